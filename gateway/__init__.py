@@ -1,10 +1,10 @@
 """An idempotency gateway: a reverse proxy that makes retries of writes safe.
 
-Each package answers one question: `core` what is true, `observe` what is told, `store` what is remembered, `config`
-what was asked for, `upstream` how the service is reached, `protect` what happens to a request, `http` how callers are
-served, `upkeep` what happens by itself, `admin` what operators do. `app` puts them together, `demo` and `cli` start it.
-A package imports from those before it alone, which the import contract in `pyproject.toml` holds. What is where in a
-package stands in its first lines.
+Each package answers one question: `core` what is true, `observe` what is reported, `store` what is remembered,
+`config` what is configured, `upstream` how the service is reached, `protect` what happens to a request, `http` how
+clients are served, `upkeep` what runs in the background, `admin` what operators do. `app` puts them together, `demo`
+and `cli` start it. A package imports only from those before it; the import contract in `pyproject.toml` enforces that.
+Each package's docstring says what its modules do.
 """
 
 from typing import Final

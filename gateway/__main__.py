@@ -1,4 +1,4 @@
-"""The entry point of `idempotency-gateway` and `python -m gateway`: loads `cli`, and lets a Ctrl-C end that quietly."""
+"""The entry point of `idempotency-gateway` and `python -m gateway`: loads `cli`; a Ctrl-C meanwhile ends it quietly."""
 
 import signal
 import sys
@@ -8,7 +8,7 @@ def main() -> int:
     """Run one command; returns the exit code."""
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:
-        # While the program is being loaded there is nothing to end in order, and Python would print a traceback.
+        # While the program loads there is nothing to shut down, and Python would print a traceback.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from gateway import cli
 

@@ -1,8 +1,8 @@
-"""The one program: `idempotency-gateway run | check | demo | migrate | inspect | resolve | purge | memory | journal`.
+"""The program: `idempotency-gateway run | check | demo | migrate | inspect | resolve | purge | memory | journal`.
 
-Owns the command line: its words, what it prints, its exit codes. Exit codes: 0, all is well; 1, it cannot be done (the
-text says why and what to do); 2, the command line or the configuration is wrong; 3, work was left behind: outcomes that
-a stop could not record, copies that a purge could not drop.
+Owns the command line: its options, its output, its exit codes. Exit codes: 0, success; 1, it cannot be done (the text
+says why and what to do); 2, the command line or the configuration is wrong; 3, work was left behind: outcomes that a
+stop could not record, copies that a purge could not drop.
 """
 
 from __future__ import annotations
@@ -58,32 +58,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line as a value."""
-    whole = argparse.ArgumentParser(
+    """The parser of the command line."""
+    program = argparse.ArgumentParser(
         prog=PROGRAM,
         description="A reverse proxy that makes retries of writes safe, in front of any HTTP service.",
         epilog="The configuration is explained in config/gateway.example.yaml.",
     )
-    whole.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
-    commands = whole.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    program.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
+    commands = program.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     serve_ = commands.add_parser("run", help="serve until SIGTERM or SIGINT")
     check = commands.add_parser("check", help="check the configuration: print what it protects, or every mistake in it")
-    check.add_argument("--strict", action="store_true", help="what is worth a note fails the check, too")
+    check.add_argument("--strict", action="store_true", help="a note fails the check, too")
     check.add_argument(
         "--without-secrets",
         action="store_true",
-        help="let placeholders stand for variables that are not set and secret files that cannot be read",
+        help="use placeholders for variables that are not set and secret files that cannot be read",
     )
     check.add_argument("--without-files", action="store_true", help="do not open the TLS files that are named")
     check.add_argument(
-        "--store", action="store_true", help="also ask the configured store what a start would refuse; changes nothing"
+        "--store", action="store_true", help="also check the configured store as a start would; changes nothing"
     )
     migrate_ = commands.add_parser("migrate", help="bring the durable store's schema up to date, and exit")
     migrate_.add_argument(
         "--grant",
         metavar="ROLE",
-        help="give this role of Postgres, which need own nothing, the rights of a gateway",
+        help="grant this Postgres role, which need own nothing, the rights of a gateway",
     )
     for command in (serve_, check, migrate_, *add_commands(commands.add_parser)):
         command.add_argument("--config", type=Path, default=CONFIG_PATH, metavar="FILE", help="default: %(default)s")
@@ -95,7 +95,7 @@ def parser() -> argparse.ArgumentParser:
     kind.add_argument("--upstream-only", action="store_true", help="serve the small upstream alone")
     demo.add_argument("--host", default="127.0.0.1", help="where to listen; default: %(default)s")
     demo.add_argument("--port", type=_port, help="default: 8080; 9000 with --upstream-only; any free one with --story")
-    return whole
+    return program
 
 
 def _port(text: str) -> int:
@@ -109,17 +109,17 @@ def _run(path: Path) -> int:
     try:
         return run(serve(config))
     except StartError:
-        return EXIT_FAILED  # it is in the log, in the form that the configuration says
+        return EXIT_FAILED  # already logged, in the configured format
 
 
 @dataclass(frozen=True, slots=True)
 class _Checks:
-    """What `check` is asked for besides the configuration itself."""
+    """The options of `check`."""
 
     is_strict: bool
     without_secrets: bool
     without_files: bool
-    asks_store: bool
+    checks_store: bool
 
     @classmethod
     def of(cls, chosen: argparse.Namespace) -> _Checks:
@@ -133,29 +133,29 @@ def _check(path: Path, checks: _Checks) -> int:
     print(f"{path} is valid. Service {config.service!r}, {count} protected {'route' if count == 1 else 'routes'}:")
     for row in _route_rows(config):
         print(f"  {row}")
-    print("  everything else passes through untouched, but for these paths in other upper and lower case: refused")
+    print("  everything else passes through untouched; these paths in other upper and lower case are refused")
     if config.workers != 1:
         print(f"workers here: {worker_count(config)}")
     if placeholders.names:
-        print(f"not checked, for want of their values: {', '.join(placeholders.names)}")
+        print(f"not checked, because they have no value: {', '.join(placeholders.names)}")
     remarks = [] if checks.without_files else tls_remarks(config)
     notes = [*notices(config), *(remark for remark in remarks if not remark.is_fault)]
-    if checks.asks_store:
+    if checks.checks_store:
         notes += run(check_store(config))
     for note in notes:
         print(f"note: {note}")
-    if checks.asks_store:
+    if checks.checks_store:
         print("the store: a start would not be refused")
     faults = [remark for remark in remarks if remark.is_fault]
     for fault in faults:
         print(f"{path}: {fault}", file=sys.stderr)
     if notes and checks.is_strict:
-        print(f"{PROGRAM}: with --strict, what is noted above fails the check", file=sys.stderr)
+        print(f"{PROGRAM}: with --strict, the notes above fail the check", file=sys.stderr)
     return EXIT_WRONG if faults or (notes and checks.is_strict) else EXIT_OK
 
 
 def _route_rows(config: Config) -> list[str]:
-    """The route table as `check` prints it, aligned."""
+    """The route table that `check` prints, aligned."""
     rows = [
         (
             route.name,
@@ -188,16 +188,16 @@ def _operate(chosen: argparse.Namespace) -> int:
         return run(operate(config, job))
     except KeyboardInterrupt:
         if job.changes:
-            print(f"{PROGRAM}: interrupted; run the same command again to find out what was done", file=sys.stderr)
+            print(f"{PROGRAM}: interrupted; run the same command again to see what was done", file=sys.stderr)
         return EXIT_FAILED
     except BrokenPipeError:
-        # Whoever read the output has seen enough.
+        # The reader of the output closed it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
 
 
 def _demo(chosen: argparse.Namespace) -> int:
-    # Imported when asked for: the demo is no part of what serves.
+    # Imported here: the demo is not part of what serves.
     from gateway.demo import demo
 
     return demo(

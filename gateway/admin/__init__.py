@@ -1,12 +1,12 @@
 """What operators do about operations, by the console and by the admin API.
 
-*What they do.* `operations` looks, lists, resolves and purges; `resolution` makes a ruling a command, or says what
-speaks against it. `memory` is about a store that lost its memory, `journal` about the outcomes in the journals of this
-host. `answer` reads an answer of the service that somebody brings, and `listing` a file of many resolutions.
+*Actions.* `operations` inspects, lists, resolves and purges; `resolution` turns a ruling into a command, or explains
+why not. `memory` deals with a store that lost its memory, `journal` with the outcomes in the journals of this host.
+`answer` reads a service's response that an operator provides, and `listing` a file of many resolutions.
 
-*What they see.* An operation by `view`, and all that is known of one by `inspection`.
+*Presentation.* `view` shows an operation, and `inspection` all that is known of one.
 
-*The console.* `console` are the command lines and what is printed, `commands` what they do.
+*The console.* `console` defines the command lines and the output, `commands` what they do.
 
-*The admin API.* `api` is the port, `request` what is asked of it.
+*The admin API.* `api` is the port, `request` its queries and bodies.
 """

@@ -1,15 +1,15 @@
-"""What operators do, over HTTP: the admin port. For those who hold its token, on a listener of its own.
+"""The admin port: operators' actions over HTTP, for those who hold its token, on a listener of its own.
 
     GET  /operations?state=&route=&older_than=&after=&limit=    list, page by page
     GET  /operations/{id}                                       all that is known of one, with its audits
     POST /operations/{id}/resolve                               end a doubt
-    POST /operations/{id}/purge, /operations/{id}/erase         drop an answer; forget a key
+    POST /operations/{id}/purge, /operations/{id}/erase         drop a response; forget a key
     GET  /memory                                                whether the store lost its memory
-    POST /memory/accept-loss                                    believe it again
-    GET  /journal?state=&limit=                                 what waits on this host for the store, or was refused
+    POST /memory/accept-loss                                    trust it again
+    GET  /journal?state=&limit=                                 outcomes on this host that wait, or were refused
 
-JSON in and out, problems as RFC 9457 has them. Nothing is changed by a GET, no other origin is let in, and nobody
-learns anything before the token was right: it is compared in constant time, and whoever is wrong too often waits.
+JSON in and out, errors as problem documents (RFC 9457). A GET changes nothing, other origins have no access, and
+without the right token a client learns nothing: tokens are compared in constant time, and repeated failures throttled.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from gateway.store.base import Amnesic, Indefinite, NotApplied, StartRefused, Un
 _LOG = logging.getLogger("gateway")
 
 TYPE_PREFIX: Final = "urn:idempotency-gateway:admin:"
-# What overrules a refusal here, by its reason.
+# How to overrule a refusal, by its reason.
 _OVERRULE: Final[Mapping[Refusal, str]] = {
     Refusal.EARLY: ' To overrule this, add "force": true.',
     Refusal.ANSWER: ' To overrule this, add "force": true.',
@@ -62,7 +62,7 @@ _OVERRULE: Final[Mapping[Refusal, str]] = {
 _REQUESTS_MAX: Final = 16
 # Longer than the patience of one action.
 _RESPONSE_SECONDS: Final = 60.0
-# What a body has beside an answer.
+# What a body may have besides a response.
 _FRAME_BYTES_MAX: Final = 1024 * 1024
 
 FAILURES_MAX: Final = 10
@@ -73,14 +73,14 @@ A = TypeVar("A", bound=Asked)
 
 
 class AdminApi:
-    """Listens from `start` to `stop`. `answer_bytes_max`: the longest answer that a route keeps."""
+    """Listens from `start` to `stop`. `response_bytes_max`: the longest response that a route keeps."""
 
     def __init__(
         self,
         operations: Operations,
         token: str,
         *,
-        answer_bytes_max: int,
+        response_bytes_max: int,
         clock: Callable[[], float] = boot_seconds,
     ) -> None:
         self._operations = operations
@@ -89,7 +89,7 @@ class AdminApi:
         self._under_way = 0
         app = web.Application(
             middlewares=[self._bounded, _failures, self._authenticated],
-            client_max_size=answer_bytes_max * 4 // 3 + _FRAME_BYTES_MAX,
+            client_max_size=response_bytes_max * 4 // 3 + _FRAME_BYTES_MAX,
         )
         app.add_routes(
             [
@@ -110,14 +110,14 @@ class AdminApi:
         return await self._port.start(host, port)
 
     async def stop(self) -> None:
-        """Close the listener; what is under way gets a bounded time."""
+        """Close the listener; requests under way get a bounded time."""
         await self._port.stop()
 
-    # -- whoever asks -------------------------------------------------------------------------------------------------
+    # -- access -------------------------------------------------------------------------------------------------------
 
     @web.middleware
     async def _bounded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """So many requests at once, each within its time."""
+        """Bounds the number of requests at once, and the time of each."""
         if self._under_way >= _REQUESTS_MAX:
             return problem(503, "busy", "Too many requests at once.", {"Retry-After": "1"})
         self._under_way += 1
@@ -125,16 +125,16 @@ class AdminApi:
             async with asyncio.timeout(_RESPONSE_SECONDS):
                 return await handler(request)
         except TimeoutError:
-            return _unavailable("It took too long: what was asked may have been done. Ask again to know.")
+            return _unavailable("It took too long, and may have been done. Repeat the request to find out.")
         finally:
             self._under_way -= 1
 
     @web.middleware
     async def _authenticated(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Whoever holds the token; before that nobody learns whether a path exists."""
+        """Requires the token. Without it, a client does not even learn whether a path exists."""
         values = request.headers.getall("Authorization", [])
         if not values:
-            # Not counted, not logged: any web page can have an operator's browser send it from the operator's address.
+            # Neither counted nor logged: any web page can make an operator's browser send such requests.
             return _unauthorized('Bearer realm="admin"')
         wait_seconds = self._throttle.wait_seconds(request.remote)
         if wait_seconds:
@@ -145,11 +145,11 @@ class AdminApi:
         if compare_digest(digest, self._token_digest) and scheme.lower() == "bearer":
             return await handler(request)
         failures = self._throttle.failed(request.remote)
-        more = " too often: it has to wait now" if failures >= FAILURES_MAX else ""
+        more = " too often: it is throttled now" if failures >= FAILURES_MAX else ""
         _LOG.warning("the admin port refused %s, whose token is wrong%s", request.remote, more)
         return _unauthorized('Bearer realm="admin", error="invalid_token"')
 
-    # -- looking ------------------------------------------------------------------------------------------------------
+    # -- reading ------------------------------------------------------------------------------------------------------
 
     async def _list(self, request: web.Request) -> web.Response:
         query = parsed(ListQuery, _query(request)).query
@@ -210,7 +210,7 @@ def _query(request: web.Request) -> dict[str, Any]:
 
 
 async def _asked(model: type[A], request: web.Request) -> A:
-    """The body of the request. Raises `Malformed`, and `web.HTTPException` for one that is not read."""
+    """The body of the request as a model. Raises `Malformed`, and `web.HTTPException` if the body is not read."""
     is_plain = request.headers.get("Content-Encoding", "identity") == "identity"
     if request.content_type != "application/json" or not is_plain:
         raise web.HTTPUnsupportedMediaType
@@ -235,26 +235,26 @@ def problem(
 
 
 def _refuse(status: int, headers: Mapping[str, str]) -> web.Response:
-    """What aiohttp refuses: a path, a method, a body, or what is not HTTP at all."""
+    """The problem for what aiohttp refuses: a path, a method, a body, or invalid HTTP."""
     match status:
         case 404:
             return problem(404, "no-such-path", "There is nothing here; see /operations.")
         case 405:
-            return problem(405, "method", f"Only {headers['Allow']} is answered here.", headers)
+            return problem(405, "method", f"Only {headers['Allow']} is allowed here.", headers)
         case 413:
             response = problem(413, "too-large", "The body is longer than any that can be recorded.")
-            # What is left of it is not read.
+            # The rest of the body is not read.
             response.force_close()
             return response
         case 415:
             return problem(415, "unsupported", "Send application/json, without a content coding.")
         case _:
-            return problem(status, "failed" if status >= 500 else "malformed", "This request cannot be answered.")
+            return problem(status, "failed" if status >= 500 else "malformed", "This request cannot be served.")
 
 
 @web.middleware
 async def _failures(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """What is wrong with a request, or with the store, as problems."""
+    """Turns errors of the request and of the store into problems."""
     try:
         return await handler(request)
     except Malformed as error:
@@ -263,7 +263,7 @@ async def _failures(request: web.Request, handler: Handler) -> web.StreamRespons
         return problem(422, "rejected", f"The store cannot keep this; nothing was changed: {error}")
     except NotApplied as error:
         what = "nothing could be read" if request.method == "GET" else "nothing was changed"
-        return _unavailable(f"The store cannot be asked; {what}: {error}")
+        return _unavailable(f"The store cannot be reached; {what}: {error}")
     except Amnesic as error:
         return problem(503, "store-amnesia", f"Nothing was changed: {error}. See /memory.")
     except Unreadable as error:
@@ -282,7 +282,7 @@ def _unauthorized(challenge: str) -> web.Response:
     response = problem(
         401, "unauthorized", "Send the admin token as Authorization: Bearer TOKEN.", {"WWW-Authenticate": challenge}
     )
-    # What follows on this connection is not read.
+    # Further requests on this connection are not read.
     response.force_close()
     return response
 
@@ -306,11 +306,11 @@ def _done(verb: str, operation_id: UUID, asked: Asked, outcome: Changed | Refuse
 
 
 class Throttle:
-    """How often somebody may be wrong about the token. `clock` gives seconds that never go back.
+    """Limits how often an address may send a wrong token. `clock` gives seconds that never go back.
 
-    Failures count by address, in windows that begin with the first one; whoever has used theirs up is refused without a
-    look at the token, so that guessing is slow and the log stays short. An address of IPv6 is its network of 64 bits,
-    which one host has to itself. The table is bounded: whoever failed longest ago is forgotten first.
+    Failures are counted by address, in windows that begin with the first one. An address with too many is refused
+    before its token is compared, so that guessing is slow and the log stays short. For IPv6 the /64 network counts,
+    because one host has all of it. The table is bounded: the address whose last failure is the oldest is dropped first.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -318,7 +318,7 @@ class Throttle:
         self._windows: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
     def wait_seconds(self, address: str | None) -> float:
-        """How long this address has to wait before its token is looked at; 0 when it need not."""
+        """How long this address has to wait before its token is compared; 0 when it need not."""
         until, failures = self._windows.get(_place(address), (0.0, 0))
         return max(0.0, until - self._clock()) if failures >= FAILURES_MAX else 0.0
 

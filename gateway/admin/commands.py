@@ -1,9 +1,9 @@
-"""The commands of operators: what `inspect`, `resolve`, `purge`, `memory` and `journal` do with what they are given.
+"""The commands of operators: what `inspect`, `resolve`, `purge`, `memory` and `journal` do.
 
-Owns which words go together, what the commands print and their exit codes; the words themselves are `console`'s.
+Owns which options go together, what the commands print and their exit codes; `console` defines the options.
 
-A command line becomes a `Job` before any store is opened, so that what is wrong with it is said at once. Which store
-that is, and how it is opened, is not known here.
+A command line becomes a `Job` before any store is opened, so that mistakes in it are reported at once. Does not know
+which store there is, and how it is opened.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final
 from uuid import UUID
 
 from gateway import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, PROGRAM
-from gateway.admin.answer import HEAD_BYTES_MAX, AnswerRefused, read_answer
+from gateway.admin.answer import HEAD_BYTES_MAX, ResponseRefused, read_response
 from gateway.admin.console import EVERY_STATE, STATES, full_text, journal_table, json_line, table_head, table_row
 from gateway.admin.inspection import full_json
 from gateway.admin.journal import REFUSED, OutcomeRefused, acknowledge, export, kept, notes
@@ -34,7 +34,7 @@ from gateway.core.operation import Audit, Record, State
 from gateway.store.journal import JournalDesk
 from gateway.store.operations import Query
 
-# What a route may keep at most, and the head before it.
+# The most that a route may store, and the head before it.
 _FILE_BYTES_MAX: Final = 64 * 1024 * 1024 + HEAD_BYTES_MAX
 _HEADER_FILE_BYTES_MAX: Final = HEAD_BYTES_MAX
 
@@ -46,16 +46,16 @@ class CommandWrong(Exception):
 class Needs(Enum):
     """What has to be opened for a job."""
 
-    JOURNAL = auto()  # nothing: the journals of this host lie there
-    RECORD = auto()  # the durable record alone: it is the truth, and looking must not fill caches
-    TIERS = auto()  # what stands before it too: copies have to go, and whoever waits is to be woken
+    JOURNAL = auto()  # nothing: the journals of this host are files
+    RECORD = auto()  # the durable store alone: it is authoritative, and reading must not fill caches
+    TIERS = auto()  # the fast tier, too: copies have to be dropped, and waiting requests woken
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a command line asks for. `run` gives the exit code; `changes`: it may change something.
+    """A command to run. `run` returns the exit code; `changes`: it may change something.
 
-    One that needs the journal alone gets operations whose store was never opened.
+    A job that needs only the journal gets operations whose store is not open.
     """
 
     run: Callable[[Operations, JournalDesk], Awaitable[int]]
@@ -64,7 +64,7 @@ class Job:
 
 
 def job_of(chosen: argparse.Namespace) -> Job:
-    """What the command line asks for. Reads the files that it names; raises `CommandWrong`."""
+    """The job of a command line. Reads the files that it names; raises `CommandWrong`."""
     match chosen.command:
         case "inspect":
             return _inspect(chosen)
@@ -91,7 +91,7 @@ def _inspect(chosen: argparse.Namespace) -> Job:
         return Job(lambda operations, _: _show(operations, operation_id, chosen.format))
     if len(chosen.route) != 1 or not chosen.header:
         raise CommandWrong(
-            "say which operation: its id; or --route and the header fields of its request, as in --route NAME --header "
+            "say which operation: its id; or --route and the headers of its request, as in --route NAME --header "
             "'Idempotency-Key: abc' --header 'X-Tenant-Id: acme'; or --list"
         )
     headers = _headers(chosen.header)
@@ -118,8 +118,8 @@ async def _list(operations: Operations, chosen: argparse.Namespace) -> int:
     for name in chosen.route:
         if operations.policies.named(name) is None:
             print(f"note: there is no route {name} in the configuration", file=sys.stderr)
-    asked = chosen.state or [State.IN_DOUBT.value]
-    states = frozenset(State(name) for name in (STATES if EVERY_STATE in asked else asked))
+    names = chosen.state or [State.IN_DOUBT.value]
+    states = frozenset(State(name) for name in (STATES if EVERY_STATE in names else names))
     query = Query(
         states=states,
         routes=frozenset(chosen.route) or None,
@@ -149,8 +149,8 @@ def _resolve(chosen: argparse.Namespace) -> Job:
     ruling: Ruling = NothingHappened()
     if chosen.completed is not None:
         try:
-            ruling = Happened(*read_answer(_read(chosen.completed, _FILE_BYTES_MAX)))
-        except AnswerRefused as error:
+            ruling = Happened(*read_response(_read(chosen.completed, _FILE_BYTES_MAX)))
+        except ResponseRefused as error:
             raise CommandWrong(f"{chosen.completed}: {error}") from None
 
     async def resolve(operations: Operations, _: JournalDesk) -> int:
@@ -162,13 +162,13 @@ def _resolve(chosen: argparse.Namespace) -> Job:
             token=chosen.token,
             is_dry_run=chosen.dry_run,
         )
-        return _tell(outcome)
+        return _print_outcome(outcome)
 
     return Job(resolve, Needs.TIERS, changes=not chosen.dry_run)
 
 
 def _resolve_list(chosen: argparse.Namespace, audit: Audit) -> Job:
-    _refuse({"an OPERATION_ID": chosen.operation, "--token": chosen.token}, "stands in the file of --from")
+    _refuse({"an OPERATION_ID": chosen.operation, "--token": chosen.token}, "belongs in the file of --from")
     try:
         lines = read_list(_read(chosen.list, LIST_BYTES_MAX), lambda name: _read(name, _FILE_BYTES_MAX))
     except ListWrong as error:
@@ -185,7 +185,7 @@ def _resolve_list(chosen: argparse.Namespace, audit: Audit) -> Job:
                 print(f"{line.operation_id}  {ended.end}", flush=True)
         left = len(lines) - ends.total()
         if ends[End.UNKNOWN]:
-            _fail(f"stopped there; {left} lines were not come to. Give the same command again")
+            _fail(f"stopped there; {left} lines were not tried. Give the same command again")
         print(", ".join(f"{count} {end}" for end, count in ends.items()))
         return EXIT_FAILED if ends[End.REFUSED] or ends[End.UNKNOWN] else EXIT_OK
 
@@ -199,8 +199,8 @@ def _purge(chosen: argparse.Namespace) -> Job:
 
     async def purge(operations: Operations, _: JournalDesk) -> int:
         if chosen.erase:
-            return _tell(await operations.erase(chosen.operation, audit, is_sure=chosen.yes))
-        return _tell(await operations.purge(chosen.operation, audit))
+            return _print_outcome(await operations.erase(chosen.operation, audit, is_sure=chosen.yes))
+        return _print_outcome(await operations.purge(chosen.operation, audit))
 
     return Job(purge, Needs.TIERS, changes=True)
 
@@ -241,13 +241,13 @@ def _journal(chosen: argparse.Namespace) -> Job:
         raise CommandWrong("--acknowledge needs --why: say what was found, and what was done about it")
     audit = _audit(chosen)
 
-    async def done(operations: Operations, desk: JournalDesk) -> int:
+    async def run_acknowledge(operations: Operations, desk: JournalDesk) -> int:
         async def read(operation_id: UUID) -> Record | None:
             return (await operations.inspect(operation_id)).snapshot.record
 
         return await _done(acknowledge(desk, operation_id, chosen.token, audit, read))
 
-    return Job(done, changes=True)
+    return Job(run_acknowledge, changes=True)
 
 
 async def _list_journal(operations: Operations, chosen: argparse.Namespace) -> int:
@@ -274,10 +274,10 @@ async def _done(work: Awaitable[str]) -> int:
     return EXIT_OK
 
 
-def _tell(outcome: Changed | Refused) -> int:
+def _print_outcome(outcome: Changed | Refused) -> int:
     if isinstance(outcome, Refused):
         if outcome.reason is Refusal.UNSURE:
-            # What is missing is a word of the command line: --yes.
+            # The command line lacks --yes.
             raise CommandWrong(outcome.text)
         hint = " To overrule this, add --force." if outcome.reason in (Refusal.EARLY, Refusal.ANSWER) else ""
         return _fail(outcome.text + hint)
@@ -300,7 +300,7 @@ def _audit(chosen: argparse.Namespace) -> Audit:
 
 
 def _user() -> str:
-    """Who runs this, as the system knows it; the environment could say anything."""
+    """The user name according to the system; the environment could say anything."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -322,14 +322,14 @@ def _headers(lines: Sequence[str]) -> Headers:
         for each in given:
             name, colon, value = each.partition(b":")
             if not colon or not name.strip():
-                # Not repeated: it may be a credential that lost its name.
-                raise CommandWrong("expected a header field such as 'Idempotency-Key: abc'")
+                # The text does not quote it: it may be a credential without its name.
+                raise CommandWrong("expected a header such as 'Idempotency-Key: abc'")
             fields.append((name.strip(), value.strip(b" \t")))
     return tuple(fields)
 
 
 def _read(name: str, bytes_max: int) -> bytes:
-    """What is in a file, or in the standard input for `-`."""
+    """The content of a file, or of standard input for `-`."""
     try:
         if name == "-":
             data = sys.stdin.buffer.read(bytes_max + 1)

@@ -1,10 +1,10 @@
-"""The terminal of operators: the words of their commands, and what is printed.
+"""The operators' terminal: the options of their commands, and the output.
 
-*Command lines.* Owns what can be read off one alone, the form of an id, a duration or a number included. What is asked
-for by it, and whether its words go together, is said by `commands`.
+*Command lines.* Owns the options and the form of their values: ids, durations, numbers. `commands` decides which
+options go together, and what they do.
 
-*Output.* One operation in full, many as a table or as JSON lines, and the journal likewise: values in, lines out. What
-comes from outside (a route's name, a header's value) is made of printable characters before it is shown.
+*Output.* One operation in full, many as a table or as JSON lines, and the journal likewise: values in, lines out.
+Characters of foreign texts (a route's name, a header's value) that are not printable are replaced.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _JOURNAL_ROWS: Final = 1_000
 
 
 def add_commands(add: AddParser) -> list[argparse.ArgumentParser]:
-    """Add the parsers of all of them to the program's, with its `add_parser`, and return them."""
+    """Add the parsers of all operators' commands with the program's `add_parser`, and return them."""
     return [
         _add_inspect(add),
         _add_resolve(add),
@@ -62,7 +62,7 @@ def _add_inspect(add: AddParser) -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="'NAME: VALUE'",
-        help="a header field of the request to look up (its key, its caller); may be repeated; @FILE reads the fields "
+        help="a header of the request to look up (its key, its caller); may be repeated; @FILE reads the headers "
         "from a file, which keeps credentials out of the shell's history",
     )
     inspect.add_argument("--body", metavar="FILE", help="the body of that request, if the key is in it")
@@ -73,7 +73,7 @@ def _add_inspect(add: AddParser) -> argparse.ArgumentParser:
         "--older-than",
         type=_duration_us,
         metavar="DURATION",
-        help="list what was first claimed at least this long ago: 5m, 12h",
+        help="list operations first claimed at least this long ago: 5m, 12h",
     )
     inspect.add_argument("--limit", type=_count, metavar="N", help="list at most this many")
     inspect.add_argument(
@@ -86,17 +86,17 @@ def _add_resolve(add: AddParser) -> argparse.ArgumentParser:
     resolve = add(
         "resolve",
         help="end the doubt about an operation",
-        description="Say what became of an operation in doubt. The same command given twice changes nothing more: "
-        "repeat it if you did not see its answer. With --from many are resolved by one command: each line of the file "
-        "is OPERATION_ID never-happened, or OPERATION_ID completed FILE; with OPERATION_ID@TOKEN it is refused where "
-        "the token is another one. What is refused is listed, and the rest is done.",
+        description="Say what happened to an operation in doubt. Giving the same command twice changes nothing more: "
+        "repeat it if you did not see its result. With --from, one command resolves many: each line of the file "
+        "is OPERATION_ID never-happened, or OPERATION_ID completed FILE; with OPERATION_ID@TOKEN it is refused if "
+        "the token is another one. Refused lines are listed, and the others are done.",
     )
     resolve.add_argument("operation", nargs="?", type=_operation_id, metavar="OPERATION_ID")
     ruling = resolve.add_mutually_exclusive_group(required=True)
     ruling.add_argument(
         "--completed",
         metavar="FILE",
-        help="it happened, and this is the service's answer as curl -i prints it; - reads standard input",
+        help="it happened, and this is the service's response as curl -i prints it; - reads standard input",
     )
     ruling.add_argument("--never-happened", action="store_true", help="it had no effect, and no longer can")
     ruling.add_argument(
@@ -106,7 +106,7 @@ def _add_resolve(add: AddParser) -> argparse.ArgumentParser:
     resolve.add_argument(
         "--force",
         action="store_true",
-        help="even though a request may still arrive, or the answer's status settles nothing",
+        help="even though a request may still arrive, or the response's status settles nothing",
     )
     resolve.add_argument("--token", type=_count, metavar="N", help="only if this is still the operation's token")
     resolve.add_argument("--dry-run", action="store_true", help="say what would be done, and change nothing")
@@ -116,17 +116,17 @@ def _add_resolve(add: AddParser) -> argparse.ArgumentParser:
 def _add_purge(add: AddParser) -> argparse.ArgumentParser:
     purge = add(
         "purge",
-        help="drop the recorded answer of an operation, but remember its key",
-        description="Drop the recorded answer of a completed operation everywhere. The key is remembered and does not "
-        "run again, unless it is erased.",
+        help="drop the recorded response of an operation, but remember its key",
+        description="Drop the recorded response of a completed operation everywhere. The key is remembered and does "
+        "not run again, unless it is erased.",
     )
     purge.add_argument("operation", type=_operation_id, metavar="OPERATION_ID")
     purge.add_argument(
         "--erase",
         action="store_true",
-        help="forget the key of an operation without an answer, so that it can run again",
+        help="forget the key of an operation without a response, so that it can run again",
     )
-    purge.add_argument("--yes", action="store_true", help="confirm --erase: no caller will repeat this key")
+    purge.add_argument("--yes", action="store_true", help="confirm --erase: no client will repeat this key")
     _add_audit(purge)
     return purge
 
@@ -151,10 +151,10 @@ def _add_journal(add: AddParser) -> argparse.ArgumentParser:
     journal = add(
         "journal",
         help="list the outcomes that the durable store has not taken yet, or has refused",
-        description="List what is in the journal of this host, where outcomes go while the durable store is away: "
-        "those that wait for it, and those that it refused. Listing needs no store and changes nothing; gateways may "
-        "be running, or dead. Times are this host's. --export writes the answer of an outcome to a file; "
-        "--acknowledge takes a refused outcome that was dealt with out of the journal, and keeps it beside it.",
+        description="List the journal of this host, which holds outcomes while the durable store is away: those that "
+        "wait for it, and those that it refused. Listing needs no store and changes nothing; gateways may be running "
+        "or not. Times are this host's. --export writes the response of an outcome to a file; --acknowledge moves a "
+        "refused outcome that was dealt with out of the journal, into a directory beside it.",
     )
     journal.add_argument("operation", nargs="?", type=UUID, metavar="OPERATION_ID", help="only this operation")
     journal.add_argument("--state", choices=(WAITING, REFUSED), help="list only these")
@@ -166,21 +166,21 @@ def _add_journal(add: AddParser) -> argparse.ArgumentParser:
     )
     action = journal.add_mutually_exclusive_group()
     action.add_argument(
-        "--export", type=Path, metavar="FILE", help="write its answer to this new file, for resolve --completed"
+        "--export", type=Path, metavar="FILE", help="write its response to this new file, for resolve --completed"
     )
     action.add_argument(
         "--acknowledge",
         action="store_true",
-        help="take a refused outcome that was dealt with out of the journal; it is kept beside it. Needs the store",
+        help="move a refused outcome that was dealt with out of the journal, to a directory beside it. Needs the store",
     )
-    journal.add_argument("--why", metavar="TEXT", help="why it is acknowledged; written down with the outcome")
+    journal.add_argument("--why", metavar="TEXT", help="why it is acknowledged; recorded with the outcome")
     journal.add_argument("--by", metavar="NAME", help="who acknowledges; default: your user name")
     journal.add_argument("--token", type=_count, metavar="N", help="only the attempt with this token")
     return journal
 
 
 def _add_audit(command: argparse.ArgumentParser, *, is_required: bool = True) -> None:
-    command.add_argument("--why", required=is_required, metavar="TEXT", help="the reason; written down in the store")
+    command.add_argument("--why", required=is_required, metavar="TEXT", help="the reason; recorded in the store")
     command.add_argument("--by", metavar="NAME", help="who decides; default: your user name")
 
 
@@ -215,7 +215,7 @@ def _count(text: str) -> int:
 # -- output -----------------------------------------------------------------------------------------------------------
 
 Columns = tuple[tuple[str, int], ...]
-# Columns of a table that is written while it is read: widths cannot depend on what comes later.
+# The table is written while it is read: widths cannot depend on later rows.
 _COLUMNS: Final[Columns] = (
     ("OPERATION", 36),
     ("STATE", 9),
@@ -247,7 +247,7 @@ _LABEL_WIDTH: Final = 16
 
 
 def table_head() -> str:
-    """The first line of a table."""
+    """The header line of a table."""
     return _head(_COLUMNS, "ROUTE")
 
 
@@ -255,7 +255,7 @@ def table_row(snapshot: Snapshot) -> str:
     """A line of a table."""
     record = snapshot.record
     if record is None:
-        raise ValueError("what is absent has no line")
+        raise ValueError("there is no record to show")
     cells = (
         str(record.identity.operation_id),
         record.state.value,
@@ -291,18 +291,18 @@ def _head(columns: Columns, last: str) -> str:
 
 
 def _row(columns: Columns, cells: tuple[str, ...], last: str) -> str:
-    """A line of a table. The last column is as wide as what stands in it."""
+    """A line of a table. The last column has no fixed width."""
     padded = [cell.ljust(width) for cell, (_, width) in zip(cells, columns, strict=True)]
     return "  ".join([*padded, printable(last)])
 
 
 def json_line(about: dict[str, Any]) -> str:
-    """One value as one line, in ASCII: any terminal can print it, and obeys none of it. orjson would write UTF-8."""
+    """A value as one line of ASCII, which cannot control a terminal. orjson would write UTF-8."""
     return json.dumps(about, ensure_ascii=True, separators=(",", ":"))
 
 
 def full_text(inspected: Inspected) -> Iterator[str]:
-    """All that is known of one operation, for people."""
+    """All that is known of one operation, as text."""
     record, now_us = inspected.snapshot.record, inspected.snapshot.now_us
     yield _line("operation", str(inspected.operation_id))
     yield _line("state", inspected.snapshot.state.value)
@@ -341,7 +341,7 @@ def _record_text(inspected: Inspected, record: Record) -> Iterator[str]:
     if record.response is not None:
         about = described(inspected.snapshot, has_body=True)["response"]
         size = f", {about['body_bytes']} bytes" if "body_bytes" in about else ""
-        yield _line("answer", f"{about['status']}, body {about['body']}{size}")
+        yield _line("response", f"{about['status']}, body {about['body']}{size}")
         if (location := location_of(record.response)) is not None:
             yield _line("location", location)
 

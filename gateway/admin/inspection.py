@@ -1,6 +1,6 @@
-"""All that is known of one operation, and what happens next to it: the same for the console and the admin API.
+"""All that is known of one operation, and what happens to it next, for the console and the admin API.
 
-Pure: values in, values and sentences out. Whether a gateway runs that recovers what is in doubt is not known here.
+Pure: values in, values and sentences out. Does not know whether a gateway is running that would recover the operation.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Doubt:
 
     @property
     def asked(self) -> RecoveryState | None:
-        """What is kept of the probes of this doubt; one before a takeover was another."""
+        """The probes of this doubt. Before a takeover there may have been another doubt, with its own probes."""
         return self.probes if self.probes is not None and self.probes.token == self.record.token else None
 
 
 def recovery_json(doubt: Doubt) -> dict[str, Any]:
-    """It as JSON values. Without `next_probe_at` there is none to come, or it is due."""
+    """The recovery as JSON values. Without `next_probe_at` there is no next probe, or it is due."""
     about: dict[str, Any] = {"policy": type(doubt.recovery).__name__.lower()}
     asked = doubt.asked
     if asked is not None:
@@ -59,16 +59,16 @@ def recovery_rows(doubt: Doubt) -> list[tuple[str, str]]:
 
 
 def recovery_step(doubt: Doubt) -> str:
-    """What happens without an operator, in a sentence."""
+    """A sentence about what happens without an operator."""
     match doubt.recovery:
         case Hold():
-            return "Nothing happens to it until somebody resolves it."
+            return "Nothing happens to it until an operator resolves it."
         case Resend():
-            return "The next repeat of its request is sent to the service again; nothing happens before one comes."
+            return "The next repeat of its request is sent to the service again; nothing happens before that."
         case Probe() if not _is_asked(doubt):
             return (
-                "It cannot be probed: it was claimed before its route had this probe, and what the probe asks by (the "
-                "key, the host or the path) is not kept with it. Nothing happens to it until somebody resolves it."
+                "It cannot be probed: it was claimed before its route had this probe, and is stored without what the "
+                "probe needs (the key, the host or the path). Nothing happens to it until an operator resolves it."
             )
         case Probe():
             return f"A running gateway asks the service about it: {_next_probe(doubt)}, and sooner for a repeat."
@@ -101,17 +101,17 @@ class Inspected:
     snapshot: Snapshot
     audits: tuple[AuditEntry, ...]
     treatment: Treatment | None
-    """None where nothing is remembered, or of an operation of another service."""
+    """None where nothing is remembered, or for an operation of another service."""
     journal: JournalView
-    """What the journals of this host hold of it."""
+    """Its outcomes in the journals of this host."""
     memory: MemoryState | None = None
-    """What the store says of its memory, where the next request with this key is refused for what was lost of it."""
+    """The state of the store's memory, if its loss makes the next request with this key be refused."""
     probes: RecoveryState | None = None
-    """What is kept of its probes, where it is in doubt and there were any."""
+    """Its probes, if it is in doubt and there were any."""
 
     @property
     def doubt(self) -> Doubt | None:
-        """What gateways do about the doubt; None where there is none, or it is another service's."""
+        """Its doubt and how gateways recover it; None where there is none, or it is another service's."""
         record = self.snapshot.record
         if record is None or record.state is not State.IN_DOUBT or self.treatment is None:
             return None
@@ -119,7 +119,7 @@ class Inspected:
 
 
 def full_json(inspected: Inspected) -> dict[str, Any]:
-    """It as JSON values."""
+    """All of it as JSON values."""
     about = {"operation_id": str(inspected.operation_id), **described(inspected.snapshot, has_body=True)}
     doubt, journal = inspected.doubt, inspected.journal
     if doubt is not None:
@@ -130,7 +130,7 @@ def full_json(inspected: Inspected) -> dict[str, Any]:
 
 
 def next_step(inspected: Inspected) -> str:
-    """What an operator does next, in a sentence."""
+    """A sentence about what an operator should do next."""
     known = advice_of(inspected.snapshot.record, inspected.journal)
     if known is not None:
         return known

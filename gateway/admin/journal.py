@@ -1,12 +1,11 @@
 """What operators see of the journals of this host, and do with one outcome in them.
 
-The journals hold outcomes that wait for the durable store, and those that it refused. An answer can be taken out, and a
-refused outcome that was dealt with acknowledged. Times are those of this host's clock, which nothing is decided by.
+The journals hold outcomes that wait for the durable store, and those that it refused. A response can be exported, and a
+refused outcome acknowledged once it was dealt with. Times are of this host's clock, and only for display.
 
-Nothing that was answered is lost by this. What is acknowledged is first written down beside the journals, answer, who
-and why together, and synced; only then is it deleted. Cut off in between it is done twice, and is there twice. A
-refused outcome that still tells how its operation ended is not acknowledged: the record has to know it before. What
-waits never is.
+No response is lost. An acknowledged outcome is first written to a file beside the journals, with its response, who and
+why, and synced; only then is it deleted from the journal. After a crash in between, a repeat writes a second file. A
+refused outcome is not acknowledged while the record does not know how its operation ended. A waiting outcome never is.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from uuid import UUID, uuid4
 
 import orjson
 
-from gateway.admin.answer import AnswerRefused, read_answer, written
+from gateway.admin.answer import ResponseRefused, read_response, written
 from gateway.admin.view import ago, moment, printable
 from gateway.core.message import StoredResponse
 from gateway.core.operation import MICROSECONDS, Audit, Complete, Record, State
@@ -38,9 +37,9 @@ TO_WAIT: Final = (
     "running"
 )
 _TO_RESOLVE: Final = (
-    "it is kept, and not tried again. See what the record says: inspect OPERATION_ID. If it is in doubt, a refused "
-    "answer is how it ended: write it to a file with --export, and give that to resolve. A release or forget says that "
-    "its own attempt had no effect, and nothing of one under a higher token. Then --acknowledge it"
+    "it is kept, and not tried again. See the record: inspect OPERATION_ID. If it is in doubt, a refused response is "
+    "how it ended: write it to a file with --export, and give that to resolve. A release or forget means that its own "
+    "attempt had no effect, and says nothing about one under a higher token. Then --acknowledge it"
 )
 
 
@@ -52,7 +51,7 @@ class Look(Protocol):
 
 
 def no_journal(*, operation_id: UUID | None = None, is_refused: bool | None = None, limit: int) -> JournalView:
-    """Where there is none to look into."""
+    """A `Look` where there is no journal."""
     return JournalView(0)
 
 
@@ -91,26 +90,26 @@ def listed(view: JournalView) -> dict[str, Any]:
 
 
 def sentence(entry: KeptEntry, now_us: int) -> str:
-    """An outcome in a line of prose."""
-    answer = "" if entry.status is None else f" {entry.status}"
+    """An outcome in one line."""
+    response = "" if entry.status is None else f" {entry.status}"
     body = "" if entry.body_bytes is None else f", body of {entry.body_bytes} bytes"
     at_us = since_us(entry)
     when = f"{state_of(entry)} since {moment(at_us)} ({ago(at_us, now_us)})"
-    return f"{entry.event}{answer} under token {entry.token}{body}, {when}: {why_of(entry)}"
+    return f"{entry.event}{response} under token {entry.token}{body}, {when}: {why_of(entry)}"
 
 
 def advice_of(record: Record | None, view: JournalView) -> str | None:
-    """What to do about an operation whose ending lies in the journal; None where that says nothing of it."""
+    """What to do about an operation whose outcome is in the journal; None where the journal does not matter."""
     if record is None or record.state not in (State.CLAIMED, State.IN_DOUBT):
         return None
     for entry in view.entries:
         if entry.refused_us is None and entry.token == record.token:
-            return f"Wait: the journal of this host has how it ended; {TO_WAIT}."
+            return f"Wait: its outcome is in the journal of this host; {TO_WAIT}."
     return None
 
 
 def notes(view: JournalView) -> Iterator[str]:
-    """What there is to know about a view, beside its outcomes."""
+    """What else to know about a view."""
     states = {state_of(entry) for entry in view.entries}
     if WAITING in states:
         yield f"{WAITING}: {TO_WAIT}"
@@ -133,33 +132,33 @@ def why_of(entry: KeptEntry) -> str:
 
 
 _ARCHIVE: Final = "acknowledged"
-"""The directory beside the journals where acknowledged outcomes are kept until somebody deletes them."""
+"""The directory beside the journals that keeps acknowledged outcomes until an operator deletes them."""
 
 
 class OutcomeRefused(Exception):
     """Nothing was done. The text says why and what to do."""
 
 
-# -- taking out -------------------------------------------------------------------------------------------------------
+# -- exporting --------------------------------------------------------------------------------------------------------
 
 
 async def export(desk: JournalDesk, operation_id: UUID, token: int | None, file: Path) -> str:
-    """Write the kept answer to a new file, as `resolve --completed` reads it; returns what to say.
+    """Write the journaled response to a new file, for `resolve --completed`; returns the text to print.
 
     Raises `OutcomeRefused`, `StoreError`.
     """
     found = await asyncio.to_thread(desk.outcomes, operation_id)
     outcomes = [each for each in found if isinstance(each.command, Complete)]
     if found and not outcomes:
-        raise OutcomeRefused(f"the journal has no answer of operation {operation_id}: {_ends(found)}")
+        raise OutcomeRefused(f"the journal has no response of operation {operation_id}: {_ends(found)}")
     chosen = _one_attempt(outcomes, operation_id, token)
-    answers = {_readable(each) for each in chosen}
-    if len(answers) > 1:
-        raise OutcomeRefused("the journals of this host have different answers under this token; stop and compare them")
-    await asyncio.to_thread(_write_new, file, answers.pop())
+    responses = {_readable(each) for each in chosen}
+    if len(responses) > 1:
+        raise OutcomeRefused("the journals of this host have different responses under this token: compare them first")
+    await asyncio.to_thread(_write_new, file, responses.pop())
     entry = chosen[0].entry
     text = (
-        f"The answer {entry.status} under token {entry.token}, with its body of {entry.body_bytes} bytes, is in {file}."
+        f"The response {entry.status} under token {entry.token}, with a body of {entry.body_bytes} bytes, is in {file}."
     )
     if entry.refused_us is None:
         return f"{text} It is waiting: {TO_WAIT}."
@@ -170,16 +169,16 @@ def _readable(outcome: KeptOutcome) -> bytes:
     command = outcome.command
     if not isinstance(command, Complete) or command.response.body is None:
         raise OutcomeRefused(
-            "the body of this answer was not kept, because it was streamed or too long; recorded without it, it would "
-            "be replayed as empty. Ask the service for it"
+            "the body of this response was not kept, because it was streamed or too long; recorded without it, the "
+            "response would be replayed as empty. Ask the service for it"
         )
     response, data = command.response, written(command.response)
     try:
-        head, body = read_answer(data)
-    except AnswerRefused as error:
-        raise OutcomeRefused(f"this answer cannot be given to resolve: {error}") from None
+        head, body = read_response(data)
+    except ResponseRefused as error:
+        raise OutcomeRefused(f"this response cannot be given to resolve: {error}") from None
     if StoredResponse(head.status, head.reason, head.headers, body) != response:
-        raise OutcomeRefused("this answer would not come back from a file as it is; resolve it over the admin API")
+        raise OutcomeRefused("this response cannot be written to a file exactly; resolve it over the admin API")
     return data
 
 
@@ -193,17 +192,17 @@ async def acknowledge(
     audit: Audit,
     read: Callable[[UUID], Awaitable[Record | None]],
 ) -> str:
-    """Take what was refused out of the count, and keep it elsewhere; returns what to say. `read` reads the record.
+    """Move a refused outcome out of the journal into a file; returns the text to print. `read` reads the record.
 
     Raises `OutcomeRefused`, `StoreError`. May be repeated.
     """
     found = await asyncio.to_thread(desk.outcomes, operation_id)
     refused = [each for each in found if each.entry.refused_us is not None]
     if found and not refused:
-        raise OutcomeRefused(f"no outcome of operation {operation_id} was refused. What is there is waiting: {TO_WAIT}")
+        raise OutcomeRefused(f"no outcome of operation {operation_id} was refused. Those that wait: {TO_WAIT}")
     chosen = _one_attempt(refused, operation_id, token)
     if any(each.command is None for each in chosen):
-        raise OutcomeRefused("another version of this program wrote this outcome, and can read it: use that one")
+        raise OutcomeRefused("another version of this program wrote this outcome: use that version")
     record = await read(operation_id)
     _check_known(record, chosen)
     lines = []
@@ -225,7 +224,7 @@ def _check_known(record: Record | None, chosen: Sequence[KeptOutcome]) -> None:
     if record is None or record.state not in (State.CLAIMED, State.IN_DOUBT):
         return
     operation_id = record.identity.operation_id
-    # A higher token is from before the store lost its memory, of an attempt that the record has forgotten.
+    # A higher token is of an attempt from before the store lost its memory.
     if any(each.entry.token >= record.token for each in chosen):
         raise OutcomeRefused(
             f"the record is {record.state}, and this outcome says how that attempt or a later one ended. "
@@ -235,7 +234,7 @@ def _check_known(record: Record | None, chosen: Sequence[KeptOutcome]) -> None:
 
 
 def _keep(directory: Path, outcome: KeptOutcome, audit: Audit, record: Record | None) -> Path:
-    """Write an outcome down for good; returns where. Raises `OSError`."""
+    """Write an outcome to files in `directory`; returns the path. Raises `OSError`."""
     directory.mkdir(mode=0o700, exist_ok=True)
     _give_to_owner(directory, directory.parent)
     sync_directory(directory.parent)
@@ -255,17 +254,17 @@ def _keep(directory: Path, outcome: KeptOutcome, audit: Audit, record: Record | 
         if response.body is None:
             note["headers"] = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in response.headers]
         else:
-            answer = place.with_suffix(".http")
-            _write_whole(answer, written(response))
-            _give_to_owner(answer, directory.parent)
-            note["answer"] = answer.name
+            file = place.with_suffix(".http")
+            _write_whole(file, written(response))
+            _give_to_owner(file, directory.parent)
+            note["answer"] = file.name
     _write_whole(place, orjson.dumps(note, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     _give_to_owner(place, directory.parent)
     return place
 
 
 def _give_to_owner(path: Path, journals: Path) -> None:
-    """What root makes beside the journals is the gateway's, whose user acknowledges here too, and deletes."""
+    """Give what root makes beside the journals to the gateway's user, who acknowledges and deletes here, too."""
     if os.geteuid() == 0:
         owner = journals.stat()
         os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
@@ -275,7 +274,7 @@ def _give_to_owner(path: Path, journals: Path) -> None:
 
 
 def _one_attempt(outcomes: Sequence[KeptOutcome], operation_id: UUID, token: int | None) -> list[KeptOutcome]:
-    """Those of one attempt; several when several files have it."""
+    """The outcomes of one attempt; several when several journal files have it."""
     if token is not None:
         outcomes = [each for each in outcomes if each.entry.token == token]
     if not outcomes:
@@ -307,7 +306,7 @@ def _write_new(path: Path, data: bytes) -> None:
 
 
 def _write_whole(path: Path, data: bytes) -> None:
-    """Make a file (0600) that is whole and on the disk, or not there. Raises `OSError`; overwrites nothing."""
+    """Write and sync a new file (0600), all of it or nothing. Raises `OSError`; overwrites nothing."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as stream:

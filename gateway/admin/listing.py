@@ -1,8 +1,8 @@
-"""A list of resolutions: what `resolve --from FILE` reads, and what becomes of each line.
+"""A list of resolutions: the file of `resolve --from FILE`, and the result of each line.
 
-One operation a line, `OPERATION_ID never-happened` or `OPERATION_ID completed FILE`; `OPERATION_ID@TOKEN` where it may
-be no other attempt than this. Empty lines and lines that begin with `#` are passed over. A file with a mistake is
-refused as a whole, before anything is done. What it says is done line by line, and may be given again.
+One operation per line, `OPERATION_ID never-happened` or `OPERATION_ID completed FILE`; `OPERATION_ID@TOKEN` restricts
+it to one attempt. Empty lines and lines that begin with `#` are skipped. A file with a mistake is refused as a whole,
+before anything is done. Lines are applied in order, and the same file may be given again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Final
 from uuid import UUID
 
-from gateway.admin.answer import AnswerRefused, read_answer
+from gateway.admin.answer import ResponseRefused, read_response
 from gateway.admin.operations import Operations
 from gateway.admin.resolution import Changed, Happened, NothingHappened, Refused, Ruling
 from gateway.core.operation import Audit
@@ -23,8 +23,8 @@ from gateway.store.base import Indefinite, NotApplied, StoreError
 LIST_BYTES_MAX: Final = 4 * 1024 * 1024
 _LINES_MAX: Final = 10_000
 _MISTAKES_MAX: Final = 20
-# Of all answers together: they are held until the last line is done.
-_ANSWERS_BYTES_MAX: Final = 256 * 1024 * 1024
+# Of all responses together: they are in memory until the last line is done.
+_RESPONSES_BYTES_MAX: Final = 256 * 1024 * 1024
 _FORM: Final = "expected OPERATION_ID never-happened, or OPERATION_ID completed FILE"
 
 
@@ -34,7 +34,7 @@ class ListWrong(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What a line of the list says. `token` as in `Operations.resolve`."""
+    """A line of the list. `token` as in `Operations.resolve`."""
 
     number: int
     operation_id: UUID
@@ -43,7 +43,7 @@ class Line:
 
 
 class End(StrEnum):
-    """What became of a line."""
+    """The result of a line."""
 
     RESOLVED = "resolved"
     POSSIBLE = "would be resolved"
@@ -54,7 +54,7 @@ class End(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A line and what became of it, with what to say."""
+    """A line and its result, with a text about it."""
 
     line: Line
     end: End
@@ -62,32 +62,32 @@ class Ended:
 
 
 def read_list(text: bytes, read_file: Callable[[str], bytes]) -> list[Line]:
-    """The lines of a list, with the answers that they name. Raises `ListWrong`, and what `read_file` raises."""
+    """The lines of a list, with the responses that they name. Raises `ListWrong`, and what `read_file` raises."""
     lines: list[Line] = []
     mistakes: list[str] = []
-    answers_bytes = 0
+    responses_bytes = 0
     for number, raw in enumerate(text.splitlines(), 1):
-        words = raw.decode("utf-8", "surrogateescape").strip()
-        if not words or words.startswith("#"):
+        text_line = raw.decode("utf-8", "surrogateescape").strip()
+        if not text_line or text_line.startswith("#"):
             continue
         if len(lines) >= _LINES_MAX:
             raise ListWrong(f"there are more than {_LINES_MAX} operations; split the file")
         try:
-            line, size = _read_line(number, words, read_file)
+            line, size = _read_line(number, text_line, read_file)
         except ValueError as error:
             mistakes.append(f"line {number}: {error}")
             if len(mistakes) >= _MISTAKES_MAX:
                 break
             continue
         lines.append(line)
-        answers_bytes += size
-        if answers_bytes > _ANSWERS_BYTES_MAX:
-            raise ListWrong(f"the answers have more than {_ANSWERS_BYTES_MAX >> 20} MiB together; split the file")
-    often = Counter(line.operation_id for line in lines)
+        responses_bytes += size
+        if responses_bytes > _RESPONSES_BYTES_MAX:
+            raise ListWrong(f"the responses have more than {_RESPONSES_BYTES_MAX >> 20} MiB together; split the file")
+    counts = Counter(line.operation_id for line in lines)
     mistakes += [
-        f"line {line.number}: {line.operation_id} is there {often[line.operation_id]} times"
+        f"line {line.number}: {line.operation_id} is listed {counts[line.operation_id]} times"
         for line in lines
-        if often[line.operation_id] > 1
+        if counts[line.operation_id] > 1
     ]
     if mistakes:
         raise ListWrong("\n".join(mistakes[:_MISTAKES_MAX]))
@@ -96,9 +96,9 @@ def read_list(text: bytes, read_file: Callable[[str], bytes]) -> list[Line]:
     return lines
 
 
-def _read_line(number: int, words: str, read_file: Callable[[str], bytes]) -> tuple[Line, int]:
-    """What the line says, and how many bytes of an answer come with it. Raises ValueError."""
-    which, _, rest = words.partition(" ")
+def _read_line(number: int, text: str, read_file: Callable[[str], bytes]) -> tuple[Line, int]:
+    """The line, and the bytes of its response. Raises `ValueError`."""
+    which, _, rest = text.partition(" ")
     verb, _, file = rest.strip().partition(" ")
     operation_id, token = _which(which)
     match verb, file.strip():
@@ -107,8 +107,8 @@ def _read_line(number: int, words: str, read_file: Callable[[str], bytes]) -> tu
         case "completed", file if file:
             data = read_file(file)
             try:
-                return Line(number, operation_id, Happened(*read_answer(data)), token), len(data)
-            except AnswerRefused as error:
+                return Line(number, operation_id, Happened(*read_response(data)), token), len(data)
+            except ResponseRefused as error:
                 raise ValueError(f"{file}: {error}") from None
         case _:
             raise ValueError(_FORM)
@@ -130,7 +130,7 @@ def _which(text: str) -> tuple[UUID, int | None]:
 async def resolve_all(
     operations: Operations, lines: Sequence[Line], audit: Audit, *, is_forced: bool, is_dry_run: bool
 ) -> AsyncIterator[Ended]:
-    """Do what each line says, in order. Ends behind a line of which the store does not say what became of it."""
+    """Apply each line, in order. Ends after a line whose effect is not known."""
     for line in lines:
         try:
             outcome = await operations.resolve_listed(

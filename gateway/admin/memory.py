@@ -1,6 +1,6 @@
 """What operators do about a store that lost its memory: look, and accept the loss.
 
-To accept it is to believe the store again: keys that it does not have are granted, also those that were used.
+To accept it is to trust the store again: it grants keys that it does not have, also those that were used before.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from gateway.store.operations import ManagedStore
 
 @dataclass(frozen=True, slots=True)
 class MemoryState:
-    """What the store says of its memory, as of `now_us` of its clock."""
+    """What the store knows of its memory, as of `now_us` of its clock."""
 
     amnesia: Amnesia
     now_us: int
 
     @property
     def is_lost(self) -> bool:
-        """Whether keys that the store does not have are refused."""
+        """Whether requests with keys that the store does not have are refused."""
         return self.now_us < self.amnesia.until_us
 
     def refuses(self, record: Record | None) -> bool:
-        """Whether a first request with the key of this record, None for an absent one, is refused for the loss."""
+        """Whether the loss makes a first request with the key of this record, None if absent, be refused."""
         return self.amnesia.refuses(record, self.now_us)
 
     @property
     def text(self) -> str:
-        """The same for people, with what to do."""
+        """The same as text, with what to do."""
         amnesia = self.amnesia
         if self.is_lost:
             left = span(amnesia.until_us - self.now_us)
@@ -48,13 +48,13 @@ class MemoryState:
 
 
 async def look(store: ManagedStore) -> MemoryState:
-    """What the store says of its memory. Raises as the store's verbs, and `StartRefused` for a memo from the future."""
+    """The state of the store's memory. Raises as the store's verbs, and `StartRefused` for a memo from the future."""
     epoch = await store.check_memory()
     return MemoryState(amnesia_of(epoch), epoch.now_us)
 
 
 async def accept_loss(store: ManagedStore, audit: Audit) -> MemoryState:
-    """Believe the store again. Repeatable; where nothing is refused it changes nothing. Raises as `look`."""
+    """Trust the store again. Repeatable; changes nothing where nothing is refused. Raises as `look`."""
     state = await look(store)
     if not state.is_lost:
         return state

@@ -2,14 +2,13 @@
 
 Theory of operation
 -------------------
-*Nothing is decided twice.* What may happen to a record stands in `core.lifecycle`; which command a ruling is, in
-`resolution`. A resolution is fenced on the token that was read: whoever acted in between wins, and the operator is
-told.
+*Nothing is decided twice.* `core.lifecycle` decides what may happen to a record, `resolution` which command a ruling
+becomes. A resolution is fenced on the token that was read: if the record changed in between, the operator is told.
 
-*A command may be repeated.* Given again by whoever did not see its answer, it is recognised as the same one, and so is
-the repeat after an answer of the store was lost.
+*A command may be repeated.* An operator that did not see its result gives it again, and it is recognised as the same
+one; so is a retry after the store's response was lost.
 
-Every change carries its audit into the durable store, in the same atomic change.
+Every change writes its audit to the durable store, in the same transaction.
 """
 
 from __future__ import annotations
@@ -72,21 +71,21 @@ _WHY_CHARACTERS_MAX: Final = 1000
 _WHO_CHARACTERS_MAX: Final = 128
 
 _CALL_SECONDS: Final = 15.0
-# How long a command whose answer was lost is repeated before the operator is asked to.
+# How long a command whose response was lost is repeated before the operator is asked to.
 _PATIENCE_SECONDS: Final = 20.0
 _PAUSE_SECONDS: Final = 0.5
 
 
 class CannotIdentify(ValueError):
-    """No operation can be found from what was given. The text says what is missing and quotes no key."""
+    """These values do not identify an operation. The text says what is missing and quotes no key."""
 
 
 class Operations:
-    """What operators do, on one store.
+    """Operators' actions on one store.
 
-    `store` has what stands before the durable record, so that purges reach the copies; `purges_pending` counts those
-    that did not. `cache_seconds` is how long a gateway may answer from its memory without hearing of a purge, 0 where
-    it hears at once. `journal` looks into the journals of this host.
+    `store` includes the fast tier, so that purges reach the copies; `purges_pending` counts those that did not.
+    `cache_seconds` is how long a gateway may reply from its cache before it notices a purge, 0 where it is notified at
+    once. `journal` reads the journals of this host.
     """
 
     def __init__(
@@ -106,10 +105,10 @@ class Operations:
         self._patience_seconds = patience_seconds
         self._journal = journal
 
-    # -- looking ------------------------------------------------------------------------------------------------------
+    # -- reading ------------------------------------------------------------------------------------------------------
 
     def identify(self, route_name: str, headers: Headers, body: bytes | None) -> UUID:
-        """The operation of a request, found as for the request itself, but for where it comes from.
+        """The operation of a request, identified as the request would be, wherever its connection came from.
 
         Raises `CannotIdentify`.
         """
@@ -146,11 +145,11 @@ class Operations:
     async def journal(
         self, *, operation_id: UUID | None = None, is_refused: bool | None = None, limit: int
     ) -> JournalView:
-        """What lies in the journals of this host. Needs no store."""
+        """The outcomes in the journals of this host. Needs no store."""
         return await asyncio.to_thread(self._journal, operation_id=operation_id, is_refused=is_refused, limit=limit)
 
     async def pages(self, query: Query, limit: int | None = None) -> AsyncIterator[list[Snapshot]]:
-        """What fits, page by page in the order of operation ids, up to `limit` in all. `query.limit` is a page's."""
+        """The matches, page by page, ordered by operation id, up to `limit` in all. `query.limit` is the page size."""
         left = limit
         while left is None or left > 0:
             size = query.limit if left is None else min(query.limit, left)
@@ -178,8 +177,8 @@ class Operations:
         token: int | None = None,
         is_dry_run: bool = False,
     ) -> Changed | Refused:
-        """End the doubt about an operation. `token`: only if it is still this one that is in doubt. `is_dry_run`: say
-        what would become of it, and change nothing.
+        """End the doubt about an operation. `token`: only if the attempt in doubt still has it. `is_dry_run`: change
+        nothing, and say what would happen.
 
         Raises `NotApplied`, `Unreadable`, `Indefinite` (give the same command again), `Unstorable`.
         """
@@ -197,14 +196,14 @@ class Operations:
             return moved(token, snapshot)
         if record.state is not State.IN_DOUBT:
             return nothing_to_resolve(snapshot)
-        against = objection(ruling, snapshot, treatment)
-        if against is not None:
+        refusal = objection(ruling, snapshot, treatment)
+        if refusal is not None:
             if not is_forced:
-                return against
-            command = replace(command, audit=forced(audit, against.reason))
+                return refusal
+            command = replace(command, audit=forced(audit, refusal.reason))
         if is_dry_run:
             return Changed(would_resolve(command), snapshot)
-        result, _ = await self._say(command)
+        result, _ = await self._apply(command)
         if isinstance(result, Applied):
             return Changed(resolved(command, result.snapshot), result.snapshot, self._notes_on(record, command))
         after = result.snapshot.record
@@ -224,10 +223,10 @@ class Operations:
         token: int | None = None,
         is_dry_run: bool = False,
     ) -> Changed | Refused:
-        """As `resolve`, for one of a list that may be given again, long after it was written.
+        """As `resolve`, for an entry of a list that may be given again, long after it was written.
 
-        That nothing happened frees the key, so that since then it may have run: what the list said is done then. And
-        should it be in doubt anew, the list was not about this attempt, and only naming its token resolves it.
+        "Nothing happened" frees the key, so the operation may have run since then: the entry counts as done. If it is
+        in doubt again, the list was not about this attempt, and resolves it only by naming its token.
         """
         if isinstance(ruling, NothingHappened):
             audits = await _bounded(self._store.audits(operation_id))
@@ -250,37 +249,39 @@ class Operations:
             )
         if isinstance(command, Prove) and command.response.body is None:
             notes.append(
-                "The body is too long for the route, or a stream: only status and header fields were recorded, and "
-                "repeats are told so (response-not-stored)."
+                "The body is too long for the route, or a stream: only status and headers were recorded, and "
+                "repeats get response-not-stored."
             )
         return tuple(notes)
 
-    # -- dropping -----------------------------------------------------------------------------------------------------
+    # -- purging ------------------------------------------------------------------------------------------------------
 
     async def purge(self, operation_id: UUID, audit: Audit) -> Changed | Refused:
-        """Drop the answer and remember the key. Raises as `resolve`.
+        """Drop the response and remember the key. Raises as `resolve`.
 
-        Copies of another service's answers may be where only that service's configuration reaches them.
+        Another service's operations are refused: only its configuration reaches all of their copies.
         """
         snapshot = await self._read_to_purge(operation_id)
         if snapshot.record is not None and not self.policies.is_own(snapshot.record):
             return Refused(Refusal.SERVICE, foreign(), snapshot)
-        result, _ = await self._say(Purge(operation_id, audit))
+        result, _ = await self._apply(Purge(operation_id, audit))
         snapshot = result.snapshot
         if snapshot.record is None:
             return unknown(operation_id, snapshot)
         if isinstance(result, Applied):
-            text = "Its answer is dropped. The key is remembered, so that it does not run again"
+            text = "Its response is dropped. The key is remembered and does not run again"
             return self._dropped(f"{text}, until {moment(snapshot.record.remember_until_us)}.", snapshot)
         match snapshot.record.state:
             case State.TOMBSTONE:
-                text = "Its answer is not replayed any more and leaves the store by itself; there is nothing to purge."
+                text = (
+                    "Its response is not replayed any more, and will be deleted by itself; there is nothing to purge."
+                )
             case State.RELEASED:
-                text = "It has no answer: nothing happened. To forget the key as well, erase it."
+                text = "It has no response: nothing happened. To forget the key as well, erase it."
             case State.CLAIMED:
-                text = f"It is being executed by {snapshot.record.holder}; there is no answer to purge yet."
+                text = f"It is being executed by {snapshot.record.holder}; there is no response to purge yet."
             case _:
-                text = "It is in doubt and has no answer to purge. Doubt cannot be purged: resolve it."
+                text = "It is in doubt and has no response to purge. Doubt cannot be purged: resolve it."
         return Refused(Refusal.STATE, text, snapshot)
 
     async def erase(self, operation_id: UUID, audit: Audit, *, is_sure: bool) -> Changed | Refused:
@@ -290,8 +291,8 @@ class Operations:
             return Refused(Refusal.SERVICE, foreign(), snapshot)
         if is_sure:
             before = snapshot.record
-            # Also when nothing is there: an erasure whose answer was lost may still owe a drop of copies.
-            result, was_lost = await self._say(Erase(operation_id, audit))
+            # Also when there is no record: an erasure whose result was lost may still have copies to drop.
+            result, was_lost = await self._apply(Erase(operation_id, audit))
             snapshot, after = result.snapshot, result.snapshot.record
             is_gone = before is not None and (after is None or after.token != before.token)
             if isinstance(result, Applied) or (was_lost and is_gone):
@@ -302,7 +303,7 @@ class Operations:
             case State.RELEASED | State.TOMBSTONE if not is_sure:
                 return Refused(Refusal.UNSURE, _ERASING, snapshot)
             case State.COMPLETED:
-                text = "It still has an answer: purge it first."
+                text = "It still has a response: purge it first."
             case State.CLAIMED:
                 text = "It is being executed, and cannot be erased."
             case State.IN_DOUBT:
@@ -312,25 +313,25 @@ class Operations:
         return Refused(Refusal.STATE, text, snapshot)
 
     def _dropped(self, text: str, snapshot: Snapshot) -> Changed:
-        notes, owed = [], self._purges_pending()
-        if owed:
+        notes, pending = [], self._purges_pending()
+        if pending:
             notes.append(
-                "The fast tier could not be told. A gateway that reaches it may answer from a copy there until it has "
-                "heard of this from the durable store, within seconds; give the same command again if there may be one "
+                "The fast tier could not be purged. A gateway that reaches it may reply from a copy there until the "
+                "durable store notifies it, within seconds; give the same command again if there may be a gateway "
                 "that does not reach the durable store."
             )
         elif self._cache_seconds:
-            notes.append(f"Running gateways may answer from their memory for {self._cache_seconds:g} s more.")
-        return Changed(text, snapshot, tuple(notes), owed)
+            notes.append(f"Running gateways may reply from their cache for {self._cache_seconds:g} s more.")
+        return Changed(text, snapshot, tuple(notes), pending)
 
     # -- memory -------------------------------------------------------------------------------------------------------
 
     async def memory(self) -> MemoryState:
-        """Whether the store is believed when it does not know a key."""
+        """Whether the store is trusted when it does not know a key."""
         return await _bounded(look(self._store))
 
     async def accept_loss(self, audit: Audit) -> MemoryState:
-        """Believe it again, although it lost its memory. May be repeated."""
+        """Trust the store again, although it lost its memory. May be repeated."""
         return await _bounded(accept_loss(self._store, audit))
 
     # -- the store ----------------------------------------------------------------------------------------------------
@@ -339,19 +340,19 @@ class Operations:
         return await _bounded(self._store.read(operation_id))
 
     async def _read_to_purge(self, operation_id: UUID) -> Snapshot:
-        """Without its answer where that cannot be read: it can be dropped all the same. Raises as `resolve`."""
+        """The snapshot, without a response that is unreadable: it can be purged all the same. Raises as `resolve`."""
         try:
             return await self._read(operation_id)
         except Unreadable:
-            # What is looked for among many is looked at without its answer.
+            # `find` does not read responses.
             before = UUID(int=max(0, operation_id.int - 1))
             page = await self.page(Query(frozenset((State.COMPLETED,)), after=before, limit=1))
             if not page or _last_id(page) != operation_id:
                 raise
             return page[0]
 
-    async def _say(self, command: Command) -> tuple[Result, bool]:
-        """Apply, again and again where no answer comes; and whether one did not. Raises as `resolve`."""
+    async def _apply(self, command: Command) -> tuple[Result, bool]:
+        """Apply, and retry while the result is indefinite; also returns whether it was. Raises as `resolve`."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._patience_seconds
         was_lost = False
@@ -362,30 +363,30 @@ class Operations:
             except (Indefinite, TimeoutError):
                 was_lost = True
             except (NotApplied, Unreadable):
-                # After a lost answer this says nothing of the try before.
+                # After an indefinite attempt this proves nothing about that one.
                 if not was_lost:
                     raise
             if loop.time() >= until:
                 raise Indefinite(
-                    "no answer came from the durable store: it is not known whether the change was recorded. Give the "
+                    "the durable store did not respond: it is not known whether the change was recorded. Give the "
                     "same command again to find out; it is not done twice"
                 )
             await asyncio.sleep(_PAUSE_SECONDS)
 
 
 _ERASING: Final = (
-    "To erase is to forget the key: a request with it runs again, and what it did may happen a second time. Say yes to "
-    "confirm that no caller will repeat it."
+    "To erase is to forget the key: a request with it runs again, and may have its effect a second time. Say yes to "
+    "confirm that no client will repeat it."
 )
 
 
 def audit_by(who: str, why: str) -> Audit:
-    """Who acts and why, as it is written down. Raises ValueError with what is wrong."""
+    """The audit of who acts and why. Raises `ValueError` with what is wrong."""
     who, why = who.strip(), why.strip()
     if not why:
-        raise ValueError("say why; it is written down")
+        raise ValueError("say why; it is recorded")
     if not who:
-        raise ValueError("say who acts, or leave it out; it is written down")
+        raise ValueError("say who acts, or leave it out; it is recorded")
     for name, text, characters_max in (("who", who, _WHO_CHARACTERS_MAX), ("why", why, _WHY_CHARACTERS_MAX)):
         if len(text) > characters_max or not text.isprintable():
             raise ValueError(f"{name} must be one line of at most {characters_max} printable characters")
@@ -393,12 +394,12 @@ def audit_by(who: str, why: str) -> Audit:
 
 
 async def _bounded(call: Awaitable[T]) -> T:
-    """A read within its time. Raises `NotApplied`, `Unreadable`."""
+    """A read with a time limit. Raises `NotApplied`, `Unreadable`."""
     try:
         async with asyncio.timeout(_CALL_SECONDS):
             return await call
     except (TimeoutError, Indefinite) as error:
-        raise NotApplied(f"the durable store did not answer within {_CALL_SECONDS:g} s") from error
+        raise NotApplied(f"the durable store did not respond within {_CALL_SECONDS:g} s") from error
 
 
 def _last_id(page: list[Snapshot]) -> UUID:

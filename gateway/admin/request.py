@@ -1,6 +1,6 @@
-"""What is asked of the admin port: query strings and JSON bodies as models, and what follows from them as values.
+"""Requests to the admin port: query strings and JSON bodies as models.
 
-Whatever a model does not know is refused. What is wrong is `Malformed`, whose text quotes nothing of what was sent.
+Unknown names are refused. The text of `Malformed` never quotes what was sent.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from gateway.admin.answer import answer_of
+from gateway.admin.answer import response_of
 from gateway.admin.journal import REFUSED, WAITING
 from gateway.admin.operations import PAGE_SIZE_MAX, audit_by
 from gateway.admin.resolution import Happened, NothingHappened, Ruling
@@ -31,11 +31,11 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class Malformed(Exception):
-    """What was asked is no valid request. The text says why."""
+    """The request is not valid. The text says why."""
 
 
 def parsed(model: type[M], given: dict[str, Any]) -> M:
-    """The model of what was given. Raises `Malformed`."""
+    """These values as a model. Raises `Malformed`."""
     try:
         return model.model_validate(given)
     except ValidationError as error:
@@ -46,7 +46,7 @@ def parsed(model: type[M], given: dict[str, Any]) -> M:
 
 def _fault(model: type[BaseModel], kind: str, place: tuple[int | str, ...], text: str) -> str:
     if kind == "extra_forbidden":
-        # Not repeated: it may be anything.
+        # The name is not repeated: it may be anything.
         place = place[:-1]
         text = "an unknown name" if place else f"an unknown name; known here: {', '.join(model.model_fields)}"
     where = ".".join(map(str, place))
@@ -57,8 +57,7 @@ def _fault(model: type[BaseModel], kind: str, place: tuple[int | str, ...], text
 def json_object(body: bytes) -> dict[str, Any]:
     """The JSON object of a body. Raises `Malformed`.
 
-    A name that is given twice is refused: of two instructions it must not be guessed which one is meant. orjson would
-    take the last.
+    A name that is given twice is refused, because it is not clear which value is meant. orjson would take the last.
     """
     try:
         given = json.loads(body, object_pairs_hook=_unique)
@@ -80,7 +79,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _only(values: list[str]) -> str:
-    """The value of a name that may be given once."""
+    """The value of a name that may be given only once."""
     if len(values) > 1:
         raise ValueError("it is given more than once")
     return values[0]
@@ -111,7 +110,7 @@ class _Query(BaseModel):
 
 
 class ListQuery(_Query):
-    """Which operations are listed; those in doubt if no state is asked for."""
+    """Which operations to list; by default those in doubt."""
 
     state: Annotated[frozenset[State], BeforeValidator(_states)] = frozenset((State.IN_DOUBT,))
     route: frozenset[str] | None = None
@@ -124,13 +123,13 @@ class ListQuery(_Query):
 
 
 class JournalQuery(_Query):
-    """Which outcomes in the journals are listed."""
+    """Which outcomes in the journals to list."""
 
     state: frozenset[Literal["waiting", "refused"]] = frozenset((WAITING, REFUSED))
 
     @property
     def is_refused(self) -> bool | None:
-        """Whether only refused outcomes are asked for, or only waiting ones."""
+        """True for refused outcomes only, False for waiting ones only, None for both."""
         return None if len(self.state) > 1 else REFUSED in self.state
 
 
@@ -138,7 +137,7 @@ class JournalQuery(_Query):
 
 
 class Asked(BaseModel):
-    """Who asks, and why."""
+    """Who acts, and why."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -182,7 +181,7 @@ class ResolveAsked(Asked):
     @cached_property
     def ruling(self) -> Ruling:
         if (self.completed is not None) == self.never_happened:
-            raise ValueError("say either completed, with the answer, or never_happened: true")
+            raise ValueError("say either completed, with the response, or never_happened: true")
         if self.completed is None:
             return NothingHappened()
         try:
@@ -190,7 +189,7 @@ class ResolveAsked(Asked):
         except binascii.Error:
             raise ValueError("completed.body_base64: it is not base64") from None
         headers = [(name, value) for name, value in self.completed.headers]
-        return Happened(*answer_of(self.completed.status, headers, body))
+        return Happened(*response_of(self.completed.status, headers, body))
 
     @model_validator(mode="after")
     def _can_be_ruled(self) -> Self:

@@ -1,12 +1,12 @@
-"""What an operator's ruling about an operation becomes: a command, or a refusal that says why. Pure.
+"""Turns an operator's ruling about an operation into a command, or a refusal that says why. Pure.
 
-The id of a resolution is derived from all that was said and from the token it was said of: given again, it is the same
-command. "Nothing happened" has a time before which it cannot be known, and an answer has to be one that ends a doubt;
-both can be overruled by whoever asks, never here.
+The id of a resolution is derived from the ruling, the audit and the token: given again, it is the same command.
+"Nothing happened" cannot be known before a certain time, and a response has to be one that ends a doubt; the operator
+can overrule both.
 
-What has to be known of the routes is `Policies`, which the composition root makes of the configuration. Records outlive
-names: a route may have been renamed or removed since. Then what is asked of it is answered with care: the longest waits
-and the longest memory of the routes that it may have been.
+`Policies` has what must be known of the routes; the composition root makes it from the configuration. Records outlive
+route names: a route may have been renamed or removed since. Then the most cautious treatment counts: the longest waits
+and the longest retention of the routes that it may have been.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from gateway.store.operations import AuditEntry
 
 @dataclass(frozen=True, slots=True)
 class Treatment:
-    """How an operation is treated. `settle_us` counts from the end of its last lease: no request arrives later.
+    """How an operation is treated. `settle_us` after the end of its last lease, no request of it arrives any more.
 
-    `status` is None where it is not known which route it was; then nothing recovers it but somebody.
+    `status` is None if its route is not known; then only an operator can resolve it.
     """
 
     keep: KeepPolicy
@@ -68,25 +68,25 @@ class Policies:
         return next((route for route in self.routes if route.name == name), None)
 
     def is_own(self, record: Record) -> bool:
-        """Whether it is an operation of this service: those of others may have the same names."""
+        """Whether it is an operation of this service: other services may use the same names."""
         return is_of(record.identity, self.service, record.identity.operation)
 
     def route_of(self, record: Record) -> RoutePolicy | None:
-        """Its route, unless that is gone, or its name is another operation's now."""
+        """Its route, unless that was removed, or its name now belongs to another operation."""
         route = self.named(record.identity.route)
         return route if route is not None and route.operation == record.identity.operation else None
 
     def treatment_of(self, record: Record) -> Treatment:
-        """Those of its route; of the routes with its operation name when that is gone; else of all of them."""
+        """The treatment of its route; without one, of the routes with its operation name, else of all routes."""
         route = self.route_of(record)
         if route is not None:
             return route.treatment
         alike = [route.treatment for route in self.routes if route.operation == record.identity.operation]
-        return _careful(alike or [route.treatment for route in self.routes])
+        return _cautious(alike or [route.treatment for route in self.routes])
 
 
 def without_peer(scope: ScopeSpec) -> ScopeSpec:
-    """The same scope for somebody who is trusted to name the caller, wherever the connection comes from."""
+    """The same scope, but trusting its headers wherever the connection comes from."""
     match scope:
         case HeaderScope():
             return replace(scope, trusted=None)
@@ -96,7 +96,7 @@ def without_peer(scope: ScopeSpec) -> ScopeSpec:
             return scope
 
 
-def _careful(several: Sequence[Treatment]) -> Treatment:
+def _cautious(several: Sequence[Treatment]) -> Treatment:
     if len(several) == 1:
         return several[0]
     return Treatment(
@@ -116,14 +116,14 @@ _FORCED: Final = " [forced: "
 
 
 class Refusal(StrEnum):
-    """Why nothing is done about an operation."""
+    """Why nothing is changed."""
 
     UNKNOWN = "unknown"  # nothing is remembered under this id
     STATE = "state"  # the record is not in a state for it
-    MOVED = "moved"  # the record is not the one that was looked at
+    MOVED = "moved"  # the record has changed since it was read
     EARLY = "early"  # it cannot be known yet
-    ANSWER = "answer"  # by the route's rules this answer ends nothing
-    UNSURE = "unsure"  # what it means has to be confirmed
+    ANSWER = "answer"  # by the route's rules this response ends nothing
+    UNSURE = "unsure"  # the consequences have to be confirmed
     SERVICE = "service"  # it is another service's
 
 
@@ -138,10 +138,10 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """It is in the record, by this command or by the same one given before. `notes` are what else there is to know.
+    """This command, or the same one given before, is in the record. `notes` say what else to know.
 
-    `purges_pending` are purged operations of which the fast tier could not be told. `is_repeat`: by the same one given
-    before.
+    `purges_pending` counts purged operations whose copies in the fast tier could not be dropped. `is_repeat`: the same
+    command was given before.
     """
 
     text: str
@@ -153,7 +153,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """The operator knows that it happened, and brings the service's answer."""
+    """The operator knows that it happened, and provides the service's response."""
 
     head: ResponseHead
     body: bytes
@@ -168,31 +168,31 @@ Ruling = Happened | NothingHappened
 
 
 def resolution(record: Record, ruling: Ruling, audit: Audit, treatment: Treatment) -> Prove | Disprove:
-    """The command that says this of this record. Its id is that of everything said: a repeat is the same command."""
-    operation_id, said = record.identity.operation_id, [audit.who.encode(), audit.why.encode()]
+    """The command for this ruling on this record. Its id is a digest of both: a repeat is the same command."""
+    operation_id, content = record.identity.operation_id, [audit.who.encode(), audit.why.encode()]
     match ruling:
         case Happened(head, body):
             is_kept = treatment.keep.keeps_body(head.headers, len(body))
-            # A protected route has no method whose answers have no body.
+            # A protected route has no method whose responses have no body.
             response = stored_response(b"POST", head, body if is_kept else None, treatment.keep)
-            said += [b"%d" % head.status, head.reason, *(part for field in head.headers for part in field), body]
+            content += [b"%d" % head.status, head.reason, *(part for header in head.headers for part in header), body]
             windows = windows_us(head.headers, treatment.replay_us, treatment.remember_us)
-            resolution_id = _resolution_id(operation_id, record.token, Event.PROVE, said)
+            resolution_id = _resolution_id(operation_id, record.token, Event.PROVE, content)
             return Prove(operation_id, record.token, resolution_id, response, *windows, audit)
         case NothingHappened():
-            resolution_id = _resolution_id(operation_id, record.token, Event.DISPROVE, said)
+            resolution_id = _resolution_id(operation_id, record.token, Event.DISPROVE, content)
             return Disprove(operation_id, record.token, resolution_id, treatment.remember_us, audit)
         case _:
             assert_never(ruling)
 
 
-def _resolution_id(operation_id: UUID, token: int, event: Event, said: list[bytes]) -> UUID:
-    parts = (b"resolution", operation_id.bytes, b"%d" % token, event.encode(), *said)
+def _resolution_id(operation_id: UUID, token: int, event: Event, content: list[bytes]) -> UUID:
+    parts = (b"resolution", operation_id.bytes, b"%d" % token, event.encode(), *content)
     return UUID(bytes=digest(*parts)[:16], version=5)
 
 
 def objection(ruling: Ruling, snapshot: Snapshot, treatment: Treatment) -> Refused | None:
-    """What speaks against this ruling about a record in doubt, and can be overruled."""
+    """The refusal of this ruling on a record in doubt, which the operator can overrule; None without one."""
     record = snapshot.record
     if record is None:
         return None
@@ -213,11 +213,11 @@ def objection(ruling: Ruling, snapshot: Snapshot, treatment: Treatment) -> Refus
             meaning = meaning_of(head.status, head.headers, treatment.status, carries_doubt=record.carries_doubt)
             if meaning is Meaning.FINAL:
                 return None
-            said = "that nothing happened" if meaning is Meaning.RETRYABLE else "nothing certain about what happened"
+            known = "that nothing happened" if meaning is Meaning.RETRYABLE else "nothing certain about what happened"
             text = (
-                f"On route {record.identity.route} an answer with status {head.status} says {said}; if "
-                "recorded, it would be replayed for good. Give the answer that says what happened, resolve it as never "
-                "happened, or force it."
+                f"On route {record.identity.route} a response with status {head.status} says {known}; if "
+                "recorded, it would be replayed for good. Give the response that says what happened, resolve it as "
+                "never happened, or force it."
             )
             return Refused(Refusal.ANSWER, text, snapshot)
         case _:
@@ -225,34 +225,34 @@ def objection(ruling: Ruling, snapshot: Snapshot, treatment: Treatment) -> Refus
 
 
 def forced(audit: Audit, reason: Refusal) -> Audit:
-    """The same, for what was done in spite of this."""
+    """The audit of a command that overruled this refusal."""
     return Audit(audit.who, f"{audit.why}{_FORCED}{reason}]")
 
 
 def is_said_by(entry: AuditEntry, audit: Audit) -> bool:
-    """Whether this is what is left of "nothing happened", said by the same for the same reason."""
+    """Whether this entry records "nothing happened" by the same person for the same reason."""
     is_same = entry.why == audit.why or entry.why.startswith(f"{audit.why}{_FORCED}")
     return entry.event is Event.DISPROVE and entry.who == audit.who and is_same
 
 
 def would_resolve(command: Prove | Disprove) -> str:
-    """What to say of a doubt that this command would end."""
+    """The text for a doubt that this command would end."""
     if isinstance(command, Disprove):
         return "It would be resolved: nothing happened."
     return f"It would be resolved: it completed with status {command.response.status}."
 
 
 def resolved(command: Prove | Disprove, snapshot: Snapshot) -> str:
-    """What to say of a doubt that this command has ended."""
+    """The text for a doubt that this command has ended."""
     record = snapshot.record
     if isinstance(command, Disprove):
         return "Resolved: nothing happened. The next request with this key runs."
     until = "" if record is None else f" until {moment(record.replay_until_us)}"
-    return f"Resolved: it completed with status {command.response.status}. Repeats get this answer{until}."
+    return f"Resolved: it completed with status {command.response.status}. Repeats get this response{until}."
 
 
 def unknown(operation_id: UUID, snapshot: Snapshot) -> Refused:
-    """There is no record."""
+    """The refusal when there is no record."""
     text = (
         f"Nothing is remembered of operation {operation_id}: it never began, was forgotten, or belongs to another "
         "service or store. Check the id."
@@ -261,9 +261,9 @@ def unknown(operation_id: UUID, snapshot: Snapshot) -> Refused:
 
 
 def moved(token: int, snapshot: Snapshot) -> Refused:
-    """The record is not the one with this token any more."""
+    """The refusal when the record no longer has this token."""
     now = "" if snapshot.record is None else f", and is now {snapshot.record.token} ({snapshot.record.state})"
-    text = f"The operation has moved on: its token was {token}{now}. Nothing was changed. Look again."
+    text = f"The operation has moved on: its token was {token}{now}. Nothing was changed. Inspect it again."
     return Refused(Refusal.MOVED, text, snapshot)
 
 
@@ -277,17 +277,17 @@ _BY_EVENT: Final[Mapping[Event, str]] = {
 
 
 def nothing_to_resolve(snapshot: Snapshot) -> Refused:
-    """The record is not in doubt."""
+    """The refusal when the record is not in doubt."""
     record = snapshot.record
     if record is None:
-        raise ValueError("a record that is absent has a text of its own")
+        raise ValueError("there is no record: use `unknown`")
     done = _BY_EVENT.get(record.last_event, "It completed already")
     match record.state:
         case State.CLAIMED:
             lease_us = record.lease_until_us - snapshot.now_us
             text = (
-                f"{record.holder} is executing it now, under token {record.token}. Wait for its answer; when its lease "
-                f"ends without one, in {span(lease_us)} unless renewed, it is in doubt and can be resolved."
+                f"{record.holder} is executing it now, under token {record.token}. Wait for its response; when its "
+                f"lease ends without one, in {span(lease_us)} unless renewed, it is in doubt and can be resolved."
             )
         case State.COMPLETED | State.TOMBSTONE:
             text = f"{done}, {when(snapshot)}; there is nothing to resolve."

@@ -1,7 +1,7 @@
-"""What is shown of an operation, as plain values: the same for the console and the admin API.
+"""What is shown of an operation, as plain values, for the console and the admin API.
 
-Never the scope, never a body, the key only where the store keeps it in clear. Times are the store's, told in UTC; what
-has passed is the difference to the store's own now.
+Never the scope, never a body, and the key only if the store has it in clear. Times are the store's, in UTC; ages are
+relative to the store's clock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _UNITS: Final = (("d", 86_400), ("h", 3_600), ("m", 60))
 
 
 def moment(at_us: int) -> str:
-    """A store's time as people write it: RFC 3339, to the second."""
+    """A store's time in RFC 3339, to the second."""
     return datetime.fromtimestamp(at_us // MICROSECONDS, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -43,14 +43,12 @@ def ago(at_us: int, now_us: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Nothing that a terminal would obey."""
+    """The text without characters that control a terminal."""
     return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
 def described(snapshot: Snapshot, *, has_body: bool) -> dict[str, Any]:
-    """An operation as JSON values. `has_body`: the snapshot came with its body, so that it can be told whether one is
-    kept.
-    """
+    """An operation as JSON values. `has_body`: the snapshot was read with its body, if there is one."""
     record, now_us = snapshot.record, snapshot.now_us
     if record is None:
         return {"state": State.ABSENT.value, "now": moment(now_us)}
@@ -90,7 +88,7 @@ def _request(request: RequestInfo) -> dict[str, str]:
 
 
 def times_of(record: Record) -> list[tuple[str, int]]:
-    """The times that mean something in the state that the record is in."""
+    """The times that are meaningful in the record's state."""
     times = [("first_claimed_at", record.first_claimed_us)]
     if record.claimed_us != record.first_claimed_us:
         times.append(("claimed_at", record.claimed_us))
@@ -111,7 +109,7 @@ def times_of(record: Record) -> list[tuple[str, int]]:
 
 
 def audited(entries: Iterable[AuditEntry]) -> list[dict[str, Any]]:
-    """What was done by hand or by probe, oldest first."""
+    """The changes by operators and probes, oldest first."""
     return [
         {
             "at": moment(entry.at_us),
@@ -130,7 +128,7 @@ def advice(operation_id: UUID, snapshot: Snapshot, settle_us: int | None) -> str
     if record is None:
         return (
             "Nothing is remembered: a request with this key runs. If that is not what you expect, check the id, the "
-            "route, the header fields and the store."
+            "route, the headers and the store."
         )
     match record.state:
         case State.CLAIMED:
@@ -142,23 +140,23 @@ def advice(operation_id: UUID, snapshot: Snapshot, settle_us: int | None) -> str
         case State.IN_DOUBT:
             return _advice_on_doubt(operation_id, record, now_us, settle_us or 0)
         case State.COMPLETED:
-            return f"Nothing. Repeats get the recorded answer for {span(record.replay_until_us - now_us)} more."
+            return f"Nothing. Repeats get the recorded response for {span(record.replay_until_us - now_us)} more."
         case State.RELEASED:
             return "Nothing. It is known that nothing happened: the next request with this key runs."
         case State.TOMBSTONE:
             left = span(record.remember_until_us - now_us)
-            return f"Nothing. The answer is no longer kept, and the key does not run again for {left}."
+            return f"Nothing. The response is no longer kept, and the key does not run again for {left}."
         case State.ABSENT:
-            raise ValueError("a record in the state absent is none")
+            raise ValueError("a record is never in the state absent")
         case _:
             assert_never(record.state)
 
 
 def foreign() -> str:
-    """What there is to say of an operation of another service."""
+    """What to do about an operation of another service."""
     return (
-        "It is an operation of another service that shares the store. How it is treated stands in that service's "
-        "configuration: give the command with that one."
+        "It is an operation of another service that shares the store. Give the command with that service's "
+        "configuration."
     )
 
 
@@ -167,16 +165,16 @@ def _advice_on_doubt(operation_id: UUID, record: Record, now_us: int, settle_us:
     when = f", from {moment(settled_us)} on ({ago(settled_us, now_us)})" if settled_us > now_us else ""
     first = ""
     if record.doubt == LAPSED_DOUBT:
-        first = f"First make sure that {record.holder} is running, or gone for good: it may still have the answer. "
+        first = f"First make sure that {record.holder} is running, or gone for good: it may still have the response. "
     return (
-        f"{first}Find out at the service what became of it; it was told Idempotency-Operation: {operation_id}. If it "
-        f"happened, save the service's answer with curl -i and give it to: resolve {operation_id} --completed FILE "
+        f"{first}Find out at the service what happened; it was sent Idempotency-Operation: {operation_id}. If it "
+        f"happened, save the service's response with curl -i and give it to: resolve {operation_id} --completed FILE "
         f"--why TEXT. If nothing happened{when}: resolve {operation_id} --never-happened --why TEXT."
     )
 
 
 def location_of(response: StoredResponse) -> str | None:
-    """Where the created thing is, as far as it can be shown."""
+    """The `Location` of the response, if it is printable."""
     values = header_values(response.headers, b"location")
     text = values[0].decode("utf-8", "replace") if values else ""
     return text if text and text.isprintable() else None

@@ -1,12 +1,11 @@
-"""The composition root: the configuration becomes objects here, and nowhere else are they put together.
+"""The composition root: only here does the configuration become objects.
 
-*One process.* `serve` chooses between one and several, `life` takes a process from its signals to its exit code, and
-`gateway` is what lives: listeners around the `parts`, which are put together there and nowhere else, out of `stores`,
-`routes` and `upstreams`. It needs of its `host` a directory, a certificate and open files, which `descriptors` counts.
-`operating` makes what operators' commands need, and `tls_files` is what a check
-says of certificates.
+*One process.* `serve` chooses between one process and several, `life` runs a process from its signals to its exit code,
+and `gateway` is what it runs: listeners around the `parts`, which are built from `stores`, `routes` and `upstreams`.
+`host` prepares the directories and certificates, `descriptors` the limit of open files. `operating` builds what
+operators' commands need, and `tls_files` checks certificates without starting.
 
-*Several processes.* `supervisor` has workers started, watched and ended. `cpus` counts processors, `share` how many
-workers there are and what each one's part is; `seats` are the sockets that they take connections on. `worker_process`
-is a worker as its supervisor has it, `worker` as it is itself, and `channel` what they say to each other.
+*Several processes.* `supervisor` starts, watches and stops workers. `cpus` counts processors, `share` the workers and
+each one's share of the limits; `seats` are the sockets that they accept connections on. `worker_process` is a worker as
+its supervisor sees it, `worker` runs inside it, and `channel` carries the messages between them.
 """

@@ -1,7 +1,7 @@
-"""What a supervisor and a worker say to each other, and how it gets there.
+"""The messages between a supervisor and a worker, and the channel that carries them.
 
-One stream between two processes of the same program, started by the same user: messages are pickled, each behind its
-length, and whatever comes is trusted. The end of the stream is the end of the other one.
+One stream between two processes of the same program and user: messages are pickled, each behind its length, and
+trusted. The end of the stream means that the peer is gone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LENGTH: Final = struct.Struct("!I")
 
 @dataclass(frozen=True, slots=True)
 class StartWorker:
-    """The first message to a worker: what it is to be. Seats are descriptors that it has inherited."""
+    """To a worker, its first message. `seats` are descriptors that it has inherited."""
 
     number: int
     config: Config
@@ -32,25 +32,25 @@ class StartWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class LookAfter:
-    """To a worker: take the connections of these seats, and of no others."""
+class AssignSeats:
+    """To a worker: accept connections on these seats, and on no others."""
 
     seats: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """To a worker: say what you have counted, and how you are."""
+class AskReport:
+    """To a worker: report your counts and your health."""
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """From a worker: it has started."""
+    """From a worker: it serves."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reported:
-    """From a worker: the answer to `Report`, and its last word when it ends in order."""
+class Report:
+    """From a worker: the reply to `AskReport`, and its last message when it stops in order."""
 
     numbers: Counted
     health: Health
@@ -58,7 +58,7 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """From a worker: it cannot start, or must not go on, and why."""
+    """From a worker: why it cannot start, or must not go on."""
 
     text: str
 
@@ -68,8 +68,8 @@ class SkipDelay:
     """To a worker: stop without `shutdown.delay`."""
 
 
-ToWorker = LookAfter | Report | SkipDelay
-FromWorker = Serving | Reported | Failed
+ToWorker = AssignSeats | AskReport | SkipDelay
+FromWorker = Serving | Report | Failed
 Message = StartWorker | ToWorker | FromWorker
 
 
@@ -82,19 +82,19 @@ class Channel:
 
     @classmethod
     async def open(cls, sock: socket.socket) -> Self:
-        """Over one of a pair of stream sockets, which becomes the channel's."""
+        """A channel over one of a pair of stream sockets, which it owns from then on."""
         return cls(*await asyncio.open_unix_connection(sock=sock))
 
     def send(self, message: Message) -> None:
-        """Say it. Nothing is heard of an end that is gone, or does not listen: it must be asked one thing at a time."""
+        """Queue a message. Never waits and never fails: at most one `AskReport` may be pending at a time."""
         if self._writer.is_closing():
-            # uvloop raises where asyncio says nothing.
+            # uvloop would raise here; asyncio would not.
             return
         data = pickle.dumps(message)
         self._writer.write(_LENGTH.pack(len(data)) + data)
 
     async def receive(self) -> Message | None:
-        """What comes next; None when the other one is gone."""
+        """The next message; None when the peer is gone."""
         try:
             (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
             message: Message = pickle.loads(await self._reader.readexactly(length))  # noqa: S301 - see above
@@ -103,7 +103,7 @@ class Channel:
         return message
 
     async def close(self) -> None:
-        """What was said still goes out, if the other one takes it."""
+        """Send what is queued, if the peer still reads, and close."""
         with suppress(OSError):
             self._writer.close()
             await self._writer.wait_closed()

@@ -1,7 +1,7 @@
-"""How many processors this process may use: what it is bound to, and the quota of its control groups.
+"""How many processors this process may use: its CPU affinity, and the quota of its control groups.
 
-A quota in parts of a processor is rounded down, because two processes on one and a half of them are both halted once
-the share of a period is used up, whatever they are doing.
+A fractional quota is rounded down: two processes on one and a half processors are both halted once the quota of a
+period is used up, whatever they are doing.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _ROOT: Final = Path("/")
 
 
 def processors(root: Path = _ROOT) -> int:
-    """Whole processors, at least one. `root` is where `/proc` and `/sys` are found."""
+    """Whole processors, at least one. `root` is where `/proc` and `/sys` are."""
     try:
         bound = len(os.sched_getaffinity(0))
     except AttributeError:
-        # Not every system can bind a process.
+        # Not every system has CPU affinity.
         bound = os.cpu_count() or 1
     quota = quota_processors(root)
     allowed = bound if quota is None else min(bound, math.floor(quota))
@@ -30,7 +30,7 @@ def processors(root: Path = _ROOT) -> int:
 
 
 def quota_processors(root: Path) -> float | None:
-    """The least quota of the control groups of this process and those above them; None without one."""
+    """The smallest quota of the control groups of this process and their ancestors; None without one."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -47,7 +47,7 @@ def quota_processors(root: Path) -> float | None:
 
 
 def _quotas(mount: Path, path: str, name: str) -> Iterator[float]:
-    """From the group up to the mount: a container may see its own group only as the mount itself."""
+    """The quotas from the group up to the mount: a container may see its own group only as the mount itself."""
     group = Path(path.lstrip("/"))
     for directory in (group, *group.parents):
         try:
@@ -56,7 +56,7 @@ def _quotas(mount: Path, path: str, name: str) -> Iterator[float]:
                 numbers.append((mount / directory / "cpu.cfs_period_us").read_text().strip())
             quota, period = int(numbers[0]), int(numbers[1])
         except (OSError, ValueError, IndexError):
-            # Not there, or `max`.
+            # Absent, or `max`.
             continue
         if quota > 0 and period > 0:
             yield quota / period

@@ -1,15 +1,15 @@
 """One gateway process: start and shutdown.
 
-Owns the listeners, and the order in which everything comes and goes. Nothing is decided here about a request.
+Owns the listeners, and the order of start and shutdown. Decides nothing about a request.
 
 The order of starting: first what can be wrong with this machine (directories, certificates, the journal), then the
-stores, which get what the journal has kept for them, then the listeners. A durable store that cannot be reached does
-not keep the gateway from serving: what needs the store is refused, everything else passes, and the store is tried until
-it answers. One that must not be used ends the process.
+stores, to which the journal is flushed, then the listeners. If the durable store cannot be reached, the gateway serves
+all the same: it refuses requests that need the store, passes everything else, and tries the store until it responds. A
+store that must not be used ends the process.
 
-The order of stopping: readiness falls, `shutdown.delay` passes so that load balancers notice, the listener closes, what
-is in flight is finished and recorded within `shutdown.drain_timeout`, the rest is ended truthfully, and the stores go
-last.
+The order of stopping: readiness falls, `shutdown.delay` passes so that load balancers notice, the listener closes,
+operations in flight are finished and recorded within `shutdown.drain_timeout`, the others end with what is known of
+them, and the stores close last.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from gateway.store.journal.journal import SqliteJournal
 _LOG = logging.getLogger("gateway")
 
 _EDGE_GRACE_SECONDS: Final = 1.0
-# For what is under way to a store: nobody is left to hear what it comes to.
+# For calls of a store that are under way: nothing waits for their results any more.
 _STORE_CLOSE_SECONDS: Final = 1.0
 
 
@@ -72,9 +72,9 @@ class Gateway:
     ) -> None:
         """Must be called with the event loop running; opens nothing yet. Raises `StartError`.
 
-        `observers` are told every fact; `lines_dropped` counts the log lines that were lost, for the metrics. A worker
-        listens on what it is `handed`, and has no status port: that is its supervisor's. `environment` is that of this
-        machine unless another one is given.
+        `observers` get every event; `lines_dropped` counts the log lines that were lost, for the metrics. A worker
+        listens on the seats that it is `handed`, and has no status port: its supervisor has it. `environment` is this
+        machine by default.
         """
         self._config = config
         self._lines_dropped = lines_dropped
@@ -93,15 +93,15 @@ class Gateway:
         self._parts = Parts(config, environment, self.events, self._upstreams.client_for)
         self._store = self._parts.store
         self.coordinator = self._parts.coordinator
-        self._edge = self._edge_before(self._parts)
+        self._edge = self._edge_of(self._parts)
         self.metrics.read_with(self._readings)
         self.seating = Seating(self._edge, handed, self._tls) if handed is not None else None
         self._status = StatusServer(self.health, self.metrics.render)
         self._admin = admin_api(config, self._store)
         self._tasks: list[asyncio.Task[None]] = []
-        self._hurried = asyncio.Event()
+        self._skips_delay = asyncio.Event()
         self.failed: asyncio.Future[StartError] = asyncio.get_running_loop().create_future()
-        """Resolved when the gateway found out, after its start, that it must not go on."""
+        """Resolved when the gateway finds out, after its start, that it must not go on."""
         self.address = ("", 0)
         self.status_address = ("", 0)
         self.admin_address = ("", 0)
@@ -110,40 +110,40 @@ class Gateway:
         """Serve. Raises `StartError`, and then nothing is left open."""
         try:
             await self._start_journal()
-            is_store_there = await self._start_store()
-            # Before the first request, which is refused while the loop is not known to run.
+            is_store_up = await self._start_store()
+            # Before the first request, which is refused as long as the lease loop is not known to run.
             self._spawn(self._parts.leases.run())
             self.address = await self._listen(self._config.listen.address)
             if self.seating is None:
-                self.status_address = await self._listen_beside("status", self._status, self._config.status.listen)
+                self.status_address = await self._listen_aside("status", self._status, self._config.status.listen)
             if self._admin is not None:
-                self.admin_address = await self._listen_beside("admin", self._admin, self._config.admin.listen)
+                self.admin_address = await self._listen_aside("admin", self._admin, self._config.admin.listen)
         except BaseException:
             await self._close()
             raise
         for work in self._parts.upkeep():
             self._spawn(work)
-        if not is_store_there:
-            self._spawn(self._keep_trying())
+        if not is_store_up:
+            self._spawn(self._keep_starting_store())
         self.health.serving = True
         if self.seating is None:
             _LOG.info("serving on %s:%d, status on %s:%d", *self.address, *self.status_address)
 
     @property
     def in_flight(self) -> str:
-        """What a stop waits for, in words."""
+        """What a stop waits for, as text."""
         count = self.coordinator.in_flight
         return f"{count} {'operation' if count == 1 else 'operations'} in flight"
 
     def skip_delay(self) -> None:
-        """Let a stop, also one that is under way, leave out `shutdown.delay`. What is in flight has its time."""
-        self._hurried.set()
+        """Let a stop, also one under way, skip `shutdown.delay`. Operations in flight keep their time."""
+        self._skips_delay.set()
 
     async def stop(self) -> int:
         """Stop in order; returns the exit code.
 
-        `EXIT_WORK_LEFT` when an outcome is not in the durable store: it is in the journal, or nowhere. So it is when
-        Redis was not told of a purge.
+        `EXIT_WORK_LEFT` when an outcome is not in the durable store, but in the journal or nowhere, and when Redis was
+        not notified of a purge.
         """
         config = self._config.shutdown
         loop = asyncio.get_running_loop()
@@ -152,31 +152,33 @@ class Gateway:
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(config.delay):
-                    await self._hurried.wait()
+                    await self._skips_delay.wait()
             self._parts.stop_upkeep()
             self._edge.stop_listening()
             if self.seating is not None:
                 self.seating.close()
             until = loop.time() + config.drain_timeout
             drained, waiting = await self._parts.drain()
-            # What nothing protects is in flight too.
+            # Unprotected requests may be in flight, too.
             grace_seconds = max(_EDGE_GRACE_SECONDS, until - loop.time())
         finally:
             await self._close(grace_seconds)
-        early = drained.said + drained.journaled
-        if early or drained.unsaid or waiting:
+        early = drained.recorded + drained.journaled
+        if early or drained.unrecorded or waiting:
             _LOG.warning(
                 "stopped with %d attempts ended early, %d outcomes left in the journal, %d unrecorded",
                 early,
                 waiting,
-                drained.unsaid,
+                drained.unrecorded,
             )
         if pending := self._store.purges_pending:
-            _LOG.warning("stopped before Redis could be told of %d purges: the next gateway to start tells it", pending)
-        return EXIT_WORK_LEFT if drained.unsaid or waiting or pending else EXIT_OK
+            _LOG.warning(
+                "stopped with %d purges that did not reach Redis: the next gateway to start repeats them", pending
+            )
+        return EXIT_WORK_LEFT if drained.unrecorded or waiting or pending else EXIT_OK
 
     async def _close(self, grace_seconds: float = 0.0) -> None:
-        """Give everything back, in the reverse order, whatever fails in between."""
+        """Close everything in reverse order, even if some of it fails."""
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._close_store)
             stack.push_async_callback(self._journal.close)
@@ -184,23 +186,23 @@ class Gateway:
             stack.push_async_callback(self._status.stop)
             if self._admin is not None:
                 stack.push_async_callback(self._admin.stop)
-            stack.push_async_callback(self._end_tasks)
+            stack.push_async_callback(self._cancel_tasks)
             await self._edge.close(grace_seconds)
 
     async def _close_store(self) -> None:
-        """One that says nothing is not waited for: what could be kept of the outcomes is in it, or in the journal."""
+        """Give up on a store that does not respond: outcomes that could be kept are in it, or in the journal."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_STORE_CLOSE_SECONDS):
                 await self._store.close()
 
-    async def _end_tasks(self) -> None:
+    async def _cancel_tasks(self) -> None:
         self.health.serving = False
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _readings(self) -> Readings:
-        stats, kept = self._store.stats, self._journal.tally
+        stats, journaled = self._store.stats, self._journal.tally
         upstreams = self._upstreams.stats
         return Readings(
             in_flight=self.coordinator.in_flight,
@@ -212,9 +214,9 @@ class Gateway:
             fast_writes_dropped=stats.shed,
             purges_pending=self._store.purges_pending,
             log_lines_dropped=self._lines_dropped(),
-            journal_waiting=kept.waiting,
-            journal_refused=kept.refused,
-            journal_bytes=kept.bytes,
+            journal_waiting=journaled.waiting,
+            journal_refused=journaled.refused,
+            journal_bytes=journaled.bytes,
             journal_oldest_seconds=self._journal.oldest_seconds,
             connections=sum(each.opened - each.closed for each in upstreams),
             connections_opened=sum(each.opened for each in upstreams),
@@ -227,8 +229,8 @@ class Gateway:
 
     # -- parts --------------------------------------------------------------------------------------------------------
 
-    def _edge_before(self, parts: Parts) -> Edge[Route]:
-        """What callers meet, before the routes and before what none of them protects."""
+    def _edge_of(self, parts: Parts) -> Edge[Route]:
+        """The listener for clients, which protects or forwards their requests."""
         config = self._config
         rules = [route.rule for route in config.routes]
         return Edge(
@@ -253,7 +255,7 @@ class Gateway:
         except StartRefused as error:
             raise _must_not_be_used(error) from error
 
-    async def _keep_trying(self) -> None:
+    async def _keep_starting_store(self) -> None:
         try:
             await self._parts.keep_starting()
         except StartRefused as error:
@@ -262,13 +264,13 @@ class Gateway:
     async def _listen(self, address: Address) -> tuple[str, int]:
         try:
             if self.seating is not None:
-                await self.seating.look_after_own()
+                await self.seating.take_own()
                 return address.host, address.port
             return await self._edge.start(host=address.host, port=address.port, tls=self._tls)
         except ListenError as error:
             raise StartError(f"{error} (listen)") from error
 
-    async def _listen_beside(self, name: str, server: StatusServer | AdminApi, address: Address) -> tuple[str, int]:
+    async def _listen_aside(self, name: str, server: StatusServer | AdminApi, address: Address) -> tuple[str, int]:
         try:
             return address.host, await server.start(address.host, address.port)
         except OSError as error:
@@ -276,12 +278,12 @@ class Gateway:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        task.add_done_callback(_report)
+        task.add_done_callback(_log_failure)
         self._tasks.append(task)
 
 
 def environment_of(config: Config) -> Environment:
-    """This machine, and the stores that the configuration names."""
+    """This machine, and the configured stores."""
     witness = witness_files(config)
     return Environment(
         holder=f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}",
@@ -298,6 +300,6 @@ def _must_not_be_used(error: StartRefused) -> StartError:
     return StartError(f"the durable store must not be used: {error}")
 
 
-def _report(task: asyncio.Task[None]) -> None:
+def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         _LOG.error("a task of the gateway failed because of a bug", exc_info=error)

@@ -1,4 +1,4 @@
-"""What a gateway needs of the machine that it runs on: directories that it can write to, and a certificate."""
+"""What a gateway needs from its host: directories that it can write to, and a certificate."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gateway.upstream.certificates import load_chain
 
 
 def make_state_dir(config: Config) -> None:
-    """Make the directories that are written to, readable by nobody else. Raises `StartError`."""
+    """Make the directories that the gateway writes to, readable by its user alone. Raises `StartError`."""
     spool = config.state_dir / "spool"
     try:
         if not config.state_dir.exists():
-            # With its name on the disk: what is told as kept may lie there.
+            # Also syncs its entry in the parent: acknowledged outcomes may be stored in it.
             make_directory(config.state_dir)
         spool.mkdir(mode=0o700, exist_ok=True)
         probe = spool / f".probe-{uuid4().hex}"
@@ -30,7 +30,7 @@ def make_state_dir(config: Config) -> None:
 
 
 def server_tls(tls: ServerTls | None) -> ssl.SSLContext | None:
-    """What callers are met with; None for plain HTTP. Raises `StartError`."""
+    """The TLS context of the listener; None for plain HTTP. Raises `StartError`."""
     if tls is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

@@ -1,7 +1,7 @@
-"""From the start of a process that serves to its exit code: signals, the log, and what to do when the start fails.
+"""A serving process from start to exit code: signals, the log, and a failed start.
 
-Knows nothing of what serves. SIGTERM and SIGINT end it in order, also while it starts; a second one of them says that
-no load balancer needs to be waited for.
+Knows nothing of what serves. SIGTERM and SIGINT stop it in order, also while it starts; a second one skips
+`shutdown.delay`.
 """
 
 from __future__ import annotations
@@ -25,30 +25,31 @@ class StartError(Exception):
 
 
 class Server(Protocol):
-    """What serves between `start` and `stop`."""
+    """Serves between `start` and `stop`."""
 
     @property
     def failed(self) -> asyncio.Future[StartError]:
-        """Resolved when it found out, after its start, that it must not go on."""
+        """Resolved when it finds out, after its start, that it must not go on."""
 
     async def start(self) -> None:
         """Serve. Raises `StartError`, and then nothing is left open; cancelled, likewise."""
 
     @property
     def in_flight(self) -> str:
-        """What a stop waits for, in words."""
+        """What a stop waits for, as text."""
 
     async def stop(self) -> int:
         """Stop in order; returns the exit code."""
 
     def skip_delay(self) -> None:
-        """Let a stop, also one that is under way, leave out `shutdown.delay`. What is in flight has its time."""
+        """Let a stop, also one under way, skip `shutdown.delay`. Operations in flight keep their time."""
 
 
-async def live(config: Config, build: Callable[[Logs], Server], *, worker: int | None = None) -> int:
-    """Serve with what `build` makes until SIGTERM or SIGINT; returns the exit code. Raises `StartError`, and logs it.
+async def run_until_signal(config: Config, build: Callable[[Logs], Server], *, worker: int | None = None) -> int:
+    """Serve with what `build` makes until SIGTERM or SIGINT; returns the exit code. Logs and raises `StartError`.
 
-    `worker` is the number of this process among several; its supervisor says when it is to skip_delay, and what failed.
+    `worker` is the number of this process among several. Its supervisor decides when it skips the delay, and logs
+    what failed.
     """
     logs = Logs(
         level=config.log.level,
@@ -58,39 +59,39 @@ async def live(config: Config, build: Callable[[Logs], Server], *, worker: int |
         is_shared=config.workers != 1,
     )
     loop = asyncio.get_running_loop()
-    told = asyncio.Event()
+    stopping = asyncio.Event()
     server: Server | None = None
 
-    def tell() -> None:
-        if not told.is_set():
-            told.set()
+    def on_signal() -> None:
+        if not stopping.is_set():
+            stopping.set()
         elif worker is None and server is not None:
             server.skip_delay()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, tell)
+        loop.add_signal_handler(number, on_signal)
     loop.add_signal_handler(signal.SIGHUP, _LOG.warning, "SIGHUP changes nothing: restart to read the file again")
     try:
         for notice in notices(config) if worker is None else ():
             _LOG.warning("%s", notice)
         server = build(logs)
-        asked = loop.create_task(told.wait())
-        if not await _started(server, asked):
+        stop = loop.create_task(stopping.wait())
+        if not await _started(server, stop):
             return EXIT_OK
         _tune_collector()
-        await asyncio.wait((asked, server.failed), return_when=asyncio.FIRST_COMPLETED)
-        if asked.done():
-            _LOG.info("told to stop: %s", _what_follows(config, server))
-        asked.cancel()
+        await asyncio.wait((stop, server.failed), return_when=asyncio.FIRST_COMPLETED)
+        if stop.done():
+            _LOG.info("stopping: %s", _what_follows(config, server))
+        stop.cancel()
         code = await server.stop()
         if server.failed.done():
             raise server.failed.result()
-        # Without it, an end in order looks in the log like one that was cut short.
+        # Without this line, the log of an orderly stop would look like that of a crash.
         _LOG.info("stopped with exit code %d", code)
         return code
     except StartError as error:
         if worker is None:
-            _LOG.error("it cannot serve: %s", error)
+            _LOG.error("the gateway cannot serve: %s", error)
         raise
     finally:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -100,21 +101,21 @@ async def live(config: Config, build: Callable[[Logs], Server], *, worker: int |
 
 def _what_follows(config: Config, server: Server) -> str:
     shutdown = config.shutdown
-    serving = f"serving on for {shutdown.delay:g} s, then " if shutdown.delay else ""
+    serving = f"serving for another {shutdown.delay:g} s, then " if shutdown.delay else ""
     return f"{serving}up to {shutdown.drain_timeout:g} s for {server.in_flight}"
 
 
-async def _started(server: Server, asked: asyncio.Task[Any]) -> bool:
-    """Start it, unless somebody asks to stop meanwhile. Raises `StartError`."""
+async def _started(server: Server, stop: asyncio.Task[Any]) -> bool:
+    """Start it; False when `stop` is done before. Raises `StartError`."""
     starting = asyncio.get_running_loop().create_task(server.start())
     try:
-        await asyncio.wait((starting, asked), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((starting, stop), return_when=asyncio.FIRST_COMPLETED)
     finally:
         if not starting.done():
             starting.cancel()
         await asyncio.wait((starting,))
         if starting.cancelled() or starting.exception() is not None:
-            asked.cancel()
+            stop.cancel()
     if starting.cancelled():
         return False
     starting.result()
@@ -122,11 +123,11 @@ async def _started(server: Server, asked: asyncio.Task[Any]) -> bool:
 
 
 def _tune_collector() -> None:
-    """Look for garbage in cycles less often: a request makes many objects and no cycle, which cost a fifth of it.
+    """Run the cycle collector less often: a request makes many objects and no cycles, and collecting costs a fifth.
 
-    What is there after the start stays for good and is not looked at again. A look at ten thousand young objects is a
-    pause of a few milliseconds, and one at what four of these left is four times as long; the last threshold keeps the
-    walk over everything that is remembered rare.
+    Objects that exist after the start are frozen, because they live as long as the process. A collection of ten
+    thousand young objects pauses for a few milliseconds; one of the next generation covers four of these and takes four
+    times as long; the last threshold keeps full collections rare.
     """
     gc.collect()
     gc.freeze()

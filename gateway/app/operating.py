@@ -1,7 +1,7 @@
-"""What operators' commands and the admin API are made of: the routes' policies, and the configured store.
+"""Builds what operators' commands and the admin API need: the routes' policies, and the configured store.
 
-The store is opened as it is. Commands migrate nothing, because that is a decision of its own, and remember no identity
-recipes, because they claim nothing. `check_store` compares them, as a start would.
+The store is opened as it is: commands do not migrate it, because that is a decision of its own, and do not record
+identity recipes, because they claim nothing. `check_store` compares the recipes, as a start would.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from gateway import PROGRAM
-from gateway import config as asked
+from gateway import config as settings
 from gateway.admin.api import AdminApi
 from gateway.admin.commands import Job, Needs
 from gateway.admin.journal import Look
@@ -31,7 +31,7 @@ from gateway.observe.facts import Events
 from gateway.store.base import Indefinite, StartRefused, StoreError
 from gateway.store.journal.view import Desk, look
 from gateway.store.operations import ManagedStore
-from gateway.store.recipes import beside, what_would_be_lost, without_route
+from gateway.store.recipes import conflicts_text, neighbour_warning, without_route_warning
 from gateway.store.tiered import Tiered
 
 
@@ -40,11 +40,11 @@ class OperatingError(Exception):
 
 
 def policies_of(config: Config) -> Policies:
-    """What operators' actions need to know of the routes."""
+    """What operators' actions need to know about the routes."""
     return Policies(config.service, [_policy(config, route) for route in config.routes])
 
 
-def _policy(config: Config, route: asked.Route) -> RoutePolicy:
+def _policy(config: Config, route: settings.Route) -> RoutePolicy:
     return RoutePolicy(
         name=route.name,
         operation=route.operation,
@@ -62,36 +62,36 @@ def _policy(config: Config, route: asked.Route) -> RoutePolicy:
 
 
 def operations_on(config: Config, store: Tiered, journal: Look) -> Operations:
-    """What operators do, on a store with its copies and beside these journals."""
-    # With a fast tier every gateway hears of a purge.
-    unheard_seconds = config.store.cache_max_age if config.store.fast is None else 0.0
+    """Operators' actions on a store with its copies, and on these journals."""
+    # With a fast tier every gateway is notified of a purge.
+    cache_seconds = config.store.cache_max_age if config.store.fast is None else 0.0
     return Operations(
         store,
         policies_of(config),
         purges_pending=lambda: store.purges_pending,
-        cache_seconds=unheard_seconds,
+        cache_seconds=cache_seconds,
         journal=journal,
     )
 
 
 def journal_look(config: Config) -> Look:
-    """Looks into the journals of this host."""
+    """Reads the journals of this host."""
     return partial(look, journal_directory(config), name_of(config))
 
 
 def admin_api(config: Config, store: Tiered) -> AdminApi | None:
-    """The admin port of a gateway; None where it is off."""
+    """The admin port of a gateway; None when it is off."""
     if config.admin.token is None:
         return None
     return AdminApi(
         operations_on(config, store, journal_look(config)),
         config.admin.token.get_secret_value(),
-        answer_bytes_max=max(route.response.max_stored_bytes for route in config.routes),
+        response_bytes_max=max(route.response.max_stored_bytes for route in config.routes),
     )
 
 
 async def operate(config: Config, job: Job) -> int:
-    """Carry out a command with what it needs; returns its exit code. Raises `OperatingError`."""
+    """Carry out a command on the stores that it needs; returns its exit code. Raises `OperatingError`."""
     desk = Desk(journal_directory(config), name_of(config))
     store: ManagedStore = bare_store(config)
     operations = Operations(store, policies_of(config), journal=journal_look(config))
@@ -100,7 +100,7 @@ async def operate(config: Config, job: Job) -> int:
             return await job.run(operations, desk)
         if not await is_migrated(config):
             raise OperatingError(
-                "the store is not there, or its schema is older than this program. Check that this is the gateway's "
+                "the store does not exist, or its schema is older than this program. Check that this is the gateway's "
                 "configuration, and run as the gateway's user. To bring an older schema up to date: "
                 f"{PROGRAM} migrate"
             )
@@ -119,25 +119,25 @@ async def operate(config: Config, job: Job) -> int:
     except StoreError as error:
         if not job.changes:
             raise OperatingError(f"the store could not be read: {error}") from error
-        # Without an answer it is not known.
-        known = "" if isinstance(error, Indefinite) else "nothing was changed: "
-        raise OperatingError(f"{known}{error}") from error
+        # After an indefinite error nobody knows whether something was changed.
+        effect = "" if isinstance(error, Indefinite) else "nothing was changed: "
+        raise OperatingError(f"{effect}{error}") from error
 
 
 async def check_store(config: Config) -> list[str]:
-    """What a start with this configuration would warn of; changes nothing.
+    """What a start with this configuration would warn about; changes nothing.
 
-    Raises `OperatingError` in the words in which the start would be refused, or because the store cannot be asked.
+    Raises `OperatingError` with the text of the start's refusal, or because the store cannot be read.
     """
     store, serving = bare_store(config), serving_of(config)
     try:
         if not await is_migrated(config):
-            return ["the store holds nothing that this program could compare: a start prepares its schema"]
+            return ["the store has nothing to compare yet: a start prepares its schema"]
         try:
             await store.start()
             agreement = await store.compare_configuration(serving, is_trial=True)
             if agreement.conflicts:
-                raise StartRefused(what_would_be_lost(serving, agreement.conflicts))
+                raise StartRefused(conflicts_text(serving, agreement.conflicts))
             count_without_route = await store.count_without_route(serving.service, serving.recipes)
         finally:
             await store.close()
@@ -146,6 +146,6 @@ async def check_store(config: Config) -> list[str]:
     except StoreError as error:
         raise OperatingError(f"the store could not be read: {error}") from error
     return [
-        *(beside(serving, neighbour) for neighbour in agreement.neighbours),
-        *(without_route(operation, alive) for operation, alive in sorted(count_without_route.items())),
+        *(neighbour_warning(serving, neighbour) for neighbour in agreement.neighbours),
+        *(without_route_warning(operation, alive) for operation, alive in sorted(count_without_route.items())),
     ]

@@ -1,7 +1,7 @@
-"""What a gateway is made of between its listeners and its stores, and how these parts know each other.
+"""The parts of a gateway between its listeners and its stores, and how they are connected.
 
-The configuration says how they behave, an `Environment` what they meet. Nothing else puts them together: tests and the
-simulation hand in other clocks, stores and upstreams, and change settings in the configuration only.
+The configuration sets their behaviour, an `Environment` what they run on. They are put together only here: tests and
+the simulation pass other clocks, stores and upstreams, and change settings only in the configuration.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ _LAST_FLUSH_SECONDS: Final = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """What the parts of one process meet. None of it is open yet; the journal is opened and closed by its owner.
+    """What the parts of one process run on. None of it is open yet; the caller opens and closes the journal.
 
-    `holder` names the process in records. `durable` is the durable record itself, without its front. `clock` counts
+    `holder` names the process in records. `durable` is the bare durable store, without its guard. `clock` counts
     seconds, also while the machine sleeps.
     """
 
@@ -98,7 +98,7 @@ class Parts:
             holder=environment.holder,
             lease_seconds=config.store.lease,
             grace_seconds=config.store.journal_grace,
-            # What this gateway has not flushed yet may be what became of a record in doubt.
+            # The outcome of a record in doubt may be in the journal, not flushed yet.
             reachable_seconds=lambda: store.durable_reachable_seconds if flusher.is_done else 0.0,
             clock=clock,
         )
@@ -127,7 +127,7 @@ class Parts:
             events=events,
             in_flight_max=config.limits.max_in_flight,
             recall=store.recall,
-            look=store.look,
+            look_up=store.look,
         )
         self.routes = [route_of(config, route, client_for(config.upstream_for(route))) for route in config.routes]
         key_names = frozenset(name for route in self.routes for name in key_headers_of(route.key)) | {
@@ -139,7 +139,7 @@ class Parts:
         self._recovery = RecoveryWorker(store, self.prober, {route.name: route for route in self.routes})
 
     async def start_store(self) -> bool:
-        """Start the stores and flush the journal; False when the durable one is not there: `keep_starting`.
+        """Start the stores and flush the journal; False when the durable one is down: then call `keep_starting`.
 
         Raises `StartRefused`.
         """
@@ -151,7 +151,7 @@ class Parts:
         return True
 
     async def keep_starting(self) -> None:
-        """Until the durable store is there. Raises `StartRefused`, which is no passing fault."""
+        """Try until the durable store is up. Raises `StartRefused`, which is not transient."""
         pause = _STORE_PAUSE_SECONDS_MIN
         while True:
             await asyncio.sleep(pause)
@@ -163,23 +163,23 @@ class Parts:
                 return
 
     def upkeep(self) -> list[Coroutine[Any, Any, None]]:
-        """What is to be run beside the requests, until it is cancelled. `leases` are to run before the first one."""
+        """What to run in the background until cancelled. `leases` is not here: it must run before any request."""
         return [self._flusher.run(), self._sweeper.run(), self._tally_taker.run(), self._recovery.run()]
 
     def stop_upkeep(self) -> None:
-        """Begin nothing in the background from now on but flushing."""
+        """Start no more background work, except flushing."""
         self._sweeper.stop()
         self._tally_taker.stop()
         self._recovery.stop()
 
     async def drain(self) -> tuple[Drained, int]:
-        """End what is in flight; returns how, and how many outcomes stay in the journal."""
+        """End operations in flight; returns how they ended, and how many outcomes stay in the journal."""
         drained = await self.coordinator.drain(self._config.shutdown.drain_timeout)
         await self._flush(_LAST_FLUSH_SECONDS)
         return drained, self._journal.tally.waiting
 
     async def _flush(self, seconds: float) -> None:
-        """Flush the journal as far as that goes in so many seconds; the flusher's own task does the rest."""
+        """Flush the journal for at most this long; the flusher's own task does the rest."""
         try:
             async with asyncio.timeout(seconds):
                 await self._flusher.run_once()

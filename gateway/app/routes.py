@@ -1,6 +1,6 @@
-"""What the configuration says of routes, as requests need it.
+"""Translates the configured routes into the values that requests need.
 
-A translation and nothing more: each word of the file has one place here where it becomes a value of the core.
+A translation and nothing more: each setting becomes a value of the core in exactly one place here.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Literal, assert_never
 from uuid import uuid4
 
-from gateway import config as asked
+from gateway import config as settings
 from gateway.core.framing import digest
 from gateway.core.identity.fingerprint import (
     METHOD_OVERRIDES,
@@ -24,7 +24,7 @@ from gateway.core.identity.pointer import Pointer, parse_pointer
 from gateway.core.identity.scope import ApiKeyScope, ComposedScope, HeaderScope, ScopeSpec, SharedScope
 from gateway.core.operation import microseconds
 from gateway.core.outcome import Meaning, Preset, StatusPolicy
-from gateway.core.recovery import AnswerRule, Hold, Probe, Recovery, Resend
+from gateway.core.recovery import Hold, Probe, ProbeRule, Recovery, Resend
 from gateway.core.replay import KeepPolicy
 from gateway.core.succession import ServedRoute
 from gateway.protect.forwarding import ForwardingPolicy, UpstreamKey
@@ -34,8 +34,8 @@ from gateway.store.operations import Serving
 from gateway.upstream import Upstream, UpstreamSettings, tls_context
 
 
-def route_of(config: asked.Config, route: asked.Route, upstream: Upstream) -> Route:
-    """A route of the file, served by the client of its upstream."""
+def route_of(config: settings.Config, route: settings.Route, upstream: Upstream) -> Route:
+    """A configured route with the client of its upstream."""
     key, scope = key_spec(route.key), scope_spec(route.scope)
     fingerprinter = _fingerprinter(config.secrets, route.fingerprint)
     return Route(
@@ -73,8 +73,8 @@ def route_of(config: asked.Config, route: asked.Route, upstream: Upstream) -> Ro
     )
 
 
-def status_policy(route: asked.Route) -> StatusPolicy:
-    """What the statuses of a route's service mean."""
+def status_policy(route: settings.Route) -> StatusPolicy:
+    """What the statuses of a route's upstream mean."""
     return StatusPolicy(
         Preset(route.outcome.preset),
         {status: Meaning(meaning) for status, meaning in route.outcome.codes.items()},
@@ -83,8 +83,8 @@ def status_policy(route: asked.Route) -> StatusPolicy:
     )
 
 
-def keep_policy(route: asked.Route) -> KeepPolicy:
-    """What of a route's answers is kept."""
+def keep_policy(route: settings.Route) -> KeepPolicy:
+    """Which parts of a route's responses are stored."""
     return KeepPolicy(
         body_bytes_max=route.response.max_stored_bytes,
         strip=frozenset(name.lower().encode() for name in route.response.strip),
@@ -93,32 +93,32 @@ def keep_policy(route: asked.Route) -> KeepPolicy:
 
 
 def target_of(
-    config: asked.Config, asked_upstream: asked.Upstream, upstream: Upstream, route: asked.Route | None = None
+    config: settings.Config, upstream_config: settings.Upstream, upstream: Upstream, route: settings.Route | None = None
 ) -> Target:
-    """Where requests of a route go; without one, requests that match none."""
-    names = () if route is None or isinstance(route.key, asked.ComposedKey) else route.key.header_names
+    """Where requests of a route go; without a route, those that match none."""
+    names = () if route is None or isinstance(route.key, settings.ComposedKey) else route.key.header_names
     return Target(
         upstream=upstream,
         forwarding=ForwardingPolicy(
-            authority=asked_upstream.url.authority.encode(),
-            host=target_host(asked_upstream),
+            authority=upstream_config.url.authority.encode(),
+            host=target_host(upstream_config),
             trusted_proxies=config.trusted_proxies,
         ),
-        key=UpstreamKey(_upstream_key(config, asked_upstream, route)),
+        key=UpstreamKey(_upstream_key(config, upstream_config, route)),
         key_headers=tuple(name.encode() for name in names),
-        answer_within_seconds=asked_upstream.answer_within,
+        answer_within_seconds=upstream_config.answer_within,
     )
 
 
-def target_host(upstream: asked.Upstream) -> bytes | None:
-    """What stands in place of the caller's `Host`; None preserves it."""
+def target_host(upstream: settings.Upstream) -> bytes | None:
+    """What replaces the caller's `Host`; None preserves it."""
     if upstream.host == "preserve":
         return None
     return (upstream.url.authority if upstream.host == "upstream" else upstream.host).encode()
 
 
-def _upstream_key(config: asked.Config, upstream: asked.Upstream, route: asked.Route | None) -> str:
-    """What the upstream gets as key; where it deduplicates on it and nobody said otherwise, the operation's id."""
+def _upstream_key(config: settings.Config, upstream: settings.Upstream, route: settings.Route | None) -> str:
+    """Which key the upstream gets: where it deduplicates and nothing else is configured, the operation id."""
     if route is not None and route.recovery == "resend":
         written = route.upstream.model_fields_set | config.upstream.model_fields_set
         if "key" not in written:
@@ -126,29 +126,29 @@ def _upstream_key(config: asked.Config, upstream: asked.Upstream, route: asked.R
     return upstream.key
 
 
-def settle_seconds(config: asked.Config, route: asked.Route) -> float:
-    """How long after a lease ended a request of its attempt may still arrive upstream."""
-    if isinstance(route.recovery, asked.ProbeRecovery) and route.recovery.probe.settle is not None:
+def settle_seconds(config: settings.Config, route: settings.Route) -> float:
+    """How long after the end of a lease a request of its attempt may still arrive upstream."""
+    if isinstance(route.recovery, settings.ProbeRecovery) and route.recovery.probe.settle is not None:
         return route.recovery.probe.settle
-    return config.upstream_for(route).response_timeout + asked.TCP_USER_TIMEOUT_SECONDS
+    return config.upstream_for(route).response_timeout + settings.TCP_USER_TIMEOUT_SECONDS
 
 
-def recovery_policy(config: asked.Config, route: asked.Route) -> Recovery:
+def recovery_policy(config: settings.Config, route: settings.Route) -> Recovery:
     """How an operation in doubt is resolved."""
     match route.recovery:
         case "hold":
             return Hold()
         case "resend":
             return Resend()
-        case asked.ProbeRecovery(probe=probe):
+        case settings.ProbeRecovery(probe=probe):
             return Probe(
                 path=probe.path,
                 method=probe.method,
                 headers=tuple(
                     (name.encode(), value.get_secret_value().encode()) for name, value in probe.headers.items()
                 ),
-                done=tuple(_answer_rule(rule) for rule in probe.done),
-                never_happened=tuple(_answer_rule(rule) for rule in probe.never_happened),
+                done=tuple(_probe_rule(rule) for rule in probe.done),
+                never_happened=tuple(_probe_rule(rule) for rule in probe.never_happened),
                 settle_us=microseconds(settle_seconds(config, route)),
                 follow=_follow(probe.follow),
                 pattern=route.match.path,
@@ -158,9 +158,9 @@ def recovery_policy(config: asked.Config, route: asked.Route) -> Recovery:
             assert_never(route.recovery)
 
 
-def _answer_rule(rule: asked.AnswerRule) -> AnswerRule:
+def _probe_rule(rule: settings.ProbeRule) -> ProbeRule:
     where = tuple((parse_pointer(pointer), frozenset(values)) for pointer, values in rule.where.items())
-    return AnswerRule(rule.statuses, where)
+    return ProbeRule(rule.statuses, where)
 
 
 def _follow(follow: str | None) -> Literal["location"] | Pointer | None:
@@ -169,9 +169,9 @@ def _follow(follow: str | None) -> Literal["location"] | Pointer | None:
     return "location" if follow == "location" else parse_pointer(follow)
 
 
-def upstream_settings(config: asked.Config, upstream: asked.Upstream) -> UpstreamSettings:
-    """How to speak to an upstream. Raises OSError when a file of its TLS settings is not usable."""
-    tls = upstream.tls or asked.UpstreamTls()
+def upstream_settings(config: settings.Config, upstream: settings.Upstream) -> UpstreamSettings:
+    """The settings of an upstream's client. Raises `OSError` when one of its TLS files cannot be used."""
+    tls = upstream.tls or settings.UpstreamTls()
     return UpstreamSettings(
         host=upstream.url.host,
         port=upstream.url.port,
@@ -180,15 +180,15 @@ def upstream_settings(config: asked.Config, upstream: asked.Upstream) -> Upstrea
         connect_timeout_seconds=upstream.connect_timeout,
         response_timeout_seconds=upstream.response_timeout,
         keepalive_seconds=upstream.keepalive,
-        tcp_user_timeout_seconds=asked.TCP_USER_TIMEOUT_SECONDS,
+        tcp_user_timeout_seconds=settings.TCP_USER_TIMEOUT_SECONDS,
         header_bytes_max=config.limits.max_header_bytes,
         connections_max=upstream.max_connections,
         connections_reserved=config.limits.max_in_flight + PROBES_MAX,
     )
 
 
-def serving_of(config: asked.Config) -> Serving:
-    """What a gateway with this configuration serves, for the agreement with its store."""
+def serving_of(config: settings.Config) -> Serving:
+    """What a gateway with this configuration serves, to compare with what its store has recorded."""
     return Serving(
         gateway_id=uuid4(),
         service=config.service,
@@ -198,8 +198,8 @@ def serving_of(config: asked.Config) -> Serving:
     )
 
 
-def _recipes(config: asked.Config) -> dict[str, bytes]:
-    """How the identities of each operation name are made, over all routes that share it."""
+def _recipes(config: settings.Config) -> dict[str, bytes]:
+    """The digest of the identity recipes of each operation name, over all routes that share it."""
     found: dict[str, set[bytes]] = {}
     for route in config.routes:
         recipe = identity_recipe(config.service, route.operation, scope_spec(route.scope), key_spec(route.key))
@@ -207,18 +207,18 @@ def _recipes(config: asked.Config) -> dict[str, bytes]:
     return {operation: digest(b"recipes", *sorted(each)) for operation, each in found.items()}
 
 
-def key_spec(key: asked.Key) -> KeySpec:
-    """Where the key is, as the core reads it."""
+def key_spec(key: settings.Key) -> KeySpec:
+    """Where the key is, for the core."""
     match key:
-        case asked.HeaderKey() | asked.HeadersKey():
+        case settings.HeaderKey() | settings.HeadersKey():
             return HeaderKey(tuple(name.encode() for name in key.header_names), KeyFormat(key.format))
-        case asked.BodyKey():
+        case settings.BodyKey():
             return ComposedKey((BodyPart(parse_pointer(key.body)),))
-        case asked.ComposedKey():
+        case settings.ComposedKey():
             return ComposedKey(
                 tuple(
                     HeaderPart(part.header.encode())
-                    if isinstance(part, asked.HeaderPart)
+                    if isinstance(part, settings.HeaderPart)
                     else BodyPart(parse_pointer(part.body))
                     for part in key.compose
                 )
@@ -227,26 +227,26 @@ def key_spec(key: asked.Key) -> KeySpec:
             assert_never(key)
 
 
-def scope_spec(scope: asked.Scope) -> ScopeSpec:
-    """Whose key it is, as the core reads it."""
+def scope_spec(scope: settings.Scope) -> ScopeSpec:
+    """Whose key it is, for the core."""
     match scope:
         case "shared":
             return SharedScope()
-        case asked.ComposedScope():
+        case settings.ComposedScope():
             return ComposedScope(tuple(_scope_part(part) for part in scope.compose))
-        case asked.HeaderScope() | asked.ApiKeyScope():
+        case settings.HeaderScope() | settings.ApiKeyScope():
             return _scope_part(scope)
         case _:
             assert_never(scope)
 
 
-def _scope_part(part: asked.HeaderScope | asked.ApiKeyScope) -> HeaderScope | ApiKeyScope:
-    if isinstance(part, asked.ApiKeyScope):
+def _scope_part(part: settings.HeaderScope | settings.ApiKeyScope) -> HeaderScope | ApiKeyScope:
+    if isinstance(part, settings.ApiKeyScope):
         return ApiKeyScope(part.api_key.encode())
     return HeaderScope(part.header.encode(), None if part.from_ == "any" else part.from_)
 
 
-def _fingerprinter(secrets: asked.Secrets, fingerprint: asked.Fingerprint) -> Fingerprinter:
+def _fingerprinter(secrets: settings.Secrets, fingerprint: settings.Fingerprint) -> Fingerprinter:
     keys = [FingerprintKey(key.id, key.key.get_secret_value()) for key in secrets.fingerprint_keys]
     spec = FingerprintSpec(
         body=BodyForm.AUTO if fingerprint.body is None else BodyForm(fingerprint.body),

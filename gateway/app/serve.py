@@ -1,4 +1,4 @@
-"""What the program does with a configuration: serve, in this process or in several, and migrate the durable store.
+"""Serves with a configuration, in one process or several, and migrates the durable store.
 
 Owns the choice between one process and several, and the event loop that everything runs on.
 """
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import uvloop
 
 from gateway.app.gateway import Gateway
-from gateway.app.life import StartError, live
+from gateway.app.life import StartError, run_until_signal
 from gateway.app.share import worker_count
 from gateway.app.stores import migrate_store
 from gateway.app.supervisor import Supervisor
@@ -27,8 +27,8 @@ async def serve(config: Config) -> int:
     """Serve until SIGTERM or SIGINT, in one process or several; returns the exit code. Raises `StartError`."""
     count = worker_count(config)
     if count > 1:
-        return await live(config, lambda logs: Supervisor(config, count, lambda: logs.dropped))
-    return await live(config, lambda logs: Gateway(config, (logs,), lambda: logs.dropped))
+        return await run_until_signal(config, lambda logs: Supervisor(config, count, lambda: logs.dropped))
+    return await run_until_signal(config, lambda logs: Gateway(config, (logs,), lambda: logs.dropped))
 
 
 async def migrate(config: Config, grant_to: str | None = None) -> list[str]:
@@ -40,21 +40,21 @@ async def migrate(config: Config, grant_to: str | None = None) -> list[str]:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run on uvloop, which costs half of what the standard loop does."""
+    """Run on uvloop, which takes half the time of the standard loop."""
     with asyncio.Runner(loop_factory=_new_loop) as runner:
         return runner.run(work)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
     loop = uvloop.new_event_loop()
-    loop.set_exception_handler(_tell)
+    loop.set_exception_handler(_log_unretrieved)
     return loop
 
 
-def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log what nobody awaited, but for the name that a driver's connection was waiting for when that was given up.
+def _log_unretrieved(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log exceptions that nobody awaited, except failed name lookups of connections that were given up.
 
-    uvloop forgets to cancel that question, or to take its answer. Whoever gave up says so.
+    uvloop neither cancels such a lookup nor retrieves its result. The code that gave up reports the failure.
     """
     is_resolved_late = isinstance(context.get("exception"), socket.gaierror)
     if not is_resolved_late or type(context.get("future")) is not asyncio.Future:

@@ -1,6 +1,6 @@
-"""How many workers there are, and what of the configuration is each one's.
+"""How many workers there are, and each one's share of the configuration.
 
-Limits in the configuration are those of the whole gateway: whoever sets them need not know how many processes it runs.
+Configured limits are those of the whole gateway, so they do not depend on the number of its processes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final
 from gateway.app.cpus import processors
 from gateway.config import Admin, Config, RouteUpstream
 
-# The admin port is a worker's, because it needs a store; one is enough, and one has to count wrong tokens.
+# A worker has the admin port, because the port needs a store. Only one has it, because one has to count wrong tokens.
 FIRST: Final = 1
 
 
@@ -20,7 +20,7 @@ def worker_count(config: Config) -> int:
 
 
 def share_of(config: Config, number: int, count: int) -> Config:
-    """The configuration of one worker of so many. What cannot be divided evenly is rounded up."""
+    """The configuration of one of `count` workers. Limits that do not divide evenly are rounded up."""
     limits = config.limits.model_copy(update={"max_in_flight": _part(config.limits.max_in_flight, count)})
     upstream = config.upstream.model_copy(update={"max_connections": _part(config.upstream.max_connections, count)})
     store = config.store.model_copy(update={"cache_bytes": _part(config.store.cache_bytes, count)})
@@ -43,10 +43,10 @@ def share_of(config: Config, number: int, count: int) -> Config:
 
 def _upstream_part(upstream: RouteUpstream, count: int) -> RouteUpstream:
     if "max_connections" not in upstream.model_fields_set:
-        # The route takes what the upstream of all has.
+        # The route inherits the limit of the default upstream.
         return upstream
     return upstream.model_copy(update={"max_connections": _part(upstream.max_connections, count)})
 
 
-def _part(whole: int, count: int) -> int:
-    return -(-whole // count)
+def _part(total: int, count: int) -> int:
+    return -(-total // count)

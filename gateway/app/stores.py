@@ -1,4 +1,4 @@
-"""The stores that the configuration asks for."""
+"""The configured stores."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def durable_store(
     witness_files: WitnessFiles | None,
     fast: FastTier | None,
 ) -> ManagedStore:
-    """The durable record, behind its guard, which tells the fast tier whose copies it keeps."""
+    """The durable store behind its guard, which binds the fast tier to the store's identity."""
     longest_seconds = max(route.retention.remember for route in config.routes)
     window_seconds = longest_seconds if config.store.amnesia_window is None else config.store.amnesia_window
     return EpochGuard(
@@ -57,7 +57,7 @@ def tiered_store(
     events: Events,
     clock: Callable[[], float] = boot_seconds,
 ) -> Tiered:
-    """The durable record with what stands before it."""
+    """The durable store behind the cache and the fast tier."""
     return Tiered(
         durable,
         fast,
@@ -69,24 +69,24 @@ def tiered_store(
 
 
 def make_fast_tier(config: Config) -> RedisFastTier | None:
-    """What may answer before the durable record, once it is bound to that; None where there is none."""
+    """The fast tier, to be bound to the durable store before use; None without one."""
     fast = config.store.fast
     return None if fast is None else RedisFastTier(fast.url.get_secret_value())
 
 
 def shared_note(config: Config) -> RedisSeen | None:
-    """What all gateways note of the durable store; None where there is no place for it."""
+    """What all gateways know of the durable store's epoch, kept in the fast tier; None without one."""
     fast = config.store.fast
     return None if fast is None else RedisSeen(fast.url.get_secret_value(), name_of(config))
 
 
 def seen_file(config: Config) -> SeenFile:
-    """What this host notes of the durable store."""
+    """What this host knows of the durable store's epoch."""
     return SeenFile(config.state_dir / "store-seen.json")
 
 
 def witness_files(config: Config) -> WitnessFiles:
-    """What the durable store acknowledged to the processes of this host."""
+    """What the durable store has acknowledged to the processes of this host."""
     return WitnessFiles(config.state_dir / "witness")
 
 
@@ -96,9 +96,9 @@ def journal_directory(config: Config) -> Path:
 
 
 def name_of(config: Config) -> str:
-    """Which service's outcomes are for which durable store, in words and without a secret.
+    """The name of service and durable store together, without a secret.
 
-    Of a Postgres it is the database's name: hosts change in a failover.
+    A Postgres is named by its database alone, because hosts change in a failover.
     """
     match config.store.durable:
         case SqliteUrl(path):
@@ -111,7 +111,7 @@ def name_of(config: Config) -> str:
 
 
 def bare_store(config: Config, witness_files: WitnessFiles | None = None) -> ManagedStore:
-    """The durable record itself, which notes in these files what it acknowledges."""
+    """The durable store without its guard. It notes in `witness_files` what it acknowledges."""
     match config.store.durable:
         case SqliteUrl(path):
             return SqliteStore(path, witness_files=witness_files)
@@ -127,7 +127,7 @@ def bare_store(config: Config, witness_files: WitnessFiles | None = None) -> Man
 
 
 async def is_migrated(config: Config) -> bool:
-    """Whether the store is there with a schema that needs no migration. Changes nothing; raises as `Store.start`."""
+    """Whether the store exists with a schema that needs no migration. Changes nothing; raises as `Store.start`."""
     match config.store.durable:
         case SqliteUrl(path):
             return await asyncio.to_thread(sqlite.is_migrated, path)
@@ -138,11 +138,11 @@ async def is_migrated(config: Config) -> bool:
 
 
 async def migrate_store(config: Config, grant_to: str | None = None) -> list[str]:
-    """Bring the schema up to date, for the role `grant_to` as well; returns what was done. Raises as `Store.start`."""
+    """Bring the schema up to date and grant rights to `grant_to`; returns what was done. Raises as `Store.start`."""
     match config.store.durable:
         case SqliteUrl(path):
             if grant_to is not None:
-                raise StartRefused("SQLite has no roles; leave --grant away")
+                raise StartRefused("SQLite has no roles; leave out --grant")
             store = SqliteStore(path)
             await store.start()
             await store.close()

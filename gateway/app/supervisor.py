@@ -1,15 +1,15 @@
-"""Several workers as one gateway: started, watched, spoken for and ended together.
+"""Several workers as one gateway: starts, watches, reports for and stops them.
 
-It works on no request, so that nothing that a request does can take it along. It owns what there is once: the seats, on
-which the workers take connections, and the status port. Workers are processes of their own that begin from nothing, and
-share with it what they inherit: the seats, and a channel each.
+It handles no requests, so no request can crash it. It owns what exists once: the seats, on which the workers accept
+connections, and the status port. Workers are separate processes, started by exec; they inherit the seats and a channel
+each.
 
-The order of starting: one worker goes ahead, because what is wrong is wrong for all, and is to be told once. The others
-follow together. After that a worker that dies is replaced, after pauses that grow while it keeps dying; its seat is
-looked after by another one meanwhile. When none serves and a new one cannot start either, the gateway gives up.
+The order of starting: one worker starts first, because a mistake is the same for all and should be reported once. The
+others follow together. A worker that dies later is replaced, after pauses that grow while it keeps dying; meanwhile
+another one listens on its seat. When none serves and a new one cannot start either, the gateway gives up.
 
-The order of stopping: all workers are told at once, and each stops as a single gateway does. Whoever has not ended when
-all of that must be over is killed. The supervisor goes last; if it dies before its time, the kernel ends the workers.
+The order of stopping: all workers get SIGTERM at once; each stops as a single gateway does. Those that have not ended
+in time are killed. The supervisor ends last; if it dies early, the kernel kills the workers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Final
 
 from gateway import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, __version__
-from gateway.app.channel import LookAfter, SkipDelay, StartWorker
+from gateway.app.channel import AssignSeats, SkipDelay, StartWorker
 from gateway.app.life import StartError
 from gateway.app.operating import journal_look
 from gateway.app.seats import Seat, bind_seats, close_seats, shares
@@ -36,18 +36,18 @@ _LOG = logging.getLogger("gateway")
 
 # A kubelet waits for a second, a scraper for ten.
 _REPORT_SECONDS: Final = 0.5
-# What a worker that is killed had counted since it was last asked is lost.
-_LOOK_PAUSE_SECONDS: Final = 2.0
+# A worker that is killed loses what it has counted since its last report.
+_WATCH_PAUSE_SECONDS: Final = 2.0
 _PAUSE_SECONDS_MIN: Final = 0.5
 _PAUSE_SECONDS_MAX: Final = 30.0
-# Whoever served for so long did not die of its start.
+# A worker that ran for this long did not die because of its start.
 _SOUND_SECONDS: Final = 60.0
-# What a stop takes beside what is configured for it; platforms are told to give it ten seconds.
+# What a stop takes beside the configured times; the documentation tells platforms to allow ten seconds.
 _STOP_SECONDS: Final = 9.5
 
 
 class Supervisor:
-    """So many workers: `start` them, `stop` them. Lives on one event loop, in the main thread."""
+    """`start`s and `stop`s `count` workers. Lives on one event loop, in the main thread."""
 
     def __init__(self, config: Config, count: int, lines_dropped: Callable[[], int] = lambda: 0) -> None:
         """Must be called with the event loop running; opens nothing yet."""
@@ -60,7 +60,7 @@ class Supervisor:
         )
         self._metrics.read_with(lambda: Readings(log_lines_dropped=lines_dropped()))
         self._health = Health(fast_up=False if has_fast_tier else None)
-        self._status = StatusServer(self._health, self._render, self._look)
+        self._status = StatusServer(self._health, self._render, self._update_health)
         self._seats: dict[int, Seat] = {}
         self._workers: dict[int, WorkerProcess] = {}
         self._keepers: dict[int, asyncio.Task[None]] = {}
@@ -68,7 +68,7 @@ class Supervisor:
         self._changed = asyncio.Event()
         self._codes: list[int] = []
         self._pausing: set[int] = set()
-        self._asking = asyncio.Lock()
+        self._collecting = asyncio.Lock()
         self._has_started = False
         self._is_stopping = False
         self.failed: asyncio.Future[StartError] = asyncio.get_running_loop().create_future()
@@ -86,7 +86,7 @@ class Supervisor:
             await self._start_workers(FIRST)
             await self._start_workers(*range(FIRST + 1, self._count + 1))
         except BaseException:
-            # Those that have started may be serving already.
+            # Some workers may be serving already.
             await self._end_workers()
             await self._close()
             raise
@@ -99,19 +99,19 @@ class Supervisor:
 
     @property
     def in_flight(self) -> str:
-        """What a stop waits for, in words."""
+        """What a stop waits for, as text."""
         return "what the workers have in flight"
 
     def skip_delay(self) -> None:
-        """Let a stop, also one that is under way, leave out `shutdown.delay`. What is in flight has its time."""
+        """Let a stop, also one under way, skip `shutdown.delay`. Operations in flight keep their time."""
         for worker in self._workers.values():
             worker.channel.send(SkipDelay())
         close_seats(self._seats)
 
     async def stop(self) -> int:
-        """Stop every worker in order; returns the exit code, which is not 0 if that of any worker is not.
+        """Stop every worker in order; returns the exit code, the highest of the workers'.
 
-        Nor is it while a journal of this host holds an outcome: a worker that died may have left one behind.
+        It is not 0 either while a journal of this host holds an outcome: a worker that died may have left one behind.
         """
         self._health.draining = True
         try:
@@ -134,7 +134,7 @@ class Supervisor:
     # -- processes ----------------------------------------------------------------------------------------------------
 
     async def _start_workers(self, *numbers: int) -> None:
-        """Start these and return when all of them serve. Raises `StartError`."""
+        """Start these workers and return when all of them serve. Raises `StartError`."""
         loop = asyncio.get_running_loop()
         for number in numbers:
             keeper = self._keepers[number] = loop.create_task(self._keep(number))
@@ -146,29 +146,29 @@ class Supervisor:
             raise self.failed.result()
 
     async def _end_workers(self) -> None:
-        """Tell all to stop, stop listening with them, and kill whoever has not ended in time."""
+        """Tell all workers to stop, close the seats when they do, and kill those that have not ended in time."""
         self._is_stopping = True
         for worker in self._workers.values():
-            worker.tell_to_stop()
+            worker.terminate()
         for number in self._pausing:
             self._keepers[number].cancel()
         keepers = list(self._keepers.values())
         if not keepers:
             return
         config = self._config.shutdown
-        giving_back = asyncio.get_running_loop().call_later(config.delay, close_seats, self._seats)
+        closing = asyncio.get_running_loop().call_later(config.delay, close_seats, self._seats)
         try:
             _, late = await asyncio.wait(keepers, timeout=config.delay + config.drain_timeout + _STOP_SECONDS)
             if late:
                 _LOG.error("workers did not stop in time and are killed: %s", sorted(self._workers))
         finally:
-            giving_back.cancel()
+            closing.cancel()
             for worker in self._workers.values():
                 worker.kill()
             await asyncio.wait(keepers)
 
     async def _keep(self, number: int) -> None:
-        """See to it that there is a worker of this number, until all are to stop."""
+        """Keep a worker of this number running until the gateway stops."""
         pause_seconds = 0.0
         while True:
             end = await self._run(number)
@@ -180,7 +180,7 @@ class Supervisor:
                 return
             if end.lived_seconds >= _SOUND_SECONDS:
                 pause_seconds = 0.0
-            _LOG.error("worker %d %s; another one follows in %g s", number, end.what, pause_seconds)
+            _LOG.error("worker %d %s; starting another one in %g s", number, end.what, pause_seconds)
             self._pausing.add(number)
             await asyncio.sleep(pause_seconds)
             self._pausing.discard(number)
@@ -188,29 +188,29 @@ class Supervisor:
             self._metrics.count_restart()
 
     async def _run(self, number: int) -> WorkerEnd:
-        """A worker from its start to its end."""
+        """Run one worker until it ends."""
         started_seconds = asyncio.get_running_loop().time()
         try:
             worker = await self._spawn(number)
         except OSError as error:
             return WorkerEnd(EXIT_FAILED, f"could not be started: {error}", None, has_served=False, lived_seconds=0.0)
-        code = await worker.attend(self._note_change)
+        code = await worker.attend(self._reassign_seats)
         del self._workers[number]
-        # What it has counted stays counted.
+        # Its counts stay in the totals.
         self._metrics.absorb(worker.numbers)
-        worker.answered.set()
-        self._note_change()
+        worker.reported.set()
+        self._reassign_seats()
         lived_seconds = asyncio.get_running_loop().time() - started_seconds
         return end_of(code, worker.why_failed, has_served=worker.has_served, lived_seconds=lived_seconds)
 
     async def _spawn(self, number: int) -> WorkerProcess:
-        """A process that has its order."""
+        """Start a process and send it its `StartWorker`."""
         seats = {seat: tuple(sock.fileno() for sock in socks) for seat, socks in self._seats.items()}
         inherited = [descriptor for seat in seats.values() for descriptor in seat]
         worker = self._workers[number] = await WorkerProcess.start(number, inherited)
         worker.channel.send(StartWorker(number, share_of(self._config, number, self._count), seats))
         if self._is_stopping:
-            worker.tell_to_stop()
+            worker.terminate()
         return worker
 
     # -- what changes -------------------------------------------------------------------------------------------------
@@ -222,16 +222,16 @@ class Supervisor:
     def _serving(self) -> list[WorkerProcess]:
         return [worker for worker in self._workers.values() if worker.is_serving]
 
-    def _note_change(self) -> None:
-        """Somebody serves who did not, or the other way round: seats are looked after by others."""
+    def _reassign_seats(self) -> None:
+        """A worker began to serve, or no longer does: spread the seats anew."""
         if not self._is_stopping:
-            answering = [worker.number for worker in self._serving() if not worker.is_silent]
-            for number, seats in shares(self._count, answering).items():
-                self._workers[number].channel.send(LookAfter(seats))
+            responsive = [worker.number for worker in self._serving() if not worker.is_silent]
+            for number, seats in shares(self._count, responsive).items():
+                self._workers[number].channel.send(AssignSeats(seats))
         self._changed.set()
 
     def _must_give_up(self, end: WorkerEnd) -> bool:
-        """Whether there is no gateway left, and cannot be. During the start that is so as soon as one fails."""
+        """Whether no worker serves and none can be started. During the start, one failure is enough."""
         return not end.has_served and (not self._has_started or not self._workers)
 
     def _give_up(self, why: str) -> None:
@@ -241,62 +241,62 @@ class Supervisor:
 
     def _keeper_ended(self, keeper: asyncio.Task[None]) -> None:
         if not keeper.cancelled() and (error := keeper.exception()) is not None:
-            _LOG.error("a worker is no longer looked after, because of a bug", exc_info=error)
+            _LOG.error("a worker is no longer watched, because of a bug", exc_info=error)
             self._give_up("the supervisor failed; see the log")
 
-    # -- how they are -------------------------------------------------------------------------------------------------
+    # -- reports ------------------------------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        """Ask around, so that a worker that dies takes little of what it counted with it, and silence is noticed."""
+        """Collect reports regularly, to lose few counts when a worker dies, and to notice silent workers."""
         before: set[int] = set()
         while True:
-            await asyncio.sleep(_LOOK_PAUSE_SECONDS)
-            await self._ask_all()
+            await asyncio.sleep(_WATCH_PAUSE_SECONDS)
+            await self._collect_reports()
             silent = {worker.number for worker in self._serving() if worker.is_silent}
             for number in silent - before:
-                _LOG.error("worker %d does not answer; others take its new connections", number)
+                _LOG.error("worker %d does not respond; others accept its new connections", number)
             for number in before - silent:
                 if self._is_serving(number):
-                    _LOG.warning("worker %d answers again", number)
+                    _LOG.warning("worker %d responds again", number)
             self._health.is_live = not silent
             if silent != before:
-                self._note_change()
+                self._reassign_seats()
             before = silent
 
-    async def _ask_all(self) -> list[WorkerProcess]:
-        """Have every worker report, and return those that did in time. What they say is from after this was called."""
-        async with self._asking:
+    async def _collect_reports(self) -> list[WorkerProcess]:
+        """Ask every worker for a report; returns those that sent one in time. The reports are newer than this call."""
+        async with self._collecting:
             asked = self._serving()
             for worker in asked:
-                worker.ask()
-            waits = [asyncio.ensure_future(worker.answered.wait()) for worker in asked]
+                worker.ask_report()
+            waits = [asyncio.ensure_future(worker.reported.wait()) for worker in asked]
             if waits:
                 _, late = await asyncio.wait(waits, timeout=_REPORT_SECONDS)
                 for wait in late:
                     wait.cancel()
-            return [worker for worker in asked if worker.has_answered and self._is_serving(worker.number)]
+            return [worker for worker in asked if worker.has_reported and self._is_serving(worker.number)]
 
-    async def _look(self) -> None:
-        """Bring what the status port says of readiness up to date."""
-        answered = await self._ask_all()
-        self._health.take_over([worker.health for worker in answered])
-        numbers = {worker.number for worker in answered}
+    async def _update_health(self) -> None:
+        """Bring the health that the status port shows up to date."""
+        responsive = await self._collect_reports()
+        self._health.take_over([worker.health for worker in responsive])
+        numbers = {worker.number for worker in responsive}
         self._health.workers = {
             number: "serving" if number in numbers else "silent" if self._is_serving(number) else "absent"
             for number in range(1, self._count + 1)
         }
-        self._health.serving = self._has_started and bool(answered)
+        self._health.serving = self._has_started and bool(responsive)
 
     async def _render(self, accept: str) -> Exposition:
-        """The metrics of all. Of a worker that does not answer they are what it said last."""
-        answered = await self._ask_all()
+        """The metrics of all workers. A worker that does not respond counts with its last report."""
+        responsive = await self._collect_reports()
         serving = self._serving()
         self._metrics.count_workers(
-            serving=len(answered), silent=len(serving) - len(answered), absent=self._count - len(serving)
+            serving=len(responsive), silent=len(serving) - len(responsive), absent=self._count - len(serving)
         )
         return await self._metrics.render(accept, self._counted)
 
     def _counted(self) -> tuple[list[Counted], list[int]]:
         workers = self._workers.values()
-        # Of one that is leaving, too: it was not absorbed yet.
+        # Also of workers that are stopping: they were not absorbed yet.
         return [worker.numbers for worker in workers if worker.has_served], [worker.pid for worker in workers]

@@ -1,4 +1,4 @@
-"""What `check` says of the TLS files: those of this machine, as a start would meet them, and as peers would."""
+"""Checks the TLS files on this machine for `check`, as a start and as peers would."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.config import PLACEHOLDER_DIRECTORY, Config
-from gateway.upstream.certificates import PemError, believing, check_dates
+from gateway.upstream.certificates import PemError, check_dates, client_context
 
 
 @dataclass(frozen=True, slots=True)
 class TlsRemark:
-    """What is said of the files at `path` of the configuration. `is_fault`: a start or each handshake would fail."""
+    """A remark on the files at `path` of the configuration. `is_fault`: a start or every handshake would fail."""
 
     path: str
     text: str
@@ -32,7 +32,7 @@ class _Files:
 
 
 def tls_remarks(config: Config) -> list[TlsRemark]:
-    """What is wrong with each of the files, and which of them this user may not read."""
+    """What is wrong with the files, and which of them this user may not read."""
     return [remark for files in dict.fromkeys(_named(config)) for remark in _remarks(files)]
 
 
@@ -52,15 +52,15 @@ def _named(config: Config) -> Iterator[_Files]:
 
 def _remarks(files: _Files) -> Iterator[TlsRemark]:
     paths = [path for path in (files.cert, files.key, files.ca) if path is not None]
-    # Who checks is often not the user that will serve, and must not read its keys.
-    hidden = [path for path in paths if path.exists() and not os.access(path, os.R_OK)]
-    for path in hidden:
+    # The user that checks is often not the one that serves, and must not read its keys.
+    unreadable = [path for path in paths if path.exists() and not os.access(path, os.R_OK)]
+    for path in unreadable:
         yield TlsRemark(files.path, f"{path} was not checked: this user may not read it", is_fault=False)
-    if hidden or any(path.is_relative_to(PLACEHOLDER_DIRECTORY) for path in paths):
+    if unreadable or any(path.is_relative_to(PLACEHOLDER_DIRECTORY) for path in paths):
         return
     try:
         if files.ca is not None:
-            believing(files.ca)
+            client_context(files.ca)
         if files.cert is not None and files.key is not None:
             check_dates(files.cert, files.key)
     except PemError as error:

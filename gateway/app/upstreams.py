@@ -1,4 +1,4 @@
-"""The clients of the upstreams: one for each upstream; routes that ask for the same share it."""
+"""The upstream clients. Routes with the same upstream settings share one."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from gateway.upstream import NotSent, Upstream, UpstreamStats
 
 
 class Upstreams:
-    """The clients that were asked for, until `close`. They state it when no connection can be made."""
+    """The clients, made on demand and open until `close`. Publishes when no connection to an upstream can be made."""
 
     def __init__(self, config: Config, events: Events) -> None:
         self._config = config
         self._events = events
         self._clients: dict[UpstreamConfig, Upstream] = {}
 
-    def client_for(self, asked: UpstreamConfig) -> Upstream:
-        """The client that speaks to this upstream. Raises `StartError` when its TLS files cannot be used."""
-        # What a client is made of; the rest is each route's own.
-        same = asked.model_copy(update={"host": "preserve", "key": "original", "answer_within": 0.0})
-        if same not in self._clients:
+    def client_for(self, upstream: UpstreamConfig) -> Upstream:
+        """The client of this upstream. Raises `StartError` when its TLS files cannot be used."""
+        # The settings that concern the client; the others are each route's own.
+        shared = upstream.model_copy(update={"host": "preserve", "key": "original", "answer_within": 0.0})
+        if shared not in self._clients:
             try:
-                settings = upstream_settings(self._config, asked)
+                settings = upstream_settings(self._config, upstream)
             except OSError as error:
-                raise StartError(f"the TLS files for {asked.url} cannot be used: {error}") from error
-            self._clients[same] = Upstream(settings, partial(self._tell, str(asked.url)))
-        return self._clients[same]
+                raise StartError(f"the TLS files for {upstream.url} cannot be used: {error}") from error
+            self._clients[shared] = Upstream(settings, partial(self._publish, str(upstream.url)))
+        return self._clients[shared]
 
     @property
     def stats(self) -> list[UpstreamStats]:
@@ -39,11 +39,11 @@ class Upstreams:
         return [client.stats for client in self._clients.values()]
 
     async def close(self) -> None:
-        """Close every client, whatever becomes of another one."""
+        """Close every client, even if closing another one fails."""
         async with AsyncExitStack() as stack:
             for client in self._clients.values():
                 stack.push_async_callback(client.close)
 
-    def _tell(self, url: str, failure: NotSent | None) -> None:
+    def _publish(self, url: str, failure: NotSent | None) -> None:
         reason, detail = ("", "") if failure is None else (failure.reason.value, failure.detail)
         self._events.publish(UpstreamChanged(url, reason, detail))

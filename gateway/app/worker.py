@@ -1,8 +1,8 @@
 """One of several workers: a gateway in a process of its own, started and watched by a supervisor.
 
-`python -m gateway.app.worker NUMBER DESCRIPTOR SUPERVISOR`: its number is for people who look at processes; the
-descriptor is its end of the channel to the supervisor, over which it learns everything else. It is nothing without its
-supervisor: the kernel ends it when that one dies, however it died.
+`python -m gateway.app.worker NUMBER DESCRIPTOR SUPERVISOR`: the number is for people who list processes; the descriptor
+is its end of the channel, over which it gets everything else; the last is the supervisor's process id. When the
+supervisor dies, for whatever reason, the kernel kills the worker.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from contextlib import suppress
 from typing import Final
 
 from gateway import EXIT_FAILED
-from gateway.app.channel import Channel, Failed, LookAfter, Report, Reported, Serving, SkipDelay, StartWorker
+from gateway.app.channel import AskReport, AssignSeats, Channel, Failed, Report, Serving, SkipDelay, StartWorker
 from gateway.app.gateway import Gateway
-from gateway.app.life import StartError, live
+from gateway.app.life import StartError, run_until_signal
 from gateway.app.seats import Handed
 from gateway.app.serve import run
 from gateway.http.server import ListenError
@@ -28,16 +28,16 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 class Worker:
-    """A gateway that serves on seats, and speaks with its supervisor."""
+    """A gateway that listens on seats and obeys its supervisor."""
 
-    def __init__(self, order: StartWorker, channel: Channel, logs: Logs) -> None:
+    def __init__(self, start: StartWorker, channel: Channel, logs: Logs) -> None:
         """See `Gateway`."""
         seats = {
             number: tuple(socket.socket(fileno=descriptor) for descriptor in descriptors)
-            for number, descriptors in order.seats.items()
+            for number, descriptors in start.seats.items()
         }
         self._channel = channel
-        self._gateway = Gateway(order.config, (logs,), lambda: logs.dropped, Handed(order.number, seats))
+        self._gateway = Gateway(start.config, (logs,), lambda: logs.dropped, Handed(start.number, seats))
         self._listening: asyncio.Task[None] | None = None
 
     @property
@@ -46,7 +46,7 @@ class Worker:
         return self._gateway.failed
 
     async def start(self) -> None:
-        """Serve, and say so. Raises `StartError`."""
+        """Serve, and tell the supervisor. Raises `StartError`."""
         await self._gateway.start()
         self._channel.send(Serving())
         self._listening = asyncio.get_running_loop().create_task(self._listen())
@@ -61,7 +61,7 @@ class Worker:
         self._gateway.skip_delay()
 
     async def stop(self) -> int:
-        """Stop in order, and say what was counted; returns the exit code."""
+        """Stop in order and send a last report; returns the exit code."""
         try:
             return await self._gateway.stop()
         finally:
@@ -73,37 +73,37 @@ class Worker:
     async def _listen(self) -> None:
         while (message := await self._channel.receive()) is not None:
             match message:
-                case Report():
+                case AskReport():
                     self._report()
-                case LookAfter(seats):
-                    await self._look_after(seats)
+                case AssignSeats(seats):
+                    await self._take(seats)
                 case SkipDelay():
                     self.skip_delay()
                 case _:
-                    raise TypeError(f"a supervisor does not say {type(message).__name__}")
-        # Nobody is left to speak for this worker.
+                    raise TypeError(f"a supervisor does not send {type(message).__name__}")
+        # The supervisor is gone.
         os.kill(os.getpid(), signal.SIGTERM)
 
-    async def _look_after(self, seats: frozenset[int]) -> None:
+    async def _take(self, seats: frozenset[int]) -> None:
         seating = self._gateway.seating
         if seating is not None:
-            # It is told anew with every change; meanwhile whose seat it is comes back.
+            # The supervisor assigns seats again with every change; the seat's own worker comes back meanwhile.
             with suppress(ListenError):
-                await seating.look_after(seats)
+                await seating.take(seats)
 
     def _report(self) -> None:
-        self._channel.send(Reported(self._gateway.metrics.take(), self._gateway.health))
+        self._channel.send(Report(self._gateway.metrics.take(), self._gateway.health))
 
 
 async def work(descriptor: int) -> int:
-    """Do what comes over the channel; returns the exit code. What keeps it from starting goes to the supervisor."""
+    """Serve as the channel's messages say; returns the exit code. Reports a failed start to the supervisor."""
     channel = await Channel.open(socket.socket(fileno=descriptor))
     try:
-        order = await channel.receive()
-        if not isinstance(order, StartWorker):
+        start = await channel.receive()
+        if not isinstance(start, StartWorker):
             return EXIT_FAILED
         try:
-            return await live(order.config, lambda logs: Worker(order, channel, logs), worker=order.number)
+            return await run_until_signal(start.config, lambda logs: Worker(start, channel, logs), worker=start.number)
         except StartError as error:
             channel.send(Failed(str(error)))
             return EXIT_FAILED
@@ -112,11 +112,11 @@ async def work(descriptor: int) -> int:
 
 
 def _die_with(supervisor: int) -> bool:
-    """Have the kernel kill this process when its parent dies; False when that has happened already.
+    """Have the kernel kill this process when its parent dies; False when the parent is dead already.
 
-    Where the kernel cannot, the end of the channel ends it.
+    Where the kernel cannot do this, the end of the channel stops the process.
     """
-    # A process that may not make memory executable may be without ctypes.
+    # Where memory must not be executable, ctypes may not work.
     with suppress(ImportError, MemoryError, OSError, AttributeError):
         import ctypes
 

@@ -1,7 +1,7 @@
-"""One worker as its supervisor has it: a process that was started as one, and the channel to it.
+"""One worker as its supervisor sees it: its process, and the channel to it.
 
-It owns how such a process is started, what it said last, and how its end is told. Which workers there are, and what
-follows from what one says or from its end, is the supervisor's.
+Owns how the process is started, its last report, and how its end is described. The supervisor decides which workers
+exist, and what follows from a message or an end.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from pathlib import Path
 from typing import Final, Self
 
 from gateway import EXIT_FAILED, EXIT_OK
-from gateway.app.channel import Channel, Failed, Report, Reported, Serving
+from gateway.app.channel import AskReport, Channel, Failed, Report, Serving
 from gateway.observe.exposition import Counted
 from gateway.observe.status import Health
 
 _SILENT_SECONDS: Final = 10.0
-# For a process that has said its last word.
+# For a process that has closed its channel.
 _EXIT_SECONDS: Final = 10.0
 
 
 class WorkerProcess:
     """`start` one, then `attend` it until it is gone.
 
-    `numbers` and `health` are what it reported last. `answered` is set when it has reported since it was asked, or will
-    say nothing more.
+    `numbers` and `health` are from its last report. `reported` is set when it has reported since it was asked, or will
+    not report any more.
     """
 
     def __init__(self, number: int, process: Process, channel: Channel) -> None:
@@ -43,21 +43,21 @@ class WorkerProcess:
         self.why_failed: str | None = None
         self.numbers: Counted = {}
         self.health = Health()
-        self.answered = asyncio.Event()
+        self.reported = asyncio.Event()
         self._process = process
         self._is_leaving = False
         self._asked_seconds: float | None = None
 
     @classmethod
     async def start(cls, number: int, inherited: Iterable[int]) -> Self:
-        """A process that has inherited these descriptors, and waits for its order. Raises `OSError`."""
+        """A process that has inherited these descriptors, and waits for its `StartWorker`. Raises `OSError`."""
         ours, theirs = socket.socketpair()
         try:
             process = await asyncio.create_subprocess_exec(
                 *_command(number, theirs.fileno()),
                 pass_fds=(theirs.fileno(), *inherited),
                 stdin=subprocess.DEVNULL,
-                # A Ctrl-C on the terminal is for the supervisor alone, which tells its workers.
+                # A Ctrl-C on the terminal reaches the supervisor alone, which stops its workers.
                 start_new_session=True,
             )
         except BaseException:
@@ -69,54 +69,54 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """The id of the process."""
+        """The process id."""
         return self._process.pid
 
-    def ask(self) -> None:
-        """Have it report. One that has yet to answer is not asked again, or the questions would pile up."""
+    def ask_report(self) -> None:
+        """Ask for a report, unless one is still pending: otherwise requests would pile up."""
         if self._asked_seconds is None:
             self._asked_seconds = asyncio.get_running_loop().time()
-            self.answered.clear()
-            self.channel.send(Report())
+            self.reported.clear()
+            self.channel.send(AskReport())
 
     @property
     def is_serving(self) -> bool:
-        """Whether it has begun to serve, and has not said its last word."""
+        """Whether it has begun to serve, and has not closed its channel."""
         return self.has_served and not self._is_leaving
 
     @property
-    def has_answered(self) -> bool:
+    def has_reported(self) -> bool:
         """Whether it has reported since it was asked."""
         return self._asked_seconds is None
 
     @property
     def is_silent(self) -> bool:
-        """Whether it has been asked for long and does not answer."""
+        """Whether a report has been pending for too long."""
         now = asyncio.get_running_loop().time()
         return self._asked_seconds is not None and now - self._asked_seconds >= _SILENT_SECONDS
 
-    async def attend(self, note_change: Callable[[], None]) -> int:
-        """Hear what it says, until it is gone; returns its exit status.
+    async def attend(self, on_change: Callable[[], None]) -> int:
+        """Receive its messages until it ends; returns its exit status.
 
-        `note_change` is called when it begins to serve, and when it has said its last word.
+        Calls `on_change` when it begins to serve, and when it closes its channel.
         """
         while (message := await self.channel.receive()) is not None:
             match message:
                 case Serving():
                     self.has_served = True
-                    note_change()
-                case Reported(numbers, health):
+                    on_change()
+                case Report(numbers, health):
                     self.numbers, self.health = numbers, health
                     self._asked_seconds = None
-                    self.answered.set()
+                    self.reported.set()
                 case Failed(text):
                     self.why_failed = text
                 case _:
-                    raise TypeError(f"a worker does not say {type(message).__name__}")
-        # It has said its last word, and may take its time to go.
+                    raise TypeError(f"a worker does not send {type(message).__name__}")
+        # It sends nothing more, but may take a while to exit.
         self._is_leaving = True
-        self.answered.set()
-        note_change()
+        self.reported.set()
+        on_change()
         await self.channel.close()
         try:
             async with asyncio.timeout(_EXIT_SECONDS):
@@ -125,7 +125,7 @@ class WorkerProcess:
             self.kill()
             return await self._process.wait()
 
-    def tell_to_stop(self) -> None:
+    def terminate(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
 
@@ -136,7 +136,7 @@ class WorkerProcess:
 
 @dataclass(frozen=True, slots=True)
 class WorkerEnd:
-    """How a worker ended: its exit code, that in words, and its own ones where it had any."""
+    """How a worker ended: its exit code, a description of it, and the reason that it gave itself, if any."""
 
     code: int
     what: str
@@ -146,7 +146,7 @@ class WorkerEnd:
 
 
 def end_of(code: int, why: str | None, *, has_served: bool, lived_seconds: float) -> WorkerEnd:
-    """How it ended, from its exit status and from what it said."""
+    """How it ended, from its exit status and the reason that it gave."""
     if why is not None:
         what = f"failed: {why}"
     elif code < 0:
@@ -156,7 +156,7 @@ def end_of(code: int, why: str | None, *, has_served: bool, lived_seconds: float
     if not has_served and why is None:
         what += " before it served"
     if code == -signal.SIGTERM and not has_served:
-        # Told to stop before it could listen to that, it has done nothing.
+        # It was terminated before it had its signal handlers, and has done nothing.
         code = EXIT_OK
     elif code < 0:
         code = EXIT_FAILED
@@ -165,7 +165,7 @@ def end_of(code: int, why: str | None, *, has_served: bool, lived_seconds: float
 
 def _command(number: int, descriptor: int) -> list[str]:
     """How a worker is started: with this interpreter, its flags, and the program from the same place."""
-    # Without -P Python looks for the program in the working directory first, which may be anybody's.
+    # Without -P, Python looks for the program in the working directory first, which anybody may own.
     safe = [] if str(Path.cwd()) in sys.path else ["-P"]
     flags = [*subprocess._args_from_interpreter_flags(), *safe]  # type: ignore[attr-defined]  # noqa: SLF001
     return [sys.executable, *flags, "-m", "gateway.app.worker", str(number), str(descriptor), str(os.getpid())]

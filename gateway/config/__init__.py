@@ -1,14 +1,13 @@
-"""What was asked for: the configuration file, as values.
+"""The configuration file, as values.
 
-load() reads a file and gives a Config, or every mistake of the file at once. The rest of the program sees values only:
-no YAML, no environment, no positions.
+load() reads a file and returns a Config, or raises every mistake of the file at once. The rest of the program sees
+values only: no YAML, no environment, no positions.
 
-*The file as values.* `models` is the whole of it, `route` a protected route, `upstream` the service and what it is
-asked. `section` is what mappings have in common, `leaf` reads single values, `address` those that are hosts, networks,
-files and URLs.
+*The file as values.* `models` is the whole file, `route` a protected route, `upstream` the service and its probes.
+`section` is what mappings have in common, `leaf` reads single values, `address` hosts, networks, files and URLs.
 
-*From text to mistakes.* `document` reads YAML and knows where everything stands. pydantic finds what is wrong with a
-section, `checks` what is wrong between sections, and `explanation` turns what pydantic says into mistakes.
+*From text to mistakes.* `document` reads YAML and knows all positions. pydantic finds mistakes within a section,
+`checks` those between sections, and `explanation` turns pydantic's errors into mistakes.
 
 *For editors.* `schema` writes the JSON Schema of the file.
 """
@@ -56,8 +55,8 @@ from gateway.config.route import (
 from gateway.config.section import RightValues
 from gateway.config.upstream import (
     TCP_USER_TIMEOUT_SECONDS,
-    AnswerRule,
     ProbeRecovery,
+    ProbeRule,
     RouteUpstream,
     Upstream,
     UpstreamTls,
@@ -69,7 +68,6 @@ __all__ = [
     "WORKERS_MAX",
     "Address",
     "Admin",
-    "AnswerRule",
     "ApiKeyScope",
     "BodyKey",
     "ComposedKey",
@@ -86,6 +84,7 @@ __all__ = [
     "Placeholders",
     "PostgresUrl",
     "ProbeRecovery",
+    "ProbeRule",
     "RedisUrl",
     "Route",
     "RouteUpstream",
@@ -105,7 +104,7 @@ __all__ = [
 def load(path: Path, environ: Mapping[str, str], *, stand_in: StandIn | None = None) -> Config:
     """The configuration in a file. Raises ConfigError with every mistake; reads the files that `${file:...}` names.
 
-    `stand_in` gives what stands for variables that are not set and files that cannot be read; without it they are
+    `stand_in` returns values for variables that are not set and files that cannot be read; without it they are
     mistakes.
     """
     try:
@@ -123,7 +122,7 @@ def parse(
     environ: Mapping[str, str] | None = None,
     stand_in: StandIn | None = None,
 ) -> Config:
-    """The same for text; `file` is the name that mistakes show."""
+    """As `load`, for text; `file` is the name in mistakes."""
     document = read_document(text, file, environ or {}, stand_in)
     mistakes = list(document.mistakes)
     config = None

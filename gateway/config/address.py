@@ -1,6 +1,6 @@
 """How hosts, listening addresses, networks, files and URLs are written.
 
-What may hold a password keeps it in a SecretStr, and none of its text reaches a report.
+A URL that may hold a password is kept in a SecretStr, and none of its text appears in a report.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class NetworkRange(Leaf):
 
 @dataclass(frozen=True)
 class AbsolutePath(Leaf):
-    """A path in the file system that means the same wherever the program is started."""
+    """An absolute path in the file system."""
 
     example: str = "/etc/idempotency-gateway/tls.pem"
 
@@ -142,7 +142,7 @@ class UpstreamUrl:
 
     @property
     def authority(self) -> str:
-        """The value of `Host` that names the service: the port is left out where it is the scheme's own."""
+        """The value of `Host` that names the service, without the scheme's default port."""
         host = bracketed(self.host)
         return host if self.port == {"http": 80, "https": 443}[self.scheme] else f"{host}:{self.port}"
 
@@ -151,7 +151,7 @@ class UpstreamUrl:
 
 
 class ServiceUrl(Leaf):
-    """`http` or `https`, a host, perhaps a port, and nothing else: targets are forwarded as they came."""
+    """`http` or `https`, a host and an optional port, and nothing else: targets are forwarded as they came."""
 
     expected = "a URL such as http://127.0.0.1:9000 or https://service.internal"
 
@@ -160,7 +160,7 @@ class ServiceUrl(Leaf):
             url = urlsplit(text)
             host, port = url.hostname, url.port
         except ValueError:
-            # The reason that urlsplit gives repeats a part of the text.
+            # The message of urlsplit repeats a part of the text.
             raise self.unexpected(is_secret=True) from None
         if "@" in text:
             raise self.unexpected("credentials do not belong in this URL", is_secret=True)
@@ -185,20 +185,20 @@ class SqliteUrl:
 
 @dataclass(frozen=True, slots=True)
 class PostgresUrl:
-    """A Postgres that many gateways may share. The DSN may hold a password and prints as stars."""
+    """A Postgres that many gateways may share. The DSN may hold a password, and prints as stars."""
 
     dsn: SecretStr
 
 
 @dataclass(frozen=True, slots=True)
 class RedisUrl:
-    """The fast tier. The URL may hold a password and prints as stars."""
+    """The fast tier. The URL may hold a password, and prints as stars."""
 
     url: SecretStr
 
 
 class DurableUrl(Leaf):
-    """Where the durable record is."""
+    """The durable store."""
 
     expected = "sqlite:///PATH or postgresql://USER@HOST/DATABASE"
 
@@ -214,11 +214,11 @@ class DurableUrl(Leaf):
             raise self.unexpected(_PASSWORD_HINT, is_secret=True) from None
         options = dict(parse_qsl(url.query, keep_blank_values=True))
         has_host = bool(url.netloc.rpartition("@")[2] or options.get("host"))
-        # Several hosts may stand in one list, each with its port, which urlsplit does not know.
+        # A list of hosts, each with its port, is allowed; urlsplit does not support it.
         hosts = re.sub(r"\[[^]]*\]", "", url.netloc.rpartition("@")[2]).split(",")
         ports = [host.rpartition(":")[2] for host in hosts if ":" in host]
-        # A password with a plain / or ? ends the host early, and the rest of it would be shown as the database; with a
-        # plain @ the driver takes the rest of it for a part of the host.
+        # An unescaped / or ? in a password ends the host early, and the rest would be shown as the database; after an
+        # unescaped @ the driver takes the rest for a part of the host.
         is_cut = re.search("[/@]", url.path[1:]) or any("@" in name for name in options) or url.netloc.count("@") > 1
         if not has_host or "#" in text or is_cut or not all(_PORT.match(port) for port in ports):
             raise self.unexpected(_PASSWORD_HINT, is_secret=True)
@@ -242,7 +242,7 @@ class DurableUrl(Leaf):
 
 
 class FastUrl(Leaf):
-    """Where the fast tier is. Options that would change timeouts or retries are not the URL's to set."""
+    """The fast tier. The URL must not set options that change timeouts or retries."""
 
     expected = "redis://HOST:PORT/DATABASE or rediss://HOST:PORT/DATABASE"
 

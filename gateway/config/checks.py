@@ -1,7 +1,7 @@
-"""What sections of the file must agree with each other on, and what is allowed and still worth a second look.
+"""Mistakes between sections of the file, and remarks on settings that are allowed but questionable.
 
-Each check of `disagreements` looks at those values that are right by themselves, so that a mistake elsewhere hides none
-of its findings. Invariant: a Config is made only of a file on which every check here was silent.
+Each check of `disagreements` uses the values that are valid by themselves, so that a mistake elsewhere hides none of
+its findings. Invariant: a Config is made only of a file in which no check here found a mistake.
 
 `notices` are remarks on a Config, which `check` prints.
 """
@@ -43,21 +43,21 @@ _STORAGE = {
     "full_page_writes": "never leaves a page half written",
 }
 _OWN_SEMANTICS = {
-    "PUT": "PUT is idempotent by definition; protecting it pays where a repeat would act again or answer differently",
-    "DELETE": "DELETE is idempotent by definition; protecting it pays where a repeat would answer 404 to a success",
+    "PUT": "PUT is idempotent by definition; protect it only if a repeat would act again or get another response",
+    "DELETE": "DELETE is idempotent by definition; protect it only if a repeat after a success would get 404",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """What of the file, or of one route, is right by itself, by attribute; what is wrong is absent."""
+    """The valid values of the file, or of one route, by attribute; invalid ones are absent."""
 
     document: Document
     path: Path
     values: Mapping[str, Any]
 
     def part(self, kind: type[T]) -> T | None:
-        """The section of this kind, of which there is one at most; None where it is wrong or left out."""
+        """The section of this kind, of which there is one at most; None where it is invalid or left out."""
         return next((value for value in self.values.values() if isinstance(value, kind)), None)
 
     def mistake(self, keys: Path, message: str, hint: str = "") -> Mistake:
@@ -68,7 +68,7 @@ class _Draft:
 
 
 def disagreements(document: Document, right: RightValues) -> Iterator[Mistake]:
-    """Every mistake that lies in two sections together."""
+    """Every mistake between two sections."""
     config = _Draft(document, (), right[Config][0])
     routes = [_Draft(document, ("routes", index), values) for index, values in enumerate(right[Route])]
     yield from _shared_service(config)
@@ -89,14 +89,14 @@ def _shared_service(config: _Draft) -> Iterator[Mistake]:
 
 
 def _listeners(config: _Draft) -> Iterator[Mistake]:
-    asked: list[tuple[str, Path, Address]] = []
+    listeners: list[tuple[str, Path, Address]] = []
     if listen := config.part(Listen):
-        asked.append(("listen", ("listen",), listen.address))
+        listeners.append(("listen", ("listen",), listen.address))
     if status := config.part(Status):
-        asked.append(("status.listen", ("status", "listen"), status.listen))
+        listeners.append(("status.listen", ("status", "listen"), status.listen))
     if (admin := config.part(Admin)) and admin.token is not None:
-        asked.append(("admin.listen", ("admin", "listen"), admin.listen))
-    for (one, first, address), (other, second, address_too) in combinations(asked, 2):
+        listeners.append(("admin.listen", ("admin", "listen"), admin.listen))
+    for (one, first, address), (other, second, address_too) in combinations(listeners, 2):
         if _collide(address, address_too):
             keys = second if config.writes(*second) else first
             yield config.mistake(keys, f"{one} and {other} both use port {address.port}")
@@ -112,7 +112,7 @@ def _collide(one: Address, other: Address) -> bool:
 
 
 def _loops(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
-    """An upstream that is the gateway itself: each request would come back until all connections are taken."""
+    """An upstream that is the gateway itself: each request would return to it until all connections are in use."""
     listen = config.part(Listen)
     if listen is None:
         return
@@ -153,18 +153,18 @@ def _tls_without_https(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake
 def _route(route: _Draft, config: _Draft) -> Iterator[Mistake]:
     upstream, change = config.part(Upstream), route.part(RouteUpstream)
     if upstream and change:
-        whole = change.over(upstream, _settle(route))
-        yield from _upstream(route, change, whole)
-        yield from _recovery(route, whole)
+        merged = change.over(upstream, _settle(route))
+        yield from _upstream(route, change, merged)
+        yield from _recovery(route, merged)
     yield from _retention(route)
     yield from _outcome(route, config)
     yield from _headers(route)
 
 
-def _upstream(route: _Draft, change: RouteUpstream, whole: Upstream) -> Iterator[Mistake]:
-    for found in too_long(whole, change.model_fields_set):
+def _upstream(route: _Draft, change: RouteUpstream, merged: Upstream) -> Iterator[Mistake]:
+    for found in too_long(merged, change.model_fields_set):
         yield route.mistake(("upstream", *found.keys), found.message)
-    if change.tls is not None and whole.url.scheme != "https":
+    if change.tls is not None and merged.url.scheme != "https":
         yield route.mistake(("upstream", "tls"), "tls needs an https URL")
 
 
@@ -175,15 +175,15 @@ def _retention(route: _Draft) -> Iterator[Mistake]:
         yield route.mistake(("retention", "expired_status"), message)
 
 
-def _recovery(route: _Draft, whole: Upstream) -> Iterator[Mistake]:
+def _recovery(route: _Draft, merged: Upstream) -> Iterator[Mistake]:
     recovery = route.values.get("recovery")
-    if recovery == "resend" and whole.key == "none":
+    if recovery == "resend" and merged.key == "none":
         message = "resend needs an upstream that deduplicates on what is forwarded, and upstream.key is none"
         yield route.mistake(("recovery",), message)
     if not isinstance(recovery, ProbeRecovery):
         return
     probe = recovery.probe
-    least = whole.response_timeout + TCP_USER_TIMEOUT_SECONDS
+    least = merged.response_timeout + TCP_USER_TIMEOUT_SECONDS
     if probe.settle is not None and probe.settle < least:
         message = f"settle must be at least response_timeout and {duration_text(TCP_USER_TIMEOUT_SECONDS)} for TCP"
         limits = f"{duration_text(probe.settle)} is shorter than {duration_text(least)}"
@@ -206,7 +206,7 @@ def _outcome(route: _Draft, config: _Draft) -> Iterator[Mistake]:
 def _headers(route: _Draft) -> Iterator[Mistake]:
     key = _key_headers(route)
     if key & _scope_headers(route.values.get("scope")):
-        yield route.mistake(("scope",), "the field that holds the key cannot name the caller")
+        yield route.mistake(("scope",), "the header that holds the key cannot name the caller")
     fingerprint = route.part(Fingerprint)
     for index, header in enumerate(fingerprint.headers if fingerprint else ()):
         if header.lower() in key:
@@ -214,7 +214,7 @@ def _headers(route: _Draft) -> Iterator[Mistake]:
 
 
 def _settle(route: _Draft) -> float | None:
-    """As `Route.settle`, of a route that may be wrong elsewhere."""
+    """As `Route.settle`, for a route that may be invalid elsewhere."""
     recovery = route.values.get("recovery")
     return recovery.probe.settle if isinstance(recovery, ProbeRecovery) else None
 
@@ -265,17 +265,17 @@ def _of_admin(admin: Admin) -> Iterator[Notice]:
     if admin.token is None and "listen" in admin.model_fields_set:
         yield Notice("admin.listen", "nothing listens here without admin.token")
     if admin.token is not None and admin.listen.host not in _LOOPBACK:
-        yield Notice("admin.listen", "the admin API speaks plain HTTP: whoever sees its traffic learns the token")
+        yield Notice("admin.listen", "the admin API speaks plain HTTP: its traffic shows the token")
 
 
 def _of_store(store: Store) -> Iterator[Notice]:
     for setting in store.accept_server_settings:
         yield Notice(
             "store.accept_server_settings",
-            f"{setting} = off is accepted: unless the storage of the server {_STORAGE[setting]}, a crash of it forgets "
-            "acknowledged responses, and their keys run again",
+            f"{setting} = off is accepted: unless the server's storage {_STORAGE[setting]}, a crash of it loses "
+            "acknowledged responses, and their keys execute again",
         )
-    # Nothing in Redis says whether another host uses it, unless their files are of the same name.
+    # Redis cannot show whether another host uses it, unless their SQLite files have the same name.
     if isinstance(store.durable, SqliteUrl) and store.fast is not None:
         yield Notice("store.fast", "SQLite serves one host: no other host may use this Redis for the same service")
 
@@ -289,7 +289,7 @@ def _of_route(path: str, route: Route, trusted: Sequence[Network]) -> Iterator[N
     parts = route.scope.compose if isinstance(route.scope, ComposedScope) else (route.scope,)
     headers = [part for part in parts if isinstance(part, HeaderScope)]
     if any(part.from_ == "any" for part in headers):
-        yield Notice(f"{path}.scope", "whoever reaches the gateway can claim to be any caller")
+        yield Notice(f"{path}.scope", "any client that reaches the gateway can claim to be any caller")
     for part in headers:
         if is_forwarding_header(part.header.encode()) and not _all_within(part.from_, trusted):
             yield Notice(
@@ -301,10 +301,10 @@ def _of_route(path: str, route: Route, trusted: Sequence[Network]) -> Iterator[N
 
 
 def _of_probe(path: str, route: Route, store: Store) -> Iterator[Notice]:
-    # What a probe asks is rendered when its operation is claimed, and kept with it.
+    # A probe's target is rendered when its operation is claimed, and stored with it.
     is_by_key = isinstance(route.recovery, ProbeRecovery) and "key" in probe_placeholders(route.recovery.probe.path)
     if is_by_key and not store.clear_keys:
-        yield Notice(f"{path}.path", "the store has keys of this route in clear, for what its probes ask")
+        yield Notice(f"{path}.path", "the store has keys of this route in clear, in the targets of its probes")
 
 
 def _all_within(sources: Sequence[Network] | Literal["any"], trusted: Sequence[Network]) -> bool:

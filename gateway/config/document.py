@@ -1,10 +1,9 @@
-"""From the text of a YAML file to a plain tree, with the position of everything in it, and the mistakes that it has.
+"""From the text of a YAML file to a plain tree, with all positions and mistakes.
 
-Owns syntax, positions, duplicate keys, the substitution of `${NAME}` and `${file:/path}`, and how a mistake is named
-and printed; refuses to know what any key means. A leaf is the text as written, or None where nothing is written:
-whether `on`, `22:22` or `0o17` is a word, a time or a number is decided by the key that it belongs to, never by YAML's
-guess. Everything is bounded (bytes, depth, values), so that an alias that names itself or multiplies is a mistake like
-any other.
+Owns syntax, positions, duplicate keys, the substitution of `${NAME}` and `${file:/path}`, and the form of a mistake;
+does not know what any key means. A leaf is the text as written, or None where nothing is written: its key decides
+whether `on`, `22:22` or `0o17` is a word, a time or a number, never YAML's guess. Everything is bounded (bytes, depth,
+values), so that an alias that names itself or multiplies is a mistake like any other.
 
 Invariant: no text that came from the environment or from a secret file, and no value of a secret key, is ever part of
 a mistake.
@@ -31,7 +30,7 @@ _VALUES_MAX = 50_000
 _NOTHING = frozenset(("", "~", "null", "Null", "NULL"))
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-# What to do about a problem that PyYAML puts in these words; the first that fits counts.
+# Hints by a part of PyYAML's message; the first match counts.
 _HINTS = {
     "but got '{'": 'inside braces or brackets quote a value that holds {, such as "/v1/{id}" or "${NAME}"',
     "expected ','": "quote the value, or close the brace or bracket that was opened before it",
@@ -46,12 +45,12 @@ _LITERAL_HINT = "write $${ for a literal ${"
 
 Position = tuple[int, int]
 StandIn = Callable[[Path, str, bool], str]
-"""What stands for a reference that leads nowhere: from the path of its value, its name, and whether it is all of it."""
+"""Returns a value for a missing reference, given the path of its value, its name, and whether it is the whole value."""
 
 
 @dataclass
 class Document:
-    """A file that was read: its tree, where each part of it stands, and the mistakes that were found on the way."""
+    """A file that was read: its tree, the position of each part, and the mistakes found so far."""
 
     file: str
     tree: Tree = None
@@ -62,7 +61,7 @@ class Document:
     mistakes: list[Mistake] = field(default_factory=list)
 
     def mistake(self, path: Path, message: str, hint: str = "", *, at_key: bool = False) -> Mistake:
-        """A mistake at this path, or at the nearest part of the file that holds it."""
+        """A mistake at this path, or at the nearest part of the file that contains it."""
         line, column = self._position(path, at_key)
         return Mistake(self.file, line, column, path_text(path), message, hint)
 
@@ -79,7 +78,7 @@ class Document:
 
 
 class _Unusable(Exception):
-    """Reading cannot go on. Carries the mistake that says why."""
+    """Reading cannot go on, because of `mistake`."""
 
     def __init__(self, mistake: Mistake) -> None:
         self.mistake = mistake
@@ -88,9 +87,9 @@ class _Unusable(Exception):
 def read_document(
     text: str | bytes, file: str, environ: Mapping[str, str], stand_in: StandIn | None = None
 ) -> Document:
-    """Never raises for what is in the file: what is wrong is in `mistakes`, and the tree holds the rest.
+    """Never raises for the content of the file: `mistakes` has what is wrong, the tree has the rest.
 
-    Without `stand_in` a reference to what is not there is a mistake.
+    Without `stand_in` a missing reference is a mistake.
     """
     document = Document(file)
     try:
@@ -125,7 +124,7 @@ def _compose(text: str, file: str) -> yaml.Node:
     try:
         root = yaml.BaseLoader(text).get_single_node()
     except yaml.reader.ReaderError as error:
-        # `position` counts from the start of the text, because the whole of it was given at once.
+        # `position` counts from the start of the text, because PyYAML got all of it at once.
         line, column = _line_column(text[: error.position])
         raise _Unusable(Mistake(file, line, column, "", "the file contains a control character")) from None
     except yaml.MarkedYAMLError as error:
@@ -161,7 +160,7 @@ def _syntax_mistake(error: yaml.MarkedYAMLError, file: str) -> Mistake:
             hint, mark = "is a colon missing, or the space after it?", error.context_mark or mark
         case _:
             hint = next((hint for piece, hint in _HINTS.items() if piece in problem), "")
-    # What stands in quotes can be a piece of a secret; single characters and names such as '<block end>' cannot.
+    # A quotation can be a piece of a secret; single characters and names such as '<block end>' cannot.
     problem = re.sub(r"'([^']*)'", _shown_quote, problem)
     line, column = (mark.line + 1, mark.column + 1) if mark else (None, None)
     return Mistake(file, line, column, "", f"YAML: {problem}", hint)
@@ -215,7 +214,7 @@ class _Reader:
     def _pairs(
         self, node: yaml.MappingNode, path: Path, depth: int
     ) -> Iterator[tuple[yaml.ScalarNode, yaml.Node, bool]]:
-        """The keys and values of a mapping, then those that `<<` merges into it, marked as such."""
+        """The keys and values of a mapping, then those that `<<` merges into it, marked with True."""
         if depth > _DEPTH_MAX:
             self._give_up(path[:3], "<< merges a mapping into itself")
         merged: list[yaml.Node] = []
@@ -249,17 +248,17 @@ class _Reader:
         name = found[1]
         if name is None:
             return self._broken(path, "${ is not closed", _LITERAL_HINT)
-        is_whole = found[0] == found.string
+        is_all = found[0] == found.string
         if name.startswith("file:"):
             file = name.removeprefix("file:")
             if self._stand_in is not None and file.startswith("/") and not os.access(file, os.R_OK):
-                return self._stand_in(path, name, is_whole)
+                return self._stand_in(path, name, is_all)
             return self._file(file, path)
         if not _VARIABLE.match(name):
             return self._broken(path, "expected ${NAME} or ${file:/path}", _LITERAL_HINT)
         value = self._environ.get(name)
         if value is None and self._stand_in is not None:
-            return self._stand_in(path, name, is_whole)
+            return self._stand_in(path, name, is_all)
         if value is None:
             return self._broken(path, f"the environment variable {name} is not set")
         return value
@@ -305,7 +304,7 @@ _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,39}\Z")
 def path_text(path: Path) -> str:
     """A path as it is written in the documentation: `routes[0].key.header`.
 
-    What does not look like a key may be a value, and a secret, that slipped into the place of one; it is not shown.
+    A part that does not look like a key may be a misplaced secret, and is not shown.
     """
     text = ""
     for part in path:
@@ -318,9 +317,9 @@ def path_text(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """One thing to correct. `line` and `column` count from 1; they are None when the file as a whole is meant.
+    """One thing to correct. `line` and `column` count from 1; they are None for the file as a whole.
 
-    `message` says what was expected, `hint`, if there is one, what to write.
+    `message` is what was expected; `hint`, if not empty, is what to write.
     """
 
     file: str
@@ -337,7 +336,7 @@ class Mistake:
 
 
 class ConfigError(Exception):
-    """The file cannot be used. `mistakes` are all that were found, in the order of the file."""
+    """The file cannot be used. `mistakes` has all that were found, in the order of the file."""
 
     def __init__(self, mistakes: Iterable[Mistake]) -> None:
         self.mistakes = tuple(sorted(dict.fromkeys(mistakes), key=lambda m: (m.line or 0, m.column or 0, m.path)))
@@ -351,7 +350,7 @@ class ConfigError(Exception):
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known name that `word` was probably meant to be."""
+    """The known name that `word` is probably a misspelling of."""
     by_spelling = {name.lower().replace("-", "_"): name for name in known}
     close = difflib.get_close_matches(word.lower().replace("-", "_"), by_spelling, n=1, cutoff=0.6)
     return by_spelling[close[0]] if close else None

@@ -1,7 +1,7 @@
 """From pydantic's errors to mistakes that name a place in the file, what was expected and the nearest known name.
 
-Owns the wording; the models own what is right. Expectations are taken from the models themselves (annotations and
-docstrings), so that the report and the schema cannot say different things.
+Owns the wording; the models define what is valid. Expectations come from the models themselves (annotations and
+docstrings), so that the report and the schema cannot differ.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gateway.config.models import Config
 from gateway.config.section import DISAGREEMENT_ERROR, FORM_ERROR, INSTEAD, form_tag
 
 _SHOWN_CHARS_MAX = 60
-# Sections that secrets are written into.
+# Sections that contain secrets.
 _HOLDERS = frozenset(("secrets", "store", "admin"))
 _KEY_CHARS_MAX = 40
 _NOT_KEYS = tuple(form_tag(name) for name in ("word", "list", "one"))
@@ -27,7 +27,7 @@ _NOT_KEYS = tuple(form_tag(name) for name in ("word", "list", "one"))
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """One of the types that a value may have, and the tag that chooses it."""
+    """One of the types that a value may have, and its discriminator tag."""
 
     kind: Any
     tag: str | None
@@ -35,7 +35,7 @@ class _Form:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where an error is: its path in the file, the types there, and the keys that choose between forms of it."""
+    """Where an error is: its path in the file, the possible types, and the keys that choose between them."""
 
     path: Path
     forms: tuple[_Form, ...]
@@ -77,7 +77,7 @@ _ROOT = _Place((), (_Form(Config, None),), ())
 
 
 def explain(error: ValidationError, document: Document) -> Iterator[Mistake]:
-    """The mistakes that the errors amount to, without those that only follow from another one."""
+    """The mistakes behind the errors, without those that only follow from another one."""
     found = [(_place(details["loc"]), details) for details in error.errors(include_url=False)]
     meant = {
         (*place.path[:-1], near)
@@ -107,7 +107,7 @@ def explain(error: ValidationError, document: Document) -> Iterator[Mistake]:
 
 
 def empty_values(document: Document) -> Iterator[Mistake]:
-    """The known keys and the items of lists after which nothing is written."""
+    """The known keys and the list items without a value."""
     return _empty_values(document.tree, _ROOT, document)
 
 
@@ -117,7 +117,7 @@ def _empty_values(tree: Tree, place: _Place, document: Document) -> Iterator[Mis
         case None:
             hint = "leave it out, or quote a word such as 'null'"
             if place.models:
-                hint = "indent below it what belongs to it, or leave it out"
+                hint = "indent its keys below it, or leave it out"
             yield document.mistake(place.path, "nothing is written here", hint)
         case dict():
             parts = [(key, value) for key, value in tree.items() if key in place.keys]
@@ -128,7 +128,7 @@ def _empty_values(tree: Tree, place: _Place, document: Document) -> Iterator[Mis
 
 
 def _unsupported_key(place: _Place, given: object) -> str | None:
-    """The first key of a mapping that no form of the value has, unless it may be a secret that slipped there."""
+    """The first key of a mapping that no form of the value has, unless it may be a misplaced secret."""
     unknown = [str(key) for key in given if key not in place.keys] if isinstance(given, Mapping) else []
     is_shown = bool(unknown) and unknown[0].isidentifier() and len(unknown[0]) <= _KEY_CHARS_MAX
     return unknown[0] if is_shown else None
@@ -154,7 +154,7 @@ def _unknown_key(place: _Place, loc: tuple[str | int, ...], document: Document) 
     near = _nearest_key(loc)
     hint = f"did you mean {near}?" if near else f"known here: {', '.join(holder.keys)}"
     mistake = document.mistake(place.path, "unknown key", hint, at_key=True)
-    # A value that slipped into the place of a key may be a secret.
+    # A value in the place of a key may be a secret.
     if near or (key.isidentifier() and len(key) <= _KEY_CHARS_MAX and not _HOLDERS.intersection(place.path)):
         return mistake
     shown = document.mistake(place.path[:-1], "unknown key", hint)
@@ -162,14 +162,14 @@ def _unknown_key(place: _Place, loc: tuple[str | int, ...], document: Document) 
 
 
 def _description(loc: tuple[str | int, ...]) -> str:
-    """What the key is for, from its docstring."""
+    """The first sentence of the key's docstring."""
     field = _place(loc[:-1]).keys.get(str(loc[-1]))
     text = (field.description or "" if field else "").split(". ")[0].removesuffix(".")
     return text[:1].lower() + text[1:]
 
 
 def _is_long_enough(details: ErrorDetails) -> bool:
-    """Whether a list is only short of items because some of them are wrong, which is reported already."""
+    """Whether a list only lacks items because some are invalid, which is reported already."""
     given = details["input"]
     return isinstance(given, list) and len(given) >= details["ctx"]["min_length"]
 
@@ -182,7 +182,7 @@ def _wrong_value(place: _Place, details: ErrorDetails, document: Document) -> Mi
     match details["type"]:
         case "config":
             message, hint = context["message"], context["hint"]
-            # A hint that is made of the value is as secret as the value.
+            # A hint derived from the value is as secret as the value.
             hint = "" if _is_hidden(place.path, document) and not context["is_secret"] else hint
         case "literal_error":
             words = [word for form in place.forms if get_origin(form.kind) is Literal for word in get_args(form.kind)]
@@ -210,9 +210,9 @@ def _wrong_value(place: _Place, details: ErrorDetails, document: Document) -> Mi
 
 
 def _is_hidden(path: Path, document: Document) -> bool:
-    """Whether the value may be a secret: it was filled in, or it stands where secrets or credentials belong."""
+    """Whether the value may be a secret: it was substituted, or its place is for secrets or credentials."""
     is_secret = path[:1] == ("secrets",) or path[-1:] == ("api_key",) or path in (("admin",), ("admin", "token"))
-    # A URL with a password may have slipped into the place of its section.
+    # A URL with a password may be written in place of its section.
     is_url = path == ("store",) or path[-1:] == ("upstream",)
     is_credential = path[3:5] == ("probe", "headers")
     return is_secret or is_url or is_credential or path in document.substituted

@@ -1,8 +1,8 @@
 """How single values of the file are written: durations, sizes, counts and names, and the parts of HTTP messages.
 
-A Leaf stands in the annotation of a field (`Annotated[float, Duration("1s", "1h")]`), reads the text of a scalar, and
-says the same in the JSON Schema. What is wrong is said by `wrong`, which never repeats the value: whether a value may
-be shown is known only where the report is made.
+A Leaf in the annotation of a field (`Annotated[float, Duration("1s", "1h")]`) reads the text of a scalar and describes
+it in the JSON Schema. `wrong` makes its errors, and never repeats the value: only the report knows whether a value may
+be shown.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from gateway.core.identity.fingerprint import may_be_fingerprinted
 from gateway.core.message import HOP_BY_HOP
 from gateway.core.routing import PathPattern, PatternError
 
-# In a JSON Schema pattern: a value that is filled in when the file is read.
+# In a JSON Schema pattern: a value that is substituted when the file is read.
 SUBSTITUTED = r"|.*\$\{.*"
 
 
 def wrong(message: str, hint: str = "", *, is_secret: bool = False) -> PydanticCustomError:
-    """A value that is not as `message` expects; `is_secret` keeps the value itself out of the report."""
+    """The error for an invalid value; `is_secret` keeps the value itself out of the report."""
     return PydanticCustomError("config", "{message}", {"message": message, "hint": hint, "is_secret": is_secret})
 
 
@@ -37,18 +37,18 @@ class Leaf(ABC):
     @property
     @abstractmethod
     def expected(self) -> str:
-        """What is asked for, to stand after "expected"."""
+        """What is expected, as the text after "expected"."""
 
     @abstractmethod
     def read(self, text: str) -> Any:
-        """The value. Raises what `wrong` makes."""
+        """The value. Raises an error from `wrong`."""
 
     @abstractmethod
     def json_schema(self) -> dict[str, Any]:
-        """The same for editors."""
+        """The JSON Schema of such a value, for editors."""
 
     def unexpected(self, hint: str = "", *, is_secret: bool = False) -> PydanticCustomError:
-        """What to raise for a value that is not what is asked for; see `wrong`."""
+        """The error for a value that is not `expected`; see `wrong`."""
         return wrong(f"expected {self.expected}", hint, is_secret=is_secret)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -108,7 +108,7 @@ def size_text(size: int) -> str:
 
 @dataclass(frozen=True)
 class Duration(Leaf):
-    """A duration within bounds that are written like it; the value is in seconds."""
+    """A duration within bounds, which are durations too; the value is in seconds."""
 
     least: str
     most: str
@@ -136,7 +136,7 @@ def _duration_hint(text: str) -> str:
 
 @dataclass(frozen=True)
 class Size(Leaf):
-    """A size within bounds that are written like it; the value is in bytes."""
+    """A size within bounds, which are sizes too; the value is in bytes."""
 
     least: str
     most: str
@@ -159,7 +159,7 @@ class Size(Leaf):
 
 @dataclass(frozen=True)
 class Count(Leaf):
-    """A whole number within bounds. Where it `may_be_auto`, the value is the word then."""
+    """A whole number within bounds, or the word "auto" if it `may_be_auto`."""
 
     least: int
     most: int
@@ -215,7 +215,7 @@ _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,128}\Z")  # RFC 9110 section
 _POINTER = r"(/([^~/]|~[01])*)+"  # RFC 6901 section 3, without the whole document
 _POINTER_CHARS_MAX = 256
 _PROBE_PATH = re.compile(r"/[!-\"$-~]{0,2047}\Z")  # visible ASCII without #
-# The registered methods (RFC 9110 section 16.1.1, and what WebDAV and its kind use): one that is not is a slip.
+# The registered methods (RFC 9110 section 16.1.1, and those of WebDAV and similar): any other is taken for a typo.
 _METHODS = (
     "ACL", "BIND", "CHECKOUT", "CONNECT", "COPY", "DELETE", "GET", "HEAD", "LINK", "LOCK", "M-SEARCH", "MERGE",
     "MKACTIVITY", "MKCALENDAR", "MKCOL", "MOVE", "NOTIFY", "OPTIONS", "PATCH", "POST", "PROPFIND", "PROPPATCH",
@@ -225,7 +225,7 @@ _METHODS = (
 _NEVER_PROTECTED = ("GET", "HEAD", "OPTIONS", "TRACE", "CONNECT")
 _PLACEHOLDER = re.compile(r"\{[A-Za-z_][A-Za-z0-9_]*\}")
 
-# Fields that the gateway itself writes or strips; no caller's field can carry meaning under these names.
+# Headers that the gateway itself writes or strips: from a caller they have no meaning.
 _RESERVED = frozenset(
     (
         "idempotency-status",
@@ -296,28 +296,28 @@ class Method(Leaf):
 
 @dataclass(frozen=True)
 class HeaderName(Leaf):
-    """The name of a header field, in the spelling of the file.
+    """The name of a header, in the spelling of the file.
 
-    `refused` maps names in lower case to the reason; `is_trusted`: who calls or with which key is read from it;
-    `is_compared`: it is part of the fingerprint.
+    `refused` maps names in lower case to the reason; `is_trusted`: it identifies the caller or the key; `is_compared`:
+    it is part of the fingerprint.
     """
 
     refused: tuple[tuple[str, str], ...] = ()
     is_trusted: bool = False
     is_compared: bool = False
 
-    expected = "the name of a header field"
+    expected = "the name of a header"
 
     def read(self, text: str) -> str:
         name = text.lower()
         if not _TOKEN.match(text):
             raise self.unexpected()
         if name.encode() in HOP_BY_HOP or name.replace("_", "-") in _RESERVED:
-            raise wrong("this field belongs to the connection or to the gateway, not to the request")
+            raise wrong("this header belongs to the connection or to the gateway, not to the request")
         if self.is_trusted and "_" in name:
-            raise wrong("services may confuse '_' with '-' in the name of a field", f"write {text.replace('_', '-')}")
+            raise wrong("services may confuse '_' with '-' in the name of a header", f"write {text.replace('_', '-')}")
         if self.is_compared and not may_be_fingerprinted(text.encode()):
-            raise wrong("this field may change from one retry to the next")
+            raise wrong("this header may change from one retry to the next")
         for prefix, reason in self.refused:
             if name == prefix or (prefix.endswith("-") and name.startswith(prefix)):
                 raise wrong(reason)
@@ -361,7 +361,7 @@ class RoutePath(Leaf):
 
 
 class ProbePath(Leaf):
-    """What a probe asks: a path, perhaps with a query, and placeholders in it."""
+    """A probe's target: a path, perhaps with a query, with placeholders."""
 
     expected = "a path such as /v1/payments?operation={operation_id}"
 
@@ -378,7 +378,7 @@ class ProbePath(Leaf):
 
 
 class ProbeFollow(Leaf):
-    """Where an answer names another one: its `Location`, or a place in its body."""
+    """Where a response names another one: in its `Location`, or in its body."""
 
     expected = "location, or a JSON pointer such as /data/url"
 

@@ -1,9 +1,9 @@
 """The whole configuration as values.
 
-Owns the global sections and the shape of the file; `route` and `upstream` own theirs. Each section says what its own
-keys must agree on; what concerns several of them is in `checks`. Attributes have the names of the keys (`from` is
-`from_`); durations are seconds, sizes are bytes. A Config that came from `load` or `parse` has passed every check; its
-repr shows no secret. `Placeholders` gives values of the right kinds where a file is checked without its secrets.
+Owns the global sections and the shape of the file; `route` and `upstream` own theirs. Each section checks that its own
+keys agree; `checks` compares several sections. Attributes have the names of the keys (`from` is `from_`); durations are
+seconds, sizes are bytes. A Config from `load` or `parse` has passed every check; its repr shows no secret.
+`Placeholders` supplies values of the right kinds where a file is checked without its secrets.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _PlainListen(Leaf):
 
 
 class Status(Section):
-    """The port for probes and metrics. It only reads."""
+    """The port for probes and metrics. It is read-only."""
 
     listen: Annotated[Address, ListenAddress()] = written("127.0.0.1:8081")
     """The address of /livez, /readyz and /metrics."""
@@ -96,37 +96,37 @@ def _admin_token(value: object) -> str:
 
 
 class Admin(Section):
-    """The port for operators: looking at operations, resolving doubt, purging. Nothing listens without a token."""
+    """The port for operators: inspecting operations, resolving doubt, purging. Nothing listens without a token."""
 
     listen: Annotated[Address, ListenAddress()] = written("127.0.0.1:8082")
-    """The address of the admin API. It speaks plain HTTP: keep it on loopback, or behind something that encrypts."""
+    """The address of the admin API. It speaks plain HTTP: keep it on loopback, or behind a TLS proxy."""
     token: Annotated[SecretStr, BeforeValidator(_admin_token, json_schema_input_type=str)] | None = None
     """The secret that its users send as `Authorization: Bearer TOKEN`; at least 16 characters."""
 
 
 class Store(Section):
-    """What remembers operations."""
+    """Where operations are stored."""
 
     durable: Annotated[SqliteUrl | PostgresUrl, DurableUrl()]
-    """Where the record is: sqlite:///PATH for one host, postgresql://USER@HOST/DATABASE for many gateways."""
+    """The durable store: sqlite:///PATH for one host, postgresql://USER@HOST/DATABASE for many gateways."""
     fast: Annotated[RedisUrl, FastUrl()] | None = None
-    """A Redis that answers replays and wakes waiters, and may be lost at any moment."""
+    """A Redis that serves replays and wakes waiters; its data may be lost at any moment."""
     lease: Annotated[float, Duration("3s", "10m")] = written("30s")
-    """How long the claim of a gateway that died or was cut off stays in the way."""
+    """How long the claim of a gateway that died or was cut off blocks its operation."""
     amnesia_window: Annotated[float, Duration("0s", "3650d")] | None = None
-    """How long absent keys are refused after the store lost its memory: the longest `remember` if left out."""
+    """How long absent keys are refused after the store lost data: the longest `remember` if left out."""
     journal_grace: Annotated[float, Duration("0s", "1h")] = written("30s")
-    """How long a claim that lapsed is left alone, because its owner may still have the outcome in its journal."""
+    """How long recovery leaves a lapsed claim alone, because its holder may still have the outcome in its journal."""
     accept_server_settings: Annotated[tuple[Literal["fsync", "full_page_writes"], ...], Field(max_length=2)] = ()
-    """Which settings of the Postgres server may be off because its storage does their work: full_page_writes where it
+    """Settings of the Postgres server that may be off because its storage does their work: full_page_writes where it
     never leaves a page half written (ZFS, Neon), fsync where it keeps every acknowledged commit by itself (Neon).
-    Where that is not so, a crash forgets acknowledged responses, and their keys run again."""
+    Otherwise a crash loses acknowledged responses, and their keys execute again."""
     clear_keys: Annotated[bool, Flag()] = False
-    """Whether keys are kept in clear for operators, besides their digests."""
+    """Whether keys are stored in clear for operators, besides their digests."""
     cache_max_age: Annotated[float, Duration("0s", "1h")] = written("30s")
-    """How old an answer from the memory of the process may be; 0s keeps none there."""
+    """How old a response in the memory of the process may be; 0s caches none."""
     cache_bytes: Annotated[int, Size("0", "64GiB")] = written("64MiB")
-    """How much memory those answers may take. Workers share it out evenly."""
+    """How much memory cached responses may take, divided evenly among the workers."""
 
     def disagreements(self) -> Iterator[Disagreement]:
         if self.accept_server_settings and not isinstance(self.durable, PostgresUrl):
@@ -136,22 +136,22 @@ class Store(Section):
 
 
 class Limits(Section):
-    """What the gateway takes at once."""
+    """Limits of concurrent requests and of heads."""
 
     max_in_flight: Annotated[int, Count(1, 1_000_000)] = 1000
-    """How many requests may be under way at once, and how many may be sending their body; more are refused with 503.
-    Workers share them out evenly."""
+    """How many requests may be in flight at once, and how many may be sending their body; more are refused with 503.
+    Divided evenly among the workers."""
     max_header_bytes: Annotated[int, Size("1KiB", "1MiB")] = written("64KiB")
     """The longest head of a request or response."""
 
 
 class Shutdown(Section):
-    """How the gateway ends after SIGTERM."""
+    """How the gateway stops after SIGTERM."""
 
     delay: Annotated[float, Duration("0s", "10m")] = written("5s")
-    """How long it keeps serving, but not ready, so that load balancers notice."""
+    """How long it keeps serving while it reports that it is not ready, so that load balancers notice."""
     drain_timeout: Annotated[float, Duration("0s", "1h")] = written("30s")
-    """How long operations in flight may take to end."""
+    """How long operations in flight may take to finish."""
 
 
 def _key_bytes(value: object) -> bytes:
@@ -166,7 +166,7 @@ class FingerprintKey(Section):
     """A secret that fingerprints are keyed with, so that a stolen table cannot be used to guess bodies."""
 
     id: Annotated[str, Name()]
-    """The name of this key, stored with what was made with it. A new key needs a new name."""
+    """The name of this key, stored with its fingerprints. A new key needs a new name."""
     key: Annotated[SecretBytes, BeforeValidator(_key_bytes, json_schema_input_type=str)]
     """The secret, at least 32 bytes; `${NAME}` or `${file:/run/secrets/name}` keeps it out of this file."""
 
@@ -183,7 +183,7 @@ class Secrets(Section):
     """Secrets of the gateway itself."""
 
     fingerprint_key: _FingerprintKeys | None = None
-    """{id, key}, or a list of them: the first is used, the others stay for comparing with older records."""
+    """{id, key}, or a list of them: the first is used, the others only compare with older records."""
 
     @property
     def fingerprint_keys(self) -> tuple[FingerprintKey, ...]:
@@ -205,7 +205,7 @@ class Log(Section):
     """What is logged."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least severe kind of line that is written."""
+    """The lowest level that is written."""
     format: Literal["json", "text"] = "json"
     """One JSON object per line, or text for people."""
     requests: Literal["protected", "all", "none"] = "protected"
@@ -227,15 +227,15 @@ class Config(Holder):
     admin: Admin = Field(default_factory=Admin)
     """The port for operators; off without a token."""
     state_dir: Annotated[Path, AbsolutePath("/var/lib/idempotency-gateway")] = written("/var/lib/idempotency-gateway")
-    """The only directory that is written to."""
+    """The only directory that the gateway writes to."""
     upstream: Upstream
     """The service behind the gateway: {url: http://127.0.0.1:9000}."""
     store: Store
-    """What remembers operations: {durable: sqlite:///PATH} or {durable: postgresql://...}."""
+    """Where operations are stored: {durable: sqlite:///PATH} or {durable: postgresql://...}."""
     limits: Limits = Field(default_factory=Limits)
-    """What the gateway takes at once."""
+    """Limits of concurrent requests and of heads."""
     shutdown: Shutdown = Field(default_factory=Shutdown)
-    """How the gateway ends after SIGTERM."""
+    """How the gateway stops after SIGTERM."""
     secrets: Secrets = Field(default_factory=Secrets)
     """Secrets of the gateway itself."""
     log: Log = Field(default_factory=Log)
@@ -243,18 +243,18 @@ class Config(Holder):
     workers: Annotated[int | Literal["auto"], Count(1, WORKERS_MAX, may_be_auto=True)] = 1
     """How many processes serve, one per core; auto: as many as there are cores, or the CPU quota allows."""
     trusted_proxies: Annotated[tuple[Annotated[Network, NetworkRange()], ...], Field(max_length=256)] = ()
-    """Networks whose X-Forwarded-* fields are believed and extended, and whose Forwarded and X-Real-IP pass. From
-    elsewhere all of them are dropped, and X-Forwarded-For, -Proto and -Host written anew."""
+    """Networks whose X-Forwarded-* headers are trusted and extended, and whose Forwarded and X-Real-IP pass. From
+    other peers all of them are dropped, and X-Forwarded-For, -Proto and -Host written anew."""
     routes: Annotated[tuple[Route, ...], Field(min_length=1, max_length=1000)]
-    """What is protected, in order: the first route that matches decides. All else passes through untouched."""
+    """The protected routes, in order: the first that matches decides. All else passes through untouched."""
 
     def upstream_for(self, route: Route) -> Upstream:
-        """The service of a route: the global upstream with the route's own keys in place of its."""
+        """The upstream of a route: the global one, overridden by the route's keys."""
         return route.upstream.over(self.upstream, route.settle)
 
 
 PLACEHOLDER_DIRECTORY = Path("/placeholder")
-"""Where files are whose path is not known."""
+"""The directory of files whose path is not known."""
 
 _PLACEHOLDER_URLS = {
     ("store", "durable"): "postgresql://placeholder@placeholder/placeholder",
@@ -262,29 +262,26 @@ _PLACEHOLDER_URLS = {
     ("upstream", "url"): "https://placeholder",
 }
 _PLACEHOLDER_ADDRESSES = (("listen",), ("listen", "address"), ("status", "listen"), ("admin", "listen"))
-# As long as the longest that a secret has to be, and no longer than a name may be.
+# Long enough for every secret, short enough for every name.
 _PLACEHOLDER_CHARACTERS = 48
 
 
 class Placeholders:
-    """Stands for secrets where a file is checked without them, as in a continuous integration that has none.
-
-    Gives a value for each reference, and remembers what they were for.
-    """
+    """A `StandIn` for checking a file without its secrets, as in CI; it remembers the references that it replaced."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
-        """The variables and files (`file:/path`) that something stands for, in the order of the file."""
+        """The replaced variables and files (`file:/path`), in the order of the file."""
 
-    def __call__(self, path: KeyPath, name: str, is_whole: bool) -> str:
-        """What stands for `name` at this path: a value of the kind that belongs there where it is all of the value."""
+    def __call__(self, path: KeyPath, name: str, is_all: bool) -> str:
+        """A placeholder for `name` at this path, of the kind that the path needs if it is the whole value."""
         if name not in self.names:
             self.names.append(name)
         word = "placeholder-" + re.sub("[^A-Za-z0-9]", "-", name)
-        if is_whole and path[-2:] in _PLACEHOLDER_URLS:
+        if is_all and path[-2:] in _PLACEHOLDER_URLS:
             return _PLACEHOLDER_URLS[path[-2:]]  # type: ignore[index]
-        if is_whole and path in _PLACEHOLDER_ADDRESSES:
+        if is_all and path in _PLACEHOLDER_ADDRESSES:
             return "127.0.0.1:0"
-        if is_whole and (path[-2:-1] == ("tls",) or path == ("state_dir",)):
+        if is_all and (path[-2:-1] == ("tls",) or path == ("state_dir",)):
             return str(PLACEHOLDER_DIRECTORY / word)
         return word[:_PLACEHOLDER_CHARACTERS].ljust(_PLACEHOLDER_CHARACTERS, "-")

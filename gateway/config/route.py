@@ -1,7 +1,7 @@
-"""A protected route, as the file says it: its key and scope, and all else below `routes[]`.
+"""A protected route of the file: its key and scope, and all else below `routes[]`.
 
-A default may be slow or annoying, never unsafe: whatever can run something twice, forget it or show it to the wrong
-caller has no default here. What a route's sections must agree on is in `checks`.
+A default may be slow or annoying, never unsafe: a setting that can execute something twice, forget it or show it to the
+wrong caller has no default. `checks` compares a route's sections.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from gateway.config.upstream import RECOVERY_FORMS, ProbeRecovery, Recovery, Rou
 from gateway.core.replay import PERSONAL
 from gateway.core.routing import PathPattern, Rule, normalise_host
 
-# -- where the key is, and whose it is. Neither has a default: under another one a request is another operation --------
+# -- key and scope. Neither has a default: under another one a request is another operation ----------------------------
 
 _CREDENTIAL = "a credential is not a key: it stays the same over many requests"
-_FRAMING = "this field describes the connection or the body, not the intent"
+_FRAMING = "this header describes the connection or the body, not the intent"
 _KEY_REFUSED = (
     ("authorization", _CREDENTIAL),
     ("cookie", _CREDENTIAL),
     ("host", _FRAMING),
     ("content-", _FRAMING),
-    ("date", "this field changes with every retry"),
+    ("date", "this header changes with every retry"),
     ("user-agent", _FRAMING),
 )
 _API_KEY_REFUSED = (
@@ -49,7 +49,7 @@ _API_KEY_REFUSED = (
     ("content-", _FRAMING),
 )
 _SCOPE_REFUSED = (
-    ("authorization", "this field holds a credential: write {api_key: Authorization}"),
+    ("authorization", "this header holds a credential: write {api_key: Authorization}"),
     *_API_KEY_REFUSED,
 )
 _KeyHeader = Annotated[str, HeaderName(refused=_KEY_REFUSED, is_trusted=True)]
@@ -64,7 +64,7 @@ class _KeySettings(Section):
 
     @property
     def header_names(self) -> tuple[str, ...]:
-        """The header fields that the key, or a part of it, is read from, in order, in the spelling of the file."""
+        """The headers that the key, or a part of it, is read from, in order, in the spelling of the file."""
         return ()
 
 
@@ -74,10 +74,10 @@ class _HeaderKeySettings(_KeySettings):
 
 
 class HeaderKey(_HeaderKeySettings):
-    """The key is the value of one header field."""
+    """The key is the value of one header."""
 
     header: _KeyHeader
-    """The header field that holds the key."""
+    """The header that holds the key."""
 
     @property
     def header_names(self) -> tuple[str, ...]:
@@ -85,10 +85,10 @@ class HeaderKey(_HeaderKeySettings):
 
 
 class HeadersKey(_HeaderKeySettings):
-    """The key is the value of the first of these header fields that is present."""
+    """The key is the value of the first of these headers that is present."""
 
     headers: Annotated[tuple[_KeyHeader, ...], Field(min_length=1, max_length=16)]
-    """The header fields that may hold the key; the first that is present does."""
+    """The headers that may hold the key; the first that is present does."""
 
     def disagreements(self) -> Iterator[Disagreement]:
         yield from listed_twice(("headers",), self.headers)
@@ -106,10 +106,10 @@ class BodyKey(_KeySettings):
 
 
 class HeaderPart(Section):
-    """A part of a composed key that is the value of a header field."""
+    """A part of a composed key that is the value of a header."""
 
     header: _KeyHeader
-    """The header field that holds this part."""
+    """The header that holds this part."""
 
 
 class BodyPart(Section):
@@ -156,19 +156,19 @@ Sources = Annotated[
 
 
 class HeaderScope(Section):
-    """The caller is named by a header field that a trusted hop sets."""
+    """The caller is named by a header that a trusted hop sets."""
 
     header: _ScopeHeader
-    """The header field that names the caller."""
+    """The header that names the caller."""
     from_: Annotated[Sources, Field(alias="from")]
-    """The networks of the hops that may set it, or `any` if nobody else can reach the gateway."""
+    """The networks of the hops that may set it, or `any` if only such hops can reach the gateway."""
 
 
 class ApiKeyScope(Section):
-    """The caller is whoever holds a fixed credential; only its digest is kept."""
+    """The caller is identified by a fixed credential; only its digest is stored."""
 
     api_key: _ApiKeyHeader
-    """The header field that holds the credential."""
+    """The header that holds the credential."""
 
 
 ScopePart = Annotated[
@@ -178,7 +178,7 @@ ScopePart = Annotated[
 
 
 class ComposedScope(Section):
-    """The caller is named by several parts together, all of which must be present."""
+    """The caller is identified by several parts together, all of which must be present."""
 
     compose: Annotated[tuple[ScopePart, ...], Field(min_length=2, max_length=8)]
     """The parts of the scope, in order."""
@@ -202,14 +202,14 @@ Scope = Annotated[
 
 
 class Match(Section):
-    """Which requests the route is about. The first route of the file that matches decides."""
+    """Which requests the route protects. The first route of the file that matches decides."""
 
     methods: Annotated[tuple[Annotated[str, Method()], ...], Field(min_length=1, max_length=16)] = ("POST", "PATCH")
     """Methods, in upper case."""
     path: Annotated[PathPattern, RoutePath()]
     """The path: exact, with {name} for a segment, {name:.*} for the rest. Upper and lower case differ."""
     host: Annotated[str, HostName()] | None = None
-    """The host that the request names, or is forwarded with if it names none; without a port. Any host if left out."""
+    """The request's host, or the one that it is forwarded with if it has none; without a port. Any host if left out."""
 
     def disagreements(self) -> Iterator[Disagreement]:
         yield from listed_twice(("methods",), self.methods)
@@ -221,13 +221,13 @@ class Fingerprint(Section):
     body: Literal["json", "form", "multipart", "raw", "none"] | None = None
     """The form in which bodies are compared; by media type if left out."""
     ignore: Annotated[tuple[_Pointer, ...], Field(max_length=64)] = ()
-    """JSON pointers to what a retry may change."""
+    """JSON pointers to values that a retry may change."""
     only: Annotated[tuple[_Pointer, ...], Field(max_length=64)] = ()
-    """JSON pointers to all that is compared; everything if left out."""
+    """JSON pointers to the values that are compared; everything if left out."""
     headers: Annotated[tuple[Annotated[str, HeaderName(is_compared=True)], ...], Field(max_length=64)] = ()
-    """Header fields that are compared too. Those that override method or target always are."""
+    """Headers that are compared too. Those that override method or target always are."""
     on_recipe_change: Literal["refuse", "accept"] = "refuse"
-    """Whether a record made under other settings than these may be replayed to a request that differs from it."""
+    """Whether a record made under other settings may be replayed to a request that cannot be compared with it."""
 
     def disagreements(self) -> Iterator[Disagreement]:
         if self.ignore and self.only:
@@ -244,13 +244,13 @@ class InFlight(Section):
     ORDERED = (("wait", "max_wait"),)
 
     wait: Annotated[float, Duration("0s", "10m")] = written("5s")
-    """How long a duplicate waits for the first request, unless it asks for a time itself. At most max_wait."""
+    """How long a duplicate waits for the first request, unless it asks for another time. At most max_wait."""
     max_wait: Annotated[float, Duration("0s", "10m")] = written("30s")
     """The longest wait that a caller may ask for with `Prefer: wait`."""
     status: Annotated[Literal[409, 429], StatusChoice((409, 429))] = 409
-    """The status of the answer when the wait is over."""
+    """The status of the reply when the wait is over."""
     max_waiters: Annotated[int, Count(0, 100_000)] = 1000
-    """How many duplicates may wait at once on this route. Workers share them out evenly."""
+    """How many duplicates may wait at once on this route, divided evenly among the workers."""
 
 
 StatusSelector = Annotated[int | str, StatusSet()]
@@ -258,25 +258,25 @@ Meaning = Literal["final", "retryable", "in_doubt"]
 
 
 class Outcome(Section):
-    """What the statuses of the service say about its effects. A code beats a class, and both beat the preset."""
+    """What the statuses of the service mean for its effects. A code beats a class, and both beat the preset."""
 
     preset: Literal["standard", "payments", "success_only"]
     """What each status means; there is no default, because this is a decision about money."""
     final: Annotated[tuple[StatusSelector, ...], Field(max_length=64)] = ()
     """Codes and classes that are recorded and replayed."""
     retryable: Annotated[tuple[StatusSelector, ...], Field(max_length=64)] = ()
-    """Codes and classes that say that nothing happened, so that a retry runs."""
+    """Codes and classes that mean that nothing happened, so that a retry executes."""
     in_doubt: Annotated[tuple[StatusSelector, ...], Field(max_length=64)] = ()
-    """Codes and classes that leave open what happened, so that no retry runs."""
+    """Codes and classes that leave the effect unknown, so that no retry executes."""
 
     @property
     def codes(self) -> dict[int, Meaning]:
-        """What the route says of single status codes."""
+        """What single status codes mean."""
         return {status: meaning for status, meaning in self._selected() if isinstance(status, int)}
 
     @property
     def classes(self) -> dict[int, Meaning]:
-        """What the route says of classes, by their first digit."""
+        """What classes mean, by their first digit."""
         return {int(status[0]): meaning for status, meaning in self._selected() if isinstance(status, str)}
 
     def disagreements(self) -> Iterator[Disagreement]:
@@ -297,22 +297,22 @@ class Outcome(Section):
 
 
 class ResponsePolicy(Section):
-    """What of a response is kept for replay."""
+    """What is stored of a response for replay."""
 
     max_stored_bytes: Annotated[int, Size("0", "64MiB")] = written("1MiB")
-    """The longest body that is kept; 0 keeps none."""
+    """The longest body that is stored; 0 stores none."""
     strip: Annotated[tuple[Annotated[str, HeaderName()], ...], Field(max_length=64)] = ()
-    """Header fields that are not kept."""
+    """Headers that are not stored."""
     keep: Annotated[tuple[Annotated[str, HeaderName()], ...], Field(max_length=2)] = ()
-    """Set-Cookie or WWW-Authenticate, which are not kept otherwise."""
+    """Set-Cookie or WWW-Authenticate, which are not stored otherwise."""
 
     def disagreements(self) -> Iterator[Disagreement]:
         stripped = {header.lower() for header in self.strip}
         for index, header in enumerate(self.keep):
             if header.lower().encode() not in PERSONAL:
-                yield Disagreement(("keep", index), "expected Set-Cookie or WWW-Authenticate; others are kept")
+                yield Disagreement(("keep", index), "expected Set-Cookie or WWW-Authenticate; others are always stored")
             if header.lower() in stripped:
-                yield Disagreement(("keep", index), "this field is listed under strip too")
+                yield Disagreement(("keep", index), "this header is listed under strip too")
         yield from listed_twice(("strip",), self.strip)
 
 
@@ -324,9 +324,9 @@ class Retention(Section):
     replay: Annotated[float, Duration("1s", "3650d")] = written("24h")
     """How long the response is kept. At most as long as the key."""
     remember: Annotated[float, Duration("1s", "3650d")] = written("7d")
-    """How long the key is kept; a key that is no longer remembered runs again."""
+    """How long the key is kept; after that, a request with it executes again."""
     expired_status: Annotated[Literal[410, 409, 204], StatusChoice((410, 409, 204))] = 410
-    """The status of the answer when the key is remembered and the response is gone."""
+    """The status of the reply when the key is remembered but the response has expired."""
 
 
 class Body(Section):
@@ -351,7 +351,7 @@ class Route(Holder):
     operation: Annotated[str, Name()] = Field(default_factory=lambda known: known.get("name", ""))
     """The name in the identity of its operations: the route's name if left out. Routes may share one."""
     match: Match
-    """Which requests it is for: {path}, and perhaps methods and host."""
+    """Which requests the route protects: {path}, and optionally methods and host."""
     key: Annotated[Key, Field(description=f"Where the key is: {KEY_FORMS}.")]
     scope: Annotated[Scope, Field(description=f"Whose key it is: {SCOPE_FORMS}.")]
     fingerprint: Fingerprint = Field(default_factory=Fingerprint)
@@ -360,35 +360,35 @@ class Route(Holder):
     """What a duplicate gets while the first request is still running."""
     outcome: Outcome
     """What the statuses of the service mean: {preset: standard}, payments or success_only."""
-    recovery: Annotated[Recovery, Field(description=f"What is done about an operation in doubt: {RECOVERY_FORMS}.")] = (
+    recovery: Annotated[Recovery, Field(description=f"How an operation in doubt is resolved: {RECOVERY_FORMS}.")] = (
         "hold"
     )
     response: ResponsePolicy = Field(default_factory=ResponsePolicy)
-    """What of a response is kept for replay."""
+    """What is stored of a response for replay."""
     retention: Retention = Field(default_factory=Retention)
     """How long an operation is remembered."""
     body: Body = Field(default_factory=Body)
     """Limits of request bodies."""
     upstream: RouteUpstream = Field(default_factory=RouteUpstream)
-    """What is different from the global upstream for this route."""
+    """Where this route differs from the global upstream."""
     errors: Literal["problem", "stripe"] = "problem"
-    """The form of the gateway's own answers: RFC 9457 problem documents, or errors as Stripe's SDKs know them."""
+    """The form of the gateway's own errors: RFC 9457 problem documents, or errors as Stripe's SDKs expect them."""
     mismatch_status: Annotated[Literal[422, 409, 400], StatusChoice((422, 409, 400))] = 422
-    """The status of the answer to a different request under a used key."""
+    """The status of the reply to a different request with a used key."""
     status_header: Annotated[bool, Flag()] = True
-    """Whether answers carry `Idempotency-Status`."""
+    """Whether replies carry `Idempotency-Status`."""
     store_unavailable: Literal["refuse", "forward"] = "refuse"
     """What happens to a request while the durable store is down: refused, or forwarded unprotected."""
     identity_change: Literal["refuse", "accept"] = "refuse"
-    """Whether the gateway starts when a change of the file would make it forget keys that are still remembered."""
+    """Whether the gateway starts if a change of the file would make it forget keys that are still remembered."""
 
     @property
     def settle(self) -> float | None:
-        """The `settle` of its probe, in seconds, where there is one and it is written."""
+        """The `settle` of the route's probe, in seconds, if written."""
         return self.recovery.probe.settle if isinstance(self.recovery, ProbeRecovery) else None
 
     @property
     def rule(self) -> Rule:
-        """What `routing.RouteTable` matches requests with."""
+        """The rule for `routing.RouteTable`."""
         host = None if self.match.host is None else normalise_host(self.match.host.encode())
         return Rule(frozenset(method.encode() for method in self.match.methods), self.match.path, host)

@@ -1,4 +1,7 @@
-"""The JSON Schema of the configuration file, for editors. Made of the models: `python -m gateway.config.schema`."""
+"""The JSON Schema of the configuration file, for editors, generated from the models.
+
+`python -m gateway.config.schema` prints it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the sections of the file have in common: how a mapping is read, and how one of several forms is chosen."""
+"""The base of all sections of the file: how a mapping is read, and how one of several forms is chosen."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from pydantic_core import PydanticCustomError
 from gateway.config.document import Path, nearest
 from gateway.config.leaf import duration_text, wrong
 
-# What to write instead of forms that other programs have, by their key. None of them is a misspelling.
+# Hints for forms that other programs have, by their key. None of them is a misspelling.
 INSTEAD = {
-    "jwt": "let whoever verifies the token name the caller in a header: {header: X-Subject, from: [10.0.0.0/8]}",
+    "jwt": "let the hop that verifies the token name the caller in a header: {header: X-Subject, from: [10.0.0.0/8]}",
     "query": "the query ends up in logs, and nothing is read from it; let the caller send a header",
     "cookie": "cookies change while the caller stays the same; let the caller send a header",
 }
@@ -40,7 +40,7 @@ DISAGREEMENT_ERROR = "config_disagreement"
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """What is wrong with the value at `keys`, as seen from its section, although each key is right by itself."""
+    """A contradiction between valid keys of a section, reported at `keys` below it."""
 
     keys: Path
     message: str
@@ -50,8 +50,8 @@ class Section(BaseModel):
     """A mapping of the file. Immutable; an unknown key is a mistake; its docstrings are the schema's descriptions."""
 
     ORDERED: ClassVar[tuple[tuple[str, str], ...]] = ()
-    """Pairs of durations of which the first must not be longer than the second. Where only one of them is written, the
-    default of the other follows it, so that no value is refused because of a default."""
+    """Pairs of durations; the first must not be longer than the second. If only one of them is written, the default of
+    the other is adapted, so that no value is refused because of a default."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -70,21 +70,21 @@ class Section(BaseModel):
         return self
 
     def disagreements(self) -> Iterator[Disagreement]:
-        """All in which the keys of this section contradict each other."""
+        """All contradictions between the keys of this section."""
         yield from too_long(self, self.model_fields_set)
 
 
 class RightValues(defaultdict[type[Section], list[dict[str, Any]]]):
-    """What is right by itself in each `Holder`, by attribute, in the order of the file: the context of validation."""
+    """The valid values of each `Holder`, by attribute, in the order of the file. It is the context of validation."""
 
     def __init__(self) -> None:
         super().__init__(list)
 
 
 class Holder(Section):
-    """A section whose values `checks` compares with those of others, also where some of them are wrong."""
+    """A section whose valid values `checks` compares with those of others, even if some of its values are invalid."""
 
-    # So that defaults are among the right values, too.
+    # So that defaults are among the valid values, too.
     model_config = ConfigDict(validate_default=True)
 
     @model_validator(mode="wrap")
@@ -104,7 +104,7 @@ class Holder(Section):
 
 
 def too_long(section: Section, written: Collection[str]) -> Iterator[Disagreement]:
-    """Durations of `ORDERED` that are longer than what bounds them, where one of the two is `written`."""
+    """Durations of `ORDERED` that are longer than their bound, where one of the two is `written`."""
     for short, long in type(section).ORDERED:
         value, bound = getattr(section, short), getattr(section, long)
         keys = [key for key in (short, long) if key in written]
@@ -114,7 +114,7 @@ def too_long(section: Section, written: Collection[str]) -> Iterator[Disagreemen
 
 
 def repeated(items: Iterable[object]) -> list[int]:
-    """The positions of items that were there before."""
+    """The positions of items that occurred before."""
     seen: set[object] = set()
     found = []
     for index, item in enumerate(items):
@@ -125,15 +125,15 @@ def repeated(items: Iterable[object]) -> list[int]:
 
 
 def listed_twice(keys: Path, names: Iterable[str]) -> Iterator[Disagreement]:
-    """Names of a list that are there before, in whatever case."""
+    """Names of a list that occurred before, in any case."""
     for index in repeated(name.lower() for name in names):
         yield Disagreement((*keys, index), "this is listed already")
 
 
 def follow(section: Section, longest: Mapping[str, float]) -> None:
-    """Sets the defaults of `ORDERED` durations anew. `longest` bounds defaults that something else bounds, by name.
+    """Adapt the defaults of `ORDERED` durations. `longest` has further bounds of defaults, by name.
 
-    To be called before anybody else has the section, since it is immutable for them.
+    Call it before the section is shared, since sections are immutable.
     """
     written, values = section.model_fields_set, section.__dict__
     for short, long in type(section).ORDERED:
@@ -155,19 +155,19 @@ def _default(model: type[Section], name: str) -> float:
 
 
 def written(text: str) -> Any:
-    """A default in the form in which a user would write it."""
+    """A default as a user would write it."""
     return Field(text, validate_default=True)
 
 
 def form_tag(name: str) -> str:
-    """The tag of a form of a value. It stands in the location of an error and can be no key of the file."""
+    """The tag of a form of a value. It appears in the location of an error, and is never a key of the file."""
     return f"<{name}>"
 
 
 def one_of(*keys: str, expected: str, word: bool = False) -> Discriminator:
-    """Chooses the form of a mapping by the one of `keys` that it has, or was probably meant to have.
+    """Choose the form of a mapping by the one of `keys` that it has, or probably misspells.
 
-    `word` allows a plain word as well, under the tag `<word>`.
+    `word` allows a plain word as well, with the tag `<word>`.
     """
 
     def choose(value: object) -> str | None:
@@ -183,7 +183,7 @@ def one_of(*keys: str, expected: str, word: bool = False) -> Discriminator:
 
 
 def only(*words: str, expected: str) -> BeforeValidator:
-    """Refuses every other word, and says all the forms that the value may have."""
+    """Refuse every other word, with an error that lists all forms of the value."""
 
     def check(value: object) -> object:
         if value not in words:
@@ -194,7 +194,7 @@ def only(*words: str, expected: str) -> BeforeValidator:
 
 
 def word_or_list(expected: str) -> Discriminator:
-    """Chooses between a plain word, `<word>`, and a list, `<list>`."""
+    """Choose between a plain word, `<word>`, and a list, `<list>`."""
 
     def choose(value: object) -> str | None:
         return form_tag("word") if isinstance(value, str) else form_tag("list") if _is_list(value) else None
@@ -203,7 +203,7 @@ def word_or_list(expected: str) -> Discriminator:
 
 
 def mapping_or_list(expected: str) -> Discriminator:
-    """Chooses between one mapping, `<one>`, and a list of them, `<list>`."""
+    """Choose between one mapping, `<one>`, and a list of them, `<list>`."""
 
     def choose(value: object) -> str | None:
         return form_tag("one") if isinstance(value, Mapping) else form_tag("list") if _is_list(value) else None

@@ -1,20 +1,19 @@
-"""Digests over parts that cannot run into one another.
+"""Digests over length-prefixed parts.
 
-Each part is preceded by its length, so that a sequence of parts can be read back from the bytes in one way only: no
-delimiter, spelling or boundary moves a byte from one part to the next. Whoever digests names the kind of thing first (a
-domain tag), so that digests of different kinds never meet.
+The length before each part makes the encoding injective: no delimiter, spelling or boundary moves a byte from one part
+to the next. Every digest begins with a domain tag, so that digests of different kinds never collide.
 """
 
 from __future__ import annotations
 
 from hashlib import sha256
 
-# The lengths of nearly all parts, as they are written.
+# Nearly all parts are this short: their lengths are encoded once.
 _LENGTHS = tuple(length.to_bytes(8, "big") for length in range(512))
 
 
 def framed(*parts: bytes) -> bytes:
-    """The parts, each behind its length in eight bytes; injective over sequences of any number of parts."""
+    """Concatenate the parts, each after its length in eight bytes; injective over sequences of any number of parts."""
     pieces = []
     for part in parts:
         length = len(part)

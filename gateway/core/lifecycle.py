@@ -1,32 +1,31 @@
 """The life of an operation, as one table.
 
 Every change of state in the product is a row of `TABLE`; nothing else may write one. The stores *execute* it under
-their locks; what one says in its own language, because it is hot, is tested against this file, case by case; the
-picture in the README is drawn from it. This file knows neither stores nor HTTP: who says an event, and why, is decided
-elsewhere.
+their locks; the hot rows that a store has in SQL of its own are tested against this file, case by case; the diagram in
+the README is drawn from it. This file knows neither stores nor HTTP, nor who sends a command and why.
 
 Theory of operation
 -------------------
-A record is read *settled*: the rows whose fence is the clock are applied first, to a fixed point (`settle`). A lapsed
-lease or an expired answer therefore changes what everybody sees at the moment it is due, whether or not a sweep has
-written it down.
+A record is read *settled*: the rows whose fence is the clock are applied first, to a fixed point (`settle`). So a
+lapsed lease or an expired response is visible to all readers at the moment it is due, whether or not a sweep has
+written it.
 
 A command then either finds its row or it does not (`step`). It finds none when the state has no such event, when its
-fence does not fit, or when the claim carries doubt and the row would pretend that nothing happened. Then nothing
-changes and the answer is `Fenced`, with the record as it is.
+fence does not fit, or when the claim carries doubt and the row would claim that nothing happened. Then nothing changes
+and the result is `Fenced`, with the record as it is.
 
-The answer to a command can be lost. So each may be said again: if the last thing that was said of the record is this
-event by this attempt, it is `Applied` and not done twice. Time rows do not count as said, so a repeat that comes after
-a lease or a window ended is still recognised; a repeated claim whose lease is over is `Lapsed`, because it no longer
-grants.
+The result of a command can be lost, so each command may be retried: if the last event of the record is this one by this
+attempt, the result is `Applied` and nothing is done twice. The clock's rows do not set the last event, so a retry that
+comes after a lease or a window ended is still recognised; a retried claim whose lease is over is `Lapsed`, because it
+no longer permits anything.
 
-Doubt is joined over attempts. A takeover carries the doubt of the attempts before it, and while it does neither
-`release` nor `forget` has a row: one attempt that did nothing says nothing about the earlier one. `in_doubt` has no
-time row.
+Doubt accumulates over attempts. A takeover carries the doubt of the attempts before it, and while it does neither
+`release` nor `forget` has a row: one attempt without effect proves nothing about the earlier ones. The clock never ends
+`in_doubt`.
 
-A store's clock may be set back, and then a claim from before is leased for as much longer as the step. No lease that
-was granted can end later than the longest one that begins now, so a sweep lets it end then (`written_down`). That is no
-row: the state stays, and so does the holder, who if it lives was granted no more.
+A store's clock may be set back, which lengthens older leases by the same step. No lease that was granted can end later
+than the longest one that begins now, so a sweep shortens it to that (`written_down`). That is not a row: the state
+stays, and so does the holder, which was granted no more if it lives.
 """
 
 from __future__ import annotations
@@ -64,27 +63,27 @@ from gateway.core.operation import (
     Takeover,
 )
 
-# How long a forgotten claim is remembered. Long enough for its late holder to be fenced, too short to be worth filling.
+# How long a forgotten claim is remembered: long enough to fence its late holder, too short to fill a store with.
 FORGOTTEN_REMEMBER_US: Final = 3600 * MICROSECONDS
 
 # The longest lease that a configuration may ask for.
 LEASE_US_MAX: Final = 600 * MICROSECONDS
 
-# Why a record is in doubt whose holder has not said so. Recovery goes by it, so no holder may say this word.
+# The doubt of a record whose lease ended without a report. Recovery depends on it, so no holder may use this value.
 LAPSED_DOUBT: Final = "lapsed"
 
 
 class Fence(StrEnum):
-    """What a command must know of the record for its row to apply."""
+    """What a row requires before it applies."""
 
     NONE = "none"
     HOLDER = "holder"  # token and attempt id are the record's
     READ_TOKEN = "read_token"  # the token is the one that was read
-    OPERATOR = "operator"  # nothing: an operator said so
-    CLOCK = "clock"  # said by nobody: a time of the record has passed
+    OPERATOR = "operator"  # nothing: an operator decided it
+    CLOCK = "clock"  # a time of the record has passed; there is no command
 
 
-# What every record is compared with. Before Python 3.12 it takes ten times as long to find a member in its class.
+# Hot. Before Python 3.12, access to a member through its class takes ten times as long.
 _ABSENT: Final = State.ABSENT
 _CLAIMED: Final = State.CLAIMED
 _COMPLETED: Final = State.COMPLETED
@@ -96,8 +95,8 @@ _READ_TOKEN: Final = Fence.READ_TOKEN
 class Row:
     """One change of state.
 
-    `refused_under_doubt` marks the rows that a claim carrying doubt does not have, `same_fingerprint` those that are
-    for an equal request only; `last_event` is what the last event that somebody said has to be, where that matters.
+    `refused_under_doubt` marks the rows that a claim carrying doubt does not have, `same_fingerprint` those that need
+    an equal request; `last_event`, where set, is what the record's last event must be.
     """
 
     states: tuple[State, ...]
@@ -120,23 +119,23 @@ TABLE: Final[tuple[Row, ...]] = (
         _E.COMPLETE,
         _S.COMPLETED,
         _F.HOLDER,
-        "the last holder's answer came after a disprove",
+        "the last holder's response came after a disprove",
         last_event=_E.DISPROVE,
     ),
     Row((_S.CLAIMED,), _E.RENEW, _S.CLAIMED, _F.HOLDER, "the holder is alive"),
-    Row((_S.CLAIMED,), _E.COMPLETE, _S.COMPLETED, _F.HOLDER, "a final answer was recorded"),
+    Row((_S.CLAIMED,), _E.COMPLETE, _S.COMPLETED, _F.HOLDER, "a final response was recorded"),
     Row((_S.CLAIMED,), _E.RELEASE, _S.RELEASED, _F.HOLDER, "known to have had no effect", refused_under_doubt=True),
     Row(
         (_S.CLAIMED, _S.IN_DOUBT),
         _E.FORGET,
         _S.RELEASED,
         _F.HOLDER,
-        "a first attempt was answered 401 or 403",
+        "a first attempt got 401 or 403",
         refused_under_doubt=True,
     ),
-    Row((_S.CLAIMED,), _E.ABANDON, _S.IN_DOUBT, _F.HOLDER, "something was sent and nobody knows what happened"),
+    Row((_S.CLAIMED,), _E.ABANDON, _S.IN_DOUBT, _F.HOLDER, "something was sent, and its effect is not known"),
     Row((_S.CLAIMED,), _E.LAPSE, _S.IN_DOUBT, _F.CLOCK, "the holder died or was cut off"),
-    Row((_S.IN_DOUBT,), _E.COMPLETE, _S.COMPLETED, _F.HOLDER, "the last holder's answer came late"),
+    Row((_S.IN_DOUBT,), _E.COMPLETE, _S.COMPLETED, _F.HOLDER, "the last holder's response came late"),
     Row(
         (_S.IN_DOUBT,),
         _E.RELEASE,
@@ -150,7 +149,7 @@ TABLE: Final[tuple[Row, ...]] = (
     Row((_S.IN_DOUBT,), _E.PROVE, _S.COMPLETED, _F.READ_TOKEN, "a probe or an operator found what happened"),
     Row((_S.IN_DOUBT,), _E.DISPROVE, _S.RELEASED, _F.READ_TOKEN, "a probe or an operator found that nothing happened"),
     Row((_S.COMPLETED,), _E.RETIRE, _S.TOMBSTONE, _F.CLOCK, "the replay window is over"),
-    Row((_S.COMPLETED,), _E.PURGE, _S.TOMBSTONE, _F.OPERATOR, "an operator dropped the answer"),
+    Row((_S.COMPLETED,), _E.PURGE, _S.TOMBSTONE, _F.OPERATOR, "an operator dropped the response"),
     Row((_S.RELEASED, _S.TOMBSTONE), _E.COLLECT, _S.ABSENT, _F.CLOCK, "the key is no longer remembered"),
     Row((_S.RELEASED, _S.TOMBSTONE), _E.ERASE, _S.ABSENT, _F.OPERATOR, "an operator forgot the key"),
 )
@@ -158,7 +157,7 @@ TABLE: Final[tuple[Row, ...]] = (
 ROWS: Final[dict[tuple[State, Event], Row]] = {(state, row.event): row for row in TABLE for state in row.states}
 
 
-# The time of a record that each row of the clock waits for; by the event, and by the state that it ends.
+# Which time of a record each row of the clock waits for: by event, and by the state that the row ends.
 _TIME_OF: Final = {_E.LAPSE: "lease_until_us", _E.RETIRE: "replay_until_us", _E.COLLECT: "remember_until_us"}
 CLOCK_ROWS: Final[dict[State, Row]] = {state: row for row in TABLE if row.fence is _F.CLOCK for state in row.states}
 DUE_TIMES: Final[dict[State, str]] = {state: _TIME_OF[row.event] for state, row in CLOCK_ROWS.items()}
@@ -181,7 +180,7 @@ def due_us(record: Record) -> int | None:
 
 
 def leading_to(states: frozenset[State]) -> frozenset[State]:
-    """The states in which a record can be written that settles, by the clock alone, into one of `states`."""
+    """The stored states of records that settle, by the clock alone, into one of `states`."""
     found: frozenset[State] = frozenset()
     while True:
         more = {
@@ -201,16 +200,16 @@ def _after_time(record: Record) -> Record | None:
     if row.next is State.IN_DOUBT:
         return replace(record, state=row.next, doubt=LAPSED_DOUBT)
     if row.next is State.TOMBSTONE:
-        return replace(record, state=row.next, response=epitaph(record.response), replay_until_us=0)
+        return replace(record, state=row.next, response=tombstone_response(record.response), replay_until_us=0)
     return None
 
 
 def written_down(record: Record, now_us: int) -> Record | None:
-    """What a sweep at `now_us` writes down: the settled record, its lease no longer than any that begins now."""
+    """What a sweep at `now_us` writes: the settled record, its lease no longer than any that begins now."""
     settled = settle(record, now_us)
     if settled is None or settled.state is not _CLAIMED or settled.lease_until_us <= now_us + LEASE_US_MAX:
         return settled
-    # Nor was it claimed later than now: whoever looks for old claims would not find it.
+    # Nor was it claimed later than now: a query for old claims would miss it.
     return replace(
         settled,
         first_claimed_us=min(settled.first_claimed_us, now_us),
@@ -222,26 +221,26 @@ def written_down(record: Record, now_us: int) -> Record | None:
 def later(snapshot: Snapshot, elapsed_us: int) -> Snapshot:
     """The snapshot as it is after `elapsed_us`.
 
-    Counted from the *start* of the call that gave the snapshot, the result is never younger than the record.
+    Counted from the *start* of the call that returned the snapshot, the result never lags behind the store's clock.
     """
     now_us = snapshot.now_us + elapsed_us
     return Snapshot(settle(snapshot.record, now_us), now_us)
 
 
-def epitaph(response: StoredResponse | None) -> StoredResponse | None:
-    """What a tombstone keeps of an answer: its status and where the created thing is."""
+def tombstone_response(response: StoredResponse | None) -> StoredResponse | None:
+    """What a tombstone keeps of a response: its status and `Location`."""
     if response is None:
         return None
-    location = tuple(field for field in response.headers if field[0].lower() == b"location")
+    location = tuple(header for header in response.headers if header[0].lower() == b"location")
     return StoredResponse(response.status, b"", location, None)
 
 
 def step(
     record: Record | None, command: Command, now_us: int, draw_token: Callable[[], int]
 ) -> tuple[Result, Record | None]:
-    """Execute one command on one record at `now_us`: the answer, and the record to keep.
+    """Execute one command on one record at `now_us`: the result, and the record to keep.
 
-    `draw_token` is called at most once, only when a claim is granted; it must give a number higher than any before.
+    `draw_token` is called at most once, only when a claim is granted; it must return a number higher than any before.
     """
     record = settle(record, now_us)
     event = EVENT_OF[type(command)]
@@ -261,7 +260,7 @@ def step(
 
 
 def no_token() -> int:
-    """As `draw_token`, for a command that claims nothing: no row of it draws one."""
+    """As `draw_token`, for commands that never claim."""
     raise AssertionError("only a claim draws a token")
 
 
@@ -347,7 +346,11 @@ def _after(
             return replace(record, state=row.next, last_event=row.event, doubt=command.doubt)
         case Purge():
             return replace(
-                record, state=row.next, last_event=row.event, replay_until_us=0, response=epitaph(record.response)
+                record,
+                state=row.next,
+                last_event=row.event,
+                replay_until_us=0,
+                response=tombstone_response(record.response),
             )
         case Erase():
             return None
@@ -355,7 +358,7 @@ def _after(
             assert_never(command)
 
 
-# The next two are made for every new key: by position, for `replace` looks at each field by its name.
+# The next two run for every new key: by position, because `replace` is slow.
 
 
 def _first_claimed(row: Row, claim: Claim, now_us: int, token: int) -> Record:

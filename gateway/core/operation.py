@@ -1,8 +1,8 @@
-"""The nouns: what an operation is, what is recorded of it, and what may be asked of it.
+"""The nouns: the record of an operation, the commands on it, and their results.
 
 Everything here is a value. Times are integers of microseconds on *the store's own clock*, comparable only with one
-another and with the `now_us` that the same store gave along with them; durations are integers of microseconds. What may
-happen to a record, and when, is not said here but in `lifecycle`.
+another and with the `now_us` that the same store returned with them; durations are integers of microseconds. What may
+happen to a record, and when, is in `lifecycle`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ MICROSECONDS: Final = 1_000_000
 
 
 CUT: Final = "\u2026"
-"""What a text ends in that was cut to its bound."""
+"""The end of a text that was truncated."""
 
 
 def microseconds(seconds: float) -> int:
-    """A duration of the configuration as a duration of a store."""
+    """A duration in seconds, as in the configuration, as the microseconds of a store."""
     return round(seconds * MICROSECONDS)
 
 
@@ -37,7 +37,7 @@ class State(StrEnum):
 
 
 class Event(StrEnum):
-    """What can happen to an operation. Time rows (lapse, retire, collect) are said by nobody: the clock brings them."""
+    """What can happen to an operation. No command causes lapse, retire and collect: the clock does."""
 
     CLAIM = "claim"
     RENEW = "renew"
@@ -57,12 +57,11 @@ class Event(StrEnum):
 
 @immutable
 class Fingerprint:
-    """What a request was, as digests.
+    """What identifies a request, as digests.
 
     `recipe` names the algorithm, the route's settings and the key that made `digest`; two digests are comparable only
-    under one recipe. `raw` is always taken over the same parts (method, target, Host, media type, coding, body), so
-    that under one `key_id` it stays comparable when the recipe changes. `key_id` is empty when the digests are not
-    keyed.
+    under one recipe. `raw` always covers the same parts (method, target, Host, media type, coding, body), so that under
+    one `key_id` it stays comparable when the recipe changes. `key_id` is empty when the digests are not keyed.
     """
 
     recipe: bytes
@@ -81,9 +80,9 @@ class Fingerprint:
 
 @immutable
 class Identity:
-    """Where a record lives and how an operator finds it.
+    """Which record this is, and how an operator finds it.
 
-    Scope and key are digests; `key` is in clear only by request.
+    Scope and key are digests; `key` is the key in clear, stored only where the configuration asks for it.
     """
 
     operation_id: UUID
@@ -96,7 +95,7 @@ class Identity:
 
 @immutable
 class ProbeTarget:
-    """Where to ask what became of an operation, rendered from the request when it was claimed."""
+    """Where to probe for an operation's outcome, rendered from the request when it was claimed."""
 
     target: bytes
     host: bytes
@@ -104,11 +103,11 @@ class ProbeTarget:
 
 @immutable
 class RequestInfo:
-    """What of the request of an attempt is kept for people: enough to find it in the logs of others.
+    """What is stored of an attempt's request for people: enough to find it in the logs of other systems.
 
-    `host` and `path` are as they were sent, in printable ASCII (other octets as `%XX`), without the query, which may
-    hold secrets; what was too long ends in `CUT`. `host` is empty where there was none. Both ids are None where the
-    caller sent none.
+    `host` and `path` are as sent, in printable ASCII (other octets as `%XX`), without the query, which may hold
+    secrets; truncated ones end in `CUT`. `host` is empty where there was none. An id is None where the caller sent
+    none.
     """
 
     method: str
@@ -120,7 +119,7 @@ class RequestInfo:
 
 @immutable
 class Audit:
-    """Who did something to an operation by hand or by probe, and why; outlives the record by a bounded time."""
+    """Who changed an operation by hand or by probe, and why; outlives the record by a bounded time."""
 
     who: str
     why: str
@@ -130,13 +129,13 @@ class Audit:
 class Record:
     """The durable row of an operation.
 
-    `token` and `attempt_id` are those of the last claim; `last_event` is the last one that somebody said (time rows
-    leave it). `attempts` counts the claims since the record came into being. `resolution_id` is that of the prove or
-    disprove that ended a doubt. `lease_until_us` means something in `claimed` and, as the end of the last lease, in
-    `in_doubt`; `replay_until_us` in `completed`; `remember_until_us` in `released`, `completed` and `tombstone`; 0
-    elsewhere. `response` is set in `completed` (its body None when it was not kept) and, with status and `Location`
-    alone, in `tombstone`. `doubt` says why the record came into doubt. `probe` is the last claim's, `request` the last
-    attempt's; it is None in a copy, which people are not shown.
+    `token` and `attempt_id` are those of the last claim; `last_event` is the event of the last command (the clock does
+    not change it). `attempts` counts the claims since the record was created. `resolution_id` is that of the prove or
+    disprove that ended a doubt. `lease_until_us` is set in `claimed` and, as the end of the last lease, in `in_doubt`;
+    `replay_until_us` in `completed`; `remember_until_us` in `released`, `completed` and `tombstone`; 0 elsewhere.
+    `response` is set in `completed` (its body None when it was not stored) and, with status and `Location` alone, in
+    `tombstone`. `doubt` is why the record came into doubt. `probe` is the last claim's, `request` the last attempt's;
+    it is None in a copy, which people are not shown.
     """
 
     identity: Identity
@@ -163,7 +162,7 @@ class Record:
 
 @immutable
 class Snapshot:
-    """A settled record (None: absent) as of `now_us` of the store's clock. Remaining times are differences in it."""
+    """A settled record (None: absent) as of `now_us` of the store's clock, which remaining times are counted from."""
 
     record: Record | None
     now_us: int
@@ -173,15 +172,15 @@ class Snapshot:
         return State.ABSENT if self.record is None else self.record.state
 
 
-# What is asked of a store. `audit`, where it is given, is written down in the same atomic change. One class per event
-# that somebody can say, named after it; the fields are what its row needs.
+# Commands to a store: one class for each event that is not the clock's, named after it, with what its row needs.
+# `audit`, where given, is written in the same atomic change.
 
 
 @immutable
 class Claim:
-    """Ask for the grant to execute.
+    """Ask for the permission to execute.
 
-    `read_token` is that of the released record that was read, None on a first statement.
+    `read_token` is that of the released record that was read, None if no record was.
     """
 
     identity: Identity
@@ -204,10 +203,10 @@ class Renew:
 
 @immutable
 class Complete:
-    """Record the answer. `remember_us` is never less than `replay_us`; both count from the moment of recording.
+    """Record the response. `remember_us` is never less than `replay_us`; both count from the moment of recording.
 
-    `granted` is the record as it was when the claim was granted, where whoever says this has it: what the answer does
-    not change is known from it, and a store that finds the claim in force need not read the record.
+    `granted` is the record as the claim was granted, if the caller has it: a store that finds the claim in force takes
+    what the response does not change from it, and need not read the record.
     """
 
     operation_id: UUID
@@ -236,7 +235,7 @@ class Forget:
 
 @immutable
 class Abandon:
-    """Say that something was sent and its effect is unknown; `doubt` is a short word for why."""
+    """Record that something was sent and its effect is unknown; `doubt` is a short reason."""
 
     operation_id: UUID
     token: int
@@ -258,7 +257,7 @@ class Takeover:
 
 @immutable
 class Prove:
-    """Record what a probe or an operator found. `resolution_id` is single-use and makes the statement repeatable."""
+    """Record the response that a probe or an operator found. The single-use `resolution_id` makes a retry safe."""
 
     operation_id: UUID
     read_token: int
@@ -271,7 +270,7 @@ class Prove:
 
 @immutable
 class Disprove:
-    """Record that nothing happened. `resolution_id` is single-use and makes the statement repeatable."""
+    """Record that nothing happened. The single-use `resolution_id` makes a retry safe."""
 
     operation_id: UUID
     read_token: int
@@ -292,12 +291,12 @@ class Erase:
     audit: Audit | None = None
 
 
-LastWord = Complete | Release | Forget | Abandon
-"""What the holder of a claim ends its attempt with: the outcome, as it is told to a store."""
-HolderCommand = Renew | LastWord
-"""What the holder of a claim says of it, by token and attempt id."""
+OutcomeCommand = Complete | Release | Forget | Abandon
+"""How the holder of a claim reports the outcome of its attempt to a store."""
+HolderCommand = Renew | OutcomeCommand
+"""Commands of the holder of a claim, fenced on its token and attempt id."""
 ReaderCommand = Claim | Takeover | Prove | Disprove
-"""What is said of a record as it was read, by its token then."""
+"""Commands on a record as it was read, fenced on the token that it had then."""
 Command = HolderCommand | ReaderCommand | Purge | Erase
 
 EVENT_OF: Final[dict[type[Command], Event]] = {
@@ -323,12 +322,12 @@ def audit_of(command: Command) -> Audit | None:
     return command.audit if isinstance(command, Prove | Disprove | Purge | Erase) else None
 
 
-# What a store says to a command. Losing a race is a value, not an exception.
+# What a store returns for a command. Losing a race is a value, not an exception.
 
 
 @immutable
 class Applied:
-    """The change is in the record, by this statement or by an earlier one of the same attempt whose answer was lost."""
+    """The change is in the record, by this command or by an earlier try of it whose result was lost."""
 
     snapshot: Snapshot
 
@@ -342,7 +341,7 @@ class Lapsed:
 
 @immutable
 class Fenced:
-    """Nothing was changed: the table has no such row for the record as it is. For a claim: here is the record."""
+    """Nothing was changed: the table has no such row for the record as it is, which is in the snapshot."""
 
     snapshot: Snapshot
 

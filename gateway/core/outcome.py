@@ -1,10 +1,9 @@
 """What is known of an attempt, and which event that is. The most dangerous decision of the program: pure and total.
 
-An attempt ends in one of three ways. *Answered*: a complete response came, and the route's policy says what its status
-means. *Not sent*: no byte of the request left, so nothing can have happened. *Unknown*: a byte may have left and no
-complete response came. There is a `conclude_…` for each. From the doubt that the claim carries, and whether this was
-the first attempt, it gives the event to apply and the word for the client, and takes nothing for certain that was not
-seen.
+An attempt ends in one of three ways. *Answered*: a complete response came, and the route's policy defines what its
+status means. *Not sent*: no byte of the request left, so nothing can have happened. *Unknown*: a byte may have left and
+no complete response came. Each has a `conclude_…`, which returns the event to apply and the verdict for the client. It
+takes into account the doubt that the claim carries and whether this was the first attempt.
 """
 
 from __future__ import annotations
@@ -23,34 +22,34 @@ from gateway.core.verdict import Verdict
 class Meaning(StrEnum):
     """What a status means for the effect of the request."""
 
-    FINAL = "final"  # it is answered; whether it had its effect or not, this is the answer
+    FINAL = "final"  # whether it had an effect or not, this is the response
     RETRYABLE = "retryable"  # it had no effect
     IN_DOUBT = "in_doubt"  # it may have had its effect
 
 
 class Preset(StrEnum):
-    """What statuses mean unless the route says otherwise; the table is `_preset`, and drawn in the README."""
+    """What statuses mean unless the route says otherwise: see `_preset`, and the table in the README."""
 
     STANDARD = "standard"
     PAYMENTS = "payments"
     SUCCESS_ONLY = "success_only"
 
 
-# 408 and 425 say that the request was not processed, 421 that it was for somebody else, 423 and 429 that it must wait.
+# 408, 425: the request was not processed. 421: it was for another server. 423, 429: it must wait.
 RETRYABLE_4XX: Final = frozenset((408, 421, 423, 425, 429))
-# Whoever is refused at the door had no effect, and must not settle the key for its owner.
+# A request refused by authentication had no effect, and must not settle the key for its owner.
 REFUSED_AT_THE_DOOR: Final = frozenset((401, 403))
-# An upstream that deduplicates says these while an earlier attempt of ours is still running in it.
+# A deduplicating upstream sends these while it still runs an earlier attempt of ours.
 RESEND_IN_PROGRESS: Final = frozenset((409, 425))
-# A year: more than any retention that makes sense, and far below any overflow.
+# A year: more than any sensible retention, and far below any overflow.
 RETENTION_SECONDS_MAX: Final = 366 * 24 * 3600
 
 
 @immutable
 class StatusPolicy:
-    """What the route says of statuses: single codes, classes (the first digit), and a preset for the rest.
+    """What statuses mean on a route: single codes, classes (the first digit), and a preset for the rest.
 
-    `resends` is true where recovery sends again, so that the upstream may answer for an attempt that it still runs.
+    `resends` is true where recovery sends again: the upstream may then respond for an attempt that it still runs.
     """
 
     preset: Preset
@@ -61,14 +60,14 @@ class StatusPolicy:
 
 @immutable
 class Outcome:
-    """The event to apply, and the word for the client when it was applied."""
+    """The event to apply, and the client's verdict once it is applied."""
 
     event: Event
     verdict: Verdict
 
 
 def meaning_of(status: int, headers: Headers, policy: StatusPolicy, *, carries_doubt: bool) -> Meaning:
-    """What a complete response means, by the first of these that says anything."""
+    """What a complete response means; the first rule that applies decides."""
     if policy.resends and status in RESEND_IN_PROGRESS:
         return Meaning.IN_DOUBT
     if carries_doubt and status in REFUSED_AT_THE_DOOR:
@@ -86,10 +85,10 @@ def meaning_of(status: int, headers: Headers, policy: StatusPolicy, *, carries_d
 
 
 def _declared(headers: Headers) -> Meaning | None:
-    said = header_values(headers, b"idempotency-outcome")
-    if not said:
+    declared = header_values(headers, b"idempotency-outcome")
+    if not declared:
         return None
-    values = {value.strip(b" \t").lower() for value in said}
+    values = {value.strip(b" \t").lower() for value in declared}
     if len(values) > 1:
         return Meaning.IN_DOUBT
     return {
@@ -122,10 +121,10 @@ def conclude_answered(
     is_first_attempt: bool,
     is_stored: bool,
 ) -> Outcome:
-    """The outcome of a response whose status counts: a complete one, or a head whose body will not be kept.
+    """The outcome of a response whose status counts: a complete one, or a head whose body will not be stored.
 
-    `is_first_attempt`: no other request is known of this key, because the claim was on absent or on a record whose
-    fingerprint was forgotten. `is_stored`: the body is kept with the record.
+    `is_first_attempt`: no other request with this key is known, because the claim was on absent or on a record whose
+    fingerprint was forgotten. `is_stored`: the body is stored with the record.
     """
     match meaning_of(status, headers, policy, carries_doubt=carries_doubt):
         case Meaning.FINAL:
@@ -143,7 +142,7 @@ def conclude_answered(
 
 
 def conclude_not_sent(*, carries_doubt: bool) -> Outcome:
-    """The outcome when it is known that no byte of the request left. It says nothing of earlier attempts."""
+    """The outcome when surely no byte of the request left. Earlier attempts may still have had an effect."""
     if carries_doubt:
         return Outcome(Event.ABANDON, Verdict.IN_DOUBT)
     return Outcome(Event.RELEASE, Verdict.UPSTREAM_UNREACHABLE)
@@ -155,7 +154,7 @@ def conclude_unknown() -> Outcome:
 
 
 def declared_retention_seconds(headers: Headers) -> int | None:
-    """What the upstream asks for by `Idempotency-Retention`; None when it asks for nothing intelligible."""
+    """The upstream's `Idempotency-Retention`; None when it is absent or malformed."""
     values = header_values(headers, b"idempotency-retention")
     if len(values) != 1:
         return None
@@ -166,7 +165,7 @@ def declared_retention_seconds(headers: Headers) -> int | None:
 
 
 def windows_us(headers: Headers, replay_us: int, remember_us: int) -> tuple[int, int]:
-    """How long this answer is replayed and its key remembered: as its route says, unless the answer says otherwise."""
+    """How long this response is replayed and its key remembered; its declared retention overrides the route."""
     declared_seconds = declared_retention_seconds(headers)
     if declared_seconds is not None:
         replay_us = microseconds(declared_seconds)

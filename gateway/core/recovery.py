@@ -1,11 +1,11 @@
-"""How an operation in doubt is resolved, as decisions: when somebody may try, what to ask, what an answer means.
+"""How an operation in doubt is resolved, as decisions: when to try, what to probe, what a probe's response means.
 
-Owns the route's recovery policy. `hold` waits for somebody to resolve it. `resend` takes over and sends again, because
-the upstream deduplicates on what is forwarded. `probe` asks the upstream what became of it and takes nothing over: a
-late answer of the holder may still win.
+Owns the route's recovery policy. `hold` waits for an operator. `resend` takes over and sends again, because the
+upstream deduplicates on what is forwarded. `probe` asks the upstream for the outcome and takes nothing over: a late
+response to the holder may still win.
 
-Nothing here ends a doubt by itself. An answer of a probe that no rule understands means "ask again", and one that says
-"it never happened" counts only when no request of the attempt can still arrive.
+Nothing here ends a doubt by itself. A response to a probe that no rule matches means "ask again", and "it never
+happened" counts only when no request of the attempt can still arrive.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _RETRY_SECONDS_MAX: Final = 10
 _TARGET_BYTES_MAX: Final = 8 * 1024
 _PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
 _UNRESERVED: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
-# RFC 3986 section 2.1: each octet as it stands in a place where nothing is reserved.
+# RFC 3986 section 2.1: every octet escaped unless it is unreserved.
 _ESCAPED: Final = [bytes((octet,)) if octet in _UNRESERVED else b"%%%02X" % octet for octet in range(256)]
 _ESCAPE: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
 _DOUBTED_STATUS: Final = re.compile(r"(?:\banswered|_after)_([1-9][0-9]{2})\Z")
@@ -38,14 +38,14 @@ _FORBIDDEN: Final = re.compile(rb"[\x00-\x20\x7f#]")
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerRule:
-    """An answer of a probe: its status, and what has to stand where in its JSON body (values as they are written)."""
+class ProbeRule:
+    """Matches responses to a probe by status and by values in the JSON body, as they are written there."""
 
     statuses: frozenset[int]
     where: tuple[tuple[Pointer, frozenset[str]], ...] = ()
 
     def fits(self, status: int, body: bytes) -> bool:
-        """Whether the answer is one that the rule is about."""
+        """Whether the response matches the rule."""
         if status not in self.statuses:
             return False
         if not self.where:
@@ -58,16 +58,16 @@ class AnswerRule:
 class Probe:
     """Ask the upstream. `path` is a template of `{operation_id}`, `{key}` and the variables of the route's path.
 
-    `follow` says where an answer that is done names the one to record: in its `Location`, or in its body. `pattern` is
-    the route's, and `host` what it sends as `Host` in place of the caller's: from these and what is kept of its request
-    an operation can be asked about that was claimed before there was a probe.
+    `follow` is where a "done" response names the response to record: in its `Location`, or in its body. `pattern` is
+    the route's, and `host` is what the route sends as `Host` in place of the caller's: with these and the stored
+    request, operations can be probed that were claimed before the route had a probe.
     """
 
     path: str
     method: Literal["GET", "HEAD"] = "GET"
     headers: tuple[tuple[bytes, bytes], ...] = ()
-    done: tuple[AnswerRule, ...] = ()
-    never_happened: tuple[AnswerRule, ...] = ()
+    done: tuple[ProbeRule, ...] = ()
+    never_happened: tuple[ProbeRule, ...] = ()
     settle_us: int = 0
     follow: Literal["location"] | Pointer | None = None
     pattern: PathPattern | None = None
@@ -76,7 +76,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Wait for somebody."""
+    """Wait for an operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +89,19 @@ Recovery = Hold | Resend | Probe
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """It happened. `follow` is the target of the answer to record, None for the probe's own."""
+    """It happened. `follow` is the target of the response to record, None for the probe's own response."""
 
     follow: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
 class NeverHappened:
-    """Nothing happened, and nothing can any more."""
+    """Nothing happened, and nothing can happen any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskAgain:
-    """It is not known yet. `why` is for the log."""
+    """The outcome is not known yet. `why` is for the log."""
 
     why: str
 
@@ -110,12 +110,12 @@ Finding = Done | NeverHappened | AskAgain
 
 
 def answered_doubt(status: int, lost: str | None = None) -> str:
-    """Why an operation is in doubt of which the service said this status; `lost`, how that answer was cut short."""
+    """The doubt of an operation after a response with this status; `lost` is how the response was cut short."""
     return f"answered_{status}" if lost is None else f"{lost}_after_{status}"
 
 
 def doubted_status(doubt: str | None) -> int | None:
-    """The status in such a reason."""
+    """The status in such a doubt."""
     found = None if doubt is None else _DOUBTED_STATUS.search(doubt)
     return None if found is None else int(found[1])
 
@@ -123,9 +123,9 @@ def doubted_status(doubt: str | None) -> int | None:
 def may_recover(snapshot: Snapshot, *, grace_us: int, reachable_us: int) -> bool:
     """Whether a record in doubt may be taken over or probed now.
 
-    One that lapsed may have an owner whose outcome is still in its journal: it gets `grace_us` after its lease ended,
-    and after this gateway found the store back, `reachable_us` ago. One whose holder said so itself has none to wait
-    for.
+    The outcome of a lapsed one may still be in its holder's journal: it gets `grace_us` after its lease ended, and
+    after the store became reachable for this gateway, `reachable_us` ago. If the holder itself reported the doubt,
+    there is nothing to wait for.
     """
     record = snapshot.record
     if record is None or record.state is not State.IN_DOUBT:
@@ -136,9 +136,9 @@ def may_recover(snapshot: Snapshot, *, grace_us: int, reachable_us: int) -> bool
 
 
 def for_repeats(recovery: Recovery, record: Record, *, is_same: bool) -> Recovery:
-    """What recovery does for a repeat of a request in doubt: that of its route, or `Hold` where that cannot act.
+    """What recovery does for a repeat of a request in doubt: the route's policy, or `Hold` where that cannot act.
 
-    `is_same` as in `verdict.Doubt`: what may be another request is not sent again.
+    `is_same` as in `verdict.Doubt`: a request that may be another one is not sent again.
     """
     match recovery:
         case Probe() if probe_target(recovery, record) is None:
@@ -150,10 +150,10 @@ def for_repeats(recovery: Recovery, record: Record, *, is_same: bool) -> Recover
 
 
 def retry_after_seconds(recovery: Recovery, snapshot: Snapshot) -> int | None:
-    """When a repeat may get another answer than that its operation is in doubt; None where only somebody ends that.
+    """When a repeat may get another verdict than in-doubt; None where only an operator ends the doubt.
 
-    One that is sent again does at once, unless it waits for a gateway that died. Else as long again as it has lasted,
-    within a few seconds and, where a probe may find that nothing happened, no later than that may count.
+    With resend, at once, unless the holder died. Otherwise after as long again as the operation has lasted, at most a
+    few seconds; with a probe, no later than "never happened" may count.
     """
     record = snapshot.record
     if record is None or isinstance(recovery, Hold):
@@ -167,14 +167,14 @@ def retry_after_seconds(recovery: Recovery, snapshot: Snapshot) -> int | None:
 
 
 def probe_placeholders(path: str) -> list[str]:
-    """The names that a template uses."""
+    """The names of the placeholders in a template."""
     return _PLACEHOLDER.findall(path)
 
 
 def render_probe(policy: Probe, values: Mapping[str, bytes], host: bytes) -> ProbeTarget | None:
-    """What to ask for this request; None where it cannot be said without ambiguity.
+    """The probe's target for this request; None where it cannot be written unambiguously.
 
-    `values` has raw octets by name; each stays in the segment or the query value in which it stands.
+    `values` has raw octets by name; escaping keeps each within its path segment or query value.
     """
     parts: list[bytes] = []
     end = 0
@@ -194,7 +194,7 @@ def render_probe(policy: Probe, values: Mapping[str, bytes], host: bytes) -> Pro
 
 
 def probe_values(policy: Probe, target: bytes, operation_id: UUID, key: str | None) -> dict[str, bytes]:
-    """What the placeholders stand for, as raw octets. Without `key` that one is missing."""
+    """The values of the placeholders, as raw octets. Without `key` that one is missing."""
     variables = {} if policy.pattern is None else policy.pattern.variables(normalise_path(target))
     values = {name: _ESCAPE.sub(_octet, value) for name, value in variables.items()}
     values["operation_id"] = str(operation_id).encode()
@@ -208,10 +208,10 @@ def _octet(escape: re.Match[bytes]) -> bytes:
 
 
 def probe_target(policy: Probe, record: Record) -> ProbeTarget | None:
-    """What to ask about this operation: as its claim said or, where that said nothing, by what is kept of its request.
+    """The probe's target for this operation: from its claim or, if that has none, from the stored request.
 
-    None where too little is kept: the key is a digest, or the host or the path is not known as a whole. A guess could
-    be answered with "not found", which may free the key.
+    None where too little is stored: the key is a digest, or the host or the path is truncated. A guess could get "not
+    found", which may free the key.
     """
     if record.probe is not None:
         return record.probe
@@ -225,23 +225,23 @@ def probe_target(policy: Probe, record: Record) -> ProbeTarget | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Began:
-    """When a probe began, on the store's clock; and for how long, by then, that clock had surely not been set ahead."""
+class ProbeStart:
+    """When a probe began, on the store's clock, and for how long that clock had surely not been set ahead by then."""
 
     now_us: int
     steady_seconds: float
 
 
-def conclude_probe(policy: Probe, head: ResponseHead, body: bytes, record: Record, began: Began) -> Finding:
-    """What the answer of a probe says. A contradiction is no answer.
+def conclude_probe(policy: Probe, head: ResponseHead, body: bytes, record: Record, began: ProbeStart) -> Finding:
+    """What a probe's response means. If "done" and "never happened" both match, it means nothing.
 
-    That nothing happened counts once no request can arrive any more: `settle` after the last lease ended. A store's
-    clock that was set ahead shows that too early; so it has to be a lease and `settle` since it may have been.
+    "Never happened" counts once no request can arrive any more: `settle` after the last lease ended. A store's clock
+    that was set ahead shows that too early, so a lease and `settle` must have passed since it may have been.
     """
     is_done = any(rule.fits(head.status, body) for rule in policy.done)
     is_never = any(rule.fits(head.status, body) for rule in policy.never_happened)
     if is_done == is_never:
-        return AskAgain(f"answered {head.status}, which no rule explains" if not is_done else "both rules apply")
+        return AskAgain(f"the status is {head.status}, which no rule matches" if not is_done else "both rules match")
     if is_never:
         if began.now_us - record.lease_until_us < policy.settle_us:
             return AskAgain("nothing is there yet, and a request may still arrive")
@@ -252,17 +252,16 @@ def conclude_probe(policy: Probe, head: ResponseHead, body: bytes, record: Recor
     if policy.follow is None:
         return Done(None)
     follow = _follow(policy.follow, head, body)
-    return AskAgain("the answer does not name the one to record") if follow is None else Done(follow)
+    return AskAgain("the response does not name the one to record") if follow is None else Done(follow)
 
 
 def pause_us(tries: int) -> int:
-    """How long the background leaves an operation alone after so many probes of its own before this one: growing, and
-    bounded."""
+    """The pause before the background probes an operation again, after `tries` of its own probes: growing, bounded."""
     return microseconds(min(_PAUSE_SECONDS_MIN * float(2 ** min(tries, 16)), _PAUSE_SECONDS_MAX))
 
 
 def _follow(where: Literal["location"] | Pointer, head: ResponseHead, body: bytes) -> bytes | None:
-    """A target on the same upstream: a path. What names another host is not followed."""
+    """A target on the same upstream, which is a path: other hosts are not followed."""
     if where == "location":
         values = header_values(head.headers, b"location")
         target = values[0] if len(values) == 1 else b""

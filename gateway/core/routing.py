@@ -1,9 +1,9 @@
-"""Which route a request falls under: path patterns, the path they are matched on, and routes that never match.
+"""Which route a request matches: path patterns, the path they are matched on, and routes that never match.
 
-Owns the comparison of targets with patterns; refuses to know what a route does. A target is compared in a normal form
-and forwarded as it came, so two spellings that a service may take for one path must fall under one route: where in
-doubt a request matches, because a write that slips past its route loses its protection and one too many only meets a
-rule. Invariant: the first rule of the file that fits decides, however the table is indexed.
+Owns the comparison of targets with patterns; does not know what a route does. A target is compared in a normal form and
+forwarded as it came, so two spellings that a service may take for one path must match one route. In doubt a request
+matches: a write that slips past its route loses its protection, while a match too many only applies a rule. Invariant:
+the first rule of the file that matches decides, however the table is indexed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Value = TypeVar("Value")
 _SEGMENT_OCTETS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~!$&'()*+,;=:@")
 # Escapes, and all that may not stand in a path without one.
 _TO_BE_SPELT = re.compile(rb"%[0-9A-Fa-f]{2}|[^A-Za-z0-9\-._~!$&'()*+,;=:@/]")
-# By what is found by that. Looked up, because a long path may be nothing else.
+# The normal spelling of each match. A table, because a long path may consist of nothing else.
 _SPELLINGS = {bytes((octet,)): b"%%%02X" % octet for octet in range(256)} | {
     b"%%%c%c" % digits: bytes((octet,)) if (octet := int(bytes(digits), 16)) in _SEGMENT_OCTETS else b"%%%02X" % octet
     for digits in product(b"0123456789ABCDEFabcdef", repeat=2)
@@ -57,7 +57,7 @@ def _folded(path: bytes) -> bytes:
 
 
 def _spelt_path(target: bytes) -> bytes:
-    """The path in normal spelling, with the slashes that it came with."""
+    """The path in normal spelling, with its slashes unchanged."""
     path = re.split(rb"[?#]", target, maxsplit=1)[0]
     if not path.startswith(b"/"):
         path = _ABSOLUTE_FORM.sub(b"", path, count=1) or b"/"
@@ -70,9 +70,9 @@ def has_dot_segments(path: bytes) -> bool:
 
 
 def resolve_dot_segments(path: bytes) -> bytes:
-    """The normalised path that a service arrives at which resolves dot segments (RFC 3986 section 5.2.4).
+    """The normalised path at a service that resolves dot segments (RFC 3986 section 5.2.4).
 
-    `path` is in normal spelling. Where it still has empty segments (`//`), each is a segment that a `..` takes back.
+    `path` is in normal spelling. An empty segment (`//`) counts as one that `..` removes.
     """
     kept: list[bytes] = []
     for segment in path.split(b"/")[1:]:
@@ -84,7 +84,7 @@ def resolve_dot_segments(path: bytes) -> bytes:
 
 
 def _paths(target: bytes) -> tuple[bytes, ...]:
-    """The path of a target in normal form, and those at which a service arrives that resolves its dot segments."""
+    """The path of a target in normal form, and what it is at a service that resolves dot segments."""
     if _NORMAL_PATH.fullmatch(target):
         spelt = path = target
     else:
@@ -92,12 +92,12 @@ def _paths(target: bytes) -> tuple[bytes, ...]:
         path = _folded(spelt)
     if not has_dot_segments(path):
         return (path,)
-    # Some fold `//` before they resolve, some do not.
+    # Some services fold `//` before they resolve, some do not.
     return path, resolve_dot_segments(path), resolve_dot_segments(spelt)
 
 
 def normalise_host(host: bytes) -> bytes:
-    """A `Host` value in lower case, without its port and the dot of a fully qualified name."""
+    """A `Host` value in lower case, without its port and the trailing dot of a fully qualified name."""
     name = host.strip().lower()
     if name.startswith(b"["):
         return name.partition(b"]")[0] + b"]"
@@ -106,7 +106,7 @@ def normalise_host(host: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """One segment of a pattern: a literal, or a variable with what stands around it in the segment."""
+    """One segment of a pattern: a literal, or a variable with a prefix and a suffix."""
 
     prefix: bytes
     is_variable: bool = False
@@ -127,7 +127,7 @@ class _Segment:
         return other.prefix.startswith(self.prefix) and other.suffix.endswith(self.suffix)
 
     def common(self, other: _Segment) -> _Segment | None:
-        """The texts that fit both, or None where there are none; but for those in which the prefix of one runs into the
+        """The texts that fit both, or None where there are none. It omits texts in which the prefix of one overlaps the
         suffix of the other (`aa` for `a{x}` and `{x}a`).
         """
         if not self.is_variable and not other.is_variable:
@@ -143,9 +143,9 @@ class _Segment:
 
 @dataclass(frozen=True, slots=True)
 class PathPattern:
-    """A compiled path of a route: `{name}` stands for one segment or part of one, a last `{name:.*}` for the rest.
+    """A route's compiled path: `{name}` stands for one segment or part of one, a last `{name:.*}` for the rest.
 
-    The rest may be empty: `/v1/` and `/v1` have one normal form, so `/v1/{rest:.*}` takes in both.
+    The rest may be empty: `/v1/` and `/v1` have one normal form, so `/v1/{rest:.*}` matches both.
     """
 
     text: str
@@ -180,13 +180,13 @@ class PathPattern:
         return b"/" + b"/".join(segment.prefix for segment in self.segments)
 
     def expression(self, flags: re.RegexFlag = re.NOFLAG) -> re.Pattern[bytes]:
-        """What a whole normalised path is matched against."""
+        """The expression for a whole normalised path."""
         fixed = b"".join(b"/" + segment.expression for segment in self.segments)
         rest = b"((?:/.*)?)" if self.takes_rest else b"" if fixed else b"/"
         return re.compile(fixed + rest, re.DOTALL | flags)
 
     def variables(self, path: bytes) -> dict[str, bytes]:
-        """What the variables stand for in a normalised path that fits; escapes stay as they are."""
+        """The values of the variables in a normalised path that fits; escapes stay as they are."""
         found = self.expression().fullmatch(path)
         return {} if found is None else dict(zip(self.names, found.groups(), strict=True))
 
@@ -216,7 +216,7 @@ class PathPattern:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What of a request a route asks for. `host` is as `normalise_host` gives it; None is any host."""
+    """Which requests match a route. `host` is as `normalise_host` returns it; None matches any host."""
 
     methods: frozenset[bytes]
     path: PathPattern
@@ -243,9 +243,9 @@ class _Entry(Generic[Value]):
 
 
 class _Index(Generic[Value]):
-    """Finds the first rule in file order that fits; literal paths are found by one lookup, whatever their number.
+    """Finds the first rule in file order that matches; literal paths take one look-up, whatever their number.
 
-    With `folds_case`, paths are compared without regard to case.
+    With `folds_case`, paths are compared case-insensitively.
     """
 
     def __init__(self, entries: Iterable[_Entry[Value]], *, folds_case: bool) -> None:
@@ -277,10 +277,10 @@ class _Index(Generic[Value]):
 
 
 class RouteTable(Generic[Value]):
-    """The routes of a gateway, by what a request says of where it goes."""
+    """Finds a gateway's route for a request by method, target and host."""
 
     def __init__(self, rules: Iterable[tuple[Rule, Value]], default_host: bytes | None = None) -> None:
-        """`default_host` is what a request that names no host is forwarded with."""
+        """`default_host` is the `Host` that a request without one is forwarded with."""
         entries = [_Entry(order, rule, value) for order, (rule, value) in enumerate(rules)]
         self._default_host = default_host
         self._methods = frozenset(method for entry in entries for method in entry.rule.methods)
@@ -289,25 +289,25 @@ class RouteTable(Generic[Value]):
         self._folded = _Index(entries, folds_case=True)
 
     def match(self, method: bytes, target: bytes, host: bytes | None) -> Value | None:
-        """The route that a request falls under, or None. `target` and `host` are as received.
+        """The route that a request matches, or None. `target` and `host` are as received.
 
-        A target with dot segments falls under the route of any reading, so that the edge gets to refuse it there: a
-        service that resolves them must not be reached past its route.
+        A target with dot segments matches the route of any of its readings, so that the edge refuses it there: such a
+        request must not bypass the route at a service that resolves them.
         """
         if method not in self._methods:
             return None
         return self._match(self._exact, (method,), target, (self._name_of(host),))
 
     def match_in_any_case(self, methods: Iterable[bytes], target: bytes, hosts: Iterable[bytes | None]) -> Value | None:
-        """As `match`, for a service that does not tell upper from lower case in a path, and for any of these methods
-        and hosts: of all this it is the target that takes long to look at.
+        """As `match`, for a service with case-insensitive paths, and for any of these methods and hosts: one call
+        normalises the target, which is the expensive part, only once.
         """
         known = [method for method in methods if method in self._methods]
         return self._match(self._folded, known, target, {*map(self._name_of, hosts)}) if known else None
 
     def path_in_other_case(self, method: bytes, target: bytes, host: bytes | None) -> str | None:
-        """The path of the route that this request would match if upper and lower case were the same, as it is written
-        in the file. For a request that matches none.
+        """The path, as configured, of the route that this request would match case-insensitively. For a request that
+        matches none.
         """
         for path in _paths(target):
             found = self._folded.first(method, path, self._name_of(host))
@@ -327,7 +327,7 @@ class RouteTable(Generic[Value]):
         return None
 
     def _name_of(self, host: bytes | None) -> bytes:
-        """The host's name as rules have it, if any of them asks for one."""
+        """The host's name as rules spell it; empty if no rule names a host."""
         if host is None:
             host = self._default_host
         return b"" if host is None or not self._names_hosts else normalise_host(host)
@@ -335,24 +335,24 @@ class RouteTable(Generic[Value]):
 
 @dataclass(frozen=True, slots=True)
 class Unreachable:
-    """Rule number `order` never matches, because the rules `behind`, all before it, take every request of its."""
+    """Rule number `order` never matches, because the earlier rules `behind` take all of its requests."""
 
     order: int
     behind: tuple[int, ...]
 
 
 def unreachable(rules: Sequence[Rule]) -> tuple[Unreachable, ...]:
-    """The rules that can never match. Each method is looked at alone: two earlier rules may share the blame."""
+    """The rules that can never match. Each method is checked alone, so several earlier rules may be the cause."""
     found = []
     for order, rule in enumerate(rules):
-        blame: set[int] = set()
+        causes: set[int] = set()
         for method in rule.methods:
             first = next((index for index in range(order) if rules[index].covers(rule, method)), None)
             if first is None:
                 break
-            blame.add(first)
+            causes.add(first)
         else:
-            found.append(Unreachable(order, tuple(sorted(blame))))
+            found.append(Unreachable(order, tuple(sorted(causes))))
     return tuple(found)
 
 

@@ -1,12 +1,12 @@
 """Which operations lose requests to which others when routes change.
 
 An operation is remembered under a name; a repeat of an old request is recognised only while its route still leads to
-that name. Two route tables are compared, that of before and that of after, and both as requests are routed: the first
-route that matches decides. What is asked is not whether two routes look alike but whether there is a request that led
-to one operation before and leads to another one after. That covers a renamed route, an exchange of two names, a new
-route that takes a part of an older one's requests, and another order.
+that name. This module compares the route tables of before and after, both as requests are routed: the first matching
+route decides. The question is whether a request exists that led to one operation before and leads to another one now.
+That covers a renamed route, an exchange of two names, a new route that takes some of an older one's requests, and a
+changed order.
 
-A route that leads nowhere any more loses its requests to nobody: they match no route.
+The requests of a removed route that match no other route are lost to no operation.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class ServedRoute:
 
 
 def handed_over(before: Sequence[ServedRoute], after: Sequence[ServedRoute]) -> list[tuple[ServedRoute, ServedRoute]]:
-    """The pairs of routes, of two operations, where the second gets requests that led to the first before.
+    """The pairs of routes, of two operations, where the second now gets requests that led to the first before.
 
-    Both tables are in routing order. A request that several earlier routes take only together is not seen to be taken:
-    then a pair too many is found, never one too few.
+    Both tables are in routing order. Requests that several earlier routes cover only together count as not covered, so
+    the result may have a pair too many, never one too few.
     """
     found = []
     before_places, after_places = _places(before), _places(after)
-    # A route takes all of its requests before whatever comes behind it, so that where both routes of a pair are in both
-    # tables only another order makes a difference.
+    # A route takes all of its requests before any later one. So if both routes of a pair are in both tables, only a
+    # changed order matters.
     bounds = [before_places.get(_key(latter), len(before)) for latter in after]
     for former_place, former in enumerate(before):
         for latter_place in range(after_places.get(_key(former), len(after))):
@@ -61,10 +61,10 @@ def _key(route: ServedRoute) -> tuple[str, str, Rule]:
 
 
 def _places(table: Sequence[ServedRoute]) -> dict[tuple[str, str, Rule], int]:
-    """Where each route is found first."""
+    """The first position of each route."""
     return {_key(route): place for place, route in reversed(list(enumerate(table)))}
 
 
 def _is_taken(earlier: Sequence[ServedRoute], shared: Rule, method: bytes) -> bool:
-    """Whether one of the routes takes all of these requests first."""
+    """Whether one of the earlier routes takes all of these requests."""
     return any(route.rule.covers(shared, method) for route in earlier)

@@ -1,9 +1,8 @@
 """What a request gets: one ordered table of rules, and the decision on a record.
 
-`RULES` is the order of precedence; the first rule that applies decides. Rules 1 to 8 are decided by the edge and the
-coordinator as they learn what they need; rules 9 to 15 are `judge`, a pure function of the settled record and the
-request's fingerprints. One verdict names each verdict, the same in the header, the problem document, the metric and the
-log.
+`RULES` is the order of precedence; the first rule that applies decides. The edge and the coordinator apply rules 1 to
+8; `judge`, a pure function of the settled record and the request's fingerprints, applies rules 9 to 15. A verdict has
+the same name in the header, the problem document, the metric and the log.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from gateway.core.operation import Fingerprint, Record, Snapshot, State
 
 
 class Verdict(StrEnum):
-    """The verdict, as everybody reads it."""
+    """The public names of verdicts."""
 
     REQUEST_INVALID = "request-invalid"
     OVERLOADED = "overloaded"
@@ -45,84 +44,86 @@ class Verdict(StrEnum):
 
 @immutable
 class Rule:
-    """A line of the verdict table: when it applies, what the client gets, and under which words."""
+    """A line of the verdict table: when it applies, what the client gets, and with which verdicts."""
 
     number: int
     when: str
-    answer: str
-    words: tuple[Verdict, ...]
+    reply: str
+    verdicts: tuple[Verdict, ...]
 
 
-_W = Verdict
+_V = Verdict
 
 RULES: Final[tuple[Rule, ...]] = (
     Rule(1, "no route matches", "forwarded untouched, streamed", ()),
-    Rule(2, "the request is ambiguous HTTP, or repeats a key, scope or credential field", "400", (_W.REQUEST_INVALID,)),
-    Rule(3, "the gateway is overloaded, draining or stalled", "503 with `Retry-After`", (_W.OVERLOADED,)),
+    Rule(
+        2, "the request is ambiguous HTTP, or repeats a key, scope or credential header", "400", (_V.REQUEST_INVALID,)
+    ),
+    Rule(3, "the gateway is overloaded, draining or stalled", "503 with `Retry-After`", (_V.OVERLOADED,)),
     Rule(
         4,
         "there is no key: the route requires one / does not",
         "400 / forwarded untouched, streamed",
-        (_W.KEY_MISSING, _W.UNKEYED),
+        (_V.KEY_MISSING, _V.UNKEYED),
     ),
     Rule(
         5,
-        "the caller cannot be told for the scope, or only by something that will change",
+        "the caller is missing or ambiguous for the scope, or named by something that will change",
         "401 with `WWW-Authenticate` where a credential is missing, else 400",
-        (_W.SCOPE_MISSING, _W.SCOPE_UNSUITABLE),
+        (_V.SCOPE_MISSING, _V.SCOPE_UNSUITABLE),
     ),
-    Rule(6, "the body is over the route's limit", "413", (_W.BODY_TOO_LARGE,)),
-    Rule(7, "the key is malformed or too long", "400", (_W.KEY_INVALID,)),
+    Rule(6, "the body is over the route's limit", "413", (_V.BODY_TOO_LARGE,)),
+    Rule(7, "the key is malformed or too long", "400", (_V.KEY_INVALID,)),
     Rule(
         8,
-        "the durable store is needed and lost its memory, or cannot be reached (then the route refuses / forwards)",
+        "the durable store is needed, and it lost data or cannot be reached (then the route refuses / forwards)",
         "503 with `Retry-After`, not forwarded / forwarded without protection",
-        (_W.STORE_UNAVAILABLE, _W.STORE_AMNESIA, _W.UNPROTECTED),
+        (_V.STORE_UNAVAILABLE, _V.STORE_AMNESIA, _V.UNPROTECTED),
     ),
     Rule(
         9,
-        "the key was used for a different request, whatever became of it",
-        "422 (a route may say 409 or 400)",
-        (_W.KEY_REUSED,),
+        "the key was used for a different request, whatever its outcome",
+        "422 (a route may choose 409 or 400)",
+        (_V.KEY_REUSED,),
     ),
     Rule(
         10,
-        "completed, and the response is kept",
+        "completed, and the response is stored",
         "the recorded response with `Idempotent-Replayed: true`",
-        (_W.REPLAYED, _W.RECOVERED),
+        (_V.REPLAYED, _V.RECOVERED),
     ),
     Rule(
         11,
-        "completed, but the response was not kept (streamed, too large)",
+        "completed, but the response was not stored (streamed, too large)",
         "409 with the first status and `Location`",
-        (_W.RESPONSE_NOT_STORED,),
+        (_V.RESPONSE_NOT_STORED,),
     ),
-    Rule(12, "completed, and its replay window is over", "410 (a route may say 409 or 204)", (_W.KEY_EXPIRED,)),
+    Rule(12, "completed, and its replay window is over", "410 (a route may choose 409 or 204)", (_V.KEY_EXPIRED,)),
     Rule(
         13,
         "the first request is still running",
-        "waits, then 409 with `Retry-After` (a route may say 429)",
-        (_W.IN_FLIGHT,),
+        "waits, then 409 with `Retry-After` (a route may choose 429)",
+        (_V.IN_FLIGHT,),
     ),
     Rule(
         14,
-        "something was sent, and what became of it is not known",
-        "by the route's recovery: sent again, asked about, or held; 409 while it stays so, with `Retry-After` where a "
+        "something was sent, and its outcome is not known",
+        "by the route's recovery: sent again, probed, or held; 409 while the doubt lasts, with `Retry-After` where a "
         "repeat may end it",
-        (_W.IN_DOUBT,),
+        (_V.IN_DOUBT,),
     ),
     Rule(
         15,
         "the key is new, or an earlier attempt is known to have had no effect",
-        "claimed, forwarded once, answered by what is then known",
+        "claimed and forwarded once; the outcome decides",
         (
-            _W.STORED,
-            _W.JOURNALED,
-            _W.RELEASED,
-            _W.IN_DOUBT,
-            _W.IN_FLIGHT,
-            _W.UPSTREAM_UNREACHABLE,
-            _W.RESPONSE_NOT_STORED,
+            _V.STORED,
+            _V.JOURNALED,
+            _V.RELEASED,
+            _V.IN_DOUBT,
+            _V.IN_FLIGHT,
+            _V.UPSTREAM_UNREACHABLE,
+            _V.RESPONSE_NOT_STORED,
         ),
     ),
 )
@@ -133,11 +134,11 @@ class Match(StrEnum):
 
     SAME = "same"
     DIFFERENT = "different"
-    UNKNOWN = "unknown"  # made by another recipe, and the raw digests differ too
+    UNKNOWN = "unknown"  # another recipe, and the raw digests differ too
 
 
 def compare(recorded: Fingerprint | None, ours: Sequence[Fingerprint]) -> tuple[Match, Fingerprint]:
-    """Compare with what was recorded. `ours` is the request under the current key first, then under the retired ones.
+    """Compare with the recorded fingerprint. `ours` is the request's under the current key, then under retired ones.
 
     Returns the one of ours that decided, or the current one. A record without a fingerprint equals any request.
     """
@@ -156,7 +157,7 @@ def compare(recorded: Fingerprint | None, ours: Sequence[Fingerprint]) -> tuple[
 
 @immutable
 class Refuse:
-    """Rules 9, 11 and 12: answer with a problem of this verdict; nothing is executed."""
+    """Rules 9, 11 and 12: reply with a problem of this verdict; nothing is executed."""
 
     verdict: Verdict
     record: Record
@@ -164,21 +165,21 @@ class Refuse:
 
 @immutable
 class Replay:
-    """Rule 10: answer with the recorded response."""
+    """Rule 10: replay the recorded response."""
 
     record: Record
 
 
 @immutable
 class Wait:
-    """Rule 13: the first request is running; wait for what becomes of it."""
+    """Rule 13: the first request is still running; wait for its outcome."""
 
     record: Record
 
 
 @immutable
 class Doubt:
-    """Rule 14: what became of it is not known. `is_same`: it is this request, so that recovery may act for it."""
+    """Rule 14: the outcome is not known. `is_same`: it is surely the same request, so that recovery may send it."""
 
     record: Record
     is_same: bool
@@ -186,7 +187,7 @@ class Doubt:
 
 @immutable
 class Claimable:
-    """Rule 15: claim, with this fingerprint, on the released record that was read (None: on absent)."""
+    """Rule 15: claim with this fingerprint, on the released record that was read (None: on absent)."""
 
     fingerprint: Fingerprint
     read_token: int | None
@@ -198,7 +199,7 @@ Judgement = Refuse | Replay | Wait | Doubt | Claimable
 def judge(snapshot: Snapshot, ours: Sequence[Fingerprint], *, accept_recipe_change: bool) -> Judgement:
     """Rules 9 to 15 on a settled record.
 
-    With `accept_recipe_change` a request whose sameness cannot be known gets the recorded answer; it never executes.
+    With `accept_recipe_change`, a request that cannot be compared gets the recorded response; it never executes.
     """
     record = snapshot.record
     if record is None:

@@ -1,8 +1,8 @@
-"""The gateway on the embedded store, in front of a small service or of one's own, without any set-up.
+"""The gateway on the embedded store, in front of a demo service or the user's own, without any set-up.
 
-It is the real program with a real configuration (`setting`), in one process with the service that charges cards
-(`upstream`). Everything that it keeps is in a directory that goes with it: a demonstration always begins anew. What may
-be tried by hand can be watched as well: `story` tells it, through requests of a `client`.
+It is the real program with a real configuration (`setting`), in one process with a service that charges cards
+(`upstream`). It keeps everything in a temporary directory, so each demonstration starts from nothing. `story` plays the
+same scenes by itself, with requests of a `client`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gateway.config import Config
 from gateway.core.message import bracketed
 from gateway.demo import setting
 from gateway.demo.client import Caller
-from gateway.demo.story import NotAsTold, Story
+from gateway.demo.story import Story, UnexpectedResult
 from gateway.demo.upstream import CardService
 from gateway.http.server import ListenError, listen_fault
 from gateway.observe.logs import Logs
@@ -35,17 +35,17 @@ _REACH_SECONDS: Final = 2.0
 
 
 def demo(*, host: str, port: int | None, upstream: str | None, story: bool, upstream_only: bool) -> int:
-    """Demonstrate until SIGINT or SIGTERM, or to the end of the story; returns the exit code.
+    """Run until SIGINT or SIGTERM, or to the end of the story; returns the exit code.
 
-    `port` None is the usual one, and any free one for the story. Raises StartError with what to do, and ConfigError
-    when `upstream` is no URL of a service.
+    `port` None is the default, and any free one for the story. Raises `StartError` with what to do, and `ConfigError`
+    when `upstream` is not the URL of a service.
     """
     if upstream_only:
         return run(_serve_cards(host, _SERVICE_PORT if port is None else port))
     if story:
-        return run(_tell(host, 0 if port is None else port))
+        return run(_play(host, 0 if port is None else port))
     port = _GATEWAY_PORT if port is None else port
-    return run(_serve(host, port) if upstream is None else _serve_before(upstream, host, port))
+    return run(_serve(host, port) if upstream is None else _serve_upstream(upstream, host, port))
 
 
 async def _serve(host: str, port: int) -> int:
@@ -54,25 +54,25 @@ async def _serve(host: str, port: int) -> int:
             url = f"http://{_LOOPBACK}:{service.port}"
             config = setting.config(setting.CARDS, host=host, port=port, upstream=url, directory=directory)
             async with _gateway(config) as gateway:
-                _say(_INVITATION.format(url=_url(gateway.address), status=_url(gateway.status_address)))
+                _print(_INSTRUCTIONS.format(url=_url(gateway.address), status=_url(gateway.status_address)))
                 return await _until(stop, gateway)
 
 
-async def _serve_before(upstream: str, host: str, port: int) -> int:
+async def _serve_upstream(upstream: str, host: str, port: int) -> int:
     with _Stop() as stop, _directory() as directory:
         config = setting.config(setting.ANYTHING, host=host, port=port, upstream=upstream, directory=directory)
         async with _gateway(config) as gateway:
-            _say(
-                _INVITATION_BEFORE.format(
+            _print(
+                _UPSTREAM_INSTRUCTIONS.format(
                     url=_url(gateway.address), status=_url(gateway.status_address), upstream=config.upstream.url
                 )
             )
             if not await _is_reachable(config):
-                _say(f"Nothing answers at {config.upstream.url} yet. Requests get 502 until it does.\n")
+                _print(f"Nothing listens at {config.upstream.url} yet. Requests get 502 until something does.\n")
             return await _until(stop, gateway)
 
 
-async def _tell(host: str, port: int) -> int:
+async def _play(host: str, port: int) -> int:
     with _directory() as directory:
         async with CardService(_LOOPBACK, 0) as service:
             url = f"http://{_LOOPBACK}:{service.port}"
@@ -80,12 +80,12 @@ async def _tell(host: str, port: int) -> int:
                 setting.CARDS, host=host, port=port, upstream=url, directory=directory, log_level="error"
             )
             async with _gateway(config) as gateway:
-                _say(f"A service that charges cards is on {url}. It knows nothing of idempotency.")
-                _say(f"The gateway is in front of it, on {_url(gateway.address)}. Its store is empty.")
+                _print(f"A service that charges cards is on {url}. It knows nothing of idempotency.")
+                _print(f"The gateway is in front of it, on {_url(gateway.address)}. Its store is empty.")
                 try:
-                    await Story(Caller(*gateway.address), _say).play()
-                except (NotAsTold, OSError) as error:
-                    _say(f"\nThis did not come out as told: {error}")
+                    await Story(Caller(*gateway.address), _print).play()
+                except (UnexpectedResult, OSError) as error:
+                    _print(f"\nThis is not what should have happened: {error}")
                     return EXIT_FAILED
     return EXIT_OK
 
@@ -94,8 +94,8 @@ async def _serve_cards(host: str, port: int) -> int:
     with _Stop() as stop:
         try:
             async with CardService(host, port) as service:
-                _say(f"A service that charges cards is on {_url((host, service.port))}/v1/charges. Ctrl-C ends it.")
-                await stop.told
+                _print(f"A service that charges cards is on {_url((host, service.port))}/v1/charges. Ctrl-C stops it.")
+                await stop.requested
         except OSError as error:
             raise _port_error(listen_fault(host, port, error)) from error
     return EXIT_OK
@@ -103,7 +103,7 @@ async def _serve_cards(host: str, port: int) -> int:
 
 @asynccontextmanager
 async def _gateway(config: Config) -> AsyncIterator[Gateway]:
-    """The gateway, serving; stopped in order on the way out."""
+    """A gateway that serves inside the context, and stops in order at its end."""
     logs = Logs(level=config.log.level, format=config.log.format, requests=config.log.requests)
     try:
         gateway = Gateway(config, (logs,), lambda: logs.dropped)
@@ -122,33 +122,33 @@ async def _gateway(config: Config) -> AsyncIterator[Gateway]:
 
 
 def _port_error(text: str) -> StartError:
-    return StartError(f"{text}. Listen somewhere else, as with --port 8090 (make run PORT=8090).")
+    return StartError(f"{text}. Listen on another port, for example with --port 8090 (make run PORT=8090).")
 
 
 class _Stop:
-    """`told` is resolved by the first SIGINT or SIGTERM."""
+    """`requested` is resolved by the first SIGINT or SIGTERM."""
 
     def __enter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        self.told: asyncio.Future[None] = loop.create_future()
+        self.requested: asyncio.Future[None] = loop.create_future()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._tell)
+            loop.add_signal_handler(number, self._request)
         return self
 
     def __exit__(self, *_: object) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().remove_signal_handler(number)
 
-    def _tell(self) -> None:
-        if not self.told.done():
-            self.told.set_result(None)
+    def _request(self) -> None:
+        if not self.requested.done():
+            self.requested.set_result(None)
 
 
 async def _until(stop: _Stop, gateway: Gateway) -> int:
-    await asyncio.wait((stop.told, gateway.failed), return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait((stop.requested, gateway.failed), return_when=asyncio.FIRST_COMPLETED)
     if gateway.failed.done():
         raise gateway.failed.result()
-    _say("\nEnded. What the gateway kept is gone with it.")
+    _print("\nStopped. Everything that the gateway stored is deleted.")
     return EXIT_OK
 
 
@@ -172,46 +172,46 @@ def _url(address: tuple[str, int]) -> str:
     return f"http://{bracketed(host)}:{port}"
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
-_INVITATION: Final = """\
+_INSTRUCTIONS: Final = """\
 The gateway is on {url}, in front of a service that charges cards and knows nothing of idempotency.
-Probes and metrics are on {status}. Ctrl-C ends it.
+Probes and metrics are on {status}. Ctrl-C stops it.
 
-Charge a card, and send the same once more, as often as you like. It is charged once:
+Charge a card, and send the same request again, as often as you like. The card is charged once:
 
   curl -i {url}/v1/charges -H 'Authorization: Bearer alice' -H 'Idempotency-Key: order-1001' \\
     -H 'Content-Type: application/json' -d '{{"amount": 1200, "currency": "eur", "card": "tok_visa"}}'
 
-The same key for another amount is refused:
+The same key with another amount is refused:
 
   curl -i {url}/v1/charges -H 'Authorization: Bearer alice' -H 'Idempotency-Key: order-1001' \\
     -H 'Content-Type: application/json' -d '{{"amount": 9900, "currency": "eur", "card": "tok_visa"}}'
 
-The service charges, and is cut off before it answers. Send it twice. The card is charged once:
+The service charges, and its connection breaks before it responds. Send it twice. The card is charged once:
 
   curl -i {url}/v1/charges -H 'Authorization: Bearer alice' -H 'Idempotency-Key: order-1002' \\
-    -H 'Content-Type: application/json' -d '{{"amount": 1200, "currency": "eur", "card": "tok_lost_answer"}}'
+    -H 'Content-Type: application/json' -d '{{"amount": 1200, "currency": "eur", "card": "tok_lost_response"}}'
 
-What was really charged, by the service's own ledger:
+What was really charged, from the service's own ledger:
 
   curl {url}/v1/charges
 
-Other cards: tok_declined is refused by the service, tok_slow takes three seconds (send it twice at once).
+Other cards: the service refuses tok_declined, and takes three seconds for tok_slow (send it twice at once).
 """
 
-_INVITATION_BEFORE: Final = """\
+_UPSTREAM_INSTRUCTIONS: Final = """\
 The gateway is on {url}, in front of {upstream}.
-Probes and metrics are on {status}. Ctrl-C ends it, and what it kept is gone with it.
+Probes and metrics are on {status}. Ctrl-C stops it and deletes everything that it stored.
 
-A POST or PATCH that carries an Idempotency-Key is executed once, and repeats of it get the recorded answer. Everything
-else passes through untouched. Send the same thing twice:
+A POST or PATCH with an Idempotency-Key is executed once, and repeats of it get the recorded response. Everything else
+passes through untouched. Send the same request twice:
 
   curl -i {url}/YOUR/PATH -H 'Idempotency-Key: try-1' -H 'Content-Type: application/json' -d '{{}}'
 
-This setting is for trying only: all callers share one key space, so whoever knows a key can get its answer. For real
-use, a configuration of your own says whose key it is: see README.md.
+This setup is only for a trial: all clients share one key space, so anyone who knows a key can get its response. For
+real use, your configuration says whose key it is: see README.md.
 """

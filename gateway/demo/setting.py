@@ -1,7 +1,6 @@
-"""The configurations of the demonstration: files like those of anybody else, with their variables filled in.
+"""The configurations of the demonstration: ordinary configuration files, with their variables filled in.
 
-Owns their text. They are read by `gateway.config` as every configuration is, so the demonstration shows the program
-and not a likeness of it.
+`gateway.config` reads them like any other, so the demonstration shows the real program.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ routes:
     outcome: {preset: payments}
 """
 )
-"""In front of a service of which nothing is known: a POST or PATCH that carries a key is protected."""
+"""In front of an unknown service: a POST or PATCH with a key is protected."""
 
 _OPTIONS: Final = {
     "upstream.url": ("--upstream", "scheme, host and port alone, since paths are never rewritten"),
@@ -58,9 +57,9 @@ _OPTIONS: Final = {
 
 
 def config(text: str, *, host: str, port: int, upstream: str, directory: str, log_level: str = "info") -> Config:
-    """The configuration of one of the texts. Raises ConfigError in the words of the command line where it cannot be.
+    """The configuration from one of the texts. Raises `ConfigError`, which names command line options.
 
-    The key of the fingerprints is made anew: nothing outlives the demonstration.
+    The fingerprint key is random: nothing outlives the demonstration.
     """
     variables = {
         "HOST": bracketed(host),

@@ -1,7 +1,7 @@
 """The service of the demonstration: it charges cards, and knows nothing of idempotency.
 
-Every request that reaches it is a charge of its own, which is what makes it a good witness: its ledger shows what was
-really executed. It keeps the ledger in memory and answers by itself; what stands in front of it is not its business.
+Every request that reaches it is a charge of its own, so its ledger shows what was really executed. The ledger is in
+memory.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ CARDS: Final = {
     "tok_visa": "is charged",
     "tok_declined": "is declined, and not charged",
     "tok_slow": f"is charged, {_SLOW_SECONDS:g} seconds later",
-    "tok_lost_answer": "is charged, and the connection is cut before the answer",
+    "tok_lost_response": "is charged, and the connection breaks before the response",
 }
-"""The cards that it takes, and what becomes of them."""
+"""The cards that it knows, and what happens to them."""
 
 
 class CardService:
     """`async with CardService(host, port) as service`: charges cards on `service.port`; port 0 is any free one.
 
     `POST /v1/charges` with `{"amount": 1200, "currency": "eur", "card": "tok_visa"}` charges, `GET /v1/charges` shows
-    the ledger. Raises OSError when it cannot listen.
+    the ledger. Raises `OSError` when it cannot listen.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -64,8 +64,8 @@ class CardService:
 
     async def _charge(self, request: web.Request) -> web.Response:
         try:
-            asked = await request.json()
-            amount, currency, card = asked["amount"], asked["currency"], asked["card"]
+            charge = await request.json()
+            amount, currency, card = charge["amount"], charge["currency"], charge["card"]
         except (ValueError, KeyError, TypeError):
             return _error(400, 'send {"amount": 1200, "currency": "eur", "card": "tok_visa"}')
         if (
@@ -82,7 +82,7 @@ class CardService:
             await asyncio.sleep(_SLOW_SECONDS)
         charge = {"id": f"ch_{next(self._numbers)}", "amount": amount, "currency": currency, "card": card}
         self._ledger.append(charge)
-        if card == "tok_lost_answer" and request.transport is not None:
+        if card == "tok_lost_response" and request.transport is not None:
             request.transport.abort()
         return web.json_response(charge, status=201, headers={"Location": f"/v1/charges/{charge['id']}"})
 

@@ -1,11 +1,10 @@
-"""How many bytes wait in memory between clients and those who work on their requests: one limit for all together.
+"""The memory budget: one limit for the bytes that all clients together keep in memory.
 
-A response that is here whole is held until its client has read it, and a client may take its time as long as it reads
-at a pace. A few hundred who do so with long responses would fill the memory; a few thousand would, each with the
-beginning of a long request. So there is a limit for all of the one, and another for all of the other, and above it
-whoever holds the most is broken off: a client with a short one never pays for one with a long one. Those who have had
-some time go first, the most among them: many who hold a little less, for long, must not cut off everybody who would be
-done in a moment.
+A complete response is held until its client has read it, and a client may be slow as long as it keeps a minimum pace. A
+few hundred slow readers of long responses would fill the memory, and so would a few thousand beginnings of long
+requests. So each of the two has a limit for all clients together. Above it, the client that holds the most is aborted:
+one with a short response never suffers for one with a long response. Clients that had some time go first, the largest
+of them first: otherwise many that hold a little less, for long, would cut off all that would be done in a moment.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from contextlib import contextmanager
 from heapq import nlargest
 from typing import Final, NamedTuple, Protocol
 
-# In that time most clients have read, or sent, all of it.
+# Most clients have read, or sent, everything in that time.
 _FEW_SECONDS: Final = 5.0
-# One in so many is broken off at a time, where that many are needed: finding them takes a look at all.
+# One in so many clients is aborted at a time, because finding the largest means ranking all.
 _SHARE: Final = 64
 
 
 class Holder(Protocol):
-    """A client, as far as it matters here."""
+    """What the budget needs of a client's connection."""
 
     def abort(self) -> None:
-        """Break it off."""
+        """Reset it."""
 
 
 class _Held(NamedTuple):
@@ -35,7 +34,7 @@ class _Held(NamedTuple):
 
 
 class MemoryBudget:
-    """The held bytes of one edge."""
+    """One budget of one edge."""
 
     def __init__(self, bytes_max: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._bytes_max = bytes_max
@@ -49,7 +48,7 @@ class MemoryBudget:
 
     @contextmanager
     def held(self, holder: Holder, size_bytes: int) -> Iterator[None]:
-        """While so many bytes are held for this client, which holds no others here."""
+        """Hold so many bytes for this client meanwhile. The client must hold no others here."""
         self.hold(holder, size_bytes)
         try:
             yield
@@ -57,7 +56,7 @@ class MemoryBudget:
             self.hold(holder, 0)
 
     def hold(self, holder: Holder, size_bytes: int) -> None:
-        """So many bytes are held for this client from now on, whatever it was before."""
+        """Set the bytes held for this client. 0 ends that."""
         before = self._held.pop(holder, None)
         self._bytes += size_bytes - (0 if before is None else before.size_bytes)
         if size_bytes:
@@ -66,10 +65,10 @@ class MemoryBudget:
             self._make_room()
 
     def _make_room(self) -> None:
-        """Break off whoever goes first, down to the limit.
+        """Abort clients, the first in rank first, down to the limit.
 
-        Where many hold a little, a share of them goes at once: one look at all of them for each byte that comes would
-        hold everybody up.
+        Where many hold a little, a share of them goes at once: ranking all of them for each byte that comes would block
+        the loop.
         """
         had_time = self._clock() - _FEW_SECONDS
 
@@ -78,7 +77,7 @@ class MemoryBudget:
             return held.since <= had_time, held.size_bytes
 
         share = len(self._held) // _SHARE
-        # A single one is bounded by whoever made it.
+        # The bytes of a single client have a limit of their own.
         while (self._bytes > self._bytes_max or share > 0) and len(self._held) > 1:
             for holder in nlargest(max(1, share), self._held, key=rank):
                 self._bytes -= self._held.pop(holder).size_bytes

@@ -70,7 +70,7 @@ class ConnectionOwner(Protocol):
         """What is held of requests that are here in part, or wait for their turn."""
 
     def serve(self, connection: ClientConnection, parsed: ParsedRequest) -> Awaitable[bool]:
-        """Answer one request; whether the connection may serve another one."""
+        """UpstreamResponse one request; whether the connection may serve another one."""
 
     def connection_opened(self, connection: ClientConnection) -> None: ...
     def connection_closed(self, connection: ClientConnection) -> None: ...

@@ -1,10 +1,10 @@
-"""One request at the edge: read as a value, and its reply written to the client's connection.
+"""One request at the edge: reads it as a value, and writes its reply to the client's connection.
 
-Owns what has been written so far, whether the connection may serve another request, and the waiting for a client that
-is slow to read. It decides nothing about a request.
+Owns what has been written so far, whether the connection may serve another request, and the wait for a slow reader. It
+decides nothing about a request.
 
-Invariant: once a byte of a final head is out, the connection either carries the whole reply or is reset; it never ends
-a reply as if it were whole.
+Invariant: once a byte of a final head is out, the connection either carries the whole reply or is reset. A reply that
+broke off never looks complete.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from gateway.http.request import ClientBody
 from gateway.http.tunnel import ClientTunnel, Tunnel
 from gateway.protect.reply import BodyCut, Incoming, ResponseStream
 
-# Up to this size head and body leave in one write.
+# Up to this size, head and body go out in one write.
 _ONE_WRITE_BYTES_MAX: Final = 64 * 1024
-# What is written of a still longer one before the client is waited for. With TLS the first two parts make nobody wait,
-# read or not: they are short, so that not much is held for clients beside what is counted.
+# How much of a longer body is written before waiting for the client. With TLS, writing the first two parts never
+# waits, read or not; they are short, so that little memory is held beside the budget.
 _PART_BYTES: Final = 64 * 1024
 
 
 class ClientExchange:
-    """See the module, and `passthrough.Client`. Lives as long as one request is worked on.
+    """See the module, and `passthrough.Client`. Lives as long as its request.
 
-    `is_answered`: a byte of a final head is out. `keep_alive`: the connection may serve another request after it.
+    `is_answered`: a byte of a final head is out. `keep_alive`: the connection may serve another request afterwards.
     """
 
     __slots__ = ("_message", "_payload", "body", "connection", "head", "is_answered", "keep_alive", "version")
@@ -56,7 +56,7 @@ class ClientExchange:
     # -- the request --------------------------------------------------------------------------------------------------
 
     def incoming(self, *, may_upgrade: bool) -> Incoming:
-        """The request as a value. Without `may_upgrade` it does not ask to leave HTTP."""
+        """The request as a value. Without `may_upgrade`, its request for an upgrade is dropped."""
         head, upgrades = self.head, False
         if self._message.upgrade:
             upgrades = may_upgrade and self._is_switchable()
@@ -66,12 +66,11 @@ class ClientExchange:
         return Incoming(head, self.body, self.connection.hop, upgrades)
 
     def may_keep_alive(self) -> bool:
-        """Whether what follows the request can be taken for a request.
+        """Whether what follows the request is surely another request.
 
-        A body that did not arrive whole is followed by its rest. Behind chunks, aiohttp's parser takes the last trailer
-        for the first field of the next request. The bytes behind a request for an upgrade that is not known may be of
-        that protocol; a client that offers HTTP/2 begins with it after a 101 only (RFC 7540 section 3.2), and Java's
-        offers it always.
+        A body that did not arrive completely is followed by its rest. After chunks, aiohttp's parser takes the last
+        trailer for the first header of the next request. After a request for an unknown upgrade, the bytes may belong
+        to that protocol. HTTP/2 starts only after a 101 (RFC 7540 section 3.2), and Java's client always offers it.
         """
         message, connection = self._message, self.connection
         if message.should_close or message.chunked or connection.is_last or not self._payload.is_eof():
@@ -81,20 +80,20 @@ class ClientExchange:
         return self._protocols() == [b"h2c"] and connection.dropped_nothing
 
     def _is_switchable(self) -> bool:
-        """Whether the protocol asked for is one that a tunnel is made for; HTTP/2 would lead past every route.
+        """Whether the client asks for a protocol that may be tunnelled; HTTP/2 would bypass every route.
 
-        A handshake has no body: the rest of one would be torn between the request and the tunnel.
+        A handshake has no body, of which one part would go to the request and the rest to the tunnel.
         """
         return self._protocols() == [b"websocket"] and self.takes_interim and self.body.length == 0
 
     def _protocols(self) -> list[bytes]:
-        """What the request offers to go on with."""
+        """The protocols that the request offers."""
         return [value.lower() for value in header_values(self.head.headers, b"upgrade")]
 
     # -- the reply ----------------------------------------------------------------------------------------------------
 
     async def write(self, out: Framed, body: bytes | ResponseStream, unread: MemoryBudget) -> None:
-        """Write the whole reply; a long one is held in `unread` meanwhile. Raises `ClientGone`."""
+        """Write the whole reply; a long one counts against `unread` meanwhile. Raises `ClientGone`."""
         self.is_answered = True
         self.body.expects_continue = False
         if not isinstance(body, bytes):
@@ -110,12 +109,12 @@ class ClientExchange:
         self.keep_alive = out.keep_alive
 
     def abort(self) -> None:
-        """Break the connection off, visibly."""
+        """Reset the connection, so that the client notices."""
         self.keep_alive = False
         self.connection.abort()
 
     async def _write_long(self, out: Framed, body: bytes, unread: MemoryBudget) -> None:
-        """In parts: of what the transport took over, nobody can say with TLS how much it holds."""
+        """Write in parts: with TLS, it is unknown how much of what was written the transport still holds."""
         connection = self.connection
         with unread.held(connection, len(body)):
             connection.write(out.head)

@@ -1,12 +1,11 @@
-"""From a client's request to the reply on its connection: who answers it, and what it gets when all else fails.
+"""From a client's request to the reply on its connection.
 
-What is asked of a request first is said by `examine`. What a protected one means is the coordinator's business, what is
-not protected goes to the passthrough; both are given from outside. Listening, and which connections there are, is the
-server's.
+`examine` checks a request first. A protected one goes to the coordinator, another one to the passthrough; both are
+passed in. The server owns listeners and connections.
 
-Each connection has one task, which calls `handle` for one request after the other. A client that goes cancels nothing
-here: what works on its request ends by itself when there is nobody left to write to, and an operation that was begun
-for it has a task of its own.
+Each connection has one task, which calls `handle` for one request after the other. A client that leaves cancels nothing
+here: the work on its request ends when the reply cannot be written, and an operation that was started for it has its
+own task.
 """
 
 from __future__ import annotations
@@ -53,13 +52,13 @@ class EdgeRoute(Protecting, Shaped, Protocol):
 R = TypeVar("R", bound=EdgeRoute)
 
 Protect = Callable[[Incoming, R], Awaitable[Reply | Untouched]]
-# For what nothing protects. The last two arguments say why: no route, or this verdict of this route's. None is for a
-# request that became a tunnel and has ended.
+# Forwards an unprotected request. The last two arguments are why it is unprotected: no route, or this verdict on this
+# route. Returns None for a request that became a tunnel and has ended.
 Forward = Callable[[Incoming, Client, R | None, Verdict | None], Awaitable[Reply | None]]
 
 
 class Handler(Generic[R]):
-    """Answers requests. `close` it in the end, when no connection is left. Lives on one event loop."""
+    """Responds to requests. `close` it when no connection is left. Lives on one event loop."""
 
     def __init__(
         self, *, routes: RouteTable[R], protect: Protect[R], forward: Forward[R], events: Events, settings: EdgeSettings
@@ -72,38 +71,38 @@ class Handler(Generic[R]):
         self._clock = DateClock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._idle: asyncio.Future[None] | None = None
-        # One thread, so that those who ask for much decoding wait for it, and nobody who asks for none.
+        # One thread, so that requests that need decoding wait for each other, and no others do.
         self._decoding = ThreadPoolExecutor(1, "decoding")
         self.unread = MemoryBudget(settings.unread_bytes_max)
-        """Long responses that clients have yet to read."""
+        """Long responses that clients have not read yet."""
         self.is_stopping = False
         """Whether each request is the last one on its connection."""
 
     @property
     def in_flight(self) -> int:
-        """Requests that are being worked on or written, tunnels included."""
+        """How many requests are being processed or written, tunnels included."""
         return len(self._tasks)
 
     async def wait_idle(self, seconds: float) -> None:
-        """Wait until nothing is in flight, but no longer than that."""
+        """Wait until nothing is in flight, at most that long."""
         if self._tasks:
             if self._idle is None:
                 self._idle = asyncio.get_running_loop().create_future()
             await asyncio.wait((self._idle,), timeout=seconds)
 
     async def end_tasks(self) -> None:
-        """End what is still being worked on."""
+        """Cancel the requests in flight."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def close(self) -> None:
-        """Let the thread go that decodes."""
+        """End the decoding thread."""
         self._decoding.shutdown(wait=False, cancel_futures=True)
 
     def refusal_bytes(self, refusal: Refusal) -> bytes:
-        """The whole response to bytes that are no request."""
+        """The whole response to bytes that are not a request."""
         reply = plain(refusal.status, refusal.detail)
         out = framed(reply, method=b"", minor=1, keep_alive=False, shows_status=False, date=self._clock.now())
         return out.head + reply.body if isinstance(reply.body, bytes) else out.head
@@ -111,7 +110,7 @@ class Handler(Generic[R]):
     # -- one request --------------------------------------------------------------------------------------------------
 
     async def handle(self, connection: ClientConnection, parsed: ParsedRequest) -> bool:
-        """Answer one request; whether its connection may serve another one. Raises nothing but cancellation."""
+        """Respond to one request; returns whether its connection may serve another. Raises only cancellation."""
         task = connection.task
         if task is not None:
             self._tasks.add(task)
@@ -132,7 +131,7 @@ class Handler(Generic[R]):
         return exchange.keep_alive
 
     async def _respond(self, exchange: ClientExchange) -> None:
-        """Respond in every case, but where the client is gone."""
+        """Respond in every case, unless the client is gone."""
         route: R | None = None
         detail = _FAILED_BEFORE
         try:
@@ -168,17 +167,17 @@ class Handler(Generic[R]):
     async def _pass(
         self, exchange: ClientExchange, incoming: Incoming, route: R | None, verdict: Verdict | None
     ) -> None:
-        """Forward a request that nothing protects."""
+        """Forward an unprotected request."""
         exchange.body.keeps_pace = False
         try:
             if exchange.connection.gone.is_set():
-                # On an idle connection it would be sent before anybody asks.
+                # An idle upstream connection would send it before the client's loss is noticed.
                 raise ClientGone
             reply = await self._forward(incoming, exchange, route, verdict)
             if reply is not None:
                 await self._write(exchange, route, reply if verdict is None else replace(reply, verdict=verdict))
         except RequestCut as cut:
-            # What had come of it may have been passed on, so nothing is said of what the service did with it.
+            # A part of it may have been forwarded, so the reply must not promise that nothing was executed.
             await self._refuse_cut(exchange, route, cut, is_verdict=False)
         finally:
             incoming.body.close()
@@ -203,7 +202,7 @@ class Handler(Generic[R]):
                 body.abort()
 
     async def _decode(self, reply: Reply, connection: ClientConnection) -> Reply:
-        """The reply in a coding that its request accepts. What waits for its turn is held as what is yet to be read."""
+        """The reply in a coding that its request accepts. While it waits, it counts against the memory budget."""
         if not isinstance(reply.body, bytes):
             return reply
         until = time.monotonic() + self._settings.decoding_wait_seconds
@@ -214,7 +213,7 @@ class Handler(Generic[R]):
     # -- what is refused here -----------------------------------------------------------------------------------------
 
     async def _refuse(self, exchange: ClientExchange, route: R | None, fault: Fault) -> None:
-        """Rule 2. The connection is closed, because what follows on it may be read in two ways as well."""
+        """Rule 2. The connection is closed, because what follows on it may be ambiguous, too."""
         if route is None or not fault.is_verdict:
             await self._write(exchange, None, plain(fault.status, fault.detail, route), is_last=True)
             return
@@ -254,8 +253,8 @@ class Handler(Generic[R]):
 def _decoded(reply: Reply, coded: bytes, gone: asyncio.Event, until: float) -> Reply:
     """The reply in a coding that its request accepts. Takes time; not for the event loop.
 
-    As it is where its client is `gone` by then, or many who ask and go would keep the others waiting; and where its
-    turn comes too late, or many who ask would.
+    Returns it unchanged if its client is `gone` or its turn comes too late: otherwise many such requests would keep the
+    others waiting.
     """
     if reply.decode_for is None or gone.is_set() or time.monotonic() > until:
         return reply

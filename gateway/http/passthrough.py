@@ -1,8 +1,7 @@
-"""Traffic that nothing protects: forwarded as it is, streamed both ways, and never sent twice.
+"""Unprotected traffic: forwarded unchanged, streamed both ways, and never sent twice.
 
-Owns the way of a request from the edge to the upstream and back where no record is kept: interim responses, upgrades,
-and what a client gets when the upstream cannot be reached or breaks off. Nothing here reads or keeps a body, and a
-client that goes takes its request with it.
+Owns the exchange of a request without a record: interim responses, upgrades, and the reply when the upstream cannot be
+reached or breaks off. Nothing here inspects or keeps a body. When the client leaves, its request is cancelled.
 """
 
 from __future__ import annotations
@@ -24,23 +23,23 @@ from gateway.protect.problem import plain
 from gateway.protect.reply import Incoming, Reply, RequestBody, RequestCut
 from gateway.protect.route import Route, Target
 from gateway.protect.stopwatch import Stopwatch
-from gateway.upstream import Answer, Duplex, Framing, Lost, NotSent, StreamBody, status_of
+from gateway.upstream import Duplex, Framing, Lost, NotSent, StreamBody, UpstreamResponse, status_of
 
-Result = Answer | NotSent | Lost
+Result = UpstreamResponse | NotSent | Lost
 
 
 class Client(Protocol):
-    """What can be said to a client beside the reply."""
+    """What can be sent to a client beside the reply."""
 
     @property
     def takes_interim(self) -> bool:
-        """Whether it knows interim (1xx) responses: HTTP/1.0 does not (RFC 9110 section 15.2)."""
+        """Whether it understands interim (1xx) responses: HTTP/1.0 does not (RFC 9110 section 15.2)."""
 
     def send_interim(self, head: ResponseHead) -> None:
-        """Pass an interim response on. Harmless when the client went."""
+        """Send an interim response. Harmless when the client is gone."""
 
     def on_gone(self, callback: Callable[[], object] | None) -> None:
-        """Call this once the client is gone, at once if it is. None: no longer."""
+        """Call this when the client is gone, or now if it is. None removes the callback."""
 
     def switch(self, head: ResponseHead) -> Tunnel:
         """Write the 101, after which the connection is bytes both ways. Raises `ClientGone`."""
@@ -63,7 +62,7 @@ class Passthrough:
     async def __call__(
         self, incoming: Incoming, client: Client, route: Route | None, verdict: Verdict | None
     ) -> Reply | None:
-        """Forward once, and give the reply; None after a tunnel. Raises `ClientGone` and `RequestCut`.
+        """Forward once, and return the reply; None after a tunnel. Raises `ClientGone` and `RequestCut`.
 
         `verdict` says why a route's request is not protected.
         """
@@ -72,7 +71,7 @@ class Passthrough:
         head = unprotected_request(incoming.head, incoming.hop, target.forwarding, upgrades=incoming.upgrades)
         result = await _exchange(target, head, incoming.body, client)
         self._publish(incoming, route, verdict, stopwatch, result)
-        if isinstance(result, Answer) and result.upgraded is not None:
+        if isinstance(result, UpstreamResponse) and result.upgraded is not None:
             await _switch(client, result, result.upgraded)
             return None
         return _reply_to(result, route)
@@ -96,12 +95,12 @@ class Passthrough:
                 key_field,
                 path,
                 None if route is None else route.name,
-                None if isinstance(result, Answer) else f"{result.reason}: {result.detail}",
+                None if isinstance(result, UpstreamResponse) else f"{result.reason}: {result.detail}",
             )
         )
 
     def _first_key_field(self, headers: Headers) -> bytes:
-        """The first of them that is there, as it is spelt."""
+        """The name of the first key header in the request, as it is spelt."""
         for name, _ in headers:
             if self._is_key_field[name]:
                 return name
@@ -109,7 +108,7 @@ class Passthrough:
 
 
 async def _exchange(target: Target, head: RequestHead, body: RequestBody, client: Client) -> Result:
-    """The exchange with the upstream, given up as soon as the client is gone."""
+    """Exchange with the upstream, and give up as soon as the client is gone."""
     cuts: list[RequestCut] = []
     whole = None if body.length is None else body.whole()
     sent = StreamBody(_watched(body.stream(), cuts), body.length, body.crowd_out) if whole is None else whole
@@ -133,13 +132,13 @@ async def _exchange(target: Target, head: RequestHead, body: RequestBody, client
         )
         client.on_gone(None)
         if is_gone:
-            # In the very step in which the exchange ended. The cancellation must not meet whatever comes next.
-            if isinstance(result, Answer):
+            # The client left in the step in which the exchange ended. The cancellation must not hit a later await.
+            if isinstance(result, UpstreamResponse):
                 result.close()
             await asyncio.sleep(0)
             raise ClientGone
     except asyncio.CancelledError:
-        # Ours alone, and not that of somebody who ends the task.
+        # Only our own cancellation, and no other one of this task.
         if is_gone and task is not None and task.uncancel() == 0:
             raise ClientGone from None
         raise
@@ -155,7 +154,7 @@ def _always() -> bool:
 
 
 async def _watched(chunks: AsyncIterator[bytes], cuts: list[RequestCut]) -> AsyncIterator[bytes]:
-    """The chunks; what cuts them short is noted, since the upstream client tells only that something did."""
+    """The chunks. Keeps the reason why they are cut short, because the upstream client reports only that they are."""
     try:
         async for data in chunks:
             yield data
@@ -170,12 +169,12 @@ def _pass_on(client: Client, head: ResponseHead) -> None:
 
 
 def _status_of(result: Result) -> int:
-    return result.head.status if isinstance(result, Answer) else status_of(result.reason)
+    return result.head.status if isinstance(result, UpstreamResponse) else status_of(result.reason)
 
 
 def _reply_to(result: Result, route: Route | None) -> Reply:
     match result:
-        case Answer():
+        case UpstreamResponse():
             return _reply(result)
         case NotSent():
             return _not_sent(status_of(result.reason), route)
@@ -185,18 +184,18 @@ def _reply_to(result: Result, route: Route | None) -> Reply:
             assert_never(result)
 
 
-def _reply(answer: Answer) -> Reply:
+def _reply(answer: UpstreamResponse) -> Reply:
     head = answer.head
     headers = response_headers(head.headers)
     if answer.framing is Framing.LENGTH or answer.framing is Framing.NONE:
-        # If all of it is here already, it can leave in one write.
+        # A body that is here completely can go out in one write.
         whole = answer.body.whole()
         if whole is not None:
             return Reply(head.status, head.reason, headers, whole)
     return Reply(head.status, head.reason, headers, AnswerStream(answer), length=answer.length)
 
 
-async def _switch(client: Client, answer: Answer, upstream: Duplex) -> None:
+async def _switch(client: Client, answer: UpstreamResponse, upstream: Duplex) -> None:
     head = answer.head
     try:
         tunnel = client.switch(ResponseHead(head.status, head.reason, response_headers(head.headers, upgraded=True)))

@@ -1,8 +1,8 @@
-"""A reply as bytes on the wire: the one place where framing is written.
+"""A reply as bytes on the wire: the only module that writes framing.
 
-Pure. Owns `Content-Length`, `Transfer-Encoding`, `Connection`, `Date` and `Idempotency-Status`; whatever a reply brings
-of them is replaced, for framing is recomputed and never copied. All other fields go out in their order, spelling and
-bytes. Invariant: a head has exactly the lines that it was given, whatever their bytes, or it is refused.
+Pure. Owns `Content-Length`, `Transfer-Encoding`, `Connection`, `Date` and `Idempotency-Status`. Framing is recomputed,
+never copied from a reply. All other headers go out in their order, spelling and bytes. Invariant: a head has exactly
+the lines that it was given, whatever their bytes, or it is refused.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from gateway.protect.reply import Reply, http_date
 _OWN: Final = HOP_BY_HOP | {b"content-length", b"idempotency-status"}
 _LENGTHS: Final = frozenset((b"content-length", b"transfer-encoding"))
 _LENGTH_DIGITS_MAX: Final = 18
-# What a field of a reply is to framing, by its name.
+# The kinds of reply headers to framing, by name.
 _PLAIN, _DATE, _REPLACED = range(3)
 
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
 class ReplyInvalid(ValueError):
-    """A reply that cannot be written without ambiguity: a defect of whoever made it, never of the client."""
+    """A reply that cannot be written without ambiguity: a bug of its maker, never the client's fault."""
 
 
 @immutable
 class Framed:
-    """A head to send, and how its body follows. `length` is what a body that is not chunked must come to, if known.
+    """A head to send, and how its body follows. `length` is that of a body that is not chunked, if known.
 
-    `keep_alive` is False where the end of the body is the end of the connection.
+    `keep_alive` is False where the end of the connection ends the body.
     """
 
     head: bytes
@@ -76,7 +76,7 @@ def framed(reply: Reply, *, method: bytes, minor: int, keep_alive: bool, shows_s
 def bare_head(head: ResponseHead) -> bytes:
     """An interim response, or the 101 after which the connection is no longer HTTP. Raises `ReplyInvalid`.
 
-    `head` has what the client is to see; lengths are left out, for no content follows (RFC 9110 section 8.6).
+    `head` has the headers for the client. Lengths are left out, because no content follows (RFC 9110 section 8.6).
     """
     return _head(head.status, head.reason, [field for field in head.headers if field[0].lower() not in _LENGTHS])
 
@@ -87,7 +87,7 @@ def chunk(data: bytes) -> bytes:
 
 
 class DateClock:
-    """The `Date` of now, made anew once a second."""
+    """The current `Date`, made anew once a second."""
 
     __slots__ = ("_second", "_text")
 
@@ -103,7 +103,7 @@ class DateClock:
 
 
 def _length_of_what_is_not_sent(method: bytes, reply: Reply, body_bytes: int | None) -> bytes | None:
-    """What `Content-Length` says where no body follows: for HEAD and 304 it speaks of the body that GET would get."""
+    """The `Content-Length` where no body follows: for HEAD and 304, the length of the body that GET would get."""
     status = reply.status
     if not (method == b"HEAD" or status == HTTPStatus.NOT_MODIFIED) or status == HTTPStatus.NO_CONTENT:
         return None
@@ -114,7 +114,7 @@ def _length_of_what_is_not_sent(method: bytes, reply: Reply, body_bytes: int | N
 
 
 def _kept(headers: Headers) -> tuple[list[tuple[bytes, bytes]], bool]:
-    """The fields that go out as they are, and whether one of them is `Date`."""
+    """The headers that go out unchanged, and whether one of them is `Date`."""
     fields: list[tuple[bytes, bytes]] = []
     has_date = False
     for field in headers:
@@ -139,7 +139,7 @@ _KINDS: Final = NameTable(_kind_of)
 def _head(status: int, reason: bytes, fields: Iterable[tuple[bytes, bytes]]) -> bytes:
     lines = [b"HTTP/1.1 %d %b" % (status, reason), *map(b": ".join, fields), b"", b""]
     head = b"\r\n".join(lines)
-    # A field or reason that smuggles a line would make one line more than there are fields.
+    # A header or reason that smuggles a line would add a line.
     ends = len(lines) - 1
     if head.count(b"\n") != ends or head.count(b"\r") != ends or b"\0" in head or not 100 <= status <= 999:
         raise ReplyInvalid("a field or the reason of a reply holds CR, LF or NUL, or its status is not valid")

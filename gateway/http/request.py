@@ -1,9 +1,9 @@
-"""A request of a client: its body as it comes, and why it may be refused before anybody works on it.
+"""A client's request: its body as it comes, and the checks that may refuse it first.
 
-What bytes are a request is said by aiohttp's parser. Owned here is what that leaves open: which requests are ambiguous
-or too big where a route protects them or nearly does (`examine`), the reading of the body at the pace of whoever takes
-it, and `100 Continue`, sent when the body is first asked for rather than before, so that a request which is refused by
-its head alone never uploads. Invariant: a body that did not arrive whole raises `RequestCut`; it never just ends.
+aiohttp's parser decides which bytes are a request. This module owns the rest: which requests are ambiguous or too big
+(`examine`), reading the body at its consumer's pace, and `100 Continue`. That is sent when the body is first read, so
+that a request which is refused by its head never uploads. Invariant: a body that did not arrive completely raises
+`RequestCut`; it never just ends.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from gateway.protect.ambiguity import (
 )
 from gateway.protect.reply import Cut
 
-# A path is compared with those of routes in several spellings, each of which takes time in proportion to it.
+# A path is compared with the routes in several spellings, and each comparison takes time in proportion to its length.
 PATH_BYTES_MAX: Final = 8 * 1024
-# So much of a body is read in one piece once somebody asks for it; as much again waits for whoever is slow.
+# How much of a body is read at once, when its consumer reads it; as much again is buffered for a slow consumer.
 _PIECE_BYTES: Final = 64 * 1024
-# What stands around the name and the value of a field, and around a request line.
+# The bytes around a header's name and value, and around the parts of a request line.
 _FIELD_BYTES: Final = len(b": \r\n")
 _LINE_BYTES: Final = len(b"  HTTP/1.1\r\n\r\n")
 
 # User information or a fragment beside the host are read in more than one way (RFC 9110 section 4.2.4).
 _ABSOLUTE_FORM: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.\-]*+://[A-Za-z0-9\-._~!$&'()*+,;=:%\[\]]++(?:[/?]|\Z)")
 
-# What a body is given up for when others want its place: it was waited for that long, and came more slowly than this.
+# A body loses its upload slot to another request if it was waited for that long and came more slowly than this.
 # A mebibyte may take a minute.
 _CROWDED_SECONDS: Final = 5.0
 _CROWDED_BYTES_PER_SECOND: Final = 16 * 1024
@@ -72,7 +72,7 @@ class ClientBody:
         self.expects_continue = False
         """Whether the client waits for `100 Continue` before it sends the body."""
         self.keeps_pace = False
-        """Whether it is waited for only as long as it comes at a pace: where it takes a place while it comes."""
+        """Whether it must come at a minimum pace, because it holds an upload slot meanwhile."""
 
     def whole(self) -> bytes | None:
         """All of its bytes, if they are here."""
@@ -96,7 +96,7 @@ class ClientBody:
                 yield data
 
     def crowd_out(self) -> bool:
-        """Cut it short if it comes too slowly to keep others out."""
+        """Cut it short if it comes too slowly to keep its slot; returns whether it was cut."""
         waited_seconds = self._waited_seconds
         if self._wait_began is not None:
             waited_seconds += asyncio.get_running_loop().time() - self._wait_began
@@ -105,14 +105,14 @@ class ClientBody:
         return self._connection.cut_body(Cut.CROWDED_OUT)
 
     def close(self) -> None:
-        """Nothing is held: what was not read is the connection's business."""
+        """Holds nothing: the connection deals with what was not read."""
 
     async def _read(self) -> bytes:
         loop = asyncio.get_running_loop()
         settings = self._connection.settings
         seconds = settings.silence_seconds
         if self.keeps_pace:
-            # The first silence is free; a byte in each of the next ones does not pay for them.
+            # The first silence is free. After that, the bytes that came must make up for the time waited.
             earned = self._taken_bytes / settings.bytes_per_second_min
             seconds = max(0.0, min(seconds, seconds + earned - self._waited_seconds))
         began = self._wait_began = loop.time()
@@ -124,8 +124,8 @@ class ClientBody:
 
 
 class Protecting(Protocol):
-    """What is asked of a route here. `once`: fields, in lower case, that may be said once only. `compared`: those that
-    its fingerprint takes in."""
+    """What this module needs of a route. `once`: headers, in lower case, that a request may carry at most once.
+    `compared`: those that its fingerprint covers."""
 
     @property
     def once(self) -> frozenset[bytes]: ...
@@ -138,9 +138,9 @@ P = TypeVar("P", bound=Protecting)
 
 @immutable
 class Fault:
-    """Why a request is refused before its route says anything of it.
+    """Why a request is refused before its route handles it.
 
-    `is_verdict`: on a route it is rule 2. Otherwise it belongs to no verdict, and only takes the route's shape.
+    `is_verdict`: on a route, the refusal is rule 2. Otherwise it has no verdict, only the route's shape.
     """
 
     status: int
@@ -149,7 +149,7 @@ class Fault:
 
 
 def too_big(head: RequestHead, header_bytes_max: int) -> Fault | None:
-    """Why a head is not looked at: a path, or the whole of it, is longer than what may take up anybody's time."""
+    """Why a head is not examined: its path, or all of it, is so long that examining it would take too much time."""
     target = head.target
     size = sum([len(name) + len(value) + _FIELD_BYTES for name, value in head.headers], len(target) + _LINE_BYTES)
     if size + len(head.method) > header_bytes_max:
@@ -160,10 +160,10 @@ def too_big(head: RequestHead, header_bytes_max: int) -> Fault | None:
 
 
 def examine(routes: RouteTable[P], head: RequestHead, version: tuple[int, int]) -> tuple[P | None, Fault | None]:
-    """The route that protects the request, and why it is refused all the same.
+    """The route that protects the request, and why the request is refused, if it is.
 
-    Pure. A request that meets a route only if its path is read in another way, or without regard to case, or with the
-    method or the target that a field of it names, is refused: whether the service reads it so is not known.
+    Pure. Refuses a request that matches a route only if its path is read in another way, or regardless of case, or with
+    the method or target that one of its headers names: it is not known whether the service reads it so.
     """
     by_name = values_by_name(head.headers)
     hosts = by_name.get(b"host")
@@ -186,7 +186,7 @@ def examine(routes: RouteTable[P], head: RequestHead, version: tuple[int, int]) 
     if overriding:
         methods += other_methods(overriding)
         targets += other_targets(overriding)
-        # To look at them takes time, and fields may be much longer than a path.
+        # Comparing them takes time, and headers may be much longer than a path.
         if sum(map(len, targets[1:])) > PATH_BYTES_MAX:
             return None, Fault(400, "A field that names another target is too long.")
     for target, names in _readings(targets, host):
@@ -197,16 +197,16 @@ def examine(routes: RouteTable[P], head: RequestHead, version: tuple[int, int]) 
 
 
 def _other_reading(path: str | None) -> str:
-    """`path` is that of a route which differs in upper and lower case alone."""
+    """The detail of the refusal. `path` is that of a route that differs only in upper and lower case."""
     if path is None:
         return "The request can be read as one for another operation."
     return f"Upper and lower case differ in paths. The protected path is written {path}; nothing was sent."
 
 
 def _readings(targets: Sequence[bytes], host: bytes | None) -> Iterator[tuple[bytes, tuple[bytes | None, ...]]]:
-    """Targets and hosts as which a service may read the request; first of all those that were sent."""
+    """The targets and hosts that a service may read from the request, those that were sent first."""
     for target in targets:
         yield target, (host,)
         for other, other_host in other_readings(target, host):
-            # Many take the path from such a target, and the host from its field all the same.
+            # Many services take the path from such a target, but the host from its header.
             yield other, (other_host, host)

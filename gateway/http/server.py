@@ -1,11 +1,10 @@
-"""The edge as a server: where it listens, which connections it has, their limits in time, and how it comes to its end.
+"""The edge as a server: its listeners, its connections and their time limits, and its shutdown.
 
-It answers nothing: what comes on a connection goes to the `Handler` that is made here.
+It handles no requests: those go to its `Handler`.
 
-A listener with TLS tells nobody of a connection before its handshake is over. Whoever opens one and says nothing has a
-descriptor until then, and as much memory as a long request takes. So connections are taken without TLS, are counted,
-and get it then. Where there are too many, the handshake that has lasted longest makes room for a newcomer: those who
-keep silent last longest.
+A TLS listener of asyncio reports a connection only after its handshake. Until then a silent client would hold a
+descriptor, and as much memory as a long request takes. So connections are accepted without TLS and counted, and then
+start TLS. Where there are too many, the longest handshake makes room for a new one: silent clients last longest.
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ from gateway.http.handler import Forward, Handler, Protect, R
 from gateway.http.limits import EdgeSettings, Refusal, has_c_parser
 from gateway.observe.facts import Events
 
-# How often connections are looked at, and how many of them at once: above that each is looked at less often.
+# How often connections are checked, and how many at once: with more of them, each is checked less often.
 _SWEEP_SECONDS: Final = 0.25
 _SWEEP_CONNECTIONS_MAX: Final = 2000
-# How often those are looked at whom the end of the edge waits for.
+# How often the connections are checked that a shutdown waits for.
 _LOOK_SECONDS: Final = 0.2
-# One in so many connections makes room, where there are as many as there may be.
+# One in so many connections is aborted when the limit is reached.
 _ROOM_SHARE: Final = 64
-# A connection looks itself whether its client still reads what is left when it is closed, and breaks it off when not.
-# The loop, left to itself, breaks off everybody after half a minute.
+# A connection that is being closed checks itself whether its client still reads, and aborts if not. By default, the
+# loop would abort every one after half a minute.
 _TLS_CLOSE_SECONDS: Final = 24 * 3600.0
-# For so many connections one handshake may be under way: it has a descriptor beside theirs.
+# One handshake may be under way for so many connections, because it has a descriptor beside theirs.
 _CONNECTIONS_FOR_ONE: Final = 4
 
 
@@ -58,31 +57,31 @@ class Edge(Generic[R]):
         events: Events,
         settings: EdgeSettings | None = None,
     ) -> None:
-        """To be made with the event loop running."""
+        """Needs a running event loop."""
         self.settings = settings = settings or EdgeSettings()
         self.handler = Handler(routes=routes, protect=protect, forward=forward, events=events, settings=settings)
-        # What aiohttp's connections know each other by. It answers nothing: that is their `start`.
+        # Registers aiohttp's connections. It handles no requests: their `start` does.
         self._server = web.Server(cast(Any, self.handler.handle))
         self._listeners: list[asyncio.Server] = []
-        # In the order in which they are looked at next.
+        # In the order of their next check.
         self._clients: dict[ClientConnection, None] = {}
-        # Of these, those that were broken off to make room: gone in a moment.
+        # Those of them that were aborted to make room, and are about to close.
         self._leaving: set[ClientConnection] = set()
         self._handshakes = Handshakes(self._connect, settings)
         self._sweeping: asyncio.TimerHandle | None = None
         self.begun = MemoryBudget(settings.begun_bytes_max)
-        """Requests that are here in part, or wait for their turn."""
+        """Requests that have arrived in part, or wait for their turn."""
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
     @property
     def in_flight(self) -> int:
-        """Requests that are being worked on or written, tunnels included."""
+        """How many requests are being processed or written, tunnels included."""
         return self.handler.in_flight
 
     @property
     def connections(self) -> int:
-        """Open connections of clients."""
+        """How many client connections are open."""
         return len(self._clients)
 
     async def start(
@@ -115,17 +114,17 @@ class Edge(Generic[R]):
         return (str(address[0]), int(address[1])) if isinstance(address, tuple) else (str(address), 0)
 
     async def listen_on(self, sock: socket.socket, tls: ssl.SSLContext | None) -> asyncio.Server:
-        """Listen on one more socket, which becomes the listener's, until `leave` or the end. Raises `ListenError`."""
+        """Listen on one more socket, which the listener then owns, until `leave` or `close`. Raises `ListenError`."""
         await self.start(sock=sock, tls=tls)
         return self._listeners[-1]
 
     def leave(self, listener: asyncio.Server) -> None:
-        """Take no new connection from this listener. Those that it gave stay."""
+        """Accept no more connections from this listener. Open ones stay."""
         self._listeners.remove(listener)
         listener.close()
 
     def stop_listening(self) -> None:
-        """Take no new connection or request. What is in flight goes on, and is the last on its connection."""
+        """Accept no more connections or requests. Requests in flight go on, and are the last on their connection."""
         self.handler.is_stopping = True
         for listener in self._listeners:
             listener.close()
@@ -134,7 +133,7 @@ class Edge(Generic[R]):
                 client.close()
 
     async def close(self, grace_seconds: float = 0.0) -> int:
-        """Wait for what is in flight, then break off the rest. Returns how many requests were broken off."""
+        """Wait for requests in flight, then abort the rest. Returns how many were aborted."""
         self.stop_listening()
         await self._handshakes.end()
         await self.handler.wait_idle(grace_seconds)
@@ -161,7 +160,7 @@ class Edge(Generic[R]):
         return ClientConnection(self._server, self)
 
     def _sweep(self) -> None:
-        """Look at each connection in turn, a limited number at a time."""
+        """Check each connection in turn, a limited number at a time."""
         loop = asyncio.get_running_loop()
         self._sweeping = loop.call_later(_SWEEP_SECONDS, self._sweep)
         now = loop.time()
@@ -172,7 +171,7 @@ class Edge(Generic[R]):
             client.look(now)
 
     def _make_room(self, newcomer: ClientConnection) -> None:
-        """Break off those that have been idle for longest, some at a time because it takes a look at all."""
+        """Abort the connections that were idle for longest, several at a time because all must be ranked."""
         idle = (client for client in self._clients if client not in self._leaving and not client.is_busy)
         count = 1 + len(self._clients) // _ROOM_SHARE
         longest = nsmallest(count, idle, key=lambda client: client.idle_since)
@@ -181,9 +180,10 @@ class Edge(Generic[R]):
             client.abort()
 
     async def _wait_flushed(self, clients: list[ClientConnection]) -> None:
-        """Let clients have what was written for them, for as long as a client is let linger.
+        """Let clients read what was written for them, for at most `linger_seconds`.
 
-        Over TLS one that has it all may not look at its connection before it needs it again, and is not waited for.
+        Over TLS, a client that has read everything may notice the end only when it uses the connection again. Such a
+        client is not waited for.
         """
         try:
             async with asyncio.timeout(self.settings.linger_seconds):
@@ -206,7 +206,7 @@ class Edge(Generic[R]):
         return self.handler.handle(connection, parsed)
 
     def connection_opened(self, connection: ClientConnection) -> None:
-        # Without descriptors left, neither the upstream nor the store could be reached for those that are served.
+        # Without free descriptors, the requests in flight could reach neither the upstream nor the store.
         if len(self._clients) - len(self._leaving) >= self.settings.connections_max:
             self._make_room(connection)
         self._clients[connection] = None
@@ -233,7 +233,7 @@ class Handshakes:
         return len(self._under_way)
 
     def begin(self, sock: socket.socket, tls: ssl.SSLContext) -> None:
-        """Shake hands on a connection that was taken; the socket is given away."""
+        """Start the handshake of an accepted connection, which then owns the socket."""
         loop = asyncio.get_running_loop()
         task = loop.create_task(self._shake_hands(loop, sock, tls))
         self._under_way[task] = sock
@@ -242,7 +242,7 @@ class Handshakes:
             _end(self._under_way.pop(next(iter(self._under_way))))
 
     async def end(self) -> None:
-        """Break off those that are under way."""
+        """Abort the handshakes that are under way."""
         tasks = list(self._under_way)
         for sock in self._under_way.values():
             _end(sock)
@@ -250,7 +250,7 @@ class Handshakes:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _shake_hands(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, tls: ssl.SSLContext) -> None:
-        # Without one, nobody needs to know why.
+        # The reason of a failed handshake is not needed.
         with contextlib.suppress(OSError):
             await loop.connect_accepted_socket(
                 self._connect,
@@ -262,15 +262,15 @@ class Handshakes:
 
 
 def _end(sock: socket.socket) -> None:
-    """End what comes over it, and so the handshake. Cancelled at the moment in which it is over, that would leave a
-    connection that uvloop never tells of its end.
+    """Shut the socket down, which ends the handshake. Cancelling it in the moment when it succeeds would leave a
+    connection whose end uvloop never reports.
     """
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
 
 
 class Door(asyncio.Protocol):
-    """Takes a connection over from a listener without TLS, before anything of it is read."""
+    """Takes over a connection from a listener without TLS, before anything is read from it."""
 
     def __init__(self, handshakes: Handshakes, tls: ssl.SSLContext) -> None:
         self._handshakes = handshakes
@@ -279,7 +279,7 @@ class Door(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         plain = cast(asyncio.Transport, transport)
         sock: socket.socket | None = None
-        # Where no descriptor is left for it, the client finds it closed.
+        # If no descriptor is left for it, the connection is closed.
         with contextlib.suppress(OSError):
             sock = socket.socket(fileno=os.dup(plain.get_extra_info("socket").fileno()))
             sock.setblocking(False)
@@ -290,11 +290,11 @@ class Door(asyncio.Protocol):
 
 
 class ListenError(Exception):
-    """The address cannot be listened on. The text says why, for an operator."""
+    """Listening on the address failed. The text tells the operator why."""
 
 
 def listen_fault(host: str | None, port: int, error: OSError) -> str:
-    """What an operator has to change."""
+    """The reason, in words that tell the operator what to change."""
     address = f"{bracketed(host or '*')}:{port}"
     match error.errno:
         case errno.EADDRINUSE:

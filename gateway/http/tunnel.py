@@ -1,7 +1,7 @@
-"""Bytes both ways after a 101, until both sides have said all they had.
+"""Bytes both ways after a 101, until both sides have ended.
 
-Owns the buffer and the pace of the client's direction, and what the end of one side means for the other: an end is
-passed on as an end, a breaking off as a breaking off. It knows nothing of the protocol inside.
+Owns the buffer and the flow control of the client's direction, and what the end of one side means for the other: an end
+is passed on as an end, and a reset as a reset. It knows nothing of the protocol inside.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gateway.http.connection import ClientConnection, ClientGone
-from gateway.upstream import Answer, BodyLost, Duplex
+from gateway.upstream import BodyLost, Duplex, UpstreamResponse
 
 # The connection stops reading above this, until the upstream takes what is there.
 _BUFFER_BYTES_MAX = 128 * 1024
 
 
 class Tunnel(Protocol):
-    """The client's end, as whoever relays sees it."""
+    """The client's end of a tunnel, for the relay."""
 
     async def read(self) -> bytes | None:
-        """The next bytes; empty once the client ended its direction, None once it broke off."""
+        """The next bytes; empty once the client has ended its direction, None once it broke off."""
 
     async def write(self, data: bytes) -> bool:
         """Send bytes, waiting while the client is slow. False when it is gone."""
@@ -44,10 +44,10 @@ class ClientTunnel:
         self._news = asyncio.Event()
         connection.open_tunnel(self)
 
-    # -- put in, by the connection ------------------------------------------------------------------------------------
+    # -- for the connection -------------------------------------------------------------------------------------------
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        """In the words of aiohttp: not at an end, and nothing left over."""
+        """As aiohttp's parsers: returns that it is not at an end, and that nothing is left over."""
         self._buffer += data
         if len(self._buffer) > _BUFFER_BYTES_MAX and not self._is_paused:
             self._is_paused = True
@@ -56,7 +56,7 @@ class ClientTunnel:
         return False, b""
 
     def feed_eof(self) -> None:
-        """The connection is lost; after a half-close that is its ordinary end."""
+        """The connection is lost; after a half-close that is its normal end."""
         self._is_broken = not self._has_ended
         self._news.set()
 
@@ -64,7 +64,7 @@ class ClientTunnel:
         self._has_ended = True
         self._news.set()
 
-    # -- taken out, by the relay --------------------------------------------------------------------------------------
+    # -- for the relay ------------------------------------------------------------------------------------------------
 
     async def read(self) -> bytes | None:
         while True:
@@ -109,11 +109,11 @@ class ClientTunnel:
         self._connection.close()
 
 
-async def relay(client: Tunnel, answer: Answer, upstream: Duplex) -> None:
-    """Relay until both directions have ended, or one broke off and took the other with it. Closes both ends."""
+async def relay(client: Tunnel, answer: UpstreamResponse, upstream: Duplex) -> None:
+    """Relay until both directions have ended or one broke off, which ends the other. Closes both ends."""
     up = asyncio.ensure_future(_relay_up(client, upstream))
     down = asyncio.ensure_future(_relay_down(client, upstream))
-    # Nobody is left to read. What the client said before it went is still passed on.
+    # There is no reader any more. What the client sent before it left is still passed on.
     client.on_gone(down.cancel)
     is_whole = False
     try:

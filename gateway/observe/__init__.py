@@ -1,11 +1,11 @@
 """What is reported: metrics, the log, and the status port.
 
-*Facts.* `facts` are what happened, as values. Their observers: `metrics` counts them, `logs` logs them, and `status`
-keeps whether the gateway is ready.
+*Events.* `facts` are the events, as values. Their observers: `metrics` counts them, `logs` logs them, and `status`
+derives from them whether the gateway is ready.
 
-*Numbers.* `exposition` keeps them in families, makes those of several workers one and writes them for a scrape.
+*Metrics.* `exposition` keeps the numbers in families, merges those of several workers and writes them for a scrape.
 
-*Lines.* `writer` formats log records and writes them in a thread of its own.
+*Log lines.* `writer` formats log records and writes them in a thread of its own.
 
-*Ports.* `side_port` is what those beside the traffic have in common.
+*Ports.* `side_port` is what the status port and the admin port have in common.
 """

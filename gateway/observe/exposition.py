@@ -1,12 +1,12 @@
-"""Numbers as a scrape gets them: kept in families, those of several workers made one, and written for Prometheus.
+"""Metric families: kept in tables, merged over workers, and written for Prometheus.
 
-Knows nothing of what is measured. `prometheus_client` writes the formats; its own counters are not used. Those that
-several processes share lie in files that are mapped into memory: a disk that is full under them ends the process by
-SIGBUS, in the middle of whatever it does, and a request costs 20 µs more. Those of one process cannot be handed to a
-supervisor without holding up the loop: 35 ms for a hundred routes, where these tables take 0.3 ms.
+Knows nothing of what is measured. `prometheus_client` writes the formats; its own counters are not used. Its
+multiprocess counters lie in memory-mapped files: when the disk is full, the process dies by SIGBUS, and a request costs
+20 µs more. Its counters of one process cannot be sent to a supervisor without blocking the event loop: 35 ms for a
+hundred routes, where these tables take 0.3 ms.
 
-A family is changed by the event loop alone, and needs no lock. A scrape is written in a thread, from rows that may
-change meanwhile: what is counted then may or may not be in it.
+Only the event loop changes a family, so it needs no lock. A thread writes the scrape, from rows that may change
+meanwhile: what is counted then may or may not be in it.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from prometheus_client.registry import Collector
 Labels = tuple[str, ...]
 """The values of the labels, in the order of their names."""
 Rows = dict[Labels, list[float]]
-"""The numbers of a family. Those of a counter or a gauge are one each."""
+"""The numbers of a family. A row of a counter or a gauge has one."""
 Counted = dict[str, Rows]
-"""The numbers of one process, by family, without those that are 0: most of what may be counted never happens."""
+"""The numbers of one process, by family, without rows that are 0, which most are."""
 
 
 class Rule(Enum):
-    """How a number of several workers becomes one."""
+    """How the values of several workers are merged."""
 
     SUM = auto()
-    """Each worker has its own part of it."""
+    """Each worker has its own part."""
     MAX = auto()
-    """Each worker measures something that they share, or it is the worst that counts."""
+    """All workers measure the same thing, or the worst value counts."""
     MIN = auto()
-    """It holds only where it holds for every worker."""
+    """It holds only if it holds for every worker."""
     OWN = auto()
-    """Workers do not know it: the supervisor's own number stands."""
+    """Only the supervisor knows it."""
 
 
 class Family:
-    """The series of one metric. `labels` has for each label the values that are there from the start, at 0."""
+    """The series of one metric. `labels` has for each label the values that exist from the start, at 0."""
 
     rule = Rule.SUM
 
@@ -57,17 +57,17 @@ class Family:
         self.rows: Rows = {values: self._zeros() for values in product(*labels.values())}
 
     def packed(self) -> Rows:
-        """Those that are not 0."""
+        """The rows that are not 0."""
         return {labels: list(row) for labels, row in self.rows.items() if any(row)}
 
     def absorb(self, rows: Rows) -> None:
-        """Go on counting from where another process ended."""
+        """Add the numbers of a process that ended."""
         for labels, row in rows.items():
             own = self.rows.get(labels)
             self.rows[labels] = list(row) if own is None else [a + b for a, b in zip(own, row, strict=True)]
 
     def merged(self, rows: Rows, others: Sequence[Rows]) -> Rows:
-        """These numbers of a supervisor, which are 0 where workers alone count, together with those of its workers."""
+        """A supervisor's numbers, which are 0 where only workers count, merged with those of its workers."""
         if self.rule is Rule.OWN:
             return rows
         zeros, rows = self._zeros(), dict(rows)
@@ -81,7 +81,7 @@ class Family:
         return rows
 
     def written(self, rows: Rows) -> Metric:
-        """As what `prometheus_client` writes."""
+        """The rows as a metric of `prometheus_client`."""
         raise NotImplementedError
 
     def _zeros(self) -> list[float]:
@@ -89,7 +89,7 @@ class Family:
 
 
 class Counter(Family):
-    """What only grows."""
+    """Only grows."""
 
     def add(self, *labels: str, amount: float = 1.0) -> None:
         row = self.rows.get(labels)
@@ -105,7 +105,7 @@ class Counter(Family):
 
 
 class Gauge(Family):
-    """What goes up and down, and ends with its process."""
+    """Goes up and down, and ends with its process."""
 
     def __init__(self, name: str, text: str, labels: Mapping[str, Iterable[str]], rule: Rule) -> None:
         super().__init__(name, text, labels)
@@ -115,7 +115,7 @@ class Gauge(Family):
         self.rows[labels] = [float(value)]
 
     def absorb(self, rows: Rows) -> None:
-        """Nothing of it is left."""
+        """A gauge ends with its process."""
 
     def written(self, rows: Rows) -> Metric:
         metric = GaugeMetricFamily(self.name, self.text, labels=self.label_names)
@@ -125,7 +125,7 @@ class Gauge(Family):
 
 
 class Histogram(Family):
-    """Durations in seconds. A row counts those up to each bound and above the one before, and ends with their sum."""
+    """Durations in seconds. A row has the count of each bucket, not cumulated, and ends with the sum."""
 
     def __init__(self, name: str, text: str, labels: Mapping[str, Iterable[str]], bounds: Sequence[float]) -> None:
         self._bounds = bounds
@@ -164,16 +164,16 @@ class Exposition:
 
 
 def encode(families: Sequence[Taken], accept: str, pids: Sequence[int]) -> Exposition:
-    """All of it in the format that an `Accept` header asks for. Takes its time with a thousand routes.
+    """All families in the format that an `Accept` header asks for. Slow with a thousand routes.
 
-    `pids` are the workers of this process.
+    `pids` are the worker processes of this one.
     """
     write, content_type = choose_encoder(accept)
     return Exposition(content_type, write(_Scrape(families, pids)))
 
 
 class _Scrape(Collector):
-    """The families of one scrape, and what the system reports of the process and of its workers."""
+    """The families of one scrape, and what the system reports about the process and its workers."""
 
     def __init__(self, families: Sequence[Taken], pids: Sequence[int]) -> None:
         self._families = families
@@ -186,7 +186,7 @@ class _Scrape(Collector):
 
 
 def _process_families(pids: Sequence[int]) -> Iterator[Metric]:
-    """What the system reports of this process, the living workers added, and the processor time of those that ended."""
+    """What the system reports about this process and its workers, and the CPU time of workers that ended."""
     families = {family.name: family for family in ProcessCollector(registry=None).collect()}
     for pid in pids:
         for family in ProcessCollector(pid=partial(int, pid), registry=None).collect():

@@ -1,9 +1,9 @@
-"""What happened, as values: the one way in which the gateway speaks about itself.
+"""Events, as values: all that metrics and logs learn about what the gateway does.
 
-Whoever does something states the fact once; metrics and logs are observers of facts and know nothing of each other. A
-fact never holds a key, a body, a credential or a scope in clear. Stating a fact cannot fail and cannot wait: an
-observer that raises is a defect of the observer, reported once per kind and otherwise ignored, because telling must
-never change doing.
+The code that does something publishes the event once; metrics and logs are observers and know nothing of each other. An
+event never holds a key, a body, a credential or a scope in clear. Publishing never fails and never waits: an observer
+that raises is a bug of the observer, reported once per kind of event and otherwise ignored, so that it cannot change
+what happens to a request.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from gateway.core.verdict import Verdict
 class RequestAnswered:
     """A request on a protected route has its reply. `duration_seconds` is from its arrival to the head of the reply.
 
-    `upstream_status` is what the upstream said to this request's own attempt, None when it was not asked or did not
-    say; `upstream_seconds` is how much of the duration that took, None likewise. `attempt` counts the claims of the
-    operation so far, 0 when none is known. `request_id` and `trace_id` are as sent. `why` says why nothing could be
-    sent to the upstream, or compared with the record.
+    `upstream_status` is the upstream's response to this request's own attempt, None when nothing was sent or no
+    response came; `upstream_seconds` is how much of the duration that took, None likewise. `attempt` counts the claims
+    of the operation so far, 0 when none is known. `request_id` and `trace_id` are as sent. `why` says why nothing could
+    be sent to the upstream, or compared with the record.
     """
 
     route: str
@@ -44,11 +44,11 @@ class RequestAnswered:
 
 @immutable
 class RequestPassed:
-    """A request that nothing protects was passed through.
+    """An unprotected request was passed through.
 
     `verdict` says why `route` did not protect it; both are None where no route matched. `key_field` then names the key
-    field that it carries all the same, if any, and `path` is its normalised path. `why` says why there is no answer of
-    the upstream, where that is so.
+    header that it has all the same, if any, and `path` is its normalised path. `why` says why the upstream gave no
+    response, where that is so.
     """
 
     verdict: Verdict | None
@@ -70,7 +70,7 @@ class RequestPassed:
 
 @immutable
 class OperationClaimed:
-    """A claim was granted. `is_takeover`: on an operation in doubt, to send it again."""
+    """A claim was granted. `is_takeover`: of an operation in doubt, to send it again."""
 
     route: str
     operation_id: UUID
@@ -81,7 +81,7 @@ class OperationClaimed:
 
 @immutable
 class OperationTakenOver:
-    """An operation in doubt is sent again under a new claim. `request` is what is kept of the repeat."""
+    """An operation in doubt is sent again under a new claim. `request` describes the repeat."""
 
     route: str
     operation_id: UUID
@@ -92,9 +92,9 @@ class OperationTakenOver:
 
 @immutable
 class EndedUnanswered:
-    """An attempt ended when its caller waited no longer: it was answered before, with a 504 say, or is gone.
+    """An attempt ended when its caller waited no longer: the caller had got a reply such as a 504, or was gone.
 
-    `verdict` and `status` are what it would have got; `duration_seconds` is from the claim to the end.
+    `verdict` and `status` are what the caller would have got; `duration_seconds` is from the claim to the end.
     `upstream_status` as in `RequestAnswered`.
     """
 
@@ -109,7 +109,7 @@ class EndedUnanswered:
 
 
 class ProbeFinding(StrEnum):
-    """What an upstream's answer to a probe says of the operation."""
+    """What an upstream's response to a probe says about the operation."""
 
     DONE = "done"
     NEVER_HAPPENED = "never_happened"
@@ -118,7 +118,7 @@ class ProbeFinding(StrEnum):
 
 @immutable
 class ProbeMade:
-    """The upstream was asked about an operation in doubt."""
+    """The upstream was probed about an operation in doubt."""
 
     route: str
     operation_id: UUID
@@ -145,7 +145,7 @@ class OperationSettled:
 
 @immutable
 class WriteRefused:
-    """What an attempt had to say of its operation was fenced off: the record had gone on without it."""
+    """The outcome of an attempt was fenced off: the record had moved on without it."""
 
     route: str
     operation_id: UUID
@@ -156,7 +156,7 @@ class WriteRefused:
 
 @immutable
 class OutcomeJournaled:
-    """The durable store did not take the event that ended an attempt; it is on this host's disk instead.
+    """The durable store did not take the event that ended an attempt; it is in this host's journal instead.
 
     `upstream_seconds` as in `OperationSettled`, which follows without it when the durable store has the event.
     """
@@ -173,7 +173,7 @@ class OutcomeJournaled:
 class JournalFailed:
     """An outcome that the durable store did not take could not be written to the journal either.
 
-    `is_first`: the time before it could.
+    `is_first`: the previous one could.
     """
 
     detail: str
@@ -182,7 +182,7 @@ class JournalFailed:
 
 @immutable
 class FlushRefused:
-    """The durable store refused an outcome out of the journal, which keeps it for an operator."""
+    """The durable store refused a journaled outcome; the journal keeps it for an operator."""
 
     route: str
     operation_id: UUID
@@ -202,7 +202,7 @@ class LeaseLost:
 
 @immutable
 class StoreCalled:
-    """A verb of a store was answered, or not. `error` is the class of error, None when it was answered."""
+    """A call of a store returned or failed. `error` is the class of the error, None if it returned."""
 
     tier: str
     verb: str
@@ -212,9 +212,9 @@ class StoreCalled:
 
 @immutable
 class TierChanged:
-    """A store became reachable or unreachable, or the cause of that is another one. `tier` is `durable` or `fast`.
+    """A store became reachable or unreachable, or is unreachable for another cause. `tier` is `durable` or `fast`.
 
-    `detail` is the cause; a tier begins as unreachable, for none.
+    `detail` is the cause. A tier starts as unreachable, without a cause.
     """
 
     tier: str
@@ -224,7 +224,7 @@ class TierChanged:
 
 @immutable
 class UpstreamChanged:
-    """No connection to an upstream can be made, for this kind of `reason`; without one, they are made again.
+    """No connection to an upstream can be made, for this `reason`; without a reason, they can be made again.
 
     `upstream` is its URL, which has no path.
     """
@@ -238,7 +238,7 @@ class UpstreamChanged:
 class MemoryChanged:
     """The durable store lost its memory, and absent keys are refused for `left_seconds`; or that is over.
 
-    `why` says what was noticed; `by`, who accepted the loss before its time.
+    `why` says what was noticed; `by`, who accepted the loss early.
     """
 
     is_lost: bool
@@ -249,7 +249,7 @@ class MemoryChanged:
 
 @immutable
 class SweepDone:
-    """What a sweep wrote down. `named` are route and operation id of those that lapsed, of the first at least."""
+    """What a sweep changed. `named` has route and operation id of those that lapsed, at least of the first ones."""
 
     lapsed: int
     retired: int
@@ -299,9 +299,9 @@ Observer = Callable[[Fact], None]
 
 
 class Events:
-    """Hands each fact to every observer, in the order in which they were given.
+    """Passes each event to every observer, in order.
 
-    An observer may have a method `wants`, which says of a kind of fact whether it may matter to it, now or ever.
+    An observer may have a method `wants`, which says whether it ever needs events of a kind.
     """
 
     def __init__(self, *observers: Observer) -> None:

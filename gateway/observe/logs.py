@@ -1,10 +1,10 @@
-"""What is logged: facts as lines, and the lines of the libraries beside them.
+"""What is logged: events, and the lines of libraries.
 
-Owns which facts become lines, at which level and in which words. One request on a protected route is one line. A line
-never holds a body, a key, a credential, a scope or a query: facts carry none, and nothing else is asked.
+Owns which events become lines, at which level and with which text. A request on a protected route is one line. A line
+never holds a body, a key, a credential, a scope or a query, because events have none.
 
-The lines of everybody else come through the root logger, in the same form. Below `warning` only our own are let
-through: what a library logs of its inner life may hold what callers sent.
+Libraries log through the root logger, in the same format. Below `warning` only the gateway's own lines are logged: a
+library's debug lines may hold what clients sent.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ from gateway.observe.writer import JsonFormatter, Line, LogWriter, Message, Text
 Level = Literal["debug", "info", "warning", "error"]
 
 _OURS: Final = "gateway"
-# Paths that were warned about; more are counted by the metrics alone.
+# Paths that are warned about; further ones are only counted, by the metrics.
 _PATHS_MAX: Final = 1000
 _PATH_CHARS_MAX: Final = 200
 _REQUEST_ID_CHARS_MAX: Final = 128
 # Causes of one outage that are logged.
 _CAUSES_MAX: Final = 10
-# What was up for less than this was not well in between.
+# An outage is over when its target has been up for this long.
 _STEADY_SECONDS: Final = 60.0
 
 
 class Logs:
-    """The log of this process, and an observer of facts.
+    """The log of this process, and an observer of events.
 
-    From its making to `close` it is where all loggers write to. `worker` is the number that each line of this process
-    carries; `is_shared`: other processes write to the descriptor, too.
+    All loggers write to it until `close`. `worker` is the number that each line of this process has; `is_shared`: other
+    processes write to the descriptor, too.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Logs:
         return self._writer.dropped
 
     def close(self) -> None:
-        """Write what is left, if that is possible in time, and give the loggers back."""
+        """Write what is left, if that is possible in time, and restore the loggers."""
         root = logging.getLogger()
         logging.captureWarnings(False)
         root.handlers, level, ours = self._before
@@ -124,7 +124,7 @@ class Logs:
                 self._line(DEBUG, "claimed", **_claim(fact), attempt=fact.attempt)
             case OperationTakenOver():
                 ids = {"request_id": fact.request.request_id, "trace_id": fact.request.trace_id}
-                text = "in doubt, and sent again"
+                text = "in doubt, sent again"
                 self._line(INFO, text, **_claim(fact), attempt=fact.attempt, **ids)
             case EndedUnanswered():
                 self._log(INFO, partial(_ended, fact))
@@ -137,10 +137,10 @@ class Logs:
                 if fact.error is not None:
                     self._line(DEBUG, "a call of the store failed", tier=fact.tier, verb=fact.verb, error=fact.error)
             case WriteRefused():
-                text = f"the outcome of an attempt was refused: the record is {fact.state} without it"
+                text = f"the store refused the outcome of an attempt: the record is {fact.state} already"
                 self._line(ERROR, text, **_claim(fact), event=fact.event)
             case OutcomeJournaled():
-                text = "journaled: the durable store has yet to take the outcome"
+                text = "journaled: the durable store has not taken the outcome yet"
                 self._line(WARNING, text, **_claim(fact), event=fact.event, detail=fact.detail)
             case JournalFailed(detail, is_first):
                 text = "neither the durable store nor the journal takes an outcome"
@@ -153,24 +153,24 @@ class Logs:
                 self._line(WARNING, text, operation_id=str(operation_id), token=token, detail=detail)
             case MemoryChanged(is_lost, left_seconds, why, by):
                 if is_lost:
-                    text = "the durable store lost its memory: keys that it does not have are refused"
+                    text = "the durable store lost its memory: requests with keys that it does not have are refused"
                     self._line(ERROR, f"{text}; see: {PROGRAM} memory", why=why, for_seconds=round(left_seconds))
                 else:
-                    self._line(WARNING, "the durable store is believed again", why=why, by=by or None)
+                    self._line(WARNING, "the durable store is trusted again", why=why, by=by or None)
             case TierChanged() | UpstreamChanged():
                 for level, line in self._outages.changed(fact):
                     self._log(level, line)
             case SweepDone():
                 self._swept(fact)
             case TallyTaken(in_doubt, oldest_seconds):
-                # It comes every few seconds while the durable store answers.
+                # This event comes every few seconds while the durable store is up.
                 for level, line in self._outages.ended():
                     self._log(level, line)
                 if in_doubt:
                     count = sum(count for _, count in in_doubt)
                     self._line(DEBUG, "operations are in doubt", in_doubt=count, oldest_seconds=oldest_seconds)
             case LoopStalled():
-                self._line(WARNING, f"the event loop was held up for {fact.lag_seconds:.1f} s")
+                self._line(WARNING, f"the event loop was blocked for {fact.lag_seconds:.1f} s")
             case _:
                 assert_never(fact)
 
@@ -182,9 +182,9 @@ class Logs:
                 route=route,
                 operation_id=str(operation_id),
                 event=Event.LAPSE,
-                detail="its lease lapsed: its gateway died, or was cut off from the store",
+                detail="its lease lapsed: its gateway died, or lost its connection to the store",
             )
-        # Leases lapse when a gateway dies: this is found by those who look into that.
+        # Leases lapse when a gateway dies, and this line helps to find out why.
         self._line(
             INFO if fact.lapsed else DEBUG,
             "swept",
@@ -208,7 +208,7 @@ class Logs:
         )
 
     def _warn_unprotected(self, path: str, fact: RequestPassed) -> None:
-        """Once per path, and of so many paths."""
+        """Warn once per path, for a bounded number of paths."""
         if path in self._warned_paths or len(self._warned_paths) > _PATHS_MAX:
             return
         self._warned_paths.add(path)
@@ -252,7 +252,7 @@ def _answered(fact: RequestAnswered) -> Line:
 def _ended(fact: EndedUnanswered) -> Line:
     request = fact.request
     return Line(
-        f"{request.method} {fact.route} {fact.status} {fact.verdict}, when its caller waited no longer",
+        f"{request.method} {fact.route} {fact.status} {fact.verdict}, after its caller stopped waiting",
         {
             "upstream_status": fact.upstream_status,
             "duration_ms": _milliseconds(fact.duration_seconds),
@@ -268,7 +268,7 @@ def _ended(fact: EndedUnanswered) -> Line:
 def _claim(
     fact: OperationClaimed | OperationTakenOver | OperationSettled | WriteRefused | OutcomeJournaled | FlushRefused,
 ) -> dict[str, Value]:
-    """Which claim a fact is about."""
+    """The claim that an event is about."""
     return {"route": fact.route, "operation_id": str(fact.operation_id), "token": fact.token}
 
 
@@ -287,7 +287,7 @@ def _milliseconds(seconds: float) -> float:
 
 @dataclass(slots=True)
 class _Outage:
-    """What was logged of an outage, and since when it is over, None while it is not."""
+    """What was logged about an outage, and since when it has been over, None while it is not."""
 
     causes: set[str] = field(default_factory=set)
     over_seconds: float | None = None
@@ -295,20 +295,20 @@ class _Outage:
 
 
 class Outages:
-    """Which changes of stores and upstreams that cannot be reached are worth a line. `clock` gives seconds.
+    """Decides which changes of the reachability of stores and upstreams are logged. `clock` gives seconds.
 
-    An outage is logged once with each of its causes, for as long as it lasts and only so many of them, and its end
-    once. What comes and goes (a store on a full disk, which can be read and takes no writes; an upstream with a dead
-    address among others) is said to do that, and then nothing until it has stayed up for a while.
+    An outage is logged once for each of its causes, up to a bound, and its end once. A store or upstream that comes and
+    goes (a store on a full disk, which can be read but takes no writes; an upstream with a dead address among others)
+    is logged as that once, and then not until it has stayed up for a while.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        # Of what is down, or has not been up for long since.
+        # Of stores and upstreams that are down, or came up a short time ago.
         self._outages: dict[str, _Outage] = {}
 
     def changed(self, fact: TierChanged | UpstreamChanged) -> Iterator[tuple[int, Line]]:
-        """What to log of it, at which level."""
+        """The lines to log, with their levels."""
         match fact:
             case TierChanged(tier, up, detail):
                 name, cause, fields = f"the {tier} store", detail, {"detail": detail or None}
@@ -327,7 +327,7 @@ class Outages:
             yield INFO, Line(f"{name} is up")
 
     def ended(self) -> Iterator[tuple[int, Line]]:
-        """What to log of what came and went, and stays up. To be asked from time to time."""
+        """The lines about stores and upstreams that came and went, and now stay up. To be called regularly."""
         for name in [name for name, outage in self._outages.items() if self._is_over(outage)]:
             if self._outages.pop(name).comes_and_goes:
                 yield INFO, Line(f"{name} stays up")
@@ -341,12 +341,12 @@ class Outages:
         if was_up and not outage.comes_and_goes:
             outage.comes_and_goes = True
             outage.causes.add(cause)
-            yield WARNING, Line(f"{name} comes and goes; the log will say when it stays up", fields)
-        # Causes may take turns for as long as the outage lasts.
+            yield WARNING, Line(f"{name} comes and goes; the next line follows when it stays up", fields)
+        # Causes may alternate for as long as the outage lasts.
         elif cause not in outage.causes and len(outage.causes) < _CAUSES_MAX:
             outage.causes.add(cause)
             yield WARNING, Line(f"{name} is {'down' if is_new else 'still down'}", fields)
 
     def _is_over(self, outage: _Outage) -> bool:
-        """Whether it has been up for long enough; also where the clock was set back, for nobody knows then."""
+        """Whether it has been up for long enough. True also if the clock was set back, since then nobody knows."""
         return outage.over_seconds is not None and not 0 <= self._clock() - outage.over_seconds < _STEADY_SECONDS

@@ -1,11 +1,11 @@
-"""What is counted: which metrics there are, and which fact changes which of them.
+"""Which metrics there are, and which event changes which of them.
 
-Labels are route names and words of the program, never keys, scopes or paths, so the number of series is known at the
-start; those that an alert needs exist from the start, at 0, because a rate cannot be taken of what is not there yet.
+Label values are route names and constants of the program, never keys, scopes or paths, so the number of series is known
+at the start. Series that an alert needs exist from the start, at 0, because a series that does not exist has no rate.
 
-Nothing is global: each `Metrics` has families of its own, and several may live in one process. Several workers count
-each for itself and hand their numbers to their supervisor (`take`), which writes them as one gateway's; what a worker
-that ended had counted stays (`absorb`).
+Nothing is global: each `Metrics` has its own families, and one process may have several. Each worker counts for itself
+and sends its numbers to its supervisor (`take`), which writes them as one gateway's; the counts of a worker that ended
+stay (`absorb`).
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ from gateway.observe.facts import (
     WriteRefused,
 )
 
-# `no_route_keyed`: nothing protects the request although its caller sent a key.
+# `no_route_keyed`: no route matches the request although its client sent a key.
 _REASONS: Final = ("no_route", "no_route_keyed", "unkeyed", "store_unavailable")
 _ENDINGS: Final = (Event.COMPLETE, Event.RELEASE, Event.FORGET, Event.ABANDON)
 
 _SWEPT: Final = (Event.LAPSE, Event.RETIRE, Event.COLLECT)
 
 _SMALL: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
-# What the gateway and its stores take; a call of a store is given up after some ten seconds.
+# For the gateway and its stores; a call of a store is given up after some ten seconds.
 _OWN_BUCKETS: Final = (*_SMALL, 2.5, 5.0, 15.0)
-# What callers see, from a replay out of memory to an upstream that is given up on.
-_WHOLE_BUCKETS: Final = (*_SMALL[1:], 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-# Of what is noticed once it takes seconds.
+# For whole requests, from a replay out of memory to an upstream that times out.
+_REQUEST_BUCKETS: Final = (*_SMALL[1:], 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+# For what is only noticed when it takes seconds.
 _STALL_BUCKETS: Final = (1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _SWEEP_BUCKETS: Final = (0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0)
 
@@ -62,7 +62,7 @@ F = TypeVar("F", bound=Family)
 
 
 def _reading(name: str, text: str, rule: Rule | None = None, **labels: str) -> Any:
-    """A field of `Readings` and the series that it is exported as: a gauge with a rule, or a counter."""
+    """A field of `Readings` and the series that it is exported as: a gauge if it has a rule, else a counter."""
     return field(default=0, metadata={"name": name, "text": text, "rule": rule, "labels": labels})
 
 
@@ -75,7 +75,7 @@ _EXCHANGES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """What is no fact but read at each scrape. Counts are since the start of the process."""
+    """Values that are read at each scrape instead of being events. Counts are since the start of the process."""
 
     in_flight: int = _reading("idempotency_in_flight", "Operations that this gateway works on", Rule.SUM)
     oldest_in_flight_seconds: float = _reading(
@@ -123,10 +123,10 @@ class Readings:
 
 
 class Metrics:
-    """An observer of facts, and what a scrape gets of them. Belongs to one event loop."""
+    """An observer of events, and what a scrape gets. Belongs to one event loop."""
 
     def __init__(self, routes: Iterable[str], *, has_fast_tier: bool, version: str) -> None:
-        """`routes` have their series from the start; others come with their first fact."""
+        """`routes` have their series from the start; others get theirs with their first event."""
         routes = tuple(routes)
         self._families: dict[str, Family] = {}
         self._read: Callable[[], Readings] = Readings
@@ -144,7 +144,7 @@ class Metrics:
         self._request_durations = self._histogram(
             "idempotency_request_duration_seconds",
             "From the arrival of a request on a protected route to the head of its response, waiting included",
-            _WHOLE_BUCKETS,
+            _REQUEST_BUCKETS,
             route=routes,
         )
         self._overheads = self._histogram(
@@ -156,7 +156,7 @@ class Metrics:
         self._upstream_durations = self._histogram(
             "idempotency_upstream_duration_seconds",
             "How long the upstream took for an attempt",
-            _WHOLE_BUCKETS,
+            _REQUEST_BUCKETS,
             route=routes,
         )
         self._claims = self._counter("idempotency_claims_total", "Claims that were granted", route=routes)
@@ -229,7 +229,7 @@ class Metrics:
         )
         self._workers = self._gauge(
             "idempotency_workers",
-            "Processes of this gateway; of a silent one, which does not answer, the numbers are the last known",
+            "Processes of this gateway; a silent one does not respond, and its numbers are the last known",
             Rule.OWN,
             state=("serving", "silent", "absent"),
         )
@@ -285,14 +285,14 @@ class Metrics:
             case TierChanged():
                 self._store_up.put(fact.up, fact.tier)
             case UpstreamChanged() | OperationTakenOver() | EndedUnanswered():
-                # Counted by the client of the upstream, as a claim, and by the verdict that its caller got.
+                # Counted elsewhere: by the upstream client, as a claim, and with the verdict that the caller got.
                 pass
             case SweepDone():
                 for event, count in zip(_SWEPT, (fact.lapsed, fact.retired, fact.collected), strict=True):
                     self._swept.add(event, amount=count)
                 self._sweep_durations.observe(fact.duration_seconds)
             case TallyTaken():
-                # Also routes that the configuration no longer has: what is in doubt under them still is.
+                # Including routes that the configuration no longer has: their operations in doubt still are.
                 for labels in self._in_doubt.rows:
                     self._in_doubt.put(0, *labels)
                 for route, count in fact.in_doubt:
@@ -304,47 +304,47 @@ class Metrics:
                 assert_never(fact)
 
     def read_with(self, read: Callable[[], Readings]) -> None:
-        """From now on call `read`, on the event loop, at each scrape."""
+        """Call `read` at each scrape, on the event loop."""
         self._read = read
 
     async def render(
         self, accept: str, workers: Callable[[], tuple[Sequence[Counted], Sequence[int]]] = lambda: ((), ())
     ) -> Exposition:
-        """Everything as it is now, in the format that the `Accept` header asks for.
+        """All metrics as of now, in the format that the `Accept` header asks for.
 
-        `workers` gives a supervisor's: what each counted that was not absorbed, and the process ids of those that live.
-        It is written in a thread, one scrape after the other: a thousand routes must not hold up the event loop.
+        `workers` returns a supervisor's workers: the numbers that were not absorbed yet, and the process ids. A thread
+        writes one scrape after the other: a thousand routes must not block the event loop.
         """
         async with self._rendering:
             self._take_readings()
-            # Asked here, because one may end and be absorbed while another scrape is being written.
+            # Called here, because a worker may end and be absorbed while another scrape is being written.
             numbers, pids = workers()
-            whole = [
+            families = [
                 (family, dict(family.rows), [each.get(name, {}) for each in numbers])
                 for name, family in self._families.items()
             ]
-            return await asyncio.to_thread(encode, whole, accept, pids)
+            return await asyncio.to_thread(encode, families, accept, pids)
 
     # -- several workers ----------------------------------------------------------------------------------------------
 
     def take(self) -> Counted:
-        """Everything as it is now, to be merged by the supervisor."""
+        """All numbers as of now, for the supervisor to merge."""
         self._take_readings()
         return {name: packed for name, family in self._families.items() if (packed := family.packed())}
 
     def absorb(self, numbers: Counted) -> None:
-        """Go on with what a worker that ended had counted. Its gauges end with it."""
+        """Add what a worker that ended had counted. Its gauges end with it."""
         for name, rows in numbers.items():
             self._families[name].absorb(rows)
 
     def count_workers(self, *, serving: int, silent: int, absent: int) -> None:
-        """In which states the workers are."""
+        """Set how many workers are in each state."""
         self._workers.put(serving, "serving")
         self._workers.put(silent, "silent")
         self._workers.put(absent, "absent")
 
     def count_restart(self) -> None:
-        """A worker is started in place of one that died."""
+        """Count a worker that replaces one that died."""
         self._worker_restarts.add()
 
     # -- families -----------------------------------------------------------------------------------------------------
@@ -356,7 +356,7 @@ class Metrics:
             if isinstance(family, Gauge):
                 family.put(value, *labels)
             else:
-                # Beside what was absorbed.
+                # In addition to what was absorbed.
                 family.add(*labels, amount=value - getattr(before, name))
 
     def _counter(self, name: str, text: str, **labels: Iterable[str]) -> Counter:
@@ -373,7 +373,7 @@ class Metrics:
         return family
 
     def _families_of_readings(self) -> Iterator[tuple[Counter | Gauge, tuple[str, ...], str]]:
-        """Of each reading its family, the values of its labels, and its name."""
+        """For each reading its family, its label values, and its field."""
         families: dict[str, Counter | Gauge] = {}
         for each in fields(Readings):
             name, text, rule, labels = (each.metadata[key] for key in ("name", "text", "rule", "labels"))

@@ -1,8 +1,7 @@
-"""A port beside the traffic, for people and programs that look after the gateway: terse, bounded, and silent about what
-it is made of.
+"""A port beside the traffic, for operators and their programs: bounded, and silent about the software behind it.
 
-Owns the listening and how little is taken in: few connections, short lines, few headers, no body that was decompressed.
-What is served there is an application's.
+Owns the listener and its limits: few connections, short lines, few headers, no decompression of bodies. The application
+is the caller's.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from aiohttp import web
 
 _LOG = logging.getLogger("gateway")
 
-# More than look after one gateway. Each takes a descriptor from those of the traffic.
+# More than any operator needs. Each takes a descriptor from the traffic.
 _CONNECTIONS_MAX: Final = 256
 _HEADERS_MAX: Final = 64
 _IDLE_SECONDS: Final = 75.0
 
 Refuse = Callable[[int, Mapping[str, str]], web.Response]
-"""Makes the response to what aiohttp does not serve, of the status and the headers that belong to it."""
+"""Makes the response to a request that aiohttp refuses, from the status and the headers that belong to it."""
 
 
 class _TerseResponse(web.Response):
-    """One that does not name the program and its version, which aiohttp adds last."""
+    """A response without the `Server` header, which aiohttp adds last."""
 
     async def _prepare_headers(self) -> None:
         await super()._prepare_headers()
@@ -34,7 +33,7 @@ class _TerseResponse(web.Response):
 
 
 def terse(status: int, body: bytes, content_type: str, headers: Mapping[str, str] | None = None) -> web.Response:
-    """A response that nobody keeps, or takes for anything but what it says that it is."""
+    """A response that is not cached, and whose content type is not guessed."""
     fixed = {"Content-Type": content_type, "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
     return _TerseResponse(status=status, body=body, headers={**fixed, **(headers or {})})
 
@@ -63,18 +62,18 @@ class SidePort:
         return bound
 
     async def stop(self) -> None:
-        """Close the listener; what is under way gets a bounded time. Harmless when it does not listen."""
+        """Close the listener; requests under way get a bounded time. Harmless when it does not listen."""
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()
         await self._runner.cleanup()
 
     def _connected(self) -> web.RequestHandler:
-        """What speaks on a new connection. Where there are too many, the one that has been open for longest ends."""
+        """The protocol of a new connection. Closes the oldest one where there are too many."""
         server = self._runner.server
         if server is None:
             raise RuntimeError("the port does not listen")
-        # Not the newcomer: it may be a probe, and the others may be there to keep it out.
+        # Not the new one: it may be a probe, and the others may be an attempt to lock it out.
         connections = [each for each in server.connections if each.transport is not None]
         if len(connections) >= _CONNECTIONS_MAX:
             connections[0].force_close()
@@ -89,13 +88,13 @@ class SidePort:
             max_field_size=self._line_bytes_max,
             max_headers=_HEADERS_MAX,
             lingering_time=0.0,
-            # A small body could grow into a large one.
+            # A small body could decompress into a large one.
             auto_decompress=False,
         )
 
 
 class _Connection(web.RequestHandler):
-    """Gives what aiohttp refuses the form of the port's other responses, and does not fill the log with it."""
+    """Gives aiohttp's refusals the form of the port's other responses, and logs them at debug level only."""
 
     __slots__ = ("_name", "_refuse")
 

@@ -1,12 +1,12 @@
-"""The status port: whether the gateway lives, whether it serves, and what it counts. For probes and scrapers.
+"""The status port: liveness, readiness and metrics, for probes and scrapers.
 
-Owns three paths, and changes nothing: only GET and HEAD are answered, and few scrapes at once.
+Owns three paths, and changes nothing: it allows GET and HEAD, and few scrapes at once.
 
-The gateway is ready while it serves, with or without its stores: unprotected traffic must not fall with a store, and
-protected requests get an answer that says what to do. Who wants to route by the store asks `/readyz?require=store`.
+The gateway is ready while it serves, with or without its stores: unprotected traffic must not fail with a store, and
+protected requests get a reply that says what to do. To route by the state of the store, use `/readyz?require=store`.
 
-Several workers have one status port, their supervisor's. They are ready while one of them serves, because the others
-take over what would have gone to one that does not; they live while none of them has fallen silent.
+Several workers have one status port, their supervisor's. They are ready while one of them serves, because it accepts
+the connections of those that do not; they are live while none of them is silent.
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ _SCRAPES_MAX: Final = 4
 
 @dataclass(slots=True)
 class Health:
-    """What readiness is made of. `fast_up` is None without a fast tier; the stores' parts follow the facts.
+    """What readiness depends on. `fast_up` is None without a fast tier; events set the stores' parts.
 
-    `why` says of each tier that is down why it is, as far as that is known.
-
-    `workers` says of each worker by its number how it is; empty where there is one process.
+    `why` has the cause for each tier that is down, if it is known. `workers` has the state of each worker by its
+    number; empty where there is one process.
     """
 
     serving: bool = False
@@ -63,7 +62,7 @@ class Health:
                 self.why[fact.tier] = fact.detail
 
     def take_over(self, healths: Sequence[Health]) -> None:
-        """Be what the workers that serve are together: a store is up where it is for all of them."""
+        """Merge the health of the workers that serve: a store is up if it is up for all of them."""
         self.durable_up = bool(healths) and all(health.durable_up for health in healths)
         if self.fast_up is not None:
             self.fast_up = bool(healths) and all(bool(health.fast_up) for health in healths)
@@ -71,7 +70,7 @@ class Health:
         self.why = {tier: why for health in healths for tier, why in health.why.items()}
 
     def is_ready(self, *, requires_store: bool) -> bool:
-        """Whether new requests are welcome."""
+        """Whether the gateway should get new requests."""
         return self.serving and not self.draining and (self.durable_up or not requires_store)
 
     def parts(self) -> dict[str, Any]:
@@ -86,7 +85,7 @@ class Health:
         if self.why:
             parts["why"] = dict(sorted(self.why.items()))
         if self.workers:
-            parts["workers"] = {str(number): how for number, how in sorted(self.workers.items())}
+            parts["workers"] = {str(number): state for number, state in sorted(self.workers.items())}
         return parts
 
 
@@ -97,18 +96,18 @@ def _up(is_up: bool) -> str:
 class StatusServer:
     """Listens from `start` to `stop`. `render` writes the metrics in the format that an `Accept` header asks for.
 
-    `look` brings `health` up to date, in a bounded time; without it, it always is.
+    `update` brings `health` up to date, in a bounded time; without it, `health` always is.
     """
 
     def __init__(
         self,
         health: Health,
         render: Callable[[str], Awaitable[Exposition]],
-        look: Callable[[], Awaitable[None]] | None = None,
+        update: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._health = health
         self._render = render
-        self._look = look
+        self._update = update
         self._scrapes = 0
         app = web.Application()
         app.add_routes(
@@ -125,14 +124,14 @@ class StatusServer:
         await self._port.stop()
 
     async def _live(self, request: web.Request) -> web.Response:
-        return _text(200, "live\n") if self._health.is_live else _text(503, "A worker does not answer.\n")
+        return _text(200, "live\n") if self._health.is_live else _text(503, "A worker does not respond.\n")
 
     async def _ready(self, request: web.Request) -> web.Response:
         required = set(request.query.getall("require", ()))
         if required - {"store"}:
             return _text(400, "Only `store` can be required.\n")
-        if self._look is not None:
-            await self._look()
+        if self._update is not None:
+            await self._update()
         is_ready = self._health.is_ready(requires_store=bool(required))
         body = {"status": "ready" if is_ready else "not ready", "parts": self._health.parts()}
         return terse(200 if is_ready else 503, orjson.dumps(body) + b"\n", "application/json")
@@ -148,11 +147,11 @@ class StatusServer:
         return terse(200, exposition.body, exposition.content_type)
 
 
-_REFUSALS: Final = {404: "There is nothing here.\n", 405: "This port only reads.\n"}
+_REFUSALS: Final = {404: "There is nothing here.\n", 405: "This port is read-only.\n"}
 
 
 def _refuse(status: int, headers: Mapping[str, str]) -> web.Response:
-    return _text(status, _REFUSALS.get(status, "This request cannot be answered.\n"), headers)
+    return _text(status, _REFUSALS.get(status, "This request cannot be served.\n"), headers)
 
 
 def _text(status: int, text: str, headers: Mapping[str, str] | None = None) -> web.Response:

@@ -1,15 +1,15 @@
-"""From log records to lines on a descriptor, without ever making the logging code wait.
+"""Writes log records as lines on a descriptor, without ever blocking the code that logs.
 
-A record is queued as it is; one thread puts it into words and writes it. A terminal that is held, a full disk or a
-collector that stopped reading its pipe holds up that thread alone: once the queue is full further records are dropped
-and counted, and the count is logged as soon as lines go through again. A line comes out a moment later, so that a busy
-gateway makes one system call for many.
+Records are queued; one thread formats and writes them. A paused terminal, a full disk or a collector that does not read
+its pipe blocks that thread alone: once the queue is full, further records are dropped and counted, and the count is
+logged as soon as lines can be written again. Lines are written after a short delay, so that a busy gateway makes one
+system call for many.
 
-Owns the safety of a line, too: whatever is logged, a line is one line of printable characters and of bounded length,
-and the value of a field cannot pass for another field.
+Also makes lines safe: whatever is logged, a line has printable characters only and a bounded length, and the value of a
+field cannot pass for another field.
 
-Several processes may write to one descriptor. Then whole lines go out in pieces that a pipe takes in one go
-(`PIPE_BUF`, pipe(7)), so that no line is torn by another process's; a longer one may be.
+Several processes may write to one descriptor. Then whole lines are written in pieces that a pipe takes atomically
+(`PIPE_BUF`, pipe(7)), so that lines of other processes cannot split them; a line longer than that may be split.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ Value = str | int | float | None
 
 
 class Line(NamedTuple):
-    """What a record says. Fields that are None are left out.
+    """The content of a record. Fields that are None are left out.
 
-    `detail` are the fields that JSON has and a reader of text finds in the message already.
+    `detail` has the fields that only the JSON format writes, because the message has them already.
     """
 
     message: str
@@ -55,11 +55,11 @@ class Line(NamedTuple):
 
 
 Message = Line | partial[Line]
-"""What the gateway logs: a line, or what makes one in the writer's thread."""
+"""What the gateway logs: a line, or a call that makes one in the writer's thread."""
 
 
 class _Formatter(logging.Formatter):
-    """`fixed` are fields of every line."""
+    """Adds the fields `fixed` to every line."""
 
     def __init__(self, fixed: Mapping[str, Value]) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class JsonFormatter(_Formatter):
 
 
 class TextFormatter(_Formatter):
-    """Time, level, message, and what else is known as `name=value`; a traceback follows, indented."""
+    """Time, level, message, and fields as `name=value`; a traceback follows, indented."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = _line_of(record)
@@ -105,14 +105,14 @@ def _line_of(record: logging.LogRecord) -> Line:
         message = message()
     if isinstance(message, Line):
         return message
-    # Of a library, or of ours as a library would log it.
+    # From a library, or from the gateway's own plain `logging` calls.
     return Line(str(message), {"logger": None if record.name == "gateway" else record.name})
 
 
 def _time(seconds: float) -> str:
     """UTC, to the millisecond (RFC 3339)."""
-    whole = int(seconds)
-    return f"{_second(whole)}.{int((seconds - whole) * 1000):03d}Z"
+    floor = int(seconds)
+    return f"{_second(floor)}.{int((seconds - floor) * 1000):03d}Z"
 
 
 @lru_cache(maxsize=4)
@@ -132,7 +132,7 @@ def _rows(traceback: str) -> list[str]:
 
 
 def _safe(text: str, chars_max: int) -> str:
-    """The text, cut, with everything that ends a line, moves a cursor or turns the direction of reading written out."""
+    """The text, cut to length, with escapes for line ends, control characters and changes of text direction."""
     if len(text) > chars_max:
         text = text[:chars_max] + "…"
     if text.isprintable():
@@ -141,19 +141,19 @@ def _safe(text: str, chars_max: int) -> str:
 
 
 class LogWriter(QueueHandler):
-    """Takes records for `fd`, which stays the caller's to close, until it is closed itself.
+    """Queues records and writes them to `fd` until it is closed. The caller closes `fd`.
 
-    `is_shared`: other processes write there, too.
+    `is_shared`: other processes write to `fd`, too.
     """
 
     def __init__(
         self, fd: int, formatter: logging.Formatter, *, is_shared: bool = False, records_max: int = _RECORDS_MAX
     ) -> None:
-        # Of all queues this one may be put to by the garbage collector, in the middle of another put.
+        # The only reentrant queue: the garbage collector may log in the middle of another put.
         self._queue: SimpleQueue[logging.LogRecord | None] = SimpleQueue()
         super().__init__(self._queue)
         self._fd = fd
-        # Not the handler's own, which is for the thread that logs.
+        # Not the handler's own formatter, which runs in the thread that logs.
         self._lines = formatter
         self._is_shared = is_shared
         self._records_max = records_max
@@ -161,21 +161,21 @@ class LogWriter(QueueHandler):
         self._counting = threading.RLock()
         self._reported = 0
         self._is_closing = False
-        # A daemon, because a thread that is stuck in a write must not keep the process from ending.
+        # A daemon, because a thread that is stuck in a write must not keep the process from exiting.
         self._thread = threading.Thread(target=self._run, name="log", daemon=True)
         self._thread.start()
 
     @property
     def dropped(self) -> int:
-        """Lines that were lost since the start: for lack of room, or because the descriptor refused them."""
+        """Lines lost since the start: because the queue was full, or because writing them failed."""
         return self._dropped
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        """Put a library's record into words now: its arguments may change, and it would keep them alive."""
+        """Format a library's message now: its arguments may change, and the queue would keep them alive."""
         if not isinstance(record.msg, (Line, partial)):
             try:
                 record.msg = record.getMessage()[: _MESSAGE_CHARS_MAX + 1]
-            except Exception as error:  # noqa: BLE001 -- a mistake in a message must not fail whoever logs it
+            except Exception as error:  # noqa: BLE001 -- a wrong message must not fail the code that logs
                 record.msg = f"a message could not be made: {type(error).__name__}"
             record.args = None
         if record.exc_info:
@@ -184,7 +184,7 @@ class LogWriter(QueueHandler):
         return record
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        """Queue it or, where the writer is behind, drop it."""
+        """Queue a record, or drop it when the writer is behind."""
         waiting = self._queue.qsize()
         if self._is_closing or waiting >= (_TRACEBACKS_MAX if record.exc_text else self._records_max):
             self._count_dropped(1)
@@ -192,7 +192,7 @@ class LogWriter(QueueHandler):
             self._queue.put(record)
 
     def stop(self, timeout_seconds: float = 2.0) -> bool:
-        """Take no more, and wait so long for the rest to be written; False when it was not."""
+        """Take no more records, and wait for the rest to be written; False when they were not in time."""
         self._is_closing = True
         self._queue.put(None)
         self._thread.join(timeout_seconds)
@@ -209,38 +209,38 @@ class LogWriter(QueueHandler):
                 except Empty:
                     break
             is_open = records[-1] is not None
-            self._put([self._encoded(record) for record in records if record is not None])
+            self._write([self._encoded(record) for record in records if record is not None])
             lost = self._dropped - self._reported
-            if lost and self._put([self._encoded(_of_dropped(lost))]):
+            if lost and self._write([self._encoded(_of_dropped(lost))]):
                 self._reported += lost
 
     def _encoded(self, record: logging.LogRecord) -> bytes:
         try:
             line = self._lines.format(record)
-        except Exception as error:  # noqa: BLE001 -- the lines behind it are written
+        except Exception as error:  # noqa: BLE001 -- the following lines must be written
             record.msg = f"a line could not be made: {type(error).__name__}"
             record.exc_text = None
             line = self._lines.format(record)
         return line.encode() + b"\n"
 
-    def _put(self, lines: list[bytes]) -> bool:
-        """Write all of it, however long that takes; False when the descriptor refuses."""
-        is_whole = True
+    def _write(self, lines: list[bytes]) -> bool:
+        """Write all lines, however long that takes; False when writing failed."""
+        is_complete = True
         for piece in _pieces(lines, select.PIPE_BUF if self._is_shared else _WRITE_BYTES_MAX):
             rest = memoryview(piece)
             while rest:
                 try:
                     rest = rest[os.write(self._fd, rest) :]
                 except BlockingIOError:
-                    # Whoever shares the descriptor made it non-blocking.
+                    # Another process that shares the descriptor made it non-blocking.
                     poll = select.poll()
                     poll.register(self._fd, select.POLLOUT)
                     poll.poll()
                 except OSError:
                     self._count_dropped(bytes(rest).count(b"\n"))
-                    is_whole = False
+                    is_complete = False
                     break
-        return is_whole
+        return is_complete
 
     def _count_dropped(self, count: int) -> None:
         with self._counting:
@@ -248,7 +248,7 @@ class LogWriter(QueueHandler):
 
 
 def _pieces(lines: list[bytes], bytes_max: int) -> Iterator[bytes]:
-    """Whole lines, joined as far as they fit; one that is longer goes by itself."""
+    """Whole lines, joined up to `bytes_max`; a longer one is a piece of its own."""
     piece: list[bytes] = []
     size = 0
     for line in lines:
@@ -262,5 +262,5 @@ def _pieces(lines: list[bytes], bytes_max: int) -> Iterator[bytes]:
 
 
 def _of_dropped(count: int) -> logging.LogRecord:
-    line = Line("lines of the log were dropped", {"dropped": count})
+    line = Line("log lines were dropped", {"dropped": count})
     return logging.LogRecord("gateway", logging.WARNING, "", 0, line, None, None)

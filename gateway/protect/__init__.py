@@ -1,15 +1,15 @@
-"""What happens to a request that a route protects. The modules, in the order in which it meets them:
+"""What happens to a request on a protected route. The modules, in the order in which a request meets them:
 
-*What is passed around.* `reply` has the values between the edge and the rest, `route` a route as the configuration
-wants it, `hop` where a request came from, `problem` every response in the gateway's own words.
+*Values.* `reply` has the values between the edge and the rest, `route` a route as configured, `hop` where a request
+came from, `problem` the gateway's own error responses.
 
-*The steps.* `coordinator` orders them. `ambiguity` refuses what can be read in two ways. `identification` finds out
-what the request is: `body` takes its body in, and `structured_fields` reads quoted keys. `operations` has a task for
-each `operation`, which executes it: `claiming` gets the claim, `leases` keeps it, `attempt` forwards the request once,
-`conclusion` says what came of that, and `journaling` keeps it when the store does not. `duplicates` answers all but the
-first caller: `waiting` for another gateway, or `probing` the upstream, for as long as their `preference` allows.
-`compose` makes the replies, and `decoding` undoes a coding that a client does not accept. `trace` gathers what people
-are told about a request, and `stopwatch` measures it.
+*Steps.* `ambiguity` refuses requests that can be read in two ways. `coordinator` orders the steps after that.
+`identification` finds the operation of a request: `body` receives its body, and `structured_fields` reads quoted keys.
+`operations` starts a task for each `operation`: `claiming` gets the claim, `leases` renews it, `attempt` forwards the
+request once, `conclusion` turns the result into a command and replies, and `journaling` keeps it while the store does
+not. `duplicates` replies to all but the first caller: by `waiting` for another gateway, or by `probing` the upstream,
+for as long as their `preference` allows. `compose` builds replies, and `decoding` undoes a coding that a client does
+not accept. `trace` gathers what operators see of a request, and `stopwatch` measures it.
 
-*To the service.* `forwarding` decides which headers cross, and `answer_stream` passes a long response on.
+*To the service.* `forwarding` decides which headers cross, and `answer_stream` streams a long response.
 """

@@ -1,11 +1,11 @@
-"""Rule 2: which requests are ambiguous HTTP, and so refused where a route protects.
+"""Rule 2: which requests are ambiguous HTTP, and so refused on a protected route.
 
-Pure. A request is ambiguous where this gateway and the service behind it could read it differently: another target,
-another length, another caller, another key. It owns those readings and refuses to know what a route does with a
-request. A fault is a sentence for the client that names a rule and never repeats what was sent, but for field names
+Pure. A request is ambiguous if this gateway and the service behind it could read it differently: another target,
+another length, another caller, another key. This module owns those readings, and does not know what a route does with a
+request. A fault is a sentence for the client. It names a rule and repeats nothing that was sent, except header names
 that the configuration or this module knows.
 
-What the parser refuses before (bare line feeds, folded fields, control characters) is tested with it.
+The parser refuses bare line feeds, folded headers and control characters before; its tests cover them.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from gateway.core.identity.fingerprint import METHOD_OVERRIDES, TARGET_OVERRIDES
 from gateway.core.message import Headers, NameTable, RequestHead, connection_options, values_by_name
 from gateway.core.routing import has_dot_segments, normalise_path
 
-# Nobody may say these twice, spell them with `_` or have `Connection` take them away, whatever the route.
+# On any route, these may not be repeated, spelt with `_`, or named by `Connection`.
 _SINGLE: Final = frozenset(
     (b"authorization", b"content-encoding", b"content-length", b"content-type", b"host", b"idempotency-key")
 )
 _NOT_TO_BE_NAMED: Final = _SINGLE | {b"cookie", b"transfer-encoding"}
 
 _VERSIONS: Final = ((1, 1), (1, 0))
-# Far more than any length, and far below what an integer takes long to be made of.
+# Far more than any length has, and few enough to be parsed fast.
 _LENGTH_DIGITS_MAX: Final = 18
 
-# RFC 3986 section 3.2.2 with a port; a list, user information or a path in it is read in more than one way. So is an
-# escape, which is decoded by services that make a URL of it, and nobody needs.
+# RFC 3986 section 3.2.2 with a port. A list, user information or a path in it can be read in more than one way. So can
+# an escape: services that make a URL of the host decode it, and no client needs one.
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9\-._~!$&'()*+;=]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
-# A target in which nothing below finds anything, as nearly all are: no escape or parameter, no segment that begins with
-# a dot.
+# A target without an escape, a parameter, or a segment that begins with a dot. Nearly all are like this, and need no
+# further check.
 _PLAIN_TARGET: Final = re.compile(rb"(?:/(?!\.)[A-Za-z0-9\-._~!$&'()*+,=:@]++)++(?:\?[!\"$-~]*+)?")
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _NOT_VISIBLE: Final = re.compile(rb"[\x00-\x20\x7f]")
@@ -49,16 +49,16 @@ _OVERRIDES: Final = NameTable(lambda name: _OTHER_METHODS[name] or _OTHER_TARGET
 
 
 def framing_fault(by_name: Mapping[bytes, Sequence[bytes]], version: tuple[int, int]) -> str | None:
-    """What is wrong with where the request ends: refused on every route and where none matches (RFC 9112 section 6).
+    """A fault of the request's framing: refused on every route, and where none matches (RFC 9112 section 6).
 
-    `by_name` has the values of its fields by their names in lower case.
+    `by_name` has the values of its headers by their names in lower case.
     """
     if version not in _VERSIONS:
         return "The HTTP version is neither 1.0 nor 1.1."
     lengths = by_name.get(b"content-length", ())
     codings = by_name.get(b"transfer-encoding", ())
     if b"transfer_encoding" in by_name or b"content_length" in by_name:
-        return "A field that says where the request ends is spelt with an underscore."
+        return "A header that frames the body is spelt with an underscore."
     if codings:
         if version == (1, 0):
             return "HTTP/1.0 has no transfer codings."
@@ -72,49 +72,49 @@ def framing_fault(by_name: Mapping[bytes, Sequence[bytes]], version: tuple[int, 
 
 
 def host_fault(host: bytes) -> str | None:
-    """What is wrong with a `Host` field: refused on every route and where none matches (RFC 9112 section 3.2).
+    """A fault of the `Host` header: refused on every route, and where none matches (RFC 9112 section 3.2).
 
-    A service may find another host in it, or another path where it puts the two together.
+    A service may read another host from it, or another path if it joins the two to a URL.
     """
-    return None if _HOST.fullmatch(host) else "The Host field is not a valid host."
+    return None if _HOST.fullmatch(host) else "The Host header is not a valid host."
 
 
 def ambiguity(head: RequestHead, once: frozenset[bytes], compared: frozenset[bytes] = frozenset()) -> str | None:
     """What is ambiguous in a request whose framing is sound; None when nothing is.
 
-    `once` are the fields (lower case) that say who calls, under which key and with which credential on this route,
-    `compared` those that make it the same request as another: the service must see of them what is seen here.
+    `once` are the headers (lower case) that carry caller, key and credential on this route; `compared` those that its
+    fingerprint covers. The service must read both as this gateway does.
     """
     return _target_fault(head.target) or _headers_fault(head.headers, once, compared)
 
 
 def overrides(headers: Headers) -> Headers:
-    """The fields from which a service may take another method or target. Mostly none."""
-    return tuple([field for field in headers if _OVERRIDES[field[0]]])
+    """The headers from which a service may take another method or target. Mostly none."""
+    return tuple([header for header in headers if _OVERRIDES[header[0]]])
 
 
 def other_methods(headers: Headers) -> frozenset[bytes]:
-    """What the method is to a service that lets a field override it.
+    """The methods that a service may read which lets a header override the method.
 
-    Of a list, which is what repeated fields are to many, some take the first member (Express's method-override).
+    Many services join repeated headers to a list, of which some take the first member (Express's method-override).
     """
     values = [value.partition(b",")[0] for name, value in headers if _OTHER_METHODS[name]]
     return frozenset([value.strip(b" \t").upper() for value in values])
 
 
 def other_targets(headers: Headers) -> list[bytes]:
-    """What the path, or URL without a query, is to a service that takes it from a field."""
+    """The paths, or URLs without a query, that a service may read which takes them from a header."""
     values = [value.strip(b" \t") for name, value in headers if _OTHER_TARGETS[name]]
     paths = [re.split(rb"[?#]", value, maxsplit=1)[0] for value in values]
     return [path if path.startswith(b"/") or b"://" in path else b"/" + path for path in paths if path]
 
 
 def other_readings(target: bytes, host: bytes | None) -> Iterable[tuple[bytes, bytes | None]]:
-    """Targets, with their hosts, as which a lenient service may read this one. Mostly none.
+    """Other targets, with their hosts, that a lenient service may read from this one. Mostly none.
 
     A service may take `\\`, `%2F` and `%5C` for a slash, cut off the parameters of a segment or the blanks around it
     (Spring before 4.3), decode twice, take the host of an absolute form, or take what follows two slashes for a host
-    (RFC 3986 section 4.2). A request that would meet a route in one of these readings only must not slip past it.
+    (RFC 3986 section 4.2). A request that matches a route only in one of these readings must not bypass it.
     """
     return () if _PLAIN_TARGET.fullmatch(target) else _other_readings(target, host)
 
@@ -171,15 +171,15 @@ def _headers_fault(headers: Headers, once: frozenset[bytes], compared: frozenset
     if len(by_name) < len(headers):
         for name, values in by_name.items():
             if len(values) > 1 and (name in _SINGLE or name in once):
-                return f"The field {_shown(name)} is repeated."
+                return f"The header {_shown(name)} is repeated."
     if b"host" in by_name and (fault := host_fault(by_name[b"host"][0])):
         return fault
     if b"_" in b"".join(by_name) and (fault := _underscore_fault(by_name, once | compared)):
         return fault
     if _CONTROL.search(b"".join([value for _, value in headers])):
-        return "A field holds a control character."
+        return "A header holds a control character."
     if b"connection" in by_name and (named := connection_options(headers) & (_NOT_TO_BE_NAMED | once | compared)):
-        return f"Connection names the field {_shown(min(named))}."
+        return f"Connection names the header {_shown(min(named))}."
     return None
 
 
@@ -188,12 +188,12 @@ def _underscore_fault(names: Iterable[bytes], of_route: frozenset[bytes]) -> str
         if b"_" in name and name not in of_route:
             folded = name.replace(b"_", b"-")
             if folded in _NOT_TO_BE_NAMED or folded in of_route or _folds_onto(folded, of_route):
-                return f"The field {_shown(folded)} is spelt with an underscore."
+                return f"The header {_shown(folded)} is spelt with an underscore."
     return None
 
 
 def _folds_onto(folded: bytes, of_route: frozenset[bytes]) -> bool:
-    """Whether a field of the route that is itself spelt with `_` reads like this one."""
+    """Whether a header of the route that is itself spelt with `_` reads like this one."""
     return any(b"_" in name and name.replace(b"_", b"-") == folded for name in of_route)
 
 

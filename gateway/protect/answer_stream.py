@@ -1,18 +1,18 @@
-"""The body of an upstream's answer on its way to a client, as it comes."""
+"""Streams the body of an upstream's response to a client."""
 
 from __future__ import annotations
 
 from gateway.protect.reply import BodyCut
-from gateway.upstream import Answer, BodyLost
+from gateway.upstream import BodyLost, UpstreamResponse
 
 
 class AnswerStream:
-    """A `reply.ResponseStream` over an answer. `prefix` is what was taken of its body already."""
+    """A `reply.ResponseStream` over an upstream's response. `prefix` is the part of its body that was read already."""
 
-    __slots__ = ("_answer", "_prefix")
+    __slots__ = ("_prefix", "_response")
 
-    def __init__(self, answer: Answer, prefix: bytes = b"") -> None:
-        self._answer = answer
+    def __init__(self, response: UpstreamResponse, prefix: bytes = b"") -> None:
+        self._response = response
         self._prefix = prefix
 
     async def read(self) -> bytes:
@@ -20,11 +20,11 @@ class AnswerStream:
         if self._prefix:
             prefix, self._prefix = self._prefix, b""
             return prefix
-        data = await self._answer.body.read()
+        data = await self._response.body.read()
         if isinstance(data, BodyLost):
             raise BodyCut(data.detail)
         return data
 
     def abort(self) -> None:
-        """Give the rest up."""
-        self._answer.close()
+        """Give up the rest."""
+        self._response.close()

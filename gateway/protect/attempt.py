@@ -1,12 +1,12 @@
-"""One attempt: forwards a claimed request once, and gets what is then known into the record.
+"""One attempt: forwards a claimed request once, and records the outcome.
 
-Owns the claim from its grant to its end, in a task of its own, so that no client's going away touches it. Things happen
-in the one safe order: the first byte leaves under a trusted lease only; a response is in the record before anybody sees
-it; and one whose body is not kept is in the record before its first byte goes out. Where the store does not take it,
-the journal stands in for the record. The write is repeated until one of them has it, and until then nobody is told that
-anything is known.
+Owns the claim from its grant to its end, in the operation's task, so that a client that leaves does not affect it. The
+order is the only safe one: the first byte is sent only under a trusted lease; a response is in the record before any
+caller gets it; and one whose body is not kept is in the record before its first byte goes out. If the store does not
+take the outcome, the journal stands in for the record. The write is retried until one of them has it; until then no
+caller gets the outcome as known.
 
-The operation's `last_word` is at any moment the command that ends the claim truthfully, should everything stop here.
+The operation's `last_word` is always the command that ends the claim if everything stops now.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gateway.core.operation import (
     Fenced,
     Forget,
     Lapsed,
-    LastWord,
+    OutcomeCommand,
     Release,
     Result,
     Snapshot,
@@ -33,8 +33,8 @@ from gateway.core.replay import is_event_stream
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import Events, OperationSettled, WriteRefused
 from gateway.protect.answer_stream import AnswerStream
-from gateway.protect.compose import by_record, expires_header
-from gateway.protect.conclusion import ClaimedRequest, Conclusion, without_answer
+from gateway.protect.compose import expires_header, reply_by_record
+from gateway.protect.conclusion import ClaimedRequest, Conclusion, without_response
 from gateway.protect.forwarding import Execution, protected_request
 from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Lease
@@ -42,14 +42,14 @@ from gateway.protect.operation import AttemptResult, Operation, abort_stream
 from gateway.protect.reply import Reply
 from gateway.protect.stopwatch import Stopwatch
 from gateway.store.base import Indefinite, Store, StoreError, Unstorable
-from gateway.upstream import Answer, BodyLost, Lost, NotSent, TooLong
+from gateway.upstream import BodyLost, Lost, NotSent, TooLong, UpstreamResponse
 
 _PAUSE_SECONDS_MIN: Final = 0.05
 _PAUSE_SECONDS_MAX: Final = 2.0
-# How long a store that does not take the outcome is asked again before the journal is.
-_PATIENCE_SECONDS: Final = 1.0
-# The same for one that says nothing at all, rather than that it cannot.
-_SILENCE_SECONDS: Final = 3.0
+# How long the store is retried before the journal is tried, too.
+_STORE_RETRY_SECONDS: Final = 1.0
+# How long one call of a store that does not respond may take.
+_APPLY_SECONDS_MAX: Final = 3.0
 
 
 class Attempt:
@@ -74,7 +74,7 @@ class Attempt:
         self._loop = loop
 
     async def run(self) -> None:
-        """Forward, conclude, record. Cancelled, it leaves the operation's `last_word` to whoever cancelled it."""
+        """Forward, conclude, record. A caller that cancels this must apply the operation's `last_word`."""
         try:
             conclusion = await self._forward()
             try:
@@ -88,7 +88,7 @@ class Attempt:
                 self._operation.publish(AttemptResult(reply, reply))
 
     def _interrupted(self) -> Reply:
-        """What can be said when everything stops here: as much as `last_word` says, which may still be recorded."""
+        """The reply when everything stops now. It claims no more than `last_word`, which may still be recorded."""
         if isinstance(self._operation.last_word, Release | Forget):
             return self._claimed.refuse(Verdict.OVERLOADED, 503)
         return self._claimed.refuse(Verdict.IN_DOUBT, 503)
@@ -116,8 +116,8 @@ class Attempt:
                     return self._claimed.not_sent(reason, detail)
                 case Lost(reason, detail):
                     return self._claimed.unknown(reason, detail, stopwatch.seconds)
-                case Answer():
-                    return await self._take(result, stopwatch)
+                case UpstreamResponse():
+                    return await self._read_response(result, stopwatch)
                 case _:
                     assert_never(result)
         finally:
@@ -129,54 +129,54 @@ class Attempt:
         self._operation.last_word = self._claimed.abandon("interrupted")
         return True
 
-    async def _take(self, answer: Answer, stopwatch: Stopwatch) -> Conclusion:
+    async def _read_response(self, response: UpstreamResponse, stopwatch: Stopwatch) -> Conclusion:
         limit = self._claimed.request.route.keep.body_bytes_max
         prefix = b""
-        if limit > 0 and not is_event_stream(answer.head.headers):
+        if limit > 0 and not is_event_stream(response.head.headers):
             try:
-                body = await answer.body.read_all(limit)
+                body = await response.body.read_all(limit)
             except BaseException:
-                answer.close()
+                response.close()
                 raise
             match body:
                 case bytes():
-                    return self._claimed.answered(answer.head, body, len(body), stopwatch.seconds)
+                    return self._claimed.answered(response.head, body, len(body), stopwatch.seconds)
                 case BodyLost(reason, detail):
-                    return self._claimed.unknown(reason, detail, stopwatch.seconds, answer.head.status)
+                    return self._claimed.unknown(reason, detail, stopwatch.seconds, response.head.status)
                 case TooLong(prefix):
                     pass
                 case _:
                     assert_never(body)
-        answer.body.allow_to_outlast()
-        stream = AnswerStream(answer, prefix)
-        return self._claimed.answered(answer.head, stream, answer.length, stopwatch.seconds)
+        response.body.allow_to_outlast()
+        stream = AnswerStream(response, prefix)
+        return self._claimed.answered(response.head, stream, response.length, stopwatch.seconds)
 
     async def _settle(self, conclusion: Conclusion) -> None:
-        """Get the conclusion into the store or, failing that, the journal, and tell how the attempt ended.
+        """Record the conclusion in the store or, if that fails, the journal; then publish the result.
 
-        Both are tried for as long as it takes. A command that the store took after all and that is in the journal too
-        is harmless: said again, it is recognised.
+        Retries both for as long as it takes. A command that is in the journal although the store took it is harmless:
+        the store recognises it when it is applied again.
         """
-        patient_until = self._loop.time() + _PATIENCE_SECONDS
+        journal_after = self._loop.time() + _STORE_RETRY_SECONDS
         pause = _PAUSE_SECONDS_MIN
         is_late = False
-        said_seconds: float | None = None
+        first_tried_seconds: float | None = None
         while True:
             self._operation.last_word = conclusion.command
             started = self._lease.clock()
-            if said_seconds is None:
-                said_seconds = started
+            if first_tried_seconds is None:
+                first_tried_seconds = started
             try:
                 result = await self._apply(conclusion.command)
             except Unstorable:
-                less = without_answer(conclusion)
-                if less is None:
+                smaller = without_response(conclusion)
+                if smaller is None:
                     raise
-                conclusion = less
+                conclusion = smaller
             except StoreError:
                 is_late = True
-                if self._loop.time() >= patient_until:
-                    outcome = await self._journal(conclusion, said_seconds)
+                if self._loop.time() >= journal_after:
+                    outcome = await self._journal(conclusion, first_tried_seconds)
                     if outcome is not None:
                         self._operation.last_word = None
                         self._operation.publish(outcome)
@@ -190,22 +190,22 @@ class Attempt:
                 self._operation.publish(self._result_of(result, conclusion, waited_us, is_late=is_late))
                 return
 
-    async def _apply(self, command: LastWord) -> Result:
+    async def _apply(self, command: OutcomeCommand) -> Result:
         try:
-            async with asyncio.timeout(_SILENCE_SECONDS):
+            async with asyncio.timeout(_APPLY_SECONDS_MAX):
                 return await self._store.apply(command)
         except TimeoutError:
-            raise Indefinite("the store did not answer in time") from None
+            raise Indefinite("the store did not respond in time") from None
 
-    async def _journal(self, conclusion: Conclusion, said_seconds: float) -> AttemptResult | None:
-        """Bring the conclusion onto the local disk. None when that failed too, and nothing may be told as known."""
+    async def _journal(self, conclusion: Conclusion, first_tried_seconds: float) -> AttemptResult | None:
+        """Write the conclusion to the journal. None when that failed too: then no caller may get it as known."""
         try:
             snapshot = await self._journaling.keep(
                 self._claimed.record,
                 conclusion.command,
                 detail=conclusion.detail,
                 upstream_seconds=conclusion.upstream_seconds,
-                said_seconds=said_seconds,
+                first_tried_seconds=first_tried_seconds,
             )
         except StoreError:
             return None
@@ -213,15 +213,15 @@ class Attempt:
         if reply.verdict is Verdict.STORED:
             reply = replace(reply, verdict=Verdict.JOURNALED)
         others = snapshot if conclusion.shared is None else conclusion.shared
-        is_answer = isinstance(conclusion.command, Complete)
+        is_complete = isinstance(conclusion.command, Complete)
         return AttemptResult(
-            reply, others, conclusion.upstream_status, conclusion.upstream_seconds, is_recorded=is_answer
+            reply, others, conclusion.upstream_status, conclusion.upstream_seconds, is_recorded=is_complete
         )
 
     def _publish_unrecorded(self, conclusion: Conclusion) -> None:
-        """Tell those who wait now that nothing durable took the outcome. Who comes later waits for the write.
+        """Reply to those who wait now that the outcome could not be recorded. Later callers wait for the write.
 
-        That nothing was sent is true whatever the record says.
+        That nothing was sent is true whatever the record is, so it is reported as it is.
         """
         is_unsent = conclusion.outcome.verdict is Verdict.UPSTREAM_UNREACHABLE
         reply = conclusion.reply if is_unsent else self._claimed.refuse(Verdict.IN_DOUBT, 503)
@@ -246,14 +246,14 @@ class Attempt:
                     )
                 )
                 reply = conclusion.reply
-                # Recognised so late that it is replayed no more, it has no such time.
+                # A completion that was recognised after its replay window has no such time.
                 if reply.verdict is Verdict.STORED and snapshot.record is not None and snapshot.record.replay_until_us:
                     headers = (*reply.headers, expires_header(snapshot.record))
-                    # Written out, for every new key comes here: `replace` looks at each field by its name.
+                    # The constructor, because `replace` reads each field by name and every new key comes here.
                     reply = Reply(reply.status, reply.reason, headers, reply.body, reply.verdict, reply.length)
                 others = conclusion.shared
                 if others is None:
-                    # Held up here, others may have come when what the store saw was over.
+                    # While this waited for the store, what it saw may have expired.
                     now_us = snapshot.now_us + waited_us
                     others = Snapshot(settle(snapshot.record, now_us), now_us)
                 return AttemptResult(
@@ -264,8 +264,9 @@ class Attempt:
                     WriteRefused(identity.route, identity.operation_id, token, event, str(snapshot.state))
                 )
                 abort_stream(conclusion.reply)
-                reply = by_record(snapshot, request, free_verdict=Verdict.IN_DOUBT)
-                # A store that has forgotten the attempt cannot say that it had no effect: nor do others hear that.
+                reply = reply_by_record(snapshot, request, free_verdict=Verdict.IN_DOUBT)
+                # A store that has forgotten the attempt cannot tell that it had no effect: duplicates must not read
+                # that from its record.
                 is_forgotten = snapshot.record is None or snapshot.record.token < token
                 others = reply if is_forgotten else snapshot
                 return AttemptResult(

@@ -1,14 +1,14 @@
-"""Takes the body of a request in, whole, before anything is claimed: in memory while short, in a file when long.
+"""Receives the whole body of a request before anything is claimed: a short one in memory, a long one in a file.
 
-Owns the files: they are made with mode 0600 and have no name from the start, so nothing is left behind whatever
-happens. It does not know what a body means. A body over its limit is refused as soon as that is known, and one that is
-cut short raises, so that nothing is ever done for half a request. The last of the disk is left to the journal, and to a
-store that is there too: without them, what is executed cannot be recorded.
+Owns the files. They have mode 0600 and never a name, so nothing is left behind whatever happens. It does not know what
+a body means. A body over its limit is refused as soon as that is known, and one that is cut short raises, so that half
+a request has no effect. The last part of the disk is reserved for the journal, and for a store on the same disk:
+without them, no outcome can be recorded.
 
-A body that has yet to arrive needs an upload slot. It costs a client no more than a head, and a byte now and then to
-keep it. So the slots are apart from the places of operations, and when all are taken one whose body comes too slowly
-loses its own to a newcomer. A body that comes at a pace keeps its slot: under a load of long uploads, what is half here
-must not make room for more of the same.
+A body that has not arrived yet needs an upload slot. A slot costs a client only a request head, and a byte now and
+then. So upload slots are separate from the limit on operations, and when all are taken, a new request takes the slot of
+one whose body comes too slowly. A body with a good pace keeps its slot: under a load of long uploads, half-received
+bodies must not make room for others.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ INLINE_BYTES_MAX: Final = 16 << 10
 
 _WRITE_BYTES: Final = 256 * 1024
 _READ_BYTES: Final = 256 * 1024
-# What is left of the disk: the last tenth, but no more than that.
+# The reserved part of the disk: its last tenth, up to a maximum.
 _LEFT_SHARE: Final = 10
 _LEFT_BYTES_MAX: Final = 256 * 1024 * 1024
 
@@ -46,7 +46,7 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True)
 class TakenBody:
-    """A whole body. `digest` is the SHA-256 of its bytes, known already where it was hashed while it came in."""
+    """A whole body. `digest` is the SHA-256 of its bytes, if they were hashed while they came in."""
 
     content: bytes | BinaryIO = field(repr=False)
     length: int
@@ -54,25 +54,25 @@ class TakenBody:
     is_closed: bool = field(default=False, init=False)
 
     def outbound(self) -> bytes | FileBody:
-        """The body as the upstream client takes it. Valid until `close`; raises ValueError after it."""
+        """The body as the upstream client takes it, valid until `close`. Raises ValueError after that."""
         if self.is_closed:
-            raise ValueError("the body was let go")
+            raise ValueError("the body was closed")
         if isinstance(self.content, bytes):
             return self.content
         return FileBody(self.content.fileno(), self.length)
 
     def close(self) -> None:
-        """Let file and memory go. May be called more than once."""
+        """Release file and memory. Safe to repeat."""
         if not isinstance(self.content, bytes):
             self.content.close()
         self.content = b""
         self.is_closed = True
 
     async def read(self, use: Callable[[Body], Result]) -> Result:
-        """What `use` makes of the bytes, without holding up the event loop: a short body is read where it stands, a
-        long one, or one in a file, in a thread. The result depends on the bytes alone, never on where they are kept.
+        """The result of `use` on the bytes. It does not block the event loop: a long body, or one in a file, is read in
+        a thread. The result depends on the bytes alone, never on where they are kept.
 
-        Cancelled, it leaves a thread that ends by itself and holds the file's content, not the file: the body may be
+        When this is cancelled, the thread ends by itself. It holds the file's content, not the file, so the body may be
         closed.
         """
         body = self.content
@@ -80,12 +80,12 @@ class TakenBody:
             return use(body) if len(body) <= INLINE_BYTES_MAX else await asyncio.to_thread(use, body)
         if os.fstat(body.fileno()).st_size == 0:
             return use(b"")
-        # Mapped before the thread starts: the mapping is its own, whatever becomes of the file object.
+        # Mapped before the thread starts: the mapping stays valid when the file object is closed.
         mapped = mmap.mmap(body.fileno(), 0, access=mmap.ACCESS_READ)
         try:
             return await asyncio.to_thread(_use_and_close, mapped, use)
         except asyncio.CancelledError:
-            # The thread may not have started, and then never will. One that reads closes it when it is done.
+            # The thread may never start. If it is reading, it closes the mapping itself.
             with contextlib.suppress(BufferError):
                 mapped.close()
             raise
@@ -97,25 +97,25 @@ def _use_and_close(mapped: mmap.mmap, use: Callable[[Body], Result]) -> Result:
 
 
 class WholeBody:
-    """A taken body as the body of a request that is forwarded after all."""
+    """A taken body as the `RequestBody` of a request that is forwarded unprotected after all."""
 
     def __init__(self, taken: TakenBody) -> None:
         self._taken = taken
-        # A descriptor that is closed under a reading thread could hand it another request's bytes.
+        # A descriptor that is closed under a reading thread could give it another request's bytes.
         self._lock = threading.Lock()
         self.length: int | None = taken.length
 
     def whole(self) -> bytes | None:
-        """Its bytes, where they are in memory."""
+        """Its bytes, if they are in memory."""
         if self._taken.is_closed:
-            raise ValueError("the body was let go")
+            raise ValueError("the body was closed")
         content = self._taken.content
         return content if isinstance(content, bytes) else None
 
     async def stream(self) -> AsyncIterator[bytes]:
         """Its bytes."""
         if self._taken.is_closed:
-            raise ValueError("the body was let go")
+            raise ValueError("the body was closed")
         content = self._taken.content
         if isinstance(content, bytes):
             yield content
@@ -127,21 +127,21 @@ class WholeBody:
     def _read(self, content: BinaryIO) -> bytes:
         with self._lock:
             if self._taken.is_closed:
-                raise SpoolFailed("nobody waits for the body any more")
+                raise SpoolFailed("the body is no longer needed")
             return content.read(_READ_BYTES)
 
     def crowd_out(self) -> bool:
-        """Never: it is here."""
+        """Never: the body is here."""
         return False
 
     def close(self) -> None:
-        """Let the file go, after a read that is under way."""
+        """Close the file, once no thread reads it."""
         with self._lock:
             self._taken.close()
 
 
 def taken_now(body: RequestBody, *, bytes_max: int) -> TakenBody | None:
-    """The body, where it is here whole and no longer than that; None takes nothing away."""
+    """The body, if it has arrived completely and has at most `bytes_max`. None consumes nothing."""
     if body.length is None or body.length > bytes_max:
         return None
     whole = body.whole()
@@ -149,17 +149,17 @@ def taken_now(body: RequestBody, *, bytes_max: int) -> TakenBody | None:
 
 
 class SpoolFailed(Exception):
-    """The disk took no more. Nothing was done for the request."""
+    """The disk is full or failed. The request had no effect."""
 
 
 class Spool:
-    """Makes taken bodies. `directory` must be there and belong to this program."""
+    """Receives bodies. `directory` must exist and belong to this program."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     async def take(self, body: RequestBody, *, bytes_max: int, spool_over_bytes: int) -> TakenBody | None:
-        """The body, or None when it is longer than `bytes_max`. Cancelled or cut short, it leaves nothing.
+        """The body, or None if it is longer than `bytes_max`. When cancelled or cut short, this leaves nothing behind.
 
         Raises what the body raises when it is cut short, and `SpoolFailed`.
         """
@@ -183,10 +183,10 @@ class Spool:
             return await self._take_to_file(b"".join(parts), chunks, bytes_max)
         return TakenBody(parts[0] if len(parts) == 1 else b"".join(parts), length)
 
-    async def _take_to_file(self, begun: bytes, chunks: AsyncIterator[bytes], bytes_max: int) -> TakenBody | None:
+    async def _take_to_file(self, prefix: bytes, chunks: AsyncIterator[bytes], bytes_max: int) -> TakenBody | None:
         file = _GrowingFile(self._directory)
-        length = len(begun)
-        buffer = bytearray(begun)
+        length = len(prefix)
+        buffer = bytearray(prefix)
         is_whole = False
         try:
             async for chunk in chunks:
@@ -206,10 +206,9 @@ class Spool:
 
 
 class _GrowingFile:
-    """The file of a body that is still coming in, and the hash of what is in it.
+    """The file of a body that is still coming in, and the hash of its content.
 
-    Opened and written in threads, which run on when whoever asked for them is cancelled; what they then still have to
-    do is nothing.
+    Threads open and write it. They run on when their caller is cancelled, and after `give_up` they write nothing more.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -229,7 +228,7 @@ class _GrowingFile:
             return self._write(data), self._hash.digest()
 
     def give_up(self) -> None:
-        """Let the file go, after a write that is under way."""
+        """Close the file, once no thread writes to it."""
         with self._lock:
             self._is_given_up = True
             if self._file is not None:
@@ -237,9 +236,9 @@ class _GrowingFile:
 
     def _write(self, data: bytes) -> BinaryIO:
         if self._is_given_up:
-            raise SpoolFailed("nobody waits for the body any more")
+            raise SpoolFailed("the body is no longer needed")
         if self._file is None:
-            # Without a buffer, so that nothing is left to be written, and to fail, when it is closed.
+            # Unbuffered, so that closing it writes nothing, and cannot fail.
             self._file = _unnamed_file(self._directory)
         _check_room(self._file.fileno())
         self._hash.update(data)
@@ -250,10 +249,10 @@ class _GrowingFile:
 
 
 def _check_room(descriptor: int) -> None:
-    """Raises OSError where too little is left of the disk that this file is on."""
+    """Raises OSError if only the reserved part is left of the disk that this file is on."""
     disk = os.fstatvfs(descriptor)
     if disk.f_bavail < min(disk.f_blocks // _LEFT_SHARE, _LEFT_BYTES_MAX // disk.f_frsize):
-        raise OSError(errno.ENOSPC, "what is left of it is for the journal and the store")
+        raise OSError(errno.ENOSPC, "the rest of it is reserved for the journal and the store")
 
 
 def _unnamed_file(directory: Path) -> BinaryIO:
@@ -261,7 +260,7 @@ def _unnamed_file(directory: Path) -> BinaryIO:
 
 
 async def _at_disk(work: Callable[..., Result], *arguments: object) -> Result:
-    """Do what reads or writes a file, in a thread. Raises `SpoolFailed`."""
+    """Read or write a file in a thread. Raises `SpoolFailed`."""
     try:
         return await asyncio.to_thread(work, *arguments)
     except OSError as error:
@@ -269,11 +268,11 @@ async def _at_disk(work: Callable[..., Result], *arguments: object) -> Result:
 
 
 class NoSlot(Exception):
-    """There was no slot, or it was lost to another request. Nothing was done for this one."""
+    """There was no slot, or another request took it. This request had no effect."""
 
 
 class UploadSlots:
-    """The slots of one gateway process."""
+    """The upload slots of one gateway process."""
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
@@ -281,7 +280,7 @@ class UploadSlots:
 
     @contextmanager
     def slot(self, body: RequestBody) -> Iterator[None]:
-        """A slot while the body is being taken. Raises `NoSlot`."""
+        """Hold a slot while the body is received. Raises `NoSlot`."""
         if len(self._bodies) >= self._slots and not self._make_room():
             raise NoSlot
         self._bodies.add(body)

@@ -1,12 +1,12 @@
-"""Gets a claim from the store, and leaves none behind for nobody.
+"""Gets a claim from the store, and leaves no claim behind that nobody uses.
 
-Owns what happens between "may I execute?" and a definite answer. It knows the store's claim and what a record means for
-a repeat (`core.verdict`), nothing of upstreams or replies.
+Owns everything between the wish to execute a request and a definite result. It knows how the store grants a claim and
+what a record means for a repeat (`core.verdict`), but neither upstreams nor replies.
 
-An answer to a claim may be lost. Then the same statement is said again, with the same attempt id, until it is known or
-patience ends: a caller waits about as long as a store does for one statement, however many are lost. A claim given up
-without an answer may still arrive and be granted, so it is pursued in the background: said again until the store
-answers, and ended at once if it was granted. Reading that the record is absent would prove nothing.
+The result of a claim may be lost. Then the same command is applied again, with the same attempt id, until its result is
+known or patience ends: a caller waits about as long as one store call may take, however many results are lost. A claim
+that was given up without a result may still arrive and be granted. So it is pursued in the background: applied again
+until the store responds, and ended at once if it was granted. Reading that the record is absent would prove nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gateway.core.operation import (
     Fingerprint,
     Identity,
     Lapsed,
-    LastWord,
+    OutcomeCommand,
     ProbeTarget,
     Record,
     Release,
@@ -56,17 +56,17 @@ from gateway.store.base import (
 
 _LOG = logging.getLogger("gateway")
 
-# A claim is granted, or refused for good, after two statements; more are races with others, which end.
-_STATEMENTS_MAX: Final = 8
+# Two commands normally settle a claim. More of them are races with other gateways, which end.
+_COMMANDS_MAX: Final = 8
 _PAUSES_SECONDS: Final = (0.0, 0.05, 0.2, 0.5, 1.0)
-# For all of them together, pauses included. A store that is there answers long before.
+# For all commands together, pauses included. A healthy store responds long before.
 _CLAIM_SECONDS_MIN: Final = 1.0
 _CLAIM_SECONDS_MAX: Final = 5.0
 _PURSUIT_PAUSE_SECONDS_MAX: Final = 5.0
 
 
 def _new_attempt_id() -> UUID:
-    """Unique is enough: it opens nothing. To ask the system hands the interpreter over to a thread of the store."""
+    """A random UUID. Unique is enough, it is no secret: `uuid4` would make a system call, and so release the GIL."""
     return UUID(int=random.getrandbits(128), version=4)
 
 
@@ -74,8 +74,8 @@ def _new_attempt_id() -> UUID:
 class Granted:
     """The claim is ours. `started_seconds` is the boot-time clock's reading from before the granting call.
 
-    `is_first`: nobody's request is known of this key but this one, because the claim was on absent, or on a record of
-    which the fingerprint was forgotten.
+    `is_first`: no other request with this key is known, because the claim was on an absent record, or on one whose
+    fingerprint was forgotten.
     """
 
     record: Record
@@ -86,7 +86,7 @@ class Granted:
 
 @immutable
 class Seen:
-    """The record forbids a claim by this request; `snapshot` is what it is."""
+    """The record forbids a claim by this request."""
 
     snapshot: Snapshot
 
@@ -98,9 +98,9 @@ class Unavailable:
     detail: str
     is_definite: bool
     is_amnesic: bool = False
-    """The store answered, but it may have forgotten this key."""
+    """The store responded, but it may have forgotten this key."""
     is_refused: bool = False
-    """Not for want of a store, which is all that a route can choose to do without: nothing may be forwarded."""
+    """More is wrong than that the store is unavailable: no route may forward the request."""
 
 
 Admission = Granted | Seen | Unavailable
@@ -108,12 +108,12 @@ Admission = Granted | Seen | Unavailable
 
 @immutable
 class Terms:
-    """What a route says of claiming.
+    """A route's terms for claiming.
 
-    `is_executed_anyway`: on an `Unavailable` that is not refused, the request is forwarded. `takes_over`: in doubt,
-    it may be sent again. `probe` is where to ask, should this claim come into doubt, and `request` what is kept of the
-    request for people. `patience_seconds` is how long the
-    caller can wait at all; claiming takes as many of them, but one at least and five at most.
+    `is_executed_anyway`: on an `Unavailable` that is not refused, the request is forwarded. `takes_over`: an operation
+    in doubt may be sent again. `probe` is what to ask the upstream if this claim comes into doubt; `request` is what
+    operators see of the request. `patience_seconds` is how long the caller waits; claiming uses between one and five
+    seconds of it.
     """
 
     remember_us: int
@@ -127,14 +127,14 @@ class Terms:
 
 @immutable
 class _Pursuit:
-    """A claim whose answer is missing, or may come to be; `until` is the event loop's time when patience ends."""
+    """A claim whose result is unknown, or may become so. `until` is the event loop's time when patience ends."""
 
     command: Claim | Takeover
     terms: Terms
     until: float
 
     def unexecuted(self) -> _Pursuit:
-        """The same claim when its request is surely not forwarded."""
+        """The same claim, for a request that is surely not forwarded."""
         return replace(self, terms=replace(self.terms, is_executed_anyway=False))
 
 
@@ -151,8 +151,8 @@ class Claiming:
         reachable_seconds: Callable[[], float],
         clock: Callable[[], float] = boot_seconds,
     ) -> None:
-        """`grace_seconds` is what the owner of a lapsed claim gets; `reachable_seconds` says for how long the store has
-        answered by now.
+        """`grace_seconds` is how long the owner of a lapsed claim may still report; `reachable_seconds` returns for how
+        long the store has been reachable.
         """
         self._store = store
         self._grace_seconds = grace_seconds
@@ -165,20 +165,20 @@ class Claiming:
 
     @property
     def pursued(self) -> int:
-        """How many claims whose answer was lost are still being pursued."""
+        """How many claims whose result was lost are still being pursued."""
         return len(self._pursuits)
 
-    async def claim(self, identity: Identity, ours: Sequence[Fingerprint], terms: Terms) -> Admission:
-        """Claim, or take over, for a request with these fingerprints.
+    async def claim(self, identity: Identity, fingerprints: Sequence[Fingerprint], terms: Terms) -> Admission:
+        """Claim the operation, or take it over, for a request with these fingerprints.
 
-        Cancelled, the claim is pursued like one whose answer was lost, and the request must not be forwarded.
+        When cancelled, it pursues the claim like one whose result was lost. The request must not be forwarded then.
         """
         read_token: int | None = None
-        fingerprint = ours[0]
+        fingerprint = fingerprints[0]
         is_forgotten = False
         patience_seconds = min(max(terms.patience_seconds, _CLAIM_SECONDS_MIN), _CLAIM_SECONDS_MAX)
         until = self._loop.time() + patience_seconds
-        for _ in range(_STATEMENTS_MAX):
+        for _ in range(_COMMANDS_MAX):
             command = Claim(
                 identity,
                 _new_attempt_id(),
@@ -189,37 +189,44 @@ class Claiming:
                 terms.probe,
                 terms.request,
             )
-            answer = await self._say(_Pursuit(command, terms, until))
-            if isinstance(answer, Unavailable) and terms.is_executed_anyway and not answer.is_refused:
-                answer = await self._unless_known(answer, identity.operation_id, ours, terms, until)
-            if isinstance(answer, Granted) and is_forgotten:
-                return replace(answer, is_first=True)
-            if not isinstance(answer, Seen):
-                return answer
-            judgement = _judge(answer.snapshot, ours, terms)
+            admission = await self._apply(_Pursuit(command, terms, until))
+            if isinstance(admission, Unavailable) and terms.is_executed_anyway and not admission.is_refused:
+                admission = await self._unless_known(admission, identity.operation_id, fingerprints, terms, until)
+            if isinstance(admission, Granted) and is_forgotten:
+                return replace(admission, is_first=True)
+            if not isinstance(admission, Seen):
+                return admission
+            judgement = _judge(admission.snapshot, fingerprints, terms)
             match judgement:
                 case Claimable():
                     read_token, fingerprint = judgement.read_token, judgement.fingerprint
                     # Fenced on the token that was read, the grant is on this very record.
-                    is_forgotten = answer.snapshot.record is not None and answer.snapshot.record.fingerprint is None
-                case Doubt(record, is_same=True) if terms.takes_over and self.may_recover(answer.snapshot):
+                    is_forgotten = (
+                        admission.snapshot.record is not None and admission.snapshot.record.fingerprint is None
+                    )
+                case Doubt(record, is_same=True) if terms.takes_over and self.may_recover(admission.snapshot):
                     taken = await self._take_over(record, terms, until)
                     if not isinstance(taken, Seen):
-                        # Not `Unavailable` either: whatever the store says now, this operation is known to be in doubt.
-                        return taken if isinstance(taken, Granted) else answer
+                        # Not `Unavailable` either: whatever the store reports now, this operation is in doubt.
+                        return taken if isinstance(taken, Granted) else admission
                 case _:
-                    return answer
+                    return admission
         return Unavailable("others keep changing the record", is_definite=True, is_refused=True)
 
     async def _unless_known(
-        self, unavailable: Unavailable, operation_id: UUID, ours: Sequence[Fingerprint], terms: Terms, until: float
+        self,
+        unavailable: Unavailable,
+        operation_id: UUID,
+        fingerprints: Sequence[Fingerprint],
+        terms: Terms,
+        until: float,
     ) -> Admission:
-        """The same, or what forbids to forward the request without a claim: a record, in a store that can be read.
+        """`unavailable`, or the record that forbids forwarding without a claim, if the store can be read.
 
-        A disk that is full takes no claim, and knows all the same what became of this key.
+        A store with a full disk takes no claim, but still has the record of this key.
         """
         if not unavailable.is_definite:
-            # What is there may be this very claim.
+            # The record may be this very claim.
             return unavailable
         try:
             async with asyncio.timeout_at(until):
@@ -228,7 +235,7 @@ class Claiming:
             return replace(unavailable, detail=str(error), is_amnesic=isinstance(error, Amnesic), is_refused=True)
         except (StoreError, TimeoutError):
             return unavailable
-        judgement = _judge(snapshot, ours, terms)
+        judgement = _judge(snapshot, fingerprints, terms)
         return unavailable if isinstance(judgement, Claimable) else Seen(snapshot)
 
     def may_recover(self, snapshot: Snapshot) -> bool:
@@ -241,16 +248,16 @@ class Claiming:
     async def _take_over(self, record: Record, terms: Terms, until: float) -> Admission:
         operation_id = record.identity.operation_id
         command = Takeover(operation_id, record.token, _new_attempt_id(), self._holder, self._lease_us, terms.request)
-        return await self._say(_Pursuit(command, terms, until))
+        return await self._apply(_Pursuit(command, terms, until))
 
-    async def _say(self, pursuit: _Pursuit) -> Admission:
-        """Say the claim until something is known of it, it was said often enough, or patience is over.
+    async def _apply(self, pursuit: _Pursuit) -> Admission:
+        """Apply the claim until its result is known, the tries are used up, or patience is over.
 
-        No answer: it may have arrived, and is said again; from then on no error proves that it did not. An error that
-        says that this statement changed nothing is an answer only where none before it was lost. That the store lost
-        its memory is an answer always; an earlier statement may have been granted, and is then pursued.
+        Without a result, the claim may have arrived. It is applied again, and from then on no error proves that it did
+        not arrive. An error that proves that this command changed nothing is final only if no earlier result was lost.
+        `Amnesic` is always final; an earlier command may have been granted, and is then pursued.
         """
-        # `is_withheld`: the key may be somebody else's, so that nothing may be forwarded without this claim.
+        # `is_withheld`: another request may hold the key, so nothing may be forwarded without this claim.
         is_definite, is_refused, is_withheld = True, False, False
         detail = ""
         try:
@@ -268,7 +275,7 @@ class Claiming:
                             self._pursue(pursuit.unexecuted())
                         return Unavailable(str(error), is_definite=is_definite, is_amnesic=True, is_refused=True)
                     except (NotApplied, Unstorable, Unreadable) as error:
-                        # After a lost answer, whoever is at the key may be the statement that it was the answer to.
+                        # After a lost result, the record at the key may be the one that the lost claim made.
                         is_withheld |= isinstance(error, Unreadable)
                         is_refused, detail = is_withheld or isinstance(error, Unstorable), str(error)
                         if is_definite:
@@ -276,11 +283,11 @@ class Claiming:
                     else:
                         return self._admission_by(result, pursuit, started)
         except TimeoutError as over:
-            # Cut off inside a statement, or in the pause after one that was lost.
+            # Cut off during a command, or in the pause after one whose result was lost.
             is_refused = is_withheld or (over.__cause__ is not None and KNOWN in over.__cause__.args)
-            detail = "the store did not answer in time"
+            detail = "the store did not respond in time"
         except BaseException:
-            # Cancelled, or a defect: neither forwards anything.
+            # Cancelled, or a bug: neither forwards anything.
             self._pursue(pursuit.unexecuted())
             raise
         self._pursue(pursuit.unexecuted() if is_refused else pursuit)
@@ -294,11 +301,11 @@ class Claiming:
                 return Seen(snapshot)
             case Lapsed() | Applied():
                 self._pursue(pursuit.unexecuted())
-                detail = "the claim's lease was over before its answer came"
+                detail = "the claim's lease was over before its result came"
                 return Unavailable(detail, is_definite=False, is_refused=True)
 
     def _pursue(self, pursuit: _Pursuit) -> None:
-        task = self._loop.create_task(self._end(pursuit))
+        task = self._loop.create_task(self._end_claim(pursuit))
         self._pursuits.add(task)
         task.add_done_callback(self._pursuit_ended)
 
@@ -307,16 +314,16 @@ class Claiming:
         if not task.cancelled() and (error := task.exception()) is not None:
             _LOG.error("a claim is no longer pursued, because of a bug", exc_info=error)
 
-    async def _end(self, pursuit: _Pursuit) -> None:
-        """Say the claim until the store has answered, and end it where it was granted."""
+    async def _end_claim(self, pursuit: _Pursuit) -> None:
+        """Apply the claim until the store responds, and end it if it was granted."""
         pause = 0.1
         while True:
             try:
-                ending = _last_word_of(pursuit, await self._record_of(pursuit.command))
-                if ending is not None:
-                    await self._store.apply(ending)
+                last_word = _last_word_of(pursuit, await self._record_of(pursuit.command))
+                if last_word is not None:
+                    await self._store.apply(last_word)
             except Unstorable:
-                # It never arrived, and its connection is gone.
+                # It never arrived, and cannot any more: its connection is gone.
                 return
             except StoreError:
                 await asyncio.sleep(pause)
@@ -325,15 +332,15 @@ class Claiming:
                 return
 
     async def _record_of(self, command: Claim | Takeover) -> Record | None:
-        """The record once the claim has surely arrived, or never will."""
+        """The record, once the claim has surely arrived or surely never will."""
         try:
             return (await self._store.apply(command)).snapshot.record
         except Amnesic:
-            # Refused, and its connection is gone; a memory that nobody had compared may have granted it before.
+            # Refused, and its connection is gone. Before the epochs were compared, the store may have granted it.
             try:
                 return (await self._store.read(operation_id_of(command))).record
             except Amnesic:
-                # What there is, is no claim.
+                # There is no claim.
                 return None
 
     async def wait_pursuits_ended(self) -> None:
@@ -342,7 +349,7 @@ class Claiming:
             await asyncio.wait(self._pursuits)
 
     async def close(self, patience_seconds: float = 0.0) -> int:
-        """Give up what is still pursued after that time; those leases lapse. Returns how many there were."""
+        """Give up the claims still pursued after that time; their leases lapse. Returns how many there were."""
         try:
             async with asyncio.timeout(patience_seconds):
                 await self.wait_pursuits_ended()
@@ -355,12 +362,12 @@ class Claiming:
         return len(tasks)
 
 
-def _judge(snapshot: Snapshot, ours: Sequence[Fingerprint], terms: Terms) -> Judgement:
-    return judge(snapshot, ours, accept_recipe_change=terms.accepts_recipe_change)
+def _judge(snapshot: Snapshot, fingerprints: Sequence[Fingerprint], terms: Terms) -> Judgement:
+    return judge(snapshot, fingerprints, accept_recipe_change=terms.accepts_recipe_change)
 
 
-def _last_word_of(pursuit: _Pursuit, record: Record | None) -> LastWord | None:
-    """What ends the claim, if the record is still under it."""
+def _last_word_of(pursuit: _Pursuit, record: Record | None) -> OutcomeCommand | None:
+    """The command that ends the claim, if the record is still under it."""
     command, terms = pursuit.command, pursuit.terms
     if record is None or record.attempt_id != command.attempt_id:
         return None

@@ -1,6 +1,6 @@
-"""Makes replies out of records and answers: the same for the first caller, for a waiter and for a late retry.
+"""Builds replies from records and responses, alike for the first caller, a waiting duplicate and a late retry.
 
-Pure. Which reply is due is decided elsewhere; here is what it looks like.
+Pure. Other modules decide which reply a request gets; this one decides what it looks like.
 """
 
 from __future__ import annotations
@@ -20,47 +20,49 @@ from gateway.protect.route import Route
 
 
 def expires_header(record: Record) -> tuple[bytes, bytes]:
-    """Until when the record is replayed, as an HTTP date on the store's clock: the same in every answer."""
+    """Until when the record is replayed: an HTTP date on the store's clock, the same in every reply."""
     return b"Idempotency-Expires", http_date(record.replay_until_us // MICROSECONDS)
 
 
 def replay_of(record: Record, request_headers: Headers) -> Reply:
-    """The recorded response, to be given in a coding that this request accepts."""
+    """The recorded response, in a coding that this request accepts."""
     stored = record.response
     if stored is None or stored.body is None:
         raise ValueError("only a record with a body can be replayed")
     headers = (*stored.headers, (b"Idempotent-Replayed", b"true"))
     if record.replay_until_us:
-        # Not known while the durable store has yet to record it.
+        # Unknown until the durable store has the record.
         headers += (expires_header(record),)
     verdict = Verdict.RECOVERED if record.last_event is Event.PROVE else Verdict.REPLAYED
     decode_for = _unaccepted_by(request_headers, stored.headers, stored.body)
     return Reply(stored.status, stored.reason, headers, stored.body, verdict, len(stored.body), decode_for)
 
 
-def shared_with(reply: Reply, request_headers: Headers) -> Reply:
-    """The answer that the first caller got, to be given in a coding that this request accepts."""
+def shared_reply(reply: Reply, request_headers: Headers) -> Reply:
+    """The reply that the first caller got, in a coding that this request accepts."""
     if not isinstance(reply.body, bytes):
         return reply
     return replace(reply, decode_for=_unaccepted_by(request_headers, reply.headers, reply.body))
 
 
 def _unaccepted_by(request_headers: Headers, headers: Headers, body: bytes) -> tuple[bytes, ...] | None:
-    """The request's `Accept-Encoding` values where the body is in a coding that they do not accept."""
+    """The request's `Accept-Encoding` values if they do not accept the body's coding."""
     accepted = header_values(request_headers, b"accept-encoding")
     return tuple(accepted) if is_unaccepted(headers, body, accepted) else None
 
 
-def by_record(snapshot: Snapshot, request: KeyedRequest, *, free_verdict: Verdict) -> Reply:
-    """What rules 9 to 14 say of the record to somebody who does not claim, now; `free_verdict` as in `by_judgement`."""
-    return by_judgement(request.judge(snapshot), snapshot, request, free_verdict=free_verdict)
+def reply_by_record(snapshot: Snapshot, request: KeyedRequest, *, free_verdict: Verdict) -> Reply:
+    """Rules 9 to 14 for a request that does not claim. `free_verdict`: as in `reply_by_judgement`."""
+    return reply_by_judgement(request.judge(snapshot), snapshot, request, free_verdict=free_verdict)
 
 
-def by_judgement(judgement: Judgement, snapshot: Snapshot, request: KeyedRequest, *, free_verdict: Verdict) -> Reply:
-    """What somebody gets who does not claim, where the record was judged so and nobody is waited for.
+def reply_by_judgement(
+    judgement: Judgement, snapshot: Snapshot, request: KeyedRequest, *, free_verdict: Verdict
+) -> Reply:
+    """The reply to a request that neither claims nor waits.
 
-    `free_verdict` is that of a record that is free: `released` for a waiter, who may try again, and `in-doubt` for a
-    holder whose own result was fenced off.
+    `free_verdict` is the verdict for a free record: `released` for a duplicate, which may try again, and `in-doubt` for
+    a holder whose own result was fenced off.
     """
     route = request.route
     match judgement:
@@ -78,7 +80,7 @@ def by_judgement(judgement: Judgement, snapshot: Snapshot, request: KeyedRequest
                 remaining_seconds=(record.lease_until_us - snapshot.now_us) / MICROSECONDS,
             )
         case Claimable():
-            # For a holder the store has forgotten the attempt, and with it what a repeat could be sent again for.
+            # For a holder, the store has forgotten the attempt, and with it all that a repeat could recover from.
             return refuse(
                 free_verdict,
                 shape=route.shape,
@@ -90,7 +92,7 @@ def by_judgement(judgement: Judgement, snapshot: Snapshot, request: KeyedRequest
 
 
 def refuse_by(verdict: Verdict, record: Record, route: Route) -> Reply:
-    """Rules 9, 11 and 12 with the statuses that the route chose."""
+    """Rules 9, 11 and 12, with the route's statuses."""
     status, why = None, None
     if verdict is Verdict.KEY_REUSED:
         status, why = route.mismatch_status, _why_incomparable(record, route)
@@ -101,7 +103,7 @@ def refuse_by(verdict: Verdict, record: Record, route: Route) -> Reply:
 
 
 def _in_doubt(snapshot: Snapshot, record: Record, route: Route, *, is_same: bool) -> Reply:
-    """Rule 14, with what a repeat can do about it. `is_same`: as in `Doubt`."""
+    """Rule 14, with what a repeat can achieve. `is_same`: as in `Doubt`."""
     recovery = for_repeats(route.recovery, record, is_same=is_same)
     return refuse(
         Verdict.IN_DOUBT,
@@ -114,7 +116,7 @@ def _in_doubt(snapshot: Snapshot, record: Record, route: Route, *, is_same: bool
 
 
 def _why_incomparable(record: Record, route: Route) -> str | None:
-    """For the log, where it is not the request that is to blame: every repeat of such a record is refused."""
+    """Why every repeat of this record is refused, whatever the request: for the log. None where it is comparable."""
     recorded = record.fingerprint
     if recorded is None or route.fingerprinter.makes(recorded.recipe):
         return None
@@ -124,7 +126,7 @@ def _why_incomparable(record: Record, route: Route) -> str | None:
 def in_flight(
     record: Record, route: Route, *, ran_seconds: float, remaining_seconds: float, status: int | None = None
 ) -> Reply:
-    """Rule 13 after the wait. Come back after as long again as it has run so far, within its lease."""
+    """Rule 13 after the wait. `Retry-After` is as long as the operation has run so far, within its lease."""
     return refuse(
         Verdict.IN_FLIGHT,
         shape=route.shape,

@@ -1,7 +1,6 @@
-"""What an exchange with the upstream amounts to: the command that says so to the store, and the replies once it is
-applied.
+"""Turns the result of an upstream exchange into a command for the store and the replies that follow once it is applied.
 
-Decides nothing by waiting: everything here is a value made of values. `attempt` runs it.
+Pure: values in, values out. `attempt` does the waiting.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from uuid import UUID
 
 from gateway.core.immutable import immutable
 from gateway.core.message import Headers, ResponseHead, StoredResponse
-from gateway.core.operation import Abandon, Complete, Event, Forget, LastWord, Record, Release
+from gateway.core.operation import Abandon, Complete, Event, Forget, OutcomeCommand, Record, Release
 from gateway.core.outcome import Outcome, conclude_answered, conclude_not_sent, conclude_unknown, windows_us
 from gateway.core.recovery import answered_doubt, for_repeats
 from gateway.core.replay import kept_headers, stored_response
@@ -27,12 +26,12 @@ from gateway.upstream import SentNothing, Unknown, status_of
 class Conclusion:
     """What is known of an attempt.
 
-    `command` says it to the store. `reply` is the first caller's once that is applied; `shared` is what those get who
-    waited, None where the record tells them. `detail` is for the log.
+    `command` records it. Once that is applied, `reply` goes to the first caller and `shared` to the duplicates that
+    waited; where `shared` is None, their replies follow from the record. `detail` is for the log.
     """
 
     outcome: Outcome
-    command: LastWord
+    command: OutcomeCommand
     reply: Reply
     shared: Reply | None
     detail: str
@@ -49,10 +48,10 @@ class ClaimedRequest:
     is_first: bool
 
     def not_sent(self, reason: SentNothing, detail: str) -> Conclusion:
-        """No byte left."""
+        """No byte was sent."""
         outcome = conclude_not_sent(carries_doubt=self.record.carries_doubt)
         why = f"{reason}: {detail}"
-        # In doubt because of an earlier attempt: a 503 would say that an answer to this one has yet to be recorded.
+        # In doubt because of an earlier attempt. A 503 would mean that this attempt's response is yet to be recorded.
         status = 502 if outcome.verdict is Verdict.IN_DOUBT else status_of(reason)
         reply = replace(self.refuse(outcome.verdict, status), why=why)
         return Conclusion(outcome, self._command(outcome, reason), reply, reply, why)
@@ -60,7 +59,7 @@ class ClaimedRequest:
     def unknown(
         self, reason: Unknown, detail: str, upstream_seconds: float, upstream_status: int | None = None
     ) -> Conclusion:
-        """A byte may have left, and no complete response came."""
+        """A byte may have been sent, and no complete response came."""
         outcome = conclude_unknown()
         reply = self.refuse(outcome.verdict, status_of(reason))
         return Conclusion(
@@ -76,7 +75,7 @@ class ClaimedRequest:
     def answered(
         self, head: ResponseHead, body: bytes | ResponseStream, length: int | None, upstream_seconds: float
     ) -> Conclusion:
-        """A response came: whole, as bytes, or its head, where the body is not to be kept."""
+        """A response came: whole, as bytes, or only its head where the body is not kept."""
         method, route = self.request.head.method, self.request.route
         is_stored = isinstance(body, bytes)
         outcome = conclude_answered(
@@ -114,7 +113,7 @@ class ClaimedRequest:
         return Abandon(*self._ids, doubt)
 
     def refuse(self, verdict: Verdict, status: int) -> Reply:
-        """A problem about this operation."""
+        """A problem document about this operation."""
         return refuse(
             verdict,
             shape=self.request.route.shape,
@@ -134,7 +133,7 @@ class ClaimedRequest:
         doubt: str,
         stored: StoredResponse | None = None,
         headers: Headers = (),
-    ) -> LastWord:
+    ) -> OutcomeCommand:
         match outcome.event:
             case Event.COMPLETE if stored is not None:
                 retention = self.request.route.retention
@@ -150,19 +149,19 @@ class ClaimedRequest:
                 raise ValueError(f"no attempt ends in {event}")
 
 
-def without_answer(conclusion: Conclusion) -> Conclusion | None:
-    """The same without the answer, for a store that can never take it; None when there is nothing less to say."""
+def without_response(conclusion: Conclusion) -> Conclusion | None:
+    """The conclusion without the response, for a store that can never take it; None when nothing can be left out."""
     command = conclusion.command
-    if not isinstance(command, Complete) or command.response == _bare(command.response):
+    if not isinstance(command, Complete) or command.response == _status_only(command.response):
         return None
     outcome = Outcome(Event.COMPLETE, Verdict.RESPONSE_NOT_STORED)
     return replace(
         conclusion,
         outcome=outcome,
-        command=replace(command, response=_bare(command.response)),
+        command=replace(command, response=_status_only(command.response)),
         reply=replace(conclusion.reply, verdict=outcome.verdict),
     )
 
 
-def _bare(response: StoredResponse) -> StoredResponse:
+def _status_only(response: StoredResponse) -> StoredResponse:
     return StoredResponse(response.status, b"", (), None)

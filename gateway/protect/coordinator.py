@@ -1,14 +1,20 @@
-"""What happens to a request on a protected route, from top to bottom, in the order of the verdict table.
+"""What happens to a request on a protected route, step by step, in the order of the verdict table.
 
-`respond` reads: may it be looked at now (rule 3); what is it, and whose (rules 4 to 7); is it answered by what was
-completed before (rules 9 to 11); do others work on it (rules 9 to 14); else claim and execute it (rules 8 and 15).
+`respond` takes these steps:
 
-Each operation that this process works on is one `Operation` with one task, which outlives its callers. The first caller
-waits for its result, and every other one joins it: a herd of duplicates costs one claim. Duplicates never claim or take
-over. Cancelling a caller cancels nothing else; only `drain` ends an operation early, and then says its last word.
+1. Refuse the request if the gateway is overloaded or shutting down (rule 3).
+2. Identify it: its key, scope, body and fingerprints (rules 4 to 7).
+3. Reply from a completed record, if this process or the fast tier has it (rules 9 to 11).
+4. If the operation is in flight here, wait for its result (rules 9 to 14).
+5. Otherwise claim and execute it (rules 8 and 15); where a record forbids the claim, reply from that (rules 9 to 14).
 
-An operation whose outcome is in the journal is not in flight any more. Until the durable store has the outcome, its
-duplicates are answered from the journal.
+Each operation in flight is one `Operation` with one task, which outlives its callers. The first caller's request is
+executed, and duplicates wait for its result: any number of them costs one claim. A duplicate never claims or takes
+over; if its operation gets no claim, it starts over. Cancelling a caller cancels nothing else. Only `drain` ends an
+operation early, and then applies its last word.
+
+An operation whose outcome is in the journal is no longer in flight. Until the durable store has the outcome, duplicates
+get their replies from the journal.
 """
 
 from __future__ import annotations
@@ -40,8 +46,8 @@ from gateway.store.base import Store
 
 _LOG = logging.getLogger("gateway")
 
-# Joining an operation that turns out not to hold a claim, and becoming the next first caller, ends after a few rounds.
-_JOINS_MAX: Final = 4
+# How often a request waits as a duplicate or becomes the first caller before it gives up.
+_ROUNDS_MAX: Final = 4
 _SHUTTING_DOWN: Final = "The gateway is shutting down."
 
 
@@ -61,10 +67,11 @@ class Coordinator:
         events: Events,
         in_flight_max: int,
         recall: Callable[[UUID], Snapshot | None],
-        look: Callable[[UUID], asyncio.Future[Snapshot | None] | None],
+        look_up: Callable[[UUID], asyncio.Future[Snapshot | None] | None],
     ) -> None:
-        """To be made with the event loop running. `recall` gives the record of a completed operation, where that needs
-        no waiting; `look` looks it up where that costs less than a claim, and gives None where there is no such tier.
+        """Needs a running event loop. `recall` returns the record of a completed operation if this process remembers
+        it. `look_up` reads it from the fast tier, where that costs less than a claim, and returns None without such a
+        tier.
         """
         self._identifying = identifying
         self._in_flight_max = in_flight_max
@@ -81,176 +88,181 @@ class Coordinator:
             prober=prober,
             recall=recall,
         )
-        self._look = look
+        self._look_up = look_up
         self._lookups: dict[int, asyncio.Future[Snapshot | None]] = {}
         self._is_draining = False
         self._loop = asyncio.get_running_loop()
 
     @property
     def in_flight(self) -> int:
-        """Operations that this process is working on."""
+        """How many operations are in flight in this process."""
         return len(self._operations)
 
     @property
     def waiters(self) -> int:
-        """Duplicates that wait for one of them, here or in another gateway."""
+        """How many duplicates wait for an operation, here or in another gateway."""
         return self._duplicates.waiters
 
     @property
     def oldest_in_flight_seconds(self) -> float:
-        """How long the oldest of them has been worked on."""
+        """How long the oldest operation here has been in flight, 0 without one."""
         return self._operations.oldest_seconds
 
     async def respond(self, incoming: Incoming, route: Route) -> Reply | Untouched:
-        """The response to a request that passed rule 2, or the request back where nothing protects it.
+        """The reply to a request that passed rule 2, or the request itself, to be forwarded unprotected.
 
-        The body of the request is closed, but where it is `Untouched`. Raises what the body raises when it is cut
-        short. Cancelled, it leaves an operation that was begun going on.
+        Closes the request's body, unless it returns `Untouched`. Raises what the body raises when it is cut short.
+        Cancelling this does not stop an operation that has started.
         """
         trace = RequestTrace(incoming.head, route, self._loop.time())
-        reply = await self._respond(incoming, route, trace)
+        reply = await self._reply_to(incoming, route, trace)
         if isinstance(reply, Reply) and reply.verdict is not None:
             self._events.publish(trace.answered(reply.verdict, reply.status, reply.why))
         return reply
 
     async def drain(self, timeout_seconds: float) -> Drained:
-        """Refuse what comes from now on, and let operations in flight come to their end.
+        """Refuse new requests, and wait for the operations in flight.
 
-        What has not after `timeout_seconds` is ended truthfully, by its last word.
+        After `timeout_seconds`, end the remaining ones by their last words, which claim no more than is known.
         """
         self._is_draining = True
         drained = await self._operations.drain(timeout_seconds)
         await self._duplicates.close()
         return drained
 
-    # -- the way of a request -----------------------------------------------------------------------------------------
+    # -- the steps ----------------------------------------------------------------------------------------------------
 
-    async def _respond(self, incoming: Incoming, route: Route, trace: RequestTrace) -> Reply | Untouched:
-        refusal = self._overload(route)
+    async def _reply_to(self, incoming: Incoming, route: Route, trace: RequestTrace) -> Reply | Untouched:
+        """Steps 1 to 3, and the others by `_join_or_execute`."""
+        refusal = self._refuse_if_overloaded(route)
         if refusal is not None:
             return refusal
         request = await self._identifying.identify(incoming, route)
         if not isinstance(request, KeyedRequest):
             return request
         trace.operation_id = request.identity.operation_id
-        if not self._is_worked_on(request):
+        if not self._is_pending(request):
             try:
-                reply = self._duplicates.by_memory(request, trace) or await self._by_fast_tier(request, trace)
+                reply = self._duplicates.reply_from_memory(request, trace) or await self._look_up_reply(request, trace)
             except BaseException:
                 request.body.close()
                 raise
             if reply is not None:
                 request.body.close()
                 return reply
-        return await self._operate(request, trace)
+        return await self._join_or_execute(request, trace)
 
-    async def _operate(self, request: KeyedRequest, trace: RequestTrace) -> Reply | Untouched:
-        """Rules 8 to 15: join those who work on the operation, or become its first caller."""
+    async def _join_or_execute(self, request: KeyedRequest, trace: RequestTrace) -> Reply | Untouched:
+        """Steps 4 and 5: wait for the operation if it is in flight here, or start it as its first caller."""
         order = self._operations.next_order()
         operation: Operation | None = None
         found: Reply | Untouched | Seen | None = None
         try:
-            for _ in range(_JOINS_MAX):
-                if not self._is_worked_on(request) and not self._is_draining:
-                    refusal = self._overload(request.route, begins_claim=True)
+            for _ in range(_ROUNDS_MAX):
+                if not self._is_pending(request) and not self._is_draining:
+                    refusal = self._refuse_if_overloaded(request.route, starts_claim=True)
                     if refusal is not None:
                         return refusal
                     operation = self._operations.begin(request)
-                    found = await self._lead(operation, trace)
+                    found = await self._wait_as_first_caller(operation, trace)
                 else:
-                    found = await self._join(request, trace, order)
+                    found = await self._wait_as_duplicate(request, trace, order)
                 if isinstance(found, Seen):
-                    found = await self._duplicates.by_sight(found.snapshot, request, trace)
+                    found = await self._duplicates.reply_from_record(found.snapshot, request, trace)
                 if found is not None:
                     return found
-            return _refuse(request, Verdict.OVERLOADED, detail="Others keep changing the record of this key.")
+            return _refuse(request, Verdict.OVERLOADED, detail="Other requests keep changing the record of this key.")
         finally:
-            is_operations = operation is not None and operation.keeps_body
-            if not is_operations and not isinstance(found, Untouched):
+            operation_has_body = operation is not None and operation.keeps_body
+            if not operation_has_body and not isinstance(found, Untouched):
                 request.body.close()
 
-    async def _lead(self, operation: Operation, trace: RequestTrace) -> Reply | Untouched | Seen:
-        """Rules 8 and 15 for the first caller, whose request is the one that is executed."""
+    async def _wait_as_first_caller(self, operation: Operation, trace: RequestTrace) -> Reply | Untouched | Seen:
+        """Rules 8 and 15: the reply to the first caller; `Seen` when a record forbids the claim."""
         answer_within_seconds = operation.request.route.target.answer_within_seconds
         result = await operation.wait_first(answer_within_seconds - (self._loop.time() - trace.arrived))
         match result:
             case Seen():
                 return result
             case Unavailable():
-                return self._unavailable(operation.request, operation, result)
+                return self._reply_without_claim(operation.request, operation, result)
         trace.attempt = operation.record.attempts
         if result is None:
-            return self._duplicates.still_running(operation, status=504)
+            return self._duplicates.still_in_flight(operation, status=504)
         trace.upstream_status, trace.upstream_seconds = result.upstream_status, result.upstream_seconds
         return result.reply
 
-    async def _join(self, request: KeyedRequest, trace: RequestTrace, order: int) -> Reply | Untouched | None:
-        """Rules 8 to 14 for a duplicate of an operation in flight; None when nobody works on it any more."""
+    async def _wait_as_duplicate(
+        self, request: KeyedRequest, trace: RequestTrace, order: int
+    ) -> Reply | Untouched | None:
+        """Rules 8 to 14: the reply to a duplicate; None when the operation is over, and the request starts over."""
         operation = self._operations.get(request.identity.operation_id)
         if operation is None and self._journaling.holds(request.identity.operation_id):
-            return await self._duplicates.by_journal(request, trace)
+            return await self._duplicates.reply_from_journal(request, trace)
         if operation is None:
             return _refuse(request, Verdict.OVERLOADED, detail=_SHUTTING_DOWN)
         admission = await operation.wait_admission()
         match admission:
             case Granted():
-                return await self._duplicates.by_operation(operation, request, trace)
+                return await self._duplicates.reply_from_operation(operation, request, trace)
             case Seen(snapshot):
                 may_be_stale = operation.order < order
-                return await self._duplicates.by_sight(snapshot, request, trace, may_be_stale=may_be_stale)
+                return await self._duplicates.reply_from_record(snapshot, request, trace, may_be_stale=may_be_stale)
             case Unavailable():
-                return self._unavailable(request, operation, admission)
+                return self._reply_without_claim(request, operation, admission)
             case _:
                 assert_never(admission)
 
-    # -- its decisions ------------------------------------------------------------------------------------------------
+    # -- the decisions ------------------------------------------------------------------------------------------------
 
-    def _overload(self, route: Route, *, begins_claim: bool = False) -> Reply | None:
-        """Rule 3. Claims that are pursued keep others from being begun, and no repeat from an answer that is here."""
-        pursued = self._claiming.pursued if begins_claim else 0
+    def _refuse_if_overloaded(self, route: Route, *, starts_claim: bool = False) -> Reply | None:
+        """Rule 3. Pursued claims count only against new claims: repeats still get a response that is known here."""
+        pursued = self._claiming.pursued if starts_claim else 0
         if self._is_draining:
             detail = _SHUTTING_DOWN
         elif self._leases.is_stalled():
-            detail = "The gateway was held up and is catching up."
+            detail = "The gateway was stalled and is catching up."
         elif len(self._operations) + len(self._lookups) + pursued >= self._in_flight_max:
             detail = "Too many requests are in flight."
         else:
             return None
         return _overloaded(route, detail)
 
-    def _is_worked_on(self, request: KeyedRequest) -> bool:
-        """Whether the operation is in flight here, or has an outcome that the durable store has yet to take."""
+    def _is_pending(self, request: KeyedRequest) -> bool:
+        """Whether the operation is in flight here, or its outcome is in the journal and not yet in the store."""
         operation_id = request.identity.operation_id
         return self._operations.get(operation_id) is not None or self._journaling.holds(operation_id)
 
-    async def _by_fast_tier(self, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
-        """Rules 9 to 11 by a copy in the fast tier, which is asked once for all who come before it has answered."""
+    async def _look_up_reply(self, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
+        """Rules 9 to 11 from a copy in the fast tier. Concurrent requests for one operation share one lookup."""
         number = request.identity.operation_id.int
         lookup = self._lookups.get(number)
         if lookup is None:
-            lookup = self._look(request.identity.operation_id)
+            lookup = self._look_up(request.identity.operation_id)
             if lookup is None:
                 return None
             self._lookups[number] = lookup
             lookup.add_done_callback(lambda _: self._lookups.pop(number))
         await asyncio.wait((lookup,))
         snapshot = None if lookup.cancelled() or lookup.exception() is not None else lookup.result()
-        return None if snapshot is None else self._duplicates.by_itself(snapshot, request, trace)
+        return None if snapshot is None else self._duplicates.reply_without_waiting(snapshot, request, trace)
 
-    def _unavailable(self, request: KeyedRequest, operation: Operation, admission: Unavailable) -> Reply | Untouched:
-        """Rule 8, as the route chose; or a claim that was cut off by a drain.
+    def _reply_without_claim(
+        self, request: KeyedRequest, operation: Operation, admission: Unavailable
+    ) -> Reply | Untouched:
+        """Rule 8, as the route chose; or a refusal when a drain cut off the claim.
 
-        What became of the operation's claim is settled as its own route chose: where that says that nothing was
-        executed, no duplicate is.
+        A duplicate may come in by another route than the operation. It is forwarded only if both routes allow that:
+        where the operation's route promises that nothing was executed, no duplicate may be.
         """
         _LOG.debug("a claim was not possible: %s", admission.detail)
         if self._is_draining:
             return _refuse(request, Verdict.OVERLOADED, detail=_SHUTTING_DOWN)
         if admission.is_amnesic:
-            # This store is there, and says that the key may have been used.
+            # The store is reachable, and reports that it may have forgotten this key.
             return _refuse(request, Verdict.STORE_AMNESIA)
-        is_wanted = request.route.forwards_unprotected and operation.request.route.forwards_unprotected
-        if is_wanted and not admission.is_refused:
+        may_forward = request.route.forwards_unprotected and operation.request.route.forwards_unprotected
+        if may_forward and not admission.is_refused:
             incoming = Incoming(request.head, WholeBody(request.body), request.hop)
             return Untouched(incoming, Verdict.UNPROTECTED)
         return _refuse(request, Verdict.STORE_UNAVAILABLE)

@@ -1,11 +1,11 @@
 """Decodes a stored body for a retry that does not accept the coding in which it was recorded.
 
-A small body may stand for one that takes tens of milliseconds to decode, so whether there is something to decode
-(`is_unaccepted`) and the decoding are two questions: the second is not for the event loop.
+A small body can take tens of milliseconds to decode. So `is_unaccepted`, which is cheap, is separate from the decoding,
+which must not run on the event loop.
 
-Owns which codings are known and how far a body may grow. It never fails: what cannot be decoded whole, exactly and
-within the bound goes out as it is stored, for a body in the wrong coding can still be recognised, and half of one
-cannot. Invariant: the fields that come out describe the bytes that come out.
+Owns which codings are known and how far a body may grow. It never fails: a body that cannot be decoded completely and
+within the limit goes out as it is stored, because a client can recognise a wrong coding, but not half a body.
+Invariant: the headers that come out describe the bytes that come out.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import zstandard
 from gateway.core.message import Headers, header_values, list_members
 from gateway.core.replay import accepted_codings, accepts
 
-# The longest body that comes out of decoding. What is stored is 1 MiB by default; a bomb grows a thousandfold.
+# The longest decoded body. By default up to 1 MiB is stored; a decompression bomb grows a thousandfold.
 DECODED_BYTES_MAX: Final = 16 * 1024 * 1024
-# More codings than anybody stacks; each one could grow the body to the bound.
+# More codings than are ever stacked; each could grow the body to the limit.
 _CODINGS_MAX: Final = 4
 
-# What speaks of the coded bytes (RFC 9530 sections 2 and 3; RFC 3230; RFC 1864).
+# Headers that describe the coded bytes (RFC 9530 sections 2 and 3; RFC 3230; RFC 1864).
 _OF_CODED_BYTES: Final = frozenset(
     (b"content-encoding", b"content-length", b"content-digest", b"repr-digest", b"digest", b"content-md5")
 )
@@ -34,7 +34,7 @@ _GZIP_MEMBERS_MAX: Final = 64
 _GZIP_WINDOW: Final = 16 + zlib.MAX_WBITS
 # Window sizes above it need not be supported (RFC 8878 section 3.1.1.1.2).
 _ZSTD_WINDOW_BYTES_MAX: Final = 8 * 1024 * 1024
-# One zstd block of four bytes can stand for 128 KiB, so this much input exceeds the bound by 8 MiB at most.
+# A zstd block of four bytes can decode to 128 KiB, so one slice exceeds the limit by 8 MiB at most.
 _ZSTD_SLICE_BYTES: Final = 256
 
 
@@ -43,12 +43,12 @@ class _Undecodable(Exception):
 
 
 def decode_unaccepted(headers: Headers, body: bytes, accept_encoding: Iterable[bytes]) -> tuple[Headers, bytes]:
-    """The fields and the body, decoded as far as a request with these `Accept-Encoding` values needs.
+    """The headers and the body, decoded as far as a request with these `Accept-Encoding` values needs.
 
-    The outermost codings go first, until those that are left are accepted. Unchanged where nothing need or can be done:
-    an unknown coding, a part of a representation, `no-transform`, a request that refuses `identity` too.
+    Undoes the outermost codings first, until the rest are accepted. Returns both unchanged where nothing needs to or
+    can be undone: an unknown coding, a part of a representation, `no-transform`, a request that refuses `identity` too.
     """
-    kept, unaccepted = _parted(headers, body, accept_encoding)
+    kept, unaccepted = _split_codings(headers, body, accept_encoding)
     if not unaccepted:
         return headers, body
     decoded = body
@@ -57,15 +57,15 @@ def decode_unaccepted(headers: Headers, body: bytes, accept_encoding: Iterable[b
             decoded = _decoder(coding)(decoded)
     except _Undecodable:
         return headers, body
-    return _described(headers, kept), decoded
+    return _describe(headers, kept), decoded
 
 
 def is_unaccepted(headers: Headers, body: bytes, accept_encoding: Iterable[bytes]) -> bool:
-    """Whether `decode_unaccepted` has anything to decode; asked of the fields alone."""
-    return bool(header_values(headers, b"content-encoding")) and bool(_parted(headers, body, accept_encoding)[1])
+    """Whether `decode_unaccepted` has anything to decode, by the headers alone."""
+    return bool(header_values(headers, b"content-encoding")) and bool(_split_codings(headers, body, accept_encoding)[1])
 
 
-def _parted(headers: Headers, body: bytes, accept_encoding: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
+def _split_codings(headers: Headers, body: bytes, accept_encoding: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
     """The codings that stay and those to be undone, each in the order in which they were applied."""
     codings = [coding for coding in list_members(header_values(headers, b"content-encoding")) if coding != b"identity"]
     if not codings or not body:
@@ -92,22 +92,22 @@ def _accepts_identity(allowed: dict[bytes, bool] | None) -> bool:
     return allowed.get(b"identity", allowed.get(b"*", True))
 
 
-def _described(headers: Headers, codings: list[bytes]) -> Headers:
-    """The fields of the decoded representation: another one than was recorded, so its validator is a weak one."""
-    fields: list[tuple[bytes, bytes]] = []
+def _describe(headers: Headers, codings: list[bytes]) -> Headers:
+    """The headers of the decoded representation. It differs from the recorded one, so its `ETag` becomes weak."""
+    described: list[tuple[bytes, bytes]] = []
     for name, value in headers:
         match name.lower():
             case b"content-encoding":
                 if codings:
-                    fields.append((name, b", ".join(codings)))
+                    described.append((name, b", ".join(codings)))
                     codings = []
             case lower if lower in _OF_CODED_BYTES:
                 continue
             case b"etag":
-                fields.append((name, value if value.startswith(b"W/") else b"W/" + value))
+                described.append((name, value if value.startswith(b"W/") else b"W/" + value))
             case _:
-                fields.append((name, value))
-    return tuple(fields)
+                described.append((name, value))
+    return tuple(described)
 
 
 def _decoder(coding: bytes) -> Callable[[bytes], bytes]:

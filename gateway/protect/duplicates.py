@@ -1,7 +1,7 @@
-"""What a request gets that is not executed: from the record, from the journal, or from the run of another.
+"""Replies to requests that are not executed: from the record, the journal, or the operation in flight.
 
-Owns the waiting of duplicates: how long, how many at once, and what they hear when it is over. It claims nothing, and
-tells nobody to claim: where the record turns out to be free, it says None, and whoever orders the steps goes on.
+Owns how duplicates wait: how long, how many at once, and what they get afterwards. It claims nothing. Where a record
+turns out to be free it returns None, and the coordinator decides what comes next.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from uuid import UUID
 from gateway.core.operation import Snapshot, State
 from gateway.core.recovery import Probe, for_repeats
 from gateway.core.verdict import Claimable, Doubt, Refuse, Replay, Verdict, Wait
-from gateway.protect.compose import by_judgement, by_record, in_flight, shared_with
+from gateway.protect.compose import in_flight, reply_by_judgement, reply_by_record, shared_reply
 from gateway.protect.identification import KeyedRequest
 from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Leases
@@ -34,14 +34,14 @@ from gateway.store.base import Indefinite, Store, StoreError
 
 _LOG = logging.getLogger("gateway")
 
-# Whoever does not want to wait for others waits so long for the store.
+# A duplicate that does not wait for the operation still gives the store this long.
 _READ_SECONDS_MIN: Final = 1.0
 
 
 class Duplicates:
-    """Repeats of requests, for one gateway process. Owns `waiting` and `prober`: closes them.
+    """The duplicates of one gateway process. Owns `waiting` and `prober`, and closes them.
 
-    Whoever asks closes the request's body. One that has to wait lets go of it before: it will not be executed.
+    The caller closes the request's body. A duplicate that has to wait closes it before: it will not be executed.
     """
 
     def __init__(
@@ -54,8 +54,8 @@ class Duplicates:
         prober: Prober,
         recall: Callable[[UUID], Snapshot | None],
     ) -> None:
-        """To be made with the event loop running. `recall` gives the record of a completed operation, where that needs
-        no waiting."""
+        """Needs a running event loop. `recall` returns the record of a completed operation if this process remembers
+        it."""
         self._store = store
         self._journaling = journaling
         self._leases = leases
@@ -67,27 +67,24 @@ class Duplicates:
 
     @property
     def waiters(self) -> int:
-        """How many wait for an operation, here or in another gateway."""
+        """How many duplicates wait for an operation, here or in another gateway."""
         return self._waiters.total()
 
-    def by_memory(self, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
-        """Rules 9 to 11 for an operation that nobody works on and that this process remembers as completed, at once."""
+    def reply_from_memory(self, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
+        """Rules 9 to 11 for an operation that is not in flight here and that this process remembers as completed."""
         snapshot = self._recall(request.identity.operation_id)
-        return None if snapshot is None else self.by_itself(snapshot, request, trace)
+        return None if snapshot is None else self.reply_without_waiting(snapshot, request, trace)
 
-    def by_itself(self, snapshot: Snapshot, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
-        """The reply where the record alone decides it, and nobody is waited for: a replay, or a refusal for good.
-
-        None where there is more to it; see `by_sight`.
-        """
+    def reply_without_waiting(self, snapshot: Snapshot, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
+        """The reply if the record alone decides it: a replay, or a final refusal. None otherwise."""
         judgement = request.judge(snapshot)
         if not isinstance(judgement, Replay | Refuse):
             return None
         trace.attempt = judgement.record.attempts
-        return by_judgement(judgement, snapshot, request, free_verdict=Verdict.RELEASED)
+        return reply_by_judgement(judgement, snapshot, request, free_verdict=Verdict.RELEASED)
 
-    async def by_journal(self, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
-        """Rules 9 to 14 for an operation whose outcome the durable store has yet to take; None when it has it."""
+    async def reply_from_journal(self, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
+        """Rules 9 to 14 for an outcome that is in the journal; None when the durable store has it."""
         try:
             snapshot = await self._journaling.find(request.identity.operation_id)
         except StoreError as error:
@@ -98,27 +95,27 @@ class Duplicates:
         if snapshot is None:
             return None
         trace.attempt = 0 if snapshot.record is None else snapshot.record.attempts
-        return _after_wait(snapshot, request)
+        return _reply_after_wait(snapshot, request)
 
-    async def by_operation(self, operation: Operation, request: KeyedRequest, trace: RequestTrace) -> Reply:
-        """Rules 9 and 13 for a request that this process is executing already."""
-        return _with_preference(await self._join(operation, request, trace), trace)
+    async def reply_from_operation(self, operation: Operation, request: KeyedRequest, trace: RequestTrace) -> Reply:
+        """Rules 9 and 13 for a duplicate of an operation that this process is executing."""
+        return _with_preference(await self._wait_for_result(operation, request, trace), trace)
 
-    async def by_sight(
+    async def reply_from_record(
         self, snapshot: Snapshot, request: KeyedRequest, trace: RequestTrace, *, may_be_stale: bool = False
     ) -> Reply | None:
-        """Rules 9 to 14 for a record that somebody else made; None when it is free and may be claimed after all.
+        """Rules 9 to 14 for a record that forbade a claim; None when the record is free and may be claimed.
 
-        `may_be_stale`: it may have been read before the request came. Then only a completed record counts, which stays
-        so; for any other it is None too.
+        `may_be_stale`: it may have been read before this request came. Then only a completed record counts, because it
+        stays completed; any other gives None.
         """
         if may_be_stale and snapshot.state is not State.COMPLETED:
             return None
-        reply = await self._by_sight(snapshot, request, trace)
+        reply = await self._reply_from_record(snapshot, request, trace)
         return None if reply is None else _with_preference(reply, trace)
 
-    def still_running(self, operation: Operation, status: int | None = None) -> Reply:
-        """Rule 13 for a run of this process, which renews its lease while it lives: a whole one always remains."""
+    def still_in_flight(self, operation: Operation, status: int | None = None) -> Reply:
+        """Rule 13 for an operation of this process. It renews its lease, so a whole one always remains."""
         ran_seconds = self._loop.time() - operation.started_seconds
         return in_flight(
             operation.record,
@@ -129,46 +126,46 @@ class Duplicates:
         )
 
     async def close(self) -> None:
-        """End every wait, and every question to an upstream."""
+        """End every wait and every probe."""
         await self._waiting.close()
         await self._prober.close()
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    async def _join(self, operation: Operation, request: KeyedRequest, trace: RequestTrace) -> Reply:
+    async def _wait_for_result(self, operation: Operation, request: KeyedRequest, trace: RequestTrace) -> Reply:
         route, record = request.route, operation.record
         trace.attempt = record.attempts
         claimed = Snapshot(record, record.claimed_us)
         if isinstance(request.judge(claimed), Refuse):
-            return _after_wait(claimed, request)
+            return _reply_after_wait(claimed, request)
         result: AttemptResult | None = None
         request.body.close()
         try:
-            overtaken = await self._overtaken(operation, self._patience_seconds(request, trace))
+            overtaken = await self._read_if_overtaken(operation, self._remaining_seconds(request, trace))
             if overtaken is None:
-                with self._place(route) as has_place:
+                with self._waiting_place(route) as has_place:
                     if has_place:
-                        result = await operation.wait_result(self._patience_seconds(request, trace))
+                        result = await operation.wait_result(self._remaining_seconds(request, trace))
                 if result is None or not result.is_recorded:
-                    # Meanwhile the lease may have ended.
-                    overtaken = await self._overtaken(operation, self._patience_seconds(request, trace))
+                    # The lease may have ended during the wait.
+                    overtaken = await self._read_if_overtaken(operation, self._remaining_seconds(request, trace))
         except StoreError as error:
-            _LOG.debug("nobody can tell what others made of an operation: %s", error)
+            _LOG.debug("an operation may have been taken over, and the store cannot be read: %s", error)
             return refuse(Verdict.STORE_UNAVAILABLE, shape=route.shape, operation_id=request.identity.operation_id)
         if overtaken is not None:
-            reply_by_record = await self._by_sight(overtaken, request, trace)
-            return _after_wait(overtaken, request) if reply_by_record is None else reply_by_record
+            reply = await self._reply_from_record(overtaken, request, trace)
+            return _reply_after_wait(overtaken, request) if reply is None else reply
         if result is None:
-            return self.still_running(operation)
+            return self.still_in_flight(operation)
         if isinstance(result.others, Reply):
-            return shared_with(result.others, request.head.headers)
-        return _after_wait(result.others, request)
+            return shared_reply(result.others, request.head.headers)
+        return _reply_after_wait(result.others, request)
 
-    async def _overtaken(self, operation: Operation, wait_seconds: float) -> Snapshot | None:
-        """The record, when it has gone on without the attempt that runs here; None when it has not, or may not.
+    async def _read_if_overtaken(self, operation: Operation, wait_seconds: float) -> Snapshot | None:
+        """The record, if it has moved on without the attempt that runs here; None if it has not.
 
-        Such an attempt waits for an answer that nobody will get: its duplicates must not wait for it, nor hear how it
-        ended. Raises `StoreError` where it may have gone on, and nobody can tell.
+        No caller may get the result of an overtaken attempt, so duplicates must not wait for it.
+        Raises `StoreError` where the lease is over and the record cannot be read.
         """
         if operation.is_exclusive():
             return None
@@ -176,13 +173,13 @@ class Duplicates:
             async with asyncio.timeout(max(wait_seconds, _READ_SECONDS_MIN)):
                 snapshot = await self._store.read(operation.request.identity.operation_id)
         except TimeoutError as error:
-            raise Indefinite("the store did not answer in time") from error
+            raise Indefinite("the store did not respond in time") from error
         record = snapshot.record
         if record is None or record.attempt_id != operation.record.attempt_id:
             return snapshot
         return None if record.state in (State.CLAIMED, State.IN_DOUBT) else snapshot
 
-    async def _by_sight(self, snapshot: Snapshot, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
+    async def _reply_from_record(self, snapshot: Snapshot, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
         route, operation_id = request.route, request.identity.operation_id
         trace.attempt = 0 if snapshot.record is None else snapshot.record.attempts
         judgement = request.judge(snapshot)
@@ -192,34 +189,34 @@ class Duplicates:
             case Doubt(record, is_same):
                 if is_same and isinstance(for_repeats(route.recovery, record, is_same=is_same), Probe):
                     found = None
-                    wait_seconds = self._patience_seconds(request, trace)
-                    with self._place(route) as has_place:
+                    wait_seconds = self._remaining_seconds(request, trace)
+                    with self._waiting_place(route) as has_place:
                         if has_place:
                             found = await self._prober.resolve(route, operation_id, wait_seconds)
                     if found is not None:
-                        return await self._by_sight(found, request, trace)
+                        return await self._reply_from_record(found, request, trace)
             case Wait():
                 latest = None
-                wait_seconds = self._patience_seconds(request, trace)
+                wait_seconds = self._remaining_seconds(request, trace)
                 request.body.close()
-                with self._place(route) as has_place:
+                with self._waiting_place(route) as has_place:
                     if has_place:
                         latest = await self._waiting.wait_settled(operation_id, wait_seconds)
                 if latest is not None:
-                    return _after_wait(latest, request)
-        return by_judgement(judgement, snapshot, request, free_verdict=Verdict.RELEASED)
+                    return _reply_after_wait(latest, request)
+        return reply_by_judgement(judgement, snapshot, request, free_verdict=Verdict.RELEASED)
 
-    def _patience_seconds(self, request: KeyedRequest, trace: RequestTrace) -> float:
-        """How long this request waits from now on; what it waited before, for a probe or for others, is part of it."""
+    def _remaining_seconds(self, request: KeyedRequest, trace: RequestTrace) -> float:
+        """How long this request may still wait. Earlier waits, for a probe or another operation, count."""
         now = self._loop.time()
         if trace.wait_until is None:
-            wait_seconds, trace.preferred = _patience(request)
+            wait_seconds, trace.preferred = _wait_limit(request)
             trace.wait_until = now + wait_seconds
         return max(0.0, trace.wait_until - now)
 
     @contextmanager
-    def _place(self, route: Route) -> Iterator[bool]:
-        """A place among those who wait on this route, if there is one."""
+    def _waiting_place(self, route: Route) -> Iterator[bool]:
+        """Take one of the route's places for waiting duplicates; whether one was free."""
         has_place = self._waiters[route.name] < route.in_flight.waiters_max
         self._waiters[route.name] += has_place
         try:
@@ -228,13 +225,13 @@ class Duplicates:
             self._waiters[route.name] -= has_place
 
 
-def _after_wait(snapshot: Snapshot, request: KeyedRequest) -> Reply:
-    """What a waiter gets when its wait is over: what the record says, never a claim."""
-    return by_record(snapshot, request, free_verdict=Verdict.RELEASED)
+def _reply_after_wait(snapshot: Snapshot, request: KeyedRequest) -> Reply:
+    """The reply after a wait. It follows from the record, and never leads to a claim."""
+    return reply_by_record(snapshot, request, free_verdict=Verdict.RELEASED)
 
 
-def _patience(request: KeyedRequest) -> tuple[float, int | None]:
-    """How long a duplicate waits, in seconds, and the caller's preference if that decided."""
+def _wait_limit(request: KeyedRequest) -> tuple[float, int | None]:
+    """How long a duplicate waits, in seconds, and the preference of its caller where that decided."""
     policy = request.route.in_flight
     preferred = wait_preference(request.head.headers)
     if preferred is None:

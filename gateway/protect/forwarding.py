@@ -1,10 +1,10 @@
-"""Which header fields cross the gateway, in either direction.
+"""Which headers cross the gateway, in either direction.
 
-Pure: a request and what is known of its hop in, a list of fields out. Owns the names that mean the gateway itself
-(nobody else may say them), the forwarding fields, and what the upstream learns of the operation. Framing is not its
-business: the upstream client and the edge write their own.
+Pure: a request and its hop in, a list of headers out. Owns the headers that only the gateway may send, the forwarding
+headers, and what the upstream learns of the operation. It does not own framing: the upstream client and the edge write
+their own.
 
-Invariant: a field that is not named here or by `Connection` keeps its bytes, its place and its repeats.
+Invariant: a header that is not named here or by `Connection` keeps its bytes, its place and its repeats.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gateway.core.replay import GATEWAY_HEADERS
 from gateway.protect.hop import Hop, Peer
 from gateway.protect.preference import without_wait
 
-# What the gateway tells the upstream and the client. CGI-like servers read `_` and `-` alike, so both spellings go.
+# Headers that only the gateway sends, to upstream or client. CGI-like servers read `_` as `-`: both spellings go.
 SPOKEN_BY_GATEWAY: Final = frozenset(
     (b"idempotency-status", b"idempotent-replayed", b"idempotency-operation", b"idempotency-fencing-token")
 )
@@ -37,18 +37,18 @@ _NOT_FOR_CLIENTS: Final = HOP_BY_HOP | GATEWAY_HEADERS
 # Envoy obeys retry instructions in these from clients it trusts.
 _ENVOY_PREFIX: Final = b"x-envoy-"
 
-# What a field is to forwarding, by its name.
+# The kinds of headers to forwarding, by name.
 _PLAIN, _DROPPED, _HOST, _FORWARDING, _ENVOY, _PREFER = range(6)
 
 _DEFAULT_KEY_HEADER: Final = b"Idempotency-Key"
 
-# RFC 9110 section 7.6.3: a gateway adds itself to requests. To responses it may, and does not: a replay is the same as
-# the response that was recorded, and neither speaks of the way that one of them took.
+# RFC 9110 section 7.6.3: a gateway adds itself to requests. To responses it may, and does not: a replay equals the
+# recorded response, and neither shows its path.
 _VIA: Final = (b"Via", b"1.1 idempotency-gateway")
 
 
 class UpstreamKey(StrEnum):
-    """What the upstream gets as key."""
+    """What the upstream gets as the key."""
 
     ORIGINAL = "original"
     OPERATION_ID = "operation_id"
@@ -57,10 +57,10 @@ class UpstreamKey(StrEnum):
 
 @immutable
 class ForwardingPolicy:
-    """What the configuration says of forwarding.
+    """The forwarding settings of an upstream.
 
-    `host` replaces the caller's `Host`; None preserves it. `authority` is the upstream URL's, for a request that
-    has none.
+    `host` replaces the caller's `Host`; None preserves it. `authority` is the upstream URL's, for a request without a
+    `Host`.
     """
 
     authority: bytes
@@ -72,9 +72,9 @@ class ForwardingPolicy:
 class Execution:
     """What the upstream learns of the operation and the claim.
 
-    `key_headers` are the route's fields that carry the key and nothing else, in order; none for a key that is composed
-    or comes from the body, which stays where it is. `canonical_key` is what the original key is sent as, in the first
-    of them: an upstream that deduplicates must see one spelling of it. None sends what the caller sent.
+    `key_headers` are the route's headers that carry the key and nothing else, in order; none for a key that is composed
+    or comes from the body, which stays where it is. `canonical_key` is the spelling in which the first of them carries
+    the original key, because an upstream that deduplicates must see one spelling. None sends what the caller sent.
     """
 
     operation_id: UUID
@@ -85,31 +85,31 @@ class Execution:
 
 
 def unprotected_request(request: RequestHead, hop: Hop, policy: ForwardingPolicy, *, upgrades: bool) -> RequestHead:
-    """The request as it goes to the upstream untouched, an upgrade included where it asks for one."""
-    fields = _common(request.headers, hop, policy, is_protected=False)
+    """The request as it goes to the upstream unprotected, with its upgrade if it asks for one."""
+    sent = _common(request.headers, hop, policy, is_protected=False)
     if upgrades:
-        fields += [field for field in request.headers if field[0].lower() == b"upgrade"]
-        fields.append((b"Connection", b"Upgrade"))
-    return RequestHead(request.method, request.target, tuple(fields))
+        sent += [header for header in request.headers if header[0].lower() == b"upgrade"]
+        sent.append((b"Connection", b"Upgrade"))
+    return RequestHead(request.method, request.target, tuple(sent))
 
 
 def protected_request(request: RequestHead, hop: Hop, policy: ForwardingPolicy, execution: Execution) -> RequestHead:
     """The request as one attempt sends it, with its operation and its fencing token."""
     names = execution.key_headers
-    sent = _key_to_send(execution)
-    fields = _common(request.headers, hop, policy, is_protected=True)
-    if sent is not None:
+    key = _key_to_send(execution)
+    sent = _common(request.headers, hop, policy, is_protected=True)
+    if key is not None:
         replaced = [_FOLDED[name] for name in names]
-        fields = [field for field in fields if _FOLDED[field[0]] not in replaced]
-    if sent:
-        fields.append((names[0] if names else _DEFAULT_KEY_HEADER, sent))
-    fields.append((b"Idempotency-Operation", str(execution.operation_id).encode()))
-    fields.append((b"Idempotency-Fencing-Token", b"%d" % execution.fencing_token))
-    return RequestHead(request.method, request.target, tuple(fields))
+        sent = [header for header in sent if _FOLDED[header[0]] not in replaced]
+    if key:
+        sent.append((names[0] if names else _DEFAULT_KEY_HEADER, key))
+    sent.append((b"Idempotency-Operation", str(execution.operation_id).encode()))
+    sent.append((b"Idempotency-Fencing-Token", b"%d" % execution.fencing_token))
+    return RequestHead(request.method, request.target, tuple(sent))
 
 
 def _key_to_send(execution: Execution) -> bytes | None:
-    """What replaces the fields of the key: nothing where it is empty. None leaves them as they are."""
+    """The value that replaces the headers of the key; if empty, they are removed. None leaves them as they are."""
     match execution.key:
         case UpstreamKey.OPERATION_ID:
             return str(execution.operation_id).encode()
@@ -122,19 +122,19 @@ def _key_to_send(execution: Execution) -> bytes | None:
 
 
 def response_headers(headers: Headers, *, upgraded: bool = False) -> Headers:
-    """The upstream's fields that reach the client; with `upgraded` those of a 101, which must say to what."""
+    """The upstream's headers for the client. With `upgraded` they are those of a 101, which keeps its `Upgrade`."""
     options = _named_headers(headers)
     if not upgraded and not options:
-        return tuple([field for field in headers if _FOR_CLIENTS[field[0]]])
+        return tuple([header for header in headers if _FOR_CLIENTS[header[0]]])
     dropped = _NOT_FOR_CLIENTS | options
     if not upgraded:
-        return tuple([field for field in headers if field[0].lower() not in dropped])
-    kept = tuple(field for field in headers if (name := field[0].lower()) not in dropped or name == b"upgrade")
+        return tuple([header for header in headers if header[0].lower() not in dropped])
+    kept = tuple(header for header in headers if (name := header[0].lower()) not in dropped or name == b"upgrade")
     return (*kept, (b"Connection", b"Upgrade"))
 
 
 def _named_headers(headers: Headers) -> frozenset[bytes]:
-    """The fields that are there and that `Connection` names: mostly none, for it mostly says `keep-alive`."""
+    """The headers that `Connection` names and that are there. Mostly none: it usually names `keep-alive`."""
     options = connection_options(headers)
     return options.intersection(values_by_name(headers)) if options else options
 
@@ -148,8 +148,8 @@ def _folded(name: bytes) -> bytes:
     return name.lower().replace(b"_", b"-")
 
 
-def _kind_of(field: bytes) -> int:
-    name, folded = field.lower(), _folded(field)
+def _kind_of(header_name: bytes) -> int:
+    name, folded = header_name.lower(), _folded(header_name)
     if name == b"host":
         kind = _HOST
     elif name in HOP_BY_HOP or name == b"expect" or folded in SPOKEN_BY_GATEWAY:
@@ -169,56 +169,56 @@ _FOR_CLIENTS: Final = NameTable(_is_for_clients)
 
 
 def _common(headers: Headers, hop: Hop, policy: ForwardingPolicy, *, is_protected: bool) -> list[tuple[bytes, bytes]]:
-    """What holds for every request: hop-by-hop fields go, nobody speaks as the gateway, the hop is written down.
+    """The headers of every request: without hop-by-hop headers and those of the gateway, and with this hop added.
 
-    `Connection` cannot take `Host` away: without it the upstream would not know whom the request is for. From a
-    protected request Envoy's instructions go too, and the wait that it prefers.
+    `Connection` cannot remove `Host`, without which the upstream would not know the addressed host. A protected request
+    also loses Envoy's instructions and its `Prefer: wait`.
     """
     options = _named_headers(headers)
     trusted = bool(policy.trusted_proxies) and _is_trusted(hop.peer, policy.trusted_proxies)
-    fields: list[tuple[bytes, bytes]] = []
+    sent: list[tuple[bytes, bytes]] = []
     caller_host: bytes | None = None
-    for field in headers:
-        kind = _KINDS[field[0]]
+    for header in headers:
+        kind = _KINDS[header[0]]
         if kind == _PLAIN and not options:
-            fields.append(field)
+            sent.append(header)
             continue
-        name, value = field
+        name, value = header
         if kind == _HOST:
             caller_host = value
-            fields.append(field if policy.host is None else (name, policy.host))
+            sent.append(header if policy.host is None else (name, policy.host))
         elif kind == _DROPPED or (kind == _ENVOY and is_protected) or (options and name.lower() in options):
             continue
         elif kind == _PREFER and is_protected:
             if kept := without_wait(value):
-                fields.append((name, kept))
+                sent.append((name, kept))
         elif trusted or kind != _FORWARDING:
-            fields.append(field)
+            sent.append(header)
     if caller_host is None:
-        fields.append((b"Host", policy.host or policy.authority))
-    _append_forwarded(fields, hop, caller_host, trusted=trusted)
-    return fields
+        sent.append((b"Host", policy.host or policy.authority))
+    _append_forwarded(sent, hop, caller_host, trusted=trusted)
+    return sent
 
 
-def _append_forwarded(fields: list[tuple[bytes, bytes]], hop: Hop, caller_host: bytes | None, *, trusted: bool) -> None:
-    """Adds this hop; what is there already was said by a proxy that is trusted."""
-    present = {field.lower(): index for index, (field, _) in enumerate(fields)} if trusted else {}
+def _append_forwarded(sent: list[tuple[bytes, bytes]], hop: Hop, caller_host: bytes | None, *, trusted: bool) -> None:
+    """Adds this hop. Forwarding headers that are there already come from a trusted proxy."""
+    present = {name.lower(): index for index, (name, _) in enumerate(sent)} if trusted else {}
     address = hop.address
     if address is not None:
         last = present.get(b"x-forwarded-for")
         if last is None:
-            fields.append((b"X-Forwarded-For", address))
+            sent.append((b"X-Forwarded-For", address))
         else:
-            field, value = fields[last]
-            fields[last] = (field, b"%b, %b" % (value, address) if value else address)
+            name, value = sent[last]
+            sent[last] = (name, b"%b, %b" % (value, address) if value else address)
     if b"x-forwarded-proto" not in present:
-        fields.append((b"X-Forwarded-Proto", hop.scheme))
+        sent.append((b"X-Forwarded-Proto", hop.scheme))
     if b"x-forwarded-host" not in present and caller_host is not None:
-        fields.append((b"X-Forwarded-Host", caller_host))
-    # A line of its own, behind those of earlier hops: nothing that was signed changes.
-    fields.append(_VIA)
+        sent.append((b"X-Forwarded-Host", caller_host))
+    # A line of its own, after those of earlier hops, so that nothing that was signed changes.
+    sent.append(_VIA)
 
 
 def _is_trusted(peer: Peer, networks: Collection[IPv4Network | IPv6Network]) -> bool:
-    """Whether the peer may speak for others. A peer without an address (a Unix socket) is in no network."""
+    """Whether the peer's forwarding headers are trusted. A peer without an address (a Unix socket) is in no network."""
     return peer is not None and any(peer in network for network in networks)

@@ -1,7 +1,6 @@
-"""The last step of a request's way here: from whom, and over what.
+"""The last hop of a request: the peer that it came from, and its scheme.
 
-Every request of a connection has the same one, and connections from one address share it: what is said of it in fields
-is put into words once.
+All requests of a connection share one, and so do connections from one address, so that its header values are made once.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ Peer = IPv4Address | IPv6Address | None
 class Hop:
     """`peer` is the other end of the connection, None on a Unix socket; `address` is the same as text.
 
-    An IPv4 address that came in through an IPv6 socket is the address that it is. `scheme` is http or https.
+    An IPv4 address on an IPv6 socket is an IPv4 address here. `scheme` is http or https.
     """
 
     peer: Peer
@@ -28,7 +27,7 @@ class Hop:
 
 @lru_cache(4096)
 def hop_from(address: str | None, *, is_secure: bool) -> Hop:
-    """The hop from this address, which may carry a zone (RFC 4007 section 11), over TLS or not."""
+    """The hop from this address, which may carry a zone (RFC 4007 section 11), with TLS or without."""
     scheme = b"https" if is_secure else b"http"
     if address is None:
         return Hop(None, None, scheme)

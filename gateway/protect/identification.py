@@ -1,7 +1,7 @@
-"""Rules 4 to 7: what a request is, and whose.
+"""Rules 4 to 7: which operation a request is, and whose.
 
-Owns the way from a request as it came in to an operation with fingerprints: the key, the scope, the whole body, the
-digests. It claims nothing and asks no store; whatever it refuses has left nothing behind.
+Owns the way from an incoming request to an operation with fingerprints: the key, the scope, the whole body, the
+digests. It claims nothing and uses no store. A request that it refuses leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from gateway.protect.structured_fields import unquote
 
 _LOG = logging.getLogger("gateway")
 
-# RFC 9110 section 11.6.1 wants a challenge with every 401. Which scheme the service behind takes is not known here.
+# RFC 9110 section 11.6.1 wants a challenge with every 401. The scheme that the service takes is not known here.
 _CHALLENGE: Final = b'Bearer realm="service"'
 
 
 @immutable
 class KeyedRequest:
-    """A request that passed rules 1 to 7: what it is, whose, and how it compares with others.
+    """A request that passed rules 1 to 7: its operation, its caller, and how it compares with others.
 
-    `fingerprints` is what it is recorded with, then what it may have been recorded with under older keys. `probe` is
-    what to ask, should it come into doubt. `canonical_key` is what its key is sent as where a route sends again.
+    `fingerprints` has the current one first, then those that it may be recorded with under older keys. `probe` is what
+    to ask the upstream if the operation comes into doubt. `canonical_key` is the key as sent where a route sends again.
     """
 
     head: RequestHead
@@ -57,7 +57,7 @@ class KeyedRequest:
 
 
 class Identifying:
-    """Identifies requests for one service. `keeps_clear_keys`: records are to hold keys in clear."""
+    """Identifies requests for one service. With `keeps_clear_keys`, records hold keys in clear."""
 
     def __init__(
         self, service: str, spool: Spool, upload_slots: UploadSlots, *, keeps_clear_keys: bool = False
@@ -68,10 +68,10 @@ class Identifying:
         self._keeps_clear_keys = keeps_clear_keys
 
     async def identify(self, incoming: Incoming, route: Route) -> KeyedRequest | Reply | Untouched:
-        """Rules 4 to 7. What decides is in the head where possible, so that no body is taken in for nothing.
+        """Rules 4 to 7. Decides by the head where possible, so that no body is read for nothing.
 
-        The body of what is returned belongs to the caller; of a refusal, nothing is left. Raises what the request's
-        body raises when it is cut short.
+        The caller owns the body of the request that is returned; a refusal leaves none. Raises what the request's body
+        raises when it is cut short.
         """
         headers = incoming.head.headers
         is_key_in_body = needs_body(route.key)
@@ -84,7 +84,7 @@ class Identifying:
                 return _refuse_scope(scope, route)
         body = taken_now(incoming.body, bytes_max=min(route.body_bytes_max, route.spool_over_bytes))
         if body is None:
-            taken = await self._take(incoming, route)
+            taken = await self._read_body(incoming, route)
             if isinstance(taken, Reply):
                 return taken
             body = taken
@@ -107,15 +107,15 @@ class Identifying:
             if found is None or isinstance(found, Reply):
                 body.close()
 
-    async def _take(self, incoming: Incoming, route: Route) -> TakenBody | Reply:
-        """Rule 6 for a body that has yet to arrive, or is long; it needs an upload slot."""
+    async def _read_body(self, incoming: Incoming, route: Route) -> TakenBody | Reply:
+        """Rule 6 for a body that has not arrived yet, or is long. It needs an upload slot."""
         try:
             with self._upload_slots.slot(incoming.body):
                 body = await self._spool.take(
                     incoming.body, bytes_max=route.body_bytes_max, spool_over_bytes=route.spool_over_bytes
                 )
         except NoSlot:
-            return refuse(Verdict.OVERLOADED, shape=route.shape, detail="Too many request bodies are on their way.")
+            return refuse(Verdict.OVERLOADED, shape=route.shape, detail="Too many request bodies are being received.")
         except SpoolFailed as error:
             _LOG.error("%s", error)
             return refuse(Verdict.OVERLOADED, shape=route.shape, detail="The gateway has no room for the body.")
@@ -127,7 +127,7 @@ class Identifying:
     def _keyed(
         self, incoming: Incoming, route: Route, key: Key, scope: Scope, body: TakenBody, digests: Digests
     ) -> KeyedRequest:
-        """What the request is, now that all of it is here and nothing is against it."""
+        """The request with its identity and fingerprints; nothing is left to refuse."""
         identity = identity_of(
             service=self._service,
             route=route.name,
@@ -169,7 +169,7 @@ def _refuse_scope(scope: ScopeMissing | ScopeUnsuitable, route: Route) -> Reply:
 
 
 def _probe_target(head: RequestHead, route: Route, operation_id: UUID, key: Key) -> ProbeTarget | None:
-    """What a probe of this operation will ask, rendered now: later the request is gone."""
+    """What a probe of this operation will ask. Rendered now, because later the request is gone."""
     if not isinstance(route.recovery, Probe):
         return None
     values = probe_values(route.recovery, head.target, operation_id, key.text)

@@ -1,13 +1,12 @@
-"""What this process has answered and the durable store has not taken: kept in the journal, and remembered here.
+"""Keeps outcomes in the journal while the durable store does not take them, and lists the completed operations.
 
-Owns the list of such operations, so that a duplicate that comes here gets the answer that the first caller got. It
-holds no answer in memory: that is in the journal, and read again when somebody asks. Its invariant: an operation is on
-the list from before its answer is on the disk until the durable store has taken or refused it. It leaves the list
-earlier where its window may be over: the store may have taken the answer when it was first told, although we did not
-hear so, and the window counts from then.
+With the list, duplicates in this process get the response that the first caller got. It holds no responses in memory;
+they are read from the journal when needed. Invariant: an operation is on the list from before its response is on the
+disk until the durable store has taken or refused it. It leaves the list earlier when its replay window may be over: the
+store may have taken the response at the first try although its result was lost, and the window counts from then.
 
-Only answers are listed, because they are final. That an attempt had no effect, or that nobody knows, may be in the
-durable store although we did not hear so; then somebody else can have gone on with the operation.
+Only responses are listed, because they are final. A release or a doubt may be in the durable store although its result
+was lost, and then another gateway may have gone on with the operation.
 """
 
 from __future__ import annotations
@@ -19,26 +18,26 @@ from typing import Final
 from uuid import UUID
 
 from gateway.core.lifecycle import no_token, step
-from gateway.core.operation import EVENT_OF, Applied, Complete, LastWord, Record, Snapshot, microseconds
+from gateway.core.operation import EVENT_OF, Applied, Complete, OutcomeCommand, Record, Snapshot, microseconds
 from gateway.observe.facts import Events, JournalFailed, OutcomeJournaled
 from gateway.store.base import Indefinite, StoreError, boot_seconds
 from gateway.store.journal import EntryId, Journal
 
-# A disk that takes longer is no help to somebody who waits.
+# A slower disk does not help a caller that waits.
 _APPEND_SECONDS: Final = 3.0
 
 
 @dataclass(slots=True)
 class _Kept:
-    """An operation with an answer in the journal; without `entry_id` it is being written."""
+    """An operation with a response in the journal. Without `entry_id` it is being written."""
 
     record: Record
-    said_seconds: float
+    first_tried_seconds: float
     entry_id: EntryId | None = None
 
 
 class Journaling:
-    """The journal as attempts see it."""
+    """The journal, for attempts and their duplicates."""
 
     def __init__(self, journal: Journal, events: Events, *, clock: Callable[[], float] = boot_seconds) -> None:
         self._journal = journal
@@ -50,20 +49,20 @@ class Journaling:
     async def keep(
         self,
         record: Record,
-        command: LastWord,
+        command: OutcomeCommand,
         *,
         detail: str,
         upstream_seconds: float | None = None,
-        said_seconds: float | None = None,
+        first_tried_seconds: float | None = None,
     ) -> Snapshot:
-        """Bring the outcome of a claim onto the disk; returns the record as it will be. `record` is the claim's.
+        """Write the outcome of a claim to the disk; returns the record as it will be. `record` is the claim's.
 
-        `said_seconds` is when the durable store was first told, on the boot-time clock; now, if left out. Raises
-        `StoreError`: then nothing may be told as known. Keeping it again is harmless.
+        `first_tried_seconds` is when the command was first applied to the durable store, on the boot-time clock; by
+        default now. Raises `StoreError`: then no caller may get the outcome as known. Retrying is safe.
         """
         operation_id, anticipated = record.identity.operation_id, _anticipated(record, command)
-        # Before it is written, for it may be flushed before we hear that it was.
-        kept = _Kept(record, self._clock() if said_seconds is None else said_seconds)
+        # Listed before it is written: it may be flushed before `append` returns.
+        kept = _Kept(record, self._clock() if first_tried_seconds is None else first_tried_seconds)
         if isinstance(command, Complete):
             self._kept[operation_id] = kept
         try:
@@ -72,7 +71,7 @@ class Journaling:
         except BaseException as error:
             self._forget(operation_id, kept)
             if isinstance(error, TimeoutError):
-                error = Indefinite("the journal did not answer in time")
+                error = Indefinite("the journal did not respond in time")
             if isinstance(error, StoreError):
                 self._events.publish(JournalFailed(str(error), is_first=not self._is_failing))
                 self._is_failing = True
@@ -91,12 +90,12 @@ class Journaling:
         return anticipated
 
     def holds(self, operation_id: UUID) -> bool:
-        """Whether an answer to this operation is in the journal."""
-        # Mostly nothing is, and an id is hashed by a function of Python.
+        """Whether a response of this operation is in the journal."""
+        # The list is mostly empty, and hashing a UUID calls a Python function.
         return bool(self._kept) and operation_id in self._kept
 
     async def find(self, operation_id: UUID) -> Snapshot | None:
-        """The record as it will be, or None when the durable store knows more than the journal. Raises `StoreError`."""
+        """The record as it will be; None when the durable store knows more than the journal. Raises `StoreError`."""
         kept = self._kept.get(operation_id)
         if kept is None or kept.entry_id is None:
             return None
@@ -107,14 +106,14 @@ class Journaling:
         return _anticipated(kept.record, command)
 
     def flushed(self, operation_id: UUID, token: int) -> None:
-        """The durable store has taken, or refused, the outcome of this claim: from now on it is asked again."""
+        """The durable store has taken or refused the outcome of this claim: duplicates read the store again."""
         kept = self._kept.get(operation_id)
         if kept is not None and kept.record.token == token:
             del self._kept[operation_id]
 
-    def _may_be_over(self, kept: _Kept, command: LastWord) -> bool:
-        """Whether the store, if it took the answer without our hearing so, may have let it go since."""
-        passed_us = microseconds(self._clock() - kept.said_seconds)
+    def _may_be_over(self, kept: _Kept, command: OutcomeCommand) -> bool:
+        """Whether the replay window may be over, if the store took the response at the first try."""
+        passed_us = microseconds(self._clock() - kept.first_tried_seconds)
         return isinstance(command, Complete) and passed_us >= command.replay_us
 
     def _forget(self, operation_id: UUID, kept: _Kept) -> None:
@@ -122,8 +121,8 @@ class Journaling:
             del self._kept[operation_id]
 
 
-def _anticipated(record: Record, command: LastWord) -> Snapshot:
-    """What the table makes of the claim and its outcome. Until when it is replayed is not known yet."""
+def _anticipated(record: Record, command: OutcomeCommand) -> Snapshot:
+    """The record that the table makes of the claim and its outcome. The end of its replay window is unknown yet."""
     result, _ = step(record, command, record.claimed_us, no_token)
     if not isinstance(result, Applied) or result.snapshot.record is None:
         raise ValueError(f"{EVENT_OF[type(command)]} does not end this claim")

@@ -1,26 +1,25 @@
-"""Keeps live claims alive, and says at any moment whether a claim may still be trusted.
+"""Renews the leases of live claims, and tells at any moment whether a claim may still be trusted.
 
-Owns the leases of the attempts that run in this process. It knows the store's `renew` and nothing of requests or
-upstreams.
+Owns the leases of the attempts in this process. It knows the store's `renew`, but neither requests nor upstreams.
 
 Theory of operation
 -------------------
-*State.* A lease is held from its grant until its attempt drops it. It is trusted until a moment on the boot-time clock,
-and lost once that moment passed or the store said that the record went on without us.
+*State.* A lease is held from its grant until its attempt drops it. It is trusted until a moment on the boot-time clock.
+It is lost once that moment has passed, or once the store reports that the record went on without us.
 
-*Trust window.* The store answered "so much remains" to a call that began at `started`. Whenever it looked at its clock,
-that was after `started`, so the lease ends no earlier than `started + remaining`. From that a margin is taken for the
-pause between looking at the clock and the first byte on the wire: max(1 s, a sixth of the lease). A slow reply cannot
-stretch a lease, and a suspended machine finds its leases over.
+*Trust window.* The store returned "so much remains" to a call that began at `started`. It read its clock after
+`started`, so the lease ends no earlier than `started + remaining`. A margin is subtracted for the pause between reading
+the clock and the first byte on the wire: max(1 s, a sixth of the lease). A slow reply of the store cannot stretch a
+lease, and after a suspend all leases are over.
 
-*Renewal.* Most operations finish inside their first lease and cost nothing here. The others are renewed once a third of
-the lease has gone, all in one pass; the store makes one statement of it. A pass never waits for a previous one.
+*Renewal.* Most operations finish within their first lease and cost nothing here. The others are renewed when a third of
+the lease has passed, all in one pass, which the store makes one statement of. A pass never waits for an earlier one.
 
-*Failure.* An error renews nothing: the lease stays trusted until its own end and the next pass tries again. `Lapsed`
-and `Fenced` end trust at once. Losing trust stops sending; it does not stop an attempt that was sent, whose answer may
-still be recorded when nobody took over.
+*Failure.* After an error, the lease stays trusted until its own end, and the next pass tries again. `Lapsed` and
+`Fenced` end trust at once. Losing trust stops sending. It does not stop an attempt that was sent: its outcome may still
+be recorded if nobody took over.
 
-*A stuck loop* renews nothing either, and could admit requests in the moment it comes back: `is_stalled` says so.
+*A stalled loop* renews nothing either, and could admit requests the moment it continues; `is_stalled` detects that.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class Lease:
         self.clock = clock
 
     def is_trusted(self) -> bool:
-        """Whether the claim is surely still exclusive; to be asked in the same step as the first write."""
+        """Whether the claim is surely still exclusive. Check it in the same step as the first write."""
         return self.clock() < self.trusted_until_seconds
 
 
@@ -73,7 +72,7 @@ class Leases:
         self._store = store
         self._events = events
         self._clock = clock
-        # A set that keeps the order in which they were granted.
+        # A set in the order of the grants.
         self._held: dict[Lease, None] = {}
         self.lease_seconds = lease_seconds
         self.margin_seconds = max(1.0, lease_seconds / 6)
@@ -86,7 +85,7 @@ class Leases:
         return self.lease_seconds / 12
 
     def hold(self, record: Record, now_us: int, started_seconds: float) -> Lease:
-        """Begin to trust a granted claim, as the store gave it at its `now_us`.
+        """Trust a granted claim from now on. `now_us` is the store's time of the grant.
 
         `started_seconds` is the clock's reading from before the granting call.
         """
@@ -96,15 +95,15 @@ class Leases:
         return lease
 
     def drop(self, lease: Lease) -> None:
-        """The attempt ended, however it did."""
+        """Stop renewing a lease, because its attempt ended."""
         self._held.pop(lease, None)
 
     def is_stalled(self) -> bool:
-        """Whether the loop has just been stuck for longer than a third of a lease: nothing should be claimed now."""
+        """Whether the loop was just stalled for longer than a third of a lease: nothing should be claimed now."""
         return self._clock() - self._last_beat_seconds > self.lease_seconds / 3
 
     def run_once(self) -> None:
-        """Note that the loop runs, and start the renewals that are due."""
+        """Record that the loop runs, and start the renewals that are due."""
         now = self._clock()
         lag = now - self._last_beat_seconds - self.pass_seconds
         self._last_beat_seconds = now
@@ -123,7 +122,7 @@ class Leases:
             _LOG.error("a renewal failed because of a bug", exc_info=error)
 
     async def run(self) -> None:
-        """Call `run_once` for ever. What was before says nothing of the loop: a store may have taken long to start."""
+        """Call `run_once` for ever. The time before counts as no stall: a store may have taken long to start."""
         self._last_beat_seconds = self._clock()
         try:
             while True:
@@ -144,9 +143,9 @@ class Leases:
         finally:
             lease.is_renewing = False
         if lease in self._held:
-            self._take(lease, result, started)
+            self._apply_result(lease, result, started)
 
-    def _take(self, lease: Lease, result: Result, started_seconds: float) -> None:
+    def _apply_result(self, lease: Lease, result: Result, started_seconds: float) -> None:
         match result:
             case Applied(Snapshot(Record() as record, now_us)):
                 self._trust(lease, record, now_us, started_seconds)
@@ -156,7 +155,7 @@ class Leases:
                 self._events.publish(LeaseLost(lease.operation_id, lease.token, str(snapshot.state)))
 
     def _trust(self, lease: Lease, record: Record, now_us: int, started_seconds: float) -> None:
-        # No more was asked for. A store's clock that was set back since shows more, and a sweep takes that away.
+        # At most what was asked for: more remains only if the store's clock was set back, and a sweep corrects that.
         remaining_seconds = min((record.lease_until_us - now_us) / MICROSECONDS, self.lease_seconds)
         lease.trusted_until_seconds = started_seconds + remaining_seconds - self.margin_seconds
         lease.renew_at_seconds = started_seconds + self.lease_seconds / 3

@@ -1,11 +1,11 @@
-"""One operation in flight in this process: what became of its claim and how it ended, for the callers who wait for it.
+"""One operation in flight in this process: the result of its claim, and of its attempt, for the callers that wait.
 
-The task of the operation reports here (see `operations` and `attempt`), and its callers wait here. The first caller is
-the one whose request is executed. It waits once, for whatever comes first: a claim that was refused, the result of the
+The operation's task reports here (see `operations` and `attempt`), and its callers wait here. The first caller is the
+one whose request is executed. It waits once, for whichever comes first: a claim that was not granted, the result of the
 attempt, or the end of its patience.
 
-A response that is streamed is for the first caller alone. Where that one has left before it took it, the stream is
-aborted, and the line in the log that its request would have had is published here.
+Only the first caller can take a streamed response. If it has left by then, the stream is aborted, and this module
+publishes the event that its request would have had.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 
 from gateway.core.immutable import immutable
-from gateway.core.operation import LastWord, Record, Snapshot
+from gateway.core.operation import OutcomeCommand, Record, Snapshot
 from gateway.observe.facts import EndedUnanswered, Events
 from gateway.protect.claiming import Admission, Granted, Seen, Unavailable
 from gateway.protect.identification import KeyedRequest
@@ -25,11 +25,11 @@ from gateway.protect.trace import request_info
 
 @immutable
 class AttemptResult:
-    """How an attempt ended: `reply` for its first caller, and what the `others` get who waited.
+    """How an attempt ended: `reply` is for the first caller, `others` for the duplicates that waited.
 
-    That is one reply for all of them, or the record as it is then, which says what each gets. `is_recorded`: the store
-    has this or, because it is an answer, is going to. Otherwise others may go on with the operation once the lease is
-    over, and it may end in another way.
+    `others` is one reply for all of them, or the record, from which each gets its own. `is_recorded`: the store has
+    this result, or will get it because the journal has a response. Otherwise another gateway may take the operation
+    over once the lease is over, and its result may differ.
     """
 
     reply: Reply
@@ -40,11 +40,12 @@ class AttemptResult:
 
 
 class Operation:
-    """One operation in flight. Its admission is known first; where that is `Granted`, an attempt is under way.
+    """One operation in flight. The result of its claim, its admission, comes first; if that is `Granted`, an attempt
+    is under way.
 
-    `order` is its place among all that came to the records of this process. The body of its request belongs to it
-    while it `keeps_body`: from the beginning, and beyond the admission where that is `Granted`. Else it is the first
-    caller's again. `last_word` is at any moment the command that ends the claim truthfully, should everything stop.
+    `order`: see `Operations.next_order`. While `keeps_body` the operation owns the body of its request; when its claim
+    is not granted, the body goes back to the first caller. `last_word` is the command that ends the claim if
+    everything stops now; it never claims more than is known.
     """
 
     __slots__ = (
@@ -70,28 +71,28 @@ class Operation:
         self.order = order
         self.started_seconds = loop.time()
         self.keeps_body = True
-        self.last_word: LastWord | None = None
+        self.last_word: OutcomeCommand | None = None
         self._record: Record | None = None
         self._lease: Lease | None = None
         self._events = events
         self._loop = loop
         self._stopwatch = Stopwatch()
         self._admission: asyncio.Future[Admission] = loop.create_future()
-        # None: its patience is over. Done, or cancelled with the caller, it takes nothing more.
+        # None: the first caller's patience is over. Once done, or cancelled with the caller, this takes no result.
         self._first: asyncio.Future[AttemptResult | Seen | Unavailable | None] = loop.create_future()
         self._is_first_result_final = True
         self._is_overdue = False
-        # What the others wait for; where nothing durable takes the outcome, there is a later one.
+        # What duplicates wait for. Replaced where nothing durable took the outcome, for the duplicates to come.
         self._result: asyncio.Future[AttemptResult] = loop.create_future()
 
     @property
     def is_claimed(self) -> bool:
-        """Whether its claim was granted."""
+        """Whether the claim was granted."""
         return self._record is not None
 
     @property
     def record(self) -> Record:
-        """As it was when the claim was granted."""
+        """The record as the granted claim left it."""
         if self._record is None:
             raise RuntimeError("the record of an operation before its claim was granted")
         return self._record
@@ -99,42 +100,39 @@ class Operation:
     # -- for callers --------------------------------------------------------------------------------------------------
 
     async def wait_first(self, timeout_seconds: float) -> AttemptResult | Seen | Unavailable | None:
-        """For the first caller, once: the result, or why there is no claim; None where its time ends before the result.
+        """For the first caller, once: the result, or why there is no claim; None when the time is over before that.
 
-        What becomes of the claim is known soon, and waited for even when the time is over. A response that is streamed
-        is then the caller's to read or abort. Cancelling this cancels nothing else.
+        Waits for the result of the claim even when the time is over, because that comes soon. The caller must read or
+        abort a streamed response. Cancelling this cancels nothing else.
         """
         timer = self._loop.call_later(max(0.0, timeout_seconds), self._end_patience)
         try:
             return await self._first
         except asyncio.CancelledError:
-            if not self._first.cancelled() and isinstance(untaken := self._first.result(), AttemptResult):
-                self._drop(untaken, is_final=self._is_first_result_final)
+            if not self._first.cancelled() and isinstance(unread := self._first.result(), AttemptResult):
+                self._drop(unread, is_final=self._is_first_result_final)
             raise
         finally:
             timer.cancel()
 
     async def wait_admission(self) -> Admission:
-        """What became of the claim. Cancelling this cancels nothing else."""
+        """The result of the claim. Cancelling this cancels nothing else."""
         return await asyncio.shield(self._admission)
 
     async def wait_result(self, timeout_seconds: float) -> AttemptResult | None:
-        """How the attempt ended, or None when that did not become known in time.
-
-        Cancelling this cancels nothing else.
-        """
+        """How the attempt ended, or None if that is not known in time. Cancelling this cancels nothing else."""
         result = self._result
         await asyncio.wait((result,), timeout=max(0.0, timeout_seconds))
         return result.result() if result.done() else None
 
     def is_exclusive(self) -> bool:
-        """Whether the claim is surely still this operation's. When False, it may or may not be."""
+        """Whether the claim surely still belongs to this operation. When False, it may or may not."""
         return self._lease is not None and self._lease.is_trusted()
 
     # -- for its task -------------------------------------------------------------------------------------------------
 
-    def granted(self, admission: Granted, lease: Lease, last_word: LastWord) -> None:
-        """The claim was granted, and an attempt is made under it."""
+    def granted(self, admission: Granted, lease: Lease, last_word: OutcomeCommand) -> None:
+        """The claim was granted, and an attempt starts under it."""
         self._record, self._lease, self.last_word = admission.record, lease, last_word
         self._admission.set_result(admission)
         if self._is_overdue:
@@ -150,7 +148,7 @@ class Operation:
             self._first.set_result(admission)
 
     def publish(self, result: AttemptResult, *, is_final: bool = True) -> None:
-        """The attempt ended so. Not `is_final`: the write goes on, and who comes from now on waits for its result."""
+        """The attempt ended. Not `is_final`: the write goes on, and duplicates to come wait for its result."""
         if self._first.done():
             self._drop(result, is_final=is_final)
         else:
@@ -168,13 +166,13 @@ class Operation:
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def _end_patience(self) -> None:
-        """The first caller waits no longer, once it is known whether there is a claim."""
+        """End the first caller's wait, as soon as the result of the claim is known."""
         self._is_overdue = True
         if self._record is not None and not self._first.done():
             self._first.set_result(None)
 
     def _drop(self, result: AttemptResult, *, is_final: bool) -> None:
-        """The first caller takes nothing any more: the line in the log that its request would have had is this one."""
+        """Abort the reply to a first caller that has left, and publish the event that its request would have had."""
         reply, request = result.reply, self.request
         abort_stream(reply)
         if is_final and reply.verdict is not None:
@@ -193,6 +191,6 @@ class Operation:
 
 
 def abort_stream(reply: Reply) -> None:
-    """Give up what the reply would stream, if it does."""
+    """Abort the reply's stream, if it has one."""
     if not isinstance(reply.body, bytes):
         reply.body.abort()

@@ -1,11 +1,11 @@
-"""The operations in flight in this process, each with one task, which claims and, if that is granted, attempts.
+"""The operations in flight in this process. Each has one task, which gets the claim and runs the attempt.
 
-Owns their lives from the claim to the last word, whatever callers come or go meanwhile, and the one way in which they
-are ended early: a drain, which says that last word for them. It knows no duplicates, and decides nothing about a
-request.
+Owns an operation from its claim to its last word, the command that ends the claim, whatever its callers do meanwhile.
+Only a drain ends an operation early, and then applies its last word. This module knows no duplicates and decides
+nothing about a request.
 
-Invariant: an operation is in flight once at a time. When it is gone its outcome is in the record or in the journal;
-that it is in neither, because both failed at the end, was reported.
+Invariant: an operation is in flight at most once. When its task ends, the outcome is in the record or in the journal.
+If a drain could write to neither, it reports that.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from itertools import count
 from typing import Final
 from uuid import UUID
 
-from gateway.core.operation import EVENT_OF, Applied, Event, LastWord, Record, RequestInfo
+from gateway.core.operation import EVENT_OF, Applied, Event, OutcomeCommand, Record, RequestInfo
 from gateway.core.recovery import Resend
 from gateway.observe.facts import Events, OperationClaimed, OperationSettled, OperationTakenOver
 from gateway.protect.attempt import Attempt
@@ -32,40 +32,42 @@ from gateway.store.base import Indefinite, NotApplied, Store, StoreError
 
 _LOG = logging.getLogger("gateway")
 
-# How long a drain tries to get the last word of an attempt into the store.
+# How long a drain tries to apply the last word of an attempt to the store.
 _LAST_WORD_SECONDS: Final = 3.0
 _LAST_WORD_PAUSE_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """How many attempts a drain ended early: those whose last word the store has, or the journal, or neither.
+    """How many attempts a drain ended early, by where their last word is: in the store, the journal, or neither.
 
-    A claim that was cut off without an answer, and could not be ended, is `unsaid` too.
+    A claim whose result is unknown and that could not be ended counts as `unrecorded`, too.
     """
 
-    said: int = 0
+    recorded: int = 0
     journaled: int = 0
-    unsaid: int = 0
+    unrecorded: int = 0
 
     def __add__(self, other: Drained) -> Drained:
-        return Drained(self.said + other.said, self.journaled + other.journaled, self.unsaid + other.unsaid)
+        return Drained(
+            self.recorded + other.recorded, self.journaled + other.journaled, self.unrecorded + other.unrecorded
+        )
 
 
 class Operations:
-    """Those of one gateway process."""
+    """The operations in flight in one gateway process."""
 
     def __init__(
         self, store: Store, journaling: Journaling, claiming: Claiming, leases: Leases, events: Events
     ) -> None:
-        """To be made with the event loop running."""
+        """Needs a running event loop."""
         self._store = store
         self._journaling = journaling
         self._claiming = claiming
         self._leases = leases
         self._events = events
         self._loop = asyncio.get_running_loop()
-        # By integers: before all else a request is looked up here, and an id is hashed by a function of Python.
+        # Keyed by integers: every request is looked up here first, and hashing a UUID calls a Python function.
         self._by_id: dict[int, Operation] = {}
         self._tasks: dict[asyncio.Task[None], Operation] = {}
         self._order = count()
@@ -79,17 +81,17 @@ class Operations:
 
     @property
     def oldest_seconds(self) -> float:
-        """How long the oldest has been worked on, 0 without one."""
+        """How long the oldest operation has been in flight, 0 without one."""
         if not self._by_id:
             return 0.0
         return self._loop.time() - min(operation.started_seconds for operation in self._by_id.values())
 
     def next_order(self) -> int:
-        """A place among all that came to the records of this process: operations, and duplicates that join one."""
+        """The next number in the order in which operations started and duplicates arrived."""
         return next(self._order)
 
     def begin(self, request: KeyedRequest) -> Operation:
-        """Work on an operation that is not in flight."""
+        """Start the task of an operation that is not in flight."""
         operation = Operation(request, self.next_order(), self._events, self._loop)
         self._by_id[request.identity.operation_id.int] = operation
         task = self._loop.create_task(self._execute(operation))
@@ -98,7 +100,7 @@ class Operations:
         return operation
 
     async def _execute(self, operation: Operation) -> None:
-        """Claim, and if that is granted, attempt."""
+        """Claim the operation and, if the claim is granted, run the attempt."""
         try:
             terms = _terms_of(operation.request)
             admission = await self._claiming.claim(operation.request.identity, operation.request.fingerprints, terms)
@@ -124,9 +126,9 @@ class Operations:
         try:
             await attempt.run()
         except Exception:
-            # Nobody else says it, and a request that was never sent would leave its key in doubt.
+            # Nothing else ends the claim, and its key would be left in doubt although nothing may have been sent.
             if operation.last_word is not None:
-                await self._say(record, operation.last_word, "the gateway failed")
+                await self._apply_last_word(record, operation.last_word, "the gateway failed")
             raise
         finally:
             self._leases.drop(lease)
@@ -134,7 +136,7 @@ class Operations:
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         operation = self._tasks.pop(task)
         if operation.keeps_body and not operation.is_claimed:
-            # Cut off inside the claim, or before its first step.
+            # Cancelled during the claim, or before the task's first step.
             if self._by_id.get(number := operation.request.identity.operation_id.int) is operation:
                 del self._by_id[number]
             operation.not_granted(Unavailable("the claim was cut off", is_definite=False, is_refused=True))
@@ -142,7 +144,7 @@ class Operations:
             _LOG.error("an operation failed because of a bug", exc_info=error)
 
     async def drain(self, timeout_seconds: float) -> Drained:
-        """Let operations come to their end; after `timeout_seconds` they are ended truthfully, by their last words."""
+        """Wait for the operations in flight; after `timeout_seconds`, end the remaining ones by their last words."""
         try:
             async with asyncio.timeout(timeout_seconds):
                 while self._tasks:
@@ -154,19 +156,19 @@ class Operations:
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-        lasts = [
-            self._say(operation.record, operation.last_word, "the gateway stopped")
+        last_words = [
+            self._apply_last_word(operation.record, operation.last_word, "the gateway stopped")
             for operation in left.values()
             if operation.is_claimed and operation.last_word is not None
         ]
-        return sum(await asyncio.gather(self._end_pursuits(), *lasts), Drained())
+        return sum(await asyncio.gather(self._end_pursuits(), *last_words), Drained())
 
     async def _end_pursuits(self) -> Drained:
-        """Claims that were cut off just now are released if the store answers soon."""
-        return Drained(unsaid=await self._claiming.close(_LAST_WORD_SECONDS))
+        """Release claims that were cut off just now, if the store responds soon."""
+        return Drained(unrecorded=await self._claiming.close(_LAST_WORD_SECONDS))
 
-    async def _say(self, record: Record, command: LastWord, why: str) -> Drained:
-        """Say the last word of an attempt, which ended early, to the store or, failing that, to the journal."""
+    async def _apply_last_word(self, record: Record, command: OutcomeCommand, why: str) -> Drained:
+        """Apply the last word of an attempt that ended early to the store or, if that fails, keep it in the journal."""
         is_late = False
         try:
             async with asyncio.timeout(_LAST_WORD_SECONDS):
@@ -178,17 +180,17 @@ class Operations:
                         await asyncio.sleep(_LAST_WORD_PAUSE_SECONDS)
                     else:
                         if isinstance(result, Applied):
-                            self._report_said(record, EVENT_OF[type(command)], why, is_late=is_late)
-                        return Drained(said=1)
+                            self._publish_settled(record, EVENT_OF[type(command)], why, is_late=is_late)
+                        return Drained(recorded=1)
         except (TimeoutError, StoreError):
             pass
         try:
             await self._journaling.keep(record, command, detail=why)
         except StoreError:
-            return Drained(unsaid=1)
+            return Drained(unrecorded=1)
         return Drained(journaled=1)
 
-    def _report_said(self, record: Record, event: Event, why: str, *, is_late: bool) -> None:
+    def _publish_settled(self, record: Record, event: Event, why: str, *, is_late: bool) -> None:
         identity = record.identity
         self._events.publish(
             OperationSettled(identity.route, identity.operation_id, record.token, event, why, None, is_late)

@@ -1,7 +1,8 @@
 """How long a caller is willing to wait: `Prefer: wait=N` (RFC 7240 section 4.3).
 
-The one reader of the field: the gateway waits by it, and removes from a protected request what it read. A field is a
-list whose members may hold quoted strings (RFC 9110 sections 5.6.1 and 5.6.4): a comma in one separates nothing.
+The only module that reads `Prefer`: the gateway waits accordingly, and removes the preference from a protected request.
+The header is a list whose members may hold quoted strings (RFC 9110 sections 5.6.1 and 5.6.4), in which commas separate
+nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final
 
 from gateway.core.message import Headers, header_values
 
-# A quote that nobody closes takes all that follows it, lest each of many be searched to the end.
+# An unclosed quote takes the rest, so that many of them do not each search to the end.
 _MEMBER: Final = re.compile(rb'(?:[^,"]++|"(?:[^"\\]++|\\.)*+(?:"|\\?\Z))++')
 _WAIT: Final = re.compile(
     rb"""wait[ \t]*+                              # the name; upper and lower case are equal
@@ -25,7 +26,7 @@ _SECONDS_MAX: Final = 10**9
 
 
 def wait_preference(headers: Headers) -> int | None:
-    """The seconds that the caller prefers to wait, or None. Of several `wait` the first counts (section 2)."""
+    """The seconds that the caller prefers to wait, or None. The first of several `wait` counts (section 2)."""
     for value in header_values(headers, b"prefer"):
         for member in _members(value):
             if _IS_WAIT.match(member):
@@ -34,14 +35,14 @@ def wait_preference(headers: Headers) -> int | None:
 
 
 def without_wait(value: bytes) -> bytes:
-    """The preferences of one field line but `wait`; unchanged bytes if it is not there."""
+    """The preferences of one header line without `wait`; unchanged bytes if it is not there."""
     members = _members(value)
     kept = [member for member in members if not _IS_WAIT.match(member)]
     return value if len(kept) == len(members) else b", ".join(member for member in kept if member)
 
 
 def preference_applied(seconds: int) -> tuple[bytes, bytes]:
-    """What tells the caller that its preference decided (RFC 7240 section 3)."""
+    """The header that tells the caller that its preference decided (RFC 7240 section 3)."""
     return b"Preference-Applied", b"wait=%d" % seconds
 
 
@@ -50,7 +51,7 @@ def _members(value: bytes) -> list[bytes]:
 
 
 def _seconds(member: bytes) -> int | None:
-    """The number in a `wait`, quoted or not, capped. None where it has none, or anything else."""
+    """The number in a `wait`, quoted or not, capped. None if there is no number, or anything else."""
     found = _WAIT.match(member)
     if found is None:
         return None

@@ -1,7 +1,7 @@
-"""The gateway's own responses, where it does not pass one on: the error table.
+"""The gateway's own error responses: the error table.
 
-Owns titles, details, statuses and the advice on retrying, as data; one row for each verdict that makes a problem. It
-does not decide which verdict applies. A detail says what to do next, because the worst answer to doubt is a new key.
+Owns titles, details, statuses and the advice on retrying, as data: one row for each verdict that makes a problem. It
+does not decide which verdict applies. A detail says what to do next, because the worst reaction to doubt is a new key.
 Bodies are RFC 9457 problem documents, or Stripe's error objects where a route asks for them.
 """
 
@@ -25,7 +25,7 @@ Shape = Literal["problem", "stripe"]
 
 
 class Shaped(Protocol):
-    """What is asked of a route here."""
+    """What this module needs of a route."""
 
     @property
     def shape(self) -> Shape: ...
@@ -36,7 +36,7 @@ DOCUMENTATION: Final = "https://datatracker.ietf.org/doc/html/draft-ietf-httpapi
 
 _COMMON: Final[Headers] = ((b"Content-Language", b"en"), (b"Cache-Control", b"no-store"))
 _DESCRIBED_BY: Final = (b"Link", b'<%b>; rel="describedby"' % DOCUMENTATION.encode())
-# SDKs repeat every 409, 429 and 5xx unless they are told not to; others do where they are told to.
+# SDKs repeat every 409, 429 and 5xx unless a header forbids it; others repeat them only if a header asks for it.
 _NO_RETRY: Final[Headers] = ((b"x-should-retry", b"false"), (b"Stripe-Should-Retry", b"false"))
 _RETRY: Final[Headers] = ((b"x-should-retry", b"true"), (b"Stripe-Should-Retry", b"true"))
 
@@ -49,10 +49,9 @@ _API: Final = "api_error"
 class Case:
     """One row of the error table.
 
-    `detail` may name {time}, {status}, {location} and {id}. `retryable`: the same request under the same key can come
-    to another answer. `is_terminal`: repeating it is useless, and SDKs are told so. `ends_by_retry`: nothing else may
-    end it, and SDKs are told to repeat it. `retry_after_seconds` is what is said when the caller of `refuse` says
-    nothing.
+    `detail` may name {time}, {status}, {location} and {id}. `retryable`: the same request with the same key can get
+    another response. `is_terminal`: repeating it is useless, and headers tell SDKs so. `ends_by_retry`: maybe only a
+    repeat ends it, and headers tell SDKs to repeat it. `retry_after_seconds` is the default of `refuse`.
     """
 
     status: int
@@ -89,7 +88,7 @@ DOUBTS: Final[Mapping[type[Recovery], Case]] = {
     Probe: Case(
         409,
         _DOUBT_TITLE,
-        f"{_IN_DOUBT}Send it again with the same key: the service is asked what became of it, and you get the answer.",
+        f"{_IN_DOUBT}Send it again with the same key: the gateway asks the service what became of it, and tells you.",
         True,
         _API,
         ends_by_retry=True,
@@ -169,8 +168,8 @@ CASES: Final[Mapping[Verdict, Case]] = {
     ),
     Verdict.RESPONSE_NOT_STORED: Case(
         409,
-        "The first answer was not kept",
-        "The first request was answered with {status}; its answer was not kept. Do not repeat it under a new key. "
+        "The first response was not kept",
+        "The first request was answered with {status}; its response was not kept. Do not repeat it under a new key. "
         "See {location}.",
         False,
         _IDEMPOTENCY,
@@ -179,7 +178,7 @@ CASES: Final[Mapping[Verdict, Case]] = {
     Verdict.KEY_EXPIRED: Case(
         410,
         "Idempotency-Key has expired",
-        "This key completed at {time} ({status}); its answer is no longer kept. Nothing was executed now.",
+        "This key completed at {time} ({status}); its response is no longer kept. Nothing was executed now.",
         False,
         _IDEMPOTENCY,
         is_terminal=True,
@@ -212,7 +211,7 @@ CASES: Final[Mapping[Verdict, Case]] = {
     ),
 }
 
-# Words that are said beside an answer of the service. They make no problem.
+# Verdicts that accompany a response of the service. They make no problem.
 ANSWERED: Final = frozenset(
     (Verdict.UNKEYED, Verdict.UNPROTECTED, Verdict.REPLAYED, Verdict.RECOVERED, Verdict.STORED, Verdict.JOURNALED)
 )
@@ -235,19 +234,19 @@ def refuse(
     authenticate: bytes | None = None,
     recovery: Recovery | None = None,
 ) -> Reply:
-    """The reply for a verdict that is not an answer of the service.
+    """The reply for a verdict that makes a problem; raises ValueError for one that does not.
 
-    `status` None is the table's. `record` gives the detail its time, status and location. `detail` is
-    put before what the table says to do (a fault of the request). `authenticate` is a `WWW-Authenticate` value and
-    makes it a 401. `in-doubt` is the record's with 409, this request's own attempt's with 502 or 504, and an answer
-    that nothing durable took with 503; `recovery` says what a repeat does about it, None: nothing. Raises ValueError
-    for a word that is said beside an answer only.
+    `status` None takes the table's. `record` gives the detail its time, status and location. `detail` (a fault of the
+    request) goes before the table's. `authenticate` is a `WWW-Authenticate` value and makes it a 401.
+
+    `in-doubt` with 409 is about the record, with 502 or 504 about this request's own attempt, and with 503 about an
+    outcome that could not be recorded. `recovery` is what a repeat does about the doubt, None for nothing.
     """
     case = CASES.get(verdict)
     if verdict is Verdict.IN_DOUBT and recovery is not None:
         case = DOUBTS[type(recovery)]
     if case is None:
-        raise ValueError(f"{verdict} is said beside an answer of the service and makes no problem")
+        raise ValueError(f"{verdict} accompanies a response of the service and makes no problem")
     if status is None:
         status = case.status if authenticate is None else 401
     if shape == "stripe" and status == case.status and case.stripe_status is not None:
@@ -257,7 +256,7 @@ def refuse(
     retryable, is_terminal = case.retryable, case.is_terminal
     text = _detail(case, record, operation_id)
     if verdict is Verdict.IN_DOUBT and status != 409:
-        # About this request's own attempt: SDKs may go on repeating it, and will meet the terminal answer if it stays.
+        # About this request's own attempt: SDKs may repeat it, and get the terminal response if the doubt remains.
         is_terminal = False
         if status == 503:
             retryable, text = True, _NOT_YET_KEPT
@@ -274,7 +273,7 @@ def refuse(
 
 
 def plain(status: int, detail: str, route: Shaped | None = None) -> Reply:
-    """A problem that belongs to no verdict: of a request that is not protected, or a failure of the gateway.
+    """A problem without a verdict: of an unprotected request, or a failure of the gateway.
 
     It has the shape of its route, if there is one.
     """
@@ -320,17 +319,17 @@ def _reply(
 
 
 def _headers(*, retry_after_seconds: int | None, advice: Headers, authenticate: bytes | None) -> Headers:
-    fields = [*_COMMON, _DESCRIBED_BY]
+    headers = [*_COMMON, _DESCRIBED_BY]
     if retry_after_seconds is not None:
-        fields.append((b"Retry-After", b"%d" % retry_after_seconds))
-    fields.extend(advice)
+        headers.append((b"Retry-After", b"%d" % retry_after_seconds))
+    headers.extend(advice)
     if authenticate is not None:
-        fields.append((b"WWW-Authenticate", authenticate))
-    return tuple(fields)
+        headers.append((b"WWW-Authenticate", authenticate))
+    return tuple(headers)
 
 
 def _detail(case: Case, record: Record | None, operation_id: UUID | None) -> str:
-    """The detail with what is known put in; a part about what is not known is left out."""
+    """The detail with its values filled in, without the parts whose values are unknown."""
     text = case.detail
     moment = None
     response = None
@@ -355,7 +354,7 @@ def _detail(case: Case, record: Record | None, operation_id: UUID | None) -> str
 
 
 def _rfc3339(moment_us: int) -> str:
-    """A store's time as people write it, to the second and in UTC."""
+    """A store's time in RFC 3339, to the second and in UTC."""
     return datetime.fromtimestamp(moment_us // MICROSECONDS, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

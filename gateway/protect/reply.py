@@ -1,6 +1,6 @@
-"""What goes between the edge and the coordinator: a request as it came in, and the reply as it goes out.
+"""The values between the edge and the coordinator: a request as it came in, and the reply as it goes out.
 
-Both are values but for their bodies. The edge makes the one and writes the other; nothing here knows sockets.
+Both are immutable, except for their bodies. The edge makes requests and writes replies; nothing here knows sockets.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from gateway.protect.hop import Hop
 
 
 class Cut(StrEnum):
-    """Why a body is not whole."""
+    """Why a body is incomplete."""
 
-    GONE = "gone"  # the client went, or the exchange is over
+    GONE = "gone"  # the client left, or the exchange is over
     MALFORMED = "malformed"  # not valid chunked coding
     SLOW = "slow"  # nothing came for too long
-    CROWDED_OUT = "crowded-out"  # it came slowly, and others wanted its place
+    CROWDED_OUT = "crowded-out"  # it came slowly, and another request needed its slot
 
 
 class RequestCut(Exception):
-    """The body of a request did not arrive whole: nothing may be done for it."""
+    """The body of a request did not arrive completely: the request must not have an effect."""
 
     def __init__(self, cut: Cut) -> None:
         super().__init__(f"the request body is not whole: {cut}")
@@ -42,21 +42,21 @@ class RequestBody(Protocol):
     """Bytes announced by `Content-Length`; None when it comes in chunks; 0 when there is none."""
 
     def whole(self) -> bytes | None:
-        """All of its bytes, if they are here; then `stream` gives none. None takes nothing away."""
+        """All of its bytes, if they are here; then `stream` yields none. None consumes nothing."""
 
     def stream(self) -> AsyncIterator[bytes]:
-        """Its bytes as they come, not decoded. Once only. A body that is cut short raises, and never just ends."""
+        """Its bytes as they come, not decoded. Call it once. A body that is cut short raises, and never just ends."""
 
     def crowd_out(self) -> bool:
-        """Cut it short if it comes so slowly that it must not keep others out; whether it was."""
+        """Cut it short if it comes too slowly to keep its slot; returns whether it was cut."""
 
     def close(self) -> None:
-        """Let go of what holds it, read or not. Harmless when repeated."""
+        """Release what holds it, read or not. Safe to repeat."""
 
 
 @immutable
 class Incoming:
-    """A request at the edge, and the hop that it came over. `upgrades`: it asks to leave HTTP, and may."""
+    """A request at the edge, and the hop that it came over. `upgrades`: it asks for an upgrade, and may get one."""
 
     head: RequestHead
     body: RequestBody
@@ -71,21 +71,21 @@ class ResponseStream(Protocol):
         """The next bytes; empty at the proven end. Raises `BodyCut` when the body is cut short."""
 
     def abort(self) -> None:
-        """Give the rest up. Harmless after the end."""
+        """Give up the rest. Harmless after the end."""
 
 
 class BodyCut(Exception):
-    """A response body ended before its end: whoever was being given it must not take it for whole."""
+    """A response body broke off: the client must not take it for complete."""
 
 
 @immutable
 class Reply:
     """What the client gets.
 
-    `headers` are end-to-end fields; framing, `Date` and `Connection` are the edge's. `length` is the number of bytes
-    that a stream will give, None when it is not known. `verdict` is None where nothing protected the request. With
-    `decode_for`, the body is in a coding that these `Accept-Encoding` values do not accept: it is decoded before it
-    goes out. `why` is for the log alone: why nothing could be sent to the upstream, or compared with the record.
+    `headers` are end-to-end; the edge adds framing, `Date` and `Connection`. `length` is the number of bytes in a
+    stream, None if unknown. `verdict` is None where the request was not protected. With `decode_for`, the body has a
+    coding that these `Accept-Encoding` values do not accept, and is decoded before it goes out. `why` is for the log
+    alone: why nothing could be sent to the upstream, or compared with the record.
     """
 
     status: int
@@ -100,9 +100,9 @@ class Reply:
 
 @immutable
 class Untouched:
-    """What the coordinator says of a request that nothing protects: forward it as it is, streamed.
+    """The coordinator's decision not to protect a request: forward it unchanged, streamed.
 
-    `incoming` is the request to forward, whose body may have been read already; `verdict` says why it is not protected.
+    `incoming` is the request to forward, whose body may have been read already; `verdict` is why it is not protected.
     """
 
     incoming: Incoming
@@ -110,7 +110,7 @@ class Untouched:
 
 
 def reason_phrase(status: int) -> bytes:
-    """The registered phrase of a status, empty for one that nobody registered."""
+    """The registered phrase of a status, empty for an unregistered one."""
     try:
         return HTTPStatus(status).phrase.encode()
     except ValueError:

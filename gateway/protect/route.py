@@ -21,9 +21,9 @@ from gateway.upstream import Upstream
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where requests go and how: the client of one upstream, and what is said to it on the way.
+    """Where requests go and how: the client of one upstream, and its forwarding settings.
 
-    `key_headers` are the fields that carry the key and nothing else, as `forwarding.Execution` wants them.
+    `key_headers`: as in `forwarding.Execution`.
     """
 
     upstream: Upstream
@@ -35,7 +35,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class InFlightPolicy:
-    """How long a duplicate waits for a running operation, what it is told then, and how many may wait on this route."""
+    """How long a duplicate waits for a running operation, its status after that, and how many wait on this route."""
 
     wait_seconds: float = 5.0
     wait_seconds_max: float = 30.0
@@ -45,7 +45,7 @@ class InFlightPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long an answer is kept, how long the key, and what a repeat in between is told."""
+    """How long a response is kept, how long its key, and the status of a repeat in between."""
 
     replay_us: int
     remember_us: int
@@ -54,8 +54,8 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One protected route. `once` are the fields (lower case) that a request may carry once at most, `compared` those
-    that the route's fingerprint takes in beside what every one does."""
+    """One protected route. `once` are the headers (lower case) that a request may carry at most once; `compared` those
+    that the route's fingerprint covers beside what every fingerprint does."""
 
     name: str
     operation: str

@@ -1,4 +1,4 @@
-"""Measuring how long something took, finer than the event loop's clock."""
+"""Measures durations more finely than the event loop's clock."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import time
 
 
 class Stopwatch:
-    """Measures from its making. Not for deadlines: it is not on the loop's clock.
+    """Starts when it is made. Not for deadlines: it is not on the loop's clock.
 
-    That one counts in whole milliseconds under uvloop, and stands still within one turn of the loop.
+    Under uvloop, that clock counts whole milliseconds and stands still within one turn of the loop.
     """
 
     __slots__ = ("_began_ns",)
@@ -18,5 +18,5 @@ class Stopwatch:
 
     @property
     def seconds(self) -> float:
-        """How long ago it was made, to the nanosecond."""
+        """The time since it was made, to the nanosecond."""
         return (time.monotonic_ns() - self._began_ns) / 1e9

@@ -1,8 +1,8 @@
-"""The only place that knows the Structured Fields library: it reads a key in the quoted form.
+"""Reads a key in the quoted form. The only module that knows the Structured Fields library.
 
 draft-ietf-httpapi-idempotency-key-header-07 section 2.1 makes the key a String of RFC 9651. Parameters on it have no
-meaning there, and none is sent by any client known to us. They are refused and not ignored: were two intents told apart
-by a parameter, ignoring it would make them one key, while a refusal executes nothing and is seen at the first request.
+meaning there, and no known client sends any. They are refused, not ignored: if a client told two intents apart by a
+parameter, ignoring it would make them one key. A refusal executes nothing and is noticed at the first request.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gateway.core.identity.key import KeyFault
 
 
 def unquote(value: bytes) -> str | KeyFault:
-    """The characters of a quoted string. The fault continues a sentence that begins with the field's name."""
+    """The characters of a quoted string. The fault continues a sentence that begins with the header's name."""
     try:
         item = http_sf.parse(value, tltype="item")
     except http_sf.StructuredFieldError as error:

@@ -1,7 +1,7 @@
-"""What is told to people of a request on a protected route: what it was, and what became known of it on its way.
+"""What operators see of a request on a protected route: what it was, and what became known of it on its way.
 
-Never the query, a body or a credential: a path is what it takes to recognise a request in the logs of others. All of it
-is short and printable, whatever was sent.
+Never the query, a body or a credential: a path is enough to recognise a request in other logs. Everything is short and
+printable, whatever was sent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PATH_CHARS_MAX: Final = 512
 
 @dataclass(slots=True)
 class RequestTrace:
-    """Filled in on the way. `arrived` and `wait_until` are on the loop's clock, in seconds."""
+    """Filled in along the way. `arrived` and `wait_until` are on the loop's clock, in seconds."""
 
     head: RequestHead
     route: Route
@@ -33,13 +33,13 @@ class RequestTrace:
     upstream_seconds: float | None = None
     attempt: int = 0
     wait_until: float | None = None
-    """Until when it waits for others, in all; None while it has not begun to."""
+    """When its time to wait for other requests ends; None until its first wait."""
     preferred: int | None = None
-    """The caller's preference, in seconds, where that decided how long."""
+    """The caller's preference, in seconds, if that decided how long it waits."""
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
 
     def answered(self, verdict: Verdict, status: int, why: str | None) -> RequestAnswered:
-        """The fact that it was answered so, at this moment."""
+        """The event that the request got this reply now."""
         head = self.head
         return RequestAnswered(
             route=self.route.name,
@@ -58,7 +58,7 @@ class RequestTrace:
 
 
 def request_info(head: RequestHead) -> RequestInfo:
-    """The request in short; what is longer than its bound ends in `CUT`."""
+    """The request in short; a value over its limit ends in `CUT`."""
     hosts = header_values(head.headers, b"host")
     return RequestInfo(
         head.method.decode("latin-1"),
@@ -70,7 +70,7 @@ def request_info(head: RequestHead) -> RequestInfo:
 
 
 def _shown(octets: bytes, chars_max: int) -> str:
-    """Visible ASCII as it is, every other octet as `%XX`."""
+    """Visible ASCII unchanged, every other octet as `%XX`."""
     text = octets.decode("latin-1")
     if not (text.isascii() and text.isprintable() and " " not in text):
         text = "".join(char if "!" <= char <= "~" else f"%{ord(char):02X}" for char in text[:chars_max])

@@ -1,8 +1,8 @@
-"""Waits for operations that run in another gateway: one reader for all who wait for the same one.
+"""Waits for operations that run in another gateway. Duplicates of one operation share one reader.
 
-A waiter never claims and never takes over: what it gets is the record once it is no longer claimed. News from the
-store wake the reader, and it polls with growing pauses in case they are lost. Whoever is tired of waiting leaves with
-what was read last; with the last one the reader ends.
+A waiting duplicate never claims or takes over: it gets the record once that is no longer claimed. News from the store
+wakes the reader, which also polls with growing pauses in case news is lost. A duplicate whose time is over gets the
+record as it was read last. The reader ends with its last duplicate.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ class Waiting:
         self._is_closed = False
 
     async def wait_settled(self, operation_id: UUID, timeout_seconds: float) -> Snapshot | None:
-        """The record once nobody holds a live claim on it, or as it was read last when that did not happen in time.
+        """The record once it is no longer claimed, or as it was read last when the time is over.
 
-        None where it was not read at all.
+        None if it could not be read at all.
         """
         if self._is_closed:
             return None
         reader = self._readers.get(operation_id)
         if reader is None or reader.task.done():
-            # One that has ended, and whose waiters have yet to wake, knows nothing of what made this one come.
+            # A reader that has ended, and whose waiters have yet to wake, may have read before this request came.
             reader = _Reader(partial(self._read_until_settled, operation_id))
             self._readers[operation_id] = reader
         reader.waiters += 1
@@ -56,7 +56,7 @@ class Waiting:
         finally:
             reader.waiters -= 1
             if self._readers.get(operation_id) is reader and (reader.task.done() or reader.waiters == 0):
-                # Taken out at once, so that whoever comes next does not join a reader that is ending.
+                # Removed at once, so that the next request does not join a reader that is ending.
                 del self._readers[operation_id]
                 reader.task.cancel()
         if reader.task.done() and not reader.task.cancelled():
@@ -67,7 +67,7 @@ class Waiting:
         pause = _PAUSE_SECONDS_MIN
         async with self._store.watch(operation_id) as watch:
             while True:
-                # Read after the watch was opened: what changes from now on is news.
+                # Read after the watch was opened, so that every later change is news.
                 try:
                     snapshot = await self._store.read(operation_id)
                 except StoreError:
@@ -80,7 +80,7 @@ class Waiting:
                 pause = min(pause * _PAUSE_GROWTH, _PAUSE_SECONDS_MAX)
 
     async def close(self) -> None:
-        """End every reader; their waiters, and whoever comes later, see that nothing came in time."""
+        """End every reader. Requests that wait now get what was read last; later ones get None."""
         self._is_closed = True
         tasks = [reader.task for reader in self._readers.values()]
         for task in tasks:

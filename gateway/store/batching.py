@@ -1,18 +1,18 @@
-"""Natural batching: what arrives while the previous batch is under way goes together in the next one.
+"""Natural batching: items that arrive while a batch is under way form the next one.
 
 It owns the queue in front of one executor and knows neither what an item is nor how it is executed. There is no timer:
-an item that finds nobody at work starts at once, with whoever else was submitted in the same turn of the event loop.
+an item that finds the executor idle starts at once, together with those submitted in the same turn of the event loop.
 
 Theory of operation
 -------------------
-One task drains the queue and exists only while there is something to drain. It takes the next batch, awaits `execute`,
-hands out the results and looks again. Where a key function is given, a batch has one item per key and is sorted by key;
-a second item of a key keeps its place for a later batch, so what is submitted first is executed first.
+One task drains the queue and exists only while there is something to drain. In a loop it takes the next batch, awaits
+`execute` and sets the results. With a key function, a batch has one item per key and is sorted by key; a second item of
+a key keeps its place for a later batch, so items of one key are executed in the order of their submission.
 
-A submitter that is cancelled while its item still waits takes the item with it. One whose item is under way loses the
-answer only. Every submitter gets an answer: a result, the exception that its batch ended with, or `NotApplied`.
+Cancelling a submitter whose item still waits removes the item. If its batch is under way, only the result is lost.
+Every other submitter gets a result, the exception that its batch ended with, or `NotApplied`.
 
-An executor may leave items for `LATER`, as long as it executes one. They are the first of the next batch.
+An executor may return `LATER` for some items, as long as it executes one. They are the first of the next batch.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ QUEUE_MAX = 10_000
 
 
 class Later:
-    """In place of a result: the item was not executed yet."""
+    """Stands in place of a result: the item was not executed yet."""
 
 
 LATER: Final = Later()
 
-# An item, where its answer goes, and its key. A plain tuple: every statement of the program passes through here.
+# An item, its future, and its key. A plain tuple for speed: every statement of the program passes through here.
 Entry = tuple[I, asyncio.Future[R], Any]
 
 
 class Batcher(Generic[I, R]):
-    """A queue in front of `execute`, which gets a list of items and gives as many results in the same order.
+    """A queue in front of `execute`, which gets a list of items and returns as many results in the same order.
 
-    A result that is an exception is raised to its submitter alone. An exception that `execute` raises is raised to all
-    of the batch, so it has to say by its class what is known of it. Belongs to the event loop that submits.
+    A result that is an exception is raised to its submitter alone. An exception that `execute` raises goes to the whole
+    batch, so its class has to be true of every item. Belongs to the event loop that submits.
     """
 
     def __init__(
@@ -66,28 +66,28 @@ class Batcher(Generic[I, R]):
         self._closed = False
 
     def submit(self, item: I) -> asyncio.Future[R]:
-        """Execute the item with others; the future gets its result. Raises `NotApplied` when full or closed.
+        """Queue the item for the next batch. Raises `NotApplied` when full or closed.
 
-        To be awaited at once: cancelling it is what a cancelled submitter does.
+        Await the future at once, so that cancelling the submitter cancels it.
         """
         if self._closed:
             raise NotApplied("the store is closed")
         if len(self._queue) >= self._queue_max:
             raise NotApplied(f"the store is behind: {len(self._queue)} statements are waiting")
         if self._draining is None:
-            # Asked for here only: before Python 3.12 each time is a system call.
+            # Only here: before Python 3.12 each `get_running_loop` is a system call.
             self._loop = asyncio.get_running_loop()
             self._draining = self._loop.create_task(self._drain())
-        answer: asyncio.Future[R] = self._loop.create_future()
-        self._queue.append((item, answer, self._key(item) if self._key else None))
-        return answer
+        future: asyncio.Future[R] = self._loop.create_future()
+        self._queue.append((item, future, self._key(item) if self._key else None))
+        return future
 
     async def close(self) -> None:
-        """Let the batch under way end; whoever still waits is told `NotApplied`, as is whoever comes later."""
+        """Wait for the batch under way. Items that still wait, and later submitters, get `NotApplied`."""
         self._closed = True
         self._refuse_waiting()
         if self._draining is not None:
-            # Waited for, never cancelled: a batch that may have taken effect gets its answer.
+            # Never cancelled: a batch that may have taken effect has to return its results.
             await asyncio.wait((self._draining,))
 
     async def _drain(self) -> None:
@@ -96,7 +96,7 @@ class Batcher(Generic[I, R]):
                 await self._run(batch)
         finally:
             self._draining = None
-            # Not empty only when the loop is being torn down: nobody must wait for ever.
+            # Non-empty only while the loop is torn down; no submitter may wait for ever.
             self._refuse_waiting()
 
     def _next_batch(self) -> list[Entry[I, R]]:
@@ -110,7 +110,7 @@ class Batcher(Generic[I, R]):
             return batch
         chosen: dict[Any, Entry[I, R]] = {}
         later: list[Entry[I, R]] = []
-        # The second limit bounds the search when everybody wants the same key.
+        # The second limit bounds the search when many items have the same key.
         while queue and len(chosen) < self._size_max and len(later) < self._size_max:
             entry = queue.popleft()
             if not entry[1].done() and chosen.setdefault(entry[2], entry) is not entry:
@@ -123,19 +123,19 @@ class Batcher(Generic[I, R]):
             results = await self._execute([item for item, _, _ in batch])
             later: list[Entry[I, R]] = []
             for entry, result in zip(batch, results, strict=True):
-                answer = entry[1]
-                if answer.done():
+                future = entry[1]
+                if future.done():
                     continue
                 if isinstance(result, Later):
                     later.append(entry)
                 elif isinstance(result, Exception):
-                    answer.set_exception(result)
+                    future.set_exception(result)
                 else:
-                    answer.set_result(result)
+                    future.set_result(result)
             self._queue.extendleft(reversed(later))
             if self._closed:
                 self._refuse_waiting()
-        except Exception as error:  # noqa: BLE001 -- whatever it is, it is the answer of every member
+        except Exception as error:  # noqa: BLE001 -- raised to every submitter of the batch
             _fail(batch, error)
         except BaseException:
             _fail(batch, Indefinite("the program was stopped while the statement was under way"))
@@ -148,13 +148,13 @@ class Batcher(Generic[I, R]):
 
 
 def _fail(entries: Sequence[Entry[Any, Any]], error: Exception) -> None:
-    for _, answer, _ in entries:
-        if not answer.done():
-            answer.set_exception(_own_copy(error))
+    for _, future, _ in entries:
+        if not future.done():
+            future.set_exception(_own_copy(error))
 
 
 def _own_copy(error: Exception) -> Exception:
-    """Each submitter raises an exception of its own, or their tracebacks would grow into one another."""
+    """Copy the exception for one submitter: in a shared one, the tracebacks of all would pile up."""
     if not isinstance(error, StoreError):
         return error
     copy = type(error)(*error.args)

@@ -1,9 +1,9 @@
-"""The completed records that this process remembers, so that a hot replay asks nobody.
+"""The completed records that this process remembers, so that a frequent replay costs no call of a store.
 
-Nothing but acknowledged, completed records gets in. A completed record changes only when its window ends, which every
-hit looks after, or when it is purged, which reaches the cache as a `drop` or at the latest when the entry is
-`age_seconds_max` old. All times are boot-time seconds that the caller gives; ages count from the start of the store
-call that gave the record, so that a slow answer is not young when it arrives.
+Only acknowledged, completed records get in. A completed record changes only when its window ends, which every hit
+checks, or when it is purged. A purge reaches the cache as a `drop`, or else takes effect when the entry is
+`age_seconds_max` old. All times are boot-time seconds that the caller passes. Ages count from the start of the store
+call that returned the record, so that a slow call does not make an old record look young.
 
 Bounded in bytes, least recently used first out; every verb is O(1).
 """
@@ -18,11 +18,11 @@ from gateway.core.immutable import immutable
 from gateway.core.lifecycle import later
 from gateway.core.operation import Record, Snapshot, State, microseconds
 
-# What the objects of a record weigh in CPython beside the bytes that they hold, and what each header field adds.
+# The overhead of a record's objects in CPython, beside the bytes that they hold, and that of each header.
 _RECORD_BYTES: Final = 1_600
-_FIELD_BYTES: Final = 150
+_HEADER_BYTES: Final = 150
 
-# One entry may take this part of the budget: a single huge answer must not push out everything else.
+# One entry may take this part of the budget: a single huge response must not push out everything else.
 _ENTRY_SHARE: Final = 16
 
 
@@ -37,11 +37,11 @@ class ProcessCache:
     """Completed records by operation id."""
 
     def __init__(self, bytes_max: int, age_seconds_max: float) -> None:
-        """A cache of 0 bytes keeps nothing, one of age 0 answers nothing."""
+        """A cache of 0 bytes keeps nothing; one of age 0 returns nothing."""
         self._bytes_max = bytes_max
         self._entry_bytes_max = bytes_max // _ENTRY_SHARE
         self._age_seconds_max = age_seconds_max
-        # By integers: an id is hashed by a function of Python.
+        # Keyed by integers, because UUID hashes in Python code.
         self._entries: OrderedDict[int, _Entry] = OrderedDict()
         self._bytes = 0
         self._dropped_seconds = float("-inf")
@@ -70,10 +70,10 @@ class ProcessCache:
         return None
 
     def put(self, snapshot: Snapshot, started_seconds: float) -> None:
-        """Keep a completed record that a store call begun at `started_seconds` gave; anything else is ignored.
+        """Keep a completed record from a store call that began at `started_seconds`; ignore any other.
 
-        Refused when that call began before the last drop, of whatever operation: it may have read what was dropped. So
-        no drop has to be remembered by itself, and the price is a few records that are asked for once more.
+        Also ignored when that call began before the last drop, of any operation: it may have read what was dropped. So
+        single drops need not be remembered, at the price of a few more store calls.
         """
         record = snapshot.record
         if record is None or record.state is not State.COMPLETED or started_seconds <= self._dropped_seconds:
@@ -106,7 +106,7 @@ def _size_bytes(record: Record) -> int:
     response = record.response
     if response is None:
         return _RECORD_BYTES
-    size = _RECORD_BYTES + _FIELD_BYTES * len(response.headers) + len(response.body or b"")
+    size = _RECORD_BYTES + _HEADER_BYTES * len(response.headers) + len(response.body or b"")
     for name, value in response.headers:
         size += len(name) + len(value)
     return size

@@ -1,6 +1,6 @@
-"""Directories whose names are on the disk.
+"""Directories whose entries are durable.
 
-A file that was synced is lost all the same in a loss of power, where a directory above it was only named in memory.
+A synced file is still lost in a power loss if the entry of a directory above it was never synced.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from pathlib import Path
 
 
 def make_directory(directory: Path) -> None:
-    """Make the directory (0700) and what is above it where they are missing; their names are durable then."""
+    """Make the directory (0700) and its parents if they are missing, and make their entries durable."""
     missing = [each for each in (directory, *directory.parents) if not each.exists()]
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # One that is there may have been made by a process that came no further.
+    # Also an existing one: the process that made it may have died before it synced.
     for made in missing or [directory]:
         sync_directory(made.parent)
 
 
 def sync_directory(directory: Path) -> None:
-    """Make the names in a directory durable."""
+    """Make the entries of a directory durable."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

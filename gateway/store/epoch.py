@@ -1,41 +1,41 @@
-"""Notices that a store lost its memory: what was remembered of it, compared with what it is.
+"""Notices that a store lost data: compares what was seen and acknowledged before with what the store has now.
 
-Owns the comparison and what it compares: what this gateway last saw of the store, in a file of its state directory;
-what the store acknowledged to the workers of this host, in files beside that (`WitnessNote`); what all gateways saw,
-where they share it (`SharedNote`), so that a host without a file of its own knows it too; and what gateways found out
-about lost memories, in the store itself (`Amnesia`). Whoever has no note believes the store; that is the loss nobody
-can notice.
+A *memory* is a store's data set with its history. This module owns the comparison and what it compares: what this
+gateway last saw of the store, in a file of its state directory (`SeenFile`); what the store acknowledged to the workers
+of this host, in files beside it (`WitnessNote`); what all gateways saw, where they share it (`SharedNote`), so that a
+host without a file knows it too; and what gateways found out about lost memories, in the store itself (`Amnesia`).
+Without any note a gateway has to trust the store; such a loss goes unnoticed.
 
 Theory of operation
 -------------------
-*Witnesses.* The identity of a store tells it from another one, but a copy that was put back has the identity of its
-original, and its last token proves little: a completion draws none, and a crash may bring Postgres's sequence back
-ahead of where it was. So each link over which a worker writes has a row in the store, its witness: a number that every
-change raises in its own transaction. What survives of a store is a prefix of its commits (a copy, a standby, a crash),
-so a witness that is no lower than the number last acknowledged proves that all that was acknowledged before is there,
-whoever did it; a lower or missing one proves a loss. No crash that keeps what was acknowledged lowers it.
+*Witnesses.* A store's identity tells it from another store. But a restored copy has the identity of its original, and
+its last token proves little: a completion draws no token, and a crash may leave Postgres's sequence ahead of its data.
+So each link over which a worker writes has a row in the store, its witness: a number that every change raises in its
+own transaction. What survives of a store (a copy, a standby, a crash) is a prefix of its commits. A witness no lower
+than the number last acknowledged therefore proves that all acknowledged changes up to then are there, from whichever
+gateway; a lower or missing one proves a loss. A crash that keeps what was acknowledged lowers no witness.
 
-*Before anybody hears.* The acknowledged number is noted in the state directory before the result goes to its caller,
-without a sync: a killed process loses no page of the kernel's. It is synced with the other note. A loss of power here
-together with a loss in the store can go unnoticed. Each new connection compares the notes of all workers of the host
-with the witnesses before its first statement, and so does each start and each look.
+*Note first.* The acknowledged number is written to the state directory before the result is returned to the caller,
+without a sync: the kernel keeps the pages of a killed process. It is synced together with the other note. A power loss
+on this host together with a loss in the store can go unnoticed. Each new connection compares the notes of all workers
+of the host with the witnesses before its first statement. So does each start and each later check.
 
-*One life.* A link takes a new id with every start of its store, so two gateways never raise the same witness, also
-where a state directory was copied. A number that was acknowledged after a comparison stands for all notes that were
-compared: the files of workers that ended are then removed.
+*A link per start.* Each start of a store takes new link ids, so two gateways never raise the same witness, even with a
+copied state directory. A number acknowledged after a comparison stands for all compared notes: the files of ended
+workers are then removed.
 
-*Reach.* A witness speaks for its own host. Gateways with another state directory learn of a loss from the memo, at
-their next look (seconds) or when they connect again. What a gateway merely read and replayed, before the worker that
-wrote it had its acknowledgement, no note covers.
+*Reach.* A witness covers its own host. Gateways with another state directory learn of a loss from the memo, at their
+next check (seconds) or when they reconnect. No note covers what a gateway only read and replayed before the worker that
+wrote it received its acknowledgement.
 
-*Reading.* Notes are read before the store is asked. What others see and note meanwhile is then no loss.
+*Order of reads.* Notes are read before the store. A change in between then does not look like a loss.
 
-*Lineage.* Memories have no order of their own. A memory's memo names those that it replaced, and so does the shared
-note: that tells a note that has fallen behind from a store that has.
+*Lineage.* Memories have no order of their own. The memo of a memory names those that it replaced, and so does the
+shared note: that tells an outdated note from a store that fell back.
 
-*Weight.* The shared note may come back from an old copy of Redis, and then it names a memory that is over. The store's
-memo explains it, where anybody noticed the change. Otherwise this host's own note does, but only if the two notes had
-been compared before: a host that met the store while Redis was away has merely believed it.
+*Weight.* The shared note may come from an old copy of Redis and name a memory that was replaced. The store's memo
+explains that if a gateway noticed the change. Otherwise this host's own note does, but only if the two notes had been
+compared before: a host that first reached the store while Redis was down has compared nothing.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ from gateway.core.operation import MICROSECONDS, Record, State
 from gateway.store.base import StartRefused
 from gateway.store.operations import WITNESS_KEEP_US, Epoch
 
-# How far tokens jump: further than any number that the lost memory can have given out since it was last seen.
+# How far tokens jump: further than the lost memory can have drawn them since it was last seen.
 TOKENS_SKIPPED: Final = 1_000_000_000
 FORMER_MAX: Final = 64
-# A note older than this says nothing where its witness is missing: the store may have removed it (`WITNESS_KEEP_US`).
+# A missing witness proves nothing about a note older than this: the store may have removed it (`WITNESS_KEEP_US`).
 MISSING_COUNTS_US: Final = WITNESS_KEEP_US - 30 * 86_400 * MICROSECONDS
 _LOCK_TRIES: Final = 100
 _LOCK_PAUSE_SECONDS: Final = 0.02
@@ -68,10 +68,10 @@ _LOCK_PAUSE_SECONDS: Final = 0.02
 
 @immutable
 class Seen:
-    """What was last seen of a store: which memory it was, and the highest token that it had given.
+    """What was last seen of a store: its memory's identity and the highest token drawn.
 
-    `former` are the memories that it had replaced, where that is noted. `is_compared` says that the shared note was
-    known when this was noted.
+    `former` are the memories that it had replaced, where that is noted. `is_compared`: the shared note was known when
+    this was noted.
     """
 
     identity: str
@@ -84,8 +84,8 @@ class Seen:
 class WitnessNote:
     """The number of a link's witness that was acknowledged last, at `at_us` of the store's clock.
 
-    `memory` is the digest of the store's identity. `beyond` is the token that the last known loss was dealt with by
-    (`Amnesia`): a note from before a loss that was written down says nothing any more.
+    `memory` is the digest of the store's identity. `beyond` is the `Amnesia.beyond` that was in force: a note with a
+    lower one is from before the last known loss and proves nothing any more.
     """
 
     link: UUID
@@ -96,31 +96,31 @@ class WitnessNote:
 
 
 def memory_digest(identity: str) -> bytes:
-    """Which memory a note is of, in 16 bytes."""
+    """The identity of a note's memory, in 16 bytes."""
     return sha256(identity.encode()).digest()[:16]
 
 
 class SharedNote(Protocol):
-    """Where gateways share what they saw of one store. It may lose it, or bring back what it held long ago.
+    """Where gateways share what they saw of one store. It may lose the note, or return one from long ago.
 
-    Either verb may raise `StoreError`; nothing waits for it but the look at the store itself.
+    Either verb may raise `StoreError`. Only the comparison waits for it.
     """
 
     async def read(self) -> Seen | None:
-        """The note; None when there is none, or none that can be understood."""
+        """The note; None when there is none, or it cannot be parsed."""
 
     async def write(self, seen: Seen, instead_of: str) -> None:
-        """Keep a note. Of one memory a lower token replaces nothing; the note of another memory is replaced if it is
-        still that of `instead_of` (the one that was read and judged; empty: none was there)."""
+        """Keep a note. For the same memory, a lower token replaces nothing. A note about another memory is replaced
+        only if it is still about `instead_of`, the one that was read and compared (empty: none was there)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Amnesia:
-    """What a store says of its own lost memories.
+    """A store's memo of its own lost memories.
 
-    Until `until_us` of its clock an absent key may have been used; `why` and `by` are for people, `by` is whoever
-    accepted the loss. `former` are the identities that were replaced: what a gateway remembers of them has been dealt
-    with. `beyond` is the token from which on this memory is whole.
+    Until `until_us` of its clock, an absent key may have been used. `why` and `by` are for people; `by` is the operator
+    who accepted the loss. `former` are the replaced identities: notes about them count no more. Above the token
+    `beyond`, this memory is complete.
     """
 
     until_us: int = 0
@@ -130,12 +130,12 @@ class Amnesia:
     beyond: int = 0
 
     def refuses(self, record: Record | None, now_us: int, attempt_id: UUID | None = None) -> bool:
-        """Whether a claim by this attempt (None: by one that was never made before) on this record, None for an absent
-        one, is refused, because the store may have forgotten everything of the key, or what came last.
+        """Whether a claim by this attempt (None: a new one) on this record (None: absent) is refused because the store
+        may have lost the key's record or its latest change.
 
-        A released record is the only other one that a claim is granted on. One whose token is from before the loss may
-        be older than a retry that was executed; and a claim of that time, repeated, may have been granted by a memory
-        that had forgotten the key, before anybody compared it.
+        Besides an absent record, a claim is granted only on a released one. If its token is from before the loss, a
+        retry that was executed later may be lost. A repeated claim from before the loss is refused too: the memory that
+        granted it may already have lost the key, before any gateway compared it.
         """
         if now_us >= self.until_us:
             return False
@@ -145,12 +145,12 @@ class Amnesia:
 
 
 def lineage(identity: str) -> str:
-    """What of a memory's identity stays when a standby is promoted: PostgreSQL's ends with the timeline."""
+    """The part of a memory's identity that survives a promotion: PostgreSQL's identity ends with the timeline."""
     return identity.rpartition("/")[0] or identity
 
 
 def amnesia_of(epoch: Epoch) -> Amnesia:
-    """The memo of a store. Raises `StartRefused` for one that cannot be understood."""
+    """Decode the memo of a store. Raises `StartRefused` if it cannot be parsed."""
     if not epoch.memo:
         return Amnesia()
     try:
@@ -159,11 +159,11 @@ def amnesia_of(epoch: Epoch) -> Amnesia:
             int(noted["until_us"]), str(noted["why"]), str(noted["by"]), tuple(noted["former"]), int(noted["beyond"])
         )
     except (ValueError, TypeError, KeyError) as error:
-        raise StartRefused("what the store says of its lost memory was written by a newer program: run that") from error
+        raise StartRefused("the store's note of its lost memory was written by a newer program: run that") from error
 
 
 def memo_of(amnesia: Amnesia) -> bytes:
-    """What to write down."""
+    """Encode the memo to write down."""
     noted = {
         "until_us": amnesia.until_us,
         "why": amnesia.why,
@@ -185,44 +185,44 @@ _IN_USE: Final = (
 def loss(
     own: Seen | None, shared: Seen | None, epoch: Epoch, amnesia: Amnesia, notes: Iterable[WitnessNote] = ()
 ) -> str | None:
-    """What the store lost since it was last seen; None when it lost nothing, or what it lost is known already.
+    """Describe what the store lost since it was last seen; None if nothing, or if that loss is already known.
 
-    `own` is this host's note and `shared` that of all gateways, and `notes` are those of this host's workers, all read
-    before the store was asked; `shared` is None too when it could not be read.
+    `own` is this host's note, `shared` that of all gateways (None also if it could not be read), and `notes` are those
+    of this host's workers, all read before `epoch`.
     """
-    # What this host saw itself and the store does not have, no other note brings back.
-    if own is not None and (why := _speaks_against(own, epoch, amnesia)) is not None:
+    # No other note outweighs what this host saw itself.
+    if own is not None and (why := _contradiction(own, epoch, amnesia)) is not None:
         return why
-    # A fresh host knows what the others saw, and nothing else. For one that has been away since, what the others saw
-    # meanwhile counts. One that met this memory while Redis was away has merely believed it.
-    if shared is not None and (why := _speaks_against(shared, epoch, amnesia)) is not None:
-        # But one that met it and compared the two notes found no stranger then: Redis has come back with what it held
-        # long ago.
+    # The shared note counts for a new host, for one that was down since, and for one that first reached this memory
+    # while Redis was down and so compared nothing.
+    if shared is not None and (why := _contradiction(shared, epoch, amnesia)) is not None:
+        # A host that did compare the two notes for this memory found no conflict then. Redis must have returned an old
+        # note since.
         was_compared = own is not None and own.identity == epoch.identity and own.is_compared
         if not (was_compared and why == _ANOTHER):
             why = f"{why} (as other gateways noted in Redis)"
-            # Of this memory in a later state there is no second one that could be in use.
+            # An older state of the same memory is no second store that could be in use.
             return why if shared.identity == epoch.identity else f"{why}; {_IN_USE}"
     return missing(notes, epoch, amnesia.beyond)
 
 
-def _speaks_against(seen: Seen, epoch: Epoch, amnesia: Amnesia) -> str | None:
-    """What a note holds against the store that is there; None where it agrees with it, or that is known already."""
+def _contradiction(seen: Seen, epoch: Epoch, amnesia: Amnesia) -> str | None:
+    """How a note contradicts the store; None if it agrees, or if that loss is already known."""
     if seen.identity == epoch.identity:
         if epoch.token < seen.token:
             return f"the store is in an older state: its last token is {epoch.token}, and {seen.token} was seen"
         return None
-    # First what this memory knows by itself: two that were used in turn have each replaced the other.
+    # The memory's own memo comes first: two memories used in turn have each replaced the other.
     if seen.identity in amnesia.former:
         return None
     return _REPLACED if epoch.identity in seen.former else _ANOTHER
 
 
 def missing(notes: Iterable[WitnessNote], epoch: Epoch, beyond: int) -> str | None:
-    """Whether the store, as of `epoch`, lacks what it acknowledged to the workers that noted this; None if it has all.
+    """Describe a loss of acknowledged changes by these workers' notes; None if the store has them all.
 
-    `epoch` was asked for the witnesses of all these notes, after they were read. Notes of another memory, and those
-    from before the loss that was dealt with by the token `beyond`, say nothing.
+    `epoch` has the witnesses of all these notes and was read after them. Notes about another memory, and those from
+    before the loss that `beyond` stands for, are skipped.
     """
     memory = memory_digest(epoch.identity)
     for note in notes:
@@ -237,9 +237,9 @@ def missing(notes: Iterable[WitnessNote], epoch: Epoch, beyond: int) -> str | No
 
 
 def after_loss(why: str, notes: Iterable[Seen], epoch: Epoch, amnesia: Amnesia, window_us: int) -> Amnesia:
-    """What to write down about a loss that was just found: absent keys are not believed for a whole window.
+    """The memo of a loss that was just found: absent keys are doubtful for a whole window.
 
-    All that the notes name is then dealt with, so that none of them tells of the same loss again.
+    It covers all memories that the notes name, so that none of them reports the same loss again.
     """
     noted = list(notes)
     named = [identity for seen in noted for identity in (*seen.former, seen.identity)]
@@ -255,16 +255,16 @@ def after_loss(why: str, notes: Iterable[Seen], epoch: Epoch, amnesia: Amnesia, 
 
 
 class SeenFile:
-    """What this gateway last saw of the store, kept over restarts. Its verbs block: they write to the disk.
+    """What this gateway last saw of the store, kept over restarts. Its verbs block on the disk.
 
-    Several workers share the file, and none of them takes back what another has seen.
+    Several workers share the file; none of them lowers a token that another has seen.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def read(self) -> Seen | None:
-        """The note; None when there is none. Raises `StartRefused` for one that cannot be read."""
+        """The note; None when there is none. Raises `StartRefused` if it cannot be read."""
         try:
             noted = json.loads(self._path.read_bytes())
             is_compared = bool(noted["compared"])
@@ -273,12 +273,12 @@ class SeenFile:
             return None
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise StartRefused(
-                f"{self._path}, which says what was last seen of the durable store, cannot be read ({error}); without "
-                "it a lost memory would go unnoticed. Repair it, or remove it to believe the store as it is"
+                f"{self._path}, the note of what was last seen of the durable store, cannot be read ({error}); without "
+                "it a lost memory would go unnoticed. Repair it, or remove it to trust the store as it is"
             ) from error
 
     def write(self, seen: Seen) -> None:
-        """Keep the note, whole or not at all, with the higher token of the two where one is known. Raises OSError."""
+        """Replace the note atomically; about the same memory, the higher token stays. Raises OSError."""
         directory = os.open(self._path.parent, os.O_RDONLY)
         try:
             _lock(directory)
@@ -305,10 +305,11 @@ class SeenFile:
 
 
 def _lock(directory: int) -> None:
-    """Until the descriptor is closed. One that was frozen while it had the lock is not waited for: raises OSError."""
+    """Lock the directory until the descriptor is closed. Raises OSError if another process holds the lock for long,
+    because it is frozen, say."""
     for _ in range(_LOCK_TRIES):
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         time.sleep(_LOCK_PAUSE_SECONDS)
-    raise BlockingIOError("another worker has been writing it for long")
+    raise BlockingIOError("another worker has held the lock for too long")

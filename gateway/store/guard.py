@@ -1,14 +1,14 @@
-"""The guard before a durable store: requests pass only while it is the store that was known here.
+"""The guard in front of a durable store: requests pass only while it is the store that this host knew.
 
-It owns no record. Each time that a store is reached, for the first time or anew, two questions are asked before
-anything else: whether the living keys that it remembers are found under what this gateway serves (`recipes`), for a
-request whose key is looked for under another identity runs again; and whether it is the memory that was known
-(`epoch`). A third is asked beside the traffic and is only reported: how many living keys no route of this gateway
-finds. With every tally the store notes that this gateway runs, and at the end that it has stopped.
+It owns no record. On each connection to a store, before anything else, it checks two things: that this gateway's
+configuration still finds the living keys that the store remembers (`recipes`), because a request whose key gets another
+identity would run again; and that the store still has the memory that was known (`epoch`). Beside the traffic it counts
+the living keys that no route of this gateway finds, and only reports them. It notes in the store with every tally that
+this gateway runs, and on `close` that it has stopped.
 
-A store that lost its memory goes on serving what it has. What it does not have, it may have had: for as long as keys
-are remembered, a claim on an absent key, or on one that was released before the loss, is refused as `Amnesic`, unless
-an operator accepts the loss. A read of such a key is refused alike, so that nobody is told that it is free.
+A store that lost data goes on serving the records that it has. A missing record may be among the lost ones. So for as
+long as keys are remembered, a claim or a read of a missing key, or of one released before the loss, raises `Amnesic`,
+unless an operator accepts the loss.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from gateway.observe.facts import Events, MemoryChanged, StoreCalled
 from gateway.store.base import Amnesic, EpochChanged, Indefinite, NotApplied, StartRefused, StoreError, Watch
 from gateway.store.epoch import Amnesia, Seen, SeenFile, SharedNote, after_loss, amnesia_of, lineage, loss, memo_of
 from gateway.store.operations import Epoch, Forwarding, ManagedStore, Serving, Tally
-from gateway.store.recipes import beside, what_would_be_lost, without_route
+from gateway.store.recipes import conflicts_text, neighbour_warning, without_route_warning
 from gateway.store.witness_files import Reading, WitnessFiles
 
 T = TypeVar("T")
-# Calls the store behind: a verb by its name, for what is reported, and the call.
-_Ask = Callable[[str, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+# Calls the store behind; gets the verb's name, for events, and the call.
+_Caller = Callable[[str, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 
 _LOG = logging.getLogger("gateway")
 
 _TIER: Final = "durable"
-# What grants an execution. By name, because a union that stands in a test is made anew each time.
+# The commands that grant an execution. A constant, because a union inside `isinstance` is built on every call.
 _GRANTING: Final = (Claim, Takeover)
 _PAUSE_SECONDS_MIN: Final = 0.1
 _PAUSE_SECONDS_MAX: Final = 5.0
-# Shorter than what a gateway gives its stores to close: the note is not worth an untidy end.
+# Shorter than the time that a gateway gives its stores to close: the note must not make that time out.
 _STOP_NOTE_SECONDS: Final = 0.5
 
 
@@ -64,8 +64,8 @@ class EpochGuard(Forwarding):
         witness_files: WitnessFiles | None = None,
         on_met: Callable[[str, str | None], None] = lambda _identity, _generation: None,
     ) -> None:
-        """`witness_files` are those that `store` notes in what it acknowledges, if it does. `on_met` gets identity and
-        generation of each memory that is met, before anything gets to it; a generation of None is not known.
+        """`witness_files` are the files in which `store` notes what it acknowledges, if it does. `on_met` gets identity
+        and generation (None: not known) of each memory that is found, before any request reaches it.
         """
         super().__init__(store)
         self._events = events
@@ -76,20 +76,20 @@ class EpochGuard(Forwarding):
         self._witness_files = witness_files
         self._amnesia_window_us = amnesia_window_us
         self._seen: Seen | None = None
-        # A shared note that was read for a meeting which then failed: it counts for the next one.
-        self._unjudged: Seen | None = None
+        # A shared note that was read for a comparison which then failed: the next one uses it.
+        self._uncompared: Seen | None = None
         self._noted: Seen | None = None
         self._amnesia = Amnesia()
         self._is_amnesic = False
         self._is_open = False
         self._why_shut = "the durable store was not reached yet"
-        # How often it was found that the memory may be another one.
+        # How often the memory was found to be another one, perhaps.
         self._memory_changes = 0
         self._reopening: asyncio.Task[None] | None = None
         self._stray_count: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start the store and agree with it. Raises `StartRefused` where a change would forget living keys."""
+        """Start the store and compare it. Raises `StartRefused` if this configuration would lose living keys."""
         try:
             await self._start()
         except StoreError as error:
@@ -109,9 +109,9 @@ class EpochGuard(Forwarding):
                 "compare_configuration", lambda: self._behind.compare_configuration(self._serving)
             )
             if agreement.conflicts:
-                raise StartRefused(what_would_be_lost(self._serving, agreement.conflicts))
+                raise StartRefused(conflicts_text(self._serving, agreement.conflicts))
             for neighbour in agreement.neighbours:
-                _LOG.warning("%s", beside(self._serving, neighbour))
+                _LOG.warning("%s", neighbour_warning(self._serving, neighbour))
             if self._seen is None:
                 self._seen = self._noted = await asyncio.to_thread(self._seen_file.read)
             await self._compare_memory(self._call)
@@ -120,20 +120,20 @@ class EpochGuard(Forwarding):
             raise
 
     async def _warn_of_strays(self) -> None:
-        """Say which keys no route of this configuration would find. That they cannot be counted now stops nobody."""
+        """Warn of living keys that no route of this configuration finds. A count that fails is only logged."""
         try:
-            count_without_route = await self._call(
+            keys_without_route = await self._call(
                 "count_without_route",
                 lambda: self._behind.count_without_route(self._serving.service, self._serving.recipes),
             )
-        except Exception as error:  # noqa: BLE001 - nobody else would hear of it
+        except Exception as error:  # noqa: BLE001 - nobody awaits this task
             is_bug = not isinstance(error, StoreError)
             _LOG.warning(
-                "whether keys of operations without a route are alive could not be counted: %s", error, exc_info=is_bug
+                "the living keys of operations without a route could not be counted: %s", error, exc_info=is_bug
             )
             return
-        for operation, alive in sorted(count_without_route.items()):
-            _LOG.warning("%s", without_route(operation, alive))
+        for operation, alive in sorted(keys_without_route.items()):
+            _LOG.warning("%s", without_route_warning(operation, alive))
 
     async def close(self) -> None:
         was_open, self._is_open = self._is_open, False
@@ -151,7 +151,7 @@ class EpochGuard(Forwarding):
                 await self._write("acknowledged", self._witness_files.close)
 
     async def _note_stopped(self) -> None:
-        """Say that this gateway runs no more. Where the store does not take it, it finds that out by itself."""
+        """Note that this gateway has stopped. If that fails, the others see it after `recipes.RUNNING_US`."""
         with contextlib.suppress(StoreError, TimeoutError):
             async with asyncio.timeout(_STOP_NOTE_SECONDS):
                 await self._call(
@@ -169,7 +169,7 @@ class EpochGuard(Forwarding):
             snapshot = await self._forward("read", lambda: self._behind.read(command.identity.operation_id))
             self._check_known(snapshot, command.attempt_id)
         self._check_open()
-        # As `_call`, without a coroutine more: every claim and every answer comes here.
+        # `_call` written out, which saves a coroutine for every claim and completion.
         verb, started = EVENT_OF[type(command)], time.perf_counter()
         try:
             result = await self._behind.apply(command)
@@ -178,10 +178,10 @@ class EpochGuard(Forwarding):
             raise
         self._report_call(verb, started)
         if changes != self._memory_changes and isinstance(command, _GRANTING):
-            raise Indefinite("the durable store was met anew meanwhile: nobody knows which memory has answered")
+            raise Indefinite("the durable store was replaced meanwhile: it is not known which one took the command")
         record, seen = result.snapshot.record, self._seen
         if record is not None and seen is not None and record.token > seen.token:
-            # Written out, for every claim comes here: `replace` looks at each field by its name.
+            # Written out for speed: `replace` looks up each field by name.
             self._seen = Seen(seen.identity, record.token, seen.former, seen.is_compared)
         return result
 
@@ -192,8 +192,8 @@ class EpochGuard(Forwarding):
         return snapshot
 
     async def tally(self) -> Tally:
-        """Also when this gateway notes that it runs and what it saw, and learns what others saw, found out, accepted or
-        purged."""
+        """Also exchange notes: write that this gateway runs and what it saw, and read the other gateways' notes, memo
+        and purges."""
         tally = await super().tally()
         await self._compare_memory(self._forward)
         await self.note_running(self._serving.gateway_id, is_running=True)
@@ -208,23 +208,23 @@ class EpochGuard(Forwarding):
 
     # -- memory -------------------------------------------------------------------------------------------------------
 
-    async def _compare_memory(self, ask: _Ask) -> None:
-        """Compare the store with what was seen of it, and write a loss down before anything is granted."""
-        # All notes from before the store is asked: what is seen meanwhile is no loss.
+    async def _compare_memory(self, call: _Caller) -> None:
+        """Compare the store with what was seen of it, and write down a loss before any claim is granted."""
+        # Read all notes before the store: a change that others note in between must not look like a loss.
         own, (shared, is_read), reading = self._seen, await self._read_shared(), await self._read_witness_notes()
-        epoch = await ask("check_memory", lambda: self._behind.check_memory([note.link for note in reading.notes]))
+        epoch = await call("check_memory", lambda: self._behind.check_memory([note.link for note in reading.notes]))
         amnesia = amnesia_of(epoch)
         why = loss(own, shared, epoch, amnesia, reading.notes)
         if why is not None:
             notes = [note for note in (own, shared) if note is not None]
             amnesia = after_loss(why, notes, epoch, amnesia, self._amnesia_window_us)
-            # Known from here on, also while the store does not take it.
+            # In force from here on, even if the store cannot write it down yet.
             self._update_amnesia(replace(epoch, memo=memo_of(amnesia)))
             memo, beyond = memo_of(amnesia), amnesia.beyond
-            await ask("begin_epoch", lambda: self._behind.begin_epoch(memo, beyond))
-            epoch = await ask("check_memory", self._behind.check_memory)
-        self._seen = _joined(self._seen, shared, epoch, is_new=not self._is_open or why is not None, is_read=is_read)
-        self._unjudged = None
+            await call("begin_epoch", lambda: self._behind.begin_epoch(memo, beyond))
+            epoch = await call("check_memory", self._behind.check_memory)
+        self._seen = _merged(self._seen, shared, epoch, is_new=not self._is_open or why is not None, is_read=is_read)
+        self._uncompared = None
         self._on_met(epoch.identity, epoch.generation)
         self._update_amnesia(epoch)
         await self._save_seen()
@@ -232,10 +232,10 @@ class EpochGuard(Forwarding):
             await self._save_shared(shared, replace(self._seen, former=amnesia_of(epoch).former))
 
     async def _report_known_memory(self) -> None:
-        """Without the store, tell of the memory that it had when it was last met.
+        """While the store is unreachable, report the memory that it last had.
 
-        This host's note alone may be of a store that the others have left, or that this host was configured for
-        before; the shared note alone may be of another store of that name.
+        This needs both notes. This host's own may be about a store that the others no longer use, or from an earlier
+        configuration; the shared note may be about another store of that name.
         """
         own = self._seen
         if own is None:
@@ -246,27 +246,27 @@ class EpochGuard(Forwarding):
             self._on_met(own.identity, None)
 
     async def _read_shared(self) -> tuple[Seen | None, bool]:
-        """The note that gateways share, and whether it could be read now. Redis is not needed to go on."""
+        """The note that gateways share, and whether it could be read now. A failure of Redis is no error here."""
         if self._shared_note is None:
             return None, False
         try:
-            self._unjudged = await self._shared_note.read()
+            self._uncompared = await self._shared_note.read()
         except StoreError:
-            return self._unjudged, False
-        return self._unjudged, True
+            return self._uncompared, False
+        return self._uncompared, True
 
     async def _read_witness_notes(self) -> Reading:
         return Reading() if self._witness_files is None else await asyncio.to_thread(self._witness_files.read)
 
     async def _save_shared(self, held: Seen | None, seen: Seen) -> None:
-        """Tell the others what was seen, if they do not know it. A Redis that does not take it is asked again."""
+        """Share what was seen, if the shared note does not have it. The next comparison retries a failed write."""
         if self._shared_note is None or (held is not None and replace(seen, is_compared=held.is_compared) == held):
             return
         with contextlib.suppress(StoreError):
             await self._shared_note.write(seen, "" if held is None else held.identity)
 
     def _update_amnesia(self, epoch: Epoch) -> None:
-        """What the store says of its memory, now."""
+        """Apply the store's current memo, and publish a change."""
         amnesia = amnesia_of(epoch)
         is_amnesic = epoch.now_us < amnesia.until_us
         if is_amnesic != self._is_amnesic or (is_amnesic and amnesia != self._amnesia):
@@ -278,12 +278,12 @@ class EpochGuard(Forwarding):
             self._witness_files.beyond = amnesia.beyond
 
     def _check_known(self, snapshot: Snapshot, claim_id: UUID | None = None) -> None:
-        """Raises `Amnesic` where a claim on this record is refused; `claim_id` is the attempt that makes it."""
+        """Raise `Amnesic` if a claim on this record is refused; `claim_id` is the claim's attempt id."""
         if self._amnesia.refuses(snapshot.record, snapshot.now_us, claim_id):
-            raise Amnesic("the durable store lost its memory, and what became of this key may have been in it")
+            raise Amnesic("the durable store lost its memory, and this key's record may have been in it")
 
     async def _save_seen(self) -> None:
-        """Note what was seen, and sync what was acknowledged."""
+        """Write the note of what was seen, and sync the notes of what was acknowledged."""
         if self._witness_files is not None:
             await self._write("acknowledged", self._witness_files.sync)
         seen = self._seen
@@ -293,7 +293,7 @@ class EpochGuard(Forwarding):
             self._noted = seen
 
     async def _write(self, what: str, write: Callable[..., None], *arguments: Any) -> bool:
-        """Whether the disk took it. One that does not is no reason to stop: the next time it may."""
+        """Whether the write succeeded. A failure is logged and never raised; a later write may succeed."""
         try:
             await asyncio.to_thread(write, *arguments)
         except OSError as error:
@@ -302,7 +302,7 @@ class EpochGuard(Forwarding):
         return True
 
     def _reopen(self, why: str) -> None:
-        """Behind the store's connections is another memory: let nothing through until it was met."""
+        """The store's connections lead to another memory: block all calls until it was compared."""
         if self._is_open:
             self._is_open, self._why_shut = False, why
             self._memory_changes += 1
@@ -320,8 +320,8 @@ class EpochGuard(Forwarding):
                 _LOG.error("the durable store must not be used any more: %s", error)
             except StoreError:
                 pass
-            except Exception:  # noqa: BLE001  the gate must not stay shut because of a bug
-                _LOG.exception("the durable store could not be started anew; trying again")
+            except Exception:  # noqa: BLE001  a bug must not block the store for ever
+                _LOG.exception("the durable store could not be restarted; trying again")
             await asyncio.sleep(pause_seconds)
             pause_seconds = min(2 * pause_seconds, _PAUSE_SECONDS_MAX)
 
@@ -338,19 +338,19 @@ class EpochGuard(Forwarding):
     async def _call(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
         started = time.perf_counter()
         try:
-            answer = await call()
+            result = await call()
         except BaseException as failure:
             self._report_call(verb, started, failure)
             raise
         self._report_call(verb, started)
-        return answer
+        return result
 
     def _report_call(self, verb: str, started: float, failure: BaseException | None = None) -> None:
-        """State that the store was called, and how that ended. Behind another memory the gate is shut first."""
+        """Publish the call and its outcome. If it found another memory, block further calls first."""
         error: str | None = None
         if isinstance(failure, StoreError):
             error = type(failure).__name__
-            # Also where it was met behind what a statement had found.
+            # `EpochChanged` may also be the cause of what a statement raised after it had found a record.
             if isinstance(failure, EpochChanged) or isinstance(failure.__cause__, EpochChanged):
                 self._reopen(str(failure))
         elif isinstance(failure, asyncio.CancelledError):
@@ -358,11 +358,11 @@ class EpochGuard(Forwarding):
         self._events.publish(StoreCalled(_TIER, verb, time.perf_counter() - started, error))
 
 
-def _joined(own: Seen | None, shared: Seen | None, epoch: Epoch, *, is_new: bool, is_read: bool) -> Seen:
-    """What is now known of a store that was just met: the higher token of those who saw this very memory.
+def _merged(own: Seen | None, shared: Seen | None, epoch: Epoch, *, is_new: bool, is_read: bool) -> Seen:
+    """What is now known of a store after a comparison: the highest token in the notes about this very memory.
 
-    What the store itself says of its last token counts only where it was met anew. It may be ahead of what is on its
-    disk, and after a crash the store would seem to have forgotten it.
+    The store's own last token counts only if `is_new` or if there is no such note. It may be ahead of the store's disk,
+    and after a crash it would look as if the store had lost data.
     """
     known = [note for note in (own, shared) if note is not None and note.identity == epoch.identity]
     tokens = [note.token for note in known]

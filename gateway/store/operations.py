@@ -1,17 +1,18 @@
-"""What upkeep, operators and starting gateways ask of a store, beside what requests call (`base`).
+"""What upkeep, operators and starting gateways call on a store. `base` has what requests call.
 
-Nothing here is on the way of a request but the recovery lease of one that asks the service itself.
+No request waits for anything here, except for the recovery lease when it probes the service itself.
 
 Theory of operation
 -------------------
-*What is kept beside a record.* An audit is written in the change that it describes, once: a repeated command leaves
-no second one. It is kept for 90 days (`AUDIT_KEEP_US`), and for 90 more each time its record is still there at the end
-of them; so what was done to an operation can be asked for 90 days at least, also when it was erased or collected, and
-audits are not kept for ever. A recovery lease (`recover`) is no part of the record, and one that a crash of the store
-forgets costs a question, never an effect. Sweeps clear both away in bounded numbers, which `Swept` does not count.
+*Audits.* The store writes an audit in the transaction of the change that it describes, once: a repeated command writes
+no second one. It keeps an audit for 90 days (`AUDIT_KEEP_US`), and for 90 more each time the record still exists at the
+end of them. So audits can be read for at least 90 days, also of an erased or collected operation, and they do not pile
+up for ever.
 
-*Forwarding.* What stands before a durable store changes little of this, so that it is forwarded in one place
-(`Forwarding`).
+*Recovery leases* (`recover`) are not part of the record. A lease that a crash of the store loses costs one more probe
+and has no other effect. Sweeps delete old audits and leases in bounded numbers, which `Swept` does not count.
+
+*Forwarding.* The layers in front of a durable store change little of this, so one class forwards it (`Forwarding`).
 """
 
 from __future__ import annotations
@@ -28,25 +29,25 @@ from gateway.store.base import Store
 
 T = TypeVar("T")
 
-# What was done by hand or by probe is kept so long after it was done, and on from there while there is a record.
+# How long an audit is kept, and how much longer each time the record still exists then.
 AUDIT_KEEP_US: Final = 90 * 86_400 * MICROSECONDS
-# The witness of a link that raised nothing for so long may be removed; it is no earlier than that.
+# The witness of a link without changes for this long may be removed, and no earlier.
 WITNESS_KEEP_US: Final = 90 * 86_400 * MICROSECONDS
-# How many of them are shown of one operation.
+# The most audits that one operation shows.
 AUDITS_MAX: Final = 200
-# How long after a probe of an operation nobody asks again, not even for somebody who waits.
+# The least time between two probes of one operation, also when a client waits.
 PROBE_FLOOR_US: Final = MICROSECONDS
-# While more claims than this wait for a sweep, a lapse among them may be found only after it.
+# With more claims than this waiting for a sweep, `find` may miss lapsed ones until the sweep.
 UNSWEPT_CLAIMS_MAX: Final = 20_000
-# How many of those that lapsed a sweep names.
+# The most lapsed operations that a sweep names.
 LAPSES_NAMED_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What one bounded pass of a sweep wrote down, as numbers of records; `more` when the bound was reached.
+    """How many records one bounded pass of a sweep changed; `more` when it reached its bound.
 
-    `named` are route and operation id of those that lapsed, of `LAPSES_NAMED_MAX` at most.
+    `named` has route and operation id of at most `LAPSES_NAMED_MAX` lapsed operations.
     """
 
     lapsed: int = 0
@@ -56,7 +57,7 @@ class Swept:
     named: tuple[tuple[str, UUID], ...] = field(default=(), compare=False)
 
     def __add__(self, later: Swept) -> Swept:
-        """What both did; whether there is more is for the later one to say."""
+        """The sum of both passes; `more` is that of the later one."""
         return Swept(
             self.lapsed + later.lapsed,
             self.retired + later.retired,
@@ -68,7 +69,7 @@ class Swept:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What an operator needs at a glance: operations in doubt by route name, and the oldest one's age."""
+    """The operations in doubt by route name, and the age of the oldest."""
 
     in_doubt: Mapping[str, int] = field(default_factory=dict)
     oldest_in_doubt_seconds: float = 0.0
@@ -76,10 +77,10 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What a gateway serves, as the store learns at its start.
+    """What a gateway serves; the store learns it when the gateway starts.
 
-    `recipes` say by operation name how identities are made; `routes` are in routing order; `accepted` are the
-    operation names whose routes accept that keys are lost. `gateway_id` is of one process.
+    `recipes` define by operation name how identities are made. `routes` are in routing order. `accepted` are the
+    operation names whose routes accept that keys are lost. `gateway_id` identifies one process.
     """
 
     gateway_id: UUID
@@ -102,10 +103,10 @@ class Living:
 
 @dataclass(frozen=True, slots=True)
 class RecipeConflict:
-    """An operation whose keys a configuration would not find any more.
+    """An operation whose keys a configuration would no longer find.
 
-    `heirs` are the operation names of the new configuration that its requests lead to; empty where it has its requests,
-    and its identities are made in another way. `is_served` says that another running gateway serves it.
+    `heirs` are the operation names of the new configuration that take its requests. Empty: the operation keeps its
+    requests, but its recipe changed. `is_served`: another running gateway serves it.
     """
 
     service: str
@@ -117,8 +118,8 @@ class RecipeConflict:
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """An operation of another service that runs, with requests that this service has under `heirs`: two services, not
-    one under two names."""
+    """A running operation of another service with the same requests as `heirs` of this one. The two count as separate
+    services, not as one under two names."""
 
     service: str
     operation: str
@@ -127,7 +128,7 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What became of an agreement on identities: with any conflict nothing was remembered."""
+    """The result of `compare_configuration`. With any conflict the store has remembered nothing."""
 
     conflicts: tuple[RecipeConflict, ...] = ()
     neighbours: tuple[Neighbour, ...] = ()
@@ -135,11 +136,10 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Which records to find: in these states, of these routes (None: all), claimed first at least `age_us` ago.
+    """Which records to find: in these states, of these routes (None: all), first claimed at least `age_us` ago.
 
-    With `recoverable` only those in doubt whose recovery nobody holds and whose pause is over. `after` is the operation
-    id of the last one of the page before; at most `limit` are found, in the order of operation ids. Fewer than that is
-    all there were.
+    With `recoverable`, only operations in doubt whose recovery lease is free and whose pause is over. At most `limit`
+    records are found, in the order of operation ids and after the id `after`. Fewer than `limit`: there are no more.
     """
 
     states: frozenset[State]
@@ -152,11 +152,11 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryLease:
-    """The right to find out what became of an operation in doubt, for one prober at a time.
+    """The right to probe the outcome of an operation in doubt, for one prober at a time.
 
-    It is no state: record and token stay as they are, and a late answer of the holder may still win. `tries` counts
-    those before this one in the same doubt, and `background_tries` of them those that were not urgent; a takeover
-    begins another doubt.
+    It is not a state: record and token do not change, and a late completion by the first caller may still win. `tries`
+    counts earlier leases in the same doubt, `background_tries` those of them that were not urgent. A takeover begins a
+    new doubt.
     """
 
     operation_id: UUID
@@ -167,10 +167,10 @@ class RecoveryLease:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryState:
-    """What is kept of the probes of an operation in doubt under this token; under another it means nothing.
+    """The probes of an operation in doubt under this token; they say nothing about another token.
 
-    `tries` counts the leases. Until `held_until_us` somebody asks; before `put_off_until_us` nobody does in the
-    background. `asked_us` is when the last one came to its end, 0 before the first, and `finding` what it came to.
+    `tries` counts the leases. The lease is held until `held_until_us`; no background probe starts before
+    `put_off_until_us`. `asked_us` is when the last probe ended (0: none has), and `finding` is its result.
     """
 
     token: int
@@ -183,7 +183,7 @@ class RecoveryState:
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """What was done to an operation, when (microseconds of the store's clock), by whom and why."""
+    """A change of an operation: when (microseconds of the store's clock), by whom and why."""
 
     at_us: int
     event: Event
@@ -194,12 +194,12 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """Which memory a store has, as of `now_us` of its clock.
+    """Which memory a store has (its data set and that set's history), as of `now_us` of its clock.
 
-    `identity` names it: it is another one after a failover or in a copy, and `token`, the last one drawn, is lower in
-    an older state of the same. `memo` is what gateways wrote down about memories that were lost, empty if nothing.
-    `generation` is another one after each purge and erasure, as of their own change; empty before the first.
-    `witnesses` are the numbers of those links that were asked for, as far as the store has them.
+    `identity` names the memory and changes with a failover or a copy. `token` is the last one drawn; it is lower in an
+    older state of the same memory. `memo` is what gateways wrote down about lost memories, empty if nothing.
+    Each purge and erasure changes `generation` in its own transaction; it is empty before the first. `witnesses` are
+    the numbers of the requested links, as far as the store has them.
     """
 
     identity: str
@@ -211,87 +211,86 @@ class Epoch:
 
 
 class ManagedStore(Store, Protocol):
-    """Each verb may raise `NotApplied` or `Indefinite`; those about one operation may raise `Unreadable`, too."""
+    """Each verb may raise `NotApplied` or `Indefinite`; those about one operation may also raise `Unreadable`."""
 
     async def sweep(self, limit: int) -> Swept:
-        """Write down what time has done (`lifecycle.written_down`) to at most `limit` records.
+        """Write the changes that time has made (`lifecycle.written_down`) to at most `limit` records.
 
-        One sweeper works at a time among all gateways; a pass that finds another at work does nothing. It holds no
-        lock that a command waits for longer than one record's.
+        One gateway sweeps at a time; a pass that finds another one under way does nothing. A command never waits for
+        more than the lock of its one record.
         """
 
     async def tally(self) -> Tally:
-        """Count what is in doubt, settled as of now."""
+        """Count the operations in doubt, settled as of now."""
 
     async def compare_configuration(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
-        """Remember what a gateway serves and that it runs, unless living keys would be lost by it (`recipes`).
+        """Remember what a gateway serves and that it runs, unless that would lose living keys (`recipes`).
 
-        Of gateways that agree at once one is first, and the others are compared with what that one serves. Repeatable.
-        A trial says what an agreement would say, and changes nothing.
+        Concurrent calls are serialised: each is compared with those before it. Repeatable. A trial returns the same
+        result and changes nothing.
         """
 
     async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
-        """Note that a gateway which has agreed runs now, or that it has stopped.
+        """Note that a gateway known from `compare_configuration` runs now, or has stopped. Repeatable.
 
-        One that was not seen for `recipes.RUNNING_US` counts as stopped. Repeatable.
+        A gateway that was not seen for `recipes.RUNNING_US` counts as stopped.
         """
 
     async def count_without_route(self, service: str, operations: Collection[str]) -> dict[str, int]:
-        """The living keys of the service's operation names that recipes are remembered of, but for these `operations`.
+        """The number of living keys of each remembered operation name of the service, except for these `operations`.
 
-        Names without living keys are left out. Where there is such a name it goes through all records.
+        Names without living keys are left out. If any name remains to be counted, this reads all records.
         """
 
     async def find(self, query: Query) -> list[Snapshot]:
-        """The settled records that fit, without the bodies of their responses. Not for the way of a request.
+        """The settled records that match, without response bodies. Too slow for the path of a request.
 
-        It is no snapshot of the whole: what changes meanwhile is found as it was or as it is. A record that only a
-        newer program can read is left out; one of which that is true of the answer alone is not. A lapse that no sweep
-        has come to yet is found too; a store may leave it for after the sweep while more than `UNSWEPT_CLAIMS_MAX`
-        claims wait for that.
+        This is no snapshot: a record that changes meanwhile is found in its old or its new state. A record that only a
+        newer program can read is left out, unless only its response is unreadable. Lapsed claims that no sweep has
+        written yet are found too, except that a store may miss them while more than `UNSWEPT_CLAIMS_MAX` claims wait
+        for a sweep.
         """
 
     async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
         """Take the recovery lease of a record that is in doubt under this token, for `lease_us`.
 
-        None when it is not in doubt under it, when somebody holds the lease, when the last one was given back less than
-        `PROBE_FLOOR_US` ago, or when it was put off until later and nobody waits (`is_urgent`). A lease that is not
-        given back ends by itself; so does one whose answer was lost, which nobody holds and a repeated call does not
-        get.
+        None when the record is not in doubt under this token, when the lease is held, when the last one was returned
+        less than `PROBE_FLOOR_US` ago, or when it was put off until later and no client waits (`is_urgent`). A lease
+        that is not returned lapses. So does one whose acknowledgement was lost: a repeated call does not get it.
         """
 
     async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
-        """Give the lease back with what was found; unless it is urgent nobody gets it for `pause_us`.
+        """Return the lease with the finding; for `pause_us` only urgent calls get it again.
 
-        Repeatable. Once somebody else had the lease it does nothing.
+        Repeatable. Does nothing once another prober took the lease.
         """
 
     async def recovery(self, operation_id: UUID) -> RecoveryState | None:
-        """What is kept of the probes of an operation; None where there was none, or its doubt is over for long."""
+        """The probes of an operation; None when there were none, or when its doubt ended long ago."""
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
-        """What was done to an operation with an `audit`, the latest `AUDITS_MAX`, oldest first."""
+        """The latest `AUDITS_MAX` audits of an operation, oldest first."""
 
     async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
-        """Which memory this is, with the witnesses of these links.
+        """The store's epoch, with the witnesses of these links.
 
-        A store that meets another one, or one that lacks what it acknowledged, raises `EpochChanged`, until it is
-        started anew.
+        Raises `EpochChanged`, until the store is restarted, when the memory is another one or lacks acknowledged
+        changes.
         """
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
-        """Replace the memo, and let no token be drawn that is not higher than this one."""
+        """Replace the memo, and draw only tokens higher than this one from now on."""
 
 
 class Forwarding(ABC):
-    """What is asked here of a store, forwarded to the one behind."""
+    """Forwards the verbs of `ManagedStore` to the store behind."""
 
     def __init__(self, behind: ManagedStore) -> None:
         self._behind = behind
 
     @abstractmethod
     async def _forward(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Call the store behind. A class that derives from this learns from how that ended."""
+        """Call the store behind. Subclasses observe the outcome here."""
 
     async def sweep(self, limit: int) -> Swept:
         return await self._forward("sweep", lambda: self._behind.sweep(limit))

@@ -2,42 +2,43 @@
 
 Theory of operation
 -------------------
-A key is found by service, operation name, scope and key. If one of these changes for the requests that clients send
-again, their keys are unknown and they run a second time. So the store remembers of each operation name of a service its
-*recipe* (how identities are made) and its *routes* (which requests lead to it, in routing order), and of each gateway
-which operations it serves and when it was last seen to run. A gateway agrees with the store before it serves; it notes
-that it runs with every tally, and that it stopped when it is closed.
+A key is found by service, operation name, scope and key. If one of these changes for requests that clients repeat,
+their keys are no longer found and they run a second time. So the store remembers the *recipe* of each operation name of
+a service (how identities are made) and its *routes* (which requests lead to it, in routing order), and for each gateway
+which operations it serves and when it was last seen running. A gateway compares its configuration with the store before
+it serves. It notes with every tally that it runs, and on `close` that it has stopped.
 
-Refused, unless the routes that gain by it have `identity_change: accept`, is a start with which
+A start is refused, unless the routes that gain requests have `identity_change: accept`, if
 
 * *(recipe)* an operation has another recipe than before;
-* *(route)* requests of an operation of this service lead to another one of its operations (`core.succession`): a route
-  was renamed, or two changed names, or a new one takes a part of an older one's requests;
-* *(service)* requests of an operation of another service lead to an operation of this one: the service was renamed, or
-  a route moved here.
+* *(route)* requests of an operation of this service now lead to another of its operations (`core.succession`): a route
+  was renamed, two routes swapped names, or a new route takes a part of an older one's requests;
+* *(service)* requests of an operation of another service now lead to an operation of this one: the service was renamed,
+  or a route moved here;
 
-while the operation has living keys. For the first two it is enough that another gateway of this service runs and serves
-the operation as it was: keys may come at any moment, and two gateways that serve one request under two names run it
-twice. That also decides between two that start at once: one agrees first.
+and the operation has living keys. For the first two it also suffices that another gateway of this service runs and
+serves the operation as it was: new keys may come at any moment, and two gateways that serve one request under two names
+run it twice. The same rule decides between two gateways that start at once, because the store serialises them.
 
-An operation whose requests lead nowhere is no reason to refuse: they match no route, which is told.
+An operation whose requests now match no route is no reason to refuse; it is only reported.
 
 Rename or second service
 ------------------------
-Two services may share a database and have operations of one name, even with the same routes. Ids contain the service,
-so they share no key. What must not be missed is *one* service under two names. An operation of another service whose
-requests lead here is taken for that of a second service only where a gateway runs that serves it. After a rename in
-place none does: a gateway that stopped has said so, and one that was killed is not heard of for `RUNNING_US`.
+Two services may share a database and have operations of the same name, even with the same routes. Ids contain the
+service, so they share no key. But *one* service under two names must be noticed. So an operation of another service
+whose requests lead here counts as a second service's only if a running gateway serves it. After a rename in place none
+does: a stopped gateway has noted that, and a killed one has not been seen for `RUNNING_US`.
 
-Otherwise nobody but the operator can tell, and the start is refused; `identity_change: accept` for one start says that
-it is another service. What cannot be seen is a service that is renamed while gateways of its old name still run: a
-running neighbour with the same requests is reported at the start as a `Neighbour`. What was agreed once is not asked
-again: requests that led to this service's own operation before are its own, whatever other services remember. That ends
-where another service takes the place of one that does not run: whoever has the requests last is asked about when they
-change hands again.
+Otherwise only the operator can tell, and the start is refused; `identity_change: accept` for one start declares that it
+is another service. A service that is renamed while gateways run under its old name cannot be detected; a running
+neighbour with the same requests is therefore reported at the start as a `Neighbour`.
 
-Operations that a service has no more stay remembered, behind its current ones in routing order: their keys live, and a
-route that comes later may have their requests.
+What was accepted once is not asked again: requests that already led to this service's own operation are its own,
+whatever other services remember. That ends when another service takes the requests over from one that does not run.
+From then on that service owns them, and the next change of owner is asked about again.
+
+Operations that a service no longer has stay remembered, behind its current ones in routing order: their keys live on,
+and a later route may take their requests.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ Name = tuple[str, str]
 class Remembered:
     """An operation as the store remembers it.
 
-    `routes` is JSON (`encode_routes`). `is_current`: it was in the configuration that was agreed on last.
+    `routes` is JSON (`encode_routes`). `is_current`: it was in the last accepted configuration.
     """
 
     service: str
@@ -82,7 +83,7 @@ class Remembered:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """An operation that speaks against a start if it has living keys; `heirs` and `is_served` as in a conflict."""
+    """An operation that is a conflict if it has living keys; `heirs` and `is_served` as in `RecipeConflict`."""
 
     name: Name
     heirs: tuple[str, ...]
@@ -92,7 +93,7 @@ class Question:
 
 @dataclass(slots=True)
 class Comparison:
-    """What to write down if there is no conflict, and which operations are one if they have living keys."""
+    """What to write if there is no conflict, and which operations are conflicts if they have living keys."""
 
     written: list[Remembered] = field(default_factory=list)
     questions: list[Question] = field(default_factory=list)
@@ -100,11 +101,11 @@ class Comparison:
 
     @property
     def names(self) -> frozenset[Name]:
-        """Of which operations the living keys have to be counted."""
+        """The operations whose living keys have to be counted."""
         return frozenset(question.name for question in self.questions)
 
     def agreement(self, living: Mapping[Name, Living]) -> Agreement:
-        """What it comes to with so many living keys."""
+        """The agreement, given these living keys."""
         conflicts = []
         for question in self.questions:
             counted = living.get(question.name, Living())
@@ -142,7 +143,7 @@ def _compare_service(
     running: Collection[Name],
     serving: Serving,
 ) -> None:
-    """Ask about the operations of another service whose requests would lead to this one's from now on."""
+    """Compare with another service: which of its operations' requests would lead to this one's from now on."""
     remembered = _in_order(row for row in theirs if row.is_current)
     remembered += _in_order(row for row in theirs if not row.is_current)
     taken = [pair for pair in handed_over(current + remembered, serving.routes) if pair[0].service != serving.service]
@@ -157,7 +158,7 @@ def _compare_service(
 
 
 def _by_name(pairs: Iterable[tuple[ServedRoute, ServedRoute]], accepted: frozenset[str]) -> dict[Name, tuple[str, ...]]:
-    """Which operations have the requests of each, but for those that accept it."""
+    """The heirs of each operation, except those that accept the loss."""
     heirs: dict[Name, set[str]] = {}
     for former, latter in pairs:
         if latter.operation not in accepted:
@@ -206,16 +207,16 @@ def _in_order(rows: Iterable[Remembered]) -> list[ServedRoute]:
     return [route for _, route in sorted(ordered, key=lambda pair: pair[0])]
 
 
-def count_without_route(known: Collection[Remembered], service: str, operations: Collection[str]) -> frozenset[Name]:
-    """The operations that this service is remembered to have, but for these."""
+def names_without_route(known: Collection[Remembered], service: str, operations: Collection[str]) -> frozenset[Name]:
+    """The remembered operations of this service, except those in `operations`."""
     return frozenset(row.name for row in known if row.service == service and row.operation not in operations)
 
 
-# -- in words ---------------------------------------------------------------------------------------------------------
+# -- messages ---------------------------------------------------------------------------------------------------------
 
 
-def what_would_be_lost(serving: Serving, conflicts: Iterable[RecipeConflict]) -> str:
-    """Why a gateway must not start, and what can be done."""
+def conflicts_text(serving: Serving, conflicts: Iterable[RecipeConflict]) -> str:
+    """Explain why a gateway must not start, and what to do."""
     return "; ".join(_loss(serving, conflict) for conflict in conflicts)
 
 
@@ -241,14 +242,14 @@ def _loss(serving: Serving, conflict: RecipeConflict) -> str:
         f"{conflict.service} under a new name, these "
         "keys are unknown, and a repeat of an old request would run again: keep the name with "
         f"`service: {conflict.service}`, or wait until the keys are forgotten. If it is another service, or the loss "
-        f"is accepted, say so with `{accept}` on {one}, for one start"
+        f"is accepted, set `{accept}` on {one} for one start"
     )
 
 
 def _living(conflict: RecipeConflict) -> str:
     keys, until_us = conflict.living.keys, conflict.living.until_us
     if not keys:
-        return "no living keys yet, but another gateway of this service that runs serves it"
+        return "no living keys yet, but another running gateway of this service serves it"
     until = "until the last of them is resolved" if until_us is None else f"until {_moment(until_us)}"
     return f"{keys} living {'key' if keys == 1 else 'keys'}, {until}"
 
@@ -261,19 +262,19 @@ def _listed(names: tuple[str, ...]) -> str:
     return f"operation {names[0]}" if len(names) == 1 else f"operations {', '.join(names)}"
 
 
-def beside(serving: Serving, neighbour: Neighbour) -> str:
-    """What an operator is told who may have renamed a service without stopping it."""
+def neighbour_warning(serving: Serving, neighbour: Neighbour) -> str:
+    """The warning to an operator who may have renamed a service without stopping it."""
     return (
         f"service {neighbour.service} runs, and its operation {neighbour.operation} has the same requests as "
-        f"{_listed(neighbour.heirs)} of service {serving.service}: they are taken for two services. If "
+        f"{_listed(neighbour.heirs)} of service {serving.service}: they count as two services. If "
         f"{serving.service} is {neighbour.service} under a new name, a repeat of an old request runs again: stop this "
         f"gateway and keep the name with `service: {neighbour.service}`"
     )
 
 
-def without_route(operation: str, alive: int) -> str:
-    """What is told of the keys of an operation that no route leads to."""
+def without_route_warning(operation: str, alive: int) -> str:
+    """The warning about the keys of an operation that no route leads to."""
     return (
         f"operation {operation} has {alive} living keys and no route: a repeat of one of its requests is not "
-        f'recognised, and runs again where it is forwarded; a route with "operation: {operation}" has its keys'
+        f'recognised, and runs again if it is forwarded; a route with "operation: {operation}" finds these keys'
     )

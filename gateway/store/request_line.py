@@ -1,4 +1,4 @@
-"""How the request of an attempt stands in a store: one line such as `POST api.example.com /v1/charges`, its ids apart.
+"""How a store keeps the request of an attempt: as one line such as `POST api.example.com /v1/charges`, without its ids.
 
 One column instead of three, because most requests of a route have the same line.
 """
@@ -11,7 +11,7 @@ _NO_HOST = "-"
 
 
 def line_of(request: RequestInfo | None) -> str:
-    """The line, empty where nothing is known of the request."""
+    """The line; empty if the request is not known."""
     return "" if request is None else f"{request.method} {request.host or _NO_HOST} {request.path}"
 
 

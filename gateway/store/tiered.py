@@ -1,25 +1,23 @@
 """A durable store with copies in front of it: the process cache, then the fast tier. Itself a `Store`.
 
-It changes nothing of what the durable store says, and it grants nothing by itself. Its invariant: what it answers
-from a copy is what the durable store acknowledged, never past its window, and for no longer than
-`cache_max_age_seconds` after a purge that the copy missed.
+It grants no claim and changes no result of the durable store. Its invariant: every copy that it serves was acknowledged
+by the durable store, is within its replay window, and is at most `cache_max_age_seconds` past a purge that the copy
+missed.
 
 Theory of operation
 -------------------
-*What a copy may answer.* A claim on a completed record is `Fenced` with that record, always: the table has no such
-row and completion is final. So a copy answers that, and only that; every other command, and every `read`, goes to the
-durable store. `recall` and `look` give a copy before there is a claim to make: most repeats need none.
+*What a copy may serve.* A claim on a completed record is always `Fenced` with that record: the table has no such row,
+and completion is final. A copy serves that case only; every other command, and every `read`, goes to the durable store.
+`recall` and `look` return a copy before there is a claim to make: most repeats need none.
 
-*What becomes a copy.* A completed record that the durable store gave back, whatever was asked. The window is counted
-from before the call. No copy is made of what is in flight, nor of an answer that did not arrive: an `Indefinite`
-completion is asked about, not believed.
+*What becomes a copy.* Any completed record that the durable store returned. Its window counts from before the call. An
+operation in flight has no copy, nor has an `Indefinite` completion.
 
-*Spreading.* A copy goes to the fast tier behind the caller's back. Waiters of other gateways are woken along
-with it.
+*Sending.* A copy goes to the fast tier in the background, and wakes waiters on other gateways.
 
-*Purges.* After a purge, whatever its answer, the process drops its copy and the fast tier forgets all of its copies.
-A gateway that dies before that, or cannot reach the fast tier, leaves it to the next that learns of the purge from the
-durable store (`Epoch.generation`), which every gateway asks with every tally.
+*Purges.* After a purge, whatever its outcome, the process drops its copy and the fast tier forgets all of its copies.
+If a gateway dies before that, or cannot reach the fast tier, the next gateway that learns of the purge does it: all
+compare `Epoch.generation` of the durable store with every tally.
 """
 
 from __future__ import annotations
@@ -59,21 +57,21 @@ T = TypeVar("T")
 DURABLE: Final = "durable"
 FAST: Final = "fast"
 
-# By name, because a union that stands in a test is made anew each time.
+# Constants, because a union inside `isinstance` is built on every call.
 _PURGING: Final = (Purge, Erase)
 _GONE: Final = (State.TOMBSTONE, State.ABSENT)
-_ENDING_UNANSWERED: Final = (Release, Forget, Abandon, Disprove)
+_ENDING_WITHOUT_RESPONSE: Final = (Release, Forget, Abandon, Disprove)
 
-# How long `close` waits for what is still to be spread.
+# How long `close` waits for copies that are still being sent.
 _DRAIN_SECONDS: Final = 3.0
 
-# What may wait to be spread; more is shed.
-_SPREADING_MAX: Final = 1_000
-_SPREADING_BYTES_MAX: Final = 32 * 1024 * 1024
+# How much may be under way to the fast tier; more is shed.
+_SENDING_MAX: Final = 1_000
+_SENDING_BYTES_MAX: Final = 32 * 1024 * 1024
 
-# A smaller step of the store's clock goes unnoticed; whoever waits for things to settle waits for longer.
+# A smaller step of the store's clock goes unnoticed; callers that wait for a steady clock wait longer than this.
 _UNSEEN_SECONDS: Final = 1.0
-# Seconds a second: more than clocks drift apart, or are slewed.
+# Seconds per second: more than clocks drift apart, or are slewed.
 _DRIFT: Final = 0.001
 
 _LOG = logging.getLogger("gateway")
@@ -81,7 +79,7 @@ _LOG = logging.getLogger("gateway")
 
 @dataclass(slots=True)
 class TierStats:
-    """Counts since the start, for whoever exports them. `shed`: copies and news that were given up for lack of room."""
+    """Counts since the start, for metrics. `shed`: copies and news dropped for lack of room."""
 
     cache_hits: int = 0
     fast_hits: int = 0
@@ -103,8 +101,8 @@ class Tiered(Forwarding):
         clock: Callable[[], float] = boot_seconds,
         on_tier: Callable[[str, bool, str], None] | None = None,
     ) -> None:
-        """`on_tier` gets the name of a tier, whether it is up, and why not: each time that changes, and when the
-        cause does. A tier begins as down, for no cause.
+        """`on_tier` gets the name of a tier, whether it is up, and the cause if not, each time one of these changes. A
+        tier is down at first, with an empty cause.
         """
         self.stats = TierStats()
         super().__init__(durable)
@@ -116,7 +114,7 @@ class Tiered(Forwarding):
         self._why_durable_down = ""
         self._durable_up_since_seconds = 0.0
         self._steadiness = Steadiness()
-        self._spreading = _Spreading(fast, self.stats)
+        self._outbox = _Outbox(fast, self.stats)
         self._purges_unreported = 0
         if fast is not None:
             fast.on_purge(lambda operation_id: self._cache.drop(operation_id, clock()))
@@ -124,15 +122,14 @@ class Tiered(Forwarding):
 
     @property
     def durable_up(self) -> bool:
-        """Whether the last thing that was asked of the durable store was answered."""
+        """Whether the last call of the durable store succeeded."""
         return self._durable_up
 
     @property
     def durable_reachable_seconds(self) -> float:
-        """For how long the durable store has answered whatever was asked of it; 0 while it does not.
+        """For how long every call of the durable store has succeeded; 0 while it is down.
 
-        A step of its clock ahead counts as an absence: what a lease and a period of grace left is over without having
-        passed.
+        A forward step of its clock counts as an outage: it ends leases and grace periods before their time.
         """
         if not self._durable_up:
             return 0.0
@@ -140,7 +137,7 @@ class Tiered(Forwarding):
 
     @property
     def durable_steady_seconds(self) -> float:
-        """For how long the durable store's clock has surely not been set ahead, as far as this gateway could see."""
+        """For how long the durable store's clock has had no forward step that this gateway could notice."""
         return self._steadiness.steady_seconds(self._clock())
 
     @property
@@ -155,11 +152,11 @@ class Tiered(Forwarding):
         return self._purges_unreported
 
     async def start(self) -> None:
-        """The fast tier is started first and stays so when the durable store is unreachable: it may answer already."""
+        """Start the fast tier first. It stays up while the durable store is unreachable, to serve copies."""
         if self._fast is not None:
             await self._fast.start()
         try:
-            await self._asked(self._behind.start())
+            await self._observe(self._behind.start())
         except (NotApplied, Indefinite):
             raise
         except BaseException:
@@ -176,32 +173,32 @@ class Tiered(Forwarding):
             await self._behind.close()
 
     def recall(self, operation_id: UUID) -> Snapshot | None:
-        """A completed record as `apply` would answer a claim with, where this process remembers it."""
+        """The completed record that a claim's `Fenced` result would carry, if the process cache has it."""
         copy = self._cache.get(operation_id, self._clock())
         if copy is not None:
             self.stats.cache_hits += 1
         return copy
 
     def look(self, operation_id: UUID) -> asyncio.Future[Snapshot | None] | None:
-        """The same from the fast tier: a completed record, None or a `StoreError`, soon. None where it is not asked."""
+        """Look up a completed record in the fast tier; the future may raise `StoreError`. None if the tier is down."""
         fast = self._fast
         if fast is None or not fast.up:
             return None
         started_seconds = self._clock()
         try:
-            looked = asyncio.ensure_future(fast.get(operation_id))
+            lookup = asyncio.ensure_future(fast.get(operation_id))
         except StoreError:
             self.stats.fast_failures += 1
             return None
-        looked.add_done_callback(partial(self._note_looked, started_seconds))
-        return looked
+        lookup.add_done_callback(partial(self._count_lookup, started_seconds))
+        return lookup
 
-    def _note_looked(self, started_seconds: float, looked: asyncio.Future[Snapshot | None]) -> None:
-        if looked.cancelled():
+    def _count_lookup(self, started_seconds: float, lookup: asyncio.Future[Snapshot | None]) -> None:
+        if lookup.cancelled():
             return
-        if looked.exception() is not None:
+        if lookup.exception() is not None:
             self.stats.fast_failures += 1
-        elif (copy := looked.result()) is None:
+        elif (copy := lookup.result()) is None:
             self.stats.fast_misses += 1
         else:
             self.stats.fast_hits += 1
@@ -215,7 +212,7 @@ class Tiered(Forwarding):
         elif isinstance(command, _PURGING):
             return await self._apply_purge(command)
         started_seconds = self._clock()
-        # As `_asked` does, without a coroutine more for every command.
+        # `_observe` written out, which saves a coroutine per command.
         try:
             result = await self._behind.apply(command)
         except (NotApplied, Indefinite) as error:
@@ -223,13 +220,13 @@ class Tiered(Forwarding):
             raise
         self._set_durable_up()
         self._learn(result.snapshot, started_seconds)
-        if isinstance(command, _ENDING_UNANSWERED) and isinstance(result, Applied):
-            self._spreading.news(operation_id_of(command))
+        if isinstance(command, _ENDING_WITHOUT_RESPONSE) and isinstance(result, Applied):
+            self._outbox.send_news(operation_id_of(command))
         return result
 
     async def read(self, operation_id: UUID) -> Snapshot:
         started_seconds = self._clock()
-        snapshot = await self._asked(self._behind.read(operation_id))
+        snapshot = await self._observe(self._behind.read(operation_id))
         self._learn(snapshot, started_seconds)
         return snapshot
 
@@ -238,24 +235,24 @@ class Tiered(Forwarding):
         """News from the fast tier while it is up, from the durable store otherwise."""
         async with AsyncExitStack() as stack:
             watch = _TieredWatch(self._behind, self._fast, operation_id, stack)
-            await watch.listen()
+            await watch.choose_tier()
             yield watch
 
     async def _forward(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
-        return await self._asked(call())
+        return await self._observe(call())
 
-    async def _asked(self, answer: Awaitable[T]) -> T:
-        """The durable store's answer, having learned from it whether the store is up."""
+    async def _observe(self, call: Awaitable[T]) -> T:
+        """Await a call of the durable store, and note whether the store is up."""
         try:
-            value = await answer
+            result = await call
         except (NotApplied, Indefinite) as error:
             self._set_durable_down(error)
             raise
         self._set_durable_up()
-        return value
+        return result
 
     def _learn(self, snapshot: Snapshot, started_seconds: float) -> None:
-        """Keep what the durable store says of a completed record. One that is in the cache was spread before."""
+        """Keep a completed record that the durable store returned. One that is cached was sent before."""
         self._steadiness.note(snapshot.now_us, started_seconds, self._clock())
         record = snapshot.record
         if record is None or record.state is not State.COMPLETED:
@@ -264,25 +261,25 @@ class Tiered(Forwarding):
         is_known = self._cache.get(operation_id, started_seconds) is not None
         self._cache.put(snapshot, started_seconds)
         if not is_known:
-            self._spreading.copy(snapshot, started_seconds)
+            self._outbox.send_copy(snapshot, started_seconds)
 
     async def _apply_purge(self, command: Purge | Erase) -> Result:
         operation_id = command.operation_id
         try:
-            result = await self._asked(self._behind.apply(command))
+            result = await self._observe(self._behind.apply(command))
         except StoreError:
-            # It may have been done.
+            # The purge may have taken effect.
             await self._forget(operation_id)
             raise
         finally:
             self._cache.drop(operation_id, self._clock())
-        # Also where it was gone before: this may be the repeat of a purge whose answer was lost.
+        # Also if it was gone before: this may repeat a purge whose acknowledgement was lost.
         if result.snapshot.state in _GONE:
             await self._forget(operation_id)
         return result
 
     async def _forget(self, operation_id: UUID) -> None:
-        """Have the fast tier forget its copies."""
+        """Make the fast tier forget its copies."""
         if self._fast is None:
             return
         self._purges_unreported += 1
@@ -292,8 +289,8 @@ class Tiered(Forwarding):
             self.stats.fast_failures += 1
 
     async def _drain(self) -> None:
-        """Give what is to be spread a last bounded chance."""
-        tasks = set(self._spreading.under_way)
+        """Wait a bounded time for what is being sent, then cancel the rest."""
+        tasks = set(self._outbox.under_way)
         if not tasks:
             return
         _, late = await asyncio.wait(tasks, timeout=_DRAIN_SECONDS if self.fast_up else 0)
@@ -319,7 +316,7 @@ class Tiered(Forwarding):
 
 
 class _TieredWatch:
-    """Waits where news is to be had. After a change of place it says that there is news: some may have been missed."""
+    """Waits on the tier that has news. A change of tier counts as news, because some may have been missed."""
 
     def __init__(self, durable: ManagedStore, fast: FastTier | None, operation_id: UUID, stack: AsyncExitStack) -> None:
         self._durable = durable
@@ -327,31 +324,30 @@ class _TieredWatch:
         self._operation_id = operation_id
         self._stack = stack
         self._watches: dict[str, Watch] = {}
-        self._place: str | None = None
+        self._tier: str | None = None
 
-    async def listen(self) -> bool:
-        """Go where news is to be had now; True when that is another place than before."""
-        place = FAST if self._fast is not None and self._fast.up else DURABLE
-        if place == self._place:
+    async def choose_tier(self) -> bool:
+        """Watch the tier that has news now; True if that is another one than before."""
+        tier = FAST if self._fast is not None and self._fast.up else DURABLE
+        if tier == self._tier:
             return False
-        if place not in self._watches:
-            tier = self._fast if self._fast is not None and place == FAST else self._durable
-            self._watches[place] = await self._stack.enter_async_context(tier.watch(self._operation_id))
-        self._place = place
+        if tier not in self._watches:
+            store = self._fast if self._fast is not None and tier == FAST else self._durable
+            self._watches[tier] = await self._stack.enter_async_context(store.watch(self._operation_id))
+        self._tier = tier
         return True
 
     async def wait_changed(self, timeout_seconds: float) -> bool:
-        if await self.listen() or self._place is None:
+        if await self.choose_tier() or self._tier is None:
             return True
-        return await self._watches[self._place].wait_changed(timeout_seconds)
+        return await self._watches[self._tier].wait_changed(timeout_seconds)
 
 
-class _Spreading:
-    """Copies and news on their way to the fast tier, behind the caller's back.
+class _Outbox:
+    """Sends copies and news to the fast tier in the background.
 
-    No caller waits for them, and nothing depends on their arrival: a copy that is lost costs a later caller a question
-    to the durable store. What is under way is bounded in number and bytes; more is shed. Without a fast tier, or while
-    it is down, nothing is sent.
+    No caller waits for them. A lost copy costs a later caller one call of the durable store. What is under way is
+    bounded in number and bytes; more is shed. Without a fast tier, or while it is down, nothing is sent.
     """
 
     def __init__(self, fast: FastTier | None, stats: TierStats) -> None:
@@ -364,7 +360,7 @@ class _Spreading:
     def under_way(self) -> Collection[asyncio.Future[None]]:
         return self._under_way
 
-    def copy(self, snapshot: Snapshot, started_seconds: float) -> None:
+    def send_copy(self, snapshot: Snapshot, started_seconds: float) -> None:
         """A completed record; `started_seconds` as `FastTier.put` takes it."""
         if self._fast is None:
             return
@@ -372,42 +368,42 @@ class _Spreading:
         body = response.body if response else None
         self._send(lambda fast: fast.put(snapshot, started_seconds), len(body or b""))
 
-    def news(self, operation_id: UUID) -> None:
-        """That the operation changed, without a record."""
+    def send_news(self, operation_id: UUID) -> None:
+        """Announce a change of the operation, without a record."""
         self._send(lambda fast: fast.announce(operation_id), 0)
 
     def _send(self, put: Callable[[FastTier], Awaitable[None]], size_bytes: int) -> None:
         fast = self._fast
         if fast is None or not fast.up:
             return
-        if len(self._under_way) >= _SPREADING_MAX or self._bytes + size_bytes > _SPREADING_BYTES_MAX:
+        if len(self._under_way) >= _SENDING_MAX or self._bytes + size_bytes > _SENDING_BYTES_MAX:
             self._stats.shed += 1
             return
         try:
-            sent = asyncio.ensure_future(put(fast))
+            sending = asyncio.ensure_future(put(fast))
         except StoreError:
             self._stats.fast_failures += 1
             return
         self._bytes += size_bytes
-        self._under_way.add(sent)
-        sent.add_done_callback(lambda sent: self._note(sent, size_bytes))
+        self._under_way.add(sending)
+        sending.add_done_callback(lambda sent: self._finish(sent, size_bytes))
 
-    def _note(self, sent: asyncio.Future[None], size_bytes: int) -> None:
+    def _finish(self, sent: asyncio.Future[None], size_bytes: int) -> None:
         self._under_way.discard(sent)
         self._bytes -= size_bytes
         if not sent.cancelled() and (error := sent.exception()) is not None:
             self._stats.fast_failures += 1
             if not isinstance(error, StoreError):
-                _LOG.error("a copy was not spread because of a bug", exc_info=error)
+                _LOG.error("a copy was not sent because of a bug", exc_info=error)
 
 
 class Steadiness:
-    """Since when the durable store's clock has surely not been set ahead, as seen from one process.
+    """Since when the durable store's clock has had no forward step, as seen from one process.
 
-    The store read its clock somewhere between question and answer, so each answer gives a lower and an upper bound of
-    that clock's lead over the boot-time clock. A lower bound above the upper one of before is a step ahead. Clocks
-    drift apart slowly, and by that much a lead may grow. So a step of more than `_UNSEEN_SECONDS` between two answers
-    is noticed with the second of them. What was before the first is not known, and counts as a step.
+    The store reads its clock between the start and the end of a call, so each call gives a lower and an upper bound of
+    that clock's lead over the boot-time clock. A lower bound above the earlier upper bound, plus the possible drift, is
+    a forward step. A step of more than `_UNSEEN_SECONDS` between two calls is noticed at the second one. The time
+    before the first call is unknown and counts as a step.
 
     All seconds are the boot-time clock's.
     """
@@ -420,7 +416,7 @@ class Steadiness:
         self._noted_seconds = 0.0
 
     def note(self, store_now_us: int, started_seconds: float, ended_seconds: float) -> None:
-        """The store's clock showed this at some moment of a call between these two."""
+        """The store's clock showed `store_now_us` at some moment of the call between these two times."""
         now_seconds = store_now_us / MICROSECONDS
         drifted_seconds = self._lead_max_seconds + _DRIFT * max(0.0, ended_seconds - self._noted_seconds)
         if now_seconds - ended_seconds > drifted_seconds + _UNSEEN_SECONDS:
@@ -430,5 +426,5 @@ class Steadiness:
         self._noted_seconds = ended_seconds
 
     def steady_seconds(self, now_seconds: float) -> float:
-        """For how long no step ahead was noticed; 0 before the first answer."""
+        """For how long no forward step was noticed; 0 before the first call."""
         return max(0.0, now_seconds - self._since_seconds)

@@ -1,7 +1,7 @@
-"""News inside one process: who waits for which operation, and how a change reaches them.
+"""News inside one process: which watches wait for which operation, and how a change wakes them.
 
-It knows operation ids only, never records. News is a hint, so nothing is kept for those who do not listen, and any
-number of changes between two waits are one piece of news. Everything runs on the event loop that opened the watch.
+It knows operation ids only, never records. News is only a hint: it is not kept for later watches, and several changes
+between two waits count as one. Everything runs on the event loop that opened the watch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class LocalWatch:
 
 
 class Watchers:
-    """The listeners of one process, by operation. Bounded by its users: a watch is open only while somebody waits."""
+    """The watches of one process, by operation. Bounded by its callers: a watch is open only while one waits."""
 
     def __init__(self) -> None:
         self._watches: dict[UUID, set[LocalWatch]] = {}
@@ -54,8 +54,8 @@ class Watchers:
                 del self._watches[operation_id]
 
     def announce(self, operation_id: UUID) -> None:
-        """Wake whoever listens to this operation."""
-        # Mostly nobody listens to anything, and an id is hashed by a function of Python.
+        """Wake the listeners of this operation."""
+        # Mostly there are none, and UUID hashes in Python code.
         if self._watches:
             for watch in self._watches.get(operation_id, ()):
                 watch.wake()
@@ -65,5 +65,5 @@ class Watchers:
             self.announce(operation_id)
 
     def watched(self) -> frozenset[UUID]:
-        """The operations that somebody listens to now."""
+        """The operations that have listeners now."""
         return frozenset(self._watches)

@@ -1,9 +1,9 @@
 """The files in which the workers of a host note what the durable store acknowledged to them.
 
-It owns names, bytes and locks, and judges nothing (`epoch` does). A worker has one file, locked while it lives; the
-files of workers that ended are read by all, and removed once a later acknowledgement stands for them. A note is one
-small write at a fixed place, with a checksum. It is in the kernel's hands when `write` returns, so that it outlives the
-process, and on the disk after the next `sync`.
+It owns names, bytes and locks, and draws no conclusions (`epoch` does). A worker has one file and locks it while it
+runs. All workers read the files of ended workers, and remove them once a later acknowledgement stands for them. A note
+is one small write at a fixed place, with a checksum. When `write` returns, the note survives the end of the process;
+after the next `sync` it is on the disk.
 """
 
 from __future__ import annotations
@@ -34,61 +34,61 @@ _NOTE: Final = struct.Struct("<16sQqQ16s")
 _CHECKSUM: Final = struct.Struct("<I4x")
 _NOTE_BYTES: Final = _NOTE.size + _CHECKSUM.size
 _UNUSED: Final = bytes(_NOTE_BYTES)
-# A reader may come in the middle of a write; twice in a row is no accident.
+# A reader may meet a write half done, but hardly this often in a row.
 _READ_TRIES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What all workers of the host have noted, and the files among these of workers that had ended before."""
+    """The notes of all workers of the host, and the files of those workers that had ended before."""
 
     notes: tuple[WitnessNote, ...] = ()
     ended: frozenset[Path] = frozenset()
 
 
 class WitnessFiles:
-    """One worker's file, and those of its neighbours. Its verbs block, for as long as the kernel takes; `open`, `sync`
-    and `close` also wait for the disk. They may be called in any thread, `write` in one at a time.
+    """One worker's file, and those of the host's other workers. Its verbs block: `open`, `sync` and `close` on the
+    disk, the others only in the kernel. They may be called in any thread, `write` in one at a time.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._path: Path | None = None
         self._descriptor = -1
-        # Or a write could reach another file that got the number of the closed descriptor.
+        # Without it, a write could reach another file that got the number of the closed descriptor.
         self._lock = threading.Lock()
         self._is_synced = True
         self._has_failed = False
         self._covered: frozenset[Path] = frozenset()
         self.beyond = 0
-        """The token by which the last known loss was dealt with: from when new notes are."""
+        """`Amnesia.beyond` of the last known loss; each new note carries it."""
 
     def open(self) -> None:
-        """Make this worker's file, unless that was done. Raises `StartRefused`."""
+        """Make this worker's file, unless it is open. Raises `StartRefused`."""
         if self._path is not None:
             return
         name = uuid4().hex
-        unborn, path = self._directory / f".{name}", self._directory / f"{name}{SUFFIX}"
+        unfinished, path = self._directory / f".{name}", self._directory / f"{name}{SUFFIX}"
         try:
             make_directory(self._directory)
-            descriptor = os.open(unborn, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
-                # Locked before others can see it, and with its room on the disk.
+                # Lock it and allocate its room before other workers can see it.
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
                 os.pwrite(descriptor, _UNUSED * PLACES, 0)
                 os.fsync(descriptor)
-                unborn.rename(path)
+                unfinished.rename(path)
                 sync_directory(self._directory)
             except BaseException:
                 os.close(descriptor)
-                unborn.unlink(missing_ok=True)
+                unfinished.unlink(missing_ok=True)
                 raise
         except OSError as error:
             raise StartRefused(f"{self._directory} cannot be written to: {error.strerror}") from error
         self._descriptor, self._path = descriptor, path
 
     def read(self) -> Reading:
-        """What is noted now. Raises `StartRefused` for a file that cannot be read."""
+        """All current notes. Raises `StartRefused` for a file that cannot be read."""
         for _ in range(_READ_TRIES):
             try:
                 paths = sorted(self._directory.iterdir())
@@ -99,12 +99,12 @@ class WitnessFiles:
             try:
                 return self._read_all([path for path in paths if path.suffix == SUFFIX])
             except FileNotFoundError:
-                # Removed meanwhile, by a worker whose own file may have come after this list was made.
+                # Another worker removed it, and may have made its own file after this listing: list again.
                 continue
-        raise _unreadable(self._directory, "files in it come and go, or lead nowhere")
+        raise _unreadable(self._directory, "its files keep disappearing, or are dangling links")
 
     def write(self, place: int, note: WitnessNote) -> None:
-        """Keep the latest note of one of this worker's links. A disk that does not take it is reported, once."""
+        """Keep the latest note of one of this worker's links. The first of several failed writes is logged."""
         values = _NOTE.pack(note.link.bytes, note.number, note.at_us, note.beyond, note.memory)
         try:
             with self._lock:
@@ -117,11 +117,12 @@ class WitnessFiles:
             self._is_synced = self._has_failed = False
 
     def cover(self, reading: Reading) -> None:
-        """A number that was acknowledged, and noted, after this reading was compared stands for all that was in it."""
+        """Mark the ended files of this reading for removal: after it was compared, a new number was acknowledged and
+        noted, which stands for all notes in it."""
         self._covered |= reading.ended
 
     def sync(self) -> None:
-        """Put this worker's notes on the disk, and remove the files that they stand for. Raises OSError."""
+        """Sync this worker's notes to the disk, and remove the files that they stand for. Raises OSError."""
         if self._is_synced or self._path is None:
             return
         self._is_synced, covered = True, self._covered
@@ -135,7 +136,7 @@ class WitnessFiles:
         self._covered -= covered
 
     def close(self) -> None:
-        """End the worker's life: its file stays for those who come after. Raises OSError."""
+        """Release this worker's file; it stays for later workers to read. Raises OSError."""
         if self._path is None:
             return
         try:
@@ -152,7 +153,7 @@ class WitnessFiles:
             try:
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 try:
-                    # Asked first: whoever has ended writes no more.
+                    # Check the lock before reading: a worker that has ended writes no more.
                     if path != self._path and _has_no_owner(descriptor):
                         ended.add(path)
                     notes += _notes_in(descriptor)
@@ -167,8 +168,8 @@ class WitnessFiles:
 
 def _unreadable(path: Path, why: object) -> StartRefused:
     return StartRefused(
-        f"{path}, which says what the durable store acknowledged, cannot be read ({why}); without it a lost memory "
-        "could go unnoticed. Repair it, or remove it to believe the store as it is"
+        f"{path}, the notes of what the durable store acknowledged, cannot be read ({why}); without them a lost memory "
+        "could go unnoticed. Repair it, or remove it to trust the store as it is"
     )
 
 
@@ -176,13 +177,13 @@ def _has_no_owner(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
-        # Somebody has it, or this file system has no locks: then it stays.
+        # Its worker runs, or this file system has no locks: keep the file.
         return False
     return True
 
 
 def _notes_in(descriptor: int) -> list[WitnessNote]:
-    """The notes of one file. Raises ValueError for bytes that are none."""
+    """The notes of one file. Raises ValueError for bytes that are no notes."""
     size = os.fstat(descriptor).st_size
     if size != PLACES * _NOTE_BYTES:
         raise ValueError(f"it has {size} bytes")

@@ -1,6 +1,6 @@
-"""A thread of one's own for what blocks: calls go in from the event loop, one after the other, and results come back.
+"""A dedicated thread for blocking calls. The event loop submits them; they run one after the other and return results.
 
-What runs in it belongs to it alone, so it needs no lock. A caller that is cancelled loses the result; the call runs on.
+What runs in the thread belongs to it alone and needs no lock. Cancelling a caller loses the result; the call runs on.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        # A program that ends without stopping it is not held up by it.
+        # A daemon, so that it does not hold up a program that ends without `stop`.
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
     def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
-        """Call the function in the thread, after all that was asked before."""
+        """Call the function in the thread, after all earlier calls."""
         loop = asyncio.get_running_loop()
         result: asyncio.Future[T] = loop.create_future()
         self._jobs.put((lambda: function(*args, **kwargs), loop, result))
         return result
 
     def end(self, last: Callable[[], None]) -> asyncio.Future[None]:
-        """Call `last` in the thread as its last call, and let the thread end by itself."""
+        """Call `last` in the thread as its last call; then the thread ends."""
         ended = self.run(last)
         self._jobs.put(None)
         return ended
 
     async def stop(self, last: Callable[[], None]) -> None:
-        """`end`, and wait until the thread is gone. If cancelled, it ends all the same."""
+        """`end`, and wait for the thread. If cancelled, the thread ends all the same."""
         await self.end(last)
-        # It has nothing left to do but to return.
+        # Does not block for long: the thread only has to return.
         self._thread.join()
 
     def _work(self) -> None:
@@ -52,12 +52,12 @@ class Worker:
             result, error = None, None
             try:
                 result = function()
-            except BaseException as raised:  # noqa: BLE001 -- whatever it is belongs to the caller
+            except BaseException as raised:  # noqa: BLE001 -- raised to the caller
                 error = raised
-            # On a closed loop nobody waits any more.
+            # Raised by a closed loop, where no caller waits any more.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(_deliver, future, result, error)
-            # Nothing of a finished call is kept alive until the next one comes.
+            # Keep nothing of a finished call alive until the next one.
             del job, function, loop, future, result, error
 
 

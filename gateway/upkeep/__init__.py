@@ -1,5 +1,5 @@
-"""What happens by itself, each a pass that `timer` repeats.
+"""Background work, each a pass that `timer` repeats.
 
-`flusher` brings the journal's outcomes to the durable store, `recovery` probes what is in doubt, `sweeper` writes down
-what time has done, and `tally` counts what is in doubt.
+`flusher` brings the journal's outcomes to the durable store, `recovery` probes operations in doubt, `sweeper` writes
+what became due (lapsed leases, expired records), and `tally` counts operations in doubt.
 """

@@ -1,10 +1,10 @@
-"""Delivers to the durable store what the journal has kept for it.
+"""Applies the outcomes in the journal to the durable store.
 
-Owns when that is tried and what becomes of each outcome; where they are kept is the journal's, whether one still holds
-is the durable store's to say. Applied, it is deleted from the journal; refused, it is kept there and told, for somebody
-acted on the operation meanwhile; without an answer it waits. One that holds no response and was overtaken, by a later
-claim or by the end of the doubt that it tells of, has nothing left to say, and is deleted too. An outcome that was
-applied and could not be deleted is said again, which the store recognises. Outcomes of one operation are said in their
+Owns when that is tried and what follows for each outcome; the journal stores them, and the durable store decides
+whether one still applies. An applied outcome is deleted from the journal. A refused one stays there and is reported:
+someone else changed the operation meanwhile. Without a result it stays and is retried. An outcome without a response
+that was overtaken, by a later claim or by the end of its doubt, no longer matters and is deleted too. An outcome that
+was applied but not deleted is applied again, which the store recognises. Outcomes of one operation are applied in
 order.
 """
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final, NoReturn
 from uuid import UUID
 
-from gateway.core.operation import EVENT_OF, Abandon, Applied, Forget, LastWord, Release, Result
+from gateway.core.operation import EVENT_OF, Abandon, Applied, Forget, OutcomeCommand, Release, Result
 from gateway.observe.facts import Events, FlushRefused, OperationSettled
 from gateway.store.base import Store, StoreError, Unstorable, boot_seconds
 from gateway.store.journal import EntryId, Journal, JournalEntry
@@ -27,19 +27,19 @@ _LOG = logging.getLogger("gateway")
 
 _BATCH_MAX: Final = 64
 _BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
-# How often an empty journal is looked at; that costs nothing.
+# How often an empty journal is checked, at no cost.
 _IDLE_SECONDS: Final = 0.5
-# While the store does not answer. When it is back, others wait for this gateway no longer than `store.journal_grace`.
+# While the store is unreachable. Once it is back, other gateways wait for this one only for `store.journal_grace`.
 _PAUSE_SECONDS: Final = 0.15
 _PAUSE_SECONDS_MAX: Final = 1.0
 _ADOPT_SECONDS: Final = 30.0
-# While an operator may be at work on what was refused: who acknowledged it looks at the metric next.
+# While outcomes are refused: an operator who acknowledged them checks the metric next.
 _ADOPT_REFUSED_SECONDS: Final = 3.0
 
 
 @dataclass(slots=True)
 class _Batch:
-    """What became of the outcomes of one batch."""
+    """The outcomes of one batch, by the store's result."""
 
     applied: list[JournalEntry] = field(default_factory=list)
     overtaken: list[JournalEntry] = field(default_factory=list)
@@ -48,7 +48,7 @@ class _Batch:
 
 
 class Flusher:
-    """Flushes one journal. `on_flushed` is told operation id and token of each outcome that waits no more."""
+    """Flushes one journal. `on_flushed` gets operation id and token of each outcome that no longer waits."""
 
     def __init__(
         self,
@@ -68,43 +68,43 @@ class Flusher:
         self._sleep = sleep
         self._adopted_at_seconds = clock()
         self._is_store_silent = False
-        # The entry that a silent store was asked with last, and the operations of which something was left by then:
-        # nothing later of theirs may overtake it.
+        # The last entry that was tried on an unreachable store, and the operations with outcomes left by then: no later
+        # outcome of theirs may be applied before.
         self._silent_at: tuple[EntryId | None, set[UUID]] = (None, set())
         self._has_passed = False
         self._flushing = asyncio.Lock()
 
     @property
     def is_done(self) -> bool:
-        """Whether everything was tried since the store last failed: no doubt is there for want of a flush from here."""
+        """Whether everything was tried since the store last failed: no doubt remains for lack of a flush from here."""
         return self._has_passed or self._journal.tally.waiting == 0
 
     async def run_once(self) -> None:
-        """Flush what waits. Raises `StoreError` when the durable store, or the journal, does not answer.
+        """Flush what waits. Raises `StoreError` when the durable store, or the journal, is unreachable.
 
-        Cancelled, it leaves in the journal whatever is not surely in the store.
+        If cancelled, whatever is not surely in the store stays in the journal.
         """
         async with self._flushing:
             await self._adopt()
-            # A store that was silent is asked with what comes next, for it may never take what it was asked with.
+            # After a failure, try the next entry: the store may never accept the one that failed.
             after, stuck = self._silent_at if self._is_store_silent else (None, set())
             self._has_passed = False
             while self._journal.tally.waiting:
-                # One is enough to find out whether the store is there.
+                # One is enough to find out whether the store is reachable.
                 limit = 1 if self._is_store_silent else _BATCH_MAX
                 found = await self._journal.waiting(after, limit=limit, bytes_max=_BATCH_BYTES_MAX)
                 if not found:
                     if not self._is_store_silent or after is None:
                         break
-                    # It was asked with each of them once: from the first one again.
+                    # Each was tried once: begin again with the first.
                     after, stuck = None, set()
                     continue
                 entries = _before_a_repeat(found)
                 after = entries[-1].entry_id
-                said = [each for each in entries if each.command.operation_id not in stuck]
-                if not said:
+                ready = [each for each in entries if each.command.operation_id not in stuck]
+                if not ready:
                     continue
-                batch = await self._say(said)
+                batch = await self._apply(ready)
                 await self._settle(batch)
                 stuck.update(entry.command.operation_id for entry, _ in batch.left)
                 was_silent = self._is_store_silent
@@ -113,7 +113,7 @@ class Flusher:
                     self._silent_at = after, stuck
                     raise batch.left[0][1]
                 if was_silent:
-                    # It is there again: from the first one, for those that it did not take while it was silent.
+                    # The store is back: begin with the first, for those that failed meanwhile.
                     after, stuck = None, set()
             self._has_passed = True
 
@@ -126,17 +126,16 @@ class Flusher:
         return _IDLE_SECONDS
 
     async def _adopt(self) -> None:
-        """Look from time to time whether a process that shares the directory has left something behind, and an operator
-        taken something out."""
+        """Check now and then for outcomes that another process left in the directory, or that an operator removed."""
         pause_seconds = _ADOPT_REFUSED_SECONDS if self._journal.tally.refused else _ADOPT_SECONDS
         if self._clock() >= self._adopted_at_seconds + pause_seconds:
             self._adopted_at_seconds = self._clock()
             await self._journal.adopt()
 
-    async def _say(self, entries: list[JournalEntry]) -> _Batch:
+    async def _apply(self, entries: list[JournalEntry]) -> _Batch:
         batch = _Batch()
 
-        async def say(entry: JournalEntry) -> None:
+        async def apply(entry: JournalEntry) -> None:
             try:
                 result = await self._store.apply(entry.command)
             except Unstorable as error:
@@ -151,11 +150,11 @@ class Flusher:
                 else:
                     batch.refused.append((entry, f"the record is {result.snapshot.state} without it"))
 
-        await asyncio.gather(*[say(entry) for entry in entries])
+        await asyncio.gather(*[apply(entry) for entry in entries])
         return batch
 
     async def _settle(self, batch: _Batch) -> None:
-        """Write down in the journal what the store said, then tell."""
+        """Record the store's results in the journal, then report them."""
         if done := [entry.entry_id for entry in (*batch.applied, *batch.overtaken)]:
             await self._journal.forget(done)
         for entry in batch.applied:
@@ -178,22 +177,22 @@ class Flusher:
             self._on_flushed(command.operation_id, command.token)
 
 
-def _is_overtaken(command: LastWord, result: Result) -> bool:
-    """Whether the record went on without it, and no response is lost with what is known of the attempt.
+def _is_overtaken(command: OutcomeCommand, result: Result) -> bool:
+    """Whether the record moved on without this outcome, and deleting it loses no response and no knowledge.
 
-    The store had taken it, and only its acknowledgement was lost; or the doubt about it was ended without it, and that
-    there was one says nothing more. That nothing happened is what an operator wants to know, until a later claim was
-    granted, and as long as a takeover carries the doubt.
+    Either the store had applied it and the acknowledgement was lost, or its doubt was ended without it, and an abandon
+    no longer matters. "Nothing happened" (release, forget) matters to an operator until a later claim was granted, and
+    for as long as a takeover carries the doubt.
     """
     record = result.snapshot.record
     if record is None or record.token < command.token or not isinstance(command, Release | Forget | Abandon):
         return False
-    # Whatever ends a doubt takes it off the record.
+    # Every end of a doubt clears it from the record.
     return isinstance(command, Abandon) or (record.token > command.token and not record.carries_doubt)
 
 
 def _before_a_repeat(entries: list[JournalEntry]) -> list[JournalEntry]:
-    """The entries up to the first whose operation came before: at once, their order would be anybody's."""
+    """The entries before the first repeated operation: concurrently, its outcomes could be applied in any order."""
     seen: set[UUID] = set()
     for index, entry in enumerate(entries):
         operation_id = entry.command.operation_id

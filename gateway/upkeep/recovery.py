@@ -1,8 +1,8 @@
-"""Gets operations out of doubt without anybody's retry: the background half of recovery.
+"""Probes operations in doubt without waiting for a client's retry: the background half of recovery.
 
-Owns which operations are probed, how many at once and how often; what a probe asks and finds is `proxy.probing`'s. It
-works on routes that can be probed only. An operation that nobody can find out about is asked after less and less often,
-and is on the operator's list all the time.
+Owns which operations are probed, how many at once and how often; `protect.probing` owns the probes and their findings.
+It works only on routes with a probe. An operation whose probes find nothing is probed less and less often, and stays on
+the operator's list.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from gateway.store.operations import ManagedStore, Query
 from gateway.upkeep.timer import repeat
 
 _PAGE: Final = 50
-# Of operations in one pass; the others have their turn in the next, which begins behind them.
+# Operations in one pass; the next pass begins after them.
 _PASS_MAX: Final = 500
 _AT_ONCE: Final = 8
 
 
 class RecoveryWorker:
-    """Probes what is in doubt on the routes that can be probed, every `pass_seconds`."""
+    """Probes operations in doubt on the routes with a probe, every `pass_seconds`."""
 
     def __init__(
         self,
@@ -43,15 +43,15 @@ class RecoveryWorker:
         self._routes = _probed_by_name(routes)
         self._pass_seconds = pass_seconds
         self._is_stopped = False
-        # Where a pass that came to its bound ended: many that nobody can ask about must not hide those behind them.
+        # Where a pass reached its bound: many operations that cannot be resolved must not starve those after them.
         self._after: UUID | None = None
 
     def stop(self) -> None:
-        """Begin no probe from now on."""
+        """Begin no more probes."""
         self._is_stopped = True
 
     async def run_once(self) -> int:
-        """Probe what is due, up to a bound; returns how many came out of doubt. Raises `StoreError`."""
+        """Probe what is due, up to a bound; returns how many were resolved. Raises `StoreError`."""
         if not self._routes:
             return 0
         resolved, seen = 0, 0
@@ -93,10 +93,10 @@ class RecoveryWorker:
 
 
 def _probed_by_name(routes: Mapping[str, Route]) -> dict[str, Route]:
-    """The routes that can be probed, by the names that stand in their records.
+    """The routes with a probe, by the route names in their records.
 
-    A route that was renamed keeps its old name as its operation, and its old records have that as their route's. Where
-    several routes share an operation, it is not known whose they are.
+    A renamed route keeps its old name as its operation, and its old records have that as their route. If several routes
+    share an operation, such records cannot be assigned.
     """
     probed = {name: route for name, route in routes.items() if isinstance(route.recovery, Probe)}
     sharing = Counter(route.operation for route in routes.values())

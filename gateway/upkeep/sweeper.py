@@ -1,8 +1,8 @@
-"""Writes down what time has done: leases that lapsed, answers that expired, keys that are no longer remembered.
+"""Writes what became due: leases that lapsed, responses that expired, keys that are no longer remembered.
 
-Owns how much is swept at once and how often. What is due, and that one gateway sweeps at a time, is the store's to
-know; and since every read is settled, a sweep that is late, or never comes, makes nothing wrong. So it gives way: in
-bounded batches, with a pause after each as long as the batch took, and not at all once the gateway drains.
+Owns how much is swept at once and how often. The store knows what is due, and lets one gateway sweep at a time. Since
+every read is settled, a late or missing sweep makes nothing wrong. So the sweep yields to requests: it works in bounded
+batches, pauses after each for as long as the batch took, and stops once the gateway drains.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from gateway.upkeep.timer import Sleep, repeat
 
 _BATCH_RECORDS_MAX: Final = 500
 _BATCHES_MAX: Final = 20
-# After a pass that left work over. Short: each batch was followed by a pause already, and one gateway has to keep up
-# with the keys of all.
+# After a pass that left work. Short: each batch was followed by a pause already, and one gateway has to keep up with
+# the keys of all.
 _BRISK_PAUSE_SECONDS: Final = 0.1
-# A pause gives way to whoever waits, however short the batch was; and it ends, however long.
+# Bounds of the pause after a batch.
 _GIVE_WAY_SECONDS_MIN: Final = 0.01
 _GIVE_WAY_SECONDS_MAX: Final = 5.0
 
@@ -48,14 +48,14 @@ class Sweeper:
         self._is_stopped = False
 
     def stop(self) -> None:
-        """Leave the store alone from now on. A batch that is under way comes to its end; none follows."""
+        """Sweep no more. The current batch finishes; no other follows."""
         self._is_stopped = True
 
     async def run_once(self) -> Swept:
         """Sweep what is due, up to a bound, and return the sum; `more` when something is left.
 
-        Raises `StoreError`; what the batches before it wrote down is told all the same. Cancelled, it loses only the
-        count of the batch that was under way.
+        Raises `StoreError`, after publishing what the batches before it wrote. If cancelled, only the count of the
+        current batch is lost.
         """
         started = self._clock()
         total, batches = Swept(), 0

@@ -1,7 +1,7 @@
-"""Counts what is in doubt, so that somebody is called: an operation in doubt stays so until it is resolved.
+"""Counts operations in doubt, for alerts: an operation in doubt stays so until it is resolved.
 
-Every gateway counts the whole store, because none can know that another does: also what other services have in it, for
-the names of their routes do not say whose they are.
+Every gateway counts the whole store, because none can know that another does. That includes the operations of other
+services in it, since route names do not identify a service.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gateway.upkeep.timer import Sleep, repeat
 
 
 class TallyTaker:
-    """Takes the tally of one store every `pass_seconds` and states it."""
+    """Takes the tally of one store every `pass_seconds` and publishes it."""
 
     def __init__(
         self, store: ManagedStore, events: Events, *, pass_seconds: float = 15.0, sleep: Sleep = asyncio.sleep
@@ -27,11 +27,11 @@ class TallyTaker:
         self._is_stopped = False
 
     def stop(self) -> None:
-        """Leave the store alone from now on."""
+        """Take no more tallies."""
         self._is_stopped = True
 
     async def run_once(self) -> None:
-        """Take the tally. Raises `StoreError`; what was stated before then stands."""
+        """Take the tally. Raises `StoreError`; the last published tally then stands."""
         if self._is_stopped:
             return
         tally = await self._store.tally()

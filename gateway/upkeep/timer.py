@@ -1,7 +1,7 @@
-"""The timer of everything that happens by itself: a pass, a pause, again.
+"""The timer of background work: a pass, a pause, again.
 
-It decides when, never what. A pass that fails is told and followed by a longer pause; it never ends the timer, because
-nobody would notice that upkeep has stopped.
+It decides when, never what. A pass that fails is logged and followed by a longer pause; it never ends the timer,
+because nobody would notice that upkeep has stopped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LOG = logging.getLogger("gateway")
 
 _FAILURES_DOUBLED_MAX: Final = 5
 _PAUSE_SECONDS_MAX: Final = 300.0
-# Gateways that were started together must not work together for ever.
+# Gateways that were started together must not stay in step.
 _JITTER: Final = 0.2
 
 Sleep = Callable[[float], Awaitable[object]]
@@ -33,7 +33,7 @@ async def repeat(
 ) -> NoReturn:
     """Run a pass for ever, until cancelled. A pass returns the pause to make after it, in seconds.
 
-    The pause before the first pass, and after a pass that failed, grows out of `pause_seconds`, up to the other.
+    The pause before the first pass is at most `pause_seconds`; after failures it doubles, up to `pause_seconds_max`.
     """
     failures = 0
     pause = pause_seconds * random.random()  # noqa: S311 -- spreads load, keeps no secret
@@ -43,7 +43,7 @@ async def repeat(
             pause = await run_pass()
         except StoreError as error:
             _LOG.debug("upkeep will be tried again: %s", error)
-        except Exception:  # noqa: BLE001 -- told below; a timer that ends is upkeep that stopped unnoticed
+        except Exception:  # noqa: BLE001 -- logged below; if the timer ended, upkeep would stop unnoticed
             _LOG.exception("upkeep failed because of a bug, and will be tried again")
         else:
             failures = 0

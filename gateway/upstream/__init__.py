@@ -1,10 +1,10 @@
-"""The upstream client: sends a request once, and says what is known of it.
+"""The upstream client: sends a request once, and returns what is known of it.
 
-`client` is the front; `pool` chooses a connection, `connect` opens one, `connection` is one. `request` writes,
-`parser` and `response` read, `result` holds the values. `certificates` reads the files for TLS; the edge uses it, too.
+`client` is the interface; `pool` chooses a connection, `connect` opens one, `connection` is one. `request` writes,
+`parser` and `response` read, `result` has the result types. `certificates` loads TLS files, for the edge too.
 """
 
-from gateway.upstream.client import Answer, Duplex, Upstream
+from gateway.upstream.client import Duplex, Upstream, UpstreamResponse
 from gateway.upstream.connect import UpstreamSettings, keep_alive, tls_context
 from gateway.upstream.pool import UpstreamStats
 from gateway.upstream.response import ResponseReceiver
@@ -23,7 +23,6 @@ from gateway.upstream.result import (
 )
 
 __all__ = [
-    "Answer",
     "BodyLost",
     "Duplex",
     "FileBody",
@@ -37,6 +36,7 @@ __all__ = [
     "TooLong",
     "Unknown",
     "Upstream",
+    "UpstreamResponse",
     "UpstreamSettings",
     "UpstreamStats",
     "keep_alive",

@@ -1,6 +1,6 @@
 """Certificates, keys and authorities from PEM files.
 
-Owns what is said of a file that cannot be used: which one it is, and what is wrong with it.
+Owns the error messages for files that cannot be used: which file it is, and what is wrong with it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ _OUT_OF_DATE: Final = frozenset((9, 10))
 
 
 class PemError(OSError):
-    """A file that cannot be used. The text names it."""
+    """A file that cannot be used. The message names it."""
 
 
 def load_chain(context: ssl.SSLContext, cert: Path, key: Path) -> None:
-    """Let `context` show this certificate. Raises `PemError`."""
+    """Load this certificate and its key into `context`. Raises `PemError`."""
     _expect(cert, _CERTIFICATE, "certificate")
     _expect(key, _KEY, "private key")
 
     def refuse_passphrase() -> str:
-        # Without this OpenSSL asks on the terminal and waits.
+        # Without this, OpenSSL prompts on the terminal and waits.
         raise PemError(f"{key} is encrypted; a key without a passphrase is needed")
 
     try:
@@ -37,18 +37,18 @@ def load_chain(context: ssl.SSLContext, cert: Path, key: Path) -> None:
 
 
 def check_dates(cert: Path, key: Path) -> None:
-    """Raises `PemError` where a peer would refuse this certificate today for its dates; also what `load_chain` does.
+    """Raises `PemError` where a peer would refuse this certificate today for its dates, or where `load_chain` does.
 
-    A peer that trusts just this certificate is made to look at it, in memory.
+    It makes an in-memory handshake with a peer that trusts just this certificate.
     """
-    shown = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    load_chain(shown, cert, key)
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    load_chain(serving, cert, key)
     trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trusting.check_hostname = False
     trusting.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     trusting.load_verify_locations(cert)
-    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client, server = trusting.wrap_bio(back, there), shown.wrap_bio(there, back, server_side=True)
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client, server = trusting.wrap_bio(to_client, to_server), serving.wrap_bio(to_server, to_client, server_side=True)
     for side in (client, server, client):
         try:
             side.do_handshake()
@@ -60,8 +60,8 @@ def check_dates(cert: Path, key: Path) -> None:
             return
 
 
-def believing(ca: Path | None) -> ssl.SSLContext:
-    """A client's context that believes these authorities, or the system's. Raises `PemError`."""
+def client_context(ca: Path | None) -> ssl.SSLContext:
+    """A client's context that trusts these authorities, or the system's. Raises `PemError`."""
     if ca is not None:
         _expect(ca, _CERTIFICATE, "certificate")
     try:

@@ -1,10 +1,10 @@
-"""The front: one request in, and what is known of it out.
+"""The interface of the upstream client: one request in, what is known of it out.
 
-Owns the order of one exchange: connection, last look at the lease, first byte, head. The one fact that it exists for is
-whether a byte of the request may have left. Knows nothing of keys, records or outcomes, and logs nothing.
+Owns the order of one exchange: connection, last check of the lease, first byte, head. Its purpose is to know whether a
+byte of the request may have left. Knows nothing of keys, records or outcomes, and logs nothing.
 
-Invariant: `NotSent` means that no byte was handed to the network; from the first one on the result is an `Answer` or
-`Lost`, and the request is never sent again.
+Invariant: `NotSent` means that no byte was written to the network; from the first one on the result is an
+`UpstreamResponse` or `Lost`, and the request is never sent again.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from gateway.upstream.request import FileReader, request_bytes
 from gateway.upstream.response import ResponseReceiver
 from gateway.upstream.result import BodyLost, FileBody, Framing, Lost, NotSent, OutboundBody, SentNothing
 
-# What a client may have sent of a body that is still arriving and that nobody takes yet.
+# At most so much of an arriving body is buffered before it is read.
 _ARRIVED_BYTES_MAX: Final = 256 * 1024
 
-# What keeps a connection from being made, rather than this gateway from asking for one.
+# Reasons why a connection could not be made, as opposed to reasons not to try.
 _UNREACHED: Final = frozenset(
     (
         SentNothing.DNS,
@@ -57,7 +57,7 @@ class Duplex:
         return self._connection.write_body(data) and await self._connection.wait_writable()
 
     def write_eof(self) -> None:
-        """Say that nothing more will be written; without effect over TLS."""
+        """Announce that nothing more will be written; no effect over TLS."""
         self._connection.write_eof()
 
     def close(self) -> None:
@@ -66,11 +66,11 @@ class Duplex:
 
 
 @dataclass(slots=True)
-class Answer:
-    """The upstream's head has come, its body may still be coming.
+class UpstreamResponse:
+    """The upstream's head has arrived, its body may still be arriving.
 
-    Read `body` to its end or `close` it, else the connection is never free again; as a context manager it closes by
-    itself. `length` is the body's, where framing tells it.
+    Read `body` to its end or `close` it, else the connection is never free again; as a context manager it closes
+    itself. `length` is the body's, if the framing defines it.
     """
 
     head: ResponseHead
@@ -80,7 +80,7 @@ class Answer:
     upgraded: Duplex | None
 
     def close(self) -> None:
-        """Give up what was not read: aborts the connection unless the body has come to its end."""
+        """Drop what was not read: aborts the connection unless the body is complete."""
         if self.upgraded is not None:
             self.upgraded.close()
         self.body.close()
@@ -100,8 +100,8 @@ class Upstream:
     def __init__(self, settings: UpstreamSettings, on_change: Callable[[NotSent | None], None] | None = None) -> None:
         """Must be called with the event loop running; opens nothing yet.
 
-        `on_change` gets why connections can no longer be made, again when the reason is another one, and None when
-        they can be made again.
+        `on_change` receives why connections can no longer be made, again when the reason changes, and None when they
+        can be made again.
         """
         self.settings = settings
         self._on_change = on_change
@@ -123,19 +123,20 @@ class Upstream:
         may_send: Callable[[], bool],
         on_interim: Callable[[ResponseHead], None] | None = None,
         response_timeout_seconds: float | None = None,
-    ) -> Answer | NotSent | Lost:
+    ) -> UpstreamResponse | NotSent | Lost:
         """Send the request once and wait for the head of its response.
 
         `request.headers` are the end-to-end headers including `Host`; those of framing and connection are replaced.
-        `may_send` is asked in the step of the event loop in which the first byte goes out; on False nothing is sent.
-        `on_interim` gets every 1xx but 100, before `exchange` returns.
+        `may_send` is called in the step of the event loop in which the first byte goes out; on False nothing is sent.
+        `on_interim` receives every 1xx but 100, before `exchange` returns.
 
         Clock: `response_timeout_seconds` T counts from the first byte of the request. Head and `body.read_all` must be
         done by then, else the connection is aborted (`Unknown.TIMEOUT`). `body.read` allows T without a byte, however
-        long the whole takes. While the `StreamBody` of an unprotected request is being sent, every piece grants T anew.
+        long the whole body takes. While the `StreamBody` of an unprotected request is being sent, every chunk restarts
+        T.
 
-        If cancelled before the first byte, nothing was sent; afterwards the connection is aborted and it is *not* known
-        what the upstream made of the request. An exception from `may_send` or `on_interim` is treated likewise.
+        If cancelled before the first byte, nothing was sent; afterwards the connection is aborted and the upstream's
+        handling of the request is *not* known. An exception from `may_send` or `on_interim` has the same effect.
         """
         written = request_bytes(request, body)
         if written is None:
@@ -149,13 +150,13 @@ class Upstream:
         connection: UpstreamConnection | None = None
         is_allowed = False
         try:
-            # Of protected requests there are only so many.
+            # The number of protected requests is bounded elsewhere.
             held_bytes = 0 if protected else _held_bytes(body)
             acquired = await self._acquire(protected=protected, held_bytes=held_bytes)
             if isinstance(acquired, NotSent):
                 return acquired
             connection = acquired
-            # Nothing waits from here to the first byte, so that what was found of connection and lease still holds.
+            # Nothing awaits from here to the first byte, so the checks of connection and lease still hold.
             is_allowed = may_send()
         finally:
             if not is_allowed:
@@ -164,7 +165,7 @@ class Upstream:
                 if connection is not None:
                     self._pool.give_back_unused(connection)
         if not is_allowed:
-            return self._not_sent(SentNothing.LEASE_LOST, "the permission to send was gone")
+            return self._not_sent(SentNothing.LEASE_LOST, "the lease no longer allowed sending")
         timeout_seconds = response_timeout_seconds or self.settings.response_timeout_seconds
         receiver = ResponseReceiver(self._loop, connection, self._loop.time() + timeout_seconds, timeout_seconds)
         connection.send(
@@ -200,7 +201,7 @@ class Upstream:
         connection: UpstreamConnection,
         receiver: ResponseReceiver,
         on_interim: Callable[[ResponseHead], None] | None,
-    ) -> Answer | Lost:
+    ) -> UpstreamResponse | Lost:
         head = await receiver.wait_head(on_interim)
         if isinstance(head, Lost):
             self._pool.stats.lost += 1
@@ -208,7 +209,7 @@ class Upstream:
         self._pool.stats.answered += 1
         framing = receiver.framing
         upgraded = Duplex(connection, receiver) if framing is Framing.UPGRADE else None
-        return Answer(head, framing, receiver.length, receiver, upgraded)
+        return UpstreamResponse(head, framing, receiver.length, receiver, upgraded)
 
     def _not_sent(self, reason: SentNothing, detail: str) -> NotSent:
         self._pool.stats.not_sent += 1
@@ -227,7 +228,7 @@ class Upstream:
 
 
 def _held_bytes(body: OutboundBody) -> int:
-    """What is in memory of a body that is not being sent yet, at most."""
+    """An upper bound of a body's bytes in memory before it is sent."""
     if isinstance(body, bytes):
         return len(body)
     return _ARRIVED_BYTES_MAX if body.length is None else min(body.length, _ARRIVED_BYTES_MAX)

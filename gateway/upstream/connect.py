@@ -1,7 +1,7 @@
 """Opening a connection: names to addresses, addresses to sockets, TLS.
 
-Everything here happens before a byte of any request exists, so every failure is definite and the next address may be
-tried. Owns the socket until the connection has it; after a failure or a cancellation nothing is left open.
+All of this happens before a byte of any request is sent, so every failure is definite and the next address may be
+tried. Owns the socket until the connection takes it over; after a failure or a cancellation nothing is left open.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from gateway.upstream.certificates import believing, load_chain
+from gateway.upstream.certificates import client_context, load_chain
 from gateway.upstream.connection import ConnectionOwner, UpstreamConnection
 from gateway.upstream.result import NotSent, SentNothing, Unknown
 
 Address: TypeAlias = tuple[socket.AddressFamily, tuple[str | int | bytes, ...]]
 
 _LOCAL_FAULTS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL))
-# How long a polite TLS end may wait for the other side's.
+# How long a TLS shutdown may wait for the peer's close_notify.
 _TLS_CLOSE_SECONDS = 1.0
-# A silent end that is gone is found out within a minute.
+# Keepalive probes detect a dead silent peer within a minute.
 _SILENT_SECONDS: Final = 30
 _PROBE_INTERVAL_SECONDS: Final = 10
 _PROBES: Final = 3
@@ -33,16 +33,16 @@ _PROBES: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class UpstreamSettings:
-    """Where the upstream is, and the limits of speaking to it.
+    """Where the upstream is, and the limits of its connections.
 
-    `tls` None means plain TCP; `server_name` is what its certificate must show (default: `host`).
+    `tls` None means plain TCP; `server_name` is the name that its certificate must have (default: `host`).
     `connect_timeout_seconds` bounds two waits, each on its own: for a free place among `connections_max`, and for a
     connection (name, TCP and TLS, over all addresses). `response_timeout_seconds` counts from the first byte of a
     request; see `Upstream.exchange`. `tcp_user_timeout_seconds` is how long sent bytes may stay unacknowledged.
-    Protected requests may open `connections_reserved` more, so that streams and sockets of others, which may last for
-    ever, keep none of them out. Nor do responses that outlast their operation: they count as those of others do, and
-    where there are too many, protected requests open more than both numbers together. `unread_seconds` is how long a
-    response that nobody takes anything of keeps others out.
+    Protected requests may open `connections_reserved` more, so that streams and WebSockets of unprotected ones, which
+    may last for ever, do not block them. Responses that outlast their operation count as unprotected; if there are too
+    many, protected requests open more than both numbers together. After `unread_seconds` without a read, a response may
+    be aborted to make room for others.
     """
 
     host: str
@@ -60,11 +60,11 @@ class UpstreamSettings:
 
 
 def tls_context(ca: Path | None = None, cert: Path | None = None, key: Path | None = None) -> ssl.SSLContext:
-    """A context that verifies the upstream, against `ca` or else the system's roots, and shows `cert` if given.
+    """A context that verifies the upstream, against `ca` or else the system's roots, and presents `cert` if given.
 
-    Raises OSError when a file cannot be read or is not what it should be.
+    Raises OSError when a file cannot be read or used.
     """
-    context = believing(ca)
+    context = client_context(ca)
     context.set_alpn_protocols(["http/1.1"])
     if cert is not None and key is not None:
         load_chain(context, cert, key)
@@ -74,9 +74,9 @@ def tls_context(ca: Path | None = None, cert: Path | None = None, key: Path | No
 async def open_connection(
     settings: UpstreamSettings, owner: ConnectionOwner, names: Executor, files: Executor
 ) -> UpstreamConnection | NotSent:
-    """Try the upstream's addresses in order until one answers; each gets its share of the time that is left.
+    """Try the upstream's addresses in order until one connects; each gets its share of the remaining time.
 
-    `names` runs the resolver, which may hang; `files` is handed on to the connection.
+    `names` runs the resolver, which may hang; `files` is for the connection.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + settings.connect_timeout_seconds
@@ -138,19 +138,19 @@ async def _open_at(
     except TimeoutError:
         return NotSent(SentNothing.CONNECT_TIMEOUT, f"{phase} {where} took too long")
     except (OSError, ssl.CertificateError) as error:
-        # One that ends in the middle of a handshake is an error without a text.
+        # An end in the middle of a handshake is an error without a message.
         return NotSent(_connect_fault(error, phase), f"{phase} {where}: {str(error) or type(error).__name__}")
     finally:
         if connection is None and made is not None and not made.is_closed:
-            # Asyncio would say farewell over TLS first, by a descriptor that is another connection's by then.
-            made.abort(Unknown.ABORTED, "it was given up in the moment in which it was made")
+            # asyncio would send close_notify first, by a descriptor that may be another connection's by then.
+            made.abort(Unknown.ABORTED, "cancelled just as it was made")
         if connection is None and sock is not None:
             sock.close()
-    # Not before: uvloop never reports its end to a connection when its making is cancelled.
+    # Not earlier: uvloop never calls `connection_lost` if the connect is cancelled.
     owner.connection_made(connection)
     if not connection.is_quiet():
         connection.discard()
-        return NotSent(SentNothing.UNREACHABLE, f"{where} closed the connection, or spoke, before it was asked")
+        return NotSent(SentNothing.UNREACHABLE, f"{where} closed the connection, or sent bytes, before a request")
     return connection
 
 
@@ -159,14 +159,14 @@ def _socket(family: socket.AddressFamily, settings: UpstreamSettings) -> socket.
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     keep_alive(sock)
-    # Not every platform has it; where it is missing its own, slower, clock applies.
+    # Not every platform has it; others use their own, slower, clock.
     if (user_timeout := getattr(socket, "TCP_USER_TIMEOUT", None)) is not None:
         sock.setsockopt(socket.IPPROTO_TCP, user_timeout, int(settings.tcp_user_timeout_seconds * 1000))
     return sock
 
 
 def _connect_fault(error: Exception, phase: str) -> SentNothing:
-    """What a failure before the first byte is called."""
+    """The reason for a failure before the first byte."""
     if isinstance(error, (ssl.SSLError, ssl.CertificateError)) or phase.startswith("TLS"):
         return SentNothing.TLS
     if isinstance(error, ConnectionRefusedError):
@@ -177,9 +177,9 @@ def _connect_fault(error: Exception, phase: str) -> SentNothing:
 
 
 def keep_alive(sock: socket.socket) -> None:
-    """Have the kernel ask a silent end whether it is there. Raises OSError where that is not a TCP connection."""
+    """Enable TCP keepalive. Raises OSError where this is not a TCP connection."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    # Not every platform has these; where they are missing its own, slower, clocks apply.
+    # Not every platform has these; others use their own, slower, clocks.
     for option, value in (
         ("TCP_KEEPIDLE", _SILENT_SECONDS),
         ("TCP_KEEPINTVL", _PROBE_INTERVAL_SECONDS),

@@ -3,10 +3,10 @@
 Owns the moment after which a byte of the request may have left (`send`), the end of an exchange, and whether the
 connection may serve another. Does not choose connections and does not know what a request means.
 
-Theory of operation. A connection is idle, or has an exchange: a receiver and a parser. `send` begins it and hands the
-first bytes to the transport in the same step. It is over when the response has ended or can no longer end; only after
-an end that leaves no doubt about where both messages stop does the connection go back to its owner. Whatever arrives
-while there is no exchange belongs to nobody, so it condemns the connection: it must never become the next response.
+Theory of operation. A connection is idle, or has an exchange: a receiver and a parser. `send` begins the exchange and
+writes the first bytes to the transport in the same step. The exchange is over when the response has ended or can no
+longer end; the connection is given back to its owner only if the ends of both messages are certain. Bytes that arrive
+without an exchange belong to no request, so they condemn the connection: they must never become the next response.
 
 Invariant: after `abort` not one more byte of the request leaves this host (what is buffered here and in the kernel is
 dropped with an RST).
@@ -32,12 +32,12 @@ from gateway.upstream.result import StreamBody, Unknown
 # Up to this size head and body leave in one write, and so usually in one segment.
 _ONE_WRITE_BYTES_MAX = 64 * 1024
 _RST_ON_CLOSE = struct.pack("ii", 1, 0)
-# Put together once: members of the enumeration take a microsecond to be joined.
+# Combined once: to combine members of an enumeration takes a microsecond.
 _PEEK = socket.MSG_PEEK | socket.MSG_DONTWAIT
 
 
 class ConnectionOwner(Protocol):
-    """Who keeps connections: the pool."""
+    """What a connection reports to its owner, the pool."""
 
     def connection_made(self, connection: UpstreamConnection) -> None: ...
     def give_back(self, connection: UpstreamConnection) -> None: ...
@@ -50,10 +50,10 @@ class ConnectionOwner(Protocol):
 class UpstreamConnection(asyncio.Protocol):
     """See the module.
 
-    `served` counts finished exchanges. `announced_keepalive_seconds` is what the last response said, if anything, and
-    `may_be_followed` whether bytes may be under way that belong to it, although it has no body. Until the connection is
-    made it `is_closed`. `is_idle`, `idle_since` and `idle_until` (on the loop's clock), `idle_before_seconds`,
-    `is_passing` and `gives_way` are notes of the owner.
+    `served` counts finished exchanges. `announced_keepalive_seconds` is what the last response announced, if anything;
+    `may_be_followed`: a late body may still arrive although the last response has none. `is_closed` is true until the
+    connection is made. The owner sets `is_idle`, `idle_since` and `idle_until` (on the loop's clock),
+    `idle_before_seconds`, `is_passing` and `gives_way`.
     """
 
     __slots__ = (
@@ -121,14 +121,14 @@ class UpstreamConnection(asyncio.Protocol):
     # -- for the owner ------------------------------------------------------------------------------------------------
 
     def is_quiet(self) -> bool:
-        """Whether an idle connection shows neither end-of-file nor unsolicited bytes at this very moment.
+        """Whether an idle connection has neither end-of-file nor unsolicited bytes at this moment.
 
-        Looks into the socket itself, because the event loop may not have come round to what has arrived.
+        Checks the socket itself, because the event loop may not have read yet what has arrived.
         """
         if self.is_closed or self._transport.is_closing():
             return False
         if not self._arrivals.poll(0):
-            # As nearly always, and known without an exception.
+            # Nearly always; cheaper than an exception.
             return True
         try:
             pending = self._socket.recv(1, _PEEK)
@@ -140,8 +140,8 @@ class UpstreamConnection(asyncio.Protocol):
         return bool(pending) and not self.served and self._transport.get_extra_info("ssl_object") is not None
 
     def discard(self) -> None:
-        """Close an idle connection politely."""
-        self._close(politely=True)
+        """Close an idle connection gracefully."""
+        self._close(gracefully=True)
 
     # -- for the exchange ---------------------------------------------------------------------------------------------
 
@@ -155,10 +155,10 @@ class UpstreamConnection(asyncio.Protocol):
         wants_upgrade: bool,
         sending_restarts_clock: bool,
     ) -> None:
-        """Begin the exchange: from the first statement on a byte of the request may have left.
+        """Begin the exchange: from the first statement on, a byte of the request may have left.
 
-        The connection must be idle and `is_quiet`. Never raises and never waits; what goes wrong reaches the receiver.
-        A body that is not in memory is sent by a task, which ends with the exchange.
+        The connection must be idle and `is_quiet`. Never raises and never waits; the receiver gets the failures. A task
+        sends a body that is not in memory, and ends with the exchange.
         """
         transport = self._transport
         if not isinstance(body, bytes):
@@ -181,9 +181,9 @@ class UpstreamConnection(asyncio.Protocol):
         self._owner.connection_lasts(self)
 
     def set_deadline(self, when: float) -> None:
-        """Abort the exchange as timed out at `when` on the loop's clock; NEVER takes it back.
+        """Abort the exchange as timed out at `when` on the loop's clock; NEVER removes the deadline.
 
-        The timer is moved only to an earlier time; one that fires too early is set anew. So an exchange costs no timer.
+        The timer is only moved to an earlier time, and restarted if it fires too early. So most exchanges set no timer.
         """
         self._deadline = when
         if when < self._timer_at:
@@ -199,19 +199,19 @@ class UpstreamConnection(asyncio.Protocol):
             if self._deadline is not NEVER:
                 self.set_deadline(self._deadline)
         else:
-            self.abort(Unknown.TIMEOUT, "nothing came in time")
+            self.abort(Unknown.TIMEOUT, "nothing arrived in time")
 
     def abort(self, reason: Unknown, detail: str) -> None:
         """End the exchange without its response, and the connection with it."""
         exchange = self._detach()
-        self._close(politely=False)
+        self._close(gracefully=False)
         if exchange is not None:
             exchange[0].fail(reason, detail)
 
     def crowd_out(self, unread_seconds: float) -> bool:
-        """End the exchange, in a moment, if its client is so slow that it must not keep others out; whether it was."""
+        """End the exchange soon if its client is too slow to keep its place; returns whether it was."""
         if self._exchange is not None and self._exchange[0].is_unread_for(unread_seconds):
-            self.abort(Unknown.ABORTED, "nobody took the response, and others wanted its place")
+            self.abort(Unknown.ABORTED, "the client did not read the response, and others needed its place")
             return True
         return self._sender is not None and self._crowd_out_body is not None and self._crowd_out_body()
 
@@ -226,7 +226,7 @@ class UpstreamConnection(asyncio.Protocol):
     # -- for the sender of a body, and for the caller after an upgrade -------------------------------------------------
 
     def write_body(self, data: bytes) -> bool:
-        """Hand bytes to the transport; False when the connection is gone."""
+        """Write bytes to the transport; False when the connection is gone."""
         if self._transport.is_closing():
             return False
         self._transport.write(data)
@@ -254,7 +254,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self._exchange is None:
             if not self._transport.is_closing():
                 self._owner.connection_condemned(self)
-                self._close(politely=False)
+                self._close(gracefully=False)
             return
         receiver, parser = self._exchange
         try:
@@ -269,7 +269,7 @@ class UpstreamConnection(asyncio.Protocol):
         receiver.wake()
 
     def eof_received(self) -> bool:
-        """A clean end of what the upstream sends; over TLS only if it said so with close_notify."""
+        """The upstream ended its direction; over TLS this counts as clean only with close_notify."""
         if self._exchange is None:
             return False
         receiver, parser = self._exchange
@@ -278,7 +278,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._exchange = None
             receiver.body_ended()
             receiver.wake()
-            # The other direction goes on until the caller closes it. TLS knows no half-closed connection.
+            # The other direction stays open until the caller closes it. TLS has no half-closed connections.
             return self._transport.get_extra_info("ssl_object") is None
         if is_clean and parser.end_of_input():
             self._finish(parser)
@@ -290,7 +290,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is not None:
-            self._read_what_is_left()
+            self._read_rest()
         self.is_closed = True
         exchange = self._detach()
         if self._timer is not None:
@@ -319,10 +319,10 @@ class UpstreamConnection(asyncio.Protocol):
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def _is_end_authentic(self) -> bool:
-        """Whether an end-of-file came from the upstream itself rather than from somebody who cut the connection.
+        """Whether the upstream itself sent the end-of-file, rather than an attacker who cut the connection.
 
-        asyncio reports FIN without close_notify as an end-of-file too (uvloop does not), so the TLS object is asked: it
-        reads as ended only after close_notify.
+        asyncio reports FIN without close_notify as an end-of-file too (uvloop does not), so this reads from the TLS
+        object, which ends only after close_notify.
         """
         ssl_object: ssl.SSLObject | None = self._transport.get_extra_info("ssl_object")
         if ssl_object is None:
@@ -333,15 +333,15 @@ class UpstreamConnection(asyncio.Protocol):
             return False
 
     def _note_death_on_reuse(self, parser: ResponseParser) -> None:
-        """Reports to the owner a keep-alive race that was lost, or may have been."""
+        """Report to the owner a keep-alive race that was, or may have been, lost."""
         if self.served and not parser.has_begun:
             self._owner.connection_died_on_reuse(self)
 
-    def _read_what_is_left(self) -> None:
-        """Takes a response that the kernel already holds although the connection broke.
+    def _read_rest(self) -> None:
+        """Read a response that is in the kernel's buffer although the connection broke.
 
-        An upstream that answers before it has read the whole request and closes provokes an RST; when our next write
-        meets it, the transport gives up without having read. Over TLS the socket is closed by now: it is lost.
+        An upstream that responds and closes before it has read the whole request provokes an RST; at our next write
+        the transport fails without having read. Over TLS the socket is closed by now, and the response lost.
         """
         with contextlib.suppress(OSError):
             while self._exchange is not None and not self._exchange[1].is_upgraded:
@@ -359,21 +359,21 @@ class UpstreamConnection(asyncio.Protocol):
         return exchange
 
     def _finish(self, parser: ResponseParser) -> None:
-        """The response has ended; may the connection serve another?"""
+        """End the exchange after its response; give the connection back if it may serve another."""
         is_request_sent = self._sender is None and self._transport.get_write_buffer_size() == 0
         self._detach()
         self.served += 1
         self.announced_keepalive_seconds = parser.keepalive_seconds
         self.may_be_followed = parser.may_be_followed
         if parser.has_excess or not is_request_sent:
-            self._close(politely=False)
+            self._close(gracefully=False)
         elif not parser.is_persistent or self._transport.is_closing():
-            self._close(politely=True)
+            self._close(gracefully=True)
         else:
             self._owner.give_back(self)
 
-    def _close(self, *, politely: bool) -> None:
-        if politely:
+    def _close(self, *, gracefully: bool) -> None:
+        if gracefully:
             if not self._transport.is_closing():
                 self._transport.close()
             return
@@ -384,7 +384,7 @@ class UpstreamConnection(asyncio.Protocol):
     async def _send_body(
         self, body: FileReader | StreamBody, receiver: ResponseReceiver, sending_restarts_clock: bool
     ) -> None:
-        """Runs beside the wait for the response; cancelled when the exchange ends first."""
+        """Runs concurrently with the wait for the response; cancelled when the exchange ends first."""
         problem = await send_body(
             self, body, self._executor, receiver.restart_clock if sending_restarts_clock else None
         )

@@ -1,10 +1,10 @@
-"""Bytes of an HTTP/1.1 response to what they mean, strictly and at any segmentation (RFC 9112).
+"""A strict parser of HTTP/1.1 responses (RFC 9112), independent of how the bytes are split.
 
-Heads and chunks are read by llhttp. Where a body ends is decided here (section 6.3), because llhttp cannot be told that
-the request was HEAD, and accepts more than may be believed: other protocols and versions, other codings, any reason.
-Knows no socket, clock or pool.
+llhttp reads heads and chunks. This module decides where a body ends (section 6.3), because llhttp has no way to know
+that the request was HEAD, and accepts too much: other protocols and versions, other codings, any reason. Knows no
+socket, clock or pool.
 
-Invariant: what the sink gets does not depend on how the bytes were cut.
+Invariant: what the sink receives does not depend on how the bytes were split.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from gateway.core.message import IndexedHeaders, ResponseHead, list_members
 from gateway.upstream.result import Framing, Unknown
 
 INTERIM_RESPONSES_MAX: Final = 32
-# Named once: the members of an enumeration are slow to name (CPython 3.11).
+# Hot: access to a member through its enumeration is slow in CPython 3.11.
 _NONE, _LENGTH, _CHUNKED, _CLOSE, _UPGRADE = Framing
 
-# What may stand around the data of one chunk: its size, extensions and line ends.
+# The bytes around the data of one chunk: size, extensions and line ends.
 CHUNK_LINE_BYTES_MAX: Final = 4096
 
 _HEAD_END: Final = b"\r\n\r\n"
 _HTTP_1_0: Final = b"HTTP/1.0 "
 _HTTP_1_1: Final = b"HTTP/1.1 "
 _START_BYTES: Final = len(_HTTP_1_1)
-# What a head may begin with, as much of it as is here.
+# The permitted beginnings of a head, at any length.
 _PREFIXES: Final = frozenset(start[:size] for start in (_HTTP_1_0, _HTTP_1_1) for size in range(1, _START_BYTES + 1))
 _CONTROL: Final = re.compile(rb"[^\t -~\x80-\xff]")
 _TIMEOUT: Final = re.compile(rb"(?:^|,)[ \t]*timeout[ \t]*=[ \t]*\"?([0-9]{1,9})", re.IGNORECASE)
 
 
 class ResponseInvalid(Exception):
-    """The bytes are not a response that may be believed."""
+    """The bytes are not a valid response."""
 
     def __init__(self, reason: Unknown, detail: str) -> None:
         super().__init__(detail)
@@ -47,7 +47,7 @@ def _malformed(detail: str) -> ResponseInvalid:
 
 
 class ResponseSink(Protocol):
-    """What the parser reports to; in this order, `interim_arrived` any number of times."""
+    """Receives what the parser finds, in this order; `interim_arrived` any number of times."""
 
     def interim_arrived(self, head: ResponseHead) -> None: ...
     def head_arrived(self, head: ResponseHead, framing: Framing, length: int | None) -> None: ...
@@ -56,7 +56,7 @@ class ResponseSink(Protocol):
 
 
 class _Parts:
-    """What llhttp found, collected: it refers to nothing, so that no cycle is left for the garbage collector."""
+    """Collects what llhttp finds. It refers to no other object, so that no cycle is left for the garbage collector."""
 
     reason = b""
     has_head = False
@@ -72,7 +72,7 @@ class _Parts:
         self.reason += part
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # Trailers come here, too. llhttp leaves the white space behind a value.
+        # Trailers come here, too. llhttp keeps the white space after a value.
         if not self.has_head:
             self.headers.append((name, value.rstrip(b" \t")))
 
@@ -95,12 +95,12 @@ class _Parts:
 class ResponseParser:
     """Reads one response, and reports it to the sink.
 
-    `is_done`: the response came to its end; `has_excess`: bytes followed it; `is_upgraded`: the rest of the connection
-    is the sink's. `is_persistent` and `keepalive_seconds` are what the upstream said of the connection.
-    `may_be_followed`: the response has no body by its status, and a careless upstream may yet send one.
+    `is_done`: the response is complete; `has_excess`: bytes followed it; `is_upgraded`: the rest of the connection is
+    the sink's. `is_persistent` and `keepalive_seconds` are what the upstream announced for the connection.
+    `may_be_followed`: the response has no body by its status, but a faulty upstream may still send one.
     """
 
-    # Set for each response only where it differs.
+    # Defaults; an instance sets only what differs.
     has_begun = False
     has_excess = False
     is_done = False
@@ -123,10 +123,10 @@ class ResponseParser:
         self._expect_head()
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes.
+        """Parse the next bytes.
 
         Raises:
-            ResponseInvalid: once; the parser is of no use afterwards.
+            ResponseInvalid: once; the parser is unusable afterwards.
         """
         self.has_begun = True
         while data and self._framing is None:
@@ -163,7 +163,7 @@ class ResponseParser:
         self._tail = b""
 
     def _feed_head(self, data: bytes) -> bytes:
-        """Reads one head as far as it is here, and returns the bytes after it.
+        """Read one head as far as it has arrived, and return the bytes after it.
 
         llhttp gets nothing but the head, so that it never decides what follows.
         """
@@ -180,7 +180,7 @@ class ResponseParser:
         try:
             self._llhttp.feed_data(data[:size])
         except (HttpParserError, HttpParserUpgrade) as problem:
-            # A 101 stops llhttp behind its head.
+            # llhttp stops after the head of a 101.
             if not self._parts.has_head:
                 raise _malformed(str(problem)) from None
         if end < 0:
@@ -202,14 +202,14 @@ class ResponseParser:
         self._interims += 1
         if self._interims > INTERIM_RESPONSES_MAX:
             raise ResponseInvalid(Unknown.INTERIM_FLOOD, f"more than {INTERIM_RESPONSES_MAX} interim responses")
-        if status != 100:  # nothing that is forwarded expects it
+        if status != 100:  # `Expect` is never forwarded
             self._sink.interim_arrived(head)
         self._expect_head()
 
     def _begin_body(self, head: ResponseHead, values: dict[bytes, list[bytes]]) -> None:
-        """Finds where the body ends (RFC 9112 section 6.3).
+        """Decide where the body ends (RFC 9112 section 6.3).
 
-        llhttp has refused a length that is none, comes twice, or stands beside a transfer coding.
+        llhttp has refused a malformed or repeated length, and one beside a transfer coding.
         """
         is_http_1_0 = self._start == _HTTP_1_0
         length = int(values[b"content-length"][0]) if b"content-length" in values else None
@@ -227,11 +227,11 @@ class ResponseParser:
         elif self._is_head_request or head.status in (204, 304):
             self.may_be_followed = True
             if self._is_head_request or (head.status == 204 and (codings or length)):
-                # Many answer HEAD as they do GET. A body that comes late would be read as the next response.
+                # Many upstreams send a body to HEAD as to GET. A late one would be read as the next response.
                 self.is_persistent = False
             self._begin(head, _NONE, 0)
         elif codings:
-            # Some pad the sizes of their chunks; that has one reading.
+            # Some upstreams pad chunk sizes with spaces, which is unambiguous.
             self._llhttp.set_dangerous_leniencies(lenient_spaces_after_chunk_size=True)
             self._begin(head, _CHUNKED, None)
         elif length is None:
@@ -281,7 +281,7 @@ class ResponseParser:
         parts.data.clear()
         if body:
             self._sink.body_arrived(body)
-        # llhttp bounds neither extensions nor trailers. What one chunk leaves of its line is no credit for others.
+        # llhttp bounds neither extensions nor trailers. The unused allowance of one chunk is not credited to others.
         allowed = CHUNK_LINE_BYTES_MAX * (parts.chunks - chunks)
         self._framing_bytes = max(0, self._framing_bytes + len(data) - len(body) - allowed)
         if self._framing_bytes > self._header_bytes_max:
@@ -289,7 +289,7 @@ class ResponseParser:
         line_ends = len(data) - len(data.rstrip(b"\r\n"))
         self._line_ends = line_ends if line_ends < len(data) else line_ends + self._line_ends
         if parts.has_ended:
-            # What llhttp complains of now is no part of the response, and empty lines behind one it does not report.
+            # An error now is about bytes after the response; llhttp does not report empty lines after it.
             self.has_excess = parts.has_excess or problem is not None or self._line_ends > len(_HEAD_END)
             self._finish()
         elif problem is not None:

@@ -1,25 +1,25 @@
 """Which connection serves the next request.
 
-Owns the connections and their number; how long the upstream lets an idle one live, `idle_history` knows. Does not speak
-HTTP.
+Owns the connections, their number, and what is known of how long the upstream keeps an idle one open (`IdleHistory`).
+Does not speak HTTP.
 
-Theory of operation. The keep-alive race: an upstream closes an idle connection just as we send on it, and what could
-have been "executed, then closed" cannot be told from "never read". For an unprotected request that is a failed
-request, since nothing here sends it again, for a protected one it is doubt. So a request gets a used connection only
-where experience says that the upstream would not close it now: it has been idle for clearly less time than one has been
-*seen* to survive. Until there is experience, and for a while after a connection was closed early, requests get fresh
-connections, which cost a fraction of a millisecond. The most recently used connection goes first, so that the others
-grow old and teach.
+Theory of operation. The keep-alive race: an upstream closes an idle connection just as we send on it, and "executed,
+then closed" cannot be distinguished from "never read". An unprotected request then fails, since nothing here sends it
+again; a protected one is in doubt. So a request gets a used connection only if it has been idle for clearly less time
+than a connection has been *seen* to survive. Until one has been seen, and for a while after a connection was closed
+early, requests get fresh connections, which cost a fraction of a millisecond. The most recently used connection goes
+first, so that the others grow old and provide evidence.
 
-The late body: some upstreams send a body behind a response that has none (204, 304). What arrives on an idle connection
-condemns it; what arrives after the next request was sent would be that request's response. So such a connection
-rests for a while before it serves anybody.
+The late body: some upstreams send a body after a response that has none (204, 304). On an idle connection it condemns
+the connection; after the next request was sent, it would be read as that request's response. So such a connection rests
+for a while before it is used again.
 
-The slow client: one that sends a request or takes a response a byte at a time has a connection for as long as it likes,
-at no cost. Where all that others than operations may have are taken, such a one gives way to a newcomer.
+The slow client: a client that sends its request or reads its response a byte at a time keeps a connection as long as it
+likes, at no cost. When unprotected requests have all the places that they may have, slow clients make room for new
+ones.
 
-Invariant: idle connections + busy ones + those being opened never exceed the limit, but for responses that outlast
-their operation, of which each has a client that reads it; and a place that becomes free wakes one of those who wait.
+Invariant: idle connections + busy ones + those being opened never exceed the limit, except for responses that outlast
+their operation, each of which has a client that reads it; and a place that becomes free wakes one waiting request.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from gateway.upstream.connect import UpstreamSettings, open_connection
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.result import NotSent, SentNothing, Unknown
 
-# Taken off what the upstream announces, which counts from another moment than ours (Node announces 5 and means it).
+# Subtracted from the announced time, which the upstream counts from an earlier moment (Node announces 5 and means it).
 _ANNOUNCED_MARGIN_SECONDS = 1.0
-# For this long a body may be under way after a response that has none.
+# For so long a body may still arrive after a response that has none.
 _LATE_BODY_SECONDS = 0.25
-# When nobody is slow enough to give way, it takes a while until somebody is; to look at all of them is not free.
+# If no client is slow enough to make room, do not check all of them again for a while.
 _NOBODY_SLOW_SECONDS = 1.0
-# What may be held of the bodies of requests that wait for a connection. One that is short costs no more than its head.
+# A bound for the bodies of requests that wait for a connection. A short body costs no more than a head.
 _WAITING_BYTES_MAX = 64 * 1024 * 1024
 _SHORT_BYTES = 4 * 1024
-# An end-of-file may be under way for this long before it can be seen here.
+# An end-of-file may be under way for so long before it can be seen here.
 _CLOSING_MARGIN_SECONDS = 0.05
 _PROBATION_SECONDS = 10.0
 _PROBATION_SECONDS_MAX = 300.0
@@ -51,7 +51,7 @@ _TOGETHER_SECONDS = 1.0
 
 @dataclass(slots=True)
 class UpstreamStats:
-    """Counts since the start, for metrics. `opened`, `reused` and `closed` count connections, whoever ended them."""
+    """Counts since the start, for metrics. `opened`, `reused` and `closed` count connections, whichever side closed."""
 
     opened: int = 0
     reused: int = 0
@@ -63,11 +63,11 @@ class UpstreamStats:
 
 
 class IdleHistory:
-    """How long idle connections to this upstream have been seen to live. All times in seconds, `now` on one clock.
+    """How long idle connections to this upstream have been seen to survive. All times in seconds, `now` on one clock.
 
-    A connection that was closed early (a restart, a short timeout, a closing after each response) begins a probation,
-    twice as long each time it happens again during one; until its end nothing idle for as long as that one was is
-    trusted. Those that are closed together, as at a restart, count once.
+    A connection that the upstream closed early (a restart, a short timeout, a close after each response) begins a
+    probation, which doubles each time that happens during one. Until it ends, connections that were idle for as long
+    are not used. Connections that are closed together, as at a restart, count once.
     """
 
     def __init__(self) -> None:
@@ -78,11 +78,11 @@ class IdleHistory:
         self._probation_until = float("-inf")
 
     def survived(self, idle_seconds: float) -> None:
-        """An idle connection was seen to be open after so long."""
+        """Record that an idle connection was still open after so long."""
         self._survived_seconds = max(self._survived_seconds, idle_seconds)
 
     def closed_early(self, idle_seconds: float, now: float) -> None:
-        """The upstream closed a connection that had been idle for so long."""
+        """Record that the upstream closed a connection that had been idle for so long."""
         if now >= self._probation_until:
             self._probation_seconds = _PROBATION_SECONDS
             self._closed_after_seconds = idle_seconds
@@ -95,7 +95,7 @@ class IdleHistory:
         self._probation_until = now + self._probation_seconds
 
     def allows(self, idle_seconds: float, now: float) -> bool:
-        """Whether a connection idle for so long may be trusted with a request."""
+        """Whether a connection that has been idle for so long may serve a request."""
         limit = self._survived_seconds
         if now < self._probation_until:
             limit = min(limit, self._closed_after_seconds)
@@ -103,7 +103,7 @@ class IdleHistory:
 
 
 class UpstreamPool:
-    """The connections to one upstream. `acquire` gives one that is quiet; it comes back by itself or is closed."""
+    """The connections to one upstream. `acquire` returns a quiet one, which gives itself back or is closed."""
 
     def __init__(self, settings: UpstreamSettings) -> None:
         self.stats = UpstreamStats()
@@ -113,11 +113,11 @@ class UpstreamPool:
         self._idle: deque[UpstreamConnection] = deque()  # longest idle first
         self._connections: set[UpstreamConnection] = set()
         self._opening = 0
-        # In use by, or being opened for, requests that are not protected, and responses that outlast their operation.
+        # In use by, or being opened for, unprotected requests, and responses that outlast their operation.
         self._passing = 0
-        # Of these, whose client was too slow: they end in a moment.
+        # Of these, the ones with too slow a client: they end soon.
         self._giving_way = 0
-        # Apart, because what makes room for the one need not make room for the other.
+        # Two queues, because what frees a place for one kind need not free one for the other.
         self._waiting_protected: deque[asyncio.Future[None]] = deque()
         self._waiting_others: deque[asyncio.Future[None]] = deque()
         self._waiting_bytes = 0
@@ -160,10 +160,10 @@ class UpstreamPool:
         return None
 
     async def acquire(self, *, protected: bool, held_bytes: int = 0) -> UpstreamConnection | NotSent:
-        """A quiet connection, used or fresh. May be cancelled at any time; then nothing is left of it.
+        """A quiet connection, used or fresh. May be cancelled at any time, and then leaves nothing behind.
 
-        `held_bytes` are held of the request's body meanwhile, where nothing else bounds how many do that. The caller
-        must use the connection, or give it back with `give_back_unused`, before it waits for anything.
+        `held_bytes` is how much of the request's body stays in memory during the wait, if nothing else bounds that. The
+        caller must use the connection, or give it back with `give_back_unused`, before it awaits anything.
         """
         settings = self._settings
         places = settings.connections_max + settings.connections_reserved
@@ -179,14 +179,14 @@ class UpstreamPool:
                 if count < places or (protected and count - self._passing < settings.connections_reserved):
                     return await self._open(protected=protected)
                 if self._idle:
-                    # The place is worth more than the connection, which must not serve this request.
+                    # An idle connection that must not serve this request makes room for a fresh one.
                     oldest = self._idle.popleft()
                     oldest.is_idle = False
                     oldest.discard()
             elif waits == 0:
                 self._make_room(newcomers=1)
             if waits == 0 and held_bytes > _SHORT_BYTES and self._waiting_bytes + held_bytes > _WAITING_BYTES_MAX:
-                return NotSent(SentNothing.POOL_TIMEOUT, "too much waits for a connection")
+                return NotSent(SentNothing.POOL_TIMEOUT, "too many bytes of bodies wait for a connection")
             self._waiting_bytes += held_bytes
             try:
                 is_free = await self._wait_free(queue, until, is_first=waits == 0)
@@ -198,12 +198,12 @@ class UpstreamPool:
         return NotSent(SentNothing.CLOSED, "the upstream client is closed")
 
     def give_back(self, connection: UpstreamConnection) -> None:
-        """Take a connection back that finished a request and may serve the next."""
+        """Take back a connection that finished a request and may serve the next."""
         connection.idle_since = self._loop.time()
         self.give_back_unused(connection)
 
     def give_back_unused(self, connection: UpstreamConnection) -> None:
-        """Take a connection back that nothing was sent on: to the upstream it has been idle all the time."""
+        """Take back a connection on which nothing was sent: for the upstream it was idle all the time."""
         self._leave_passing(connection)
         keepalive_seconds = self._keepalive_seconds(connection)
         if self._is_closed or keepalive_seconds <= 0:
@@ -295,12 +295,12 @@ class UpstreamPool:
         return result
 
     async def _wait_free(self, queue: deque[asyncio.Future[None]], until: float, *, is_first: bool) -> bool:
-        """Waits for a connection to become free or a place for one; False when the time is over first."""
+        """Wait for a free connection, or a place for one; False on timeout."""
         waiting: asyncio.Future[None] = self._loop.create_future()
         if is_first:
             queue.append(waiting)
         else:
-            # Somebody was quicker than the one that had been woken; it keeps its turn.
+            # Another request was quicker than the one that had been woken, which keeps its turn.
             queue.appendleft(waiting)
         try:
             async with asyncio.timeout_at(until):
@@ -309,14 +309,14 @@ class UpstreamPool:
             if waiting in queue:
                 queue.remove(waiting)
             elif not self._is_closed:
-                self._wake_one()  # this turn was given to one that cannot use it
+                self._wake_one()  # it was woken, but cannot use its turn
             if isinstance(error, TimeoutError):
                 return False
             raise
         return True
 
     def _make_room(self, *, newcomers: int) -> None:
-        """Take the places that are wanted from those whose clients are too slow with their requests or responses."""
+        """Free the places that are needed by ending exchanges whose clients are too slow to send or read."""
         now = self._loop.time()
         if now < self._nobody_slow_until:
             return
@@ -334,7 +334,7 @@ class UpstreamPool:
             self._nobody_slow_until = now + _NOBODY_SLOW_SECONDS
 
     def _wake_one(self) -> None:
-        """The first of those who wait; protected ones come first, since none of them lasts as long as a stream may."""
+        """Wake the first waiting request. Protected ones come first, since none lasts as long as a stream may."""
         for queue in (self._waiting_protected, self._waiting_others):
             while queue:
                 waiting = queue.popleft()
@@ -343,7 +343,7 @@ class UpstreamPool:
                     return
 
     def _leave_passing(self, connection: UpstreamConnection) -> None:
-        """Its request is over, or the connection is: it no longer counts as passing."""
+        """No longer count this connection as passing: its request, or the connection itself, is over."""
         if connection.is_passing:
             connection.is_passing = False
             self._passing -= 1
@@ -363,7 +363,7 @@ class UpstreamPool:
         return min(self._settings.keepalive_seconds, announced - _ANNOUNCED_MARGIN_SECONDS)
 
     def _leave_idle(self, connection: UpstreamConnection) -> None:
-        """An idle connection ended by itself."""
+        """Remove a connection that the upstream ended while it was idle."""
         if connection.is_idle:
             connection.is_idle = False
             self._idle.remove(connection)
@@ -376,7 +376,7 @@ class UpstreamPool:
             self._history.survived(now - oldest.idle_since)
 
     def _retire(self, connection: UpstreamConnection, now: float) -> None:
-        """Ends a connection that was taken off the idle ones, and remembers what it teaches."""
+        """Close a connection that is no longer among the idle ones, and record how long it survived."""
         idle_seconds = now - connection.idle_since
         if connection.is_quiet():
             self._history.survived(idle_seconds)
@@ -385,7 +385,7 @@ class UpstreamPool:
         connection.discard()
 
     def _sweep_idle(self) -> None:
-        """Retires what has been idle for too long; runs as long as there is anything idle."""
+        """Retire connections that have been idle for too long; runs while any is idle."""
         self._sweep = None
         now = self._loop.time()
         next_seconds = self._settings.keepalive_seconds

@@ -1,7 +1,7 @@
 """The sending half of one exchange: a request head as bytes on the wire, and a body that is not in memory.
 
-Owns which headers a hop writes for itself, the refusal of anything that two parsers could read in two ways, and the
-count of the body's bytes against what was declared. The framing is ours, everything else is as given.
+Owns the headers that a hop writes itself, refuses anything that two parsers could read in two ways, and checks the
+body's length against the declared one. The framing is ours, everything else is as given.
 """
 
 from __future__ import annotations
@@ -18,25 +18,24 @@ from gateway.core.immutable import immutable
 from gateway.core.message import HOP_BY_HOP, NameTable, RequestHead, asks_upgrade
 from gateway.upstream.result import FileBody, OutboundBody, StreamBody
 
-# Written here or not at all. `Expect` is dropped because nothing waits for a 100: it would only be a second clock.
+# Written here or not at all. `Expect` is dropped because nothing waits for a 100: it would only add a second timeout.
 _OWN: Final = HOP_BY_HOP | {b"content-length", b"expect"}
 
-# Methods for which no content is the ordinary case need no `Content-Length: 0` (RFC 9110 section 8.6).
+# Methods that usually have no content need no `Content-Length: 0` (RFC 9110 section 8.6).
 _BODILESS: Final = frozenset((b"GET", b"HEAD", b"DELETE", b"OPTIONS", b"TRACE"))
 
 _REQUEST_LINE: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+ [!-~\x80-\xff]+ HTTP/1\.1")
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]++")
 
-# What a file is read in.
 _CHUNK_BYTES: Final = 128 * 1024
 
-# What is done with a header, by its name: sent, left out, or no name at all.
+# What to do with a header, by its name.
 _SENT, _LEFT_OUT, _UPGRADE, _INVALID = range(4)
 
 
 @immutable
 class RequestBytes:
-    """The head up to and with its empty line, and whether it asks to leave HTTP."""
+    """The head including its empty line, and whether it asks for an upgrade."""
 
     head: bytes
     wants_upgrade: bool
@@ -45,7 +44,7 @@ class RequestBytes:
 def request_bytes(request: RequestHead, body: OutboundBody) -> RequestBytes | None:
     """The head as it is sent; None when it cannot be written unambiguously.
 
-    Hop-by-hop headers are left out, but for `Upgrade` where the request asks for one. CONNECT is refused: its response
+    Hop-by-hop headers are left out, except `Upgrade` where the request asks for one. CONNECT is refused: its response
     has a framing of its own.
     """
     headers: list[tuple[bytes, bytes]] = []
@@ -72,7 +71,7 @@ def request_bytes(request: RequestHead, body: OutboundBody) -> RequestBytes | No
     request_line = b"%b %b HTTP/1.1" % (request.method, request.target)
     head = b"\r\n".join((request_line, *map(b": ".join, headers), b"", b""))
     lines = len(headers) + 2
-    # A value that smuggles a line would leave the head well formed, with one line more than there are headers.
+    # A value with a smuggled line would leave the head well formed, with one line more than there are headers.
     if (
         not _REQUEST_LINE.fullmatch(request_line)
         or head.count(b"\n") != lines
@@ -87,7 +86,7 @@ def request_bytes(request: RequestHead, body: OutboundBody) -> RequestBytes | No
 def _kind_of(name: bytes) -> int:
     lower = name.lower()
     if not _NAME.fullmatch(name):
-        # Also one with a colon in it, which would make a header of another name.
+        # This includes a colon, which would make a header of another name.
         kind = _INVALID
     elif lower == b"upgrade":
         kind = _UPGRADE
@@ -107,10 +106,10 @@ class BodySink(Protocol):
 
 
 class FileReader:
-    """Reads a file body once, off the event loop. `close` it in any case; that may be repeated.
+    """Reads a file body once, off the event loop. Always `close` it; that may be repeated.
 
     Owns a duplicate of the caller's descriptor for as long as a read may be under way, also when sending is cancelled
-    in the middle of one: closing a descriptor under a reading thread could hand the thread another file's bytes.
+    in the middle of one: if the descriptor were closed under a reading thread, the thread could read another file.
     """
 
     def __init__(self, body: FileBody) -> None:
@@ -121,7 +120,7 @@ class FileReader:
         self._is_closed = False
 
     async def chunks(self, executor: Executor) -> AsyncIterator[bytes]:
-        """The bytes of the file up to the length, fewer if the file is shorter."""
+        """The first `length` bytes of the file, fewer if the file is shorter."""
         offset = 0
         while offset < self.length:
             wanted = min(_CHUNK_BYTES, self.length - offset)
@@ -146,10 +145,10 @@ class FileReader:
 async def send_body(
     sink: BodySink, body: FileReader | StreamBody, executor: Executor, sent: Callable[[], None] | None
 ) -> str | None:
-    """Send the whole body, framed as declared; `sent` is called after each piece.
+    """Send the whole body, framed as declared; `sent` is called after each chunk.
 
-    Returns what was wrong with the body, in which case its end was not sent; None when all was sent or the connection
-    is gone. If cancelled, sending stops where it is.
+    Returns what was wrong with the body, whose end was then not sent; None when all was sent or the connection is gone.
+    If cancelled, sending stops where it is.
     """
     chunks = body.chunks(executor) if isinstance(body, FileReader) else body.chunks
     left = body.length
@@ -180,7 +179,7 @@ async def send_body(
 
 @asynccontextmanager
 async def closed_after(chunks: AsyncIterator[bytes]) -> AsyncIterator[AsyncIterator[bytes]]:
-    """The chunks, whose source is closed in the end if it can be: not all of them may have been taken."""
+    """The chunks, with their source closed in the end if possible: some may not have been read."""
     try:
         yield chunks
     finally:

@@ -1,13 +1,13 @@
-"""The receiving half of one exchange: what the connection puts in, what the caller takes out.
+"""The receiving half of one exchange: a buffer that the connection fills and the caller reads.
 
-Owns the buffered part of the response, the flow control of the connection while the caller is slow, and the wait for
-more. It does not know sockets or pools, and it outlives its connection: once the end of the response has arrived, the
-connection may serve the next request while this body is still being read.
+Owns the buffered part of the response, the flow control while the caller is slow, and the wait for more. It does not
+know sockets or pools, and it outlives its connection: once the end of the response has arrived, the connection may
+serve the next request while this body is still being read.
 
-What comes together is put in piece by piece, and wakes the caller once: a head and its body are there together, and
-nothing happens in the middle of the parser's work.
+Whatever arrives together is stored piece by piece and wakes the caller once: it finds a head and its body together,
+and never runs in the middle of the parser's work.
 
-Invariant: after `body_ended` or `fail` nothing changes but the buffer, which only shrinks. One caller at a time.
+Invariant: after `body_ended` or `fail` only the buffer changes, and only shrinks. One caller at a time.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Final, Protocol
 from gateway.core.message import ResponseHead
 from gateway.upstream.result import BodyLost, Framing, Lost, TooLong, Unknown
 
-# The connection stops reading above this, until the caller takes what is there.
+# The connection stops reading above this, until the caller reads.
 BUFFER_BYTES_MAX: Final = 256 * 1024
 
 NEVER: Final = float("inf")
 
 
 class ResponseSource(Protocol):
-    """What the receiving half asks of the connection that feeds it."""
+    """The connection, as its receiver uses it."""
 
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
@@ -38,8 +38,8 @@ class ResponseSource(Protocol):
 class ResponseReceiver:
     """Buffers one response.
 
-    Times: the head, and a body taken with `read_all`, must be there by `deadline`, which counts from the first byte of
-    the request. `read` allows `silence_seconds` from its call to the next bytes, so a stream may last for ever.
+    Times: the head, and a body read with `read_all`, must arrive by `deadline`, which counts from the first byte of the
+    request. `read` allows `silence_seconds` from its call to the next bytes, so a stream may last for ever.
     """
 
     __slots__ = (
@@ -77,7 +77,7 @@ class ResponseReceiver:
         self.framing = Framing.NONE
         self.length: int | None = None
 
-    # -- put in, by the connection ------------------------------------------------------------------------------------
+    # -- for the connection -------------------------------------------------------------------------------------------
 
     def interim_arrived(self, head: ResponseHead) -> None:
         self._interims.append(head)
@@ -99,7 +99,7 @@ class ResponseReceiver:
         self._detach()
 
     def fail(self, reason: Unknown, detail: str) -> None:
-        """The response will not come to its end. Wakes the caller, too."""
+        """The response will never be complete. Wakes the caller."""
         if not self._is_complete and self._loss is None:
             self._loss = Lost(reason, detail)
             self._detach()
@@ -114,7 +114,7 @@ class ResponseReceiver:
             self._source = None
 
     def wake(self) -> None:
-        """What came together is in: no time is running now, and the caller may look."""
+        """All that arrived together is stored: stop the clock and wake the caller."""
         if self._source is not None:
             self._source.set_deadline(NEVER)
         waiter, self._waiter = self._waiter, None
@@ -122,19 +122,19 @@ class ResponseReceiver:
             waiter.set_result(None)
 
     def is_unread_for(self, seconds: float) -> bool:
-        """Whether as much as may be here has been here for so long, and nothing of it was taken."""
+        """Whether the buffer has been full for so long, with nothing read from it."""
         return self._paused_since is not None and self._loop.time() - self._paused_since >= seconds
 
     def restart_clock(self) -> None:
-        """The request is still being sent, and moves: allow the whole time for the head anew."""
+        """The request is still being sent: allow the whole time for the head again."""
         if self.head is None and self._source is not None:
             self.deadline = self._loop.time() + self.silence_seconds
             self._source.set_deadline(self.deadline)
 
-    # -- taken out, by the caller -------------------------------------------------------------------------------------
+    # -- for the caller -----------------------------------------------------------------------------------------------
 
     async def wait_head(self, on_interim: Callable[[ResponseHead], None] | None) -> ResponseHead | Lost:
-        """The head, or its loss. `on_interim` gets each interim response before, as soon as it is here."""
+        """The head, or its loss. `on_interim` receives each interim response before, as soon as it arrives."""
         while True:
             if self.head is None and self._loss is not None:
                 return self._loss
@@ -147,14 +147,14 @@ class ResponseReceiver:
             await self._expect(self.deadline)
 
     def allow_to_outlast(self) -> None:
-        """The rest is only passed on, for as long as that takes: no request that has to be executed may wait for it."""
+        """The rest is only forwarded, however long that takes: protected requests must not wait for this connection."""
         if self._source is not None:
             self._source.allow_to_outlast()
 
     async def read(self) -> bytes | BodyLost:
         """The next bytes of the body, at least one; `b""` at its proven end.
 
-        What arrived before a loss is given first. If cancelled, nothing is lost and it may be called again.
+        What arrived before a loss is returned first. If cancelled, nothing is lost and it may be called again.
         """
         while True:
             if self._buffer:
@@ -166,13 +166,13 @@ class ResponseReceiver:
             await self._expect(self._loop.time() + self.silence_seconds)
 
     def whole(self) -> bytes | None:
-        """All of the body, if its proven end is here and nothing of it was taken before. None takes nothing away."""
+        """The buffered body if its proven end has arrived, else None. The whole body if nothing was read before."""
         return self._take() if self._is_complete else None
 
     async def read_all(self, limit_bytes: int) -> bytes | TooLong | BodyLost:
-        """The whole rest of the body if it has at most `limit_bytes`.
+        """The rest of the body if it has at most `limit_bytes`.
 
-        A body that is announced as longer is not touched. Never holds more than the limit and one buffer. If cancelled,
+        A body with a longer declared length is not read. Never holds more than the limit and one buffer. If cancelled,
         nothing is lost.
         """
         if self.length is not None and self.length > limit_bytes:
@@ -199,9 +199,9 @@ class ResponseReceiver:
                 raise
 
     def close(self, reason: Unknown = Unknown.ABORTED) -> None:
-        """Give the rest up: aborts the connection unless the response has ended already. May be called repeatedly."""
+        """Drop the rest: aborts the connection unless the response has ended already. May be called repeatedly."""
         if self._source is not None:
-            self._source.abort(reason, "given up by the caller")
+            self._source.abort(reason, "the caller dropped the rest")
         self._buffer.clear()
         self._buffered_bytes = 0
 
@@ -216,7 +216,7 @@ class ResponseReceiver:
         return data
 
     def _expect(self, deadline: float) -> asyncio.Future[None]:
-        """What `wake` resolves next. Not to be called once the response has ended or is lost."""
+        """A future for the next `wake`. Must not be called once the response has ended or is lost."""
         if self._source is not None:
             self._source.set_deadline(deadline)
         self._waiter = self._loop.create_future()

@@ -1,8 +1,8 @@
-"""What can come of an exchange with the upstream, as values.
+"""The results of an exchange with the upstream, as values.
 
-The names say what is *known*: `SentNothing` is definite (no byte of the request was handed to the network), `Unknown`
-is not (a byte may have left, and no complete response came). Nothing here knows how either is found out, or what
-follows but for the status that a client gets.
+The names tell what is *known*: `SentNothing` is definite (no byte of the request was written to the network), `Unknown`
+is not (a byte may have left, and no complete response arrived). This module knows neither how that is found out nor
+what follows, except for the status that a client gets.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from gateway.core.immutable import immutable
 
 
 class SentNothing(StrEnum):
-    """Why not one byte of the request was handed to the network."""
+    """Why no byte of the request was written to the network."""
 
     REQUEST_INVALID = "request_invalid"  # the head cannot be written without ambiguity
     CLOSED = "closed"  # this client was closed
     POOL_TIMEOUT = "pool_timeout"  # no connection became free in time
     DNS = "dns"
     REFUSED = "refused"
-    UNREACHABLE = "unreachable"  # also: the connection was accepted and closed before we spoke
+    UNREACHABLE = "unreachable"  # also: the connection was accepted and closed before a request
     CONNECT_TIMEOUT = "connect_timeout"
     TLS = "tls"
     LOCAL = "local"  # this host lacks descriptors or memory
-    LEASE_LOST = "lease_lost"  # the caller's `may_send` said no
+    LEASE_LOST = "lease_lost"  # the caller's `may_send` returned False
 
 
 class Unknown(StrEnum):
-    """Why it is not known what the upstream made of a request of which a byte may have left."""
+    """Why it is not known what the upstream did with a request of which a byte may have left."""
 
     TIMEOUT = "timeout"
     RESET = "reset"  # the transport broke: RST, an acknowledgement that never came, a broken TLS record
@@ -38,12 +38,12 @@ class Unknown(StrEnum):
     TRUNCATED = "truncated"  # an end inside a response
     MALFORMED = "malformed"
     HEADERS_TOO_LONG = "headers_too_long"
-    INTERIM_FLOOD = "interim_flood"  # more 1xx responses than anybody needs
-    REQUEST_ABORTED = "request_aborted"  # the source of the request's body failed or lied about its length
-    ABORTED = "aborted"  # given up on this side
+    INTERIM_FLOOD = "interim_flood"  # too many 1xx responses
+    REQUEST_ABORTED = "request_aborted"  # the source of the request's body failed or had another length
+    ABORTED = "aborted"  # aborted on this side
 
 
-# What this host or this gateway lacks, rather than the upstream.
+# The cause is in this host or this gateway, not in the upstream.
 _OUR_OWN_FAULT: Final = frozenset(
     (SentNothing.LEASE_LOST, SentNothing.POOL_TIMEOUT, SentNothing.LOCAL, SentNothing.CLOSED)
 )
@@ -51,7 +51,7 @@ _OUR_OWN_FAULT: Final = frozenset(
 
 def status_of(reason: SentNothing | Unknown) -> int:
     """The status for a client that gets no response of the upstream, whether its request was protected or not."""
-    # Asked first, because members of the two that are spelt alike are equal.
+    # First, because members of the two enumerations with equal values are equal.
     if isinstance(reason, Unknown):
         return 504 if reason is Unknown.TIMEOUT else 502
     return 503 if reason in _OUR_OWN_FAULT else 502
@@ -67,7 +67,7 @@ class NotSent:
 
 @immutable
 class Lost:
-    """Indefinite: a byte may have left and no head of a response came. The connection has been aborted."""
+    """Indefinite: a byte may have left and no head of a response arrived. The connection has been aborted."""
 
     reason: Unknown
     detail: str
@@ -75,7 +75,7 @@ class Lost:
 
 @immutable
 class BodyLost:
-    """The response's head came, its body did not come to its proven end. The connection has been aborted."""
+    """The response's head arrived, but not the proven end of its body. The connection has been aborted."""
 
     reason: Unknown
     detail: str
@@ -83,7 +83,7 @@ class BodyLost:
 
 @immutable
 class TooLong:
-    """The body exceeds what was asked for; `prefix` is what was taken so far, the rest is there to be read."""
+    """The body exceeds the limit; `prefix` is what was read so far, the rest can still be read."""
 
     prefix: bytes
 
@@ -114,8 +114,7 @@ class StreamBody:
     """A request body that is still arriving. Without a `length` it is sent chunked.
 
     An exception from `chunks`, or more or fewer bytes than declared, aborts the connection, so that the upstream never
-    sees a complete request. `crowd_out` cuts it short if it comes so slowly that it must not keep others out; whether
-    it was.
+    sees a complete request. `crowd_out` ends it if it arrives too slowly to keep its place, and returns whether it did.
     """
 
     chunks: AsyncIterator[bytes]

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 COMMAND_SECONDS = 60.0
 
 CUT = Answer(bytes_max=0, ending=Ending.RESET)
-"""The effect happens, and not a byte of the answer comes."""
+"""The effect happens, and not a byte of the response comes."""
 CREATED = b"HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nLocation: /charges/1\r\n\r\n" + b'{"id":1}'
 
 
@@ -98,7 +98,7 @@ def shell_for(running: House, store: dict[str, Any], directory: Path, /, **chang
 
 
 async def doubt(running: House, key: str = "k1") -> str:
-    """Bring an operation in doubt by a cut of the upstream's answer; returns its id."""
+    """Bring an operation in doubt by a cut of the upstream's response; returns its id."""
     running.upstream.on("/charges", CUT)
     response = await running.send(key)
     assert (response.status, response.header("Idempotency-Status")) == (502, "in-doubt")

@@ -1,4 +1,4 @@
-"""The admin API over a socket, on a running gateway: nobody without the token, and the same answers as the commands."""
+"""The admin API over a socket, on a running gateway: nothing without the token, the same results as the commands."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def desk() -> AsyncIterator[tuple[Desk, Admin, ManualClock]]:
     """An admin port on the model store; the clock is that of the throttle, in microseconds."""
     desk, clock = Desk(), ManualClock(0)
     await desk.store.start()
-    api = AdminApi(desk.operations, TOKEN, answer_bytes_max=1000, clock=lambda: clock() / 1_000_000)
+    api = AdminApi(desk.operations, TOKEN, response_bytes_max=1000, clock=lambda: clock() / 1_000_000)
     port = await api.start("127.0.0.1", 0)
     try:
         yield desk, Admin(port), clock
@@ -80,7 +80,7 @@ async def desk() -> AsyncIterator[tuple[Desk, Admin, ManualClock]]:
 
 
 async def test_completed(store: Store, tmp_path: Path) -> None:
-    """An operation in doubt is listed, looked at and resolved over the API; the client's retry gets the answer."""
+    """An operation in doubt is listed, looked at and resolved over the API; the client's retry gets the response."""
     async with served(store, tmp_path) as (running, admin):
         operation_id = await doubt(running)
         listed = await admin("GET", "/operations?state=in_doubt&route=charge&older_than=0s")
@@ -130,7 +130,7 @@ async def test_never_happened(sqlite: Store, tmp_path: Path) -> None:
 
 
 async def test_purge_and_erase(store: Store, tmp_path: Path) -> None:
-    """A purged answer is gone from the gateway at once; an erased key runs again."""
+    """A purged response is gone from the gateway at once; an erased key runs again."""
     async with served(store, tmp_path) as (running, admin):
         running.upstream.on("/charges", Answer(201, body=b"secret"))
         for verdict in ("stored", "replayed"):
@@ -160,7 +160,7 @@ async def test_a_purge_that_is_owed_at_the_end(
         done = await admin("POST", f"/operations/{about['operation_id']}/purge", {"why": "asked to"})
         assert (done.status, done.json()["purges_pending"]) == (200, 1)
         assert await running.gateway.stop() == EXIT_WORK_LEFT
-    assert "stopped before Redis could be told of 1 purges: the next gateway to start tells it" in caplog.text
+    assert "stopped with 1 purges that did not reach Redis: the next gateway to start repeats them" in caplog.text
 
 
 async def test_off_without_a_token(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ async def test_wrong_too_often(desk: tuple[Desk, Admin, ManualClock], caplog: py
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 10
     assert lines[0] == "the admin port refused 127.0.0.1, whose token is wrong"
-    assert lines[-1].endswith("too often: it has to wait now")
+    assert lines[-1].endswith("too often: it is throttled now")
     assert "guess" not in "".join(lines)
 
 
@@ -273,11 +273,11 @@ RESOLVE_FAULTS = [
     (b"", "the body is not JSON"),
     (b"[]", "the body is not a JSON object"),
     (b'{"why": "a", "why": "b"}', "names a member twice"),
-    ({"why": "x"}, "say either completed, with the answer, or never_happened: true"),
+    ({"why": "x"}, "say either completed, with the response, or never_happened: true"),
     ({"why": "x", "never_happened": False}, "say either completed"),
     ({"why": "x", "never_happened": True, "completed": COMPLETED}, "say either completed"),
     ({"why": "x", "never_happened": "true"}, "never_happened: Input should be a valid boolean"),
-    ({"never_happened": True}, "say why; it is written down"),
+    ({"never_happened": True}, "say why; it is recorded"),
     ({"never_happened": True, "why": "x", "by": " "}, "say who acts, or leave it out"),
     ({"never_happened": True, "why": 1}, "why: Input should be a valid string"),
     ({"never_happened": True, "why": "x", "forced": True}, "an unknown name; known here: why, by, completed, never"),
@@ -288,8 +288,8 @@ RESOLVE_FAULTS = [
     ({"completed": {"status": 201, "headers": [["A"]]}, "why": "x"}, "completed.headers.0: List should have"),
     ({"completed": {"status": 201, "body": "x"}, "why": "x"}, "completed: an unknown name"),
     ({"completed": {"status": 201, "body_base64": "?"}, "why": "x"}, "completed.body_base64: it is not base64"),
-    ({"completed": {"status": 101}, "why": "x"}, "101 is not the status of a final answer"),
-    ({"completed": {"status": 200, "headers": [["A\r\nB", "c"]]}, "why": "x"}, "line 1 is no header field"),
+    ({"completed": {"status": 101}, "why": "x"}, "101 is not the status of a final response"),
+    ({"completed": {"status": 200, "headers": [["A\r\nB", "c"]]}, "why": "x"}, "line 1 is not a header"),
 ]  # fmt: skip
 
 
@@ -336,7 +336,7 @@ async def test_methods(desk: tuple[Desk, Admin, ManualClock]) -> None:
 
 
 async def test_store_that_is_away(desk: tuple[Desk, Admin, ManualClock]) -> None:
-    """A store that cannot be asked is told as such, and as passing."""
+    """A store that cannot be reached is told as such, and as passing."""
     book, admin, _ = desk
     await book.store.close()
     for response, what in (
@@ -363,7 +363,7 @@ async def test_record_that_cannot_be_shown(tmp_path: Path) -> None:
 
 
 async def test_memory_that_a_newer_program_wrote_down(desk: tuple[Desk, Admin, ManualClock]) -> None:
-    """It cannot be told what was lost, nor accepted, and the answer says whose verdict is needed."""
+    """It cannot be told what was lost, nor accepted, and the response says whose verdict is needed."""
     here, admin, _ = desk
     await here.store.begin_epoch(b'{"version": 2}', 0)
     for answer in (

@@ -31,7 +31,7 @@ NO_SUCH = "00000000-0000-8000-8000-000000000000"
 
 
 async def test_completed(store: Store, tmp_path: Path) -> None:
-    """An operation in doubt is listed, looked at and resolved; the client's retry gets the answer that was brought."""
+    """An operation in doubt is listed, looked at and resolved; the client's retry gets the operator's response."""
     async with house(store, tmp_path) as running:
         shell = shell_for(running, store, tmp_path)
         operation_id = await doubt(running)
@@ -53,7 +53,7 @@ async def test_completed(store: Store, tmp_path: Path) -> None:
         answer = shell.file("answer", CREATED)
         done = await shell("resolve", operation_id, "--completed", answer, "--why", "seen in the ledger")
         assert (done.code, done.err) == (0, "")
-        assert done.out.startswith("Resolved: it completed with status 201. Repeats get this answer until ")
+        assert done.out.startswith("Resolved: it completed with status 201. Repeats get this response until ")
         again = await shell("resolve", operation_id, "--completed", answer, "--why", "seen in the ledger")
         assert (again.code, again.out.partition(",")[0]) == (0, "The same command has resolved it already")
 
@@ -99,7 +99,7 @@ async def test_never_happened(sqlite: Store, tmp_path: Path) -> None:
 
 
 async def test_late_answer_is_fenced(sqlite: Store, tmp_path: Path) -> None:
-    """A holder that was frozen beyond its lease gives its client the answer that the operator recorded meanwhile."""
+    """A holder that was frozen beyond its lease gives its client the response that the operator recorded meanwhile."""
     async with RecordingUpstream() as upstream:
         text = config_text(upstream.url, sqlite, tmp_path, store={"lease": "3s"})
         shell = Shell(tmp_path, text)
@@ -209,7 +209,7 @@ async def test_clear_keys(sqlite: Store, tmp_path: Path) -> None:
 
 
 async def test_purge_and_erase(store: Store, tmp_path: Path) -> None:
-    """A purged answer is gone for every gateway, the key only when the command line asks for it and confirms it."""
+    """A purged response is gone for every gateway, the key only when the command line asks for it and confirms it."""
     async with house(store, tmp_path, store={"cache_max_age": "0s"}) as running:
         shell = shell_for(running, store, tmp_path, store={"cache_max_age": "0s"})
         running.upstream.on("/charges", Answer(201, body=b"secret"))
@@ -221,13 +221,11 @@ async def test_purge_and_erase(store: Store, tmp_path: Path) -> None:
 
         kept = await shell("purge", operation_id, "--erase", "--yes", "--why", "asked to")
         assert (kept.code, kept.err.strip()) == (
-            1, "idempotency-gateway: It still has an answer: purge it first.",
+            1, "idempotency-gateway: It still has a response: purge it first.",
         )  # fmt: skip
         done = await shell("purge", operation_id, "--why", "asked to", "--by", "bob")
         assert (done.code, done.err) == (0, "")
-        assert done.out.startswith(
-            "Its answer is dropped. The key is remembered, so that it does not run again, until "
-        )
+        assert done.out.startswith("Its response is dropped. The key is remembered and does not run again, until ")
 
         async def expired() -> bool:
             return status_of(await running.send()) == (410, "key-expired")
@@ -235,7 +233,7 @@ async def test_purge_and_erase(store: Store, tmp_path: Path) -> None:
         await eventually(expired)
         unsure = await shell("purge", operation_id, "--erase", "--why", "asked to")
         assert unsure.code == 2
-        assert "a request with it runs again, and what it did may happen a second time" in unsure.err
+        assert "a request with it runs again, and may have its effect a second time" in unsure.err
         sure = await shell("purge", operation_id, "--erase", "--yes", "--why", "asked to")
         assert (sure.code, sure.out) == (0, "The key is forgotten: the next request with it runs.\n")
         assert status_of(await running.send()) == (201, "stored")
@@ -247,7 +245,7 @@ async def test_purge_and_erase(store: Store, tmp_path: Path) -> None:
 
 
 async def test_purge_of_an_answer_that_cannot_be_read(postgres_url: str, tmp_path: Path) -> None:
-    """An answer in the format of a newer program is listed by its status, and can be purged and the key erased."""
+    """A response in the format of a newer program is listed by its status, and can be purged and the key erased."""
     store = {"durable": postgres_url}
     async with house(store, tmp_path) as running, session(postgres_url) as database:
         shell = shell_for(running, store, tmp_path)
@@ -261,7 +259,7 @@ async def test_purge_of_an_answer_that_cannot_be_read(postgres_url: str, tmp_pat
         assert (unread.code, unread.out) == (1, "")
         assert "in a format that this program does not know" in unread.err
         done = await shell("purge", about["operation_id"], "--why", "asked to")
-        assert (done.code, done.out[:22]) == (0, "Its answer is dropped.")
+        assert (done.code, done.out[:24]) == (0, "Its response is dropped.")
         assert await database.fetchval("SELECT count(*) FROM idempotency_gateway.response") == 0
         assert (await shell("purge", about["operation_id"], "--erase", "--yes", "--why", "asked to")).code == 0
 
@@ -276,7 +274,7 @@ async def test_purge_without_redis(postgres_url: str, own_redis: RedisServer, tm
         own_redis.kill()
         done = await shell("purge", about["operation_id"], "--why", "asked to")
         assert done.code == 3
-        assert "The fast tier could not be told" in done.err
+        assert "The fast tier could not be purged" in done.err
         own_redis.start()
         again = await shell("purge", about["operation_id"], "--why", "asked to")
         assert (again.code, again.err) == (0, "")
@@ -285,12 +283,12 @@ async def test_purge_without_redis(postgres_url: str, own_redis: RedisServer, tm
 @pytest.mark.parametrize(
     ("command", "arguments", "text"),
     [
-        ("inspect", (), "say which operation: its id; or --route and the header fields of its request"),
+        ("inspect", (), "say which operation: its id; or --route and the headers of its request"),
         ("inspect", ("--route", "charge"), "say which operation"),
         ("inspect", (NO_SUCH, "--header", "A: b"), "--header is not needed beside the id of an operation"),
         ("inspect", (NO_SUCH, "--state", "all"), "--state is for --list"),
         ("inspect", ("--list", "--body", "x"), "--body finds one operation by its request; leave out --list"),
-        ("inspect", ("--route", "charge", "--header", "secret"), "expected a header field such as 'Idempotency-Key: a"),
+        ("inspect", ("--route", "charge", "--header", "secret"), "expected a header such as 'Idempotency-Key: a"),
         (
             "inspect",
             ("--route", "charge", "--header", "@/nowhere"),
@@ -302,14 +300,14 @@ async def test_purge_without_redis(postgres_url: str, own_redis: RedisServer, tm
         ("inspect", ("--list", "--state", "lost"), "invalid choice: 'lost'"),
         ("resolve", (NO_SUCH, "--why", "x"), "one of the arguments --completed --never-happened --from is required"),
         ("resolve", (NO_SUCH, "--never-happened"), "the following arguments are required: --why"),
-        ("resolve", (NO_SUCH, "--never-happened", "--why", ""), "say why; it is written down"),
+        ("resolve", (NO_SUCH, "--never-happened", "--why", ""), "say why; it is recorded"),
         (
             "resolve",
             (NO_SUCH, "--never-happened", "--why", "a\nb"),
             "why must be one line of at most 1000 printable characters",
         ),
         ("resolve", (NO_SUCH, "--completed", "/nowhere", "--why", "x"), "/nowhere cannot be read"),
-        ("resolve", (NO_SUCH, "--completed", "-", "--why", "x"), "-: no empty line ends the header fields"),
+        ("resolve", (NO_SUCH, "--completed", "-", "--why", "x"), "-: no empty line ends the headers"),
         ("purge", (NO_SUCH, "--yes", "--why", "x"), "--yes confirms --erase, and is not needed to purge"),
     ],
     ids=lambda value: "_".join(value).replace("/", "")[:40] if isinstance(value, tuple) else None,
@@ -352,7 +350,9 @@ async def test_no_store(tmp_path: Path) -> None:
     shell = Shell(tmp_path, config_text("http://127.0.0.1:9", {"durable": durable}, tmp_path))
     said = await shell("inspect", "--list")
     assert said.code == 1
-    assert said.err.startswith("idempotency-gateway: the store is not there, or its schema is older than this program")
+    assert said.err.startswith(
+        "idempotency-gateway: the store does not exist, or its schema is older than this program"
+    )
     assert not (tmp_path / "store").exists()
 
 

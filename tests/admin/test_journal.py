@@ -12,7 +12,7 @@ from gateway.admin.view import moment
 from gateway.app.stores import name_of
 from gateway.config import parse
 from gateway.core.message import StoredResponse
-from gateway.core.operation import Abandon, Complete, LastWord, Release
+from gateway.core.operation import Abandon, Complete, OutcomeCommand, Release
 from gateway.store.journal import EntryId
 from gateway.store.journal.journal import SqliteJournal
 from tests.admin.shell import Shell
@@ -45,7 +45,7 @@ def journal_of(shell: Shell, clock: ManualClock | None = None, owner: str | None
     return SqliteJournal(config.state_dir / "journal", owner or name_of(config), **at)
 
 
-async def keep(journal: SqliteJournal, *outcomes: LastWord) -> list[EntryId]:
+async def keep(journal: SqliteJournal, *outcomes: OutcomeCommand) -> list[EntryId]:
     return [await journal.append("charge", outcome) for outcome in outcomes]
 
 
@@ -77,7 +77,7 @@ async def test_what_waits_and_what_was_refused(shell: Shell) -> None:
         assert "note: waiting: " in said.err
         assert "note: refused: " in said.err
         # Of an attempt before the one that is in doubt, it would be taken for leave to run the operation again.
-        assert "its own attempt had no effect, and nothing of one under a higher token" in said.err
+        assert "its own attempt had no effect, and says nothing about one under a higher token" in said.err
         (refused,) = (await shell("journal", "--state", "refused", "--format", "jsonl")).rows()
         assert refused.pop("age_seconds") >= 0
         assert refused == {
@@ -171,7 +171,7 @@ async def test_a_journal_that_cannot_be_read(shell: Shell) -> None:
     (state / "journal").write_bytes(b"")
     said = await shell("journal")
     assert (said.code, said.out) == (1, "")
-    assert "journal cannot be read: Not a directory; look as the user of the gateway" in said.err
+    assert "journal cannot be read: Not a directory; run this as the user of the gateway" in said.err
 
 
 async def test_through_an_outage(tmp_path: Path, own_postgres: PostgresServer) -> None:
@@ -198,7 +198,7 @@ async def test_through_an_outage(tmp_path: Path, own_postgres: PostgresServer) -
         own_postgres.start()
         shown = await shell("inspect", row["operation_id"])
         assert "journal here      complete 201 under token 1, body of 7 bytes, waiting since " in shown.out
-        assert "what to do        Wait: the journal of this host has how it ended; " in shown.out
+        assert "what to do        Wait: its outcome is in the journal of this host; " in shown.out
         (about,) = (await shell("inspect", row["operation_id"], "--format", "jsonl")).rows()
         assert [each["state"] for each in about["journal"]] == ["waiting"]
         await gateway.start()

@@ -23,7 +23,7 @@ MANY = 200
 
 
 def read(text: str) -> list[Line]:
-    return read_list(text.encode(), {"a b.http": CREATED, "bad.http": b"no answer"}.__getitem__)
+    return read_list(text.encode(), {"a b.http": CREATED, "bad.http": b"no response"}.__getitem__)
 
 
 def test_a_list() -> None:
@@ -46,8 +46,8 @@ def test_a_list() -> None:
         (f"{ID} completed", "line 1: expected OPERATION_ID never-happened"),
         (f"{ID}@0 never-happened", "line 1: expected a token behind @"),
         (f"{ID}@ never-happened", "line 1: expected a token behind @"),
-        (f"{ID} completed bad.http", "line 1: bad.http: no empty line ends the header fields"),
-        (f"{ID} never-happened\n{ID} never-happened", f"line 2: {ID} is there 2 times"),
+        (f"{ID} completed bad.http", "line 1: bad.http: no empty line ends the headers"),
+        (f"{ID} never-happened\n{ID} never-happened", f"line 2: {ID} is listed 2 times"),
         (f"x\n{ID} never-happened\ny", "line 3: expected"),
         ("\n".join(f"{uuid4()} never-happened" for _ in range(10_001)), "more than 10000 operations"),
     ],
@@ -93,9 +93,9 @@ async def test_many_in_one_command(sqlite: Store, tmp_path: Path) -> None:
     async with house(sqlite, tmp_path) as running:
         shell = shell_for(running, sqlite, tmp_path)
         doubts = [await doubt(running, f"k{number}") for number in range(3)]
-        answer = shell.file("answer.http", CREATED)
+        response = shell.file("response.http", CREATED)
         unknown = ID
-        lines = [f"{doubts[0]} completed {answer}", f"{doubts[1]} completed {answer}", f"{unknown} never-happened"]
+        lines = [f"{doubts[0]} completed {response}", f"{doubts[1]} completed {response}", f"{unknown} never-happened"]
         listed = shell.file("list", "\n".join([*lines, f"{doubts[2]} never-happened"]).encode())
         command = ("resolve", "--from", listed, "--why", "ticket 7", "--by", "alice")
 
@@ -143,8 +143,8 @@ async def test_two_hundred_on_the_model() -> None:
     [
         (("--why", "x"), "one of the arguments --completed --never-happened --from is required"),
         (("--never-happened", "--why", "x"), "say which operation: its id"),
-        ((ID, "--from", "list", "--why", "x"), "an OPERATION_ID stands in the file of --from"),
-        (("--from", "list", "--token", "3", "--why", "x"), "--token stands in the file of --from"),
+        ((ID, "--from", "list", "--why", "x"), "an OPERATION_ID belongs in the file of --from"),
+        (("--from", "list", "--token", "3", "--why", "x"), "--token belongs in the file of --from"),
         (("--from", "list", "--never-happened", "--why", "x"), "not allowed with argument"),
         (("--from", "nowhere", "--why", "x"), "nowhere cannot be read"),
         (("--from", "list"), "the following arguments are required: --why"),

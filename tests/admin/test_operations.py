@@ -49,7 +49,7 @@ async def settled_doubt(desk: Desk) -> UUID:
 
 
 async def test_completed() -> None:
-    """The answer is recorded as one that the gateway received, for the route's times, with who, when and why."""
+    """The response is recorded as one that the gateway received, for the route's times, with who, when and why."""
     desk = Desk()
     operation_id = (await desk.in_state(State.IN_DOUBT)).identity.operation_id
     outcome = changed(await desk.operations.resolve(operation_id, CREATED_ONCE, AUDIT))
@@ -61,7 +61,7 @@ async def test_completed() -> None:
         TREATMENT.replay_us,
         TREATMENT.remember_us,
     )
-    assert outcome.text.startswith("Resolved: it completed with status 201. Repeats get this answer until 2027-01-15T")
+    assert outcome.text.startswith("Resolved: it completed with status 201. Repeats get this response until 2027")
     (entry,) = (await desk.operations.inspect(operation_id)).audits
     assert (entry.at_us, entry.event, entry.token, entry.who, entry.why) == (
         now_us,
@@ -85,7 +85,7 @@ async def test_never_happened() -> None:
 
 
 async def test_never_happened_is_not_known_early() -> None:
-    """Until the settle time after the last lease is over it is refused with the time, and force is written down."""
+    """Until the settle time after the last lease is over it is refused with the time, and force is recorded."""
     desk = Desk()
     operation_id = (await desk.in_state(State.IN_DOUBT)).identity.operation_id
     desk.memory.clock.advance(LEASE_SECONDS + SETTLE_SECONDS - 1)
@@ -114,13 +114,13 @@ async def test_force_that_was_not_needed_is_not_written_down() -> None:
     ids=["503", "401", "429"],
 )
 async def test_answer_that_ends_nothing(status: int, said: str) -> None:
-    """An answer that the route would not record is refused; force records it all the same."""
+    """A response that the route would not record is refused; force records it all the same."""
     desk = Desk()
     operation_id = (await desk.in_state(State.IN_DOUBT)).identity.operation_id
     ruling = Happened(ResponseHead(status, b"", ()), b"")
     outcome = declined(await desk.operations.resolve(operation_id, ruling, AUDIT))
     assert outcome.reason is Refusal.ANSWER
-    assert outcome.text.startswith(f"On route charge an answer with status {status} says {said}; if recorded,")
+    assert outcome.text.startswith(f"On route charge a response with status {status} says {said}; if recorded,")
     changed(await desk.operations.resolve(operation_id, ruling, AUDIT, is_forced=True))
     record = desk.record(operation_id)
     assert record is not None
@@ -133,7 +133,7 @@ async def test_answer_that_ends_nothing(status: int, said: str) -> None:
     [
         (
             State.CLAIMED,
-            "host:1:a is executing it now, under token 1. Wait for its answer; when its lease ends without",
+            "host:1:a is executing it now, under token 1. Wait for its response; when its lease ends without",
         ),
         (State.COMPLETED, "It completed already, at 2027-01-15T08:00:00Z (0s ago), with status 201; there is nothing"),
         (State.TOMBSTONE, "It completed already, at 2027-01-15T08:00:00Z (0s ago), with status 201; there is nothing"),
@@ -211,7 +211,7 @@ async def test_token_that_was_looked_at() -> None:
     outcome = declined(await desk.operations.resolve(operation_id, CREATED_ONCE, AUDIT, token=record.token))
     assert outcome.reason is Refusal.MOVED
     assert outcome.text == (
-        "The operation has moved on: its token was 1, and is now 2 (in_doubt). Nothing was changed. Look again."
+        "The operation has moved on: its token was 1, and is now 2 (in_doubt). Nothing was changed. Inspect it again."
     )
     changed(await desk.operations.resolve(operation_id, CREATED_ONCE, AUDIT, token=2))
 
@@ -228,7 +228,7 @@ class Meddled(FaultyStore):
 
 
 async def test_fenced_when_somebody_was_faster() -> None:
-    """What happened between the look and the word wins: a late answer, or a takeover."""
+    """What happened between the look and the word wins: a late response, or a takeover."""
     desk = Desk()
     record = await desk.in_state(State.IN_DOUBT)
     operation_id, store = record.identity.operation_id, Meddled(desk.store)
@@ -250,7 +250,7 @@ async def test_fenced_when_somebody_was_faster() -> None:
 
 
 async def test_holder_is_fenced_after_a_proof() -> None:
-    """The holder's late answer changes nothing once an operator said what happened."""
+    """The holder's late response changes nothing once an operator said what happened."""
     desk = Desk()
     record = await desk.in_state(State.CLAIMED)
     operation_id = record.identity.operation_id
@@ -265,7 +265,7 @@ async def test_holder_is_fenced_after_a_proof() -> None:
 
 
 async def test_lost_answers_of_the_store() -> None:
-    """A change whose answer is lost is said again and done once, whether it had taken effect or not."""
+    """A change whose response is lost is said again and done once, whether it had taken effect or not."""
     for fault in (lost(), dropped()):
         desk = Desk()
         operation_id = await settled_doubt(desk)
@@ -275,7 +275,7 @@ async def test_lost_answers_of_the_store() -> None:
 
 
 async def test_store_that_stays_away() -> None:
-    """Without any answer the operator is told that it is not known, and with a refusal that nothing was changed."""
+    """Without any response the operator is told that it is not known, and with a refusal that nothing was changed."""
     desk = Desk()
     operation_id = await settled_doubt(desk)
     store = faulty(desk, Event.DISPROVE, lost())
@@ -289,7 +289,7 @@ async def test_store_that_stays_away() -> None:
 
 
 async def test_long_body_and_declared_retention() -> None:
-    """A body over the route's limit is not kept, and the service's own retention counts, as for any answer."""
+    """A body over the route's limit is not kept, and the service's own retention counts, as for any response."""
     desk = Desk()
     operation_id = (await desk.in_state(State.IN_DOUBT)).identity.operation_id
     head = ResponseHead(200, b"OK", ((b"Idempotency-Retention", b"10000"),))
@@ -303,7 +303,7 @@ async def test_long_body_and_declared_retention() -> None:
 
 
 async def test_nothing_is_kept_where_nothing_is() -> None:
-    """On a route that stores no bodies an empty one is not stored either, as for any answer."""
+    """On a route that stores no bodies an empty one is not stored either, as for any response."""
     desk = Desk(Policies("shop", [replace(CHARGE, treatment=replace(TREATMENT, keep=KeepPolicy(body_bytes_max=0)))]))
     operation_id = (await desk.in_state(State.IN_DOUBT)).identity.operation_id
     changed(await desk.operations.resolve(operation_id, Happened(CREATED, b""), AUDIT))
@@ -339,14 +339,12 @@ async def test_route_that_is_gone() -> None:
 
 
 async def test_purge() -> None:
-    """The answer is dropped and the key stays; once more is harmless."""
+    """The response is dropped and the key stays; once more is harmless."""
     desk = Desk()
     operation_id = (await desk.in_state(State.COMPLETED)).identity.operation_id
     for _ in range(2):
         outcome = changed(await desk.operations.purge(operation_id, AUDIT))
-        assert outcome.text.startswith(
-            "Its answer is dropped. The key is remembered, so that it does not run again, un"
-        )
+        assert outcome.text.startswith("Its response is dropped. The key is remembered and does not run again, un")
     record = desk.record(operation_id)
     assert record is not None
     assert record.state is State.TOMBSTONE
@@ -356,14 +354,14 @@ async def test_purge() -> None:
 @pytest.mark.parametrize(
     ("state", "text"),
     [
-        (State.CLAIMED, "It is being executed by host:1:a; there is no answer to purge yet."),
-        (State.IN_DOUBT, "It is in doubt and has no answer to purge. Doubt cannot be purged: resolve it."),
-        (State.RELEASED, "It has no answer: nothing happened. To forget the key as well, erase it."),
+        (State.CLAIMED, "It is being executed by host:1:a; there is no response to purge yet."),
+        (State.IN_DOUBT, "It is in doubt and has no response to purge. Doubt cannot be purged: resolve it."),
+        (State.RELEASED, "It has no response: nothing happened. To forget the key as well, erase it."),
     ],
     ids=lambda value: value.value if isinstance(value, State) else None,
 )
 async def test_nothing_to_purge(state: State, text: str) -> None:
-    """Whatever has no answer is left as it is."""
+    """Whatever has no response is left as it is."""
     desk = Desk()
     before = await desk.in_state(state)
     outcome = declined(await desk.operations.purge(before.identity.operation_id, AUDIT))
@@ -372,13 +370,14 @@ async def test_nothing_to_purge(state: State, text: str) -> None:
 
 
 async def test_retired_answer_cannot_be_purged() -> None:
-    """An answer whose window is over is gone already."""
+    """A response whose window is over is gone already."""
     desk = Desk()
     operation_id = (await desk.in_state(State.COMPLETED)).identity.operation_id
     desk.memory.clock.advance(3600)
     outcome = declined(await desk.operations.purge(operation_id, AUDIT))
     assert (
-        outcome.text == "Its answer is not replayed any more and leaves the store by itself; there is nothing to purge."
+        outcome.text
+        == "Its response is not replayed any more, and will be deleted by itself; there is nothing to purge."
     )
 
 
@@ -390,7 +389,7 @@ async def test_erase(state: State) -> None:
     operation_id = before.identity.operation_id
     unsure = declined(await desk.operations.erase(operation_id, AUDIT, is_sure=False))
     assert unsure.reason is Refusal.UNSURE
-    assert "what it did may happen a second time" in unsure.text
+    assert "may have its effect a second time" in unsure.text
     assert desk.record(operation_id) == before
     outcome = changed(await desk.operations.erase(operation_id, AUDIT, is_sure=True))
     assert outcome.text == "The key is forgotten: the next request with it runs."
@@ -404,7 +403,7 @@ async def test_erase(state: State) -> None:
     [
         (State.CLAIMED, "It is being executed, and cannot be erased."),
         (State.IN_DOUBT, "It is in doubt, and doubt cannot be erased: resolve it first."),
-        (State.COMPLETED, "It still has an answer: purge it first."),
+        (State.COMPLETED, "It still has a response: purge it first."),
     ],
     ids=lambda value: value.value if isinstance(value, State) else None,
 )
@@ -433,10 +432,10 @@ async def test_copies_that_were_not_told() -> None:
     owing = Operations(desk.store, POLICIES, purges_pending=lambda: 1)
     outcome = changed(await owing.purge(operation_id, AUDIT))
     assert outcome.purges_pending == 1
-    assert "The fast tier could not be told." in outcome.notes[0]
+    assert "The fast tier could not be purged." in outcome.notes[0]
     unheard = Operations(desk.store, POLICIES, cache_seconds=30.0)
     assert changed(await unheard.purge(operation_id, AUDIT)).notes == (
-        "Running gateways may answer from their memory for 30 s more.",
+        "Running gateways may reply from their cache for 30 s more.",
     )
 
 

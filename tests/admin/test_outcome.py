@@ -1,4 +1,4 @@
-"""One outcome in the journal: its answer is taken out for `resolve`, and what was refused is acknowledged, not lost."""
+"""One outcome in the journal: its response is exported for `resolve`, a refused one is acknowledged, not lost."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from gateway.admin.answer import read_answer
+from gateway.admin.answer import read_response
 from gateway.config import parse
 from gateway.core.message import ResponseHead, StoredResponse
-from gateway.core.operation import Complete, LastWord, Release
+from gateway.core.operation import Complete, OutcomeCommand, Release
 from gateway.store.journal.view import Desk
 from tests.admin.shell import Shell, doubt, shell_for
 from tests.admin.test_api import served
@@ -35,7 +35,7 @@ def shell(tmp_path: Path) -> Shell:
     return Shell(tmp_path, config_text("http://127.0.0.1:1", store, tmp_path))
 
 
-async def left(shell: Shell, *outcomes: LastWord, waiting: tuple[LastWord, ...] = ()) -> None:
+async def left(shell: Shell, *outcomes: OutcomeCommand, waiting: tuple[OutcomeCommand, ...] = ()) -> None:
     """What a gateway left that has gone: these were refused, those wait."""
     journal = journal_of(shell)
     await journal.start()
@@ -54,18 +54,18 @@ async def states(shell: Shell) -> list[str]:
 
 
 async def test_beside_a_live_gateway(tmp_path: Path) -> None:
-    """The alert ends within seconds of the acknowledgement; answer, who and why stay on the disk."""
+    """The alert ends within seconds of the acknowledgement; response, who and why stay on the disk."""
     store = sqlite_store(tmp_path)
     shell = Shell(tmp_path, config_text("http://127.0.0.1:1", store, tmp_path))
     outcome = complete()
     await left(shell, outcome)
     async with RecordingUpstream() as upstream, process(store, tmp_path, upstream.url) as gateway:
         assert await metric(gateway, "idempotency_journal_refused") == 1
-        file = tmp_path / "answer.http"
+        file = tmp_path / "response.http"
         taken = await shell.spawned("journal", outcome.operation_id, "--export", file)
         assert (taken.code, taken.err) == (0, "")
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
-        assert read_answer(file.read_bytes()) == (ResponseHead(201, b"Created", ()), b"charged")
+        assert read_response(file.read_bytes()) == (ResponseHead(201, b"Created", ()), b"charged")
 
         done = await shell.spawned("journal", outcome.operation_id, "--acknowledge", *WHY, "--by", "alice")
         assert (done.code, done.err) == (0, "")
@@ -101,7 +101,7 @@ async def test_doubt_is_ended_by_what_was_kept(tmp_path: Path) -> None:
         assert early.code == 1
         assert "the record is in_doubt" in early.err
         assert await states(shell) == ["refused"]
-        file = tmp_path / "answer.http"
+        file = tmp_path / "response.http"
         assert (await shell("journal", operation_id, "--export", file)).code == 0
         assert (await shell("resolve", operation_id, "--completed", file, *WHY)).code == 0
         replayed = await running.send("k1")
@@ -112,7 +112,7 @@ async def test_doubt_is_ended_by_what_was_kept(tmp_path: Path) -> None:
 
 
 async def test_what_a_store_forgot_is_not_acknowledged_either(tmp_path: Path) -> None:
-    """An answer of a later attempt than the record knows, as after a restore, tells how the operation ended too."""
+    """A response of a later attempt than the record knows, as after a restore, tells how the operation ended too."""
     store = sqlite_store(tmp_path)
     async with served(store, tmp_path) as (running, _):
         operation_id = await doubt(running)
@@ -136,18 +136,18 @@ async def test_nothing_is_overwritten(shell: Shell) -> None:
         assert "is not overwritten" in said.err
     assert taken.read_bytes() == b"mine"
     assert not (shell.directory / "nowhere").exists()
-    said = await shell("journal", outcome.operation_id, "--export", shell.directory / "none" / "answer.http")
+    said = await shell("journal", outcome.operation_id, "--export", shell.directory / "none" / "response.http")
     assert (said.code, "cannot be written: No such file or directory" in said.err) == (1, True)
 
 
 async def test_what_waits_is_not_acknowledged(shell: Shell) -> None:
-    """It is the durable store's still; its answer may be looked at."""
+    """It is the durable store's still; its response may be looked at."""
     await shell("migrate")
     outcome = complete()
     await left(shell, waiting=(outcome,))
     said = await shell("journal", outcome.operation_id, "--acknowledge", *WHY)
     assert said.code == 1
-    assert "What is there is waiting" in said.err
+    assert "Those that wait: a gateway" in said.err
     assert await states(shell) == ["waiting"]
     said = await shell("journal", outcome.operation_id, "--export", shell.directory / "a.http")
     assert (said.code, "It is waiting: " in said.out) == (0, True)
@@ -172,13 +172,13 @@ async def test_one_attempt_of_several(shell: Shell) -> None:
 
 
 async def test_what_is_no_answer(shell: Shell) -> None:
-    """What has no answer, or not all of one, is not written as one, and can be acknowledged all the same."""
+    """What has no response, or not all of one, is not written as one, and can be acknowledged all the same."""
     await shell("migrate")
     release = Release(uuid4(), 2, uuid4(), 30)
     headless = Complete(uuid4(), 3, uuid4(), StoredResponse(200, b"OK", ((b"X-Big", b"1"),), None), 10, 20)
     await left(shell, release, headless)
-    file = shell.directory / "answer.http"
-    for outcome, why in ((release, "has no answer"), (headless, "was not kept")):
+    file = shell.directory / "response.http"
+    for outcome, why in ((release, "has no response"), (headless, "was not kept")):
         said = await shell("journal", outcome.operation_id, "--export", file)
         assert said.code == 1
         assert why in said.err
@@ -189,7 +189,7 @@ async def test_what_is_no_answer(shell: Shell) -> None:
 
 
 async def test_without_the_store(tmp_path: Path) -> None:
-    """What the record says cannot be known then, and nothing is acknowledged; the answer can be taken out."""
+    """What the record says cannot be known then, and nothing is acknowledged; the response can be taken out."""
     store = {"durable": "postgresql://gateway@127.0.0.1:1/shop"}
     shell = Shell(tmp_path, config_text("http://127.0.0.1:1", store, tmp_path))
     outcome = complete()
@@ -202,7 +202,7 @@ async def test_without_the_store(tmp_path: Path) -> None:
 
 
 async def test_where_nothing_can_be_kept(shell: Shell) -> None:
-    """What could not be written down elsewhere stays in the journal."""
+    """What could not be recorded elsewhere stays in the journal."""
     await shell("migrate")
     outcome = complete()
     await left(shell, outcome)

@@ -86,7 +86,7 @@ async def test_absent() -> None:
 
 
 async def test_advice_on_doubt() -> None:
-    """It says what to find out, from when on nothing can arrive, and where a lapsed holder's answer may still be."""
+    """It says what to find out, from when on nothing can arrive, and where a lapsed holder's response may still be."""
     desk = Desk()
     said = await desk.in_state(State.IN_DOUBT)
     operation_id = said.identity.operation_id
@@ -95,8 +95,8 @@ async def test_advice_on_doubt() -> None:
         return advice(of, desk.store.read_now(of), settle_us)
 
     assert advised() == (
-        "Find out at the service what became of it; it was told Idempotency-Operation: "
-        f"{operation_id}. If it happened, save the service's answer with curl -i and give it to: "
+        "Find out at the service what happened; it was sent Idempotency-Operation: "
+        f"{operation_id}. If it happened, save the service's response with curl -i and give it to: "
         f"resolve {operation_id} --completed FILE --why TEXT. "
         "If nothing happened, from 2027-01-15T08:10:30Z on (in 10m 30s): "
         f"resolve {operation_id} --never-happened --why TEXT."
@@ -151,7 +151,7 @@ def desk_with(recovery: Recovery) -> Desk:
 @pytest.mark.parametrize(
     ("recovery", "policy", "step"),
     [
-        (Hold(), "hold", "Nothing happens to it until somebody resolves it. Find out at the service"),
+        (Hold(), "hold", "Nothing happens to it until an operator resolves it. Find out at the service"),
         (Resend(), "resend", "The next repeat of its request is sent to the service again; nothing happens before"),
         (
             Probe("/s?k={key}", host=b"h"),
@@ -186,18 +186,18 @@ async def test_the_last_probe_and_the_next() -> None:
     lease = await desk.store.recover(operation_id, record.token, microseconds(90), is_urgent=False)
     assert lease is not None
     assert text_of(await desk.operations.inspect(operation_id))["next probe"] == "under way"
-    await desk.store.put_off(lease, microseconds(120), "answered 500, which no rule explains")
+    await desk.store.put_off(lease, microseconds(120), "the status is 500, which no rule matches")
     desk.memory.clock.advance(60)
     inspected = await desk.operations.inspect(operation_id)
     assert full_json(inspected)["recovery"] == {
         "policy": "probe",
         "probes": 1,
         "last_probe_at": "2027-01-15T08:00:00Z",
-        "last_finding": "answered 500, which no rule explains",
+        "last_finding": "the status is 500, which no rule matches",
         "next_probe_at": "2027-01-15T08:02:00Z",
     }
     text = text_of(inspected)
-    assert text["last probe"] == "2027-01-15T08:00:00Z (1m ago): answered 500, which no rule explains"
+    assert text["last probe"] == "2027-01-15T08:00:00Z (1m ago): the status is 500, which no rule matches"
     assert text["next probe"] == "2027-01-15T08:02:00Z (in 1m)"
     assert "2027-01-15T08:02:00Z (in 1m), and sooner for a repeat" in text["what to do"]
     desk.memory.clock.advance(60)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gateway.app.channel import Channel, Report, StartWorker
+from gateway.app.channel import AskReport, Channel, StartWorker
 from gateway.app.cpus import processors, quota_processors
 from gateway.app.life import StartError
 from gateway.app.seats import Handed, Seating, bind_seats, close_seats, shares
@@ -146,7 +146,7 @@ def test_a_configuration_travels(tmp_path: Path) -> None:
         pytest.param([1, 2], {1: {1, 3}, 2: {2}}, id="the-last-away"),
     ],
 )
-def test_every_seat_is_looked_after(serving: list[int], expected: dict[int, set[int]]) -> None:
+def test_every_seat_has_a_worker(serving: list[int], expected: dict[int, set[int]]) -> None:
     """Each worker has its own seat, and those of the absent before it."""
     assert shares(3, serving) == expected
 
@@ -179,12 +179,12 @@ class NoEdge:
 
 
 async def test_a_seat_that_cannot_be_shared() -> None:
-    """It is not looked after, which a worker can say and live with."""
+    """The worker does not listen on it, and survives the error."""
     handed = Handed(1, bind_seats(Address("127.0.0.1", 0), 1))
     # As good as no descriptor being left for a copy.
     close_seats(handed.seats)
-    with pytest.raises(ListenError, match="cannot be looked after"):
-        await Seating(NoEdge(), handed, None).look_after((1,))
+    with pytest.raises(ListenError, match="cannot listen on a seat"):
+        await Seating(NoEdge(), handed, None).take((1,))
 
 
 class HalfAnEdge:
@@ -207,15 +207,15 @@ class HalfAnEdge:
 
 
 async def test_half_a_seat_is_none() -> None:
-    """A seat of two addresses is looked after on both, or tried again on both."""
+    """A worker listens on both addresses of a seat, or tries both again."""
     seats = [bind_seats(Address("127.0.0.1", 0), 1)[1] for _ in range(2)]
     handed = Handed(1, {1: (*seats[0], *seats[1])})
     edge = HalfAnEdge()
     seating = Seating(edge, handed, None)
     with pytest.raises(ListenError):
-        await seating.look_after((1,))
+        await seating.take((1,))
     assert edge.listening == []
-    await seating.look_after((1,))
+    await seating.take((1,))
     assert len(edge.listening) == 2
     seating.close()
 
@@ -228,8 +228,8 @@ def test_nothing_is_heard_of_an_end_that_is_gone() -> None:
         channel = await Channel.open(ours)
         theirs.close()
         assert await channel.receive() is None
-        channel.send(Report())
+        channel.send(AskReport())
         await channel.close()
-        channel.send(Report())
+        channel.send(AskReport())
 
     run(talk())

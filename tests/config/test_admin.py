@@ -55,4 +55,4 @@ def test_notices() -> None:
     (off,) = notices(read(with_global("admin: {listen: 127.0.0.1:1}")))
     assert str(off) == "admin.listen: nothing listens here without admin.token"
     (seen,) = notices(read(with_global("admin: {listen: 0.0.0.0:1, token: " + TOKEN + "}")))
-    assert str(seen) == "admin.listen: the admin API speaks plain HTTP: whoever sees its traffic learns the token"
+    assert str(seen) == "admin.listen: the admin API speaks plain HTTP: its traffic shows the token"

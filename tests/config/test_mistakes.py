@@ -18,8 +18,8 @@ ADDRESS = "expected an address such as 127.0.0.1:8080, 0.0.0.0:8080 or [::]:8080
 SCOPES = "{header: NAME, from: [...]}, {api_key: HEADER}, {compose: [...]} or shared"
 KEYS = "{header: NAME}, {headers: [A, B]}, {body: /pointer} or {compose: [...]}"
 SOURCES = "expected a list of networks such as [10.0.0.0/8], or any"
-FIELD = "expected the name of a header field"
-CONNECTION = "this field belongs to the connection or to the gateway, not to the request"
+FIELD = "expected the name of a header"
+CONNECTION = "this header belongs to the connection or to the gateway, not to the request"
 NAME = "expected a name of 1 to 64 letters, digits, '_', '-' and '.'"
 URL = "expected a URL such as http://127.0.0.1:9000 or https://service.internal"
 POINTER = "expected a JSON pointer such as /amount or /customer/id, with ~1 for / and ~0 for ~"
@@ -29,7 +29,7 @@ PATHS = "expected a path such as /v1/payments, /v1/orders/{id} or /v1/{rest:.*}"
 SQLITE = "expected sqlite:///PATH or postgresql://USER@HOST/DATABASE"
 REDIS = "expected redis://HOST:PORT/DATABASE or rediss://HOST:PORT/DATABASE"
 ENCODE = "percent-encode /, ?, # and @ in a password"
-FRAMING = "this field describes the connection or the body, not the intent"
+FRAMING = "this header describes the connection or the body, not the intent"
 
 MARK = "▸"
 
@@ -57,7 +57,7 @@ ROUTE_MISTAKES = [
         "expected a whole number from 0 to 100000, found '0o17'",
     ),
     ("in_flight: ▸5s", "in_flight", "expected a mapping with wait, max_wait, status, max_waiters, found '5s'"),
-    ("in_flight:▸", "in_flight", "nothing is written here; indent below it what belongs to it, or leave it out"),
+    ("in_flight:▸", "in_flight", "nothing is written here; indent its keys below it, or leave it out"),
     ("status_header:▸", "status_header", "nothing is written here; leave it out, or quote a word such as 'null'"),
     (
         "recovery: {probe: {path: /a, done: [{status: [200]}], headers: ▸word}}",
@@ -102,11 +102,15 @@ ROUTE_MISTAKES = [
         "body.spool_over",
         "spool_over must be at most max_bytes; 2KiB is more than 1KiB",
     ),
-    ("response: {keep: [▸Date]}", "response.keep[0]", "expected Set-Cookie or WWW-Authenticate; others are kept"),
+    (
+        "response: {keep: [▸Date]}",
+        "response.keep[0]",
+        "expected Set-Cookie or WWW-Authenticate; others are always stored",
+    ),
     (
         "response: {keep: [▸set-cookie], strip: [Set-Cookie]}",
         "response.keep[0]",
-        "this field is listed under strip too",
+        "this header is listed under strip too",
     ),
     ("response: {strip: [a, ▸A]}", "response.strip[1]", "this is listed already"),
     ("response: {strip: ▸a}", "response.strip", "expected a list, found 'a'; write [a]"),
@@ -119,12 +123,12 @@ ROUTE_MISTAKES = [
     (
         "fingerprint: {headers: [▸Accept-Language]}",
         "fingerprint.headers[0]",
-        "this field may change from one retry to the next, found 'Accept-Language'",
+        "this header may change from one retry to the next, found 'Accept-Language'",
     ),
     (
         "fingerprint: {headers: [▸idempotency-key]}",
         "fingerprint.headers[0]",
-        "this field may change from one retry to the next, found 'idempotency-key'",
+        "this header may change from one retry to the next, found 'idempotency-key'",
     ),
     (
         "upstream: {response_timeout: 10m, answer_within: ▸20m}",
@@ -185,7 +189,7 @@ REPLACED = [
         "key",
         "key: {header: ▸Idempotency_Key}",
         ".header",
-        "services may confuse '_' with '-' in the name of a field, found 'Idempotency_Key'; write Idempotency-Key",
+        "services may confuse '_' with '-' in the name of a header, found 'Idempotency_Key'; write Idempotency-Key",
     ),
     ("key", "key: {body: ▸''}", ".body", f"{POINTER}, found ''"),
     ("key", "key: {compose: ▸[{header: A}]}", ".compose", "expected a list of at least 2, found a list"),
@@ -217,15 +221,15 @@ REPLACED = [
         "scope: ▸{header: X}",
         ".from",
         "required, but missing; "
-        "the networks of the hops that may set it, or `any` if nobody else can reach the gateway",
+        "the networks of the hops that may set it, or `any` if only such hops can reach the gateway",
     ),
     (
         "scope",
         "scope: {header: ▸Authorization, from: any}",
         ".header",
-        "this field holds a credential: write {api_key: Authorization}, found 'Authorization'",
+        "this header holds a credential: write {api_key: Authorization}, found 'Authorization'",
     ),
-    ("scope", "scope: ▸{api_key: idempotency-key}", "", "the field that holds the key cannot name the caller"),
+    ("scope", "scope: ▸{api_key: idempotency-key}", "", "the header that holds the key cannot name the caller"),
     ("scope", "scope: {compose: [{api_key: A}, ▸{api_key: a}]}", ".compose[1]", "this is listed already"),
     (
         "outcome",
@@ -343,7 +347,7 @@ GLOBAL_MISTAKES = [
         "1:12: state_dir",
         "expected an absolute path such as /var/lib/idempotency-gateway, found './state'",
     ),
-    ("log: null", "1:6: log", "nothing is written here; indent below it what belongs to it, or leave it out"),
+    ("log: null", "1:6: log", "nothing is written here; indent its keys below it, or leave it out"),
     ("log: {level: info}\nlog: {level: info}", "2:1: log", "the key is written twice, first on line 1"),
     (
         "secrets: {fingerprint_key: hunter2}",
@@ -577,10 +581,11 @@ def test_missing_everything() -> None:
     """Each required key that is missing is named with what it is for."""
     assert report("routes: [{}]") == [
         "1:1: store: required, but missing; "
-        "what remembers operations: {durable: sqlite:///PATH} or {durable: postgresql://...}",
+        "where operations are stored: {durable: sqlite:///PATH} or {durable: postgresql://...}",
         "1:1: upstream: required, but missing; the service behind the gateway: {url: http://127.0.0.1:9000}",
         f"1:10: routes[0].key: required, but missing; where the key is: {KEYS}",
-        "1:10: routes[0].match: required, but missing; which requests it is for: {path}, and perhaps methods and host",
+        "1:10: routes[0].match: required, but missing; "
+        "which requests the route protects: {path}, and optionally methods and host",
         "1:10: routes[0].name: required, but missing; the name of the route in logs and metrics",
         "1:10: routes[0].outcome: required, but missing; "
         "what the statuses of the service mean: {preset: standard}, payments or success_only",

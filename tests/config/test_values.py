@@ -217,11 +217,11 @@ def test_notices() -> None:
     )
     assert [str(notice) for notice in notices(read(text))] == [
         "routes[0].store_unavailable: while the durable store is down, requests run unprotected",
-        "routes[1].scope: whoever reaches the gateway can claim to be any caller",
+        "routes[1].scope: any client that reaches the gateway can claim to be any caller",
         "routes[2].match.methods: PUT is idempotent by definition; "
-        "protecting it pays where a repeat would act again or answer differently",
+        "protect it only if a repeat would act again or get another response",
         "routes[2].match.methods: DELETE is idempotent by definition; "
-        "protecting it pays where a repeat would answer 404 to a success",
+        "protect it only if a repeat after a success would get 404",
         "routes[1].match: again never matches: all its requests go to pay before it",
     ]
 
@@ -243,7 +243,7 @@ def test_a_probe_that_asks_by_the_key_is_noticed(asked: str, clear_keys: str, is
     """The store holds what a probe asks, and so a key in clear that is a digest otherwise."""
     recovery = f"    recovery: {{probe: {{path: '/pay?of={asked}', done: [{{status: [200]}}]}}}}\n"
     text = MINIMAL.replace("store: {", f"store: {{clear_keys: {clear_keys}, ") + recovery
-    message = "routes[0].recovery.probe.path: the store has keys of this route in clear, for what its probes ask"
+    message = "routes[0].recovery.probe.path: the store has keys of this route in clear, in the targets of its probes"
     assert [str(notice) for notice in notices(read(text))] == [message] * is_noticed
 
 

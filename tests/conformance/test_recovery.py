@@ -32,7 +32,7 @@ PAUSE_US = microseconds(PAUSE_SECONDS)
 AUDIT_KEEP_SECONDS = AUDIT_KEEP_US / 1_000_000
 
 PROBERS = 20
-FINDING = "answered 500, which no rule explains"
+FINDING = "the status is 500, which no rule matches"
 
 
 async def in_doubt(store: Store) -> Hand:

@@ -20,7 +20,7 @@ from gateway.core.identity.canonical import (
     canonical_json,
 )
 from gateway.core.identity.media import MediaType, parse_media_type
-from gateway.core.identity.multipart import PART_FIELDS_MAX, PARTS_MAX, canonical_multipart
+from gateway.core.identity.multipart import PART_HEADERS_MAX, PARTS_MAX, canonical_multipart
 from gateway.core.identity.pointer import MISSING, drop, format_pointer, parse_pointer, resolve
 
 # Numbers stand as integers, so that Python's own equality (but for True == 1) is that of the documents.
@@ -351,7 +351,7 @@ def test_multipart_differs(parts: list[tuple[bytes, bytes]]) -> None:
             b"--X\r\n" + NAME + b"\r\n\r\n--X\r\n" + NAME + b"\r\n\r\n1\r\n--X--\r\n", id="boundary-behind-head"
         ),
         pytest.param(multipart(b"X", (b"A: " + b"x" * 20_000, b"1")), id="long-head"),
-        pytest.param(multipart(b"X", (b"A:\r\n" * PART_FIELDS_MAX + NAME, b"1")), id="many-fields"),
+        pytest.param(multipart(b"X", (b"A:\r\n" * PART_HEADERS_MAX + NAME, b"1")), id="many-fields"),
         pytest.param(multipart(b"X", *[(NAME, b"1")] * (PARTS_MAX + 1)), id="many-parts"),
     ],
 )
@@ -362,7 +362,7 @@ def test_multipart_refused(body: bytes) -> None:
 
 def test_multipart_within_bounds() -> None:
     """As many fields and parts as are allowed have a form."""
-    head = b"A:\r\n" * (PART_FIELDS_MAX - 1) + NAME
+    head = b"A:\r\n" * (PART_HEADERS_MAX - 1) + NAME
     assert canonical_multipart(multipart(b"X", *[(head, b"1")] * PARTS_MAX), b"X") is not None
 
 

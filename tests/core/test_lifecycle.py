@@ -17,10 +17,10 @@ from gateway.core.lifecycle import (
     ROWS,
     TABLE,
     Fence,
-    epitaph,
     later,
     settle,
     step,
+    tombstone_response,
     written_down,
 )
 from gateway.core.message import StoredResponse
@@ -249,7 +249,7 @@ def test_any_history_keeps_the_invariants(said: list[tuple[str, int]]) -> None:
         known.append(after)
         if before is not None and before.state is State.COMPLETED and after is not None:
             assert after.state in (State.COMPLETED, State.TOMBSTONE)
-            assert after.response in (before.response, epitaph(before.response))
+            assert after.response in (before.response, tombstone_response(before.response))
         if before is not None and before.state is State.IN_DOUBT:
             assert after is not None
             if after.state is not State.IN_DOUBT:
@@ -402,10 +402,10 @@ def test_what_is_written_down_is_what_everybody_sees(history: tuple[Hand, Memory
 def test_a_tombstone_keeps_the_status_and_every_location() -> None:
     """Of an answer nothing is left but its status and where the created thing is."""
     answer = StoredResponse(201, b"Created", ((b"LOCATION", b"/a"), (b"Set-Cookie", b"s"), (b"location", b"/b")), b"x")
-    assert epitaph(answer) == StoredResponse(201, b"", ((b"LOCATION", b"/a"), (b"location", b"/b")), None)
-    assert epitaph(epitaph(answer)) == epitaph(answer)
-    assert epitaph(None) is None
-    assert epitaph(ANSWER) != ANSWER
+    assert tombstone_response(answer) == StoredResponse(201, b"", ((b"LOCATION", b"/a"), (b"location", b"/b")), None)
+    assert tombstone_response(tombstone_response(answer)) == tombstone_response(answer)
+    assert tombstone_response(None) is None
+    assert tombstone_response(ANSWER) != ANSWER
 
 
 def test_fingerprints_are_compared_under_one_recipe_or_by_their_raw_digests() -> None:

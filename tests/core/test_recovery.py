@@ -25,14 +25,14 @@ from gateway.core.operation import (
     microseconds,
 )
 from gateway.core.recovery import (
-    AnswerRule,
     AskAgain,
-    Began,
     Done,
     Finding,
     Hold,
     NeverHappened,
     Probe,
+    ProbeRule,
+    ProbeStart,
     Recovery,
     Resend,
     answered_doubt,
@@ -67,9 +67,9 @@ REQUEST = RequestInfo("POST", "shop.example", "/charges")
 NOW_US = 1_000
 GRACE_US = 30
 SETTLE_US = 50
-HAPPENED = AnswerRule(frozenset((200,)), ((parse_pointer("/state"), frozenset(("succeeded", "failed"))),))
-NOTHING = AnswerRule(frozenset((404,)))
-GONE = AnswerRule(frozenset((410,)))
+HAPPENED = ProbeRule(frozenset((200,)), ((parse_pointer("/state"), frozenset(("succeeded", "failed"))),))
+NOTHING = ProbeRule(frozenset((404,)))
+GONE = ProbeRule(frozenset((410,)))
 PROBE = Probe(path="/status?o={operation_id}", done=(HAPPENED,), never_happened=(NOTHING,), settle_us=SETTLE_US)
 
 
@@ -107,7 +107,7 @@ def finding(
     steady_us: float = math.inf,
 ) -> Finding:
     return conclude_probe(
-        probe, ResponseHead(status, b"", headers), body, RECORD, Began(began_us, steady_us / MICROSECONDS)
+        probe, ResponseHead(status, b"", headers), body, RECORD, ProbeStart(began_us, steady_us / MICROSECONDS)
     )
 
 
@@ -132,7 +132,7 @@ def test_what_an_answer_means(status: int, body: bytes, kind: type[Finding]) -> 
 
 def test_a_rule_fits_by_all_that_it_says() -> None:
     """An answer in which one thing stands as the rule says, and another does not, is not the one that it is about."""
-    rule = AnswerRule(
+    rule = ProbeRule(
         frozenset((200,)),
         ((parse_pointer("/state"), frozenset(("gone",))), (parse_pointer("/final"), frozenset(("true",)))),
     )
@@ -143,7 +143,7 @@ def test_a_rule_fits_by_all_that_it_says() -> None:
 
 def test_one_rule_of_several_is_enough() -> None:
     """Of the rules that say it happened, or that it did not, any one counts."""
-    probe = replace(PROBE, done=(HAPPENED, AnswerRule(frozenset((201,)))), never_happened=(NOTHING, GONE))
+    probe = replace(PROBE, done=(HAPPENED, ProbeRule(frozenset((201,)))), never_happened=(NOTHING, GONE))
     assert isinstance(finding(201, probe=probe), Done)
     assert isinstance(finding(410, probe=probe), NeverHappened)
     assert isinstance(finding(204, probe=probe), AskAgain)
@@ -184,7 +184,7 @@ def test_never_happened_only_by_a_steady_clock(steady_us: int, kind: type[Findin
 )
 def test_follow(where: object, headers: Headers, body: bytes, expected: bytes | None) -> None:
     """An answer may name the one to record by a path of the same service, and by nothing else."""
-    rule = HAPPENED if body else AnswerRule(frozenset((200,)))
+    rule = HAPPENED if body else ProbeRule(frozenset((200,)))
     probe = Probe(path="/s", done=(rule,), follow=where)  # type: ignore[arg-type]
     found = finding(200, body, probe=probe, headers=headers)
     if expected is None:
@@ -195,7 +195,7 @@ def test_follow(where: object, headers: Headers, body: bytes, expected: bytes | 
 
 def test_numbers_are_compared_as_written() -> None:
     """A value in a rule is what stands in the document, letter for letter."""
-    rule = AnswerRule(frozenset((200,)), ((parse_pointer("/n"), frozenset(("0",))),))
+    rule = ProbeRule(frozenset((200,)), ((parse_pointer("/n"), frozenset(("0",))),))
     assert rule.fits(200, b'{"n":0}')
     assert rule.fits(200, b'{"n":"0"}')
     assert not rule.fits(200, b'{"n":0.0}')

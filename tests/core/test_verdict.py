@@ -138,4 +138,4 @@ def test_released_without_fingerprint_is_anybodys() -> None:
 def test_every_word_has_its_rule() -> None:
     """The table is in order, and every verdict of the product is somewhere in it."""
     assert [rule.number for rule in RULES] == list(range(1, 16))
-    assert {verdict for rule in RULES for verdict in rule.words} == set(Verdict)
+    assert {verdict for rule in RULES for verdict in rule.verdicts} == set(Verdict)

@@ -70,7 +70,7 @@ async def test_it_protects_a_service_of_ones_own(tmp_path: Path) -> None:
     async with RecordingUpstream() as upstream:
         with DemoProcess(tmp_path, "--upstream", upstream.url) as demo:
             assert "share one key space" in demo.output
-            assert "Nothing answers" not in demo.output
+            assert "Nothing listens" not in demo.output
             keyed = [("Idempotency-Key", "one")]
             answers = [await http.request(demo.port, "POST", "/a/b?c=d", keyed, b"{}") for _ in range(2)]
             assert [answer.header("Idempotency-Status") for answer in answers] == ["stored", "replayed"]
@@ -82,7 +82,7 @@ async def test_it_protects_a_service_of_ones_own(tmp_path: Path) -> None:
 def test_a_service_that_is_not_there_yet_is_said(tmp_path: Path) -> None:
     """In front of a port where nothing listens it serves, and says that requests will get 502."""
     with DemoProcess(tmp_path, "--upstream", f"http://127.0.0.1:{free_port()}") as demo:
-        eventually_blocking(lambda: "Nothing answers" in demo.output, what="it says that nothing answers")
+        eventually_blocking(lambda: "Nothing listens" in demo.output, what="it says that nothing listens")
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ async def test_the_service_charges_nothing_that_it_refuses(body: bytes, status: 
 async def test_a_lost_answer_is_a_charge_all_the_same() -> None:
     """The card whose answer is lost is charged before the connection is cut."""
     async with CardService("127.0.0.1", 0) as service:
-        body = b'{"amount": 1200, "currency": "eur", "card": "tok_lost_answer"}'
+        body = b'{"amount": 1200, "currency": "eur", "card": "tok_lost_response"}'
         with pytest.raises(ConnectionError):
             await http.request(service.port, "POST", "/v1/charges", [], body)
         assert (await http.request(service.port, "GET", "/v1/charges")).json()["count"] == 1

@@ -23,7 +23,7 @@ POLICIES = {
     "ambiguity": ["http/request.py examine"],
     "framing_fault": ["http/request.py examine"],
     # Rules 4 to 7: what it is, and whose.
-    ".identify": ["protect/coordinator.py Coordinator._respond"],
+    ".identify": ["protect/coordinator.py Coordinator._reply_to"],
     "find_key": ["protect/identification.py Identifying.identify"],
     "scope_of": ["protect/identification.py Identifying.identify"],
     ".digests": ["protect/identification.py Identifying.identify"],
@@ -32,8 +32,8 @@ POLICIES = {
     # Rules 9 to 15: what the record says, to a claim and to a request that does not claim.
     "judge": ["protect/claiming.py _judge", "protect/identification.py KeyedRequest.judge"],
     ".claim": ["protect/operations.py Operations._execute"],
-    "replay_of": ["protect/compose.py by_judgement"],
-    "wait_preference": ["protect/duplicates.py _patience"],
+    "replay_of": ["protect/compose.py reply_by_judgement"],
+    "wait_preference": ["protect/duplicates.py _wait_limit"],
     "may_recover": ["protect/claiming.py Claiming.may_recover"],
     # The attempt: what is sent, and what came of it.
     "protected_request": ["protect/attempt.py Attempt._forward"],
@@ -42,12 +42,12 @@ POLICIES = {
     "conclude_not_sent": ["protect/conclusion.py ClaimedRequest.not_sent"],
     "conclude_unknown": ["protect/conclusion.py ClaimedRequest.unknown"],
     "kept_headers": ["protect/conclusion.py ClaimedRequest.answered"],
-    "without_answer": ["protect/attempt.py Attempt._settle"],
+    "without_response": ["protect/attempt.py Attempt._settle"],
     # A service is asked in three ways: to execute once, to say what became of that, and without protection.
     ".exchange": [
         "http/passthrough.py _exchange",
         "protect/attempt.py Attempt._forward",
-        "protect/probing.py Prober._hear",
+        "protect/probing.py Prober._exchange",
     ],
     # The reply: what a coding becomes, and how it is framed.
     "decode_unaccepted": ["http/handler.py _decoded"],

@@ -155,11 +155,11 @@ def spoken(text: str) -> str:
 @pytest.mark.parametrize(
     ("sentence", "value"),
     [
-        ("a duplicate of a running request waits for its answer ({}", spoken(duration_text(ROUTE.in_flight.wait))),
+        ("a duplicate of a running request waits for its response ({}", spoken(duration_text(ROUTE.in_flight.wait))),
         ("took longer than `answer_within` ({})", spoken(duration_text(FIRST.upstream.answer_within))),
         ("A response is replayed for {}", spoken(duration_text(ROUTE.retention.replay))),
         ("and a key remembered for {}", spoken(duration_text(ROUTE.retention.remember))),
-        ("Answers over {} (`response.max_stored_bytes`)", spoken(size_text(ROUTE.response.max_stored_bytes))),
+        ("Responses over {} (`response.max_stored_bytes`)", spoken(size_text(ROUTE.response.max_stored_bytes))),
         ("then within the lease, {}.", spoken(duration_text(FIRST.store.lease))),
         ("`shutdown.delay` ({})", spoken(duration_text(FIRST.shutdown.delay))),
         ("`shutdown.drain_timeout` ({})", spoken(duration_text(FIRST.shutdown.drain_timeout))),

@@ -244,7 +244,7 @@ async def test_a_second_signal_skips_the_delay_alone(tmp_path: Path) -> None:
         request = asyncio.create_task(send(gateway.port, "k1"))
         await upstream.wait_for_requests(1)
         gateway.ask_to_stop()
-        said = "told to stop: serving on for 600 s, then up to 20 s for 1 operation in flight"
+        said = "stopping: serving for another 600 s, then up to 20 s for 1 operation in flight"
         await eventually(lambda: said in gateway.output())
         gateway.ask_to_stop()
         await eventually(lambda: no_one_listens(gateway.port), what="the listener is closed")

@@ -160,7 +160,7 @@ async def test_duplicates_in_the_other_worker(store: Store, tmp_path: Path) -> N
 
 
 async def test_a_worker_is_killed(store: Store, tmp_path: Path) -> None:
-    """What it worked on is in doubt, another one follows, the rest goes on, and no counter goes back."""
+    """What it worked on is in doubt, another one is started, the rest goes on, and no counter goes back."""
     short = {"store": {"lease": "3s"}, **TOLD}
     async with RecordingUpstream() as upstream, process(store, tmp_path, upstream.url, **short) as gateway:
         upstream.on("/charges", Answer(201))
@@ -194,7 +194,7 @@ async def test_a_worker_is_killed(store: Store, tmp_path: Path) -> None:
         assert len([each for each in upstream.requests if each.values(KEY) == [b"k1"]]) == 1
         assert (await gateway.status("/readyz")).status == 200
         (line,) = lines(gateway, level="error")
-        assert line["message"] == f"worker {holder} was ended by signal 9; another one follows in 0 s"
+        assert line["message"] == f"worker {holder} was ended by signal 9; starting another one in 0 s"
 
 
 async def test_what_a_worker_left_is_told_by_the_exit_code(sqlite: Store, tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ async def test_a_second_signal_skips_the_delay_of_all(sqlite: Store, tmp_path: P
     async with RecordingUpstream() as upstream, process(sqlite, tmp_path, upstream.url, **changes) as gateway:
         children = processes.descendants(gateway.pid)
         gateway.ask_to_stop()
-        await eventually(lambda: len(lines(gateway, level="info", worker=1)) > 0 and "told to stop" in gateway.output())
+        await eventually(lambda: len(lines(gateway, level="info", worker=1)) > 0 and "stopping: " in gateway.output())
         gateway.ask_to_stop()
         assert await gateway.wait_exit() == 0
         assert not living(children)
@@ -255,7 +255,7 @@ async def test_stopped_in_order(sqlite: Store, tmp_path: Path) -> None:
 
 
 async def test_one_worker_is_told_to_stop(sqlite: Store, tmp_path: Path) -> None:
-    """It finishes what it works on, and another one follows."""
+    """It finishes what it works on, and another one is started."""
     async with RecordingUpstream() as upstream, process(sqlite, tmp_path, upstream.url, **TOLD) as gateway:
         hold = asyncio.Event()
         upstream.on("/charges", Answer(201, hold=hold))

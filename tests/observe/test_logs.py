@@ -163,7 +163,7 @@ def test_the_configuration_says_which_requests_get_a_line(
     ("fact", "level", "words"),
     [
         pytest.param(OperationClaimed("r", OPERATION, 5, 1), "debug", "claimed", id="claimed"),
-        pytest.param(OperationTakenOver("r", OPERATION, 5, 2, REQUEST), "info", "in doubt, and sent again", id="again"),
+        pytest.param(OperationTakenOver("r", OPERATION, 5, 2, REQUEST), "info", "in doubt, sent again", id="again"),
         pytest.param(
             OperationSettled("r", OPERATION, 5, Event.COMPLETE, "answered 200", 0.1, False),
             "debug", "settled", id="settled",
@@ -233,7 +233,7 @@ def test_the_causes_of_an_outage_are_bounded(paper: Paper, logs: Callable[..., L
     assert [line["message"] for line in said[2:]] == [
         *["the fast store is still down"] * 8,
         "the fast store is up",
-        "the fast store comes and goes; the log will say when it stays up",
+        "the fast store comes and goes; the next line follows when it stays up",
     ]
 
 
@@ -288,7 +288,7 @@ def test_an_error_of_the_program_comes_with_its_traceback(paper: Paper, logs: Ca
         raise RuntimeError("first\nsecond")
 
     logs()
-    Events(broken).state(PASSED)
+    Events(broken).publish(PASSED)
     (said,) = paper.objects()
     assert said["level"] == "error"
     assert said["traceback"].endswith("RuntimeError: first\nsecond")

@@ -52,7 +52,7 @@ def test_what_comes_and_goes_is_said_to_do_that() -> None:
     assert said(FULL, WELL, FULL, WELL) == [
         "the durable store is down",
         "the durable store is up",
-        "the durable store comes and goes; the log will say when it stays up",
+        "the durable store comes and goes; the next line follows when it stays up",
     ]
     assert [said(FULL, WELL) for _ in range(100)] == [[]] * 100
     assert said(TierChanged("durable", False, "an I/O error"), WELL) == ["the durable store is still down"]

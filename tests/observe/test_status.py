@@ -87,7 +87,7 @@ async def test_an_expectation_that_nobody_knows_is_refused_tersely(port: int) ->
     """As all that the server underneath refuses by itself."""
     response = await request(port, "GET", "/livez", [("Expect", "a miracle")])
     assert response.status == 417
-    assert response.body == b"This request cannot be answered.\n"
+    assert response.body == b"This request cannot be served.\n"
     assert_tells_nothing_of_itself(response)
 
 

@@ -205,7 +205,7 @@ async def test_an_operation_that_outlives_its_caller_has_its_line(tmp_path: Path
         return [json.loads(line) for line in file.read_text().splitlines()]
 
     async def ended() -> dict[str, object] | None:
-        return next((line for line in lines() if "waited no longer" in str(line["message"])), None)
+        return next((line for line in lines() if "stopped waiting" in str(line["message"])), None)
 
     async with RecordingUpstream() as upstream:
         hold = asyncio.Event()
@@ -234,6 +234,6 @@ async def test_an_operation_that_outlives_its_caller_has_its_line(tmp_path: Path
     assert line is not None
     assert line.items() >= {**which, **said}.items()
     assert isinstance(line["duration_ms"], float)
-    (taken,) = [line for line in lines() if line["message"] == "in doubt, and sent again"]
+    (taken,) = [line for line in lines() if line["message"] == "in doubt, sent again"]
     assert taken.items() >= {**which, "level": "info", "attempt": 2, "request_id": "req-2"}.items()
     assert "CANARY" not in file.read_text()

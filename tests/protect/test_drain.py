@@ -96,7 +96,7 @@ async def test_in_the_claim(tmp_path: Path, side: str, unavailable: str) -> None
 
 
 async def test_in_the_pursuit_of_a_claim(tmp_path: Path) -> None:
-    """A claim that the store never answers for is given up, and counted as unsaid."""
+    """A claim that the store never answers for is given up, and counted as unrecorded."""
     async with coordination(tmp_path) as office:
         gate = Gate()
         office.store.on("claim", replace(lost(), before=gate))
@@ -105,7 +105,7 @@ async def test_in_the_pursuit_of_a_claim(tmp_path: Path) -> None:
         await gate.reached.wait()
         gate.opened.set()
         await asyncio.sleep(0)
-        assert await office.coordinator.drain(0) == Drained(unsaid=1)
+        assert await office.coordinator.drain(0) == Drained(unrecorded=1)
         assert heard(await task) == (503, Verdict.OVERLOADED)
         assert office.state is State.CLAIMED
 
@@ -115,7 +115,7 @@ async def test_before_the_first_byte(tmp_path: Path) -> None:
     async with silent_tls() as url, coordination(tmp_path, upstream={"url": url, "connect_timeout": "20s"}) as office:
         task = office.ask()
         await eventually(lambda: office.memory.records != {})
-        assert await office.coordinator.drain(0) == Drained(said=1)
+        assert await office.coordinator.drain(0) == Drained(recorded=1)
         assert heard(await task) == (503, Verdict.OVERLOADED)
         assert office.state is State.RELEASED
 
@@ -126,7 +126,7 @@ async def test_in_the_exchange(tmp_path: Path) -> None:
         office.upstream.on("/charges", Answer(hold=asyncio.Event()))
         task = office.ask()
         await office.upstream.wait_for_requests(1)
-        assert await office.coordinator.drain(0) == Drained(said=1)
+        assert await office.coordinator.drain(0) == Drained(recorded=1)
         assert heard(await task) == (503, Verdict.IN_DOUBT)
         assert (office.state, office.record.doubt) == (State.IN_DOUBT, "interrupted")
         await eventually(lambda: office.open_connections == 0)
@@ -151,7 +151,7 @@ async def test_in_the_body_of_the_answer(tmp_path: Path) -> None:
         office.upstream.on("/charges", Answer(body=(b"a", asyncio.Event(), b"z")))
         task = office.ask()
         await eventually(lambda: office.client.stats.answered == 1)
-        assert await office.coordinator.drain(0) == Drained(said=1)
+        assert await office.coordinator.drain(0) == Drained(recorded=1)
         assert heard(await task) == (503, Verdict.IN_DOUBT)
         assert office.state is State.IN_DOUBT
         await eventually(lambda: office.open_connections == 0)
@@ -174,7 +174,7 @@ async def test_in_the_write(tmp_path: Path, side: str, status: int, event: str, 
         gate = office.store.stop_before(event) if side == "before" else office.store.stop_after(event)
         task = office.ask()
         await gate.reached.wait()
-        assert await office.coordinator.drain(0) == Drained(said=1)
+        assert await office.coordinator.drain(0) == Drained(recorded=1)
         assert heard(await task) == (503, verdict)
         assert (office.state, office.store.said) == (state, ["claim", event, event])
 
@@ -186,7 +186,7 @@ async def test_in_the_write_of_a_stream(tmp_path: Path) -> None:
         gate = office.store.stop_before("complete")
         task = office.ask()
         await gate.reached.wait()
-        assert await office.coordinator.drain(0) == Drained(said=1)
+        assert await office.coordinator.drain(0) == Drained(recorded=1)
         assert heard(await task) == (503, Verdict.IN_DOUBT)
         await eventually(lambda: office.open_connections == 0)
 
@@ -220,14 +220,14 @@ async def test_a_last_word_that_the_store_takes_in_the_end(tmp_path: Path, fault
         task = office.ask()
         await office.upstream.wait_for_requests(1)
         office.store.on("abandon", fault)
-        assert await office.coordinator.drain(0) == Drained(said=1)
+        assert await office.coordinator.drain(0) == Drained(recorded=1)
         assert office.state is State.IN_DOUBT
         await task
 
 
 @pytest.mark.parametrize("is_journal_there", [True, False], ids=["journal", "nowhere"])
 async def test_a_last_word_that_no_store_takes(tmp_path: Path, is_journal_there: bool) -> None:
-    """It goes to the journal, or is counted as unsaid and left to lapse; either way the drain ends."""
+    """It goes to the journal, or is counted as unrecorded and left to lapse; either way the drain ends."""
     async with coordination(tmp_path) as office:
         office.upstream.on("/charges", Answer(hold=asyncio.Event()))
         task = office.ask()
@@ -236,7 +236,7 @@ async def test_a_last_word_that_no_store_takes(tmp_path: Path, is_journal_there:
         if not is_journal_there:
             await office.journal.close()
         drained = await office.coordinator.drain(0)
-        assert drained == (Drained(journaled=1) if is_journal_there else Drained(unsaid=1))
+        assert drained == (Drained(journaled=1) if is_journal_there else Drained(unrecorded=1))
         assert heard(await task) == (503, Verdict.IN_DOUBT)
 
 
@@ -277,7 +277,7 @@ async def test_at_any_step(tmp_path: Path, steps: int) -> None:
         for _ in range(steps):
             await asyncio.sleep(0)
         drained = await office.coordinator.drain(0)
-        assert drained.unsaid == 0
+        assert drained.unrecorded == 0
         for caller in callers:
             assert isinstance(await caller, Reply)
         if office.memory.records:

@@ -14,7 +14,7 @@ from gateway.observe.facts import Events, Fact, JournalFailed, OutcomeJournaled
 from gateway.protect import journaling
 from gateway.protect.journaling import Journaling
 from gateway.store.base import Indefinite, NotApplied
-from gateway.store.journal import LastWord
+from gateway.store.journal import OutcomeCommand
 from gateway.store.journal.journal import SqliteJournal
 from tests.conformance.hand import REPLAY_SECONDS, Hand, Speech, do
 from tests.support.memory_store import MemoryStore
@@ -33,7 +33,7 @@ class Desk:
         """The outcome of a new claim."""
         hand = await claimed()
         command = say(hand)
-        assert isinstance(command, LastWord)
+        assert isinstance(command, OutcomeCommand)
         assert hand.record is not None
         await self.journaling.keep(hand.record, command, detail="by a test")
         return hand

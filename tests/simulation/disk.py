@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from itertools import count
 
-from gateway.core.operation import LastWord
+from gateway.core.operation import OutcomeCommand
 from gateway.store.base import Indefinite, NotApplied
 from gateway.store.epoch import Seen
 from gateway.store.journal import EntryId, JournalEntry, JournalTally
@@ -60,7 +60,7 @@ class DiskJournal:
         waiting = sum(len(self._disk.files[name]) for name in self._open)
         return JournalTally(waiting, sum(name in self._open for name, _, _ in self._disk.refused))
 
-    async def append(self, route: str, command: LastWord) -> EntryId:
+    async def append(self, route: str, command: OutcomeCommand) -> EntryId:
         await self._write()
         if self._weather.happens("disk_full", self._process.name):
             raise NotApplied("no space left")
@@ -71,7 +71,7 @@ class DiskJournal:
         await self._write()
         return entry_id
 
-    async def read(self, entry_id: EntryId) -> LastWord | None:
+    async def read(self, entry_id: EntryId) -> OutcomeCommand | None:
         await self._write()
         entry = self._disk.files.get(entry_id.file, {}).get(entry_id.row)
         return None if entry is None else entry.command

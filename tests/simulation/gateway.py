@@ -303,7 +303,7 @@ class GatewayLife:
         await asyncio.gather(*left, return_exceptions=True)
         self._journal.close()
         await self._parts.store.close()
-        return drained.unsaid + waiting
+        return drained.unrecorded + waiting
 
     def _leftovers(self) -> tuple[str, ...]:
         tasks = [task for task in self.process.unfinished if task is not asyncio.current_task()]

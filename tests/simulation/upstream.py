@@ -17,7 +17,6 @@ from hashlib import sha256
 
 from gateway.core.message import Headers, RequestHead, ResponseHead
 from gateway.upstream import (
-    Answer,
     FileBody,
     Framing,
     Lost,
@@ -27,6 +26,7 @@ from gateway.upstream import (
     SentNothing,
     StreamBody,
     Unknown,
+    UpstreamResponse,
 )
 from tests.simulation.faults import REQUEST_LATE_SECONDS_MAX, Weather
 from tests.simulation.history import Fields, History, Sent
@@ -187,14 +187,14 @@ class Client:
         may_send: Callable[[], bool],
         on_interim: Callable[[ResponseHead], None] | None = None,
         response_timeout_seconds: float | None = None,
-    ) -> Answer | NotSent | Lost:
+    ) -> UpstreamResponse | NotSent | Lost:
         """See `gateway.upstream.Upstream.exchange`."""
         await self._connect()
         if self._weather.happens("upstream_refused", self._gateway):
             return NotSent(SentNothing.REFUSED, "connection refused")
         content = await _content(body)
         if not may_send():
-            return NotSent(SentNothing.LEASE_LOST, "the permission to send was gone")
+            return NotSent(SentNothing.LEASE_LOST, "the lease no longer allowed sending")
         timeout = response_timeout_seconds or self._response_timeout_seconds
         started = self._loop.time()
         sent = self._write_down(request, content, protected)
@@ -208,7 +208,7 @@ class Client:
             raise
         if isinstance(head, Lost):
             return head
-        return Answer(
+        return UpstreamResponse(
             head=head,
             framing=receiver.framing,
             length=receiver.length,

@@ -16,7 +16,7 @@ from itertools import accumulate, pairwise
 from typing import Any, Final
 from uuid import UUID
 
-from gateway.core.lifecycle import epitaph, settle, step
+from gateway.core.lifecycle import settle, step, tombstone_response
 from gateway.core.message import StoredResponse
 from gateway.core.operation import (
     EVENT_OF,
@@ -259,7 +259,7 @@ def _snapshot(said: Said) -> Snapshot:
 
 def _plain(record: Record | None) -> Record | None:
     """As the row alone has it."""
-    return None if record is None else replace(record, response=epitaph(record.response))
+    return None if record is None else replace(record, response=tombstone_response(record.response))
 
 
 def _mark(command: Command) -> Any:

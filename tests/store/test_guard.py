@@ -702,7 +702,7 @@ async def test_keys_that_no_route_would_find_are_told_of(tmp_path: Path, caplog:
     (warning,) = [record.getMessage() for record in caplog.records]
     assert warning == (
         "operation create_payment has 9 living keys and no route: a repeat of one of its requests is not recognised, "
-        'and runs again where it is forwarded; a route with "operation: create_payment" has its keys'
+        'and runs again if it is forwarded; a route with "operation: create_payment" finds these keys'
     )
 
 
@@ -816,7 +816,7 @@ async def test_a_second_service_is_told_of(tmp_path: Path, caplog: pytest.LogCap
     (warning,) = [record.getMessage() for record in caplog.records]
     assert warning == (
         "service books runs, and its operation create has the same requests as operation create of service shop: "
-        "they are taken for two services. If shop is books under a new name, a repeat of an old "
+        "they count as two services. If shop is books under a new name, a repeat of an old "
         "request runs again: stop this gateway and keep the name with `service: books`"
     )
 

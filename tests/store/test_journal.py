@@ -19,7 +19,7 @@ import apsw
 import pytest
 
 from gateway.core.message import StoredResponse
-from gateway.core.operation import EVENT_OF, Abandon, Complete, Forget, LastWord, Release
+from gateway.core.operation import EVENT_OF, Abandon, Complete, Forget, OutcomeCommand, Release
 from gateway.store.base import Indefinite, NotApplied, StartRefused, Unstorable
 from gateway.store.journal import EntryId, JournalEntry, KeptEntry
 from gateway.store.journal.file import cost_bytes, lock, unlock
@@ -36,7 +36,7 @@ def complete(body: bytes | None = b"\0\xffcharged", token: int = 7) -> Complete:
     return Complete(uuid4(), token, uuid4(), StoredResponse(201, b"Created", HEADERS, body), 10, 20)
 
 
-OUTCOMES: dict[str, LastWord] = {
+OUTCOMES: dict[str, OutcomeCommand] = {
     "complete": complete(),
     "complete-empty": complete(b""),
     "complete-without-body": complete(None),
@@ -67,9 +67,9 @@ async def opened(directory: Path, owner: str = OWNER, **limits: int) -> AsyncIte
         await journal.close()
 
 
-async def waiting(journal: SqliteJournal) -> list[LastWord]:
+async def waiting(journal: SqliteJournal) -> list[OutcomeCommand]:
     """All that waits, read page by page."""
-    found: list[LastWord] = []
+    found: list[OutcomeCommand] = []
     after: EntryId | None = None
     while page := await journal.waiting(after, limit=3, bytes_max=1 << 20):
         found += [entry.command for entry in page]
@@ -110,7 +110,7 @@ def threads() -> list[str]:
 
 
 @pytest.mark.parametrize("command", OUTCOMES.values(), ids=OUTCOMES)
-async def test_an_outcome_comes_back_as_it_went_in(journal: SqliteJournal, command: LastWord) -> None:
+async def test_an_outcome_comes_back_as_it_went_in(journal: SqliteJournal, command: OutcomeCommand) -> None:
     """Every command that ends an attempt is kept to the byte, and read until it is forgotten."""
     entry_id = await journal.append("charge", command)
     assert await journal.read(entry_id) == command

@@ -54,5 +54,5 @@ async def test_a_grant_on_another_record_than_was_seen_is_not_told(postgres_url:
         hand = Hand()
         await do(store, hand, Hand.claim, Hand.release)
         await connection.execute(on_update("NEW.attempts := NEW.attempts + 1; RETURN NEW;"))
-        with pytest.raises(Indefinite, match="has not seen"):
+        with pytest.raises(Indefinite, match="did not return"):
             await store.apply(hand.retry())

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from gateway.store.base import Indefinite, NotApplied, StoreError, boot_seconds
-from gateway.store.redis.connection import ROOM_SECONDS, Link, Room, make_link, refusal_word, time_us
+from gateway.store.redis.connection import ROOM_SECONDS, Link, Room, make_link, refusal_code, time_us
 from tests.store.copies import client, completed, fast_tier, id_of, record_of, until_up
 from tests.support.redis import RedisServer
 from tests.support.relay import Fault, Relay, Rule
@@ -81,7 +81,7 @@ async def test_the_servers_clock_is_never_shown_too_late(link: Link, redis_url: 
             now_us = int(seconds) * 1_000_000 + int(microseconds)
             assert link.server_us(moment) <= now_us
             assert link.server_us(moment - seconds_ago) <= now_us - int(seconds_ago * 1_000_000)
-            await link.look()
+            await link.refresh_era()
 
 
 async def test_an_era_lasts_until_the_server_forgets(link: Link, redis_url: str) -> None:
@@ -94,10 +94,10 @@ async def test_an_era_lasts_until_the_server_forgets(link: Link, redis_url: str)
             for forget in (redis.flushdb, lambda: redis.set(ERA_KEY, b"x" * 72), lambda: renew_as_list(redis_url)):
                 before, before_seconds = link.era, link.era_seconds
                 forget()
-                await link.look()
+                await link.refresh_era()
                 assert link.era != before
                 assert link.era_seconds > before_seconds
-        await other.look()
+        await other.refresh_era()
         assert other.era == link.era
     finally:
         await other.close()
@@ -162,7 +162,7 @@ async def test_an_answer_that_is_cut_is_none(relay: Relay, redis_url: str, fault
 )
 def test_a_refusal_is_told_in_a_word(text: str, word: str) -> None:
     """The code of an error is told, and nothing that it may quote."""
-    assert refusal_word(text) == word
+    assert refusal_code(text) == word
 
 
 def test_a_time_is_in_microseconds() -> None:
@@ -179,13 +179,13 @@ async def test_a_full_server_that_runs_says_so_at_each_look(own_redis: RedisServ
         with client(own_redis.url) as redis:
             redis.config_set("maxmemory", 1)
             for _ in range(2):
-                await link.look()
+                await link.refresh_era()
                 assert link.refused == (
                     f"Redis at 127.0.0.1:{own_redis.port}/0 takes no copies: its memory is full (OOM); "
                     "raise maxmemory, or let maxmemory-policy evict keys"
                 )
             redis.config_set("maxmemory", 0)
-        await link.look()
+        await link.refresh_era()
         assert link.refused == ""
     finally:
         await link.close()

@@ -21,7 +21,7 @@ import apsw
 import pytest
 
 from gateway.core.identity.operation_id import derive_operation_id
-from gateway.core.lifecycle import DUE_TIMES, LEASE_US_MAX, TABLE, epitaph, settle, step, written_down
+from gateway.core.lifecycle import DUE_TIMES, LEASE_US_MAX, TABLE, settle, step, tombstone_response, written_down
 from gateway.core.message import StoredResponse
 from gateway.core.operation import (
     EVENT_OF,
@@ -258,7 +258,7 @@ def plain(record: Record | None) -> Record | None:
     """Without what differs from store to store: the answer but for its status and place, and what is drawn."""
     if record is None:
         return None
-    return replace(record, response=epitaph(record.response), token=min(record.token, _TOKENS))
+    return replace(record, response=tombstone_response(record.response), token=min(record.token, _TOKENS))
 
 
 async def test_a_sweep_writes_down_what_the_clock_did(rows: Rows) -> None:

@@ -525,7 +525,7 @@ async def test_a_long_sweep_is_many_short_transactions(store: SqliteStore, clock
     assert (swept.collected, swept.more) == (number, False)
     assert store._running is not None
     left = await store._running.reading.run(
-        store._reader.look,
+        store._reader.query,
         lambda cursor: [cursor.execute(f"SELECT count(*) FROM {t}").fetchone()[0] for t in ("operation", "response")],
     )
     assert left == [0, 0]

@@ -65,7 +65,7 @@ class DemoProcess:
     def _is_ready(self) -> bool:
         assert self._process is not None
         assert self._process.poll() is None, f"it ended: {self.output}"
-        return "Ctrl-C ends it" in self.output
+        return "Ctrl-C stops it" in self.output
 
 
 def program(*arguments: str) -> list[str]:

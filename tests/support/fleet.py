@@ -84,9 +84,9 @@ async def try_send(port: int, key: str, body: bytes = BODY, **how: Any) -> Respo
 
 
 async def wait_answered(
-    port: int, key: str, body: bytes = BODY, *, words: frozenset[str], deadline_seconds: float = 20.0, **how: Any
+    port: int, key: str, body: bytes = BODY, *, verdicts: frozenset[str], deadline_seconds: float = 20.0, **how: Any
 ) -> Response:
-    """Retry until the answer has one of these words, as long as the others only mean "come back later".
+    """Retry until the answer has one of these verdicts, as long as the others only mean "come back later".
 
     An AssertionError when it has another one, or at the deadline.
     """
@@ -98,12 +98,12 @@ async def wait_answered(
                 seen.append(status_of(response) if response is not None else None)
                 if response is not None:
                     verdict = response.header("Idempotency-Status")
-                    if verdict in words:
+                    if verdict in verdicts:
                         return response
                     assert verdict in PASSING, f"{key}: {seen}"
                 await asyncio.sleep(_PAUSE_SECONDS)
     except TimeoutError:
-        raise AssertionError(f"{key} got no answer of {sorted(words)} in {deadline_seconds:g} s: {seen}") from None
+        raise AssertionError(f"{key} got no answer of {sorted(verdicts)} in {deadline_seconds:g} s: {seen}") from None
 
 
 PASSING: Final = frozenset(

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from itertools import count
 
-from gateway.core.operation import LastWord
+from gateway.core.operation import OutcomeCommand
 from gateway.store.base import NotApplied
 from gateway.store.journal import EntryId, JournalEntry, JournalTally
 
@@ -24,7 +24,7 @@ class MemoryJournal:
     def tally(self) -> JournalTally:
         return JournalTally(len(self.entries), len(self.refusals))
 
-    async def append(self, route: str, command: LastWord) -> EntryId:
+    async def append(self, route: str, command: OutcomeCommand) -> EntryId:
         await asyncio.sleep(0)
         if self.is_full:
             raise NotApplied("the journal is full")
@@ -32,7 +32,7 @@ class MemoryJournal:
         self.entries[entry_id.row] = JournalEntry(entry_id, route, command)
         return entry_id
 
-    async def read(self, entry_id: EntryId) -> LastWord | None:
+    async def read(self, entry_id: EntryId) -> OutcomeCommand | None:
         entry = self.entries.get(entry_id.row)
         return None if entry is None else entry.command
 

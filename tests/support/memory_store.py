@@ -48,7 +48,7 @@ from gateway.store.operations import (
     Swept,
     Tally,
 )
-from gateway.store.recipes import RUNNING_US, Name, Remembered, compare, count_without_route
+from gateway.store.recipes import RUNNING_US, Name, Remembered, compare, names_without_route
 from gateway.store.watching import Watchers
 from gateway.store.witness_files import Reading, WitnessFiles
 
@@ -283,7 +283,7 @@ class MemoryStore:
 
     async def count_without_route(self, service: str, operations: Collection[str]) -> dict[str, int]:
         self._check_started()
-        names = count_without_route(self.memory.recipes.values(), service, operations)
+        names = names_without_route(self.memory.recipes.values(), service, operations)
         return {name[1]: living.keys for name in names if (living := self._living(name)).keys}
 
     async def find(self, query: Query) -> list[Snapshot]:

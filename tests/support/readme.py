@@ -62,7 +62,7 @@ def verdicts() -> str:
     """The rules in their order."""
     return _table(
         ("", "when", "the caller gets", "verdict"),
-        [(str(rule.number), rule.when, rule.answer, _names(rule.words) or "(none)") for rule in RULES],
+        [(str(rule.number), rule.when, rule.reply, _names(rule.verdicts) or "(none)") for rule in RULES],
     )
 
 

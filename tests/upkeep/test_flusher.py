@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from gateway.core.operation import Command, Complete, Event, LastWord, Result, State, operation_id_of
+from gateway.core.operation import Command, Complete, Event, OutcomeCommand, Result, State, operation_id_of
 from gateway.observe.facts import Events, FlushRefused, OperationSettled
 from gateway.store.base import Indefinite, NotApplied, StoreError, Unstorable
 from gateway.store.journal.journal import SqliteJournal
@@ -163,7 +163,7 @@ async def test_a_refused_outcome_is_kept(home: Home, meanwhile: str, why: str) -
 
 @pytest.mark.parametrize("speech", [Hand.release, Hand.forget, Hand.abandon], ids=["release", "forget", "abandon"])
 async def test_one_without_a_response_that_was_overtaken_is_no_alarm(
-    home: Home, speech: Callable[[Hand], LastWord]
+    home: Home, speech: Callable[[Hand], OutcomeCommand]
 ) -> None:
     """The store took it although nobody heard, and the key was claimed again: it goes, and nobody has to look at it."""
     (hand,) = await home.claimed(1)
@@ -211,7 +211,7 @@ async def test_what_would_end_a_doubt_that_a_takeover_carries_is_kept(home: Home
     ("word", "ends"), [(Hand.release, (Hand.complete,)), (Hand.abandon, ())], ids=["ended", "unknown"]
 )
 async def test_what_a_takeover_has_left_nothing_to_say_of_is_deleted(
-    home: Home, word: Callable[[Hand], LastWord], ends: tuple[Any, ...]
+    home: Home, word: Callable[[Hand], OutcomeCommand], ends: tuple[Any, ...]
 ) -> None:
     """The doubt was ended by whoever took over, or is what the outcome said too: nobody is called to look at it."""
     (hand,) = await home.claimed(1)

@@ -1,9 +1,8 @@
 """Canonical forms of request bodies: equal bytes for spellings that mean the same, and never for two that do not.
 
-A form is either certain or it is refused (None), and the caller then compares the bytes as they came. What decides is
-the body alone, never the machine: its size and its depth are bounded by constants, so that the same bytes have the same
-form on every gateway and under every version of the interpreter. Changing anything here that changes a form, other than
-refusing it, means a new `fingerprint.ALGORITHM`.
+A body without a certain form is refused (None), and the caller compares its bytes as they came. The form depends on the
+body alone: constants bound size and depth, so that the same bytes have the same form on every gateway and under every
+version of the interpreter. A change that alters a form, other than refusing it, needs a new `fingerprint.ALGORITHM`.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from gateway.core.identity.pointer import MISSING, Pointer, drop, resolve
 CANONICAL_BYTES_MAX: Final = 1 << 20
 """Longer documents and forms have no canonical form."""
 VALUES_MAX: Final = 1 << 15
-"""Documents with more commas and opening brackets have no canonical form: time and memory go by the values."""
+"""Documents with more commas and opening brackets have no canonical form: the values decide time and memory."""
 QUOTES_MAX: Final = 4 * VALUES_MAX
-"""Documents with more quotes, escaped ones too, have no canonical form. A member that is a string has four."""
+"""Documents with more quotes, escaped ones included, have no canonical form. A string member has four."""
 PAIRS_MAX: Final = 1 << 12
-"""Forms of more pairs have no canonical form."""
+"""Forms with more pairs have no canonical form."""
 DEPTH_MAX: Final = 100
 """Deeper documents have no canonical form. Far below every recursion limit, whatever the caller's own depth."""
 
@@ -36,13 +35,13 @@ class Body(Protocol):
     def __getitem__(self, index: slice, /) -> bytes: ...
 
 
-# A number is carried as its lexeme behind a lone low surrogate. No string of a parsed document can begin like that:
-# UTF-8 cannot spell a lone surrogate, and a document with this one escaped at the start of a string is refused before
-# it is parsed. So the standard encoder, which is fast, never writes a number and a string alike.
+# A number is kept as its lexeme after a lone low surrogate. No string of a parsed document begins with one: UTF-8
+# cannot encode a lone surrogate, and a document that escapes this one at the start of a string is refused before
+# parsing. So the fast standard encoder never writes a number and a string alike.
 _NUMBER_MARK: Final = "\udfff"
 _MARK_AT_START = re.compile(rb'"\\u[dD][fF]{3}')
 
-# Strings, closed or not: an open one reaches to the end, so that no quote is looked at twice.
+# Strings, closed or not: an open one extends to the end, so that no quote is scanned twice.
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _NO_BRACKET = bytes(set(range(256)) - set(b"[{]}"))
 _STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
@@ -63,7 +62,7 @@ def _refuse_constant(name: str) -> NoReturn:
     raise _Refused(name)
 
 
-# Numbers are never converted: a float would swallow digits, and an int of a million digits would take minutes.
+# Numbers are never converted: a float would lose digits, and an int of a million digits would take minutes.
 _mark_number: Callable[[str], str] = _NUMBER_MARK.__add__
 _DECODER = json.JSONDecoder(
     object_pairs_hook=_members, parse_float=_mark_number, parse_int=_mark_number, parse_constant=_refuse_constant
@@ -72,10 +71,10 @@ _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), check_circula
 
 
 def parse_json(body: Body) -> Any:
-    """The document, for `number_lexeme` and `resolve`; `MISSING` where it is not one that means one thing to everybody.
+    """The document, for `number_lexeme` and `resolve`; `MISSING` where parsers could differ on it.
 
-    That is: RFC 8259 to the letter, in UTF-8 without a byte order mark, no member name twice in an object, no `NaN`,
-    within `CANONICAL_BYTES_MAX`, `VALUES_MAX`, `QUOTES_MAX` and `DEPTH_MAX`.
+    Accepted is strict RFC 8259 in UTF-8 without a byte order mark, without duplicate member names or `NaN`, within
+    `CANONICAL_BYTES_MAX`, `VALUES_MAX`, `QUOTES_MAX` and `DEPTH_MAX`.
     """
     if len(body) > CANONICAL_BYTES_MAX:
         return MISSING
@@ -94,24 +93,23 @@ def number_lexeme(value: str) -> str | None:
 
 
 def _is_moderate(content: bytes) -> bool:
-    """Whether the document is within the bounds: of values and quotes, counting those in strings too, and of depth."""
+    """Whether the document is within the bounds of values, quotes (those in strings included) and depth."""
     openings = content.count(b"[") + content.count(b"{")
     if openings + content.count(b",") > VALUES_MAX or content.count(b'"') > QUOTES_MAX:
         return False
     if openings <= DEPTH_MAX:
         return True
     brackets = _STRING.sub(b"", content).translate(None, _NO_BRACKET)
-    # A document closes no more than it opens; what does is not worth the walk.
+    # A valid document closes no more brackets than it opens; do not walk through others.
     if len(brackets) > 2 * openings:
         return False
     return max(accumulate(map(_STEP.__getitem__, brackets)), default=0) <= DEPTH_MAX
 
 
 def canonical_json(body: Body, *, ignore: Sequence[Pointer] = (), only: Sequence[Pointer] = ()) -> bytes | None:
-    """Members sorted, white space gone, strings by value, numbers as written; None where `parse_json` finds nothing.
+    """Members sorted, white space removed, strings by value, numbers as written; None where `parse_json` refuses.
 
-    With `only`, each named value in the order given, or that it is absent; `ignore` makes values as if they were
-    absent.
+    `only` keeps the named values, in the order given, and marks the absent ones; `ignore` removes values.
     """
     document = parse_json(body)
     if document is MISSING:
@@ -133,7 +131,7 @@ def canonical_form(body: Body) -> bytes | None:
     """`application/x-www-form-urlencoded` pairs by value; None where it is too long or ambiguous.
 
     A percent sign that escapes nothing is ambiguous. Pairs are sorted by name only where no name occurs twice. Names
-    count as one up to their first `[` or `.`, because servers build lists of objects from the order of such fields
+    are compared up to their first `[` or `.`, because servers build lists of objects from the order of such pairs
     (`items[][id]=1&items[][qty]=2&items[][id]=3`).
     """
     if len(body) > CANONICAL_BYTES_MAX:

@@ -1,11 +1,11 @@
 """The fingerprint of a request: whether a repeat under a used key is the same request.
 
-Two digests are taken. The canonical one is over what the route says makes a request the same; the raw one is always
-over the same parts as they came, and stays comparable when the route's settings change. Both are plain SHA-256 first
-and keyed afterwards, so that comparing under several keys costs one HMAC for each and never another pass over a body.
+A fingerprint has two digests. The canonical one covers what the route's settings compare; the raw one always covers the
+same parts, as they came, and stays comparable when the settings change. Both are plain SHA-256 first and keyed
+afterwards, so that comparing under several keys costs one HMAC each and never another pass over the body.
 
-Which settings made a canonical digest is its recipe. Digests of different recipes say nothing about one another.
-A mistake here must only ever make equal requests look different (nothing is executed), never the other way round.
+The recipe identifies the settings that made a canonical digest; digests of different recipes are not comparable. A
+mistake here may only make equal requests look different (nothing is executed), never the other way round.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from gateway.core.message import HOP_BY_HOP, Headers, RequestHead, header_values
 from gateway.core.operation import Fingerprint
 
 ALGORITHM: Final = b"1"
-"""Raised whenever a canonical form or the framing changes; the raw digest never may.
+"""Raise it whenever a canonical form or the framing changes; the raw digest must never change.
 
-Not where some requests get a digest that no request had before, as when a form is refused that was not: a retry from
-before is then taken for another request at worst, and all others stay comparable.
+Do not raise it for a change that gives some requests a digest that no request had before, such as refusing one more
+form: at worst a retry from before is taken for another request, and all others stay comparable.
 """
 
 RECIPE_BYTES: Final = 16
 SECRET_BYTES_MIN: Final = 16
-# Of 64 bytes and an entry of a dictionary each.
+# Two digests of 32 bytes and a dictionary entry each.
 _REMEMBERED_MAX: Final = 4096
-# Heads that are alike in what is digested, and how long such a one may be: a route has few, or has its ids in the path.
+# A cache of head frames. A route has few distinct ones, unless it has ids in the path.
 _FRAMES_MAX: Final = 256
 _FRAME_BYTES_MAX: Final = 1024
 
 _ALWAYS = frozenset((b"host", b"content-type", b"content-encoding"))
 
 METHOD_OVERRIDES: Final = (b"x-http-method", b"x-http-method-override", b"x-method-override")
-"""Fields that mean another method to the services that know them: compared wherever they are sent."""
+"""Headers that mean another method to the services that know them: compared wherever they are sent."""
 TARGET_OVERRIDES: Final = (b"x-original-url", b"x-rewrite-url")
-"""Likewise another target: IIS leaves it there when it rewrites one, and some frameworks take it from there."""
+"""Likewise another target: IIS puts the original there when it rewrites one, and some frameworks read it from there."""
 
-# Fields that a client, or a hop, changes from one try to the next; framing and credentials.
+# Headers that a client, or a hop, changes from one try to the next; framing and credentials.
 _NEVER = HOP_BY_HOP | frozenset(
     (
         b"amz-sdk-invocation-id",
@@ -99,7 +99,7 @@ class BodyForm(StrEnum):
 
 
 def may_be_fingerprinted(name: bytes) -> bool:
-    """Whether a field can say something about the intent: not one that differs between two tries of one request."""
+    """Whether a header may be part of the fingerprint: not if it differs between two tries of one request."""
     lowered = name.lower()
     return lowered not in _NEVER and not lowered.startswith(_NEVER_PREFIXES)
 
@@ -108,8 +108,8 @@ def may_be_fingerprinted(name: bytes) -> bool:
 class FingerprintSpec:
     """What makes two requests of a route the same. ValueError where the settings contradict each other.
 
-    `ignore` and `only` are about JSON documents; a body without a canonical form is compared whole, whatever they say.
-    The order of headers and pointers means nothing.
+    `ignore` and `only` apply to JSON documents; a body without a canonical form is compared whole in spite of them.
+    The order of headers and pointers is irrelevant.
     """
 
     body: BodyForm = BodyForm.AUTO
@@ -117,7 +117,7 @@ class FingerprintSpec:
     only: tuple[Pointer, ...] = ()
     headers: tuple[bytes, ...] = ()
     settings: bytes = field(init=False, repr=False, compare=False)
-    """The settings in a frame, for the recipe."""
+    """The framed settings, for the recipe."""
 
     def __post_init__(self) -> None:
         if self.ignore and self.only:
@@ -125,7 +125,7 @@ class FingerprintSpec:
         if (self.ignore or self.only) and self.body not in (BodyForm.AUTO, BodyForm.JSON):
             raise ValueError(f"ignore and only are about JSON, not about {self.body}")
         if () in self.ignore or () in self.only:
-            raise ValueError("a pointer to the whole document")
+            raise ValueError("a pointer names the whole document")
         for name in self.headers:
             if not may_be_fingerprinted(name):
                 raise ValueError(f"{name.decode('latin-1')} changes from one try to the next")
@@ -145,7 +145,7 @@ def _pointer(pointer: Pointer) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class FingerprintKey:
-    """`key_id` is kept with the record, the secret never."""
+    """`key_id` is stored with the record, the secret never."""
 
     key_id: str
     secret: bytes = field(repr=False)
@@ -159,17 +159,17 @@ class FingerprintKey:
 
 @immutable
 class Digests:
-    """The unkeyed digests of one request. Not to be stored or logged: they can be used to guess a body."""
+    """The unkeyed digests of one request. Do not store or log them: they can be used to guess a body."""
 
     canonical: bytes = field(repr=False)
     raw: bytes = field(repr=False)
 
 
 class Fingerprinter:
-    """What a route needs to take fingerprints: its settings, the key that they are made under, and the older ones.
+    """Takes fingerprints for one route, under the current key and the retired ones.
 
-    It remembers the canonical digest of what it has lately digested by the raw one, which is over everything that the
-    canonical one depends on unless the route lists headers: a retry is the same bytes again, soon after the first try.
+    It caches canonical digests by raw digest, because a retry is mostly the same bytes again. The raw digest covers
+    all that the canonical one depends on, unless the route lists headers; then the cache is not used.
     """
 
     def __init__(
@@ -183,16 +183,16 @@ class Fingerprinter:
             keys[key.key_id] = key
         # Records from before the first key was introduced stay comparable.
         keys.setdefault("", None)
-        # Unkeyed, as the digests of requests under way are.
+        # Unkeyed, like `Digests`.
         self._canonical_of: dict[bytes, bytes] = {}
         self._frames: dict[tuple[object, ...], _Frame] = {}
         self._digested = (*_ALWAYS, *METHOD_OVERRIDES, *TARGET_OVERRIDES, *spec.headers)
         self._keys = [(key_id, _recipe(spec, key), None if key is None else key.secret) for key_id, key in keys.items()]
 
     def digests(self, head: RequestHead, body: Body, body_sha256: bytes | None = None) -> Digests:
-        """The digests of a request. Takes time in proportion to the body, which must not be changed meanwhile.
+        """The digests of a request, in time proportional to the body, which must not change meanwhile.
 
-        `body_sha256` is the digest of the same body where it is known already, as from hashing it while it came in.
+        `body_sha256` is the body's digest if it is known already, for example from hashing it while it arrived.
         """
         frame = self._frame_of(head)
         content = sha256_of(body) if body_sha256 is None else body_sha256
@@ -223,11 +223,11 @@ class Fingerprinter:
         return self._under(digests, 0)
 
     def alternatives(self, digests: Digests) -> list[Fingerprint]:
-        """The fingerprint to record and those that the same request may have been recorded with under older keys."""
+        """The fingerprint to record, then those that the same request would have under the retired keys."""
         return [self._under(digests, index) for index in range(len(self._keys))]
 
     def makes(self, recipe: bytes) -> bool:
-        """Whether a fingerprint of this recipe is compared by its settings and its key, and not by its raw digest."""
+        """Whether a fingerprint of this recipe can be compared by its canonical digest, not only by its raw one."""
         return any(recipe == each for _, each, _ in self._keys)
 
     def _under(self, digests: Digests, index: int) -> Fingerprint:
@@ -238,7 +238,7 @@ class Fingerprinter:
 
 
 class _Frame:
-    """What of a request is digested before its body, in frames: equal for all requests with such a head."""
+    """What is digested of a head, framed: shared by all requests whose heads agree in it."""
 
     __slots__ = ("_before_canonical", "_before_raw", "_codings", "_head", "_listed", "_media", "_spec", "_types")
 
@@ -256,20 +256,20 @@ class _Frame:
         self._before_canonical: dict[BodyForm, bytes] = {}
         raw = framed(b"raw request", head.method, head.target, framed(*host), framed(*types), framed(*codings))
         self._before_raw = raw + overrides
-        # The rest depends on the form that the body turns out to have.
+        # The rest depends on the body's form.
         self._listed = framed(*[framed(name, *_stripped(head.headers, name)) for name in spec.headers])
 
     @property
     def size_bytes(self) -> int:
-        """How much of the head it holds, about."""
+        """About how much of the head it holds."""
         return len(self._before_raw) + len(self._listed)
 
     def raw(self, content: bytes) -> bytes:
-        """The digest over the parts as they came. `content` is the body's."""
+        """The digest over the parts as they came. `content` is the body's SHA-256."""
         return sha256(self._before_raw + framed(content)).digest()
 
     def canonical(self, body: Body, content: bytes) -> bytes:
-        """The digest over what the settings say makes the request the same."""
+        """The digest over what the settings compare."""
         form, canonical_body = _canonical_body(self._spec, self._media, bool(self._codings), body)
         before = self._before_canonical.get(form)
         if before is None:
@@ -283,7 +283,7 @@ class _Frame:
 
 
 def sha256_of(body: Body) -> bytes:
-    """The plain SHA-256 of a body: what a `hashlib.sha256` gives that was fed its chunks as they arrived."""
+    """The plain SHA-256 of a body, the same as from a `hashlib.sha256` updated with its chunks as they arrived."""
     window = 1 << 20
     if isinstance(body, bytes) and len(body) <= window:
         return sha256(body).digest()
@@ -298,10 +298,10 @@ def _stripped(headers: Headers, name: bytes) -> list[bytes]:
 
 
 def _overrides(headers: Headers) -> bytes:
-    """One more part each where fields override method or target. Most requests have none, and keep their older digests.
+    """One more part for headers that override the method, and one for the target; most requests have neither.
 
-    All else that is digested is a fixed number of parts, and parts can be read back in one way only. So no request that
-    has one of these more shares a digest with one that has not, wherever the part stands.
+    The other parts are fixed in number and the framing is injective. So a request with such a part never shares a
+    digest with one without, wherever the part stands, and requests without keep the digests that they had before.
     """
     parts = b""
     for tag, names in ((b"method overrides", METHOD_OVERRIDES), (b"target overrides", TARGET_OVERRIDES)):
@@ -314,12 +314,12 @@ def _overrides(headers: Headers) -> bytes:
 def _canonical_body(
     spec: FingerprintSpec, media: MediaType | None, is_coded: bool, body: Body
 ) -> tuple[BodyForm, bytes | None]:
-    """The form that the body could be given, and its digest in it; None where it is that of the bytes."""
+    """The body's form, and its digest in that form; None where the digest is that of the bytes."""
     form = _form_of(media) if spec.body is BodyForm.AUTO else spec.body
     if form is BodyForm.NONE:
         return form, b""
     canonical: bytes | None = None
-    # Under a content coding the bytes are not what they mean, and are not decoded to find out.
+    # Bodies with a content coding are not decoded.
     if not is_coded:
         match form:
             case BodyForm.JSON:
@@ -347,13 +347,13 @@ def _form_of(media: MediaType | None) -> BodyForm:
 def _canonical_media(types: Sequence[bytes], media: MediaType | None, form: BodyForm) -> bytes:
     if media is None:
         return framed(b"as sent", *types)
-    # In the raw form the boundary is what the bytes are to be read with; in the other its work is done.
+    # In the raw form the bytes cannot be read without the boundary; the canonical parts no longer depend on it.
     kept = [pair for pair in media.parameters if form is not BodyForm.MULTIPART or pair[0] != b"boundary"]
     return framed(b"parsed", media.essence, *[framed(*pair) for pair in kept])
 
 
 def _recipe(spec: FingerprintSpec, key: FingerprintKey | None) -> bytes:
-    """The key's own share: another secret under the same id is another recipe, and not another request."""
+    """The recipe covers the secret too: another secret under the same id is another recipe, not another request."""
     share = b"" if key is None else framed(key.key_id.encode(), _keyed(key.secret, b"recipe"))
     return digest(b"recipe", ALGORITHM, spec.settings, share)[:RECIPE_BYTES]
 

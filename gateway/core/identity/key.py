@@ -1,12 +1,11 @@
 """The idempotency key of a request: where it is found, what it may look like, when two spellings are one key.
 
-A key is opaque. Nothing folds its case or trims what is inside it; a quoted key (a String of RFC 9651) and a bare one
-are the same key when their characters are. It is taken from header fields or from the body, never from the URL, and
-what cannot be read with certainty is a fault and not another key. The grammar of quoted strings is not known here:
-whoever calls brings its parser.
+A key is opaque: nothing folds its case or trims its content. A quoted key (a String of RFC 9651) and a bare one are the
+same key if their characters are. It comes from headers or the body, never from the URL. A key that cannot be read with
+certainty is a fault, not another key. The caller passes the parser of quoted strings.
 
 A composed key takes each part from a place of its own, and needs all of them. Parts from the body may hold any
-characters (a business key is not made for headers), those from header fields obey the grammar of a key.
+characters (a business key is not made for headers); those from headers obey the grammar of a key.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ from gateway.core.message import Headers, header_values
 
 KEY_CHARACTERS_MAX: Final = 255
 KEY_PARTS_MAX: Final = 16
-# Every character escaped, two quotes and some white space: what a longer field holds cannot be a key.
-_FIELD_BYTES_MAX: Final = 1024
+# Room for every character escaped, two quotes and some white space: a longer value cannot be a key.
+_HEADER_BYTES_MAX: Final = 1024
 
 _VISIBLE = re.compile(r"[\x21-\x7e]*")
-# A bare key without a fault, as nearly all are: visible, not quoted, no comma.
+# A valid bare key, as nearly all are: visible, not quoted, no comma.
 _PLAIN = re.compile(rb"[!#-+\--~][!-+\--~]{0,%d}" % (KEY_CHARACTERS_MAX - 1))
-# The layout of RFC 9562 section 4 without its version and variant bits, which keys of real clients do not carry.
+# The layout of RFC 9562 section 4. Version and variant are not checked: keys of real clients do not set them.
 _UUID = re.compile(r"[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}")
 
 
 class KeyFormat(StrEnum):
-    """What a route accepts: anything, the quoted form of the draft only, or the layout of a UUID (quoted or bare)."""
+    """What a route accepts: any key, the quoted form of the draft only, or the layout of a UUID (quoted or bare)."""
 
     ANY = "any"
     STRUCTURED = "structured"
@@ -46,7 +45,7 @@ class KeyFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HeaderKey:
-    """The key is the value of the first of these fields that is present. Names are as the configuration spells them."""
+    """The key is the value of the first of these headers that is present. Names keep the configuration's spelling."""
 
     names: tuple[bytes, ...] = (b"Idempotency-Key",)
     format: KeyFormat = KeyFormat.ANY
@@ -63,14 +62,14 @@ class HeaderPart:
 
 @immutable
 class BodyPart:
-    """A string, number or boolean of a JSON body; a number counts as it is written (`1` and `1.0` are two keys)."""
+    """A string, number or boolean of a JSON body; numbers are compared as written (`1` and `1.0` are two keys)."""
 
     pointer: Pointer
 
 
 @dataclass(frozen=True, slots=True)
 class ComposedKey:
-    """The key is made of these parts, in this order."""
+    """The key consists of these parts, in this order."""
 
     parts: tuple[HeaderPart | BodyPart, ...]
 
@@ -84,32 +83,32 @@ KeySpec = HeaderKey | ComposedKey
 
 @immutable
 class Key:
-    """`text` is the key in clear: kept only where the configuration says so, and never part of a representation.
+    """`text` is the key in clear: stored only where the configuration asks for it, and never part of a `repr`.
 
-    That of a composed key is the JSON array of its parts.
+    For a composed key it is the JSON array of the parts.
     """
 
     digest: bytes
     text: str = field(repr=False)
     field_value: bytes | None = field(repr=False, compare=False, default=None)
-    """What to send as the key's header field so that it is read as this key again; None for a composed key."""
+    """The header value that is read as this key again; None for a composed key."""
 
 
 @immutable
 class KeyFault:
-    """Why there is a key but no certain one. `detail` is for the client, and quotes nothing of the key."""
+    """Why the key cannot be read. `detail` is for the client, and quotes nothing of the key."""
 
     detail: str
 
 
 Unquote = Callable[[bytes], "str | KeyFault"]
-"""Parses a field value that has to be a quoted Structured Field string."""
+"""Parses a header value that has to be a quoted Structured Field string."""
 
 
 def parse_key(
     values: Sequence[bytes], key_format: KeyFormat, unquote: Unquote, *, name: bytes = b"Idempotency-Key"
 ) -> Key | KeyFault:
-    """The key that the lines of one field give, of which there must be exactly one. Positions count from 1."""
+    """The key in the values of one header, of which there must be exactly one. Positions in faults count from 1."""
     text = _text_of(values, key_format, unquote, name)
     if isinstance(text, KeyFault):
         return text
@@ -119,8 +118,7 @@ def parse_key(
 def find_key(spec: KeySpec, headers: Headers, body: Body | None, unquote: Unquote) -> Key | KeyFault | None:
     """The key of a request; None where it carries none, or where a part of a composed one is missing.
 
-    `body` is needed where `needs_body` says so, decoded from nothing: under a `Content-Encoding` its parts cannot be
-    read.
+    `body` is needed if `needs_body`; it is never decoded, so under a `Content-Encoding` its parts cannot be read.
     """
     match spec:
         case HeaderKey(names, key_format):
@@ -135,12 +133,12 @@ def find_key(spec: KeySpec, headers: Headers, body: Body | None, unquote: Unquot
 
 
 def needs_body(spec: KeySpec) -> bool:
-    """Whether the key cannot be known before the body was read."""
+    """Whether the key depends on the body."""
     return isinstance(spec, ComposedKey) and any(isinstance(part, BodyPart) for part in spec.parts)
 
 
 def key_headers_of(spec: KeySpec) -> frozenset[bytes]:
-    """The names, in lower case, of the header fields that the key may come from."""
+    """The names, in lower case, of the headers that the key may come from."""
     match spec:
         case HeaderKey(names):
             return frozenset(name.lower() for name in names)
@@ -151,7 +149,7 @@ def key_headers_of(spec: KeySpec) -> frozenset[bytes]:
 
 
 def key_places(spec: KeySpec) -> str:
-    """Where a key is looked for, in words for somebody whose request has none there."""
+    """Where a key is looked for, as text for a client whose request has none."""
     match spec:
         case HeaderKey(names):
             places = [_shown(name) for name in names]
@@ -166,7 +164,7 @@ def key_places(spec: KeySpec) -> str:
 
 
 def key_recipe(spec: KeySpec) -> bytes:
-    """What of the specification decides which key a request has. The format does not: it only refuses."""
+    """The settings that decide which key a request has. The format does not: it only refuses."""
     match spec:
         case HeaderKey(names):
             return framed(b"header", *[name.lower() for name in names])
@@ -225,7 +223,7 @@ def _tagged(kind: bytes, text: str) -> bytes:
 
 
 def _scalar_of(value: object, place: str) -> tuple[bytes, str] | KeyFault:
-    """Kind and text of a value of the body: the number 1 and the string "1" are two."""
+    """Kind and text of a value of the body: the number 1 and the string "1" are two keys."""
     match value:
         case bool():
             return b"boolean", "true" if value else "false"
@@ -247,7 +245,7 @@ def _text_of(values: Sequence[bytes], key_format: KeyFormat, unquote: Unquote, n
     value = values[0].strip(b" \t")
     if key_format is KeyFormat.ANY and _PLAIN.fullmatch(value):
         return value.decode("ascii")
-    if len(value) > _FIELD_BYTES_MAX:
+    if len(value) > _HEADER_BYTES_MAX:
         return KeyFault(f"{_shown(name)} is longer than {KEY_CHARACTERS_MAX} characters.")
     is_quoted = value.startswith(b'"')
     if not is_quoted and key_format is KeyFormat.STRUCTURED:
@@ -271,7 +269,7 @@ def _fault_in(text: str, is_quoted: bool) -> str | None:
     if (match := _VISIBLE.match(text)) is None or match.end() < len(text):
         position = match.end() if match is not None else 0
         return f"contains {_describe(text[position])} at position {position + 1}"
-    # An intermediary that joins two lines of a field joins them with a comma.
+    # Intermediaries join repeated headers with a comma.
     if not is_quoted and "," in text:
         return f"contains a comma at position {text.index(',') + 1}"
     if len(text) > KEY_CHARACTERS_MAX:

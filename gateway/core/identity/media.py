@@ -1,8 +1,8 @@
-"""Media types (RFC 9110 section 8.3) by value: what two spellings of one `Content-Type` have in common.
+"""Media types (RFC 9110 section 8.3) by value, whatever the spelling of `Content-Type`.
 
-Type, subtype, parameter names and the charset are case-insensitive, quoting and the order of parameters mean nothing;
-every other parameter value is kept to the byte. A field that does not follow the grammar is nobody's business here: it
-has no value, and its bytes are compared instead.
+Type, subtype, parameter names and the charset are case-insensitive; quoting and the order of parameters are irrelevant;
+every other parameter value is kept to the byte. A header that does not follow the grammar has no value, and the caller
+compares its bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PARAMETER = re.compile(
     % (_TOKEN, _TOKEN, rb'(?:[^"\\\x00-\x08\x0a-\x1f\x7f]|\\[\t -\x7e\x80-\xff])*+')
 )
 _ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
-# A service is sent the same few types all the time, and they are short.
+# A service receives the same few types again and again, and they are short.
 _KNOWN_BYTES_MAX = 64
 
 # RFC 2046 section 5.1.1; a boundary never ends with a space.
@@ -53,7 +53,7 @@ class MediaType:
 
 
 def parse_media_type(value: bytes) -> MediaType | None:
-    """The media type of one field value; None where it is malformed or names a parameter twice."""
+    """The media type of one header value; None where it is malformed or repeats a parameter."""
     return _parse_known(value) if len(value) <= _KNOWN_BYTES_MAX else _parse(value)
 
 

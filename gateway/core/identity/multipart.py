@@ -1,7 +1,7 @@
-"""Multipart bodies (RFC 2046, RFC 7578) as their parts: the boundary, which clients draw anew for a retry, is left out.
+"""Multipart bodies (RFC 2046, RFC 7578) as their parts, without the boundary, which clients draw anew for a retry.
 
-The body may be a mapped file of any size; it is read in windows and only digests of its parts are kept. Anything that
-two parsers could read differently is refused, and the caller then compares the bytes as they came.
+The body may be a mapped file of any size; it is read in windows, and only digests of its parts are kept. Anything that
+two parsers could read differently is refused, and the caller compares the bytes as they came.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from gateway.core.identity.canonical import Body
 
 PARTS_MAX: Final = 1000
 PART_HEAD_BYTES_MAX: Final = 16 << 10
-PART_FIELDS_MAX: Final = 32
-# Small enough that a thread which digests a large body lets the others run between two windows.
+PART_HEADERS_MAX: Final = 32
+# Small enough for a thread that digests a large body to let others run between two windows.
 _WINDOW_BYTES: Final = 256 << 10
 
-_FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]++):([^\x00\r\n]*+)")
+_HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]++):([^\x00\r\n]*+)")
 
 
 class _Refused(Exception):
@@ -27,10 +27,10 @@ class _Refused(Exception):
 
 
 def canonical_multipart(body: Body, boundary: bytes) -> bytes | None:
-    """For each part in order its header fields and the digest of its content; None where the body is refused.
+    """For each part in order its headers and the digest of its content; None where the body is refused.
 
-    Refused are a preamble or epilogue, bare CR or LF in a part's head, a boundary that is not a line of its own, and
-    more than `PARTS_MAX` parts, or `PART_FIELDS_MAX` fields or `PART_HEAD_BYTES_MAX` of a part's head.
+    Refused are a preamble or epilogue, bare CR or LF in a part's head, a boundary that is not a line of its own, more
+    than `PARTS_MAX` parts, and a part with more than `PART_HEADERS_MAX` headers or `PART_HEAD_BYTES_MAX` of head.
     """
     try:
         return framed(*_parts(body, b"--" + boundary))
@@ -49,7 +49,7 @@ def _parts(body: Body, dash_boundary: bytes) -> list[bytes]:
         head, content_start = _part_head(body, position, dash_boundary)
         boundary_start = _find(body, dash_boundary, content_start)
         content_end = boundary_start - 2
-        # Behind a bare line feed, or right behind the head, it ends the part for some parsers and not for others.
+        # After a bare line feed, or right after the head, a boundary ends the part for some parsers only.
         if content_end < content_start or body[content_end:boundary_start] != b"\r\n":
             raise _Refused
         parts.append(framed(head, _digest(body, content_start, content_end)))
@@ -60,7 +60,7 @@ def _parts(body: Body, dash_boundary: bytes) -> list[bytes]:
 
 
 def _after_boundary(body: Body, position: int) -> tuple[int, bool]:
-    """Where the line of a boundary ends, and whether it is the closing one."""
+    """Where the boundary's line ends, and whether it is the closing one."""
     match body[position : position + 2]:
         case b"--":
             return position + 2, True
@@ -71,7 +71,7 @@ def _after_boundary(body: Body, position: int) -> tuple[int, bool]:
 
 
 def _part_head(body: Body, position: int, dash_boundary: bytes) -> tuple[bytes, int]:
-    """The fields of a part, sorted by name with those of one name in order, and where its content begins."""
+    """The headers of a part, sorted by name (stably), and where its content begins."""
     window = body[position : position + PART_HEAD_BYTES_MAX]
     if window.startswith(b"\r\n"):
         return b"", position + 2
@@ -79,19 +79,19 @@ def _part_head(body: Body, position: int, dash_boundary: bytes) -> tuple[bytes, 
     if end < 0 or dash_boundary in window[:end]:
         raise _Refused
     lines = window[:end].split(b"\r\n")
-    if len(lines) > PART_FIELDS_MAX:
+    if len(lines) > PART_HEADERS_MAX:
         raise _Refused
-    fields: list[tuple[bytes, bytes]] = []
+    headers: list[tuple[bytes, bytes]] = []
     for line in lines:
-        if (match := _FIELD.fullmatch(line)) is None:
+        if (match := _HEADER.fullmatch(line)) is None:
             raise _Refused
-        fields.append((match[1].lower(), match[2].strip(b" \t")))
-    fields.sort(key=lambda field: field[0])
-    return framed(*[part for field in fields for part in field]), position + end + 4
+        headers.append((match[1].lower(), match[2].strip(b" \t")))
+    headers.sort(key=lambda header: header[0])
+    return framed(*[part for header in headers for part in header]), position + end + 4
 
 
 def _find(body: Body, needle: bytes, start: int) -> int:
-    """As `bytes.find`, in windows that overlap by what a needle across two of them needs."""
+    """As `bytes.find`, in windows that overlap enough for a needle across two of them."""
     for window_start in range(start, len(body), _WINDOW_BYTES):
         found = body[window_start : window_start + _WINDOW_BYTES + len(needle) - 1].find(needle)
         if found >= 0:

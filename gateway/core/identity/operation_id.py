@@ -1,8 +1,8 @@
 """The identity of an operation: which requests are about the same intended effect.
 
-Service, operation name, scope and key make it; each is digested in a frame of its own, so that no spelling of one
-reaches into the next. The derivations are for ever: records are found by them, operators search for them and upstreams
-may deduplicate on them. A change of one letter here makes every remembered key an unknown one.
+It is made of service, operation name, scope and key, each digested in a frame of its own. The derivations must never
+change: records are found by them, operators search for them, and upstreams may deduplicate on them. Any change makes
+every remembered key unknown.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ def derive_operation_id(service: str, operation: str, scope_digest: bytes, key_d
 
 @lru_cache(1024)
 def _before_key(service: str, operation: str, scope_digest: bytes) -> bytes:
-    """The frames before the key's: the same for all operations of a caller."""
+    """The frames before that of the key: the same for all operations of a caller."""
     return derivation_of(service, operation) + framed(scope_digest)
 
 
 def derivation_of(service: str, operation: str) -> bytes:
-    """What the ids of an operation name are the digest of, up to the frames of scope and key."""
+    """The frames of an operation id before those of scope and key."""
     return framed(b"operation", _utf8(service), _utf8(operation))
 
 
 def identity_of(
     *, service: str, route: str, operation: str, scope: Scope, key: Key, keeps_clear_key: bool = False
 ) -> Identity:
-    """The identity to claim. `route` is where the request came in; it is kept for people and identifies nothing."""
+    """The identity to claim. `route` is stored for people only; it identifies nothing."""
     return Identity(
         operation_id=derive_operation_id(service, operation, scope.digest, key.digest),
         route=route,
@@ -52,25 +52,25 @@ def identity_of(
 
 
 def is_of(identity: Identity, service: str, operation: str) -> bool:
-    """Whether this is an operation of this name of this service.
+    """Whether this identity belongs to this operation name of this service.
 
-    The name alone does not say: services that share a store may use the same ones, and what was one operation's is
-    another's after a change of the configuration. Only the id is of one service, so it is derived again.
+    Services that share a store may use the same names, and a change of the configuration may reuse one. Only the id
+    depends on the service, so it is derived again.
     """
     derived = derive_operation_id(service, operation, identity.scope_digest, identity.key_digest)
     return identity.operation == operation and identity.operation_id == derived
 
 
 def identity_recipe(service: str, operation: str, scope: ScopeSpec, key: KeySpec) -> bytes:
-    """How an operation's identities are made. While this stays equal, a request has the identity that it had before.
+    """The settings that make an operation's identities. While this is equal, a request keeps its identity.
 
-    What only refuses requests (trusted networks, the key's format) is no part of it.
+    Settings that only refuse requests (trusted networks, the key's format) are not part of it.
     """
     return digest(b"identity", _utf8(service), _utf8(operation), scope_recipe(scope), key_recipe(key))
 
 
 def single_headers(scope: ScopeSpec, key: KeySpec) -> frozenset[bytes]:
-    """The header fields, in lower case, that a request of this route may carry once at most."""
+    """The headers, in lower case, that a request of this route may carry once at most."""
     return scope_headers(scope) | key_headers_of(key) | {b"authorization"}
 
 

@@ -1,7 +1,7 @@
 """JSON Pointers (RFC 6901): read a value of a document, drop values from it.
 
-A token means a member of an object, or the element of an array where it is an index without leading zeros. There are no
-wildcards, and `-` names nothing, because it is the element that does not exist.
+A token names a member of an object or, as an index without leading zeros, an element of an array. There are no
+wildcards. `-` never resolves: it stands for the element after the last.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
 def parse_pointer(text: str) -> Pointer:
-    """The tokens of a pointer, unescaped. ValueError says what is wrong, also that it is the whole document (empty)."""
+    """The unescaped tokens of a pointer. ValueError for a malformed one, and for the empty one (the whole document)."""
     if not text.startswith("/"):
         raise ValueError("a JSON pointer begins with '/'")
     if _BAD_ESCAPE.search(text):
@@ -49,7 +49,7 @@ def resolve(document: Any, pointer: Pointer) -> Any:
 
 
 def drop(document: Any, pointers: Iterable[Pointer]) -> None:
-    """Remove, in place, what the pointers name. Indices count the elements as they were before anything was removed."""
+    """Remove, in place, what the pointers name. Indices refer to the arrays before anything is removed."""
     elements: dict[int, tuple[list[Any], set[int]]] = {}
     for pointer in pointers:
         parent, last = resolve(document, pointer[:-1]), pointer[-1]

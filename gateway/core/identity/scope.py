@@ -1,8 +1,7 @@
 """The scope of a request: the key space of its caller, as the route defines it.
 
-A scope is kept as a digest only, and neither a credential nor a header value leaves this module in any other form.
-There is no default and no fall-back: a caller that cannot be told apart with certainty has no scope. Whether the caller
-*may* do anything is not asked here.
+A scope is a digest; neither a credential nor a header value leaves this module in any other form. There is no default
+and no fallback: a caller that cannot be identified with certainty has no scope. This is not authorization.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ Network = IPv4Network | IPv6Network
 
 SCOPE_PARTS_MAX: Final = 8
 _REMEMBERED_BYTES_MAX: Final = 256
-# The names of schemes are shorter.
+# Scheme names are shorter.
 _BARE_KEY_BYTES_MIN: Final = 20
 
-# Schemes whose credentials are made for one request or one connection: a retry would never meet its own record.
+# Schemes whose credentials are made for one request or one connection: a retry would never find its own record.
 _SINGLE_USE_SCHEMES = frozenset(
     (b"aws4-hmac-sha256", b"digest", b"gnap", b"hawk", b"mutual", b"negotiate", b"ntlm", b"oauth", b"signature")
 )
@@ -34,7 +33,7 @@ _SINGLE_USE_SCHEMES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class HeaderScope:
-    """A field that a trusted hop sets. `trusted` are the networks it speaks from; None: whoever connects is trusted."""
+    """A header that a trusted hop sets. `trusted` are the networks of such hops; None trusts every peer."""
 
     name: bytes
     trusted: tuple[Network, ...] | None
@@ -46,19 +45,19 @@ class HeaderScope:
 
 @immutable
 class ApiKeyScope:
-    """A credential that stays the same for as long as keys are remembered."""
+    """A credential that stays the same for as long as its keys are remembered."""
 
     name: bytes = b"Authorization"
 
 
 @immutable
 class SharedScope:
-    """All callers share one key space: whoever knows a key can get its answer."""
+    """All callers share one key space: any caller that knows a key can get its response."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComposedScope:
-    """Callers are the same when all parts are."""
+    """Callers are the same if all parts are equal."""
 
     parts: tuple[HeaderScope | ApiKeyScope, ...]
 
@@ -79,7 +78,7 @@ class Scope:
 
 @immutable
 class ScopeMissing:
-    """The caller cannot be identified. `is_credential`: what is missing is a credential, so that 401 is the answer."""
+    """The caller cannot be identified. `is_credential`: a credential is missing, so the reply is 401."""
 
     detail: str
     is_credential: bool
@@ -87,15 +86,15 @@ class ScopeMissing:
 
 @immutable
 class ScopeUnsuitable:
-    """The caller says who it is, but not in a way that will be the same, or certain, on a retry."""
+    """The caller identifies itself, but by something that is ambiguous or will differ on a retry."""
 
     detail: str
 
 
 def scope_of(spec: ScopeSpec, headers: Headers, peer: Address | None) -> Scope | ScopeMissing | ScopeUnsuitable:
-    """The caller's scope. `peer` is who speaks to us on this connection, never an address that a header names.
+    """The caller's scope. `peer` is the remote address of this connection, never an address from a header.
 
-    It is None on a Unix socket, and an IPv4 address that came in through an IPv6 socket is the address that it is.
+    It is None on a Unix socket; an IPv4-mapped IPv6 address is given as the IPv4 address.
     """
     match spec:
         case HeaderScope():
@@ -110,7 +109,7 @@ def scope_of(spec: ScopeSpec, headers: Headers, peer: Address | None) -> Scope |
             assert_never(spec)
     if not isinstance(found, bytes):
         return found
-    # What a hop names is no secret, as a credential is: it may stay in memory after its request.
+    # Unlike a credential, a name set by a hop is no secret: it may stay in memory after its request.
     is_name = isinstance(spec, HeaderScope) and len(found) <= _REMEMBERED_BYTES_MAX
     return _remembered(found) if is_name else Scope(digest(b"scope", found))
 
@@ -121,7 +120,7 @@ def _remembered(found: bytes) -> Scope:
 
 
 def scope_headers(spec: ScopeSpec) -> frozenset[bytes]:
-    """The names, in lower case, of the header fields that the scope is taken from."""
+    """The names, in lower case, of the headers that the scope is taken from."""
     match spec:
         case HeaderScope(name) | ApiKeyScope(name):
             return frozenset((name.lower(),))
@@ -134,7 +133,7 @@ def scope_headers(spec: ScopeSpec) -> frozenset[bytes]:
 
 
 def scope_recipe(spec: ScopeSpec) -> bytes:
-    """What of the specification decides which scope a caller has. Whom it trusts does not: that only refuses."""
+    """The settings that decide which scope a caller has. Trusted networks do not: they only refuse."""
     match spec:
         case HeaderScope(name):
             return framed(b"header", name.lower())
@@ -192,7 +191,7 @@ def _credential(spec: ApiKeyScope, headers: Headers) -> bytes | ScopeMissing | S
         return ScopeUnsuitable(f"{_text(spec.name)} uses a scheme whose credentials differ from request to request.")
     if _is_json_web_token(value):
         return ScopeUnsuitable(
-            f"{_text(spec.name)} carries a token that expires: a retry with the next one would be another caller's."
+            f"{_text(spec.name)} carries a token that expires: a retry with a new one would count as another caller."
         )
     return framed(b"api_key", name, scheme, value)
 
@@ -200,8 +199,8 @@ def _credential(spec: ApiKeyScope, headers: Headers) -> bytes | ScopeMissing | S
 def _scheme_and_credential(value: bytes) -> tuple[bytes, bytes]:
     """RFC 9110 section 11.4: the scheme is case-insensitive, what follows is not.
 
-    Some services take a key without a scheme. A short word alone is a scheme whose credential is missing: all callers
-    that make this mistake would be one.
+    Some services take a key without a scheme. A short word alone is a scheme without its credential: taken for a key,
+    it would give all callers with this mistake one scope.
     """
     scheme, _, credential = value.partition(b" ")
     if not credential and len(scheme) >= _BARE_KEY_BYTES_MIN:
@@ -221,7 +220,7 @@ def _is_within(peer: Address | None, networks: tuple[Network, ...]) -> bool:
 
 
 def _is_json_web_token(credential: bytes) -> bool:
-    """Whether this is the compact form of RFC 7515 (three parts) or RFC 7516 (five): the first is a JSON object."""
+    """Whether this is the compact form of RFC 7515 (three parts) or RFC 7516 (five); the first is a JSON object."""
     if credential.count(b".") not in (2, 4):
         return False
     head = credential[: credential.index(b".")]

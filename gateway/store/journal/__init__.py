@@ -1,9 +1,10 @@
-"""Outcomes that the durable store has not taken yet, on this host's disk: the contract of a journal.
+"""Outcomes that the durable store has not applied yet, on this host's disk: the contract of a journal.
 
-An outcome is the last word of an attempt (`LastWord`). What a journal has acknowledged is on the disk and stays there
-until it is forgotten. It never decides anything: whether an outcome still holds is the durable store's to say.
+An outcome is the last command of an attempt (`OutcomeCommand`). What a journal has acknowledged is on the disk and
+stays there until it is forgotten. A journal decides nothing: the durable store decides whether an outcome still
+applies.
 
-`journal` is that of a process, out of files (`file`); operators look in by `view`.
+`journal` is a process's journal, made of files (`file`); operators read and clear the files through `view`.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from pathlib import Path
 from typing import Final, Protocol
 from uuid import UUID
 
-from gateway.core.operation import LastWord
+from gateway.core.operation import OutcomeCommand
 
-# One operation has as many outcomes as attempts that ended while the store was away.
+# The most outcomes shown of one operation: it has one per attempt that ended while the store was down.
 OF_ONE_MAX: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class EntryId:
-    """Where an outcome is in a journal; means something to that journal alone."""
+    """The place of an outcome in a journal; valid in that journal only."""
 
     file: str
     row: int
@@ -30,19 +31,19 @@ class EntryId:
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """An outcome that waits for the durable store. `route` is the name of the operation's route, for telling."""
+    """An outcome that waits for the durable store. `route` is the name of the operation's route, for messages."""
 
     entry_id: EntryId
     route: str
-    command: LastWord
+    command: OutcomeCommand
 
 
 @dataclass(frozen=True, slots=True)
 class KeptEntry:
-    """An outcome as operators see it, without the bytes of its answer. Times are microseconds of the host's clock.
+    """An outcome as operators see it, without its response body. Times are microseconds of the host's clock.
 
-    `status` and `body_bytes` are the answer's, None where there is none. `refused_us` and `refused_why` are None
-    while it waits; what was refused is kept, and not said to the durable store again.
+    `status` and `body_bytes` are the response's, None if there is none. `refused_us` and `refused_why` are None while
+    the outcome waits; a refused one is kept and not retried.
     """
 
     operation_id: UUID
@@ -58,10 +59,10 @@ class KeptEntry:
 
 @dataclass(frozen=True, slots=True)
 class JournalView:
-    """What lies in the journals of a host, oldest first, at `now_us` of its clock.
+    """What the journals of a host hold, oldest first, at `now_us` of its clock.
 
-    `strangers`: files of another service or durable store, and whose each is. `faults`: what could not be read, and
-    why. `has_more`: there is more than was asked for.
+    `strangers`: files of another service or durable store, each with its owner. `faults`: what could not be read, and
+    why. `has_more`: there are more entries than the limit.
     """
 
     now_us: int
@@ -73,15 +74,15 @@ class JournalView:
 
 @dataclass(frozen=True, slots=True)
 class KeptOutcome:
-    """An outcome as a whole, as operators take it out. `command` is None where only another version can read it."""
+    """A complete outcome, for operators. `command` is None if only another version of the program can read it."""
 
     entry_id: EntryId
     entry: KeptEntry
-    command: LastWord | None
+    command: OutcomeCommand | None
 
 
 class JournalDesk(Protocol):
-    """Where operators take single outcomes out of the journals of a host, whoever has these open.
+    """Lets operators read and delete single outcomes in the journals of a host, also while gateways have these open.
 
     Blocks. Each verb may raise `StoreError` of `base`.
     """
@@ -91,15 +92,15 @@ class JournalDesk(Protocol):
         """Where the journals are."""
 
     def outcomes(self, operation_id: UUID) -> list[KeptOutcome]:
-        """Those of one operation, of the service and store that this is of, oldest first."""
+        """The outcomes of one operation for this desk's service and store, oldest first."""
 
     def drop(self, entry_id: EntryId) -> bool:
-        """Delete an outcome that was refused; whether this did it. What waits stays. May be repeated."""
+        """Delete a refused outcome; True if this call did it. A waiting outcome stays. Repeatable."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournalTally:
-    """What a journal holds. `oldest_us`: when the oldest outcome that waits was written, by the host's clock."""
+    """How much a journal holds. `oldest_us`: when the oldest waiting outcome was written, by the host's clock."""
 
     waiting: int = 0
     refused: int = 0
@@ -108,36 +109,37 @@ class JournalTally:
 
 
 class Journal(Protocol):
-    """Each verb may raise `NotApplied` of `base`; see each for more.
+    """Each verb may raise `NotApplied` of `base`, and what else it documents.
 
-    Writing an outcome twice is harmless, and so is saying it twice to the durable store. Losing one is not.
+    Writing an outcome twice is harmless, and so is applying it twice to the durable store. Losing one is not.
     """
 
     @property
     def tally(self) -> JournalTally:
         """How much the journal holds, as of its last change."""
 
-    async def append(self, route: str, command: LastWord) -> EntryId:
+    async def append(self, route: str, command: OutcomeCommand) -> EntryId:
         """Keep an outcome; it is on the disk when this returns.
 
-        Raises `NotApplied` also when the journal is full, `Indefinite` when it may be on the disk, and `Unstorable`
-        when it can never be. Cancelled, it may be kept.
+        Raises `NotApplied` also when the journal is full, `Indefinite` when the outcome may be on the disk, and
+        `Unstorable` when it can never be. If cancelled, the outcome may have been kept.
         """
 
-    async def read(self, entry_id: EntryId) -> LastWord | None:
-        """An outcome that waits; None when it does not any more."""
+    async def read(self, entry_id: EntryId) -> OutcomeCommand | None:
+        """A waiting outcome; None when it no longer waits."""
 
     async def waiting(self, after: EntryId | None, *, limit: int, bytes_max: int) -> list[JournalEntry]:
-        """Outcomes that wait, behind `after`, oldest first; one at least if there is any, up to both limits."""
+        """Waiting outcomes behind `after`, oldest first, up to both limits; at least one if there is any."""
 
     async def forget(self, entry_ids: Sequence[EntryId]) -> None:
-        """The durable store has these. May raise `Indefinite`: then some may wait still."""
+        """Delete outcomes that the durable store has applied. May raise `Indefinite`: then some may still wait."""
 
     async def refuse(self, refusals: Sequence[tuple[EntryId, str]]) -> None:
-        """The durable store refused these, and why. They are kept and wait no more. May raise `Indefinite`."""
+        """Mark outcomes that the durable store refused, with the reason. They are kept and wait no more. May raise
+        `Indefinite`."""
 
     async def adopt(self) -> int:
-        """Look around: take over what processes that are gone have left, and count what operators took out.
+        """Adopt the files of processes that have ended, and recount after deletions by operators.
 
-        Returns how many files were taken over.
+        Returns the number of files adopted.
         """

@@ -1,25 +1,23 @@
 """One file of a journal: a small SQLite database that belongs to one process at a time.
 
-It owns the file, its name and its lock, its schema, how an outcome is written as a row, and what may be believed after
-a fault; whose outcomes they are and where they go is decided elsewhere. Everything here blocks, and belongs to one
-thread.
+It owns the file, its name and its lock, its schema, the row format of an outcome, and what can be trusted after a
+fault. Callers decide whose outcomes they are and where they go. Everything here blocks, and belongs to one thread.
 
 Theory of operation
 -------------------
-*Ownership.* Whoever has the file's lock may open it; others may visit it at most (`view`), whether its owner lives or
-not: to look, and to take out what was refused and is not tried again. The owner hears of that by counting again. The
-lock is an advisory one on a file beside the database, held by an open descriptor: it ends with the process, whatever
-ended that. It is a file of its own because closing any descriptor of the database would drop SQLite's own locks.
+*Ownership.* Only the holder of the file's lock has it open for long. Operators may visit it (`view`), whether its owner
+runs or not: to read, and to delete refused outcomes. The owner learns of that by counting again. The lock is an
+advisory one on a file beside the database, held by an open descriptor, so it ends with the process in every case. It
+has a file of its own because closing any descriptor of the database would drop SQLite's locks.
 
-*Birth.* A file is made under another name, filled with its schema, closed, synced and only then given its name. So a
-file with a name of ours is whole, or it is damaged; an empty one is damaged.
+*Creation.* A file is created under another name, gets its schema, is closed and synced, and only then gets its final
+name. So a file under such a name is complete, or it is damaged; an empty one is damaged.
 
-*Faults.* What is known when something fails is said by `sqlite.connection`. But a file that is not trusted can still be
-read, and what it holds given to the durable store; it only takes nothing more until its whole log was copied into the
-database and both were synced.
+*Faults.* `sqlite.connection` defines what is known when something fails. In addition, a distrusted file can still be
+read and flushed to the durable store. It only takes no new outcomes until its whole log was copied into the database
+and both were synced.
 
-*Rows.* What a row says that this program cannot read it does not guess: such a row stays as it is, for the program that
-wrote it.
+*Rows.* A row that this program cannot read stays as it is, for the program that wrote it; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ from uuid import UUID
 import apsw
 
 from gateway.core.message import StoredResponse
-from gateway.core.operation import EVENT_OF, Abandon, Complete, Event, Forget, LastWord, Release
+from gateway.core.operation import EVENT_OF, Abandon, Complete, Event, Forget, OutcomeCommand, Release
 from gateway.store.base import NotApplied, StartRefused, Unstorable
 from gateway.store.directories import make_directory, sync_directory
 from gateway.store.sqlite.connection import DATA_ERRORS, Committer, file_id, prepare_file
@@ -52,21 +50,21 @@ Handle = apsw.Connection | apsw.Cursor
 SUFFIX: Final = ".db"
 ROW_VERSION: Final = 1
 SCHEMA_VERSION: Final = 1
-# "igjl": says that a file is a journal of ours, as `PRAGMA application_id`.
+# "igjl": marks a file as a journal of ours, as `PRAGMA application_id`.
 APPLICATION_ID: Final = 0x69676A6C
 
-# What an operator who looks in may keep us waiting.
+# How long to wait for the lock of a visiting operator.
 BUSY_MS: Final = 1_000
-# What SQLite raises for a file that was a journal once, or never.
+# What SQLite raises for a damaged journal, or for a file that never was one.
 DAMAGED: Final = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError)
 
-# Columns and the file's own bookkeeping, beside what an answer brings.
+# Columns and the file's own overhead, without the response.
 _ROW_BYTES: Final = 1_024
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How much a file holds. `oldest_us` is when the oldest outcome that waits was written, None without one."""
+    """How much a file holds. `oldest_us`: when the oldest waiting outcome was written, None without one."""
 
     waiting: int = 0
     refused: int = 0
@@ -80,26 +78,26 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """An outcome that waits, and where it is in its file."""
+    """A waiting outcome, and its row in the file."""
 
     row: int
     route: str
-    command: LastWord
+    command: OutcomeCommand
 
 
-def cost_bytes(command: LastWord) -> int:
-    """About how much room an outcome takes."""
+def cost_bytes(command: OutcomeCommand) -> int:
+    """An estimate of an outcome's size."""
     if not isinstance(command, Complete):
         return _ROW_BYTES
     response = command.response
-    fields = sum(len(name) + len(value) + 8 for name, value in response.headers)
-    return _ROW_BYTES + fields + len(response.body or b"")
+    headers = sum(len(name) + len(value) + 8 for name, value in response.headers)
+    return _ROW_BYTES + headers + len(response.body or b"")
 
 
 class JournalFile(Committer):
-    """A file that is locked by us, from `make` or `adopt` until `close`."""
+    """A file that this process has locked, from `make` or `adopt` until `close`."""
 
-    # What a killed process has committed may be known to its kernel and not yet to the disk.
+    # The commits of a killed process may be in the kernel's cache only, not on the disk.
     _is_distrusted = True
 
     def __init__(self, path: Path, descriptor: int) -> None:
@@ -109,23 +107,23 @@ class JournalFile(Committer):
 
     @classmethod
     def make(cls, directory: Path, name: str, belongs_to: str) -> JournalFile:
-        """A new file (0600), empty and durable. Raises `NotApplied`, `StartRefused`."""
+        """Create a file (0600), empty and durable. Raises `NotApplied`, `StartRefused`."""
         path = directory / f"{name}{SUFFIX}"
         with _named_errors(path):
             make_directory(directory)
             descriptor = lock(path)
             if descriptor is None:
                 raise NotApplied(f"{path} is in use")
-            unborn = path.with_suffix(".new")
+            unfinished = path.with_suffix(".new")
             try:
-                prepare_file(unborn)
-                fill(unborn, belongs_to)
-                unborn.rename(path)
+                prepare_file(unfinished)
+                fill(unfinished, belongs_to)
+                unfinished.rename(path)
                 sync_directory(directory)
                 journal = cls(path, descriptor)
                 journal._begin()
             except BaseException:
-                remove(unborn)
+                remove(unfinished)
                 remove(path)
                 unlock(path, descriptor)
                 raise
@@ -133,9 +131,9 @@ class JournalFile(Committer):
 
     @classmethod
     def adopt(cls, path: Path, belongs_to: str) -> JournalFile | None:
-        """The file that somebody left, or None when it is owned or gone.
+        """Take over the file of a process that has ended; None when the file has an owner or is gone.
 
-        Raises `NotApplied`, and `StartRefused` for one that is damaged, too new or not ours; it stays as it is.
+        Raises `NotApplied`, and `StartRefused` for a file that is damaged, too new or not ours; it stays as it is.
         """
         with _named_errors(path):
             descriptor = lock(path)
@@ -158,26 +156,26 @@ class JournalFile(Committer):
                 raise
         return journal
 
-    def append(self, outcomes: Sequence[tuple[str, LastWord]], now_us: int) -> list[int | Exception]:
-        """Write outcomes durably, all at once; where each is, or why it was not written.
+    def append(self, outcomes: Sequence[tuple[str, OutcomeCommand]], now_us: int) -> list[int | Exception]:
+        """Write outcomes durably in one transaction; return the row of each, or why it was not written.
 
-        Raises `NotApplied` when none was written, and `Indefinite` when that cannot be known.
+        Raises `NotApplied` when none was written, and `Indefinite` when that is not known.
         """
 
         def write(cursor: apsw.Cursor) -> list[int | Exception]:
             return [_insert(cursor, route, command, now_us) for route, command in outcomes]
 
         if self._is_distrusted:
-            self._look(self._regain_trust)
+            self._query(self._regain_trust)
         return self._transact(write)
 
     def waiting(self, after: int, limit: int, bytes_max: int) -> list[Waiting]:
         """Outcomes behind row `after`, as many as the limits allow but one at least. Raises `NotApplied`."""
 
-        def look(cursor: apsw.Cursor) -> list[Waiting]:
+        def query(cursor: apsw.Cursor) -> list[Waiting]:
             found: list[Waiting] = []
             bytes_ = 0
-            # It may end before the last row, and must not go on holding the log then.
+            # The loop may end before the last row; an open cursor would then go on holding the log.
             with closing(cursor.connection.cursor()) as rows:
                 for columns in rows.execute(statements()["select_waiting"], (after, -1)):
                     try:
@@ -191,19 +189,19 @@ class JournalFile(Committer):
                         break
             return found
 
-        return self._look(look)
+        return self._query(query)
 
-    def read(self, row: int) -> LastWord | None:
-        """The outcome in a row, None when it does not wait any more. Raises `NotApplied`."""
+    def read(self, row: int) -> OutcomeCommand | None:
+        """The outcome in a row; None when it no longer waits. Raises `NotApplied`."""
 
-        def look(cursor: apsw.Cursor) -> LastWord | None:
+        def query(cursor: apsw.Cursor) -> OutcomeCommand | None:
             found = fetch(cursor, statements()["select_entry"], (row,))
             return decode_row(found[0])[1] if found else None
 
-        return self._look(look)
+        return self._query(query)
 
     def forget(self, rows: Sequence[int]) -> None:
-        """The durable store has these. Raises `NotApplied`, `Indefinite`."""
+        """Delete outcomes that the durable store has applied. Raises `NotApplied`, `Indefinite`."""
 
         def write(cursor: apsw.Cursor) -> None:
             for row in rows:
@@ -212,7 +210,7 @@ class JournalFile(Committer):
         self._transact(write)
 
     def refuse(self, rows: Sequence[tuple[int, str]], now_us: int) -> None:
-        """The durable store refused these, and why. Raises `NotApplied`, `Indefinite`."""
+        """Mark outcomes that the durable store refused, with the reason. Raises `NotApplied`, `Indefinite`."""
 
         def write(cursor: apsw.Cursor) -> None:
             for row, why in rows:
@@ -221,12 +219,12 @@ class JournalFile(Committer):
         self._transact(write)
 
     def recount(self) -> None:
-        """Count again what it holds, for a visitor may have taken something out. Raises `NotApplied`."""
-        self.counts = self._look(_counted)
+        """Count again, because an operator may have deleted refused outcomes. Raises `NotApplied`."""
+        self.counts = self._query(_counted)
 
     def close(self) -> None:
-        """Give the file back, and remove it when it is empty. What it holds is adopted by whoever comes."""
-        # Of a connection that was dropped, the last count may be wrong.
+        """Release the file, and remove it when it is empty. Otherwise another process adopts it."""
+        # After a dropped connection, the last count may be wrong.
         is_empty = self._handle is not None and self.counts.rows == 0
         self.drop()
         try:
@@ -246,7 +244,7 @@ class JournalFile(Committer):
     def prepare(self, cursor: apsw.Cursor) -> None:
         check_ours(cursor, self.path)
         self._keep_log(cursor)
-        # A commit that failed may have changed the file all the same.
+        # A failed commit may have changed the file all the same.
         self.counts = _counted(cursor)
 
     def _examine(self, belongs_to: str) -> None:
@@ -257,7 +255,7 @@ class JournalFile(Committer):
         if owner != [(belongs_to,)]:
             raise StartRefused(f"{self.path} holds outcomes of {owner}, not of {belongs_to}; move it away")
 
-    def _look(self, work: Callable[[apsw.Cursor], T]) -> T:
+    def _query(self, work: Callable[[apsw.Cursor], T]) -> T:
         cursor = self.cursor()
         try:
             return work(cursor)
@@ -266,7 +264,7 @@ class JournalFile(Committer):
             raise self.not_applied(error) from error
 
     def _transact(self, work: Callable[[apsw.Cursor], T]) -> T:
-        # Counted before COMMIT, after which nothing may fail any more.
+        # Count before COMMIT, because nothing may fail after it.
         result, self.counts = self.transact(lambda cursor: (work(cursor), _counted(cursor)))
         return result
 
@@ -278,25 +276,25 @@ def _counted(cursor: apsw.Cursor) -> Counts:
     return Counts(waiting, refused, used_bytes, oldest_us)
 
 
-def _insert(cursor: apsw.Cursor, route: str, command: LastWord, now_us: int) -> int | Exception:
+def _insert(cursor: apsw.Cursor, route: str, command: OutcomeCommand, now_us: int) -> int | Exception:
     try:
         columns = encode_row(route, command, now_us)
         ((row,),) = fetch(cursor, statements()["insert_entry"], columns)
     except (*DATA_ERRORS, ValueError) as error:
-        # One statement is undone by itself; the neighbours go on.
+        # SQLite undoes the failed statement only; the others stand.
         return Unstorable(f"a journal cannot keep this outcome: {type(error).__name__}")
     return int(row)
 
 
 @contextmanager
 def _named_errors(path: Path) -> Iterator[None]:
-    """Errors of opening: what passes by itself, and what somebody has to look at."""
+    """Translate errors of opening: `NotApplied` for passing ones, `StartRefused` for those that need an operator."""
     try:
         yield
     except DAMAGED as error:
         raise StartRefused(
-            f"{path} is damaged ({error}). Move it away; outcomes that may be in it are then in doubt until somebody "
-            "resolves them."
+            f"{path} is damaged ({error}). Move it away; the operations of outcomes in it are then in doubt until an "
+            "operator resolves them."
         ) from error
     except (apsw.CantOpenError, apsw.PermissionsError, apsw.ReadOnlyError, PermissionError) as error:
         raise StartRefused(f"{path} cannot be written: {error}") from error
@@ -308,12 +306,12 @@ def _named_errors(path: Path) -> Iterator[None]:
 
 
 def lock(path: Path) -> int | None:
-    """Own the journal file at `path` until the returned descriptor is closed; None when somebody else does."""
+    """Own the journal file at `path` until the returned descriptor is closed; None when another process does."""
     beside = path.with_suffix(".lock")
     descriptor = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # The owner before may have removed what we opened: then it locks nothing any more.
+        # The previous owner may have removed the file that we opened, and then its lock means nothing.
         status = os.fstat(descriptor)
         if file_id(beside) == (status.st_dev, status.st_ino):
             return descriptor
@@ -327,30 +325,30 @@ def lock(path: Path) -> int | None:
 
 
 def unlock(path: Path, descriptor: int) -> None:
-    """Give the ownership back, and the lock's file with it when there is nothing to own any more."""
+    """Give up the ownership, and remove the lock's file when there is no journal file any more."""
     if not path.exists():
         path.with_suffix(".lock").unlink(missing_ok=True)
     os.close(descriptor)
 
 
 def named(directory: Path, prefix: str = "") -> list[Path]:
-    """The journal files in a directory whose names begin so."""
+    """The journal files in a directory with this prefix."""
     return sorted(directory.glob(f"{prefix}*{SUFFIX}"))
 
 
 def remove(path: Path) -> None:
-    """Remove a database that nobody has open, and what SQLite keeps beside it."""
+    """Remove a database that no process has open, and SQLite's files beside it."""
     for name in (path.name, f"{path.name}-wal", f"{path.name}-shm", f"{path.name}-journal"):
         path.with_name(name).unlink(missing_ok=True)
 
 
-def remove_unborn(directory: Path) -> None:
-    """Clear away files whose making was cut off: nothing was ever in them."""
-    for unborn in directory.glob("*.new"):
-        path = unborn.with_suffix(SUFFIX)
+def remove_unfinished(directory: Path) -> None:
+    """Remove files whose creation was interrupted: no outcome was ever in them."""
+    for unfinished in directory.glob("*.new"):
+        path = unfinished.with_suffix(SUFFIX)
         descriptor = lock(path)
         if descriptor is not None:
-            remove(unborn)
+            remove(unfinished)
             unlock(path, descriptor)
 
 
@@ -365,20 +363,20 @@ def statements() -> dict[str, str]:
 
 
 def fetch(handle: Handle, statement: str, bindings: tuple[Any, ...] = ()) -> list[Any]:
-    """Run a statement and take all of its rows."""
+    """Run a statement and return all of its rows."""
     return handle.execute(statement, bindings).fetchall()
 
 
 def pragma(handle: Handle, name: str) -> int:
-    """What SQLite says of the file under this name, where that is a number."""
+    """The value of a numeric PRAGMA."""
     return int(fetch(handle, f"PRAGMA {name}")[0][0])
 
 
 def fill(path: Path, belongs_to: str) -> None:
-    """Write the schema, and leave one synced file."""
+    """Write the schema, and leave one synced file without a log."""
     handle = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
     try:
-        # The room of what was flushed goes back to the disk.
+        # Return the space of flushed outcomes to the file system.
         handle.execute("PRAGMA auto_vacuum = FULL")
         handle.execute("PRAGMA synchronous = FULL")
         handle.execute("BEGIN IMMEDIATE")
@@ -392,11 +390,11 @@ def fill(path: Path, belongs_to: str) -> None:
 
 
 def check_ours(handle: Handle, path: Path) -> None:
-    """Raises `StartRefused` for a file that is no journal, or is one of a newer program."""
+    """Raise `StartRefused` for a file that is no journal, or one of a newer program."""
     if pragma(handle, "application_id") != APPLICATION_ID:
         raise StartRefused(
-            f"{path} is not a journal of this program, or it is damaged. Move it away; outcomes that may be in it are "
-            "then in doubt until somebody resolves them."
+            f"{path} is not a journal of this program, or it is damaged. Move it away; the operations of outcomes in "
+            "it are then in doubt until an operator resolves them."
         )
     if pragma(handle, "user_version") > SCHEMA_VERSION:
         raise StartRefused(
@@ -407,16 +405,16 @@ def check_ours(handle: Handle, path: Path) -> None:
 # -- its rows ----------------------------------------------------------------------------------------------------------
 
 
-def encode_row(route: str, command: LastWord, journaled_us: int) -> Row:
-    """An outcome as the columns, in the order of `insert_entry.sql`."""
+def encode_row(route: str, command: OutcomeCommand, journaled_us: int) -> Row:
+    """An outcome as columns, in the order of `insert_entry.sql`."""
     replay_us: int | None = None
     remember_us: int | None = None
     doubt: str | None = None
-    answer: Row = (None, None, None, None)
+    response_columns: Row = (None, None, None, None)
     match command:
         case Complete():
             response, replay_us, remember_us = command.response, command.replay_us, command.remember_us
-            answer = (response.status, response.reason, encode_headers(response.headers), response.body)
+            response_columns = (response.status, response.reason, encode_headers(response.headers), response.body)
         case Release():
             remember_us = command.remember_us
         case Forget():
@@ -428,19 +426,19 @@ def encode_row(route: str, command: LastWord, journaled_us: int) -> Row:
     ids = (command.operation_id.bytes, command.token, command.attempt_id.bytes)
     return (
         *(ROW_VERSION, *ids, EVENT_OF[type(command)].value, route, journaled_us),
-        *(replay_us, remember_us, doubt, *answer),
+        *(replay_us, remember_us, doubt, *response_columns),
     )
 
 
-def decode_row(columns: Row) -> tuple[str, LastWord]:
-    """Route name and command, of a row as `select_entry.sql` gives it. Raises `NotApplied` when it cannot be read."""
+def decode_row(columns: Row) -> tuple[str, OutcomeCommand]:
+    """Route name and command of a row of `select_entry.sql`. Raises `NotApplied` when it cannot be read."""
     try:
         return _decoded(columns)
     except (struct.error, ValueError, TypeError, AttributeError) as error:
         raise NotApplied(f"an outcome in the journal is damaged: {type(error).__name__}") from error
 
 
-def _decoded(columns: Row) -> tuple[str, LastWord]:
+def _decoded(columns: Row) -> tuple[str, OutcomeCommand]:
     (
         _, version, operation_id, token, attempt_id, event, route,
         replay_us, remember_us, doubt, status, reason, headers, body,

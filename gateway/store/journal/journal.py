@@ -1,11 +1,11 @@
 """The journal: where the outcome of an attempt goes when the durable store has just failed.
 
-Owns the files of one process in one directory: its own, to which it appends, and those that dead processes left, which
-it only empties. It knows commands and neither stores nor HTTP: who says an outcome to the durable store, and when, is
-`upkeep.flusher`'s. What `append` has answered is on the disk, and stays there until `forget`.
+Owns the files of one process in one directory: its own, to which it appends, and those of processes that have ended,
+which it only empties. It knows commands, but no store and no HTTP: `upkeep.flusher` applies the outcomes to the durable
+store. What `append` has acknowledged is on the disk, and stays there until `forget`.
 
-Several processes may share the directory. A file is named after whom its outcomes are for, so that gateways of another
-service or store step over it, and each is locked by who uses it (`file`).
+Several processes may share the directory. A file is named after the service and store that its outcomes are for, so
+that other gateways skip it, and its owner has it locked (`file`).
 """
 
 from __future__ import annotations
@@ -20,38 +20,37 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-from gateway.core.operation import MICROSECONDS, LastWord
+from gateway.core.operation import MICROSECONDS, OutcomeCommand
 from gateway.store.base import NotApplied, StartRefused, wall_clock_us
 from gateway.store.batching import BATCH_SIZE_MAX, QUEUE_MAX, Batcher
 from gateway.store.directories import make_directory
 from gateway.store.journal import EntryId, JournalEntry, JournalTally
-from gateway.store.journal.file import JournalFile, cost_bytes, lock, named, remove_unborn, unlock
+from gateway.store.journal.file import JournalFile, cost_bytes, lock, named, remove_unfinished, unlock
 from gateway.store.worker import Worker
 
 _LOG = logging.getLogger("gateway")
 
-# An outcome, behind the name of its operation's route.
-_Outcome = tuple[str, LastWord]
+# The name of the operation's route, and the outcome.
+_Outcome = tuple[str, OutcomeCommand]
 
 ROWS_MAX: Final = 100_000
-# Well below what a small disk, or a pod's share of one, has beside the spool.
+# Well below what a small disk, or a pod's share of one, has left beside the spool.
 BYTES_MAX: Final = 512 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """What there is between start and close."""
+    """What exists between `start` and `close`."""
 
     worker: Worker
     appends: Batcher[_Outcome, EntryId]
 
 
 class SqliteJournal:
-    """The journal of one process, in `directory` (made 0700); satisfies the `Journal` protocol of this package.
+    """The journal of one process, in `directory` (created 0700); satisfies the `Journal` protocol of this package.
 
-    `belongs_to` says in words, without a secret, for which service and durable store the outcomes are. Beyond
-    `rows_max` or `bytes_max`, all of its files together and what was refused included, nothing more is taken. The clock
-    tells people how old an outcome is; nothing is decided by it.
+    `belongs_to` describes, without secrets, the service and durable store that the outcomes are for. `rows_max` and
+    `bytes_max` limit all files together, refused outcomes included. The clock only shows people how old an outcome is.
     """
 
     def __init__(
@@ -82,14 +81,14 @@ class SqliteJournal:
 
     @property
     def oldest_seconds(self) -> float:
-        """How long the oldest outcome that waits has waited, by the host's clock; 0 without one."""
+        """The age of the oldest waiting outcome, by the host's clock; 0 without one."""
         oldest_us = self._tally.oldest_us
         return 0.0 if oldest_us is None else max(0, self._clock_us() - oldest_us) / MICROSECONDS
 
     async def start(self) -> None:
-        """Adopt what dead processes left, and have a file of its own.
+        """Adopt the files of processes that have ended, and create an own one if there is none.
 
-        Raises `StartRefused` for a directory or file that somebody has to look at first; nothing is touched then.
+        Raises `StartRefused` for a directory or file that an operator has to check first; it stays as it is.
         """
         worker = Worker("journal")
         try:
@@ -104,17 +103,17 @@ class SqliteJournal:
         self._running = _Running(worker, appends)
 
     async def close(self) -> None:
-        """Give every file back; those that are empty are removed."""
+        """Release every file; empty ones are removed."""
         running, self._running = self._running, None
         if running is not None:
             await running.appends.close()
             await running.worker.stop(self._close)
 
-    async def append(self, route: str, command: LastWord) -> EntryId:
+    async def append(self, route: str, command: OutcomeCommand) -> EntryId:
         """See `Journal`."""
         return await self._started().appends.submit((route, command))
 
-    async def read(self, entry_id: EntryId) -> LastWord | None:
+    async def read(self, entry_id: EntryId) -> OutcomeCommand | None:
         """See `Journal`."""
         return await self._started().worker.run(self._read, entry_id)
 
@@ -142,12 +141,12 @@ class SqliteJournal:
     async def _append(self, worker: Worker, outcomes: list[_Outcome]) -> Sequence[EntryId | Exception]:
         return await worker.run(self._append_batch, outcomes)
 
-    # What runs in the thread.
+    # -- in the thread -------------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
         try:
             make_directory(self._directory)
-            remove_unborn(self._directory)
+            remove_unfinished(self._directory)
             for path in named(self._directory, self._prefix):
                 self._adopt(path)
             self._name_strangers()
@@ -157,12 +156,12 @@ class SqliteJournal:
         try:
             self._own_file()
         except NotApplied as error:
-            # A full disk at the start. Each append tries again.
+            # The disk may be full at the start. Each append tries again.
             _LOG.error("there is no journal yet: %s", error)
         self._take_tally()
 
     def _own_file(self) -> JournalFile:
-        """The file that is appended to; a new one where it was taken away."""
+        """The file for appends; a new one if it was removed or there is none."""
         if self._own is not None and self._own.is_gone:
             _LOG.error("%s was removed or replaced; outcomes that it held are lost to this gateway", self._own.path)
             del self._files[self._own.path.name]
@@ -197,7 +196,7 @@ class SqliteJournal:
             try:
                 adopted += self._adopt(path)
             except StartRefused as error:
-                # At a start this would end the program; while it runs it is said once.
+                # At the start this ends the program; later it is logged once.
                 self._unfit.add(path.name)
                 _LOG.error("%s", error)
         self._recount()
@@ -205,7 +204,7 @@ class SqliteJournal:
         return adopted
 
     def _recount(self) -> None:
-        """See what operators took out of what was refused."""
+        """Notice which refused outcomes operators have deleted."""
         for name, file in list(self._files.items()):
             refused = file.counts.refused
             if not refused:
@@ -213,11 +212,11 @@ class SqliteJournal:
             try:
                 file.recount()
             except NotApplied as error:
-                _LOG.warning("what was refused cannot be counted again: %s", error)
+                _LOG.warning("refused outcomes cannot be counted again: %s", error)
                 continue
-            taken = refused - file.counts.refused
-            if taken:
-                _LOG.warning("%d refused outcomes of %s were acknowledged by an operator", taken, file.path)
+            deleted = refused - file.counts.refused
+            if deleted:
+                _LOG.warning("%d refused outcomes of %s were acknowledged by an operator", deleted, file.path)
             self._give_up_empty(name, file)
 
     def _give_up_empty(self, name: str, file: JournalFile) -> None:
@@ -233,8 +232,8 @@ class SqliteJournal:
             if descriptor is not None:
                 unlock(path, descriptor)
                 _LOG.warning(
-                    "%s belongs to another service or durable store than %s, and no gateway has it open; what it holds "
-                    "is written when one with those settings starts",
+                    "%s belongs to another service or durable store than %s, and no gateway has it open; a gateway "
+                    "with those settings flushes its outcomes when it starts",
                     path,
                     self._belongs_to,
                 )
@@ -252,19 +251,19 @@ class SqliteJournal:
         full = NotApplied(
             f"the journal is full: {self._tally.waiting} outcomes wait, {self._tally.refused} were refused"
         )
-        answers: list[EntryId | Exception] = [
+        results: list[EntryId | Exception] = [
             row if isinstance(row, Exception) else EntryId(own.path.name, row)
             for row in (own.append(taken, self._clock_us()) if taken else [])
         ]
         self._take_tally()
-        return answers + [full] * (len(outcomes) - len(taken))
+        return results + [full] * (len(outcomes) - len(taken))
 
-    def _read(self, entry_id: EntryId) -> LastWord | None:
+    def _read(self, entry_id: EntryId) -> OutcomeCommand | None:
         file = self._files.get(entry_id.file)
         return None if file is None else file.read(entry_id.row)
 
     def _waiting(self, after: EntryId | None, limit: int, bytes_max: int) -> list[JournalEntry]:
-        """From one file at a time."""
+        """Read from one file at a time."""
         names = sorted(self._files)
         failed: NotApplied | None = None
         for name in names:
@@ -317,4 +316,4 @@ class SqliteJournal:
             try:
                 file.close()
             except OSError as error:
-                _LOG.error("%s could not be tidied up: %s", file.path, error)
+                _LOG.error("%s could not be cleaned up: %s", file.path, error)

@@ -1,9 +1,9 @@
-"""What operators see of the journals of a host, and take out: while gateways write them, and after those have died.
+"""What operators see and delete in the journals of a host, while gateways write them and after those have ended.
 
-It owns no file and no lock, and waits for nobody: a visit is a handle for some statements, whoever owns the file and
-whether that one lives. How much of the log is on the disk for certain is known to the owner alone (`file`). What it
-sees may be over a moment later: an outcome is gone from the journal as soon as the durable store has it. All it changes
-is to delete what was refused, which nobody tries again.
+It owns no file and no lock, and waits for no gateway: a visit opens the file for some statements, whether its owner
+runs or not. Only the owner knows how much of the log is on the disk (`file`). A view may be outdated at once: an
+outcome leaves the journal as soon as the durable store has applied it. The only change made here is to delete refused
+outcomes, which no gateway retries.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from uuid import UUID
 
 import apsw
 
-from gateway.core.operation import LastWord
+from gateway.core.operation import OutcomeCommand
 from gateway.store.base import NotApplied, StoreError, wall_clock_us
 from gateway.store.journal import OF_ONE_MAX, EntryId, JournalView, KeptEntry, KeptOutcome
 from gateway.store.journal.file import BUSY_MS, DAMAGED, SUFFIX, check_ours, decode_row, fetch, statements
 
-# As many as `decode_row` takes.
+# The number of columns that `decode_row` takes.
 _ENTRY_COLUMNS: Final = 14
 
-Ask = Callable[..., list[Any]]
-"""Runs one statement, by its name, with what is given; returns its rows."""
+Query = Callable[..., list[Any]]
+"""Runs one statement, by its name, with these bindings; returns its rows."""
 
 
 def look(
@@ -36,9 +36,9 @@ def look(
     is_refused: bool | None = None,
     limit: int,
 ) -> JournalView:
-    """At most `limit` outcomes: those that wait, those that were refused, or both; of one operation, or of all.
+    """At most `limit` outcomes: waiting, refused, or both; of one operation, or of all.
 
-    `belongs_to` is whose outcomes are no strangers'. Blocks, and raises nothing: what could not be read is a fault.
+    Outcomes of another owner than `belongs_to` are strangers. Blocks. Never raises: what cannot be read is a fault.
     """
     found: list[KeptEntry] = []
     strangers: list[tuple[str, str]] = []
@@ -47,7 +47,7 @@ def look(
         try:
             owner, entries = _kept_in(path, operation_id, is_refused, limit + 1)
         except StoreError as error:
-            # Its owner removes a file that is empty.
+            # No fault if it is gone: an owner removes its empty file.
             if path.exists():
                 faults.append(str(error))
             continue
@@ -82,32 +82,32 @@ class Desk:
         return sorted(found, key=lambda each: each.entry.journaled_us)
 
     def _outcomes_in(self, path: Path, operation_id: UUID) -> Iterator[KeptOutcome]:
-        with visited(path) as ask:
-            ((owner,),) = ask("select_owner")
+        with visited(path) as query:
+            ((owner,),) = query("select_owner")
             if owner != self._belongs_to:
                 return
-            rows = ask("select_whole_of", operation_id.bytes, OF_ONE_MAX)
+            rows = query("select_whole_of", operation_id.bytes, OF_ONE_MAX)
         for row in rows:
             columns, kept = row[:_ENTRY_COLUMNS], row[_ENTRY_COLUMNS:]
-            command: LastWord | None = None
+            command: OutcomeCommand | None = None
             with suppress(NotApplied):
                 _, command = decode_row(columns)
             yield KeptOutcome(EntryId(path.name, row[0]), KeptEntry(operation_id, *kept), command)
 
     def drop(self, entry_id: EntryId) -> bool:
         """See `JournalDesk`."""
-        with visited(self.directory / entry_id.file, changes=True) as ask:
-            return bool(ask("delete_refused", entry_id.row))
+        with visited(self.directory / entry_id.file, changes=True) as query:
+            return bool(query("delete_refused", entry_id.row))
 
 
 def _kept_in(path: Path, operation_id: UUID | None, is_refused: bool | None, limit: int) -> tuple[str, list[KeptEntry]]:
-    """Whose outcomes a file holds, and those that were asked for, oldest first. Raises `StoreError`."""
-    with visited(path) as ask:
-        ((belongs_to,),) = ask("select_owner")
+    """The owner of a file, and the requested outcomes in it, oldest first. Raises `StoreError`."""
+    with visited(path) as query:
+        ((belongs_to,),) = query("select_owner")
         if operation_id is None:
-            rows = ask("select_kept", is_refused, limit)
+            rows = query("select_kept", is_refused, limit)
         else:
-            rows = ask("select_kept_of", operation_id.bytes, is_refused, limit)
+            rows = query("select_kept_of", operation_id.bytes, is_refused, limit)
         return str(belongs_to), [KeptEntry(UUID(bytes=each), *rest) for each, *rest in rows]
 
 
@@ -117,16 +117,16 @@ def _files(directory: Path, faults: list[str]) -> list[Path]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        faults.append(f"{directory} cannot be read: {error.strerror}; look as the user of the gateway")
+        faults.append(f"{directory} cannot be read: {error.strerror}; run this as the user of the gateway")
         return []
 
 
 @contextmanager
-def visited(path: Path, *, changes: bool = False) -> Iterator[Ask]:
-    """A file whoever owns it, for single statements by the name and what is given to them; each is its own transaction.
+def visited(path: Path, *, changes: bool = False) -> Iterator[Query]:
+    """Open a file, whether it has an owner or not, for single statements; each is its own transaction.
 
-    No lock is taken but SQLite's for one statement, and the log is not copied while the owner lives, who knows what of
-    it is on the disk. Raises `NotApplied`, `StartRefused`, also for the statements.
+    Takes no lock except SQLite's during a statement, and does not checkpoint the log: only the owner knows how much of
+    it is on the disk. Raises `NotApplied`, `StartRefused`, also from the statements.
     """
     flags = apsw.SQLITE_OPEN_READWRITE if changes else apsw.SQLITE_OPEN_READONLY
     try:
@@ -142,5 +142,5 @@ def visited(path: Path, *, changes: bool = False) -> Iterator[Ask]:
         raise NotApplied(f"{path} is damaged: {error}") from error
     except apsw.Error as error:
         raise NotApplied(
-            f"{path} cannot be {'changed' if changes else 'read'}: {error}; do it as the user of the gateway"
+            f"{path} cannot be {'changed' if changes else 'read'}: {error}; run this as the user of the gateway"
         ) from error

@@ -1,6 +1,6 @@
-"""The durable record of many gateways.
+"""The durable store that many gateways share.
 
-`store` is the store, `dialer` owns the driver and what is behind it, `connection` is one connection. Commands go
-through `batch`, and those that are not hot through `change`; `rows` are records, `statements` the texts of the SQL.
+`store` is the store, `dialer` owns the driver and checks each server, `connection` is one connection. `batch` executes
+commands, with `change` for the less frequent ones; `rows` encodes and decodes records, `statements` loads the SQL.
 `schema`, `upkeep`, `inquiry` and `news` do the rest.
 """

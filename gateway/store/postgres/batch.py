@@ -1,19 +1,18 @@
-"""Batches of commands on Postgres, and what each came to by the table.
+"""Executes batches of commands on Postgres, and derives each result from the table.
 
-It owns the road from a list of commands to a list of results over one link: the arguments, repeating what lost to
-contention, splitting what holds a value that cannot be stored or an operation that somebody has locked. It reads no
-clock and knows no driver.
+It turns a list of commands into a list of results over one link: it packs the arguments, repeats what lost to
+contention, and splits a batch with a value that cannot be stored or an operation that is locked. It reads no clock and
+knows no driver.
 
 Theory of operation
 -------------------
-`claim` and `complete` are hot: each is one statement. It decides by its own WHERE and returns the records as they were,
-under its locks, with its time. From that record and that time `lifecycle.step` derives the result. The statement's own
-number of changes must be the table's. If it is not, what was done is not known, and every command of the batch gets
-`Indefinite`. All other commands lock their records in one transaction, execute `lifecycle.step`, and write what that
-returns.
+`claim` and `complete` are hot: each is one statement. Its WHERE decides, and it returns the records as they were under
+its locks, with its time. From those `lifecycle.step` derives the results. The statement must have changed exactly the
+records that the table changes. If not, it is unknown what was done, and every command of the batch gets `Indefinite`.
+All other commands lock their records in one transaction, execute `lifecycle.step`, and write what it returns.
 
-Where a statement cannot show enough, its result is `Unclear`: the caller looks again. That is so when a claim lost a
-race to a record that its snapshot had not, and where a response has to be shown that only a read brings along.
+If a statement cannot show enough, its result is `Unclear`, and the caller reads the record. That happens when a claim
+lost a race to a record that is not in its snapshot, and when the result needs a response, which only a read returns.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ C = TypeVar("C", bound=Command)
 Rows = Sequence[Any]
 
 _CONTENTION_TRIES: Final = 5
-# Of operations that somebody has locked in one batch. At one more the rest is given up, for others wait behind it.
+# The most locked operations in one batch. At one more the rest is given up, because other batches wait behind it.
 _LOCKED_MAX: Final = 2
 _STATEMENT_BYTES_MAX: Final = 4 * 1024 * 1024
 _EXPECTED_REPLAY_US: Final = 24 * 3600 * 1_000_000
@@ -70,7 +69,7 @@ _BEGIN_GENERATION: Final = load("begin_generation")
 
 @dataclass(frozen=True, slots=True)
 class Unclear:
-    """Nothing was changed, and what the command came to could not be shown: read the record, which is there."""
+    """Nothing was changed, and the statement does not show the result: read the record, which exists."""
 
 
 BatchResult = Result | Unclear
@@ -78,9 +77,9 @@ Results = list[BatchResult | Exception]
 
 
 class Windows:
-    """The replay windows in use: those that are configured, and the one that each operation name had last.
+    """The replay windows in use: the configured ones, and the last one of each operation name.
 
-    The latter is a guess at when upkeep has to look at a new claim.
+    The latter predicts when upkeep has to check a new claim.
     """
 
     def __init__(self, configured_us: Collection[int] = ()) -> None:
@@ -101,7 +100,7 @@ class Windows:
 
 
 class Executor:
-    """Executes the batches of one link: of operations that are all different, with one result for each, in order.
+    """Executes the batches of one link. The operations of a batch are all different; the results are in their order.
 
     Never raises: an error is the result of the commands that it concerns.
     """
@@ -125,7 +124,7 @@ class Executor:
         return [result for part in _parts(commands) for result in await self._execute(part, self._complete)]
 
     async def change(self, commands: Sequence[Command]) -> Results:
-        """Every other verb. No lease ends because somebody holds another record: renewals go by themselves."""
+        """Execute all other commands. Renewals go first, so that no lease lapses because another record is locked."""
         by_id: dict[UUID, BatchResult | Exception] = {}
         for is_renewal in (True, False):
             for part in _parts([each for each in commands if isinstance(each, Renew) is is_renewal]):
@@ -142,13 +141,13 @@ class Executor:
                 results += await self._persist(part, once, makes_room=makes_room)
             except ServerRefused as refused:
                 locked += refused.is_locked and len(part) == 1
-                # Tried once for all of them: those for whom there is room need not wait for that again.
+                # Make room only once: the commands that have room need not wait for that again.
                 makes_room = makes_room and not _lacks_partition(refused)
                 if len(part) > 1 and refused.is_of_some:
                     half = len(part) // 2
                     parts += [part[half:], part[:half]]
                 elif len(part) > 1 and refused.is_locked:
-                    # One by one: each statement with the one that somebody holds takes the whole time again.
+                    # One by one, because each statement with the locked record waits for the full lock timeout.
                     parts += [[command] for command in reversed(part)]
                 else:
                     results += [_refusal(command, refused) for command in part]
@@ -162,7 +161,7 @@ class Executor:
     async def _persist(
         self, commands: Sequence[C], once: Callable[[Sequence[C]], Awaitable[Results]], *, makes_room: bool
     ) -> Results:
-        """Do it, and again as long as it was refused for something that passes."""
+        """Execute, and repeat after contention or for want of a partition."""
         for tries_left in reversed(range(_CONTENTION_TRIES)):
             try:
                 return await once(commands)
@@ -171,10 +170,10 @@ class Executor:
                     await self._make_room(commands, refused)
                 elif not refused.is_contention or not tries_left:
                     raise
-        raise NotApplied("the statement lost to others every time")
+        raise NotApplied("the statement lost to other statements every time")
 
     async def _make_room(self, commands: Sequence[Command], refused: ServerRefused) -> None:
-        """Add the partitions for their days. Raises `ServerRefused` as the statement did, which was surely not done."""
+        """Add the partitions for these responses. Raises `ServerRefused` like the statement, which did nothing."""
         try:
             await self._add_partitions([each.replay_us for each in commands if isinstance(each, Complete | Prove)])
         except StoreError as fault:
@@ -195,7 +194,7 @@ class Executor:
 
     async def _witnessed(self, rows: Rows, results: Results) -> Results:
         if (not rows or rows[0][-1] is None) and any(isinstance(result, Applied) for result in results):
-            # Done by an earlier statement, whose number was lost with its result.
+            # An earlier statement did it, and its witness number was lost with its result.
             await self._link.touch()
         return results
 
@@ -222,7 +221,7 @@ class Executor:
 def _decide(
     command: Command, values: Sequence[Any] | None, now_us: int
 ) -> tuple[BatchResult | Exception, Change | None]:
-    """The table executed on a row of `lock`: the result of the command, and what to write."""
+    """Execute the table on a row of `lock`: the result of the command, and what to write."""
     try:
         row = None if values is None else row_of(values[1:-2])
     except Unreadable as error:
@@ -235,22 +234,22 @@ def _decide(
 
 
 def _lacks_partition(refused: ServerRefused) -> bool:
-    """Whether a response is of a day that has no partition: nothing else is checked by the table as a whole."""
+    """Whether a response has no partition for its day: the table checks nothing else."""
     return refused.sqlstate == CHECK_VIOLATION and refused.table == "response"
 
 
 def _refusal(command: Command, refused: ServerRefused) -> StoreError:
-    """The error of a command that was refused for good, or given up because others were."""
+    """The error of a command that was refused for good, or given up because other commands were locked."""
     if refused.is_data:
         return Unstorable(*refused.args)
     if refused.is_locked and isinstance(command, Claim):
-        # Another one may be granted yet: that this key is free is not known.
-        return Unreadable(f"somebody else may be at this operation: {refused}")
+        # The claim that holds the lock may be granted yet, so the key may be taken.
+        return Unreadable(f"another claim on this operation may be under way: {refused}")
     return NotApplied(*refused.args)
 
 
 def _parts(commands: Sequence[C]) -> Iterator[Sequence[C]]:
-    """The commands in parts whose responses make a statement of bearable size."""
+    """Split the commands so that the responses of each part fit a statement."""
     part: list[C] = []
     part_bytes = 0
     for command in commands:
@@ -265,29 +264,29 @@ def _parts(commands: Sequence[C]) -> Iterator[Sequence[C]]:
 
 
 def _size_of(response: StoredResponse) -> int:
-    """About how many bytes the response adds to a statement."""
+    """An estimate of the bytes that the response adds to a statement."""
     size = len(response.body or b"") + 8 * len(response.headers)
     for name, value in response.headers:
         size += len(name) + len(value)
     return size
 
 
-# The arguments of the two statements, behind the time and before the link: arrays with one element per operation, and
-# some shorter.
+# The arguments of the two statements, between the time and the link: arrays with one element per operation; some are
+# shorter.
 
 
 def _once(column: list[Any]) -> list[Any]:
-    """The first element alone where all are alike: the driver takes its time for each. For a column without nulls."""
+    """Only the first element if all are equal, because the driver encodes each. For a column without nulls."""
     return column[:1] if column.count(column[0]) == len(column) else column
 
 
 def _if_any(column: list[Any]) -> list[Any]:
-    """No element where all are null."""
+    """No element if all are null."""
     return [] if column.count(None) == len(column) else column
 
 
 def claim_arguments(commands: Sequence[Claim], due_in_us: Callable[[str], int]) -> tuple[list[Any], ...]:
-    """`due_in_us` foretells by operation name after how long upkeep has to look."""
+    """`due_in_us` predicts by operation name after how long upkeep has to check the claim."""
     identities = [command.identity for command in commands]
     fingerprints = [command.fingerprint for command in commands]
     probes = [command.probe for command in commands]
@@ -329,13 +328,13 @@ def completion_arguments(commands: Sequence[Complete]) -> tuple[Any, ...]:
         _once([response.reason for response in responses]),
         [pack_headers(response.headers) for response in responses],
         _if_any([response.body for response in responses]),
-        # The records need not come back: everybody has the one of his claim.
+        # No records need to be returned if every caller has that of its claim.
         all(command.granted is not None for command in commands),
     )
 
 
 def _granted(commands: Sequence[Claim], rows: Rows) -> Results:
-    """The results of a `claim` statement: grants, and records that were seen."""
+    """The results of a `claim` statement: grants, and existing records."""
     grants: dict[int, Any] = {}
     seen: dict[int, Any] = {}
     for row in rows:
@@ -363,16 +362,16 @@ def _granted(commands: Sequence[Claim], rows: Rows) -> Results:
 
 
 def _grant(command: Claim, before: Record | None, token: int, attempts: int, now_us: int) -> Result | Indefinite:
-    """The result of a claim that was granted: the first attempt found nothing, a later one a released record."""
+    """The result of a granted claim: the first attempt found no record, a later one a released record."""
     if attempts == 1:
         before = None
     elif before is None or before.attempts + 1 != attempts:
-        return Indefinite("PostgreSQL granted a claim on a record that its statement has not seen")
+        return Indefinite("PostgreSQL granted a claim on a record that its statement did not return")
     return step(before, command, now_us, lambda: token)[0]
 
 
 def _completed(commands: Sequence[Complete], rows: Rows) -> Results:
-    """The results of a `complete` statement, which names what it changed, and may leave out how that was."""
+    """The results of a `complete` statement, which names the changed records and may leave out their contents."""
     now_us, changed = rows[0][0], frozenset(rows[0][1])
     before = {row[2].int: row for row in rows if row[2] is not None}
     results: Results = []
@@ -392,7 +391,7 @@ def _completed(commands: Sequence[Complete], rows: Rows) -> Results:
 
 
 def result_of_read(snapshot: Snapshot, command: Command, *, has_response: bool) -> BatchResult:
-    """What a command comes to on a record that was only read; unclear when it would change it."""
+    """The result of a command on a record that was only read; unclear when the command would change it."""
     result, after = step(snapshot.record, command, snapshot.now_us, lambda: 0)
     if after is not snapshot.record or (not has_response and _lacks_response(snapshot.record)):
         return Unclear()
@@ -400,5 +399,5 @@ def result_of_read(snapshot: Snapshot, command: Command, *, has_response: bool) 
 
 
 def _lacks_response(record: Record | None) -> bool:
-    """Whether a record out of a statement has a response, which only a read brings along."""
+    """Whether a statement's record has a response, which only a read returns."""
     return record is not None and record.state is State.COMPLETED

@@ -1,6 +1,6 @@
-"""What the table of the lifecycle made of records that are locked, written down in the transaction that locked them.
+"""Writes the records that the lifecycle table returned, in the transaction that locked the old ones.
 
-It owns which statement writes what of a change, for commands and for sweeps alike. It decides nothing and ends no
+It owns which statement writes which part of a change, for commands and for sweeps. It decides nothing and ends no
 transaction: the caller does.
 """
 
@@ -26,7 +26,7 @@ _INSERT_AUDITS: Final = load("insert_audits")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A row as it is, and the record that it becomes; without one the row is deleted."""
+    """A row, and the record that it becomes; None deletes the row."""
 
     row: Row
     record: Record | None
@@ -34,7 +34,7 @@ class Change:
 
 
 async def write(connection: Connection, changes: Sequence[Change], now_us: int) -> None:
-    """Write all of them. Raises `NotApplied` when the server did not, and the transaction has to be rolled back."""
+    """Write all changes. Raises `NotApplied` if the server did not; roll the transaction back then."""
     kept = [(change.row, change.record) for change in changes if change.record is not None]
     gone = [change.row.record.identity.operation_id for change in changes if change.record is None]
     if kept:
@@ -42,7 +42,7 @@ async def write(connection: Connection, changes: Sequence[Change], now_us: int) 
         _check(await connection.fetch(_UPDATE, *columns), len(kept))
     if gone:
         _check(await connection.fetch(_DELETE, gone), len(gone))
-    # No change leaves a record completed that was completed before.
+    # No change starts and ends in `completed`, so each response here is new.
     responses = [
         (record.token, response.reason, pack_headers(response.headers), response.body)
         for _, record in kept

@@ -1,17 +1,17 @@
-"""One connection to Postgres: opened on demand, replaced when it is lost, and never waited on for ever.
+"""One connection to Postgres: opened on demand, replaced when it is lost, and with a limit on every wait.
 
-It owns how long anything may take, what a transaction is, and what is known after an error; it knows no statement. The
-driver comes in as `dial`, so that this file needs none.
+It owns all timeouts, what a transaction is, and what is known after an error; it knows no statement. `dial` passes the
+driver in, so that this file imports none.
 
 Theory of operation
 -------------------
-*Time.* When a statement's time is over, its connection is aborted. It is not cancelled at the server: a cancelled
-commit that waits for a synchronous standby would become visible without being there, and a server that hangs would not
-hear of it anyway.
+*Time.* When a statement's time is over, its connection is aborted. The statement is not cancelled at the server: a
+cancelled commit that waits for a synchronous standby would become visible without being there, and a server that hangs
+would not receive the cancellation anyway.
 
-*What is known.* Until a statement is handed to the driver, nothing was done. An error message of the server about the
-statement means that it was rolled back, unless its class is one that a commit can end with. All else (a lost
-connection, time over, an unknown error) is indefinite, but within a transaction whose COMMIT was not sent yet.
+*What is known.* Until a statement is passed to the driver, nothing was done. An error message of the server about the
+statement means that it was rolled back, unless a commit can end with an error of that class. Everything else (a lost
+connection, a timeout, an unknown error) is indefinite, except within a transaction whose COMMIT was not yet sent.
 
 *No storms.* A link that could not connect refuses at once, with the last reason, until its pause is over; the pause
 doubles up to a limit. There are few links, so few connections are tried at a time.
@@ -38,18 +38,18 @@ _CLOSE_SECONDS: Final = 1.0
 _DEFINITE_CLASSES: Final = frozenset(("0A", "21", "22", "23", "25", "26", "28", "3D", "3F", "42", "53", "54", "55"))
 _DEFINITE_CODES: Final = frozenset(("40000", "40001", "40002", "40P01", "57014"))
 _DATA_CLASSES: Final = frozenset(("22", "23", "54"))
-# A check violation is of that class too, but no value is checked: such a row has no partition to go to.
+# A check violation is of that class too, but the schema checks no values: the row has no partition.
 CHECK_VIOLATION: Final = "23514"
 LOCK_NOT_AVAILABLE: Final = "55P03"
 _CONTENTION_CODES: Final = frozenset(("40001", "40P01"))
-# Refusals that waiting does not heal: somebody has to change the configuration.
+# Refusals that last until an operator changes the configuration.
 _MISCONFIGURED_CLASSES: Final = frozenset(("28", "3D"))
-# An option of the URL that nobody knows.
+# An unknown option in the URL.
 _MISCONFIGURED_CODES: Final = frozenset(("42704",))
 
 
 class Connection(Protocol):
-    """What is needed of a driver's connection."""
+    """What this needs of a driver's connection."""
 
     async def fetch(self, query: str, *arguments: Any) -> Sequence[Any]: ...
 
@@ -69,7 +69,7 @@ class Connection(Protocol):
 
 
 class ServerRefused(NotApplied):
-    """The server refused the statement and rolled it back. Stays inside the store, which tells apart by the code."""
+    """The server refused the statement and rolled it back. Only inside the store, which distinguishes by `sqlstate`."""
 
     def __init__(self, text: str, sqlstate: str = "", table: str | None = None) -> None:
         super().__init__(text)
@@ -93,7 +93,7 @@ class ServerRefused(NotApplied):
 
     @property
     def is_locked(self) -> bool:
-        """The statement waited for too long for what somebody else holds."""
+        """The statement waited too long for a lock."""
         return self.sqlstate == LOCK_NOT_AVAILABLE
 
     @property
@@ -103,7 +103,7 @@ class ServerRefused(NotApplied):
 
 
 def fault_of(error: Exception) -> StoreError:
-    """What is known when a statement under way ended with this error. The text holds no value of a statement."""
+    """The `StoreError` for an error of a statement under way. Its text holds no value of the statement."""
     if isinstance(error, StoreError):
         return error
     sqlstate = getattr(error, "sqlstate", None)
@@ -124,13 +124,13 @@ def fault_of(error: Exception) -> StoreError:
 
 @asynccontextmanager
 async def transaction(connection: Connection, settings: Mapping[str, str]) -> AsyncIterator[None]:
-    """A transaction with these settings of its own: behind a pooler no session keeps them.
+    """A transaction with its own settings, because behind a pooler no session keeps them.
 
-    They go in one message with its beginning, so that it is never without them. A gateway that vanishes in the middle
-    holds no lock for long. What ends it before its COMMIT was sent is definite: nothing was done.
+    They are sent in one message with BEGIN, so that the transaction is never without them. A gateway that vanishes in
+    the middle holds no lock for long. An error before COMMIT was sent is definite: nothing was done.
     """
-    whole = {"idle_in_transaction_session_timeout": "5s", **settings}
-    begin = "; ".join(["BEGIN", *(f"SET LOCAL {name} = '{value}'" for name, value in whole.items())])
+    all_settings = {"idle_in_transaction_session_timeout": "5s", **settings}
+    begin = "; ".join(["BEGIN", *(f"SET LOCAL {name} = '{value}'" for name, value in all_settings.items())])
     try:
         await connection.execute(begin)
         yield
@@ -155,7 +155,7 @@ def _connect_fault(error: Exception, where: str) -> NotApplied:
 
 
 class Link:
-    """One connection, used by one at a time. Belongs to the event loop that uses it."""
+    """One connection, used by one caller at a time. Belongs to the event loop that uses it."""
 
     def __init__(
         self,
@@ -191,7 +191,7 @@ class Link:
     async def run(self, work: Callable[[Connection], Awaitable[T]], seconds: float | None = None) -> T:
         """Do this work on the connection, within `seconds` (default: the time of a command). Raises as `fetch`.
 
-        When the caller is cancelled the work is given up together with its connection.
+        Cancelling the caller aborts the work and its connection.
         """
         try:
             async with asyncio.timeout(self._connect_seconds + self._command_seconds):
@@ -210,7 +210,7 @@ class Link:
     async def _bounded(self, connection: Connection, work: Callable[[Connection], Awaitable[T]], seconds: float) -> T:
         loop = asyncio.get_running_loop()
         timer = loop.call_later(seconds, connection.terminate)
-        # A task of its own: a cancelled statement would make the driver cancel it at the server.
+        # A separate task: if the statement itself were cancelled, the driver would cancel it at the server.
         task = asyncio.ensure_future(work(connection))
         try:
             return await asyncio.shield(task)
@@ -246,26 +246,26 @@ class Link:
                 fault = _connect_fault(error, self._where)
             self._last_fault = fault if isinstance(fault, NotApplied) else NotApplied(str(fault))
             self._pause_seconds = min(max(self._pause_seconds * 2, _PAUSE_SECONDS_MIN), _PAUSE_SECONDS_MAX)
-            # Spread, so that the gateways do not all come back at the same moment.
+            # Jitter, so that the gateways do not all reconnect at the same moment.
             self._retry_at = loop.time() + self._pause_seconds * random.uniform(0.5, 1.5)  # noqa: S311
             raise fault from error
         self._pause_seconds = 0.0
         return self._connection
 
     def drop(self) -> None:
-        """Go on over another connection: this one may lead elsewhere."""
+        """Abort the connection; the next call opens another."""
         if self._connection is not None:
             self._connection.terminate()
 
     async def close(self) -> None:
-        """Give the connection back, after the work under way, which ends within the time of a command."""
+        """Close the connection after the work under way, which ends within the time of a command."""
         async with self._turn:
             connection, self._connection = self._connection, None
             if connection is None or connection.is_closed():
                 return
             try:
                 await connection.close(timeout=_CLOSE_SECONDS)
-            except Exception:  # noqa: BLE001 -- a connection that cannot be closed in order is dropped
+            except Exception:  # noqa: BLE001 -- a connection that cannot be closed cleanly is aborted
                 connection.terminate()
 
 

@@ -1,22 +1,21 @@
-"""How connections to Postgres are opened, through asyncpg: this is the only module that imports the driver.
+"""Opens connections to Postgres through asyncpg: this is the only module that imports the driver.
 
-It owns which server may be used, the settings of a session, whether there is a pooler between, which memory
-a connection may lead to, and what of that memory was acknowledged. It knows no command.
+It owns which server may be used, the settings of a session, whether there is a pooler, which memory a connection may
+lead to, and what that memory acknowledged. It knows no command.
 
 Theory of operation
 -------------------
-A plain connection plans every statement once and by index: the plan must not depend on how full the tables were when
-the first statement came. Behind pgbouncer no session has such settings (`?pgbouncer=true`, or noticed): there every
-statement is planned as it comes, nothing is prepared, and nobody listens. And since a pooler may
-go over to another server without a word, each batch of claims or of changes compares there which memory it is about to
-change.
+A plain connection plans every statement once and by index: the plan must not depend on how full the tables were at the
+first execution. Behind pgbouncer no session keeps such settings (`?pgbouncer=true`, or detected): there every statement
+is planned on each execution, nothing is prepared, and LISTEN does not work. And since a pooler may switch to another
+server silently, each batch of claims or changes there first compares the memory that it is about to change.
 
-The session, and each transaction of more than one statement, limits what the server may take for one thing: a gateway
-that vanishes in the middle must not hold locks for longer.
+The session, and each transaction of more than one statement, has timeouts at the server: a gateway that vanishes in the
+middle must not hold locks for longer.
 
-A link over which operations are changed has a witness in the database. A new connection gets the link's, or another one
-while the connection before it may still be raising that. Its number is noted before the
-result that it stands for is returned; `epoch` explains what the numbers prove.
+A link that changes operations has a witness in the database. A new connection takes over the link's witness, or gets
+another one while the previous connection may still be raising it. The number is noted before the result that it stands
+for is returned; `epoch` explains what the numbers prove.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ COMMAND_SECONDS: Final = 5.0
 SERVER_MAJOR_MIN: Final = 14
 KNOWN_VERSION: Final = migrations()[-1][0]
 
-# What an acknowledged commit depends on, and what to do about each where it is off. The first two stand in for what
-# some storage does by itself: there the server is right to do without, and only who runs it can know.
+# The settings that an acknowledged commit depends on, and what to do about each if it is off. Some storage does the
+# work of the first two by itself. There they may be off, but only the operator can know that.
 DURABILITY: Final[Mapping[str, str]] = {
     "fsync": (
         "after a crash of its host it may be corrupt, or have forgotten acknowledged responses. Set it to on; only "
@@ -78,25 +77,25 @@ _EPOCH: Final = load("epoch")
 _RAISE: Final = load("raise_witness")
 _ADD: Final = load("add_witness")
 _BEHIND: Final = "PostgreSQL lacks what it acknowledged, and may have done this in an older state"
-# The server would spend seconds on compiling what it then does in milliseconds.
+# The server would spend seconds on compiling statements that take milliseconds.
 _UNCOMPILED: Final = {"jit": "off"}
 _FILES: Final = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
 
 
 @dataclass(frozen=True, slots=True)
-class Met:
+class ComparedMemory:
     """The memory that a new connection leads to, and the notes that it was compared with."""
 
     epoch: Epoch
     reading: Reading
 
 
-Prepare = Callable[[Connection, Met | None], Awaitable[None]]
-"""What is called on a new connection; without a `Met` where no memory is known yet."""
+Prepare = Callable[[Connection, ComparedMemory | None], Awaitable[None]]
+"""Called on each new connection; without a `ComparedMemory` while no memory is known."""
 
 
 class Dialer:
-    """Opens connections as this store needs them."""
+    """Opens and compares this store's connections."""
 
     def __init__(
         self,
@@ -116,14 +115,14 @@ class Dialer:
         self._limits = _limits(command_seconds)
         self._accepts_off = accepts_off
         self.epoch: Epoch | None = None
-        """The memory that was there at the start. A connection to another one is not used."""
+        """The memory found at the start. A connection to another one is not used."""
         self.seen_token = 0
         self.witness_files = witness_files
         # Host and database only: the text goes to logs.
         self.where = f"PostgreSQL at {parts.netloc.rpartition('@')[2] or options.get('host', 'localhost')}{parts.path}"
 
     def link(self, prepare: Prepare | None = None) -> Link:
-        """A connection that is opened when needed; `prepare` is called on each that it opens."""
+        """A link that connects on demand; `prepare` is called on each of its connections."""
         return Link(
             partial(self._dial, prepare),
             self.where,
@@ -132,16 +131,16 @@ class Dialer:
         )
 
     async def _dial(self, prepare: Prepare | None) -> Connection:
-        """A connection to a server that may be used, `prepare` called on it."""
+        """Connect to a server that may be used, and call `prepare`."""
         try:
             connection = await self._connect()
         except (FileNotFoundError, PermissionError, IsADirectoryError):
-            # The driver does not say which file of the URL it could not read.
+            # The driver's error does not name the file; read each file of the URL to raise one that does.
             for path in self._files:
                 path.read_bytes()
             raise
         except asyncpg.ProtocolViolationError:
-            # "unsupported startup parameter": a pooler, which could not keep our settings.
+            # "unsupported startup parameter": a pooler, which cannot keep our settings.
             if self.pgbouncer:
                 raise
             self.pgbouncer = True
@@ -150,30 +149,30 @@ class Dialer:
             if self.pgbouncer:
                 await _learn_types(connection)
             await _greet(connection, self._accepts_off)
-            met = await self._compare(connection)
+            compared = await self._compare(connection)
             if prepare is not None:
-                await prepare(connection, met)
+                await prepare(connection, compared)
         except BaseException:
             connection.terminate()
             raise
         return connection
 
     async def fetch(self, link: Link, query: str, *arguments: Any) -> Sequence[Any]:
-        """One statement over this link, within the limits of a session also where there is none."""
+        """Execute one statement over this link, with the session's timeouts also behind a pooler."""
         if not self.pgbouncer:
             return await link.fetch(query, *arguments)
         return await self.transact(link, lambda connection: connection.fetch(query, *arguments))
 
     async def run_compared(self, link: Link, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """Do this work, which is one statement, over this link on a memory that was compared.
+        """Do this work, which is one statement, over this link and on a compared memory.
 
-        Behind a pooler the server can be another one with each transaction, and no connection is lost by that: there
-        it is compared in the same transaction.
+        Behind a pooler each transaction can reach another server without a reconnection. There the memory is compared
+        in the same transaction.
         """
         return await (self.transact_compared(link, work) if self.pgbouncer else link.run(work))
 
     async def transact_compared(self, link: Link, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """As `run_compared`, always in a transaction."""
+        """As `run_compared`, but always in a transaction."""
 
         async def compare_and_work(connection: Connection) -> T:
             if self.pgbouncer:
@@ -193,11 +192,11 @@ class Dialer:
 
         return await link.run(inside)
 
-    async def _compare(self, connection: Connection) -> Met | None:
-        """Raises `EpochChanged` for another memory than the known one; None while none is known.
+    async def _compare(self, connection: Connection) -> ComparedMemory | None:
+        """Raise `EpochChanged` for another memory than the known one; None while none is known.
 
-        What is known is from before the server is asked: a token that is seen meanwhile, or a number that is
-        acknowledged, is no sign of an older state.
+        What is known is read before the server: a token that is seen, or a number that is acknowledged in between must
+        not look like an older state.
         """
         known, seen_token, files = self.epoch, self.seen_token, self.witness_files
         if known is None:
@@ -205,17 +204,17 @@ class Dialer:
         reading, beyond = (Reading(), 0) if files is None else (files.read(), files.beyond)
         found = await check_memory(connection, [note.link for note in reading.notes])
         _check_epoch(found, known, seen_token, reading.notes, beyond)
-        return Met(found, reading)
+        return ComparedMemory(found, reading)
 
     async def _connect(self) -> Connection:
         settings = {
-            # By index and once, see above.
+            # Plan once and by index; see above.
             "enable_seqscan": "off",
             "plan_cache_mode": "force_generic_plan",
             **_UNCOMPILED,
             **self._limits,
-            # A backend whose client is gone must not hold its locks for long; while it waits for the rest of a message
-            # no other limit ends it.
+            # A backend whose client is gone must not hold its locks for long. While it waits for the rest of a message,
+            # no other timeout ends it.
             "tcp_keepalives_idle": "5",
             "tcp_keepalives_interval": "2",
             "tcp_keepalives_count": "3",
@@ -231,16 +230,16 @@ class Dialer:
 
 
 class WitnessedLink:
-    """Statements over one link, each of which raises the link's witness where it changes an operation.
+    """Statements over one link. Each that changes an operation raises the link's witness.
 
-    Where the store was given no files, nothing is raised or noted.
+    Without witness files, nothing is raised or noted.
     """
 
     def __init__(
         self, dialer: Dialer, place: int, clock_us: Callable[[], int | None], *, is_compared: bool = False
     ) -> None:
-        """`place` is the link's in the files. With `is_compared` each statement goes to a memory that was compared,
-        also behind a pooler.
+        """`place` is the link's place in the files. With `is_compared`, each statement runs on a compared memory, also
+        behind a pooler.
         """
         self._dialer = dialer
         self._files = dialer.witness_files
@@ -253,12 +252,12 @@ class WitnessedLink:
         self.link = dialer.link(None if self._files is None else self._register)
 
     async def fetch(self, query: str, *arguments: Any) -> Sequence[Any]:
-        """One statement whose last parameter, the link, is added here, and whose rows begin with the time and end with
-        the witness's number. Raises as `Link.fetch`.
+        """Execute one statement; the link's id is added as its last parameter. Its rows begin with the time and end
+        with the witness's number. Raises as `Link.fetch`.
         """
 
         async def execute(connection: Connection) -> Sequence[Any]:
-            # Which id it is, is known once there is a connection.
+            # A new connection may have changed the id, so read it here.
             return await connection.fetch(query, *arguments, self._id)
 
         rows = await (self._dialer.run_compared(self.link, execute) if self._is_compared else self.link.run(execute))
@@ -266,14 +265,11 @@ class WitnessedLink:
         return rows
 
     async def transact(self, work: Callable[[Connection, UUID | None], Awaitable[Sequence[Any]]]) -> None:
-        """Do this work with the link in one transaction; it returns rows as `fetch` does, with the link's number.
-
-        Raises as `Link.fetch`.
-        """
+        """Do this work with the link's id in one transaction; it returns rows as `fetch` does. Raises as `fetch`."""
         self._note(await self._dialer.transact_compared(self.link, lambda connection: work(connection, self._id)))
 
     async def touch(self) -> None:
-        """Raise the witness for what was found done before: the number that comes back stands for that too.
+        """Raise the witness for a command that took effect before: the new number stands for that, too.
 
         Raises as `Link.fetch`.
         """
@@ -284,17 +280,17 @@ class WitnessedLink:
             self._refuse()
         self._acknowledge(rows[0]["number"], rows[0]["now_us"])
 
-    async def _register(self, connection: Connection, met: Met | None) -> None:
-        """Give a new connection the link's witness, or one of its own while another may still be raising that."""
-        if met is None or self._files is None:
+    async def _register(self, connection: Connection, compared: ComparedMemory | None) -> None:
+        """Give a new connection the link's witness, or another one while a lost connection may still raise that."""
+        if compared is None or self._files is None:
             raise NotApplied("the store is not open")
         rows = await connection.fetch(_RAISE, self._clock_us(), self._id) if self._id is not None else []
         if not rows:
             self._id, self._number = uuid4(), 0
             rows = await connection.fetch(_ADD, self._clock_us(), self._id)
-        self._memory = memory_digest(met.epoch.identity)
+        self._memory = memory_digest(compared.epoch.identity)
         self._acknowledge(rows[0]["number"], rows[0]["now_us"])
-        self._files.cover(met.reading)
+        self._files.cover(compared.reading)
 
     def _note(self, rows: Sequence[Any]) -> None:
         if rows and rows[0][-1] is not None:
@@ -309,17 +305,17 @@ class WitnessedLink:
         self._files.write(self._place, WitnessNote(self._id, number, now_us, self._files.beyond, self._memory))
 
     def _refuse(self) -> None:
-        """The next connection is compared, and will show what became of the store. Raises `Indefinite`."""
+        """Drop the connection and raise `Indefinite`. The comparison of the next one shows what the store lost."""
         self.link.drop()
         raise Indefinite(_BEHIND)
 
 
 def _limits(command_seconds: float) -> dict[str, str]:
-    """For how many milliseconds the server may be at what.
+    """The server's timeouts in milliseconds.
 
-    A little shorter than a command may take, so that the server's refusal comes, after which nothing was done. It
-    waits for a lock, and for the next statement of a transaction that may hold some, for much less: a batch holds many
-    up that have nothing to do with it.
+    A statement's is a little shorter than the client's, so that the server refuses first, and it is known that nothing
+    was done. Those for a lock, and for the next statement of a transaction that may hold locks, are much shorter,
+    because a batch holds up many unrelated commands.
     """
     return {
         "statement_timeout": str(round(command_seconds * 900)),
@@ -329,10 +325,10 @@ def _limits(command_seconds: float) -> dict[str, str]:
 
 
 async def _learn_types(connection: Connection) -> None:
-    """Let the driver look up the array types once, in a transaction that leaves nothing behind.
+    """Make the driver look up the array types once, in a transaction that leaves nothing behind.
 
-    It sets `jit` for that in whatever session it finds itself, which behind a pooler would be somebody else's next; and
-    where it cannot, the server compiles the look-up.
+    The driver sets `jit` in its session for that, and behind a pooler that session is another client's next. If it
+    cannot, the server compiles the look-up.
     """
     types = ("uuid", "text", "bytea", "bigint", "integer", "smallint", "boolean")
     wanted = " OR ".join(f"${place}::{name}[] IS NULL" for place, name in enumerate(types, start=1))
@@ -342,7 +338,7 @@ async def _learn_types(connection: Connection) -> None:
 
 
 async def _greet(connection: Connection, accepts_off: Collection[str]) -> None:
-    """Check that this is a server to entrust operations to, and that its schema is not too new.
+    """Check that the server is new enough, writable and durable, and that its schema is not too new.
 
     `accepts_off` are the settings of `DURABILITY` that may be off, because the storage does the same by itself.
 
@@ -365,23 +361,23 @@ async def _greet(connection: Connection, accepts_off: Collection[str]) -> None:
 
 
 async def check_memory(connection: Connection, links: Collection[UUID] = ()) -> Epoch:
-    """Which memory is behind the connection, with the witnesses of these links."""
+    """The epoch of the database, with the witnesses of these links."""
     (row,) = await connection.fetch(_EPOCH, None, list(links))
     witnesses = dict(zip(row["links"], row["numbers"], strict=True))
     return Epoch(row["identity"], row["token"], row["now_us"], row["memo"], row["generation"], witnesses)
 
 
 def _check_epoch(found: Epoch, known: Epoch, seen_token: int, notes: Iterable[WitnessNote], beyond: int) -> None:
-    """Raises `EpochChanged` when it is not the memory that was there before, or an older state of it.
+    """Raise `EpochChanged` if this is another memory than the known one, or an older state of it.
 
-    Also when another gateway wrote down meanwhile what became of it: that has to be learnt first. `notes` and `beyond`
-    are those of `missing`.
+    Also if another gateway changed its memo meanwhile, because that has to be read first. `notes` and `beyond` as in
+    `missing`.
     """
     if found.identity != known.identity:
-        raise EpochChanged("behind the address is another PostgreSQL than before, or one that was promoted")
+        raise EpochChanged("the address leads to another PostgreSQL than before, or to one that was promoted")
     if found.token < max(known.token, seen_token):
         raise EpochChanged("PostgreSQL is in an older state than before")
     if (why := missing(notes, found, beyond)) is not None:
         raise EpochChanged(why)
     if found.memo != known.memo:
-        raise EpochChanged("another gateway wrote down what became of the memory of PostgreSQL")
+        raise EpochChanged("another gateway changed the memo of PostgreSQL's memory")

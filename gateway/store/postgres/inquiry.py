@@ -1,7 +1,7 @@
-"""What recovery and operators ask of Postgres: which records there are, their recovery leases, and who did what.
+"""What recovery and operators read and write in Postgres: searches, recovery leases and audits.
 
-None of it changes a record, and nobody's request waits for it but one that recovers. It owns how much is looked at in
-one statement; what state a record is in, `lifecycle` decides.
+It never changes a record, and no request waits for it, except for one that recovers. It owns how much one statement may
+read; `lifecycle` decides what state a record is in.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gateway.store.operations import AUDITS_MAX, AuditEntry, Query, RecoveryLeas
 from gateway.store.postgres.rows import WIDTH, record_of, with_response
 from gateway.store.postgres.statements import load
 
-# Records that one statement looks at, and holds in the server's memory.
+# Records that one statement reads, and holds in the server's memory.
 PIECE_RECORDS_MAX: Final = 2_000
 
 _IN_DOUBT: Final = frozenset((State.IN_DOUBT,))
@@ -34,14 +34,14 @@ _AUDITS: Final = load("audits")
 
 
 class Inquiry:
-    """These verbs of `Store`, each statement by itself."""
+    """These verbs of `ManagedStore`; each statement is its own transaction."""
 
     def __init__(self, fetch: Callable[..., Awaitable[Sequence[Any]]], clock_us: Callable[[], int | None]) -> None:
         self._fetch = fetch
         self._clock_us = clock_us
 
     async def find(self, query: Query) -> list[Snapshot]:
-        """Piece by piece, so that no statement takes long however few of many records fit."""
+        """Search in pieces, so that no statement takes long even if few of many records match."""
         found: list[Snapshot] = []
         after = query.after
         while len(found) < query.limit and (after is None or after.int < _HIGHEST_ID):
@@ -52,7 +52,7 @@ class Inquiry:
         return found
 
     async def _find_some(self, query: Query) -> tuple[list[Snapshot], UUID | None]:
-        """What was found in the next piece after `query.after`, and the last that was looked at; None at the end."""
+        """The records found in the next piece after `query.after`, and the piece's last id; None at the end."""
         states = query.states & _IN_DOUBT if query.recoverable else query.states
         begin = UUID(int=0 if query.after is None else query.after.int + 1)
         routes = None if query.routes is None else list(query.routes)
@@ -62,7 +62,7 @@ class Inquiry:
         if states == _IN_DOUBT:
             rows = await self._fetch(_FIND_IN_DOUBT, *narrowed, query.recoverable, query.limit)
         else:
-            rows = await self._fetch(_FIND, *narrowed, _words(states), _words(leading_to(states)), query.limit)
+            rows = await self._fetch(_FIND, *narrowed, _values(states), _values(leading_to(states)), query.limit)
         now_us, last_id = rows[0][0], rows[0][1]
         found = [row for row in rows if row[2] is not None]
         records = (settle(_record_of(row), now_us) for row in found)
@@ -93,14 +93,14 @@ class Inquiry:
             ) from None
 
 
-def _words(states: Iterable[State]) -> list[str]:
+def _values(states: Iterable[State]) -> list[str]:
     return [state.value for state in states]
 
 
 def _record_of(row: Sequence[Any]) -> Record | None:
-    """The record, its response without the body; None when this program cannot read it.
+    """The record without its response body; None when this program cannot read it.
 
-    Where the response alone cannot be read, it has what the row itself has of that.
+    If only the response cannot be read, the record has the part of it that is in the row.
     """
     try:
         record = record_of(row[2 : 2 + WIDTH])

@@ -1,16 +1,17 @@
-"""News of operations between gateways, by NOTIFY, for those who asked.
+"""News of operations between gateways, by NOTIFY, for gateways that asked for it.
 
-It owns the channels, who is interested in what, and the connection that listens. It knows ids only, never records, and
-everything in it may be lost: whoever waits looks again after a while.
+It owns the channels, the interests of other gateways, and the connection that listens. It knows ids only, never
+records. Any message may be lost: waiters also poll.
 
 Theory of operation
 -------------------
-An operation that nobody waits for costs nothing. Whoever opens a watch announces the *interest* in its operation to all
-gateways, and again while the watch stays open. A gateway that changes an operation of interest announces the *change*.
-One that changed it just before it heard of the interest announces it then, since the reader may have read before.
+An operation without waiters costs nothing. A gateway that opens a watch announces its *interest* in the operation to
+all gateways, and repeats that while the watch stays open. A gateway that changes an operation of interest announces the
+*change*. If it changed the operation shortly before it received the interest, it announces the change then, since the
+watching gateway may have read the record before.
 
-A gateway that cannot listen (down, or behind a pooler that gives no session) hears nothing and says nothing. After a
-reconnection everybody is woken, since news may have been missed.
+A gateway that cannot listen (its connection is down, or a pooler gives it no session) receives and sends nothing. After
+a reconnection it wakes all its waiters, since news may have been lost.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _RECENT_SECONDS: Final = 5.0
 _RECENT_MAX: Final = 4_096
 _PENDING_MAX: Final = 20_000
 _HEARTBEAT_SECONDS: Final = 20.0
-# After a failure, growing while it lasts: each try may be a log-in.
+# Pauses after a failure; they grow while it lasts, because each try may be a log-in.
 _PAUSE_SECONDS_MIN: Final = 0.5
 _PAUSE_SECONDS_MAX: Final = 5.0
 
@@ -48,7 +49,7 @@ _LOG = logging.getLogger("gateway")
 
 
 class _Recent:
-    """A bounded set of ids, each for a while. Kept as integers, which are hashed much faster."""
+    """A bounded set of ids, each kept for a while. As integers, which hash much faster."""
 
     def __init__(self, seconds: float, size_max: int) -> None:
         self._seconds = seconds
@@ -78,12 +79,12 @@ class News:
         self._wanted = asyncio.Event()
         self._interests = _Recent(_INTEREST_SECONDS, _INTERESTS_MAX)
         self._changes = _Recent(_RECENT_SECONDS, _RECENT_MAX)
-        # Heard by the others long enough: many who wait for one operation say so once.
+        # Interests that the other gateways still know: several watches of one operation announce it once.
         self._announced = _Recent(_INTEREST_SECONDS / 2, _INTERESTS_MAX)
         self._listening = asyncio.Event()
 
     def start(self, link: Link) -> None:
-        """Listen and send from now on, over a link whose connections `listen` was called on."""
+        """Listen and send from now on, over a link that calls `listen` on each connection."""
         self._link = link
         self._task = asyncio.create_task(self._run(link), name="postgres-news")
 
@@ -95,16 +96,16 @@ class News:
             await self._link.close()
 
     async def wait_listening(self) -> None:
-        """Return when news of other gateways can be heard."""
+        """Return when news of other gateways can arrive."""
         await self._listening.wait()
 
     async def listen(self, connection: Connection) -> None:
-        """Make this connection the one that news comes over."""
+        """Receive news over this connection."""
         own_pid = connection.get_server_pid()
 
-        def hear(_connection: object, pid: int, channel: str, payload: str) -> None:
+        def receive(_connection: object, pid: int, channel: str, payload: str) -> None:
             if pid != own_pid:
-                self._hear(channel, payload)
+                self._receive(channel, payload)
 
         def lose(_connection: object) -> None:
             self._listening.clear()
@@ -112,7 +113,7 @@ class News:
 
         connection.add_termination_listener(lose)
         for channel in (INTEREST, CHANGED):
-            await connection.add_listener(channel, hear)
+            await connection.add_listener(channel, receive)
         self._listening.set()
         for operation_id in self._watchers.watched():
             self._watchers.announce(operation_id)
@@ -127,15 +128,15 @@ class News:
                 self._send(INTEREST, operation_id)
             yield watch
 
-    def tell(self, operation_id: UUID) -> None:
-        """This gateway changed the operation."""
+    def announce(self, operation_id: UUID) -> None:
+        """Wake the waiters of an operation that this gateway changed, here and on other gateways."""
         self._watchers.announce(operation_id)
         if self._link is not None:
             self._changes.add(operation_id)
             if operation_id in self._interests:
                 self._send(CHANGED, operation_id)
 
-    def _hear(self, channel: str, payload: str) -> None:
+    def _receive(self, channel: str, payload: str) -> None:
         try:
             operation_id = UUID(payload)
         except ValueError:
@@ -166,7 +167,7 @@ class News:
                     self._send(INTEREST, operation_id)
             pending, self._pending = self._pending, {}
             try:
-                # An empty one is the heartbeat, which notices a connection that is silently gone, and opens a lost one.
+                # An empty one is the heartbeat: it detects a dead connection, and reconnects after a loss.
                 await link.fetch(_SEND, *_columns(pending))
             except StoreError as error:
                 _LOG.debug("no news between gateways: %s", error)

@@ -1,8 +1,8 @@
-"""Rows of Postgres and records of the core, one into the other.
+"""Converts between rows of Postgres and records of the core.
 
-It owns the list of a record's columns, from which every statement that returns or writes records takes them, and the
-bytes in which headers are kept. It does no I/O, and knows neither states' meaning nor statements. What it cannot read,
-because a newer program wrote it, is an error: never a guess.
+It owns the list of a record's columns, which all statements that return or write records use, and the packed form of
+headers. It does no I/O, and knows neither what states mean nor the statements. What it cannot read, because a newer
+program wrote it, is an error: it never guesses.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from gateway.core.lifecycle import due_us, epitaph
+from gateway.core.lifecycle import due_us, tombstone_response
 from gateway.core.message import Headers, StoredResponse
 from gateway.core.operation import Event, Fingerprint, Identity, ProbeTarget, Record, State
 from gateway.store.base import Unreadable
@@ -20,10 +20,10 @@ from gateway.store.request_line import line_of, request_of
 
 RECORD_VERSION: Final = 1
 
-# By how much `due_us` of a claim is later than the expected end of its response's window.
+# How much later `due_us` of a claim is than the expected end of its response's window.
 DUE_SLACK_US: Final = 5_000_000
 
-# What a change may change, in the order of `encode`, with the types of their arrays.
+# The columns that a change may write, in the order of `encode`, with the types of their arrays.
 _CHANGED: Final = {
     "attempt_id": "uuid", "resolution_id": "uuid", "token": "bigint", "first_claimed_us": "bigint",
     "claimed_us": "bigint", "lease_until_us": "bigint", "replay_until_us": "bigint", "remember_until_us": "bigint",
@@ -32,9 +32,9 @@ _CHANGED: Final = {
     "raw": "bytea", "key_id": "text", "location": "bytea", "probe_target": "bytea", "probe_host": "bytea",
     "request": "text", "request_id": "text", "trace_id": "text",
 }  # fmt: skip
-# What no change touches.
+# The columns that no change writes.
 _FIXED: Final = ("operation_id", "version", "route", "operation", "scope_digest", "key_digest", "key")
-# What the store keeps of a record for itself; see the migration that made them.
+# The store's own columns; the migration explains them.
 _OWN: Final = {"due_us": "bigint", "attention_us": "bigint"}
 
 _RECORD: Final = (*_FIXED, *_CHANGED)
@@ -46,12 +46,12 @@ def _named(columns: Sequence[str]) -> str:
     return ", ".join(f"o.{column}" for column in columns)
 
 
-# What statements write for the columns of a record in `o`, the same and what is kept beside them, and as many nulls.
+# For statements: the columns of a record in `o`; those and the store's own; and nulls in place of a record.
 RECORD: Final = _named(_RECORD)
 ROW: Final = _named((*_RECORD, "drop_day", *_OWN))
 NO_RECORD: Final = ", ".join(["NULL"] * WIDTH)
-# For the statement that writes changes: its arrays from the second argument on, and what it sets from them. A response
-# in a format that is unknown here has no `Location` to write, and keeps the one that it has.
+# For the statement that writes changes: its arrays, their names, and what it sets from them. A response in an unknown
+# format has no `Location` to write here, so it keeps its own.
 CHANGE_ARRAYS: Final = ", ".join(f"${place}::{kind}[]" for place, kind in enumerate(_WRITTEN.values(), start=1))
 CHANGE_NAMES: Final = ", ".join(_WRITTEN)
 CHANGE_SETS: Final = ", ".join(
@@ -68,7 +68,7 @@ _FORMAT: Final = b"\x01"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A record as it is written, and what the store keeps beside it."""
+    """A record as stored, and the store's own columns."""
 
     record: Record
     drop_day: int | None
@@ -77,7 +77,7 @@ class Row:
 
 
 def pack_headers(headers: Headers) -> bytes:
-    """The headers in order, each part behind its length, behind the number of this format."""
+    """The headers in order: the number of this format, then for each header two lengths, its name and its value."""
     parts = [_FORMAT]
     for name, value in headers:
         parts += (_LENGTHS.pack(len(name), len(value)), name, value)
@@ -100,16 +100,16 @@ def unpack_headers(packed: bytes) -> Headers:
 
 
 def pack_location(headers: Headers) -> bytes | None:
-    """What a tombstone keeps of the headers, None for nothing."""
+    """The headers that a tombstone keeps; None if there are none."""
     kept = tuple(header for header in headers if header[0].lower() == b"location")
     return pack_headers(kept) if kept else None
 
 
 def record_of(values: Sequence[Any]) -> Record | None:
-    """The record in the columns of `RECORD`, None when they are all null.
+    """The record in the columns of `RECORD`; None when they are all null.
 
-    Of a response it has what the row itself has, status and `Location`: enough to go on with, not to replay. It has no
-    `Location` where that cannot be read, so that a response in a newer format can be purged all the same.
+    Its response has only what is in the row, status and `Location`: enough for the table, not for a replay. An
+    unreadable `Location` is left out, so that a response in a newer format can still be purged.
     Raises `Unreadable` for a record that a newer program wrote.
     """
     (
@@ -151,15 +151,15 @@ def record_of(values: Sequence[Any]) -> Record | None:
 
 
 def row_of(values: Sequence[Any]) -> Row | None:
-    """The row in the columns of `ROW`. As `record_of`."""
+    """The row in the columns of `ROW`; otherwise as `record_of`."""
     record = record_of(values[:WIDTH])
     return None if record is None else Row(record, *values[WIDTH:])
 
 
 def with_response(record: Record, reason: bytes | None, headers: bytes | None, body: bytes | None) -> Record:
-    """A completed record with what is kept of it elsewhere: its response or, when that has left, a tombstone."""
+    """A completed record with its response from the other table; a tombstone if the response is gone."""
     if record.response is None or reason is None or headers is None:
-        return replace(record, state=State.TOMBSTONE, response=epitaph(record.response), replay_until_us=0)
+        return replace(record, state=State.TOMBSTONE, response=tombstone_response(record.response), replay_until_us=0)
     return replace(record, response=StoredResponse(record.response.status, reason, unpack_headers(headers), body))
 
 
@@ -199,9 +199,9 @@ def _parts_of(fingerprint: Fingerprint) -> tuple[Any, ...]:
 
 
 def _due_us(record: Record, before: Row) -> int | None:
-    """When upkeep looks: never before the clock's next row, and after it by no more than the slack.
+    """When upkeep checks the record: not before the clock next changes it, and at most the slack later.
 
-    What finds lapsed claims is not this; and it is left alone while it is right, because it is indexed.
+    Kept while it is within the slack, because the column is indexed. Lapsed claims are found by other means.
     """
     due = due_us(record)
     if record.state is State.CLAIMED or (
@@ -212,7 +212,7 @@ def _due_us(record: Record, before: Row) -> int | None:
 
 
 def _attention_us(record: Record, before: Row, now_us: int) -> int | None:
-    """Since when the record is one of those that do not simply end well: in doubt, taken over, or long under way."""
+    """Since when the record needs attention: in doubt, taken over, or long under way."""
     if record.state in (State.CLAIMED, State.IN_DOUBT):
         return now_us if before.attention_us is None else before.attention_us
     return None

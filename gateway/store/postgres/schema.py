@@ -1,8 +1,8 @@
-"""The schema of the Postgres store: how it comes up to date, what a role needs in it, and the partitions of its days.
+"""The schema of the Postgres store: its migrations, the rights that a role needs, and the partitions of its days.
 
-It owns migrations, rights and partitions, over a connection that it is given. Migrations go forward only and run one
-program at a time. A schema serves the program that knows it and the one before. The role that runs a gateway owns
-nothing: what only an owner may do, make and drop the partitions of a day, two functions of the schema do for it.
+It works over a connection that the caller passes. Migrations only go forward, and one program runs them at a time. A
+schema serves the program that knows it and the one before. The role that runs a gateway owns nothing: two functions of
+the schema, which run with the owner's rights, make and drop the partition of a day for it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from gateway.store.postgres.connection import LOCK_NOT_AVAILABLE, Connection, tr
 from gateway.store.postgres.dialer import KNOWN_VERSION
 from gateway.store.postgres.statements import MIGRATE_LOCK, PARTITION_LOCK, load, migrations
 
-# What a migration may take, or whatever else has to go through all records.
+# The time limit of a migration, and of anything else that reads all records.
 MIGRATE_SECONDS: Final = 300.0
-# For how long a migration tries to get its locks. Traffic queues behind a request for one, so each try is short.
+# How long a migration tries to get its locks. Traffic queues behind a request for a lock, so each try is short.
 _LOCK_SECONDS: Final = 60.0
 _LOCK_TIMEOUT: Final = "300ms"
 _PAUSE_SECONDS: Final = 1.0
 
-# For how many days room is made before they begin.
+# How many days ahead partitions are made.
 DAYS_AHEAD: Final = 2
 _ATTACH_TIMEOUT: Final = "100ms"
-# To drop a day locks the whole table for a moment, and traffic queues behind the request for that lock.
+# Dropping a day locks the whole table for a moment, and traffic queues behind the request for that lock.
 _DROP_TIMEOUT: Final = "50ms"
 
 _MIGRATION_TABLE: Final = """
@@ -44,7 +44,7 @@ _APPLIED: Final = """
 SELECT version, coalesce(to_jsonb(m) ->> 'checksum', '') AS checksum FROM idempotency_gateway.migration AS m
 """
 
-# All that `lacking` asks for, and no more.
+# Exactly what `lacking` checks.
 _GRANT: Final = """
 GRANT USAGE ON SCHEMA idempotency_gateway TO {role};
 GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA idempotency_gateway TO {role};
@@ -59,9 +59,9 @@ _MISSING_DAYS: Final = load("missing_days")
 
 
 async def is_up_to_date(connection: Connection) -> bool:
-    """Whether the schema is there and no migration is missing. Changes nothing.
+    """Whether the schema exists and no migration is missing. Changes nothing.
 
-    Raises `StartRefused` for a schema that was made by other migrations of these numbers.
+    Raises `StartRefused` for a schema made by different migrations with the same numbers.
     """
     (row,) = await connection.fetch("SELECT to_regclass('idempotency_gateway.migration') IS NOT NULL AS is_there")
     if not row["is_there"]:
@@ -70,24 +70,24 @@ async def is_up_to_date(connection: Connection) -> bool:
     for version, _, script in migrations():
         if applied.get(version, checksum(script)) != checksum(script):
             raise StartRefused(
-                f"the schema idempotency_gateway is another one than this program's: its migration {version} was "
-                "changed since. Run the program that made it, or give this one a database of its own"
+                f"the schema idempotency_gateway is not this program's: its migration {version} differs. Run the "
+                "program that made it, or give this one a database of its own"
             )
     return max(applied, default=0) >= KNOWN_VERSION
 
 
 def checksum(script: str) -> str:
-    """Of what a migration does: lines of comment, and how its lines are broken, do not count."""
+    """The checksum of a migration without its comment lines and line breaks."""
     lines = [line for line in script.splitlines() if not line.lstrip().startswith("--")]
     return sha256(" ".join(" ".join(lines).split()).encode()).hexdigest()
 
 
 async def bring_up_to_date(connection: Connection) -> list[str]:
-    """Apply the migrations that are missing, in one transaction, and return their names. Repeatable, and safe beside
-    others.
+    """Apply the missing migrations in one transaction, and return their names. Repeatable, and safe if several programs
+    do it at once.
 
-    Needs CREATE on the database for the first, unless the schema exists and belongs to the role; nothing where there is
-    nothing to do.
+    The first migration needs CREATE on the database, unless the schema exists and belongs to the role. Without anything
+    to do, no rights are needed.
     """
     if await is_up_to_date(connection):
         return []
@@ -100,13 +100,13 @@ async def bring_up_to_date(connection: Connection) -> list[str]:
         except Exception as error:
             if getattr(error, "sqlstate", None) != LOCK_NOT_AVAILABLE or loop.time() >= give_up_at:
                 raise
-        # What queued behind this goes first.
+        # Let the traffic that queued behind this go first.
         await asyncio.sleep(_PAUSE_SECONDS * random.uniform(0.5, 1.5))  # noqa: S311
 
 
 async def _migrate(connection: Connection) -> list[str]:
     await connection.execute(f"SELECT pg_advisory_xact_lock({MIGRATE_LOCK})")
-    # Asked first: the server checks the privilege to create even where there is nothing to create.
+    # Check first: the server requires the privilege to create even if there is nothing to create.
     if not await connection.fetch("SELECT 1 FROM pg_namespace WHERE nspname = 'idempotency_gateway'"):
         await connection.execute("CREATE SCHEMA idempotency_gateway")
     await connection.execute(_MIGRATION_TABLE)
@@ -124,14 +124,14 @@ async def _migrate(connection: Connection) -> list[str]:
 
 
 async def grant(connection: Connection, role: str) -> None:
-    """Give this role what a gateway needs in the schema. Repeatable. Needs the owner of the schema."""
+    """Grant this role the rights that a gateway needs. Repeatable. Only the owner of the schema can do it."""
     ((quoted,),) = await connection.fetch("SELECT quote_ident($1)", role)
     async with transaction(connection, {"lock_timeout": _LOCK_TIMEOUT}):
         await connection.execute(_GRANT.format(role=quoted))
 
 
 async def check_role(connection: Connection) -> None:
-    """Check that this role may do all that the store does: that shows at the start, and not at the first response.
+    """Check that this role may do all that the store does, so that the start fails and not the first completion.
 
     Raises `StartRefused`.
     """
@@ -145,15 +145,15 @@ async def check_role(connection: Connection) -> None:
 
 
 def advice(role: str = "ROLE", owner: str = "that owns the schema or may create it") -> str:
-    """What to do about a role that may not do what the store needs."""
+    """What to do about a role that lacks rights."""
     return f"run `idempotency-gateway migrate --grant {role}` as the role {owner}"
 
 
 async def add_partitions(connection: Connection, replay_us: Collection[int], now_us: int | None) -> None:
-    """Make room for responses with these windows, of now and of the coming days.
+    """Make the partitions for responses with these windows, recorded now or in the coming days.
 
-    Traffic goes on meanwhile: attaching locks nobody out. But it waits for an ANALYZE of the table, or for an index
-    that is made, which may take hours: so this gives up soon, and the caller repeats what is worth it.
+    Attaching a partition does not block traffic. But it waits for an ANALYZE of the table or the build of an index,
+    which may take hours. So this gives up soon, and the caller may retry.
     """
     wanted = (now_us, sorted(set(replay_us)), DAYS_AHEAD)
     if not await connection.fetch(_MISSING_DAYS, *wanted):
@@ -165,9 +165,9 @@ async def add_partitions(connection: Connection, replay_us: Collection[int], now
 
 
 async def drop_partition(connection: Connection, now_us: int | None) -> bool:
-    """Let the responses of one past day go, and return whether there was such a day.
+    """Drop the responses of one past day, and return whether there was such a day.
 
-    It tries once and briefly for the lock that this takes: a long reader makes it fail.
+    It tries once and briefly to get the lock: a long read makes it fail.
     """
     past = await connection.fetch(_PAST_DAYS, now_us)
     if past:

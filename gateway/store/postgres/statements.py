@@ -1,8 +1,8 @@
 """The texts of the Postgres store's statements.
 
-A file under `sql` holds the statements of one subject, each behind a line `-- name:`. Where a statement asks for the
-time, its first argument is what to use instead of the server's clock (null, but for tests). The list of a record's
-columns it takes from `rows`, and what the clock does to a record from `core.lifecycle`. Nothing here does I/O.
+A file under `sql` holds the statements of one subject, each after a line `-- name:`. If a statement uses the time, its
+first argument replaces the server's clock (null, except in tests). `rows` supplies the columns of a record, and
+`core.lifecycle` the effect of the clock. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ EPOCH_LOCK: Final = f"{_LOCK_SPACE}, 5"
 
 NOW: Final = "coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)"
 
-# More than all gateways together draw while a statement runs.
+# More tokens than all gateways together draw while a statement runs.
 _TOKENS_DRAWN_MAX: Final = 200_000
-# Responses are read in one statement until so many bytes are together, and then the one that comes over it.
+# One statement reads response bodies up to this size, plus the one that exceeds it.
 _READ_BYTES_MAX: Final = 4 * 1024 * 1024
-# How often upkeep looks whether a recovery lease is still needed.
+# How often upkeep checks whether a recovery lease is still needed.
 _RECOVERY_CHECK_US: Final = 3_600_000_000
 
 _MARKS: Final = {
@@ -78,7 +78,7 @@ def load(name: str) -> str:
 
 @cache
 def statement_texts() -> Mapping[str, str]:
-    """All of them by name."""
+    """All statements by name."""
     found: dict[str, str] = {}
     for file in files("gateway.store.postgres").joinpath("sql").iterdir():
         if file.name.endswith(".sql"):
@@ -94,8 +94,8 @@ def _filled(text: str) -> str:
     return _CLOCK_MARK.sub(_by_clock, text)
 
 
-# The clock's rows of the table: `{due_us(o)}` is when the next row of a record in `o` is due; `{is_in_doubt(o, c)}`,
-# `{is_absent(o, c)}` and so on are whether it is in that state at `c.now_us`, written down or by the clock alone.
+# The clock's rows of the table: `{due_us(o)}` is when the clock next changes a record in `o`; `{is_in_doubt(o, c)}`,
+# `{is_absent(o, c)}` and so on are whether it is in that state at `c.now_us`, as written or by the clock alone.
 _CLOCK_MARK: Final = re.compile(r"\{(due_us|is_\w+)\((\w+)(?:, (\w+))?\)\}")
 
 
@@ -110,7 +110,7 @@ def _by_clock(mark: re.Match[str]) -> str:
 
 
 def _way(written: State, wanted: State, alias: str, clock: str) -> str | None:
-    """When a record that was written in the one state is in the other; None for never."""
+    """The condition under which a record written in one state is now in the other; None if never."""
     if written is State.ABSENT:
         return None
     conditions = [f"{alias}.state = '{written}'"]

@@ -1,13 +1,13 @@
 """The durable store for many gateways: Postgres.
 
-It owns which connections there are and which command goes over which. What it promises stands on `Store`.
+It owns which connections there are and which command uses which. `Store` defines what it promises.
 
 Theory of operation
 -------------------
-Commands that arrive while a statement is under way go together in the next one. There are four queues, each with a
-connection of its own: claims; completions; all other commands; reads. So no claim waits for a commit of large bodies,
-and no renewal for either. Upkeep has a fifth connection, news a sixth. What recovery and operators ask goes over a
-seventh, which is opened when the first of them asks.
+Commands that arrive while a statement is under way form the next one. There are four queues, each with a connection of
+its own: claims; completions; all other commands; reads. So no claim waits for a commit of large bodies, and no renewal
+for either. Upkeep has a fifth connection, news a sixth. A seventh serves recovery and operators; it is opened on first
+use.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ from gateway.store.watching import Watchers
 from gateway.store.witness_files import WitnessFiles
 
 _BATCH_SIZE_MAX: Final = 256
-# A batch of reads may bring as many bodies; the statement bounds how long they are together.
+# A batch of reads may return as many bodies; the statement limits their total size.
 _READS_SIZE_MAX: Final = 32
 _TRIES: Final = 10
-# To make room for responses. Each waits for a lock for a moment, and all of them hold up the rest of the queue.
+# Tries to attach a partition. Each waits for a lock for a moment, while the rest of the queue waits.
 _ATTACH_TRIES: Final = 5
 
 _READ: Final = load("read")
@@ -77,7 +77,7 @@ _READ: Final = load("read")
 
 @dataclass(frozen=True, slots=True)
 class _Queue:
-    """Commands that wait for their statement, and the link that it goes over."""
+    """Commands that wait for their statement, and the link that executes it."""
 
     batcher: Batcher[Command, BatchResult]
     link: WitnessedLink
@@ -85,7 +85,7 @@ class _Queue:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """What there is between start and close."""
+    """What exists between `start` and `close`."""
 
     upkeep: Upkeep
     links: list[Link]
@@ -126,10 +126,10 @@ class PostgresStore:
         clock_us: Callable[[], int] | None = None,
         witness_files: WitnessFiles | None = None,
     ) -> None:
-        """`url` as libpq takes it, and `?pgbouncer=true`; `accepts_off` as `greet` takes it. `replay_us` are windows of
-        responses that are expected, for which there is room in time. `clock_us` replaces the server's clock, for tests.
+        """`url` as in libpq, optionally with `?pgbouncer=true`; `accepts_off` as in `_greet`. `replay_us` are the
+        expected replay windows; their partitions are made in advance. `clock_us` replaces the server's clock in tests.
 
-        `witness_files` are open before `start` and stay so until `close`; without them no loss shows but by the epoch.
+        `witness_files` are open from before `start` until after `close`; without them, only the epoch reveals a loss.
         """
         self._dialer = Dialer(url, connect_seconds, command_seconds, accepts_off, witness_files)
         self._command_seconds = command_seconds
@@ -142,7 +142,7 @@ class PostgresStore:
         if self._running is not None:
             raise RuntimeError("the store was started already")
         dialer = self._dialer
-        # Not when it is closed: what is still under way then must not claim in a memory that was not compared.
+        # Reset here, not in `close`: a claim still under way then must not run in a memory that was not compared.
         dialer.epoch, dialer.seen_token = None, 0
         upkeep = Upkeep(dialer, self._clock_us, self._command_seconds, self._windows)
         try:
@@ -182,7 +182,7 @@ class PostgresStore:
         for _ in range(_TRIES):
             result: BatchResult = await queue.batcher.submit(command)
             if isinstance(result, Unclear):
-                result = result_of_read(await self._look_again(command), command, has_response=True)
+                result = result_of_read(await self._read_known(command), command, has_response=True)
                 if isinstance(result, Applied):
                     await queue.link.touch()
             if not isinstance(result, Unclear):
@@ -191,13 +191,13 @@ class PostgresStore:
                     if record is not None and record.token > dialer.seen_token:
                         dialer.seen_token = record.token
                     if not isinstance(command, Renew):
-                        running.news.tell(operation_id_of(command))
+                        running.news.announce(operation_id_of(command))
                 return result
-        # Every try had a response, and changed nothing.
-        raise Unreadable("the operation changed each time between two looks at it")
+        # Every try returned, and changed nothing.
+        raise Unreadable("the operation changed each time between the statement and the read after it")
 
-    async def _look_again(self, command: Command) -> Snapshot:
-        """The record that a statement has met. That it is there stays known where it cannot be read."""
+    async def _read_known(self, command: Command) -> Snapshot:
+        """Read a record that a statement has found. Errors still report that the key is known."""
         try:
             return await self.read(operation_id_of(command))
         except StoreError as error:
@@ -248,7 +248,7 @@ class PostgresStore:
         self._know_memo(memo)
 
     def _know_memo(self, memo: bytes) -> None:
-        """A connection that finds another one than this store gave or took is not used."""
+        """Remember the memo that this store has read or written; a connection that finds another one is not used."""
         if self._dialer.epoch is not None and self._dialer.epoch.memo != memo:
             self._dialer.epoch = replace(self._dialer.epoch, memo=memo)
 
@@ -258,7 +258,7 @@ class PostgresStore:
         return self._running.news.watch(operation_id)
 
     async def wait_listening(self) -> None:
-        """Return when other gateways' news arrives. Never returns behind pgbouncer."""
+        """Return when news of other gateways can arrive. Never returns behind pgbouncer."""
         await self._started().news.wait_listening()
 
     def _started(self) -> _Running:
@@ -278,18 +278,18 @@ class PostgresStore:
                     return
 
         executor = Executor(link, make_room, self._clock_us, self._windows)
-        # As integers operation ids have the same order, and are hashed and compared much faster.
+        # Integers have the same order as the UUIDs, and hash and compare much faster.
         batcher: Batcher[Command, BatchResult] = Batcher(
             partial(execute, executor), key=lambda command: operation_id_of(command).int, size_max=_BATCH_SIZE_MAX
         )
         return _Queue(batcher, link)
 
     async def _read_all(self, link: Link, operation_ids: list[UUID]) -> list[Snapshot | Exception | Later]:
-        # Compared too: what another memory lacks would be absent for a caller who waits for a response that was given.
-        asked = list(dict.fromkeys(operation_ids))
+        # Compare the memory first: a record that another memory lacks would look absent to the caller.
+        wanted = list(dict.fromkeys(operation_ids))
 
         async def read(connection: Connection) -> Sequence[Any]:
-            return await connection.fetch(_READ, self._clock_us(), asked)
+            return await connection.fetch(_READ, self._clock_us(), wanted)
 
         rows = await self._dialer.run_compared(link, read)
         now_us = rows[0][0]
@@ -311,7 +311,7 @@ class PostgresStore:
 
 
 async def migrate(url: str, accepts_off: Collection[str] = (), *, grant_to: str | None = None) -> list[str]:
-    """Bring the schema up to date and return the names of the migrations that this took. Raises as `start`.
+    """Bring the schema up to date and return the names of the applied migrations. Raises as `start` does.
 
     The role `grant_to` gets the rights that a gateway needs.
     """
@@ -326,7 +326,7 @@ async def migrate(url: str, accepts_off: Collection[str] = (), *, grant_to: str 
 
 
 async def is_migrated(url: str, accepts_off: Collection[str] = ()) -> bool:
-    """Whether `start` would find its schema up to date. Changes nothing; raises as `start`."""
+    """Whether the schema exists and is up to date. Changes nothing; raises as `start` does."""
     upkeep = Dialer(url, accepts_off=accepts_off).link()
     try:
         await upkeep.open()
@@ -353,4 +353,4 @@ async def _prepare(upkeep: Link) -> list[str]:
 
 
 def _server_clock() -> None:
-    """No time of ours: the statement asks the server."""
+    """None: the statement uses the server's clock."""

@@ -1,7 +1,7 @@
-"""What is done to the operations in Postgres beside commands: the sweep, the tally, and the agreement on identities.
+"""Upkeep of Postgres: the sweep, the tally, the epoch, and the comparison of configurations.
 
-It owns how much one transaction may lock or look through, when room is made for the responses of coming days, and when
-those of a past day go; all of it goes over one link of its own, so that it never holds up a command.
+It owns how much one transaction may lock or read, and when partitions are made for coming days and dropped for past
+ones. All of it uses one link of its own, so that it never holds up a command.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gateway.store.postgres.dialer import Dialer, check_memory
 from gateway.store.postgres.rows import row_of
 from gateway.store.postgres.schema import MIGRATE_SECONDS, add_partitions, drop_partition
 from gateway.store.postgres.statements import EPOCH_LOCK, RECIPE_LOCK, load
-from gateway.store.recipes import Name, Remembered, compare, count_without_route
+from gateway.store.recipes import Name, Remembered, compare, names_without_route
 
 _LOG = logging.getLogger("gateway")
 
@@ -35,15 +35,15 @@ _LOG = logging.getLogger("gateway")
 _SWEEP_ROWS_MAX: Final = 100
 _WALK_ROWS_MAX: Final = 5_000
 _WALKS_MAX: Final = 20
-# For how long the statement that drew a token may have yet to commit.
+# How long the statement that drew a token may take to commit.
 _COMMIT_SECONDS: Final = 5.0
-# How often a past day is looked for, and at most how seldom while somebody reads who keeps it from being dropped.
+# How often to look for a past day to drop, and the longest pause while a reader blocks that.
 _DROP_PAUSE_SECONDS: Final = 60.0
 _DROP_PAUSE_SECONDS_MAX: Final = 1_800.0
-# How often room is made for coming days, and how soon again where that failed: there is a day for it.
+# How often to make partitions for coming days, and how soon to retry after a failure: there is a day's time for it.
 _MAKE_PAUSE_SECONDS: Final = 600.0
 _MAKE_AGAIN_SECONDS: Final = 10.0
-# What time has changed is true whether or not it is written down: no flush at commit.
+# A lost change by time is made again by the next sweep, so its commit needs no flush.
 _UNFLUSHED: Final = {"synchronous_commit": "off"}
 
 _SELECT_LAPSED: Final = load("select_lapsed")
@@ -63,7 +63,7 @@ _NOTE_STOPPED: Final = load("note_stopped")
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What one transaction of a sweep wrote down, to how many records, and whether another one would find more."""
+    """What one transaction of a sweep wrote, to how many records, and whether another one would find more."""
 
     swept: Swept
     changed: int
@@ -76,21 +76,21 @@ class Upkeep:
     def __init__(
         self, dialer: Dialer, clock_us: Callable[[], int | None], command_seconds: float, windows: Windows
     ) -> None:
-        """Room is made for responses with these `windows`."""
+        """`windows` are those to make partitions for."""
         self.link = dialer.link()
         self._dialer = dialer
         self._fetch = partial(dialer.fetch, self.link)
         self._clock_us = clock_us
         self._command_seconds = command_seconds
         self._windows = windows
-        # When, on the event loop's clock, room may next be made for coming days, and a past day looked for.
+        # When, on the event loop's clock, to make partitions and to look for a past day next.
         self._next_make_at = 0.0
         self._next_drop_at, self._drop_pause_seconds = 0.0, _DROP_PAUSE_SECONDS
-        # The last token that was drawn at the latest look, when that was, and the last one that is long settled.
-        self._drawn_token, self._looked_at, self._settled_token = 0, float("-inf"), 0
+        # The last token drawn at the latest check, the time of that check, and a token up to which all have committed.
+        self._drawn_token, self._checked_at, self._settled_token = 0, float("-inf"), 0
 
     async def close(self) -> None:
-        """Give the link back."""
+        """Close the link."""
         await self.link.close()
 
     async def sweep(self, limit: int) -> Swept:
@@ -113,12 +113,12 @@ class Upkeep:
         return replace(swept, more=left <= 0 or row["looked_at"] >= bound)
 
     async def _sweep_lapsed(self, bound: int) -> _Part | None:
-        """A piece of the walk for lapsed claims, up to a token below which nobody has yet to commit.
+        """A piece of the walk for lapsed claims, up to a token below which every statement has committed.
 
-        That is known by the event loop's clock: it is not set, as the server's may be.
+        That is judged by the event loop's clock, which nobody can set, unlike the server's.
         """
         loop = asyncio.get_running_loop()
-        if loop.time() - self._looked_at >= _COMMIT_SECONDS:
+        if loop.time() - self._checked_at >= _COMMIT_SECONDS:
             self._settled_token = self._drawn_token
 
         async def walk(connection: Connection) -> _Part | None:
@@ -127,7 +127,7 @@ class Upkeep:
                 return None
             (row,) = await connection.fetch(_PASS, self._clock_us(), _WALK_ROWS_MAX, self._settled_token)
             if self._settled_token == self._drawn_token:
-                self._drawn_token, self._looked_at = row["drawn_token"], loop.time()
+                self._drawn_token, self._checked_at = row["drawn_token"], loop.time()
             return replace(part, is_more=part.is_more or row["is_more"])
 
         return await self._dialer.transact(self.link, walk, _UNFLUSHED)
@@ -138,7 +138,7 @@ class Upkeep:
         )
 
     async def _write_down(self, connection: Connection, select: str, bound: int, *arguments: int) -> _Part | None:
-        """Write down what time did to the records that this statement locks; None where another gateway sweeps."""
+        """Write what time changed in the records that this statement locks; None if another gateway sweeps."""
         rows = await connection.fetch(select, self._clock_us(), bound, *arguments)
         if not rows:
             return None
@@ -209,11 +209,11 @@ class Upkeep:
 
     async def count_without_route(self, service: str, operations: Collection[str]) -> dict[str, int]:
         async def count(connection: Connection) -> dict[str, int]:
-            names = count_without_route(await _known(connection), service, operations)
+            names = names_without_route(await _known(connection), service, operations)
             if not names:
                 return {}
             async with transaction(connection, {"lock_timeout": "1s"}):
-                # A little shorter than the whole may take; behind a pooler no session has a limit.
+                # A little shorter than the client's timeout; behind a pooler no session has one.
                 await connection.execute(f"SET LOCAL statement_timeout = {round(self._command_seconds * 900)}")
                 living = await self._count_living(connection, names)
                 return {operation: counted.keys for (_, operation), counted in living.items()}
@@ -221,19 +221,22 @@ class Upkeep:
         return await self.link.run(count)
 
     async def _count_living(self, connection: Connection, names: Collection[Name]) -> dict[Name, Living]:
-        """The living keys of these operations, but for those that have none; in a transaction.
+        """The living keys of these operations, without operations that have none; in a transaction.
 
-        Counted by going through all of them, which no index serves: it is asked once in a blue moon.
+        It reads all records, without an index: it is needed very rarely.
         """
         await connection.execute("SET LOCAL enable_seqscan = on")
-        asked = sorted(names)
+        ordered = sorted(names)
         rows = await connection.fetch(
-            _ALIVE, self._clock_us(), [operation for _, operation in asked], [derivation_of(*name) for name in asked]
+            _ALIVE,
+            self._clock_us(),
+            [operation for _, operation in ordered],
+            [derivation_of(*name) for name in ordered],
         )
-        return {asked[row["place"] - 1]: Living(row["keys"], row["until_us"]) for row in rows}
+        return {ordered[row["place"] - 1]: Living(row["keys"], row["until_us"]) for row in rows}
 
     async def make_days(self) -> None:
-        """Now and then, make room for the responses of coming days, so that no completion has to."""
+        """From time to time, make partitions for the responses of coming days, so that no completion has to."""
         now = asyncio.get_running_loop().time()
         if now < self._next_make_at:
             return
@@ -244,10 +247,10 @@ class Upkeep:
             )
         except StoreError as error:
             self._next_make_at = now + _MAKE_AGAIN_SECONDS
-            _LOG.warning("room for the responses of coming days could not be made yet: %s", error)
+            _LOG.warning("the partitions for the responses of coming days could not be made yet: %s", error)
 
     async def _drop_past(self) -> None:
-        """Now and then, let one day's responses go."""
+        """From time to time, drop the responses of one past day."""
         now = asyncio.get_running_loop().time()
         if now < self._next_drop_at:
             return
@@ -255,7 +258,7 @@ class Upkeep:
         try:
             dropped = await self.link.run(lambda connection: drop_partition(connection, self._clock_us()))
         except StoreError:
-            # Another gateway is at it, or somebody reads for long: each try holds traffic up for a moment.
+            # Another gateway does it, or a long read blocks it. Each try holds up traffic for a moment: pause longer.
             self._drop_pause_seconds = min(2 * self._drop_pause_seconds, _DROP_PAUSE_SECONDS_MAX)
             self._next_drop_at = now + self._drop_pause_seconds
             return
@@ -265,7 +268,7 @@ class Upkeep:
 
 
 def _change_by_time(values: Sequence[Any], now_us: int) -> Change | None:
-    """What a sweep writes down of a row; None for nothing."""
+    """The change that a sweep makes to a row, if any."""
     try:
         row = row_of(values)
     except Unreadable:

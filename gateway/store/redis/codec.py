@@ -1,10 +1,10 @@
-"""The bytes of a completed record in a fast tier.
+"""The bytes of a completed record in the fast tier.
 
-An entry has two parts. The *envelope* says for which era of the server and until when the entry may be believed. The
-*payload* holds the record, its operation id included, so that an entry that came under a wrong key is recognised.
+An entry has two parts. The *envelope* holds the era of the server and the time until which the entry is valid. The
+*payload* holds the record with its operation id, so that an entry under a wrong key is recognised.
 
-This file knows neither keys nor connections. Whatever is not exactly an entry of this version decodes to None:
-another version, somebody else's value, a value that was cut.
+This file knows neither keys nor connections. Bytes that are not exactly an entry of this version decode to None:
+another version, another program's value, a value that was cut.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ _MAGIC: Final = b"igR"
 ERA_BYTES: Final = 16
 VERSION: Final = 1
 
-# What every entry begins with. The envelope: magic, token, the era of the server, the version of what follows, the end
-# of the window in µs of the server's clock. Of the payload: operation id, attempt id, resolution id or zeros; attempts;
-# first claimed, claimed, replay until, remember until, completed; status; last event; flags; the number of parts that
-# follow, whose lengths come next.
+# The head of an entry. The envelope: magic, token, the era of the server, the version of what follows, the end of the
+# window in µs of the server's clock. The payload's head: operation id, attempt id, resolution id or zeros; attempts;
+# first claimed, claimed, replay until, remember until, completed; status; last event; flags; the number of parts, whose
+# lengths come next.
 _ENTRY: Final = struct.Struct(f">3sQ {ERA_BYTES}sBQ 16s16s16sI5QHBBH")
 _HAS_KEY, _HAS_FINGERPRINT, _HAS_RESOLUTION, _HAS_BODY, _HAS_PROBE = 1, 2, 4, 8, 16
 _FIXED_PARTS: Final = 13
 _ZEROS: Final = bytes(16)
 
 _COMPLETED: Final = State.COMPLETED
-# By their places in `Event`, which entries that are there depend on: a change of that order is another `VERSION`.
+# Numbered by their order in `Event`. Stored entries depend on it: a change of that order needs a new `VERSION`.
 _EVENTS: Final = tuple(Event)
 _EVENT_NUMBERS: Final = {event: number for number, event in enumerate(_EVENTS)}
 
 
 def encode(record: Record, era: bytes, expires_us: int) -> bytes:
-    """The entry of a completed record, to be believed in this era until `expires_us` of the server's clock.
+    """The entry of a completed record, valid in this era until `expires_us` of the server's clock.
 
     Raises ValueError when the record does not fit the format.
     """
@@ -68,8 +68,8 @@ def encode(record: Record, era: bytes, expires_us: int) -> bytes:
         *((probe.target, probe.host) if probe else (b"", b"")),
         response.reason,
     ]
-    for field in response.headers:
-        parts += field
+    for header in response.headers:
+        parts += header
     parts.append(response.body or b"")
     try:
         fixed = _ENTRY.pack(
@@ -114,7 +114,7 @@ def decode(entry: bytes, operation_id: UUID, era: bytes) -> tuple[Record, int] |
             probe_target, probe_host, reason,
         ) = parts[:_FIXED_PARTS]  # fmt: skip
         headers = parts[_FIXED_PARTS:]
-        # By position, which takes a third of the time.
+        # Positional arguments take a third of the time.
         record = Record(
             Identity(
                 operation_id,
@@ -143,7 +143,7 @@ def decode(entry: bytes, operation_id: UUID, era: bytes) -> tuple[Record, int] |
             StoredResponse(
                 status,
                 reason,
-                tuple(zip(headers[::2], headers[1::2], strict=True)),  # strict: no field without a value
+                tuple(zip(headers[::2], headers[1::2], strict=True)),  # strict: no header without a value
                 body if flags & _HAS_BODY else None,
             ),
             ProbeTarget(probe_target, probe_host) if flags & _HAS_PROBE else None,
@@ -154,11 +154,11 @@ def decode(entry: bytes, operation_id: UUID, era: bytes) -> tuple[Record, int] |
 
 
 def _parts(entry: bytes, offset: int, count: int) -> tuple[tuple[bytes, ...], bytes]:
-    """The parts behind their lengths, the last by itself. Raises ValueError unless they end where the entry does."""
+    """The parts, the last one separately. Raises ValueError unless they end where the entry does."""
     lengths = struct.unpack_from(f">{count}I", entry, offset)
     start = offset + 4 * count
     if start + sum(lengths) != len(entry):
         raise ValueError("the parts do not fill the entry")
-    # One call for all but the body, which is of another length each time: `struct` keeps formats that it has seen.
+    # One call for all but the body: `struct` caches formats, and the body has another length each time.
     parts = struct.unpack_from("%ds" * (count - 1) % lengths[:-1], entry, start)
     return parts, entry[len(entry) - lengths[-1] :]

@@ -1,7 +1,7 @@
-"""The border to the Redis driver: one connection, its failures by what is known of them, and the server behind it.
+"""The border to the Redis driver: one connection, what its errors mean, and the server behind it.
 
-Its invariant: one exchange at a time is under way on a link, and a link on which one was cut short is closed, so that
-answers are never mixed up. It knows neither records nor which scripts there are, but for the one that tells the era.
+Its invariant: a link has one exchange under way at a time, and is closed when one is cut short, so that replies are
+never mixed up. It knows neither records nor scripts, except for the script of the era.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from gateway.store.base import Indefinite, NotApplied
 from gateway.store.redis.codec import ERA_BYTES
 
 CONNECT_SECONDS: Final = 1.0
-# How long what was sent may stay unacknowledged. The connection is closed before that, and would keep what it could not
-# send for as long as the other end reads nothing.
+# How long sent data may stay unacknowledged. Without a limit, a closed connection would keep its unsent data for as
+# long as the peer reads nothing.
 _UNSENT_SECONDS: Final = 5
 
 # What two clocks may drift apart, as µs per second; NTP slews by half of it.
@@ -40,12 +40,12 @@ GENERATION_BYTES: Final = 16
 _ERA_SCRIPT: Final = (Path(__file__).parent / "lua" / "era.lua").read_bytes()
 
 _UNSPECIFIC: Final = "ERR"
-# `OOM`, `READONLY`, `NOPERM`, …: at the beginning, or where Redis 6.2 has put `@user_script: 33: -` before it.
+# `OOM`, `READONLY`, `NOPERM`, …: at the beginning, or behind the `@user_script: 33: -` of Redis 6.2.
 _CODE: Final = re.compile(rf"(?:^|: -?)(?!{_UNSPECIFIC}\b)([A-Z]{{3,}})\b")
-# What a user may not do in a script comes without a code: in the first words from Redis 6.2 and 7.0, later the second.
+# A missing permission inside a script comes without a code: with the first text in Redis 6.2 and 7.0, later the second.
 _NOT_IN_SCRIPT: Final = ("user executing the script can't", "ACL failure in script")
 
-# What an operator can do about a server that takes no writes.
+# Why a server takes no writes, and what an operator can do.
 _CAUSES: Final = {
     "READONLY": "it is a replica (READONLY); name the primary",
     "OOM": "its memory is full (OOM); raise maxmemory, or let maxmemory-policy evict keys",
@@ -57,11 +57,11 @@ ROOM_SECONDS: Final = 60.0
 
 _LOG = logging.getLogger("gateway")
 
-Words = tuple[str | bytes | int, ...]
+RedisCommand = tuple[str | bytes | int, ...]
 
 
 def make_link(url: str, era_key: str, clock: Callable[[], float]) -> Link:
-    """A link, not yet connected, that the driver neither retries nor times, whatever the URL's options say.
+    """A link, not yet connected. The driver does no retries and no timeouts on it, whatever the URL's options say.
 
     Raises ValueError when the URL is none of Redis's.
     """
@@ -96,26 +96,26 @@ class Link:
         self._clock = clock
         self._lock = asyncio.Lock()
         self.run_id = b""
-        """Which run of which server it leads to, once it was opened."""
+        """The server process that the link leads to, once it was opened."""
         self._time_us = 0
         self._time_seconds = 0.0
         self.era = b""
-        """The era of the server, empty where a generation has still to be reported to it."""
+        """The era of the server; empty while a generation has yet to be reported to it."""
         self.era_seconds = 0.0
         self.refused = ""
-        """Why the server took no copies at the last look; empty if it did."""
+        """Why the server took no copies at the last check; empty if it did."""
 
     @property
     def is_open(self) -> bool:
         return bool(self._connection.is_connected)
 
     def bind(self, era_key: str, generation: str) -> None:
-        """Have the era under this key be one of this generation; empty: of any. No era is known until the next look."""
+        """Require an era of this generation (empty: any) under this key. The era is unknown until `refresh_era`."""
         self._era_key, self.era = era_key, b""
         self._generation = sha256(generation.encode()).digest()[:GENERATION_BYTES] if generation else b""
 
     async def connect(self) -> None:
-        """Connect, if it is not. Raises NotApplied."""
+        """Connect, unless connected. Raises NotApplied."""
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 await self._connection.connect()  # type: ignore[no-untyped-call]
@@ -124,20 +124,20 @@ class Link:
             raise NotApplied(f"Redis at {_where(self._connection)} cannot be used: {_reason(error)}") from None
 
     async def open(self) -> None:
-        """Connect, if it is not, and learn the server's run, era and time. Raises StoreError."""
+        """Connect, unless connected, and read the server's run id, era and time. Raises StoreError."""
         if not self.is_open:
             await self.connect()
             (info,) = await self.exchange([("INFO", "server")], CONNECT_SECONDS)
             if error := refusal(info):
                 await self.close()
-                raise NotApplied(f"Redis refused to tell its run id (INFO server): {error}")
+                raise NotApplied(f"Redis refused INFO server, which has its run id: {error}")
             if (run_id := _run_id(info)) != self.run_id:
-                # Nothing was reported to this one, which may have run beside the one before.
+                # No purge was reported to this server, which may have run beside the previous one.
                 self.run_id, self.era = run_id, b""
-        await self.look()
+        await self.refresh_era()
 
-    async def look(self) -> None:
-        """Report the generation where that is due, and learn era and time anew. Raises StoreError."""
+    async def refresh_era(self) -> None:
+        """Report the generation if that is pending, and read era and time. Raises StoreError."""
         wanted = (self._era_key, self._generation)
         is_due = self.era == b"" and self._generation != b""
         generation = self._generation.ljust(GENERATION_BYTES, b"\0")
@@ -145,30 +145,30 @@ class Link:
         script = ("EVAL", _ERA_SCRIPT, 1, self._era_key, self.run_id, fresh, generation, int(is_due))
         (reply,) = await self.exchange([script], CONNECT_SECONDS)
         if error := refusal(reply):
-            # One that was made a replica takes no write any more: the next connection may lead to the new master.
+            # A server that was made a replica takes no writes: the next connection may lead to the new master.
             await self.leave()
             raise NotApplied(f"Redis at {_where(self._connection)} takes no writes: {_CAUSES.get(error, error)}")
         era, *time, text = reply
         self.note_time(time)
-        word = refusal_word(text.decode())
-        self.refused = f"Redis at {_where(self._connection)} takes no copies: {_CAUSES.get(word, word)}" if word else ""
-        # What came to be wanted meanwhile is for the next look.
+        code = refusal_code(text.decode())
+        self.refused = f"Redis at {_where(self._connection)} takes no copies: {_CAUSES.get(code, code)}" if code else ""
+        # After a `bind` meanwhile, the next call learns the era.
         if era != self.era and wanted == (self._era_key, self._generation):
             self.era, self.era_seconds = era, self._time_seconds
 
     def note_time(self, time: Sequence[bytes]) -> None:
-        """Take a reading of the server's clock out of a reply that came just now."""
+        """Take a reading of the server's clock from a reply that has just arrived."""
         self._time_us, self._time_seconds = time_us(time), self._clock()
 
     def server_us(self, seconds: float) -> int:
-        """What the server's clock showed at this boot-time moment, or less."""
+        """A lower bound of the server's clock at this boot-time moment."""
         since_seconds = seconds - self._time_seconds
         return self._time_us + int(since_seconds * MICROSECONDS - abs(since_seconds) * _DRIFT_US)
 
-    async def exchange(self, commands: Sequence[Words], seconds: float) -> list[Any]:
-        """Send commands and return their replies; those that the server refused are exceptions among them.
+    async def exchange(self, commands: Sequence[RedisCommand], seconds: float) -> list[Any]:
+        """Send commands and return their replies; refused commands have exceptions as replies.
 
-        Raises NotApplied when nothing was sent, Indefinite when no answer came in time. The link is closed then, and
+        Raises NotApplied when nothing was sent, Indefinite when a reply is missing. Closes the link on a timeout, and
         when the caller is cancelled.
         """
         async with self._lock:
@@ -180,30 +180,30 @@ class Link:
                     return [await self._reply() for _ in commands]
             except TimeoutError:
                 await self.close()
-                raise Indefinite(f"Redis did not answer within {seconds:g} s") from None
+                raise Indefinite(f"no reply from Redis within {seconds:g} s") from None
             except asyncio.CancelledError:
                 await self.close()
                 raise
 
-    async def send(self, commands: Sequence[Words]) -> None:
+    async def send(self, commands: Sequence[RedisCommand]) -> None:
         """Send without waiting for a reply. Raises Indefinite."""
         packed = b"".join(map(_pack, commands))
         try:
             await self._connection.send_packed_command(packed, check_health=False)
         except (exceptions.RedisError, OSError, RuntimeError, AttributeError) as error:
-            # A connection that was reset while nobody used it: uvloop raises RuntimeError; asyncio says nothing, or in
-            # Python 3.12.1 raises AttributeError.
+            # The connection was reset while idle: uvloop raises RuntimeError; asyncio raises nothing, except for an
+            # AttributeError in Python 3.12.1.
             raise Indefinite(f"the connection to Redis failed: {_reason(error)}") from None
 
     async def receive(self, seconds: float) -> Any:
-        """The next message, or None after a silence of so many seconds. Raises Indefinite."""
+        """The next message, or None after this many seconds without one. Raises Indefinite."""
         try:
             return await self._connection.read_response(timeout=seconds)
         except (exceptions.RedisError, OSError) as error:
             raise Indefinite(f"the connection to Redis failed: {_reason(error)}") from None
 
     async def leave(self) -> None:
-        """Close the connection once nobody uses it: the next one may lead to another server."""
+        """Close the connection after the exchange under way: the next one may lead to another server."""
         async with self._lock:
             await self.close()
 
@@ -220,11 +220,11 @@ class Link:
 
 
 class Room:
-    """Whether a server that runs has room for copies, as the log reports it: once that it has none, once that it has.
+    """Logs whether a running server has room for copies: once when it has none, and once when it has room again.
 
-    Nothing is decided by it. Copies that are refused are counted, and made again from the durable store; but a server
-    that is full stays so until somebody does something about it. At its limit it takes one copy and refuses the next,
-    so that it has room again is reported only once it has taken everything for a while. `clock` gives seconds.
+    For the operator only: a full server stays full until one acts, while refused copies are counted and made again from
+    the durable store. At its limit the server takes one copy and refuses the next, so room is reported only after it
+    has taken all copies for a while. `clock` returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -233,7 +233,7 @@ class Room:
         self._refused_seconds = 0.0
 
     def note(self, refused: str) -> None:
-        """What a look at the server came to: why it takes no copies, empty if it takes them."""
+        """Take the result of a check: why the server takes no copies, empty if it does."""
         now = self._clock()
         if refused:
             self._refused_seconds = now
@@ -252,19 +252,19 @@ def _where(connection: AbstractConnection) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Why there is no connection, in the driver's or the server's words. They hold no password."""
+    """Why the connection failed, as the driver or the server describes it, without a password."""
     if isinstance(error, TimeoutError):
-        return "no answer in time"
+        return "no reply in time"
     if isinstance(error, RuntimeError | AttributeError):
-        return "the other end closed it"
+        return "the server closed it"
     text = str(error) or type(error).__name__
-    # A server without this command quotes what it was sent, and with AUTH that is the password.
+    # A server that does not know a command quotes its arguments; those of AUTH contain the password.
     return text.partition(", with args")[0] if isinstance(error, exceptions.ResponseError) else text
 
 
-def _pack(words: Words) -> bytes:
+def _pack(command: RedisCommand) -> bytes:
     # The stub of hiredis wants a tuple of one, and returns nothing.
-    return pack_command(words)  # type: ignore[arg-type, no-any-return]
+    return pack_command(command)  # type: ignore[arg-type, no-any-return]
 
 
 def time_us(time: Sequence[bytes]) -> int:
@@ -279,23 +279,23 @@ def _run_id(info: Any) -> bytes:
         for line in info.splitlines():
             if line.startswith(b"run_id:"):
                 return line.removeprefix(b"run_id:")
-    raise NotApplied("Redis does not tell its run id (INFO server)")
+    raise NotApplied("the reply of Redis to INFO server has no run id")
 
 
 def refusal(reply: Any) -> str:
-    """Why the server did not do as told, in a word; empty if it did."""
+    """The code of the server's error; empty if it executed the command."""
     if not isinstance(reply, Exception):
         return ""
-    # The driver takes the codes that it knows out of the text. Redis 6.2 calls whatever fails in a script an `ERR`.
+    # The driver removes known codes from the text. Redis 6.2 reports any failure in a script as `ERR`.
     code = getattr(reply, "status_code", None)
     if code and code != _UNSPECIFIC:
         return str(code)
-    return refusal_word(str(reply)) or type(reply).__name__
+    return refusal_code(str(reply)) or type(reply).__name__
 
 
-def refusal_word(text: str) -> str:
-    """The code of an error, wherever scripts have put it. The rest of the text may quote what was sent."""
-    if any(words in text for words in _NOT_IN_SCRIPT):
+def refusal_code(text: str) -> str:
+    """The code of an error, wherever a script has put it. The rest of the text may quote what was sent."""
+    if any(phrase in text for phrase in _NOT_IN_SCRIPT):
         return "NOPERM"
     code = _CODE.search(text)
     return code.group(1) if code else text.removeprefix(f"{_UNSPECIFIC} ").split(" ", 1)[0]

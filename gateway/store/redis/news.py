@@ -1,8 +1,7 @@
-"""News between gateways through Redis: one subscribing link per gateway, shared by all who wait.
+"""News between gateways through Redis: one subscribing link per gateway, shared by all waiters.
 
-It keeps what the server is subscribed to equal to what is listened to, and connects again by itself. News is a hint
-and may be lost; whenever some may have been, the listeners are woken to look for themselves. It knows channels, never
-records.
+It keeps the server's subscriptions equal to the open watches, and reconnects by itself. News is a hint and may be lost;
+whenever some may have been, the listeners are woken to read the record. It knows channels, never records.
 """
 
 from __future__ import annotations
@@ -15,14 +14,13 @@ from typing import Any, Final
 from uuid import UUID
 
 from gateway.store.base import Indefinite, StoreError
-from gateway.store.redis.connection import Link, Words
+from gateway.store.redis.connection import Link, RedisCommand
 from gateway.store.watching import LocalWatch
 
-# How long a new listener waits for its subscription, and for the link, to be there. Without an answer it listens all
-# the same.
+# How long a new listener waits for its subscription and the link. After that it listens all the same.
 _SUBSCRIBE_SECONDS: Final = 0.25
 
-# A silence of this length is asked about, a second one means that the link is dead.
+# After this long without a message, send a PING; after as long again, the link is dead.
 _SILENCE_SECONDS: Final = 10.0
 
 _PAUSE_SECONDS_MIN: Final = 0.1
@@ -31,7 +29,7 @@ _PAUSE_SECONDS_MAX: Final = 5.0
 
 @dataclass(slots=True)
 class _Channel:
-    """One operation that somebody listens to. `missed`: there may have been news of it that did not arrive."""
+    """An operation with listeners. `missed`: news of it may have been lost."""
 
     operation_id: UUID
     listeners: set[LocalWatch] = field(default_factory=set)
@@ -44,7 +42,7 @@ class _Channel:
 
 
 class News:
-    """Who listens to which operation, and the link that brings the news."""
+    """The listeners by operation, and the link that brings the news."""
 
     def __init__(
         self,
@@ -90,7 +88,7 @@ class News:
         channel.listeners.add(watch)
         try:
             if not channel.subscribed.is_set() and not await _is_subscribed_soon(channel):
-                # What happens until then is missed: who waits is woken then, to look.
+                # News until the subscription is lost: it wakes the waiters when it is there.
                 channel.missed = True
             yield watch
         finally:
@@ -100,7 +98,7 @@ class News:
                 self._note_change(name)
 
     async def _listen(self) -> None:
-        """Until the link fails. Raises StoreError."""
+        """Receive until the link fails. Raises StoreError."""
         self._connected = True
         self._changed = {self._purges_channel, *self._channels}
         self._change.set()
@@ -118,14 +116,14 @@ class News:
             if message is not None:
                 is_silent = False
                 self._pause_seconds = _PAUSE_SECONDS_MIN
-                self._take(message)
+                self._dispatch(message)
             elif is_silent:
                 raise Indefinite("the link is silent")
             else:
                 is_silent = True
                 await self._link.send([("PING",)])
 
-    def _take(self, message: Any) -> None:
+    def _dispatch(self, message: Any) -> None:
         match message:
             case [b"message", self._purges_channel, bytes(text)]:
                 if (operation_id := _uuid(text)) is not None:
@@ -144,7 +142,7 @@ class News:
                         channel.wake()
 
     async def _subscribe(self) -> None:
-        """Tell the server what changed, whatever gathered meanwhile in one piece."""
+        """Send changed subscriptions to the server, all that gathered meanwhile at once."""
         try:
             while True:
                 await self._change.wait()
@@ -154,19 +152,19 @@ class News:
                 new = wanted - self._subscribed
                 old = (changed - wanted) & self._subscribed
                 self._subscribed = (self._subscribed | new) - old
-                commands: list[Words] = []
+                commands: list[RedisCommand] = []
                 if new:
                     commands.append(("SUBSCRIBE", *new))
                 if old:
                     commands.append(("UNSUBSCRIBE", *old))
-                # A listener that came back before its channel was given up will get no answer: it is subscribed.
+                # A channel that got a listener again before it was unsubscribed gets no reply: it is subscribed.
                 for name in wanted - new:
                     if (channel := self._channels.get(name)) is not None:
                         channel.subscribed.set()
                 if commands:
                     await self._link.send(commands)
         except StoreError:
-            # The receiver finds the same on its own, after it has taken what had still arrived.
+            # The receiver sees the same failure, after it has read what had still arrived.
             return
 
     def _note_change(self, name: bytes) -> None:
@@ -175,7 +173,7 @@ class News:
             self._change.set()
 
     def _lose(self) -> None:
-        """No news arrives any more. Wake all who wait, to look."""
+        """No news arrives any more: wake all waiters, to read their records."""
         if not self._connected:
             return
         self._connected = False

@@ -1,7 +1,7 @@
-"""What gateways saw of their durable store, shared in Redis: for a host that has no note of its own.
+"""What gateways saw of their durable store, shared in Redis for a host that has no note of its own.
 
-It judges nothing (`epoch` does) and holds no connection between two questions, which are seconds apart and on nobody's
-way. Its invariant: of one memory the note's token never goes back, as long as Redis keeps it.
+It draws no conclusions (`epoch` does). It keeps no connection between calls, which are seconds apart and which no
+request waits for. Its invariant: the note's token for one memory never decreases, as long as Redis keeps the note.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any, Final
 
 from gateway.store.base import NotApplied, boot_seconds
 from gateway.store.epoch import FORMER_MAX, Seen
-from gateway.store.redis.connection import Words, make_link, refusal
+from gateway.store.redis.connection import RedisCommand, make_link, refusal
 from gateway.store.redis.store import ERA_KEY, KEY_PREFIX
 
-# A gateway that starts waits for this, and so does nobody else.
+# Only the start of a gateway waits for this.
 SEEN_SECONDS: Final = 1.0
 
-# A higher one was given by no store, and would leave the store no numbers to go on with.
+# No store draws a higher token, and taking one over would leave the store no numbers.
 TOKEN_MAX: Final = 2**62
 _TOKEN_DIGITS: Final = 20
 _IDENTITY_CHARACTERS_MAX: Final = 256
@@ -29,7 +29,7 @@ _SCRIPT: Final = (Path(__file__).parent / "lua" / "seen.lua").read_bytes()
 
 
 class RedisSeen:
-    """Satisfies `SharedNote`. `name` says which service's outcomes are in which durable store."""
+    """Satisfies `SharedNote`. `name` identifies the service and its durable store."""
 
     def __init__(self, url: str, name: str) -> None:
         """Raises ValueError when the URL is none of Redis's."""
@@ -38,7 +38,7 @@ class RedisSeen:
         self._lock = asyncio.Lock()
 
     async def read(self) -> Seen | None:
-        reply = await self._ask(("GETRANGE", self._key, 0, _NOTE_BYTES_MAX))
+        reply = await self._execute(("GETRANGE", self._key, 0, _NOTE_BYTES_MAX))
         error = refusal(reply)
         if error == "WRONGTYPE":
             return None
@@ -47,14 +47,14 @@ class RedisSeen:
         return _seen(reply)
 
     async def write(self, seen: Seen, instead_of: str) -> None:
-        """A note that could not be read back is not kept, so that what is there goes on to count."""
+        """See `SharedNote`. A note that could not be read back is rejected, so that the current one stays in force."""
         note = _note(seen)
         if _seen(note) is None:
-            raise NotApplied("what was seen of the durable store cannot be noted in Redis")
-        if error := refusal(await self._ask(("EVAL", _SCRIPT, 1, self._key, note, instead_of))):
+            raise NotApplied("the note of what was seen of the durable store does not fit Redis")
+        if error := refusal(await self._execute(("EVAL", _SCRIPT, 1, self._key, note, instead_of))):
             raise NotApplied(f"Redis refused: {error}")
 
-    async def _ask(self, command: Words) -> Any:
+    async def _execute(self, command: RedisCommand) -> Any:
         async with self._lock:
             try:
                 await self._link.connect()
@@ -70,7 +70,7 @@ def _note(seen: Seen) -> bytes:
 
 
 def _seen(note: bytes) -> Seen | None:
-    """What a note says; None if it is not a note."""
+    """Decode a note; None if it is not one."""
     try:
         noted = json.loads(note)
         identity, token, former = noted["identity"], int(noted["token"]), tuple(noted["former"])
@@ -80,5 +80,5 @@ def _seen(note: bytes) -> Seen | None:
         return None
     if not all(isinstance(each, str) and 0 < len(each) <= _IDENTITY_CHARACTERS_MAX for each in (identity, *former)):
         return None
-    # Whoever wrote it had read what was there before.
+    # Its writer had read the note before it.
     return Seen(identity, token, former, is_compared=True)

@@ -1,37 +1,37 @@
-"""Redis as the fast tier: acknowledged answers for replay, and news for waiters. It may answer and never grants.
+"""Redis as the fast tier: acknowledged records for replay, and news for waiters. It never grants a claim.
 
-It refuses to know anything of work in flight. Its invariant: an entry is never believed after the record's window
-ended, nor after a purge that was reported to it.
+It knows nothing of work in flight. Its invariant: no entry is served after the record's window ended, nor after a purge
+that was reported to the tier.
 
 Theory of operation
 -------------------
-*Windows.* An entry ends at a moment of Redis's own clock. Each reply on the writing link brings a reading of that
+*Windows.* An entry expires at a time of Redis's own clock. Each reply on the writing link brings a reading of that
 clock; Redis's time at an earlier local moment `m` was at least `reading - (local time after the reply - m)`, so
-counting the window from there can only end it too early. The script compares with its own `TIME`: a writer that froze
-in between is refused. A read is answered with the time left, and it asks for `TIME` after the entries, so that the
+counting the window from there can only end it too early. The script compares with its own `TIME`: it rejects the entry
+of a writer that froze in between. A read computes the time left, and asks for `TIME` after the entries, so that the
 time left is never too long.
 
-*Stores.* One Redis may serve several durable stores, and two of one service make the same operation ids. The keys of
-entries, which are the channels of news too, name the store, by what of its identity stays over a promotion, and so does
-that of the era. Until `bind` has said which store it is, the tier is not up.
+*Stores.* One Redis may serve several durable stores, and two of one service make the same operation ids. So the keys of
+entries (which are also the channels of news) and of the era name the store, by the part of its identity that survives a
+promotion. Until `bind` has named the store, the tier is not up.
 
-*Eras.* Each question and each put names the era that it belongs to (`lua/era.lua`); entries of another one are not
-there. A flush, a restart from an old file or a failover can bring back what was purged: then the era is another. A
-record that was read before its writer knew the era is not put: it may be older than what made the era end.
+*Eras.* Each read and each put names its era (`lua/era.lua`); entries of another era are ignored. A flush, a restart
+from an old file or a failover can bring back what was purged, and each changes the era. A record that was read before
+its writer knew the era is not put: it may be older than what ended the last era.
 
-*Purges.* A purge ends the era, for all operations: that costs copies, which are made again, and leaves nothing that has
-to be remembered by operation. It is no debt of one process either. In the durable store a purge makes another
-generation, in the purge's own transaction, and whoever learns of one (`bind`) ends the era of the one before, unless
-somebody did. So it does not matter who purged, whether that one reached Redis, and whether he still lives: an era that
-began under the generation of a purge began after it, and what was read before that era was known is not put. It is
-enough that *some* era begins after the purge; two gateways that know different generations for a moment may end each
-other's eras, which costs copies again. A gateway that has to end an era, and could not yet, answers nothing.
+*Purges.* A purge ends the era for all operations. That costs copies, which are made again, and leaves no purge to be
+remembered by operation. No single process is responsible for it either. In the durable store a purge makes a new
+generation, in its own transaction. Any gateway that learns of a new generation (`bind`) ends the era of the previous
+one, unless another did. So it does not matter which gateway purged, whether it reached Redis, or whether it still runs:
+an era that began under the generation of a purge began after it, and what was read before that era was known is not
+put. It suffices that *some* era begins after the purge. Two gateways that know different generations for a moment may
+end each other's eras, which costs copies again. A gateway that has to end an era, and could not yet, serves nothing.
 
-*Loss.* A verb waits for at most its deadline once; then the tier counts as down and every verb fails at once, until
-the keeper, which alone connects, has been answered again. Its pauses grow while that does not last. Connections to a
-server that takes no writes, or to two servers, are left: the next may lead to the new master. One exchange at a time is
-under way on a link, and a link on which one was cut short is closed: answers cannot be mixed up, and an entry names its
-operation.
+*Outages.* A verb waits at most for its deadline. After one such timeout the tier is down and every verb fails at once,
+until the keeper task, which alone connects, gets replies again. Its pauses grow while connections do not last. It drops
+connections to a server that rejects writes, or to two different servers: the next may lead to the new master. A link
+has one exchange under way at a time, and is closed when one is cut short, so replies cannot be mixed up; and an entry
+names its operation.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from gateway.store.base import NotApplied, StoreError, Watch, boot_seconds
 from gateway.store.batching import Batcher
 from gateway.store.epoch import lineage
 from gateway.store.redis.codec import ERA_BYTES, decode, encode
-from gateway.store.redis.connection import Link, Room, Words, make_link, refusal, refusal_word, time_us
+from gateway.store.redis.connection import Link, RedisCommand, Room, make_link, refusal, refusal_code, time_us
 from gateway.store.redis.news import News
 
 KEY_PREFIX: Final = "idempotency-gateway:"
@@ -59,7 +59,7 @@ ERA_KEY: Final = f"{KEY_PREFIX}era"
 _STORE_DIGITS: Final = 16
 _PURGES_CHANNEL: Final = f"{KEY_PREFIX}purges"
 
-# A read is on the way of every first request: it must cost less than asking the durable store is worth.
+# Every first request waits for a read, so it must cost less than the call of the durable store that it may save.
 GET_SECONDS: Final = 0.25
 PUT_SECONDS: Final = 2.0
 
@@ -69,8 +69,8 @@ ENTRY_BYTES_MAX: Final = 256 * 1024
 _BATCH_SIZE_MAX: Final = 64
 _QUEUE_MAX: Final = 10_000
 
-# The keeper looks this often, and pauses between these while the tier is down.
-_LOOK_SECONDS: Final = 5.0
+# The keeper checks the server this often; while the tier is down, it pauses between these bounds.
+_CHECK_SECONDS: Final = 5.0
 _PAUSE_SECONDS_MIN: Final = 0.1
 _PAUSE_SECONDS_MAX: Final = 5.0
 
@@ -97,7 +97,7 @@ class _News:
 
 _Write = _Put | _News
 
-# The operation, and since when its caller waits.
+# The operation, and when its caller began to wait.
 _Get = tuple[UUID, float]
 
 
@@ -121,7 +121,7 @@ class RedisFastTier:
         )
         self._purge_listeners: list[Callable[[UUID], None]] = []
         self._change_listeners: list[Callable[[bool, str], None]] = []
-        # Of the store that it is bound to.
+        # The key prefix of the bound store.
         self._prefix = ""
         self._generation: str | None = None
         self._is_reached = False
@@ -139,7 +139,7 @@ class RedisFastTier:
         return self._reader.era != b"" and self._writer.era != b""
 
     def bind(self, identity: str, generation: str | None = None) -> None:
-        """Keep, read and announce for this store alone, by `Epoch.identity`."""
+        """Serve only the store with this `Epoch.identity`."""
         store = sha256(lineage(identity).encode()).hexdigest()[:_STORE_DIGITS]
         prefix, was_up = f"{KEY_PREFIX}{store}:", self.up
         if prefix == self._prefix and generation in (None, self._generation):
@@ -189,9 +189,9 @@ class RedisFastTier:
         return self._write(_Put(self._key_of(operation_id), operation_id, snapshot, started_seconds))
 
     async def forget(self, operation_id: UUID) -> None:
-        # One that nobody else knows: it ends whatever era there is.
+        # A generation that no other gateway knows ends any era.
         self._bind_links(uuid4().hex)
-        # Told by the first write that finds no era.
+        # A write without an era first reports this generation to the server.
         await self._write(_News(_PURGES_CHANNEL, operation_id, operation_id.hex))
 
     def announce(self, operation_id: UUID) -> Awaitable[None]:
@@ -208,19 +208,19 @@ class RedisFastTier:
 
     @property
     def _era_key(self) -> str:
-        # Of no store, until it is known which.
+        # Before `bind`, a key that belongs to no store.
         return f"{self._prefix or KEY_PREFIX}era"
 
     def _key_of(self, operation_id: UUID) -> str:
-        # In braces, so that a cluster would keep what belongs to one operation together.
+        # In braces, so that a cluster would keep the keys of one operation together.
         return f"{self._prefix}{{{operation_id.hex}}}"
 
     def _write(self, write: _Write) -> Awaitable[None]:
         self._check_up()
         return self._writes.submit(write)
 
-    async def _exchange(self, link: Link, commands: Sequence[Words], seconds: float) -> list[Any]:
-        """`Link.exchange`; a failure takes the tier down, so that the next does not have to wait for the same."""
+    async def _exchange(self, link: Link, commands: Sequence[RedisCommand], seconds: float) -> list[Any]:
+        """`Link.exchange`; a failure marks the tier as down, so that later calls need not wait for the same."""
         try:
             return await link.exchange(commands, seconds)
         except StoreError as error:
@@ -228,46 +228,46 @@ class RedisFastTier:
             raise
 
     async def _execute_gets(self, gets: list[_Get]) -> list[Snapshot | StoreError | None]:
-        """One question for all. A caller who has waited for as long as an answer may take does not wait on."""
+        """Read all entries at once. A caller that has waited for `GET_SECONDS` already gets `NotApplied`."""
         oldest_seconds = self._clock() - GET_SECONDS
-        # By integers, which are hashed much faster than ids.
-        asked = {each.int: each for each, since_seconds in gets if since_seconds > oldest_seconds}
-        found = await self._find(list(asked.values())) if asked else {}
+        # Keyed by integers, which hash much faster than UUIDs.
+        wanted = {each.int: each for each, since_seconds in gets if since_seconds > oldest_seconds}
+        found = await self._find(list(wanted.values())) if wanted else {}
         return [
             found.get(operation_id.int) if since_seconds > oldest_seconds else NotApplied("Redis is slow")
             for operation_id, since_seconds in gets
         ]
 
     async def _find(self, operation_ids: list[UUID]) -> dict[int, Snapshot | None]:
-        """What is believed of the operations, by their ids as integers."""
+        """The valid copies of the operations, by their ids as integers."""
         prefix = self._prefix
-        await self._look_unless_known(self._reader)
-        commands: list[Words] = [("MGET", self._era_key, *map(self._key_of, operation_ids)), ("TIME",)]
+        await self._require_era(self._reader)
+        commands: list[RedisCommand] = [("MGET", self._era_key, *map(self._key_of, operation_ids)), ("TIME",)]
         values, time = await self._exchange(self._reader, commands, GET_SECONDS)
         if error := refusal(values) or refusal(time):
             raise NotApplied(f"Redis refused: {error}")
         if prefix != self._prefix:
-            # It was asked for another store.
+            # `bind` changed the store meanwhile.
             return {}
         held_era, *entries = values
         if held_era is None or held_era[-ERA_BYTES:] != self._reader.era:
-            await self._look(self._reader)
+            await self._refresh_era(self._reader)
             return {}
         now_us = time_us(time)
         return {
-            operation_id.int: _believed(entry, operation_id, self._reader.era, now_us)
+            operation_id.int: _valid_snapshot(entry, operation_id, self._reader.era, now_us)
             for operation_id, entry in zip(operation_ids, entries, strict=True)
             if entry is not None
         }
 
     async def _execute_writes(self, writes: list[_Write]) -> list[StoreError | None]:
-        """All puts by one script, the others by one command each. What the server refuses fails those it was for."""
+        """All puts by one script, the others by one command each. A refused command fails the writes that it is for."""
         link = self._writer
-        await self._look_unless_known(link)
+        await self._require_era(link)
         keys: list[str] = []
         arguments: list[bytes | int] = []
-        commands: list[Words] = []
-        # For each command the places in `writes` that it is for; the puts' come last.
+        commands: list[RedisCommand] = []
+        # For each command, the indexes in `writes` that it is for; those of the puts come last.
         places: list[list[int]] = []
         put_places: list[int] = []
         for place, write in enumerate(writes):
@@ -289,10 +289,10 @@ class RedisFastTier:
         errors = [refusal(reply) for reply in replies]
         if keys and not errors[-1]:
             held_era, *time, text = replies[-1]
-            errors[-1] = refusal_word(text.decode())
+            errors[-1] = refusal_code(text.decode())
             link.note_time(time)
             if held_era != era:
-                await self._look(link)
+                await self._refresh_era(link)
         results: list[StoreError | None] = [None] * len(writes)
         for error, its_places in zip(errors, places, strict=True):
             for place in its_places if error else ():
@@ -300,7 +300,7 @@ class RedisFastTier:
         return results
 
     def _entry(self, put: _Put) -> tuple[bytes, int] | None:
-        """The entry's bytes, and when (ms) it expires. None if it cannot be put."""
+        """The entry's bytes, and when it expires (ms). None if it cannot be put."""
         link, record = self._writer, put.snapshot.record
         if record is None or put.started_seconds < link.era_seconds or not put.key.startswith(self._prefix):
             return None
@@ -317,7 +317,7 @@ class RedisFastTier:
             listener(operation_id)
 
     async def _keep(self) -> None:
-        """Look regularly, and while the tier is down try to get it back, with growing pauses until that lasts."""
+        """Check the server regularly. While the tier is down, reconnect, with pauses that grow until it lasts."""
         pause_seconds, tried_seconds = _PAUSE_SECONDS_MIN, self._clock()
         while True:
             if self._is_reached and await self._stays_reached():
@@ -330,9 +330,9 @@ class RedisFastTier:
             tried_seconds = self._clock()
 
     async def _stays_reached(self) -> bool:
-        """Look once, after a while or as soon as a verb failed or there is a purge to report."""
+        """Check once: after a while, or as soon as a verb failed or a purge is to be reported."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(_LOOK_SECONDS):
+            async with asyncio.timeout(_CHECK_SECONDS):
                 await self._wake.wait()
         if self._is_reached:
             await self._try_open()
@@ -345,10 +345,10 @@ class RedisFastTier:
             await self._reader.open()
             await self._writer.open()
             if self._reader.run_id != self._writer.run_id:
-                # One has outlived a failover: what is reported over the other does not reach its server.
+                # One connection outlived a failover: a purge reported over the other does not reach its server.
                 await self._reader.leave()
                 await self._writer.leave()
-                raise NotApplied("Redis is another server over one connection than over the other")
+                raise NotApplied("two connections to Redis lead to different servers")
         except StoreError as error:
             self._set_down(error)
         else:
@@ -356,16 +356,16 @@ class RedisFastTier:
             if self._reader.is_open and self._writer.is_open:
                 self._set_up()
 
-    async def _look_unless_known(self, link: Link) -> None:
-        """Raises NotApplied where the era stays unknown."""
+    async def _require_era(self, link: Link) -> None:
+        """Learn the era if it is unknown. Raises NotApplied if that fails."""
         if not link.era:
-            await self._look(link)
+            await self._refresh_era(link)
             if not link.era:
                 raise NotApplied(_DOWN)
 
-    async def _look(self, link: Link) -> None:
+    async def _refresh_era(self, link: Link) -> None:
         try:
-            await link.look()
+            await link.refresh_era()
         except StoreError as error:
             self._set_down(error)
 
@@ -387,13 +387,13 @@ class RedisFastTier:
             listener(self.up, self._why_down)
 
 
-def _believed(entry: bytes, operation_id: UUID, era: bytes, now_us: int) -> Snapshot | None:
+def _valid_snapshot(entry: bytes, operation_id: UUID, era: bytes, now_us: int) -> Snapshot | None:
     decoded = decode(entry, operation_id, era)
     if decoded is None:
         return None
     record, expires_us = decoded
     left_us = expires_us - now_us
-    # More time than there ever was: the server's clock went back, and how far is not known.
+    # More time left than the whole window: the server's clock was set back, by an unknown amount.
     if left_us <= 0 or left_us > record.replay_until_us - (record.completed_us or 0):
         return None
     return Snapshot(record, record.replay_until_us - left_us)

@@ -1,5 +1,5 @@
 """The embedded store, for one host.
 
-`store` is the store, `connection` owns the driver and the place of the file. `statements` executes the commands,
-`inquiry` the lookups, `rows` reads and writes records.
+`store` is the store; `connection` owns the driver and the file's location. `statements` executes commands, `inquiry`
+lookups, and `rows` encodes and decodes records.
 """

@@ -1,13 +1,13 @@
 """Connections to an embedded database, each used by one thread, and what is known when one fails.
 
 This is the only module of the SQLite store that imports the driver. It owns where the file may be (private, and where
-commits can be trusted), how a connection is opened, trusted and dropped, and which errors mean that nothing was
-changed; what is done over it comes in as `work`. The journal's files are committed to in the same way (`journal.file`).
+commits are reliable), how a connection is opened, trusted and dropped, and which errors mean that nothing was changed.
+Callers pass the statements as `work`. The journal commits to its files in the same way (`journal.file`).
 
-Whatever fails before COMMIT is rolled back: `NotApplied`. When COMMIT itself fails it is `Indefinite`, and the
-connection is not used again, because after a failed `fsync` the kernel may take pages for written that are not. The
-file is trusted again once its whole log was copied into the database and both were synced. The store does that with
-each new connection; until that succeeds there is no store.
+A failure before COMMIT is rolled back: `NotApplied`. A failure of COMMIT itself is `Indefinite`, and the connection is
+not used again, because after a failed `fsync` the kernel may count unwritten pages as written. The file is trusted
+again once its whole log was copied into the database and both were synced. The store does that on each new connection,
+and is down until it succeeds.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from gateway.store.sqlite import statements as sql
 FileId = tuple[int, int]
 """Device and inode: which file it is, whatever its name."""
 
-# The write-ahead log needs shared memory and working locks between all who open the file.
+# The write-ahead log needs shared memory and working locks between all processes that open the file.
 _NETWORK_FILESYSTEMS: Final = (
     "afs", "beegfs", "ceph", "cifs", "fuse.ceph", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs",
     "gfs2", "gpfs", "lustre", "nfs", "nfs4", "smb3", "smbfs",
 )  # fmt: skip
 
-# Tables and indexes with the statements that made them, but for those that SQLite makes for itself.
+# Tables and indexes with the statements that made them, except for SQLite's own.
 _OBJECTS: Final = "SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite~_%' ESCAPE '~'"
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ T = TypeVar("T")
 # The first release in which two connections cannot corrupt the file when the log is reset.
 LIBRARY_FLOOR: Final = (3, 51, 3)
 
-# What the driver says to a value that the file cannot hold.
+# What the driver raises for a value that the file cannot hold.
 DATA_ERRORS: Final = (
     apsw.ConstraintError,
     apsw.MismatchError,
@@ -53,13 +53,13 @@ DATA_ERRORS: Final = (
 )
 _UNFIT: Final = (apsw.CantOpenError, apsw.CorruptError, apsw.NotADBError, apsw.PermissionsError, apsw.ReadOnlyError)
 
-# The log is copied into the file after so many pages, by the commit that meets the number.
+# The commit that brings the log to this many pages copies it into the file.
 _CHECKPOINT_PAGES: Final = 4_000
 _CACHE_KIB: Final = 16 * 1_024
 
 
 def check_library() -> None:
-    """Raises `StartRefused` for a library that must not be trusted with a file."""
+    """Raise `StartRefused` for a version of the library that can corrupt its file."""
     version = apsw.sqlite_lib_version()
     if tuple(map(int, version.split("."))) < LIBRARY_FLOOR:
         raise StartRefused(
@@ -69,7 +69,7 @@ def check_library() -> None:
 
 
 def prepare_file(path: Path) -> FileId:
-    """Make the directory (0700) and the file (0600) where they are missing. Raises `StartRefused`."""
+    """Create the directory (0700) and the file (0600) if they are missing. Raises `StartRefused`, `NotApplied`."""
     directory = path.parent
     try:
         if not directory.exists():
@@ -104,13 +104,13 @@ def _check_file(path: Path, descriptor: int) -> FileId:
     if not stat.S_ISREG(status.st_mode):
         raise StartRefused(f"{path} is not a file")
     if status.st_mode & 0o077:
-        # The log and the shared memory get the mode of the file, so this must come before they are made.
+        # Before the log and the shared memory exist, because SQLite gives them the file's mode.
         os.fchmod(descriptor, 0o600)
     return status.st_dev, status.st_ino
 
 
 def file_id(path: Path) -> FileId | None:
-    """Which file has this name now; None when there is none."""
+    """The id of the file that has this name now; None when there is none."""
     try:
         status = path.stat()
     except OSError:
@@ -119,7 +119,7 @@ def file_id(path: Path) -> FileId | None:
 
 
 def filesystem_of(directory: Path) -> str:
-    """The type of the file system that holds the directory, as Linux names it; empty where that cannot be found out."""
+    """The type of the directory's file system, as Linux names it; empty if it cannot be found out."""
     device = directory.stat().st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
     try:
@@ -135,7 +135,7 @@ def filesystem_of(directory: Path) -> str:
 
 
 class Connection:
-    """A connection as its thread uses it: opened when needed, dropped when no longer to be trusted."""
+    """A connection of one thread: opened when needed, dropped when it cannot be trusted any more."""
 
     def __init__(self, path: Path, busy_seconds: float) -> None:
         self.path = path
@@ -146,11 +146,12 @@ class Connection:
 
     @property
     def is_gone(self) -> bool:
-        """Whether somebody took the file away that was there at the start."""
+        """Whether the file that was there at the start was removed or replaced."""
         return file_id(self.path) != self._file_id
 
     def start(self, file_id: FileId) -> None:
-        """Connect to this file, now and whenever the connection was dropped. Raises `StartRefused`, `NotApplied`."""
+        """Connect to this file; `cursor` reconnects to the same one after a `drop`. Raises `StartRefused`,
+        `NotApplied`."""
         self._file_id = file_id
         try:
             self._open()
@@ -160,24 +161,24 @@ class Connection:
             raise self.not_applied(error) from error
 
     def drop(self) -> None:
-        """Close the connection whatever state it is in; what was not committed is rolled back."""
+        """Close the connection in whatever state it is; what was not committed is rolled back."""
         handle, self._handle, self._cursor = self._handle, None, None
         if handle is not None:
             try:
                 handle.close(True)
             except apsw.Error:
-                # The log could not be tidied up. The next opening does it, or says so.
+                # The log could not be cleaned up. The next connection does it, or raises.
                 return
 
     def cursor(self) -> apsw.Cursor:
         """A cursor on the file that was there at the start. Raises `NotApplied`, `EpochChanged` for another file."""
         if self.is_gone:
-            # Going on in another file would be to forget everything, unnoticed.
+            # Another file under this name would silently forget every record.
             self.drop()
             why = f"{self.path} was removed or replaced while in use"
             if self.path.exists():
-                raise EpochChanged(f"{why}; what is there has to be compared first")
-            raise NotApplied(f"{why}; restart the gateway to begin a new one")
+                raise EpochChanged(f"{why}; the file that is there now has to be compared first")
+            raise NotApplied(f"{why}; restart the gateway to create a new one")
         if self._cursor is None:
             try:
                 return self._open()
@@ -201,11 +202,11 @@ class Connection:
         return cursor
 
     def prepare(self, cursor: apsw.Cursor) -> None:
-        """Make a new connection ready for what it is for."""
+        """Set up a new connection."""
         raise NotImplementedError
 
     def not_applied(self, error: apsw.Error) -> NotApplied:
-        """What the error means to the operator, when nothing was changed."""
+        """Translate an error for the operator; nothing was changed."""
         match error:
             case apsw.BusyError() | apsw.LockedError():
                 return NotApplied(f"{self.path} was locked by another process for {self.busy_seconds:g} s")
@@ -216,12 +217,12 @@ class Connection:
 
 
 class Committer(Connection):
-    """A connection that changes things, and on which commits are durable.
+    """A connection that writes, with durable commits.
 
-    A class derived from it calls `_keep_log` when it prepares a connection, and says when `_regain_trust` is called.
+    Subclasses call `_keep_log` in `prepare`, and decide when to call `_regain_trust`.
     """
 
-    # After a failed commit the file takes nothing more until all of it is known to be on the disk.
+    # After a failed commit, nothing may be written to the file until all of it is known to be on the disk.
     _is_distrusted = False
 
     def transact(self, work: Callable[[apsw.Cursor], T]) -> T:
@@ -248,7 +249,7 @@ class Committer(Connection):
         return result
 
     def _roll_back(self, error: BaseException) -> None:
-        """Undo what was begun; a connection that had more than a lock, a full disk or a value against it is dropped."""
+        """Roll back. Drop the connection, unless the error was only a lock, a full disk or a bad value."""
         is_harmless = not isinstance(error, apsw.Error) or isinstance(error, apsw.BusyError | apsw.FullError)
         try:
             if self._handle is not None and self._handle.in_transaction:
@@ -259,7 +260,7 @@ class Committer(Connection):
             self.drop()
 
     def _keep_log(self, cursor: apsw.Cursor) -> None:
-        """Have every commit synced in a write-ahead log. Raises `StartRefused` where that cannot be."""
+        """Make every commit sync a write-ahead log. Raises `StartRefused` if that is impossible."""
         journal_mode = cursor.execute("PRAGMA journal_mode = WAL").fetchall()
         cursor.execute("PRAGMA synchronous = FULL")
         synchronous = cursor.execute("PRAGMA synchronous").fetchall()
@@ -267,7 +268,7 @@ class Committer(Connection):
             raise StartRefused(f"{self.path} is on a file system where SQLite cannot keep a write-ahead log safely")
 
     def _regain_trust(self, cursor: apsw.Cursor) -> None:
-        """Copy the whole log into the file and sync both. Raises `NotApplied` where that has to be and cannot yet."""
+        """Copy the whole log into the file and sync both. Raises `NotApplied` if a distrusted file is in use."""
         ((is_busy, _, _),) = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         if is_busy and self._is_distrusted:
             raise NotApplied(f"{self.path} is in use by others: its log cannot be copied yet")
@@ -278,7 +279,7 @@ class Writer(Committer):
     """The connection through which a store changes its file."""
 
     def prepare(self, cursor: apsw.Cursor) -> None:
-        # Asked first, so that the file of another program is left as it is.
+        # Check first, so that the file of another program is not touched.
         cursor.execute("BEGIN")
         sql.check_ours(cursor, self.path)
         cursor.execute("COMMIT")
@@ -290,14 +291,14 @@ class Writer(Committer):
         sql.migrate(cursor, self.path)
         _check_tables(cursor, self.path)
         cursor.execute("COMMIT")
-        # A killed process may have left commits that its kernel knows and the disk does not. While others have the file
-        # open there are none that anybody can see, and then waiting for them is not worth refusing.
+        # A killed process may have left commits in the kernel's cache that are not on the disk. While other processes
+        # have the file open, no such commit can be seen, so a busy log is no reason to refuse.
         self._regain_trust(cursor)
 
     def note(self, work: Callable[[apsw.Cursor], T]) -> T:
-        """As `transact`, for what is true whether or not it is written down: it reaches the disk with the next commit.
+        """As `transact` but without a sync, for changes that may be lost: the next commit syncs them.
 
-        Until then a power cut undoes it, and nothing else, for the log is read back only as far as it is whole.
+        Until then a power loss undoes them, and only them, because the log is read back only as far as it is intact.
         """
         try:
             self.cursor().execute("PRAGMA synchronous = NORMAL")
@@ -309,7 +310,7 @@ class Writer(Committer):
             self._sync_again()
 
     def _sync_again(self) -> None:
-        """A connection that does not take it is not used again, and the next one begins with it."""
+        """Sync commits again. If that fails, drop the connection; the next one starts with syncs."""
         if self._cursor is not None:
             try:
                 self._cursor.execute("PRAGMA synchronous = FULL")
@@ -318,12 +319,12 @@ class Writer(Committer):
 
 
 class Reader(Connection):
-    """The connection that sees what is committed and cannot change it."""
+    """The connection that reads committed data and cannot write."""
 
     def prepare(self, cursor: apsw.Cursor) -> None:
         cursor.execute("PRAGMA query_only = 1")
 
-    def look(self, work: Callable[[apsw.Cursor], T]) -> T:
+    def query(self, work: Callable[[apsw.Cursor], T]) -> T:
         """Do the work on one consistent state. Raises `NotApplied`."""
         cursor = self.cursor()
         try:
@@ -337,8 +338,8 @@ class Reader(Connection):
             raise self.not_applied(error) from error
 
 
-class Looker(Connection):
-    """A connection that only finds out which schema the file has."""
+class SchemaReader(Connection):
+    """A connection that only reads the version of the file's schema."""
 
     version = 0
 
@@ -349,7 +350,7 @@ class Looker(Connection):
 
 
 def _check_tables(cursor: apsw.Cursor, path: Path) -> None:
-    """Raises `StartRefused` where a schema of this program's version is another one all the same."""
+    """Raise `StartRefused` if a schema with this program's version has other tables."""
     version = cursor.execute("PRAGMA user_version").get
     if version == sql.SCHEMA_VERSION and not _expected() <= set(cursor.execute(_OBJECTS)):
         raise StartRefused(

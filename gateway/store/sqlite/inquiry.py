@@ -1,8 +1,8 @@
-"""What recovery, operators and starting gateways ask of SQLite, inside transactions that others begin and end.
+"""What recovery, operators and starting gateways read and write in SQLite, inside transactions of the caller.
 
-Finding records, their recovery leases, who did what, and the agreement on identity recipes. None of it changes a
-record; what state a record is in, `lifecycle` says. What goes through all records does so in pieces, and never in a
-transaction that writes: every command would wait for it.
+It finds records, keeps recovery leases, reads audits, and compares identity recipes. It never changes a record;
+`lifecycle` decides what state a record is in. Queries over all records run in pieces, and never in a writing
+transaction, because every command would wait for it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ from gateway.store.operations import (
     RecoveryState,
     Serving,
 )
-from gateway.store.recipes import FORGOTTEN_US, RUNNING_US, Name, Remembered, compare
-from gateway.store.recipes import count_without_route as strays_of
+from gateway.store.recipes import FORGOTTEN_US, RUNNING_US, Name, Remembered, compare, names_without_route
 from gateway.store.sqlite.rows import VERSION, Row, decode
 from gateway.store.sqlite.statements import RECOVERY_CHECK_US, Cursor, statements
 
-# Records that are looked at in one go, while other reads wait.
+# Records per piece: other reads wait that long.
 PIECE_RECORDS_MAX: Final = 1_000
 
 _IN_DOUBT: Final = frozenset((State.IN_DOUBT,))
@@ -44,14 +43,14 @@ _NO_HORIZON: Final = b"\xff" * 17
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What was found among the records that were looked at, and the last of these; None when there are no more."""
+    """The records found in one piece, and the piece's last id; None when there are no more pieces."""
 
     found: list[Snapshot]
     last: UUID | None
 
 
 def find_some(cursor: Cursor, query: Query, now_us: int) -> Piece:
-    """Look through the next piece after `query.after`."""
+    """Search the next piece after `query.after`."""
     states = query.states & _IN_DOUBT if query.recoverable else query.states
     if not states or query.limit <= 0:
         return Piece([], None)
@@ -67,7 +66,7 @@ def find_some(cursor: Cursor, query: Query, now_us: int) -> Piece:
             sql["find_in_doubt"], (*bounds, routes, query.recoverable, now_us, query.limit)
         ).fetchall()
     else:
-        wanted, earlier = _words(states), _words(leading_to(states))
+        wanted, earlier = _values(states), _values(leading_to(states))
         rows = cursor.execute(sql["find"], (*bounds, routes, wanted, earlier, now_us, query.limit)).fetchall()
     records = (settle(_decoded(row), now_us) for row in rows)
     found = [Snapshot(record, now_us) for record in records if record is not None and record.state in states]
@@ -76,12 +75,12 @@ def find_some(cursor: Cursor, query: Query, now_us: int) -> Piece:
     return Piece(found, None if horizon is None else UUID(bytes=horizon[0]))
 
 
-def _words(states: Iterable[State]) -> str:
+def _values(states: Iterable[State]) -> str:
     return json.dumps([state.value for state in states])
 
 
 def _decoded(row: Row) -> Record | None:
-    """The record, its answer without the body; None when this program cannot read it."""
+    """The record without its response body; None when this program cannot read it."""
     try:
         record = decode(row)
     except Unreadable:
@@ -92,7 +91,7 @@ def _decoded(row: Row) -> Record | None:
 def recover(
     cursor: Cursor, operation_id: UUID, token: int, lease_us: int, now_us: int, *, is_urgent: bool
 ) -> RecoveryLease | None:
-    """The recovery lease, if there is a doubt under this token and nobody else has it."""
+    """The recovery lease, if the record is in doubt under this token and the lease is free."""
     sql = statements()
     columns = cursor.execute(sql["select_operation"], (operation_id.bytes,)).fetchone()
     record = None if columns is None else settle(decode(columns), now_us)
@@ -105,7 +104,7 @@ def recover(
         _, tries, held_until_us, put_off_until_us, asked_us, finding, background_tries = kept
         if held_until_us > now_us or (put_off_until_us > now_us and not is_urgent):
             return None
-        # A time that is yet to come is of a clock that was set back.
+        # A time in the future comes from before the clock was set back; ignore it.
         if asked_us <= now_us < asked_us + PROBE_FLOOR_US:
             return None
     cursor.execute(
@@ -116,7 +115,7 @@ def recover(
             now_us + lease_us,
             put_off_until_us,
             tries + 1,
-            # Whoever waits makes no pause longer.
+            # Urgent probes do not lengthen the pause.
             background_tries + (not is_urgent),
             asked_us,
             finding,
@@ -127,7 +126,7 @@ def recover(
 
 
 def put_off(cursor: Cursor, lease: RecoveryLease, now_us: int, pause_us: int, finding: str) -> None:
-    """Give the lease back, unless somebody else had it since."""
+    """Return the lease, unless another prober took it since."""
     cursor.execute(
         statements()["put_off_recovery"],
         (now_us + pause_us, now_us, finding, lease.operation_id.bytes, lease.token, lease.tries + 1),
@@ -135,13 +134,13 @@ def put_off(cursor: Cursor, lease: RecoveryLease, now_us: int, pause_us: int, fi
 
 
 def recovery(cursor: Cursor, operation_id: UUID) -> RecoveryState | None:
-    """What is kept of the probes of the operation."""
+    """The probes of the operation, if any are kept."""
     kept = cursor.execute(statements()["select_recovery"], (operation_id.bytes,)).fetchone()
     return None if kept is None else RecoveryState(*kept[:-1])
 
 
 def audits(cursor: Cursor, operation_id: UUID) -> list[AuditEntry]:
-    """The last of what was done to the operation. Raises `Unreadable` for what a newer program wrote."""
+    """The latest audits of the operation. Raises `Unreadable` for an event of a newer program."""
     rows = cursor.execute(statements()["select_audits"], (operation_id.bytes, AUDITS_MAX)).fetchall()
     try:
         return [AuditEntry(at_us, Event(event), token, who, why) for at_us, event, token, who, why in reversed(rows)]
@@ -155,9 +154,9 @@ def audits(cursor: Cursor, operation_id: UUID) -> list[AuditEntry]:
 def agree(
     cursor: Cursor, serving: Serving, counted: Mapping[Name, Living], now_us: int, *, writes: bool
 ) -> Agreement | frozenset[Name]:
-    """Agree, or return the operations whose living keys have to be counted first.
+    """Compare the configuration, or return the operations whose living keys have to be counted first.
 
-    `counted` are the living keys of those that were returned before.
+    `counted` has the living keys of the operations that an earlier call returned.
     """
     sql = statements()
     window = (serving.gateway_id.bytes, now_us - RUNNING_US, now_us)
@@ -178,22 +177,22 @@ def agree(
 
 
 def note_running(cursor: Cursor, gateway_id: UUID, now_us: int, *, is_running: bool) -> None:
-    """Note that a gateway runs, or that it has stopped."""
+    """Note that a gateway runs or has stopped."""
     if is_running:
         cursor.execute(statements()["update_gateway"], (gateway_id.bytes, now_us))
     else:
         cursor.execute(statements()["delete_gateways"], (gateway_id.bytes, now_us - FORGOTTEN_US))
 
 
-def count_without_route(cursor: Cursor, service: str, operations: Collection[str]) -> frozenset[Name]:
-    """The operations that this service is remembered to have, but for these."""
-    return strays_of(_known(cursor), service, operations)
+def operations_without_route(cursor: Cursor, service: str, operations: Collection[str]) -> frozenset[Name]:
+    """The remembered operations of this service, except those in `operations`."""
+    return names_without_route(_known(cursor), service, operations)
 
 
 def count_some(
     cursor: Cursor, names: Collection[Name], after: int, now_us: int
 ) -> tuple[Mapping[Name, Living], int | None]:
-    """The living keys of each operation in the next piece after this row, and its last; None at the end."""
+    """The living keys of each operation in the next piece after this row, and the piece's last row; None at the end."""
     sql = statements()
     horizon = cursor.execute(sql["select_horizon_by_row"], (after, PIECE_RECORDS_MAX - 1)).fetchone()
     last = _LAST_ROW if horizon is None else horizon[0]
@@ -209,7 +208,7 @@ def count_some(
 
 
 def joined(living: Living, others: Living) -> Living:
-    """The keys of both."""
+    """The sum of both."""
     is_open = living.until_us is None or others.until_us is None
     until_us = None if is_open else max(living.until_us or 0, others.until_us or 0)
     return Living(living.keys + others.keys, until_us)

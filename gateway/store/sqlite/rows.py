@@ -1,8 +1,8 @@
 """How a record is written as a row of SQLite, and read back.
 
-It owns the columns of a record and their order, which the `.sql` files name as a whole (`MACROS`), and the version of
-the row's form. What it cannot read it does not guess: a row of an unknown version, state or event is an error, and
-stays as it is.
+It owns the columns of a record and their order, for which the `.sql` files have placeholders (`MACROS`), and the
+version of the row format. It never guesses: a row with an unknown version, state or event is an error and stays as it
+is.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ VERSION: Final = 1
 
 Row = tuple[Any, ...]
 
-# What a change may change, and what stays.
+# The columns that a change may write, and those that never change.
 _CHANGED: Final = (
     "version", "state", "token", "attempt_id", "last_event", "holder", "carries_doubt",
     "fingerprint_recipe", "fingerprint_digest", "fingerprint_raw", "fingerprint_key_id",
@@ -32,12 +32,12 @@ _CHANGED: Final = (
 _IDENTITY: Final = ("id", "route", "operation", "scope_digest", "key_digest", "key")
 
 MACROS: Final = {
-    # Of the operation that a statement calls `o`. The body, or NULL, has to follow.
+    # For the table alias `o`. The body, or NULL, has to follow.
     "{record}": ", ".join(f"o.{column}" for column in ("row", "id", *_CHANGED, *_IDENTITY[1:])),
     "{inserted}": f"({', '.join(_CHANGED + _IDENTITY)}) VALUES ({', '.join('?' * len(_CHANGED + _IDENTITY))})",
     "{changed}": ", ".join(f"{column} = ?" for column in _CHANGED),
 }
-"""What stands for the columns of a record in a statement."""
+"""The placeholders for a record's columns in a statement, and what replaces them."""
 
 _STATES: Final = {state.value: state for state in State}
 _EVENTS: Final = {event.value: event for event in Event}
@@ -47,16 +47,16 @@ _BODY_KEPT: Final = 2 + _CHANGED.index("body_kept")
 
 
 def encode_headers(headers: Headers) -> bytes:
-    """The fields as one value: their number, the length of every name and value, then all of them in a row."""
-    parts = [part for field in headers for part in field]
+    """The headers as one value: their number, the length of every name and value, then all names and values."""
+    parts = [part for header in headers for part in header]
     return struct.pack(f">{len(parts) + 1}I", len(headers), *map(len, parts)) + b"".join(parts)
 
 
 def decode_headers(encoded: bytes) -> Headers:
-    """What `encode_headers` was given."""
-    (fields,) = _COUNT.unpack_from(encoded)
-    lengths = struct.unpack_from(f">{2 * fields}I", encoded, 4)
-    parts, end = [], 4 + 8 * fields
+    """Undo `encode_headers`."""
+    (number,) = _COUNT.unpack_from(encoded)
+    lengths = struct.unpack_from(f">{2 * number}I", encoded, 4)
+    parts, end = [], 4 + 8 * number
     for length in lengths:
         start, end = end, end + length
         parts.append(encoded[start:end])
@@ -68,7 +68,7 @@ def encode(record: Record) -> Row:
     fingerprint, response, probe, request = record.fingerprint, record.response, record.probe, record.request
     return (
         VERSION,
-        # Both are strings as they are; `value` is looked up by a function of Python.
+        # State and event are strings themselves; `.value` would cost a Python call.
         record.state,
         record.token,
         record.attempt_id.bytes,
@@ -111,7 +111,7 @@ def encode_identity(identity: Identity) -> Row:
 
 
 def decode(columns: Row) -> Record:
-    """The record of a row as `{record}` and the body give it. Raises `Unreadable` when this program cannot read it."""
+    """The record of a row of `{record}` and the body. Raises `Unreadable` when this program cannot read it."""
     (
         _, operation_id, version, state, token, attempt_id, last_event, holder, carries_doubt,
         recipe, digest, raw, key_id,
@@ -125,7 +125,7 @@ def decode(columns: Row) -> Record:
             f"(version {version}, state {state!r}, event {last_event!r}); this one leaves it alone"
         )
     if body_kept and body is None:
-        # A body that somebody removed is an answer that is no longer kept: the replay window is over.
+        # A removed body means a response that is no longer kept: its replay window is over.
         replay_until_us = 0
     return Record(
         Identity(UUID(bytes=operation_id), route, operation, scope_digest, key_digest, key),
@@ -152,5 +152,5 @@ def decode(columns: Row) -> Record:
 
 
 def keeps_body(columns: Row) -> bool:
-    """Whether the row says that `response` has its body."""
+    """Whether the row's body is in the table `response`."""
     return bool(columns[_BODY_KEPT])

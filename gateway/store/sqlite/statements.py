@@ -1,7 +1,7 @@
-"""What the statements of SQLite do, inside a transaction that somebody else began and will end.
+"""Executes commands and sweeps as SQLite statements, inside a transaction that the caller begins and ends.
 
-It owns which `.sql` file is executed when, and knows the driver only as something with `execute`. It decides nothing: a
-record is read, `lifecycle` is asked, and what it made of the record is written.
+It owns which `.sql` file is executed when, and knows the driver only as an object with `execute`. It decides nothing:
+it reads a record, calls `lifecycle`, and writes the record that this returns.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ from gateway.store.operations import AUDIT_KEEP_US, LAPSES_NAMED_MAX, WITNESS_KE
 from gateway.store.sqlite.rows import MACROS, VERSION, Row, decode, encode, encode_identity, keeps_body
 
 SCHEMA_VERSION: Final = 1
-# "igwy": says that a file is ours, as `PRAGMA application_id`.
+# "igwy": marks a file as ours, as `PRAGMA application_id`.
 APPLICATION_ID: Final = 0x69677779
-# How long a sweeper that died keeps others from sweeping.
+# How long a sweeper that died blocks the others.
 SWEEP_TURN_US: Final = 60 * MICROSECONDS
-# How often a sweep looks whether a recovery lease is still needed.
+# How often a sweep checks whether a recovery lease is still needed.
 RECOVERY_CHECK_US: Final = 3_600 * MICROSECONDS
 
-# What a sweep looks for: which statement, of which state, and how far from now. First the states that have a row of the
-# clock, then the leases that a clock left which was set back.
+# What a sweep looks for: by which statement, in which state, and how far from now. First the states that the clock
+# changes, then leases left by a clock that was set back.
 _SWEPT: Final = (
     *(("select_due", state, 0) for state in (State.CLAIMED, State.COMPLETED, State.RELEASED, State.TOMBSTONE)),
     ("select_ahead", State.CLAIMED, LEASE_US_MAX),
 )
 
 
-# By name, because a union that stands in a test is made anew each time.
+# A constant, because a union inside `isinstance` is built on every call.
 _PURGING: Final = (Purge, Erase)
 
 
 class Cursor(Protocol):
-    """What is needed of the driver. One result at a time: the next `execute` ends the one before."""
+    """What this needs of the driver. One result at a time: each `execute` ends the previous one."""
 
     def execute(self, statements: str, bindings: Sequence[Any] = ..., /) -> Any: ...
 
@@ -68,7 +68,7 @@ class Cursor(Protocol):
 
 
 class Misfit(Exception):
-    """The command at `index` cannot be written; the transaction has to be rolled back and can be tried without it."""
+    """The command at `index` cannot be written. Roll the transaction back, and retry without that command."""
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
@@ -77,8 +77,8 @@ class Misfit(Exception):
 
 @cache
 def statements() -> Mapping[str, str]:
-    """The statements by the names of their files; without comments, for the driver finds a statement by its text, and
-    with the columns of a record."""
+    """The statements by the names of their files, with the columns of a record filled in. Without comments, because
+    the driver caches statements by their text."""
     folder = files("gateway.store.sqlite").joinpath("sql")
     return {file.name.removesuffix(".sql"): _bare(file.read_text("utf-8")) for file in folder.iterdir()}
 
@@ -92,14 +92,14 @@ def _bare(text: str) -> str:
 
 
 def check_ours(cursor: Cursor, path: object) -> int:
-    """The version of the schema, 0 when there is none yet. Raises `StartRefused` for what is not ours or too new."""
+    """The version of the schema, 0 when there is none yet. Raises `StartRefused` for a foreign or too new file."""
     application_id, version, tables = (
         int(cursor.execute(query).fetchone()[0])
         for query in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_schema")
     )
     if tables and application_id != APPLICATION_ID:
         raise StartRefused(f"{path} is the database of another program; give the gateway a file of its own")
-    # A schema serves the program before it too, so that one can go back by one version.
+    # A schema also serves the previous version of the program, so that a downgrade by one version works.
     if version > SCHEMA_VERSION + 1:
         raise StartRefused(
             f"{path} has schema {version}, and this program knows {SCHEMA_VERSION}; use the newer program that made it"
@@ -108,7 +108,7 @@ def check_ours(cursor: Cursor, path: object) -> int:
 
 
 def migrate(cursor: Cursor, path: object) -> None:
-    """Bring the schema up to date, whatever another process did meanwhile. Raises `StartRefused`."""
+    """Bring the schema up to date; safe if another process migrates too. Raises `StartRefused`."""
     for number in range(check_ours(cursor, path) + 1, SCHEMA_VERSION + 1):
         cursor.execute(statements()[f"schema_{number:04}"])
         cursor.execute(f"PRAGMA user_version = {number}")
@@ -122,7 +122,7 @@ def apply_all(
     now_us: int,
     data_errors: tuple[type[Exception], ...],
 ) -> list[Result | Exception]:
-    """Execute the commands in order, but for those known to be rejected. Raises `Misfit` for a further one."""
+    """Execute the commands in order, except the rejected ones. Raises `Misfit` for a further one to reject."""
     tokens = _Tokens(cursor)
     results: list[Result | Exception] = []
     for index, command in enumerate(commands):
@@ -134,14 +134,14 @@ def apply_all(
         except data_errors as error:
             raise Misfit(index) from error
         except StoreError as error:
-            # Of this record alone, and before anything was written.
+            # About this record alone, and raised before any write.
             results.append(error)
     tokens.keep()
     return results
 
 
 def check_memory(cursor: Cursor, now_us: int, links: Iterable[UUID] = ()) -> Epoch:
-    """Which memory the file is, with the witnesses of these links."""
+    """The file's epoch, with the witnesses of these links."""
     identity, token, memo, generation = cursor.execute(statements()["select_epoch"]).fetchone()
     witnesses = {}
     for link in links:
@@ -151,20 +151,20 @@ def check_memory(cursor: Cursor, now_us: int, links: Iterable[UUID] = ()) -> Epo
 
 
 def raise_witness(cursor: Cursor, link: UUID, now_us: int) -> int:
-    """The number of the link's witness, which is one higher than before; 1 for the first."""
-    # All rows are taken: before the last one the change is not done.
+    """Raise the number of the link's witness by one and return it; 1 for a new witness."""
+    # Fetch all rows: the change is complete only after the last one.
     ((number,),) = cursor.execute(statements()["raise_witness"], (link.bytes, now_us + WITNESS_KEEP_US)).fetchall()
     return int(number)
 
 
 def begin_epoch(cursor: Cursor, memo: bytes, beyond_token: int) -> None:
-    """Replace the memo, and give out no token up to this one."""
+    """Replace the memo, and draw only tokens above this one from now on."""
     cursor.execute(statements()["update_memo"], (memo,))
     cursor.execute(statements()["advance_sequence"], (beyond_token,))
 
 
 class _Tokens:
-    """Fencing tokens of one transaction: the sequence is read when the first is drawn, and written once."""
+    """Fencing tokens of one transaction: the sequence is read for the first token, and written once at the end."""
 
     def __init__(self, cursor: Cursor) -> None:
         self._cursor = cursor
@@ -178,7 +178,7 @@ class _Tokens:
         return self._last
 
     def take_back(self) -> None:
-        """The last one drawn was given to nobody."""
+        """Return the last token drawn; it was not used."""
         if self._last is not None:
             self._last -= 1
 
@@ -189,7 +189,7 @@ class _Tokens:
 
 @dataclass(slots=True)
 class _Kept:
-    """A record as it is in the file. Without a row it is in none."""
+    """A record as it is in the file; without a row, the file has none."""
 
     row: int | None = None
     record: Record | None = None
@@ -201,7 +201,7 @@ def _kept(columns: Row | None) -> _Kept:
 
 
 def _apply(cursor: Cursor, command: Command, now_us: int, tokens: _Tokens) -> Result:
-    # What nearly every operation comes to takes one statement. Where that finds things otherwise, the record is read.
+    # The usual claim and completion take one statement. If it changes nothing, the record is read.
     if isinstance(command, Claim) and (granted := _claim_absent(cursor, command, now_us, tokens)) is not None:
         return granted
     if isinstance(command, Complete) and (completed := _complete_granted(cursor, command, now_us)) is not None:
@@ -213,7 +213,7 @@ def _apply(cursor: Cursor, command: Command, now_us: int, tokens: _Tokens) -> Re
         _write(cursor, kept, record)
         if isinstance(command, _PURGING):
             cursor.execute(statements()["update_generation"])
-    # A repeated command changes nothing of what was settled before.
+    # A repeated command leaves the settled record as it is, and so writes no second audit.
     if record is not settled and settled is not None and (audit := audit_of(command)) is not None:
         cursor.execute(
             statements()["insert_audit"],
@@ -231,7 +231,7 @@ def _apply(cursor: Cursor, command: Command, now_us: int, tokens: _Tokens) -> Re
 
 
 def _claim_absent(cursor: Cursor, command: Claim, now_us: int, tokens: _Tokens) -> Result | None:
-    """Claim a key of which there is no record; None where there is one, and nothing was changed."""
+    """Claim a key without a record; None if there is a record, and nothing was changed."""
     if command.read_token is not None:
         return None
     result, record = step(None, command, now_us, tokens.draw)
@@ -245,15 +245,15 @@ def _claim_absent(cursor: Cursor, command: Claim, now_us: int, tokens: _Tokens) 
 
 
 def _complete_granted(cursor: Cursor, command: Complete, now_us: int) -> Result | None:
-    """Complete a claim whose record need not be read; None where it has to be, and nothing was changed."""
+    """Complete a claim without reading its record; None if it has to be read, and nothing was changed."""
     granted = command.granted
     if granted is None:
         return None
     result, record = step(granted, command, now_us, no_token)
     if record is None or not isinstance(result, Applied):
         return None
-    # Its fence is what makes this the record: token and attempt id are of this claim alone. To have the row RETURNING
-    # costs more than half of the update again.
+    # The fence identifies the record: token and attempt id belong to this claim alone. RETURNING the row would add more
+    # than half of the update's cost.
     operation_id = command.operation_id.bytes
     fence = (operation_id, VERSION, record.token, record.attempt_id.bytes)
     cursor.execute(statements()["update_granted"], (*encode(record), *fence))
@@ -265,12 +265,12 @@ def _complete_granted(cursor: Cursor, command: Complete, now_us: int) -> Result 
 
 
 def _write(cursor: Cursor, kept: _Kept, record: Record | None) -> None:
-    """Make the file say what the table made of the record."""
+    """Write the record that the table returned."""
     sql = statements()
-    # A new operation under the id of one whose time is over is not the old one changed.
+    # A new operation may take the id of an expired one; that is no change of the old one.
     is_new = record is not None and (kept.record is None or record.identity is not kept.record.identity)
     response = None if record is None else record.response
-    # Every row of the table that leads away from an answer takes it away.
+    # Every row of the table that leaves `completed` removes the response body.
     if kept.has_body:
         cursor.execute(sql["delete_response"], (kept.row,))
     if kept.row is not None and (is_new or record is None):
@@ -278,7 +278,7 @@ def _write(cursor: Cursor, kept: _Kept, record: Record | None) -> None:
     if record is None:
         return
     if is_new:
-        # By a claim, which has no answer.
+        # Made by a claim, which has no response.
         cursor.execute(sql["insert_operation"], (*encode(record), *encode_identity(record.identity)))
         return
     cursor.execute(sql["update_operation"], (*encode(record), kept.row))
@@ -287,7 +287,7 @@ def _write(cursor: Cursor, kept: _Kept, record: Record | None) -> None:
 
 
 def read_all(cursor: Cursor, operation_ids: Sequence[UUID]) -> list[Record | Exception | None]:
-    """The records as they were last written, or why one cannot be read."""
+    """The records as last written; for one that cannot be read, the error."""
     records: list[Record | Exception | None] = []
     for operation_id in operation_ids:
         try:
@@ -301,7 +301,7 @@ def read_all(cursor: Cursor, operation_ids: Sequence[UUID]) -> list[Record | Exc
 
 @dataclass(slots=True)
 class SweptPart:
-    """What one transaction of a sweep wrote down, and of which operations."""
+    """What one transaction of a sweep wrote, and for which operations."""
 
     swept: Swept = field(default_factory=Swept)
     operation_ids: list[UUID] = field(default_factory=list)
@@ -319,7 +319,7 @@ def is_due(cursor: Cursor, now_us: int) -> bool:
 
 
 def sweep_some(cursor: Cursor, owner: bytes, now_us: int, limit: int, *, is_last: bool) -> SweptPart:
-    """Write down what time did to `limit` records at most, unless it is another's turn. `more` when it was so many."""
+    """Sweep at most `limit` records, unless another sweeper has the turn; `more` when there were that many."""
     sql, part, written = statements(), SweptPart(), Counter[State]()
     lapsed: list[tuple[str, UUID]] = []
     cursor.execute(sql["take_sweeper"], (owner, now_us + SWEEP_TURN_US, now_us))
@@ -344,7 +344,7 @@ def sweep_some(cursor: Cursor, owner: bytes, now_us: int, limit: int, *, is_last
 
 
 def _tidy(cursor: Cursor, now_us: int, limit: int) -> int:
-    """Look after at most `limit` audits, recovery leases and witnesses whose time has come; how many there were."""
+    """Extend or delete at most `limit` due audits, recovery leases and witnesses; return how many."""
     sql = statements()
     audits = cursor.execute(sql["select_old_audits"], (now_us, limit)).fetchall()
     for row, has_record in audits:
@@ -358,18 +358,18 @@ def _tidy(cursor: Cursor, now_us: int, limit: int) -> int:
             cursor.execute(sql["update_recovery"], (now_us + RECOVERY_CHECK_US, operation_id))
         else:
             cursor.execute(sql["delete_recovery"], (operation_id,))
-    looked_at = len(audits) + len(recoveries)
-    witnesses = cursor.execute(sql["select_old_witnesses"], (now_us, limit - looked_at)).fetchall()
+    checked = len(audits) + len(recoveries)
+    witnesses = cursor.execute(sql["select_old_witnesses"], (now_us, limit - checked)).fetchall()
     for link, was_raised in witnesses:
         if was_raised:
             cursor.execute(sql["keep_witness"], (now_us + WITNESS_KEEP_US, link))
         else:
             cursor.execute(sql["delete_witness"], (link,))
-    return looked_at + len(witnesses)
+    return checked + len(witnesses)
 
 
 def tally(cursor: Cursor, now_us: int) -> Tally:
-    """What is in doubt as of now, written down or not."""
+    """Count the operations in doubt as of now, including lapsed claims not yet swept."""
     in_doubt, oldest_us = Counter[str](), now_us
     for route, number, claimed_us in cursor.execute(statements()["tally"], (now_us,)).fetchall():
         in_doubt[route] += number

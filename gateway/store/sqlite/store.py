@@ -1,18 +1,19 @@
 """The embedded store: one SQLite file, for one host.
 
-What differs on the contract of `base`: the clock is the host's, several processes may open the file, and news reaches
-only those who wait in the process that made the change; others find it when they poll.
+It differs from the contract of `base` in this: the clock is the host's, several processes may open the file, and news
+reaches only waiters in the process that made the change; others find the change when they poll.
 
 Theory of operation
 -------------------
 Two threads own a connection each. The writer takes the commands that arrived while it was busy as one batch and
-executes them in one `BEGIN IMMEDIATE` transaction: read the row, let `lifecycle.step` decide, write what it made. So it
-is the table itself that runs, under the lock that excludes every other process, and one `fsync` serves the whole batch.
-A claim on an absent key, and the answer of a claim whose record is at hand, are written without reading, by a statement
-that changes nothing where the row is another than `step` was told.
-The reader sees what is committed, which is all that was ever acknowledged, and waits for no write. What looks through
-more than a few records does so in pieces, between which others have their turn. What is known when a connection fails
-is `connection`'s to say.
+executes them in one `BEGIN IMMEDIATE` transaction: read the row, let `lifecycle.step` decide, write the new record. So
+the table itself runs, under the lock that excludes every other process, and one `fsync` serves the whole batch. A claim
+on an absent key, and a completion whose granted record is at hand, are written without a read, by a statement that
+changes nothing if the row is not the one that `step` assumed.
+
+The reader sees only what is committed, which is all that was ever acknowledged, and waits for no write. Queries over
+more than a few records run in pieces, so that other calls get their turn in between. `connection` defines what is known
+when one fails.
 """
 
 from __future__ import annotations
@@ -47,7 +48,15 @@ from gateway.store.operations import (
 from gateway.store.recipes import Name
 from gateway.store.sqlite import inquiry
 from gateway.store.sqlite import statements as sql
-from gateway.store.sqlite.connection import DATA_ERRORS, Looker, Reader, Writer, check_library, file_id, prepare_file
+from gateway.store.sqlite.connection import (
+    DATA_ERRORS,
+    Reader,
+    SchemaReader,
+    Writer,
+    check_library,
+    file_id,
+    prepare_file,
+)
 from gateway.store.watching import Watchers
 from gateway.store.witness_files import Reading, WitnessFiles
 from gateway.store.worker import Worker
@@ -55,13 +64,13 @@ from gateway.store.worker import Worker
 BUSY_SECONDS: Final = 5.0
 # Records per transaction of a sweep: what a command may have to wait for.
 SWEEP_TRANSACTION_MAX: Final = 20
-# Of its only link in the files of witnesses.
+# The place of the store's only link in the witness files.
 _PLACE: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """What there is between start and close."""
+    """What exists between `start` and `close`."""
 
     writing: Worker
     reading: Worker
@@ -70,14 +79,14 @@ class _Running:
 
 
 def is_migrated(path: Path) -> bool:
-    """Whether the file is there and `start` would find its schema up to date. Changes nothing; raises as `start`.
+    """Whether the file exists with an up-to-date schema. Changes nothing; raises as `start` does.
 
-    Blocks; not for a thread that has other things to do.
+    Blocks: do not call it on the event loop.
     """
     found = file_id(path)
     if found is None:
         return False
-    connection = Looker(path, BUSY_SECONDS)
+    connection = SchemaReader(path, BUSY_SECONDS)
     try:
         connection.start(found)
         return connection.version >= sql.SCHEMA_VERSION
@@ -86,9 +95,10 @@ def is_migrated(path: Path) -> bool:
 
 
 class SqliteStore:
-    """The `Store` in the file at `path`, which is made (0600, in a directory 0700) when it is missing.
+    """The `Store` in the file at `path`, which is created (0600, in a directory 0700) if it is missing.
 
-    `clock_us` gives the store's time in microseconds and is called in the store's threads. `start` may follow `close`.
+    `clock_us` returns the store's time in microseconds and is called in the store's threads. `start` may follow
+    `close`.
     """
 
     def __init__(
@@ -99,8 +109,8 @@ class SqliteStore:
         busy_seconds: float = BUSY_SECONDS,
         witness_files: WitnessFiles | None = None,
     ) -> None:
-        """`witness_files` are open before `start` and stay so until `close`; without them a copy that was put back
-        shows by its epoch alone.
+        """`witness_files` are open from before `start` until after `close`; without them, only the epoch can reveal a
+        restored copy.
         """
         self._path = Path(path).absolute()
         self._clock_us = clock_us
@@ -144,7 +154,7 @@ class SqliteStore:
             return
         await running.commands.close()
         await running.reads.close()
-        # The writer last: the last connection to go copies the log into the file and removes it.
+        # The writer last: the last connection to close copies the log into the file and removes it.
         await running.reading.stop(self._reader.drop)
         await running.writing.stop(self._writer.drop)
 
@@ -168,7 +178,7 @@ class SqliteStore:
                 part, spent_seconds = await running.writing.run(self._sweep_some, size, is_last=left == 0)
                 self._watchers.announce_all(part.operation_ids)
                 swept += part.swept
-                # Or every command would find the writer at it.
+                # Pause, or every command would find the writer busy sweeping.
                 await asyncio.sleep(spent_seconds)
                 if not swept.more:
                     break
@@ -177,14 +187,14 @@ class SqliteStore:
             self._is_sweeping = False
 
     async def tally(self) -> Tally:
-        return await self._started().reading.run(self._reader.look, lambda cursor: sql.tally(cursor, self._clock_us()))
+        return await self._started().reading.run(self._reader.query, lambda cursor: sql.tally(cursor, self._clock_us()))
 
     async def compare_configuration(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
         running = self._started()
         counted: dict[Name, Living] = {}
         while True:
             if is_trial:
-                agreed = await running.reading.run(self._reader.look, self._agreeing(serving, counted, writes=False))
+                agreed = await running.reading.run(self._reader.query, self._agreeing(serving, counted, writes=False))
             else:
                 agreed = await running.writing.run(self._writer.transact, self._agreeing(serving, counted, writes=True))
             if isinstance(agreed, Agreement):
@@ -204,13 +214,13 @@ class SqliteStore:
 
     async def count_without_route(self, service: str, operations: Collection[str]) -> dict[str, int]:
         names = await self._started().reading.run(
-            self._reader.look, lambda cursor: inquiry.count_without_route(cursor, service, operations)
+            self._reader.query, lambda cursor: inquiry.operations_without_route(cursor, service, operations)
         )
         counted = await self._count_living(names)
         return {operation: living.keys for (_, operation), living in counted.items() if living.keys}
 
     async def _count_living(self, names: Collection[Name]) -> dict[Name, Living]:
-        """The living keys, counted piece by piece."""
+        """Count the living keys piece by piece."""
         reading = self._started().reading
         counted, after = dict.fromkeys(names, Living()), 0 if names else None
         while after is not None:
@@ -244,15 +254,17 @@ class SqliteStore:
 
     async def recovery(self, operation_id: UUID) -> RecoveryState | None:
         return await self._started().reading.run(
-            self._reader.look, lambda cursor: inquiry.recovery(cursor, operation_id)
+            self._reader.query, lambda cursor: inquiry.recovery(cursor, operation_id)
         )
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
-        return await self._started().reading.run(self._reader.look, lambda cursor: inquiry.audits(cursor, operation_id))
+        return await self._started().reading.run(
+            self._reader.query, lambda cursor: inquiry.audits(cursor, operation_id)
+        )
 
     async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
         return await self._started().reading.run(
-            self._reader.look, lambda cursor: sql.check_memory(cursor, self._clock_us(), links)
+            self._reader.query, lambda cursor: sql.check_memory(cursor, self._clock_us(), links)
         )
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
@@ -270,7 +282,7 @@ class SqliteStore:
 
     async def _apply(self, writing: Worker, commands: list[Command]) -> Sequence[Result | Exception]:
         results = await writing.run(self._apply_batch, commands)
-        # Here, and not where the answer is awaited: that caller may be gone.
+        # Here, and not in `apply`: its caller may have been cancelled.
         if self._watchers:
             for command, result in zip(commands, results, strict=True):
                 if isinstance(result, Applied):
@@ -280,7 +292,7 @@ class SqliteStore:
     async def _read(self, reading: Worker, operation_ids: list[UUID]) -> Sequence[Snapshot | Exception]:
         return await reading.run(self._read_batch, operation_ids)
 
-    # What runs in the threads.
+    # -- in the threads ------------------------------------------------------------------------------------------------
 
     def _apply_batch(self, commands: Sequence[Command]) -> list[Result | Exception]:
         rejected: dict[int, Exception] = {}
@@ -300,37 +312,37 @@ class SqliteStore:
     def _execute(
         self, cursor: sql.Cursor, commands: Sequence[Command], rejected: Mapping[int, Exception]
     ) -> tuple[list[Result | Exception], int | None, int]:
-        """Inside a transaction: the results, the number that stands for them if there is one to note, and the time."""
-        # Read under the lock, so that of two processes the later one has the later time.
+        """Inside a transaction: the results, the witness number to note for them if any, and the time."""
+        # Read the clock under the lock, so that the later of two processes has the later time.
         now_us, witness = self._clock_us(), self._witness
         if witness is not None:
             witness.compare(cursor, now_us)
         results = sql.apply_all(cursor, commands, rejected, now_us, DATA_ERRORS)
         number = None
-        # Also for a command that took effect before: the number that stood for it may have been lost with its answer.
+        # Also for a repeated command that took effect before: its number may never have been noted.
         if witness is not None and any(isinstance(result, Applied) for result in results):
             number = witness.raise_(cursor, now_us)
         return results, number, now_us
 
     def _read_batch(self, operation_ids: Sequence[UUID]) -> list[Snapshot | Exception]:
-        records = self._reader.look(lambda cursor: sql.read_all(cursor, operation_ids))
-        # Read after the records, or one that was just written would be from the future.
+        records = self._reader.query(lambda cursor: sql.read_all(cursor, operation_ids))
+        # Read the clock after the records, or one that was just written would lie in the future.
         now_us = self._clock_us()
         return [
             record if isinstance(record, Exception) else Snapshot(settle(record, now_us), now_us) for record in records
         ]
 
     def _find_some(self, query: Query) -> inquiry.Piece:
-        return self._reader.look(lambda cursor: inquiry.find_some(cursor, query, self._clock_us()))
+        return self._reader.query(lambda cursor: inquiry.find_some(cursor, query, self._clock_us()))
 
     def _count_some(self, names: Collection[Name], after: int) -> tuple[Mapping[Name, Living], int | None]:
-        return self._reader.look(lambda cursor: inquiry.count_some(cursor, names, after, self._clock_us()))
+        return self._reader.query(lambda cursor: inquiry.count_some(cursor, names, after, self._clock_us()))
 
     def _is_due(self) -> bool:
-        return self._reader.look(lambda cursor: sql.is_due(cursor, self._clock_us()))
+        return self._reader.query(lambda cursor: sql.is_due(cursor, self._clock_us()))
 
     def _sweep_some(self, limit: int, *, is_last: bool) -> tuple[sql.SweptPart, float]:
-        """What was swept, and how many seconds the writer was kept from others."""
+        """What was swept, and for how many seconds that kept the writer busy."""
         began = time.perf_counter()
         part = self._writer.note(
             lambda cursor: sql.sweep_some(cursor, self._sweeper_id, self._clock_us(), limit, is_last=is_last)
@@ -341,8 +353,8 @@ class SqliteStore:
 class _Witness:
     """The witness of the link over which a store changes its file, from one start to the next. `files` are open.
 
-    It owns the link's number: how it is raised and compared inside a transaction, and that it is noted before anybody
-    receives what it stands for. What the numbers prove, `epoch` says. Used in the writer's thread alone.
+    It raises and compares the link's number inside a transaction, and notes it before the caller receives the results
+    that it stands for. `epoch` explains what the numbers prove. Only for the writer's thread.
     """
 
     def __init__(self, files: WitnessFiles) -> None:
@@ -350,16 +362,16 @@ class _Witness:
         self._link = uuid4()
         self._number = 0
         self._memory = b""
-        # The connection that was compared, and its count of what others committed.
+        # The connection that was compared, and its `data_version`.
         self._compared: tuple[object, int] | None = None
         self._reading = Reading()
 
     def compare(self, cursor: sql.Cursor, now_us: int) -> None:
-        """Compare the file with all notes, where others may have changed it since the last transaction.
+        """Compare the file with all notes if other processes may have changed it since the last transaction.
 
         Raises `EpochChanged`, before anything was changed.
         """
-        # https://sqlite.org/pragma.html#pragma_data_version: it stays as it is with commits of this connection.
+        # https://sqlite.org/pragma.html#pragma_data_version: commits of this connection do not change it.
         version = cursor.execute("PRAGMA data_version").fetchone()[0]
         compared = (cursor.connection, version)
         if compared == self._compared:
@@ -372,14 +384,14 @@ class _Witness:
         self._memory, self._reading, self._compared = memory_digest(epoch.identity), reading, compared
 
     def raise_(self, cursor: sql.Cursor, now_us: int) -> int:
-        """Raise the number. Raises `EpochChanged` where it is behind what was acknowledged."""
+        """Raise and return the number. Raises `EpochChanged` if it is behind what was acknowledged."""
         number = sql.raise_witness(cursor, self._link, now_us)
         if number <= self._number:
             raise EpochChanged("the file lacks changes that it had acknowledged")
         return number
 
     def acknowledge(self, number: int, now_us: int) -> None:
-        """The transaction that raised it is committed."""
+        """Note the number; the transaction that raised it is committed."""
         self._number = number
         self._files.write(_PLACE, WitnessNote(self._link, number, now_us, self._files.beyond, self._memory))
         self._files.cover(self._reading)

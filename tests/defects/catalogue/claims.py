@@ -18,10 +18,12 @@ DEFECTS = (
         (
             Edit(
                 CLAIMING,
-                "            answer = await self._say(_Pursuit(command, terms, until))\n",
+                "            admission = await self._apply(_Pursuit(command, terms, until))\n",
                 "            found = await self._store.read(identity.operation_id)\n"
                 "            is_free = found.record is None or read_token is not None\n"
-                "            answer = await self._say(_Pursuit(command, terms, until)) if is_free else Seen(found)\n",
+                "            admission = Seen(found)\n"
+                "            if is_free:\n"
+                "                admission = await self._apply(_Pursuit(command, terms, until))\n",
             ),
             Edit(
                 LIFECYCLE,
@@ -162,7 +164,11 @@ DEFECTS = (
     Defect(
         "renewal-trusted-from-its-end",
         "what remains of a lease is counted from when the answer came",
-        (Edit(LEASES, "self._take(lease, result, started)", "self._take(lease, result, self._clock())"),),
+        (
+            Edit(
+                LEASES, "self._apply_result(lease, result, started)", "self._apply_result(lease, result, self._clock())"
+            ),
+        ),
         ("tests/protect/test_leases.py::test_a_slow_renewal_stretches_no_lease",),
     ),
     Defect(

@@ -282,7 +282,7 @@ DEFECTS = (
     Defect(
         "shared-note-ignored",
         "what other gateways saw of the store, as Redis has it, is not looked at: a fresh host believes any store",
-        (Edit("store/guard.py", "return self._unjudged, True", "return None, True"),),
+        (Edit("store/guard.py", "return self._uncompared, True", "return None, True"),),
         (
             _GUARD + "test_a_host_without_a_note_knows_what_the_others_saw",
             "tests/integration/test_sweeps_failover.py::test_the_first_gateway_after_a_failover_is_a_fresh_one",

@@ -67,9 +67,9 @@ DEFECTS = (
         (
             Edit(
                 ATTEMPT,
-                "                abort_stream(conclusion.reply)\n                reply = by_record(",
+                "                abort_stream(conclusion.reply)\n                reply = reply_by_record(",
                 "                return AttemptResult(conclusion.reply, conclusion.reply)\n"
-                "                reply = by_record(",
+                "                reply = reply_by_record(",
             ),
         ),
         (_FAULTS + "test_a_superseded_holder_tells_what_the_record_says",),
@@ -126,7 +126,7 @@ DEFECTS = (
                 "return self._claimed.not_sent(reason, detail)",
                 "return self._claimed.unknown(next(iter(Unknown)), detail, 0.0)",
             ),
-            Edit(ATTEMPT, "NotSent, TooLong\n", "NotSent, TooLong, Unknown\n"),
+            Edit(ATTEMPT, "NotSent, TooLong, UpstreamResponse\n", "NotSent, TooLong, Unknown, UpstreamResponse\n"),
         ),
         (_OUTCOMES + "test_nothing_sent[sqlite]",),
     ),
@@ -222,8 +222,8 @@ DEFECTS = (
         (
             Edit(
                 COORDINATOR,
-                "is_wanted = request.route.forwards_unprotected and operation.request.route.forwards_unprotected",
-                "is_wanted = True",
+                "may_forward = request.route.forwards_unprotected and operation.request.route.forwards_unprotected",
+                "may_forward = True",
             ),
         ),
         (_VERDICTS + "test_rule_8_store_unavailable[sqlite-refuse]",),
@@ -231,7 +231,7 @@ DEFECTS = (
     Defect(
         "refused-forwards",
         "what the store refuses is forwarded unprotected, on a route that may do without a store",
-        (Edit(COORDINATOR, "if is_wanted and not admission.is_refused:", "if is_wanted:"),),
+        (Edit(COORDINATOR, "if may_forward and not admission.is_refused:", "if may_forward:"),),
         ("tests/protect/test_coordinator.py::test_what_a_store_refuses_is_forwarded_nowhere[rejected]",),
     ),
     Defect(

@@ -305,7 +305,7 @@ DEFECTS = (
             ),
             Edit(
                 "store/sqlite/store.py",
-                "if is_trial:\n                agreed = await running.reading.run(self._reader.look,",
+                "if is_trial:\n                agreed = await running.reading.run(self._reader.query,",
                 "if is_trial:\n                agreed = await running.writing.run(self._writer.transact,",
             ),
         ),

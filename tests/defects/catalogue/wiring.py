@@ -52,7 +52,7 @@ DEFECTS = (
     Defect(
         "resend-without-a-key",
         "what the upstream cannot recognise is sent again",
-        (Edit(CHECKS, 'if recovery == "resend" and whole.key == "none":', "if False:"),),
+        (Edit(CHECKS, 'if recovery == "resend" and merged.key == "none":', "if False:"),),
         (_MISTAKES + "test_resend_to_an_upstream_that_gets_no_key",),
     ),
     Defect(
@@ -160,7 +160,11 @@ DEFECTS = (
     Defect(
         "settle-shorter-than-the-wire",
         "a time to settle is taken in which a request may still arrive",
-        (Edit(CHECKS, "least = whole.response_timeout + TCP_USER_TIMEOUT_SECONDS", "least = whole.response_timeout"),),
+        (
+            Edit(
+                CHECKS, "least = merged.response_timeout + TCP_USER_TIMEOUT_SECONDS", "least = merged.response_timeout"
+            ),
+        ),
         (_MISTAKES + "test_a_time_to_settle_in_which_the_request_may_still_arrive",),
     ),
     Defect(

@@ -242,7 +242,7 @@ def test_what_meets_no_route_in_any_reading_passes(target: bytes, method: bytes,
 )
 def test_what_is_no_host_is_not_a_way_round_a_route(target: bytes, host: bytes) -> None:
     """A service that puts Host and target together may find a protected host or path in them."""
-    assert asked(target, host=host) == (None, Fault(400, "The Host field is not a valid host."))
+    assert asked(target, host=host) == (None, Fault(400, "The Host header is not a valid host."))
 
 
 @pytest.mark.parametrize("host", [b"", b"my_service", b"api.test:8080", b"[::1]:80", b"192.0.2.1"])

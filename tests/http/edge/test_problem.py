@@ -147,11 +147,12 @@ def test_the_titles_of_the_draft_are_its_own(verdict: Verdict, title: str) -> No
         ),
         (
             Verdict.KEY_EXPIRED,
-            "This key completed at 2023-11-14T22:14:20Z (201); its answer is no longer kept. Nothing was executed now.",
+            "This key completed at 2023-11-14T22:14:20Z (201); its response is no longer kept. "
+            "Nothing was executed now.",
         ),
         (
             Verdict.RESPONSE_NOT_STORED,
-            "The first request was answered with 201; its answer was not kept. Do not repeat it under a new key. "
+            "The first request was answered with 201; its response was not kept. Do not repeat it under a new key. "
             "See /v1/payments/7.",
         ),
         (

@@ -88,11 +88,11 @@ def test_an_ambiguous_target_is_a_fault(target: bytes, fault: str) -> None:
         ((b"Webhook_Id", b"t"), "Webhook-Id is spelt with an underscore"),
         ((b"Content_Length", b"1"), "Content-Length is spelt with an underscore"),
         ((b"Transfer_Encoding", b"chunked"), "Transfer-Encoding is spelt with an underscore"),
-        ((b"connection", b"close, X-Tenant-Id"), "Connection names the field X-Tenant-Id"),
-        ((b"connection", b"IDEMPOTENCY-KEY"), "Connection names the field Idempotency-Key"),
-        ((b"connection", b"Content-Length"), "Connection names the field Content-Length"),
-        ((b"connection", b"authorization"), "Connection names the field Authorization"),
-        ((b"connection", b"host"), "Connection names the field Host"),
+        ((b"connection", b"close, X-Tenant-Id"), "Connection names the header X-Tenant-Id"),
+        ((b"connection", b"IDEMPOTENCY-KEY"), "Connection names the header Idempotency-Key"),
+        ((b"connection", b"Content-Length"), "Connection names the header Content-Length"),
+        ((b"connection", b"authorization"), "Connection names the header Authorization"),
+        ((b"connection", b"host"), "Connection names the header Host"),
         ((b"X", b"a\x00b"), "control character"),
         ((b"X", b"a\rb"), "control character"),
         ((b"X", b"a\nb"), "control character"),
@@ -130,8 +130,8 @@ def test_a_field_that_is_compared_reaches_the_service_as_it_is_seen() -> None:
     version, compared = (b"Api-Version", b"2"), frozenset((b"api-version",))
     for more, fault in (
         ((b"Api-Version", b"3"), None),
-        ((b"Connection", b"API-Version"), "Connection names the field Api-Version."),
-        ((b"Api_Version", b"3"), "The field Api-Version is spelt with an underscore."),
+        ((b"Connection", b"API-Version"), "Connection names the header Api-Version."),
+        ((b"Api_Version", b"3"), "The header Api-Version is spelt with an underscore."),
     ):
         assert ambiguity(head(headers=(version, more)), ONCE, compared) == fault
         assert ambiguity(head(headers=(version, more)), ONCE) is None

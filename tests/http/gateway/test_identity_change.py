@@ -79,7 +79,7 @@ async def test_two_configurations_of_one_service(postgres_url: str, tmp_path: Pa
     store = {"durable": postgres_url}
     async with house(store, tmp_path):
         why = await refusal(store, tmp_path / "two", route=RENAMED)
-        assert "no living keys yet, but another gateway of this service that runs serves it" in why
+        assert "no living keys yet, but another running gateway of this service serves it" in why
     async with house(store, tmp_path / "two", route=RENAMED) as home:
         assert status_of(await home.send()) == (200, "stored")
 
@@ -145,7 +145,7 @@ async def test_check_of_a_store_that_was_never_used(postgres_url: str, tmp_path:
     for store in (sqlite_store(tmp_path), {"durable": postgres_url}):
         said = await shell_of(store, tmp_path)("check", "--store")
         assert (said.code, said.err) == (0, "")
-        assert "note: the store holds nothing that this program could compare" in said.out
+        assert "note: the store has nothing to compare yet" in said.out
     assert not (tmp_path / "store").exists()
     assert not await postgres.is_migrated(postgres_url)
 

@@ -9,7 +9,7 @@ from hashlib import sha256
 import pytest
 
 from gateway.core.message import ResponseHead
-from gateway.upstream import Answer, BodyLost, Framing, Lost, NotSent, StreamBody, TooLong, Unknown
+from gateway.upstream import BodyLost, Framing, Lost, NotSent, StreamBody, TooLong, Unknown, UpstreamResponse
 from gateway.upstream.response import BUFFER_BYTES_MAX
 from tests.http.upstream.wire import DONE, Server, answer, answering, request, send, serving, upstream_to
 from tests.support.eventually import eventually
@@ -225,7 +225,7 @@ async def test_closing_an_answer_ends_its_connection_unless_it_has_ended() -> No
         with await answer(client) as got:
             assert await got.body.read() == b"0123"
         await eventually(lambda: client.stats.closed == 1)
-        assert await got.body.read() == BodyLost(Unknown.ABORTED, "given up by the caller")
+        assert await got.body.read() == BodyLost(Unknown.ABORTED, "the caller dropped the rest")
         got.close()
         hold.set()
     async with serving(answering(DONE)) as server, upstream_to(server.port) as client:
@@ -247,23 +247,23 @@ async def test_what_does_not_come_in_time_is_given_up(late: str) -> None:
     async with serving(handler) as server, upstream_to(server.port, response_timeout_seconds=0.3) as client:
         result = await send(client)
         if late == "head":
-            assert result == Lost(Unknown.TIMEOUT, "nothing came in time")
+            assert result == Lost(Unknown.TIMEOUT, "nothing arrived in time")
             assert client.stats.lost == 1
         else:
-            assert isinstance(result, Answer)
+            assert isinstance(result, UpstreamResponse)
             if late == "body":
                 loss = await result.body.read_all(100)
             else:
                 assert await result.body.read() == b"0123"
                 loss = await result.body.read()
-            assert loss == BodyLost(Unknown.TIMEOUT, "nothing came in time")
+            assert loss == BodyLost(Unknown.TIMEOUT, "nothing arrived in time")
         await eventually(lambda: client.stats.closed == 1)
 
 
 async def test_an_exchange_may_have_a_time_of_its_own() -> None:
     """It takes the place of the client's, for this one alone."""
     async with serving(answering(HEAD)) as server, upstream_to(server.port, response_timeout_seconds=60) as client:
-        assert await send(client, response_timeout_seconds=0.1) == Lost(Unknown.TIMEOUT, "nothing came in time")
+        assert await send(client, response_timeout_seconds=0.1) == Lost(Unknown.TIMEOUT, "nothing arrived in time")
 
 
 async def test_permission_is_asked_right_before_the_first_byte() -> None:
@@ -280,7 +280,7 @@ async def test_permission_is_asked_right_before_the_first_byte() -> None:
         assert result.reason == "lease_lost"
         assert not server.requests
         allowed = True
-        assert isinstance(await client.exchange(request(), b"", protected=False, may_send=may_send), Answer)
+        assert isinstance(await client.exchange(request(), b"", protected=False, may_send=may_send), UpstreamResponse)
         assert server.accepted == 1
         assert (client.stats.not_sent, client.stats.answered) == (1, 1)
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.upstream import Answer, BodyLost, NotSent, StreamBody, TooLong, Unknown, tls_context
+from gateway.upstream import BodyLost, NotSent, StreamBody, TooLong, Unknown, UpstreamResponse, tls_context
 from tests.http.upstream.wire import DONE, Server, all_closed, answer, answering, request, send, serving, upstream_to
 from tests.support.eventually import eventually
 from tests.support.tls import Authority
@@ -41,8 +41,8 @@ async def test_while_it_waits_for_a_place() -> None:
         await cancelled(waiting[0])
         assert len(client._pool._waiting_others) == 2
         release.set()
-        assert isinstance(await running, Answer)
-        assert [type(await other) for other in waiting[1:]] == [Answer, Answer]
+        assert isinstance(await running, UpstreamResponse)
+        assert [type(await other) for other in waiting[1:]] == [UpstreamResponse, UpstreamResponse]
 
 
 async def test_at_the_moment_in_which_its_turn_comes() -> None:
@@ -54,7 +54,7 @@ async def test_at_the_moment_in_which_its_turn_comes() -> None:
         await eventually(lambda: len(client._pool._waiting_others) == 2)
         client._pool.give_back_unused(connection)
         await cancelled(waiting[0])
-        assert isinstance(await waiting[1], Answer)
+        assert isinstance(await waiting[1], UpstreamResponse)
 
 
 async def test_while_the_name_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +230,7 @@ async def test_at_the_moment_in_which_the_answer_ended() -> None:
             second = asyncio.create_task(send(client))
             first.cancel()
             result = await second
-            assert isinstance(result, Answer)
+            assert isinstance(result, UpstreamResponse)
             assert await result.body.read_all(10) == b"done"
             await asyncio.gather(first, return_exceptions=True)
         assert client.stats.opened == 1
@@ -241,4 +241,4 @@ async def test_a_body_that_was_given_up_says_so() -> None:
     async with serving(answering(DONE[:-1])) as server, upstream_to(server.port) as client:
         got = await answer(client)
         got.close()
-        assert await got.body.read_all(10) == BodyLost(Unknown.ABORTED, "given up by the caller")
+        assert await got.body.read_all(10) == BodyLost(Unknown.ABORTED, "the caller dropped the rest")

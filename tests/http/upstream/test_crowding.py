@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from gateway.upstream import Answer, BodyLost, Lost, NotSent, SentNothing, StreamBody, Unknown
+from gateway.upstream import BodyLost, Lost, NotSent, SentNothing, StreamBody, Unknown, UpstreamResponse
 from tests.http.upstream.wire import DONE, Server, answer, answering, request, send, serving, upstream_to
 from tests.support.eventually import eventually
 
@@ -50,7 +50,7 @@ def lasting(length: int) -> Callable[[Server, asyncio.StreamReader, asyncio.Stre
     return handler
 
 
-def is_unread(got: Answer) -> bool:
+def is_unread(got: UpstreamResponse) -> bool:
     return got.body.is_unread_for(0.0)
 
 
@@ -64,7 +64,7 @@ async def test_a_slow_upload_gives_its_connection_to_a_newcomer() -> None:
         steady = asyncio.create_task(send(client, body=Upload(is_slow=False).body()))
         await eventually(lambda: client._pool._passing == 3 and server.accepted == 3)
         newcomers = [asyncio.create_task(send(client)) for _ in range(2)]
-        assert all(isinstance(result, Answer) for result in await asyncio.gather(*newcomers))
+        assert all(isinstance(result, UpstreamResponse) for result in await asyncio.gather(*newcomers))
         for result in await asyncio.gather(*slow):
             assert isinstance(result, Lost)
             assert result.reason is Unknown.REQUEST_ABORTED
@@ -106,7 +106,7 @@ async def test_answers_that_outlast_their_operations_give_way_to_each_other() ->
     """Those that nobody takes do not add up, although operations are never kept out."""
     limits = {"connections_max": 1, "connections_reserved": 1, "connect_timeout_seconds": 30, "unread_seconds": 0.0}
     async with serving(lasting(LONG_BYTES)) as server, upstream_to(server.port, **limits) as client:
-        unread: list[Answer] = []
+        unread: list[UpstreamResponse] = []
         for _ in range(3):
             unread.append(await answer(client, request(target=b"/long"), protected=True))
             unread[-1].body.allow_to_outlast()
@@ -135,5 +135,5 @@ async def test_bodies_of_requests_that_wait_for_a_connection_cannot_fill_the_mem
         for task in (waiting[0], steady):
             task.cancel()
             await asyncio.wait((task,))
-        assert all(isinstance(result, Answer) for result in await asyncio.gather(*waiting[1:]))
+        assert all(isinstance(result, UpstreamResponse) for result in await asyncio.gather(*waiting[1:]))
         assert client._pool._waiting_bytes == 0

@@ -10,7 +10,17 @@ from typing import Any
 
 import pytest
 
-from gateway.upstream import Answer, BodyLost, Framing, Lost, NotSent, SentNothing, Unknown, Upstream, UpstreamSettings
+from gateway.upstream import (
+    BodyLost,
+    Framing,
+    Lost,
+    NotSent,
+    SentNothing,
+    Unknown,
+    Upstream,
+    UpstreamResponse,
+    UpstreamSettings,
+)
 from tests.http.upstream.test_answers import WIRES
 from tests.http.upstream.wire import DONE, Server, all_closed, answer, answering, request, send, serving, upstream_to
 from tests.support.ports import free_port
@@ -192,7 +202,7 @@ async def test_an_answer_cut_at_any_byte_is_never_taken_for_whole(framing: Frami
                 end = Unknown.RESET if ending == "RST" else Unknown.TRUNCATED if cut else Unknown.CLOSED
                 assert result.reason is end, cut
                 continue
-            assert isinstance(result, Answer), (cut, result)
+            assert isinstance(result, UpstreamResponse), (cut, result)
             body = await result.body.read_all(100)
             if (framing is Framing.CLOSE and ending == "FIN") or (framing is not Framing.CLOSE and cut == len(wire)):
                 assert body == b"0123456789"[: len(wire[head_bytes:cut]) if framing is Framing.CLOSE else 10]

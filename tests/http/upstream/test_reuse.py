@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.upstream import Answer, Lost, NotSent, SentNothing, Unknown, tls_context
+from gateway.upstream import Lost, NotSent, SentNothing, Unknown, UpstreamResponse, tls_context
 from gateway.upstream.pool import IdleHistory
 from tests.http.upstream.wire import DONE, Server, all_closed, answer, answering, request, send, serving, upstream_to
 from tests.support.eventually import eventually
@@ -335,7 +335,7 @@ async def test_an_upstream_that_closes_soon_after_each_answer_fails_no_unprotect
             lost = 0
             for _ in range(300):
                 result = await send(client, request(b"GET"), b"")
-                if isinstance(result, Answer):
+                if isinstance(result, UpstreamResponse):
                     assert await result.body.read_all(10) == b"done"
                 else:
                     lost += 1
@@ -367,7 +367,7 @@ async def test_answers_belong_to_their_own_requests() -> None:
                 asking.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 result = await asking
-                assert isinstance(result, Answer)
+                assert isinstance(result, UpstreamResponse)
                 assert await result.body.read_all(100) == body
 
         await asyncio.gather(*(ask(number) for number in range(400)))
@@ -392,7 +392,7 @@ async def test_connections_are_bounded_and_waiting_ends() -> None:
             assert isinstance(result, NotSent)
             assert result.reason is SentNothing.POOL_TIMEOUT
             release.set()
-            assert all(isinstance(result, Answer) for result in await asyncio.gather(*running))
+            assert all(isinstance(result, UpstreamResponse) for result in await asyncio.gather(*running))
         release.clear()
         async with upstream_to(server.port, connections_max=2, connect_timeout_seconds=30) as client:
             running = [asyncio.create_task(send(client)) for _ in range(9)]
@@ -402,7 +402,7 @@ async def test_connections_are_bounded_and_waiting_ends() -> None:
             running[6].cancel()
             release.set()
             results = await asyncio.gather(*running, return_exceptions=True)
-            assert sum(isinstance(result, Answer) for result in results) == 7
+            assert sum(isinstance(result, UpstreamResponse) for result in results) == 7
             assert client.stats.opened == 2
 
 
@@ -425,7 +425,7 @@ async def test_requests_that_last_keep_no_protected_one_out() -> None:
             await answer(client, protected=True)
         assert len(client._pool._waiting_others) == 1
         release.set()
-        assert all(isinstance(result, Answer) for result in await asyncio.gather(*lasting))
+        assert all(isinstance(result, UpstreamResponse) for result in await asyncio.gather(*lasting))
 
 
 async def test_answers_that_last_keep_no_operation_out() -> None:

@@ -8,7 +8,7 @@ import ssl
 
 import pytest
 
-from gateway.upstream import Answer, BodyLost, Lost, NotSent, SentNothing, Unknown, tls_context
+from gateway.upstream import BodyLost, Lost, NotSent, SentNothing, Unknown, UpstreamResponse, tls_context
 from tests.http.upstream.wire import DONE, Server, all_closed, answer, answering, request, send, serving, upstream_to
 from tests.support.tls import Authority
 
@@ -155,7 +155,7 @@ async def test_an_answer_cut_at_any_byte_is_never_taken_for_whole(authority: Aut
                 assert isinstance(result, Lost), cut
                 assert result.reason is (Unknown.TRUNCATED if cut else Unknown.CLOSED)
             else:
-                assert isinstance(result, Answer)
+                assert isinstance(result, UpstreamResponse)
                 body = await result.body.read_all(10)
                 assert body == b"done" if cut == len(wire) else isinstance(body, BodyLost)
         await all_closed(client)

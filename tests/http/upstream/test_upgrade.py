@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gateway.upstream import Answer, BodyLost, Framing, Lost, Unknown
+from gateway.upstream import BodyLost, Framing, Lost, Unknown, UpstreamResponse
 from tests.http.upstream.wire import DONE, Server, all_closed, answer, request, send, serving, upstream_to
 from tests.support.eventually import eventually
 from tests.support.relay import reset
@@ -155,7 +155,7 @@ async def test_closing_ends_an_upgraded_connection(closes: str) -> None:
     """Also when the caller has forgotten about it."""
     async with serving(echo) as server, upstream_to(server.port) as client:
         got = await send(client, ASKING, b"")
-        assert isinstance(got, Answer)
+        assert isinstance(got, UpstreamResponse)
         if closes == "answer":
             got.close()
             await all_closed(client)

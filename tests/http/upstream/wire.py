@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from gateway.core.message import RequestHead
-from gateway.upstream import Answer, Lost, NotSent, Upstream, UpstreamSettings
+from gateway.upstream import Lost, NotSent, Upstream, UpstreamResponse, UpstreamSettings
 from tests.support.eventually import eventually
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -117,15 +117,15 @@ def request(method: bytes = b"POST", target: bytes = b"/charge", *fields: tuple[
 
 async def send(
     client: Upstream, head: RequestHead | None = None, body: Any = b"{}", *, protected: bool = False, **options: Any
-) -> Answer | NotSent | Lost:
+) -> UpstreamResponse | NotSent | Lost:
     """One exchange that may always be sent."""
     return await client.exchange(head or request(), body, protected=protected, **({"may_send": lambda: True} | options))
 
 
-async def answer(client: Upstream, *arguments: Any, **options: Any) -> Answer:
+async def answer(client: Upstream, *arguments: Any, **options: Any) -> UpstreamResponse:
     """One exchange that must be answered."""
     result = await send(client, *arguments, **options)
-    assert isinstance(result, Answer), result
+    assert isinstance(result, UpstreamResponse), result
     return result
 
 

@@ -1,4 +1,4 @@
--- How much there is: waiting, refused, and when the oldest that waits was written.
+-- How many outcomes wait, how many were refused, and when the oldest waiting one was written.
 SELECT
     (SELECT count(*) FROM entry INDEXED BY entry_waiting WHERE refused_us IS NULL),
     (SELECT count(*) FROM entry INDEXED BY entry_refused WHERE refused_us IS NOT NULL),

@@ -1,2 +1,2 @@
--- The durable store has it.
+-- The durable store has applied it.
 DELETE FROM entry WHERE id = ?

@@ -1,3 +1,3 @@
--- An operator has looked at it, and has it elsewhere. Never what waits.
+-- An operator acknowledged it. Never an outcome that waits.
 DELETE FROM entry WHERE id = ? AND refused_us IS NOT NULL
 RETURNING id

@@ -1,7 +1,7 @@
--- The first schema. One row per outcome that the durable store has not taken: the command, column by column. What a
--- command has not is NULL. `version` says how the row is written. Times of the journal itself are microseconds of the
--- host's clock, for people; the durations are the command's. `refused_us` is set when the durable store said no: such a
--- row is kept for an operator and not tried again.
+-- The first schema. One row per outcome that the durable store has not applied: the command, column by column. NULL stands
+-- for what a command does not have. `version` is that of the row format. `journaled_us` and `refused_us` are microseconds
+-- of the host's clock, for people; the durations are the command's. `refused_us` is set when the durable store refused the
+-- outcome: such a row is kept for an operator and not retried.
 CREATE TABLE entry (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     version INTEGER NOT NULL,
@@ -20,17 +20,17 @@ CREATE TABLE entry (
     reason BLOB,
     headers BLOB,
     body BLOB,
-    -- An attempt has one outcome; what is said again takes the place of what was said before.
+    -- An attempt has one outcome; a repeated one replaces the first.
     UNIQUE (operation_id, token, attempt_id)
 );
 
--- What the flush looks for, in the order in which it was written.
+-- What the flush reads, in the order of writing.
 CREATE INDEX entry_waiting ON entry (id) WHERE refused_us IS NULL;
 
--- What an operator has to look at.
+-- What an operator has to resolve.
 CREATE INDEX entry_refused ON entry (id) WHERE refused_us IS NOT NULL;
 
--- Whose outcomes these are: the service and its durable store, in words.
+-- The owner of the outcomes: a description of the service and its durable store.
 CREATE TABLE owner (
     one INTEGER PRIMARY KEY CHECK (one = 1),
     belongs_to TEXT NOT NULL

@@ -1,4 +1,4 @@
--- One outcome that waits, as `select_waiting.sql` gives it.
+-- One waiting outcome, with the columns of `select_waiting.sql`.
 SELECT id, version, operation_id, token, attempt_id, event, route,
     replay_us, remember_us, doubt, status, reason, headers, body
 FROM entry WHERE id = ? AND refused_us IS NULL

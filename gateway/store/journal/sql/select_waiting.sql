@@ -1,4 +1,4 @@
--- Outcomes that wait, in the order in which they were written, after a given one.
+-- Waiting outcomes after a given one, in the order of writing.
 SELECT id, version, operation_id, token, attempt_id, event, route,
     replay_us, remember_us, doubt, status, reason, headers, body
 FROM entry INDEXED BY entry_waiting WHERE refused_us IS NULL AND id > ? ORDER BY id LIMIT ?

@@ -1,4 +1,4 @@
--- All outcomes of one operation: as `select_entry.sql` gives them, then as an operator sees them.
+-- All outcomes of one operation: the columns of `select_entry.sql`, then those that operators see.
 SELECT id, version, operation_id, token, attempt_id, event, route,
     replay_us, remember_us, doubt, status, reason, headers, body,
     token, event, route, journaled_us, status, length(body), refused_us, refused_why

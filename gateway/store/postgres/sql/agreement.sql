@@ -1,9 +1,9 @@
 -- name: recipes
--- What is remembered of each operation name.
+-- The remembered operation names with recipe and routes.
 SELECT service, operation, recipe, routes, is_current FROM idempotency_gateway.recipe
 
 -- name: write_recipes
--- What is remembered of these operation names from now on.
+-- Operation names with recipe and routes, as remembered from now on.
 INSERT INTO idempotency_gateway.recipe (service, operation, recipe, routes, is_current)
 SELECT i.of_service, i.of_operation, i.new_recipe, i.new_routes, i.now_current
 FROM unnest($1::text[], $2::text[], $3::bytea[], $4::text[], $5::boolean[])
@@ -12,13 +12,13 @@ ON CONFLICT (service, operation) DO UPDATE
 SET recipe = excluded.recipe, routes = excluded.routes, is_current = excluded.is_current
 
 -- name: running
--- What other gateways serve that run. A time ahead of the clock is from before it was set back.
+-- What the other running gateways serve. A time in the future is from before the clock was set back.
 SELECT DISTINCT g.service, o.operation
 FROM idempotency_gateway.gateway g CROSS JOIN LATERAL unnest(g.operations) AS o (operation)
 WHERE g.gateway_id <> $2 AND g.seen_us BETWEEN {now} - {running_us} AND {now}
 
 -- name: write_gateway
--- A gateway that has agreed. Those that were not seen for long are forgotten.
+-- A gateway whose configuration was accepted. Gateways not seen for long are forgotten.
 WITH forgotten AS (
     DELETE FROM idempotency_gateway.gateway WHERE gateway_id <> $2 AND seen_us < {now} - {forgotten_us}
 )
@@ -36,11 +36,11 @@ UPDATE idempotency_gateway.gateway SET seen_us = {now} WHERE gateway_id = $2
 DELETE FROM idempotency_gateway.gateway WHERE gateway_id = $1
 
 -- name: alive
--- Counts the keys that are remembered now, by service and operation name, and until when the last of them is: null
--- where one is kept until it is resolved.
+-- Counts the keys that are remembered now, by service and operation name, and until when the last of them is kept: null if
+-- one is kept until it is resolved.
 --
--- The name alone does not tell whose a key is: the ids are derived again as `core.identity` does, as UUIDs of version 8,
--- from what the ids of a service's operation are derived from, up to the caller.
+-- A record has no service name, so its id is derived again as in `core.identity`, as a UUID of version 8, from the prefix
+-- that the caller passes for each service and operation.
 WITH clock AS MATERIALIZED (
     SELECT {now} AS now_us
 )

@@ -1,15 +1,15 @@
 -- name: lock
--- Every row of the table but those of `claim` and `complete`: the records as they are when nobody else changes them. What
--- `core.lifecycle` makes of them is written in the same transaction.
+-- Every row of the table except those of `claim` and `complete`: lock and read the records. The same transaction writes
+-- what `core.lifecycle` returns for them.
 --
--- Those of $3 draw a token, now that they are locked.
+-- Those of $3 draw a token, after they are locked.
 WITH locked AS MATERIALIZED (
     SELECT {row}
     FROM (SELECT i.for_id FROM unnest($2::uuid[]) AS i (for_id) ORDER BY i.for_id) i CROSS JOIN LATERAL (
         SELECT {row} FROM idempotency_gateway.operation o WHERE o.operation_id = i.for_id FOR NO KEY UPDATE
     ) o
 ), clock AS MATERIALIZED (
-    -- Read when every lock is held: what was waited for came before.
+    -- Read the clock when every lock is held, so that it is later than every change that was waited for.
     SELECT {now} AS now_us FROM (SELECT count(*) FROM locked) locks
 ), raised AS (
     UPDATE idempotency_gateway.witness w SET number = w.number + 1
@@ -23,7 +23,7 @@ SELECT
 FROM clock c LEFT JOIN locked o ON true
 
 -- name: update
--- No row of its own: what the table made of records that are locked.
+-- No row of its own: the new versions of locked records, as the table returned them.
 UPDATE idempotency_gateway.operation o SET
     {change_sets},
     drop_day = CASE
@@ -34,7 +34,7 @@ WHERE o.operation_id = c.operation_id
 RETURNING o.operation_id
 
 -- name: delete
--- No row of its own: records that are locked, and of which the table left nothing.
+-- No row of its own: locked records for which the table returned none.
 DELETE FROM idempotency_gateway.operation o
 USING unnest($1::uuid[]) AS i (for_id)
 WHERE o.operation_id = i.for_id
@@ -48,7 +48,7 @@ FROM unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bytea[]) AS i (of_token,
     JOIN idempotency_gateway.operation o ON o.token = i.of_token
 
 -- name: delete_responses
--- No row of its own: the responses of records that were purged. Others leave with their partition.
+-- No row of its own: the responses of purged records. Others are dropped with their partition.
 DELETE FROM idempotency_gateway.response r
 USING unnest($1::bigint[], $2::integer[]) AS i (of_token, of_drop_day)
 WHERE r.token = i.of_token AND r.drop_day = i.of_drop_day

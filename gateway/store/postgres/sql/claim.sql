@@ -2,13 +2,13 @@
 -- absent --claim--> claimed
 -- released --claim--> claimed (fenced on the token that was read; only for the same request)
 --
--- What is plainly held or over is only read, so that a retry of a completed operation locks and writes nothing. The others
--- are tried in id order. A row of `granted` has its token and time; `attempts` is 1 when the record came into being.
--- Neither granted nor seen: the race was lost to a record that this statement's snapshot has not. Look again.
+-- A key that is visibly held or used is only read, so that a retry of a completed operation locks and writes nothing. The
+-- others are tried in id order. A row of `granted` has its token and time; `attempts` is 1 for a new record.
+-- Neither granted nor seen: the claim lost a race to a record that is not in this statement's snapshot. Read it.
 WITH clock AS MATERIALIZED (
     SELECT {now} AS now_us
 ), input AS MATERIALIZED (
-    -- What is alike for all came once, and what nobody has came not at all: `unnest` makes both null.
+    -- A value that is equal for all was sent once, and a column of nulls not at all: `unnest` makes both null.
     SELECT
         i.for_id, i.new_attempt_id,
         coalesce(i.new_holder, ($4::text[])[1]) AS new_holder,
@@ -56,7 +56,7 @@ WITH clock AS MATERIALIZED (
         OR {is_absent(s, c)}
     ORDER BY s.for_id
     ON CONFLICT (operation_id) DO UPDATE SET
-        -- Drawn now that the row is locked: a token of `excluded` may be lower than one given to somebody meanwhile.
+        -- Draw it now that the row is locked: the token of `excluded` may be lower than one drawn for this row meanwhile.
         token = nextval('idempotency_gateway.token'),
         attempt_id = excluded.attempt_id,
         resolution_id = NULL,
@@ -80,7 +80,7 @@ WITH clock AS MATERIALIZED (
         request = excluded.request,
         request_id = excluded.request_id,
         trace_id = excluded.trace_id,
-        -- Everything above is alike for both rows. What follows is kept by a retry, and new where the key was free again.
+        -- Everything above is the same in both cases. What follows is kept by a retry, and new if the key was free again.
         (first_claimed_us, attempts, route, operation, scope_digest, key_digest, key) = (
             SELECT o.first_claimed_us, o.attempts + 1, o.route, o.operation, o.scope_digest, o.key_digest, o.key
             WHERE greatest(o.replay_until_us, o.remember_until_us) > excluded.claimed_us

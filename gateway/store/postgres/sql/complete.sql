@@ -2,10 +2,10 @@
 -- claimed | in_doubt --complete--> completed (fenced: token and attempt id)
 -- released, by a disprove --complete--> completed (fenced: token and attempt id)
 --
--- A day without a partition fails the whole statement, which is then repeated. `changed` are places in the input; with the
--- last argument the records of those stay here, because their holder has them.
+-- A day without a partition fails the whole statement, which is then repeated. `changed` are ordinals of the input; with
+-- the last argument those records are not returned, because their callers have them.
 WITH input AS MATERIALIZED (
-    -- What is alike for all came once, and what nobody has came not at all: `unnest` makes both null.
+    -- A value that is equal for all was sent once, and a column of nulls not at all: `unnest` makes both null.
     SELECT
         i.for_id, i.for_token, i.for_attempt_id,
         coalesce(i.replay_us, ($5::bigint[])[1]) AS replay_us,
@@ -21,7 +21,7 @@ WITH input AS MATERIALIZED (
         SELECT {record} FROM idempotency_gateway.operation o WHERE o.operation_id = i.for_id FOR NO KEY UPDATE
     ) o
 ), clock AS MATERIALIZED (
-    -- Read when every lock is held: what was waited for came before.
+    -- Read the clock when every lock is held, so that it is later than every change that was waited for.
     SELECT {now} AS now_us FROM (SELECT count(*) FROM locked) locks
 ), changed AS (
     UPDATE idempotency_gateway.operation o SET
@@ -32,7 +32,7 @@ WITH input AS MATERIALIZED (
         replay_until_us = c.now_us + l.replay_us,
         remember_until_us = c.now_us + l.remember_us,
         completed_us = c.now_us,
-        -- Left alone while right within the slack, because it is indexed.
+        -- Kept while it is within the slack, because it is indexed.
         due_us = CASE
             WHEN o.due_us BETWEEN c.now_us + l.replay_us AND c.now_us + l.replay_us + {due_slack_us} THEN o.due_us
             ELSE c.now_us + l.replay_us

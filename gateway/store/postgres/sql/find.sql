@@ -1,21 +1,21 @@
 -- name: find
--- No row of the table: the records of one piece of the order of ids that are in one of the states, or have come there by the
+-- No row of the table: the records in one piece, in order of id, that are in one of the states, or have reached one by the
 -- clock alone.
 --
--- Returns where the piece ends, null where all ends. A completed record without its response is a tombstone.
+-- Returns the last id of the piece, null for the last piece. A completed record without its response is a tombstone.
 WITH clock AS MATERIALIZED (
     SELECT {now} AS now_us
-), looked AS MATERIALIZED (
+), piece AS MATERIALIZED (
     SELECT {record}, o.drop_day
     FROM idempotency_gateway.operation o
     WHERE o.operation_id >= $2::uuid
     ORDER BY o.operation_id
     LIMIT $3::bigint
 ), horizon AS MATERIALIZED (
-    SELECT (SELECT operation_id FROM looked ORDER BY operation_id OFFSET $3::bigint - 1) AS last_id
+    SELECT (SELECT operation_id FROM piece ORDER BY operation_id OFFSET $3::bigint - 1) AS last_id
 ), found AS MATERIALIZED (
     SELECT {record}, r.reason, r.headers
-    FROM clock c CROSS JOIN looked o LEFT JOIN LATERAL (
+    FROM clock c CROSS JOIN piece o LEFT JOIN LATERAL (
         SELECT r.reason, r.headers
         FROM idempotency_gateway.response r
         WHERE o.state = 'completed' AND r.token = o.token AND r.drop_day = o.drop_day
@@ -37,11 +37,11 @@ FROM clock c CROSS JOIN horizon h LEFT JOIN found o ON true
 ORDER BY o.operation_id
 
 -- name: find_in_doubt
--- No row of the table: what is in doubt in one piece of the order of ids, and with the last argument only what nobody recovers
--- and was not put off.
+-- No row of the table: the records in doubt in one piece, in order of id; with $6 only those whose recovery lease is free
+-- and that were not put off.
 --
--- It is what is listed for attention, and what the walk for lapsed claims has yet to reach: that is looked for among the
--- oldest claims, as many as a tally looks at. Returns where the piece ends, null where all ends.
+-- These are records with `attention_us`, and lapsed claims that the walk has yet to reach. The latter are searched among the
+-- oldest claims, as many as a tally reads. Returns the last id of the piece, null for the last piece.
 WITH start AS MATERIALIZED (
     SELECT u.passed_token, {now} AS now_us FROM idempotency_gateway.upkeep u
 ), listed AS MATERIALIZED (
@@ -91,9 +91,9 @@ FROM start s CROSS JOIN horizon h LEFT JOIN found o ON true
 ORDER BY o.operation_id
 
 -- name: tally
--- Counts what is in doubt, by route: what is listed for attention, and what the walk for lapsed claims has yet to reach.
+-- Counts the operations in doubt by route: those with `attention_us`, and lapsed claims that the walk has yet to reach.
 --
--- The walk is short when sweeps run, and bounded when they do not: the oldest claims come first.
+-- The search for the latter is short while sweeps run, and bounded otherwise: the oldest claims come first.
 WITH start AS MATERIALIZED (
     SELECT u.passed_token, {now} AS now_us FROM idempotency_gateway.upkeep u
 ), in_doubt AS (

@@ -1,7 +1,7 @@
 -- name: read
--- Reads records with their responses, in the order in which they were asked for. Long bodies are not read all at once: those
--- that come after so many bytes are `left` for another statement.
--- No row of the table: what time has changed is settled by the reader.
+-- Reads records with their responses, in the order of the input. Bodies beyond a total size are left for another statement
+-- (`is_left`).
+-- No row of the table: the caller settles what time has changed.
 WITH clock AS MATERIALIZED (
     SELECT {now} AS now_us
 )

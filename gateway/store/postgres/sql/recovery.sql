@@ -1,10 +1,10 @@
 -- name: recover
 -- No row of the table: the recovery lease of an operation in doubt, for one at a time. The record stays as it is.
 --
--- A claimed record whose lease is over is in doubt. Of those who come at once each waits for the one before and sees what
--- he left. A lease under an older token is over.
+-- A claimed record whose lease has lapsed is in doubt. Concurrent calls are serialised by the row's lock, and each sees what
+-- the one before wrote. A recovery lease under an older token is void.
 WITH clock AS MATERIALIZED (
-    -- A lease that a crash forgets is given twice, which costs a question: no flush at commit.
+    -- No flush at commit: if a crash loses the lease, it is granted twice, which costs one more probe.
     SELECT {now} AS now_us, set_config('synchronous_commit', 'off', true)
 )
 INSERT INTO idempotency_gateway.recovery AS r (
@@ -21,20 +21,20 @@ ON CONFLICT (operation_id) DO UPDATE SET
     held_until_us = excluded.held_until_us,
     put_off_until_us = CASE WHEN r.token = excluded.token THEN r.put_off_until_us ELSE 0 END,
     tries = CASE WHEN r.token = excluded.token THEN r.tries + 1 ELSE 1 END,
-    -- A caller who waits makes no pause longer.
+    -- Urgent probes do not lengthen the pause.
     background_tries = excluded.background_tries + CASE WHEN r.token = excluded.token THEN r.background_tries ELSE 0 END,
     asked_us = CASE WHEN r.token = excluded.token THEN r.asked_us ELSE 0 END,
     finding = CASE WHEN r.token = excluded.token THEN r.finding ELSE '' END
 WHERE r.token < excluded.token
     OR r.token = excluded.token
         AND r.held_until_us <= (SELECT now_us FROM clock)
-        -- A time that is yet to come is of a clock that was set back.
+        -- A time in the future is from before the clock was set back; ignore it.
         AND NOT (SELECT now_us FROM clock) BETWEEN r.asked_us AND r.asked_us + {probe_floor_us} - 1
         AND ($5::boolean OR r.put_off_until_us <= (SELECT now_us FROM clock))
 RETURNING r.tries, r.background_tries
 
 -- name: put_off
--- No row of the table: the recovery lease is given back by who had it last.
+-- No row of the table: the last holder returns the recovery lease.
 WITH clock AS MATERIALIZED (
     SELECT {now} AS now_us, set_config('synchronous_commit', 'off', true)
 )
@@ -47,13 +47,13 @@ FROM clock c
 WHERE r.operation_id = $2::uuid AND r.token = $3::bigint AND r.tries = $4::integer
 
 -- name: recovery
--- No row of the table: what is kept of the probes of an operation.
+-- No row of the table: the recovery lease of an operation, and the result of its probes.
 SELECT r.token, r.tries, r.held_until_us, r.put_off_until_us, r.asked_us, r.finding
 FROM idempotency_gateway.recovery r
 WHERE r.operation_id = $1::uuid
 
 -- name: audits
--- No row of the table: the last of what was done to an operation, the oldest first.
+-- No row of the table: the last audits of an operation, oldest first.
 SELECT a.at_us, a.event, a.token, a.who, a.why
 FROM (
     SELECT u.entry, u.at_us, u.event, u.token, u.who, u.why

@@ -1,5 +1,5 @@
 -- name: lacking
--- What this role may not do in the schema, and whose the schema is. Partitions are reached through their table.
+-- The rights that this role lacks in the schema, and the schema's owner. Partitions are reached through their table.
 SELECT quote_ident(current_user) AS role, quote_ident(pg_get_userbyid(n.nspowner)) AS owner, lacking.what
 FROM pg_namespace n CROSS JOIN LATERAL (
     SELECT p.privilege || ' on ' || c.relname
@@ -20,7 +20,7 @@ WHERE n.nspname = 'idempotency_gateway'
 ORDER BY lacking.what
 
 -- name: missing_days
--- The days of these windows, of responses recorded now or within so many days, that have no partition.
+-- The days without a partition, for responses with these windows that are recorded now or in the next $3 days.
 SELECT wanted.day
 FROM (
     SELECT DISTINCT idempotency_gateway.drop_day({now} + a.ahead * 86400000000, w.replay_us) AS day
@@ -34,7 +34,7 @@ WHERE NOT EXISTS (
 ORDER BY wanted.day
 
 -- name: past_days
--- The days whose responses are all over, and which still have a table.
+-- The days whose responses have all expired and that still have a table.
 SELECT d.day
 FROM (
     SELECT replace(c.relname, 'response_', '')::integer AS day

@@ -1,8 +1,8 @@
 -- name: select_lapsed
--- claimed --lapse--> in_doubt, and leases that a clock left which was set back: claims of which that may be, locked.
+-- claimed --lapse--> in_doubt, and leases left by a clock that was set back: lock the candidates.
 --
--- Looks at the claims in the order of their tokens from where the last walk ended, and at those that were renewed. Nothing
--- comes back where another gateway sweeps. Who is locked is left for the next pass.
+-- Reads the claims in the order of their tokens from where the last walk ended, and those that were renewed. Returns no row
+-- if another gateway sweeps. Skips locked records until the next pass.
 WITH start AS MATERIALIZED (
     SELECT u.passed_token, {now} AS now_us
     FROM (SELECT pg_try_advisory_xact_lock({sweep_lock}) AS is_ours) turn JOIN idempotency_gateway.upkeep u ON turn.is_ours
@@ -38,12 +38,12 @@ WITH start AS MATERIALIZED (
 SELECT s.now_us, {row} FROM start s LEFT JOIN locked o ON true
 
 -- name: select_due
--- completed --retire--> tombstone, released | tombstone --collect--> absent, and a lapse that the walk did not see: what is
--- due, locked.
+-- completed --retire--> tombstone, released | tombstone --collect--> absent, and a lapse that the walk missed: lock the due
+-- records.
 --
--- A state that time alone does not end stays, whatever is written as the time at which it is due. `due_us` may be late by
--- the slack, so the scan goes that much further. Nothing comes back where another gateway sweeps. Who is locked is left for
--- the next pass. A retired response stays where it is until its partition leaves: nobody reads it any more.
+-- A state that time alone does not end stays, whatever its `due_us`. `due_us` may be late by the slack, so the scan goes that
+-- much further. Returns no row if another gateway sweeps. Skips locked records until the next pass. A retired response stays
+-- until its partition is dropped: nothing reads it any more.
 WITH start AS MATERIALIZED (
     SELECT {now} AS now_us
     FROM (SELECT pg_try_advisory_xact_lock({sweep_lock}) AS is_ours) turn
@@ -61,12 +61,12 @@ WITH start AS MATERIALIZED (
 SELECT s.now_us, {row} FROM start s LEFT JOIN locked o ON true
 
 -- name: pass
--- No row of the table: the walk for lapsed claims goes on.
+-- No row of the table: advance the walk for lapsed claims.
 --
--- It ends before the first claim that must be looked at again, and before what may still be followed by a lower token of a
--- statement that has not committed: after the last token of which that is known ($3). When a claim was made does not tell,
--- for the clock may have been set since. Nor does it wait for ever for a claim that a newer program wrote, and that only
--- such a one may end: what is due is looked for by another way, too.
+-- The walk stops before the first claim that must be checked again. It also stops after the last token up to which every
+-- statement is known to have committed ($3), because a lower token may still appear behind a higher one. The time of a claim
+-- cannot show that, because the clock may have been set. The walk does not wait for ever for a claim of a newer program,
+-- which only such a program may end: `select_due` finds it, too.
 WITH start AS MATERIALIZED (
     SELECT u.passed_token, {now} AS now_us FROM idempotency_gateway.upkeep u
 ), young AS MATERIALIZED (
@@ -83,7 +83,7 @@ WITH start AS MATERIALIZED (
     FROM young y CROSS JOIN start s
     WHERE y.token > $3::bigint
         OR y.state = 'claimed' AND y.attention_us IS NULL
-            -- A newer program has as long for its own as the longest lease.
+            -- A newer program has the time of the longest lease to sweep its own claims.
             AND (
                 y.version = {record_version}
                 OR y.lease_until_us BETWEEN s.now_us - {lease_us_max} AND s.now_us + {lease_us_max}
@@ -99,10 +99,10 @@ SELECT
     (SELECT t.last_value FROM idempotency_gateway.token t) AS drawn_token
 
 -- name: tidy
--- No row of the table: audits whose time and record are gone, recovery leases of what is in doubt no longer, and witnesses
--- that nobody has raised between two looks.
+-- No row of the table: delete expired audits whose record is gone, recovery leases whose doubt is over, and witnesses that
+-- were not raised between two checks.
 --
--- What is still needed is looked at again later.
+-- What is still needed is checked again later.
 WITH turn AS MATERIALIZED (
     SELECT pg_try_advisory_xact_lock({sweep_lock}) AS mine, set_config('synchronous_commit', 'off', true)
 ), clock AS MATERIALIZED (
@@ -142,7 +142,7 @@ WITH turn AS MATERIALIZED (
     FROM old_recovery d CROSS JOIN clock c
     WHERE r.operation_id = d.operation_id AND d.is_needed
 ), dropped_recovery AS (
-    -- Under another token it is somebody else's by now.
+    -- Under another token it is a new lease by now.
     DELETE FROM idempotency_gateway.recovery r
     USING old_recovery d
     WHERE r.operation_id = d.operation_id AND r.token = d.token AND NOT d.is_needed

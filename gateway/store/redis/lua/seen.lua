@@ -1,11 +1,11 @@
--- no row: what gateways saw of the durable store. Of one memory the highest token stays.
+-- no row of the table: what gateways saw of the durable store. For one memory, the highest token stays.
 --
--- A note of another memory yields only to a writer that has read and judged it; what is not a note yields to everybody.
+-- A note about another memory is replaced only by a writer that has read and compared it; any writer replaces an invalid one.
 --
 -- KEYS[1]  the note
 -- ARGV[1]  the note to keep, in JSON: identity, token in 20 digits, former
 -- ARGV[2]  the identity that it may replace, empty if none was there
--- Returns 1 if the note was kept, 0 if what is there stayed.
+-- Returns 1 if the note was written, 0 if the current one stayed.
 local function note(text)
     local is_json, noted = pcall(cjson.decode, text)
     if not is_json or type(noted) ~= 'table' or type(noted.identity) ~= 'string' or type(noted.token) ~= 'string' then
@@ -19,7 +19,7 @@ if held and held.identity ~= new.identity and held.identity ~= ARGV[2] then
     return 0
 end
 if held and held.identity == new.identity then
-    -- A token is compared in halves: a Lua number does not hold 64 bits.
+    -- Compare tokens in halves: a Lua number does not hold 64 bits.
     local held_high, held_low = tonumber(held.token:sub(1, 10)), tonumber(held.token:sub(11))
     local high, low = tonumber(new.token:sub(1, 10)), tonumber(new.token:sub(11))
     if high < held_high or (high == held_high and low < held_low) then

@@ -1,2 +1,2 @@
--- no row: no token up to this one is given to anybody
+-- no row of the table: no token up to this one is drawn any more
 UPDATE sequence SET token = max(token, ?) WHERE one = 1

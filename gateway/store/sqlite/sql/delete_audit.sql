@@ -1,2 +1,2 @@
--- no row of the table: its time and its record's are over
+-- no row of the table: an expired audit whose record is gone
 DELETE FROM audit WHERE row = ?

@@ -1,2 +1,2 @@
--- completed --retire | purge--> tombstone: the body goes, the key stays
+-- completed --retire | purge--> tombstone: delete the body, keep the key
 DELETE FROM response WHERE row = ?

@@ -1,2 +1,2 @@
--- no row of the table: a witness that nobody has raised for long
+-- no row of the table: a witness that was not raised for long
 DELETE FROM witness WHERE link = ?

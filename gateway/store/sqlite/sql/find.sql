@@ -1,5 +1,5 @@
--- no row of the table: records between two ids that are in one of the states, or have come there by the clock alone; in
--- place of the body nothing, where it is there
+-- no row of the table: records between two ids that are in one of the states, or have reached one by the clock alone; in
+-- place of an existing body, an empty one
 SELECT {record}, CASE WHEN EXISTS (SELECT 1 FROM response WHERE response.row = o.row) THEN x'' END
 FROM operation AS o
 WHERE o.id > ?1 AND o.id <= ?2 AND o.version = ?3 AND o.first_claimed_us <= ?4

@@ -1,5 +1,5 @@
--- no row of the table: records between two ids that are in doubt, written down as such or by the clock; and with the last
--- argument only those that nobody recovers and that were not put off
+-- no row of the table: records between two ids that are in doubt, written as such or lapsed by the clock; with `?6` only
+-- those whose recovery lease is free and that were not put off
 WITH doubt AS MATERIALIZED (
     SELECT row FROM operation WHERE state = 'in_doubt' AND id > ?1 AND id <= ?2
     UNION ALL

@@ -1,2 +1,2 @@
--- claimed | in_doubt --complete--> completed: the body of the answer, where the row was not read
+-- claimed | in_doubt --complete--> completed: the response body, if the row was not read
 INSERT INTO response (row, body) SELECT row, ? FROM operation WHERE id = ?

@@ -1,6 +1,6 @@
--- The first schema. One narrow row per operation; the answer's body lives beside it, so that sweeping and claiming never
--- read it. Times are microseconds of the store's clock, digests and ids are bytes, states and events are the words of the
--- table. `version` says how the row is written: a program that does not know it leaves the row alone.
+-- The first schema. One narrow row per operation; the response body is in another table, so that sweeps and claims never
+-- read it. Times are microseconds of the store's clock, digests and ids are bytes, states and events are the values of the
+-- table. `version` is that of the row format: a program that does not know it leaves the row alone.
 CREATE TABLE operation (
     row INTEGER PRIMARY KEY,
     id BLOB NOT NULL UNIQUE,
@@ -24,14 +24,14 @@ CREATE TABLE operation (
     completed_us INTEGER,
     doubt TEXT,
     resolution_id BLOB,
-    -- The answer but for its body; NULL when there is none. `body_kept` says that `response` has to have the body.
+    -- The response without its body; NULL when there is none. `body_kept`: the body has to be in `response`.
     status INTEGER,
     reason BLOB,
     headers BLOB,
     body_kept INTEGER NOT NULL,
-    -- When the next row of the clock is due; NULL where there is none.
+    -- When the clock next changes the state; NULL if it never does.
     due_us INTEGER,
-    -- Where to ask what became of it, as the last claim said; both or neither.
+    -- Where to probe the outcome, as given by the last claim; both or neither.
     probe_target BLOB,
     probe_host BLOB,
     route TEXT NOT NULL,
@@ -39,32 +39,32 @@ CREATE TABLE operation (
     scope_digest BLOB NOT NULL,
     key_digest BLOB NOT NULL,
     key TEXT,
-    -- The last attempt's request, for people: `METHOD HOST PATH`, empty where it is not known.
+    -- The last attempt's request, for people: `METHOD HOST PATH`, empty if it is not known.
     request TEXT NOT NULL DEFAULT '',
     request_id TEXT,
     trace_id TEXT
 );
 
--- What the sweep looks for, and what has lapsed unseen.
+-- What the sweep reads, and lapsed claims that are not yet swept.
 CREATE INDEX operation_due ON operation (state, due_us) WHERE due_us IS NOT NULL;
 
--- What somebody has to look at, in the order of its pages. An operation that ends well is never in it.
+-- What an operator has to resolve, in the order of its pages. An operation without a doubt is never in it.
 CREATE INDEX operation_in_doubt ON operation (id, route, claimed_us) WHERE state = 'in_doubt';
 
--- `row` is the operation's, so that answers are written one after the other and found without an index.
+-- `row` is the operation's, so that bodies are appended in order and found without an index.
 CREATE TABLE response (
     row INTEGER PRIMARY KEY,
     body BLOB NOT NULL
 );
 
--- The last fencing token that was given to anybody. It outlives every record.
+-- The last fencing token drawn. It outlives every record.
 CREATE TABLE sequence (
     one INTEGER PRIMARY KEY CHECK (one = 1),
     token INTEGER NOT NULL
 );
 INSERT INTO sequence (one, token) VALUES (1, 0);
 
--- Who sweeps, and until when nobody else does.
+-- Which gateway sweeps, and until when it keeps the others from it.
 CREATE TABLE sweeper (
     one INTEGER PRIMARY KEY CHECK (one = 1),
     owner BLOB NOT NULL,
@@ -72,8 +72,8 @@ CREATE TABLE sweeper (
 );
 INSERT INTO sweeper (one, owner, until_us) VALUES (1, x'', 0);
 
--- How the identities of each operation name of a service are made, and which routes lead to it (JSON); whether it was in
--- the configuration that was agreed on last.
+-- How the identities of each operation name of a service are made, and which routes lead to it (JSON); whether it is in
+-- the last accepted configuration.
 CREATE TABLE recipe (
     service TEXT NOT NULL,
     operation TEXT NOT NULL,
@@ -83,7 +83,7 @@ CREATE TABLE recipe (
     PRIMARY KEY (service, operation)
 ) WITHOUT ROWID;
 
--- Which processes serve which operation names (JSON) of which service, and when each was last seen to run.
+-- Which processes serve which operation names (JSON) of which service, and when each was last seen running.
 CREATE TABLE gateway (
     id BLOB PRIMARY KEY,
     service TEXT NOT NULL,
@@ -91,9 +91,9 @@ CREATE TABLE gateway (
     seen_us INTEGER NOT NULL
 ) WITHOUT ROWID;
 
--- Who may find out what became of an operation in doubt: under which token, until when, and not before when unless somebody
--- waits. It is beside the record because it changes nothing of it. Under another token than the record's it means nothing;
--- at `check_us` a sweep looks whether it is still needed.
+-- The recovery lease of an operation in doubt: under which token, held until when, and put off until when for background
+-- probes. It is no part of the record, because it changes nothing there. Under another token than the record's it means
+-- nothing; at `check_us` a sweep checks whether it is still needed.
 CREATE TABLE recovery (
     id BLOB PRIMARY KEY,
     token INTEGER NOT NULL,
@@ -101,17 +101,17 @@ CREATE TABLE recovery (
     put_off_until_us INTEGER NOT NULL,
     tries INTEGER NOT NULL,
     check_us INTEGER NOT NULL,
-    -- Of these those that nobody waited for: the pause grows with them alone.
+    -- Those of `tries` that were not urgent: the pause grows with them alone.
     background_tries INTEGER NOT NULL DEFAULT 0,
-    -- When the last one was given back, and what it came to; 0 and empty before that.
+    -- When the last lease was returned, and with which finding; 0 and empty before that.
     asked_us INTEGER NOT NULL DEFAULT 0,
     finding TEXT NOT NULL DEFAULT ''
 ) WITHOUT ROWID;
 
 CREATE INDEX recovery_check ON recovery (check_us);
 
--- What was done by hand or by probe, in the order in which it was done. It outlives the operation: from `keep_until_us` on
--- it is removed when there is no record any more, and kept for longer otherwise.
+-- Changes made by hand or by probe, in order. An audit outlives the operation: from `keep_until_us` on it is deleted if the
+-- record is gone, and kept for longer otherwise.
 CREATE TABLE audit (
     row INTEGER PRIMARY KEY,
     id BLOB NOT NULL,
@@ -131,14 +131,14 @@ CREATE TABLE epoch (
     one INTEGER PRIMARY KEY CHECK (one = 1),
     identity TEXT NOT NULL,
     memo BLOB NOT NULL,
-    -- Another one after each purge and erasure, for whoever keeps copies; empty before the first.
+    -- Changes with each purge and erasure, to invalidate copies; empty before the first.
     generation TEXT NOT NULL DEFAULT ''
 );
 INSERT INTO epoch (one, identity, memo) VALUES (1, lower(hex(randomblob(16))), x'');
 
--- What each link of a gateway has acknowledged: a number that every transaction raises in which a command took effect. A note
--- of it on the host that is higher shows that this is an older state. One that nobody raised between two looks at `check_us`
--- is removed.
+-- The witness of each link of a gateway: a number raised by every transaction in which a command took effect. If the host
+-- noted a higher number, this is an older state of the data. A witness that was not raised between two checks at `check_us`
+-- is deleted.
 CREATE TABLE witness (
     link BLOB PRIMARY KEY,
     number INTEGER NOT NULL,

@@ -1,5 +1,5 @@
--- no row of the table: the keys of an operation name that are remembered, settled, with what their ids are derived from and
--- until when (NULL: until resolved). It reads every record between the two rows; it is asked only at a start with another
+-- no row of the table: the remembered keys of an operation name, settled, with what their ids are derived from and until
+-- when they are kept (NULL: until resolved). Reads every record between the two rows; runs only at a start with another
 -- configuration.
 SELECT id, scope_digest, key_digest,
     CASE

@@ -1,2 +1,2 @@
--- no row: which memory this is
+-- no row of the table: which memory this is
 SELECT e.identity, s.token, e.memo, e.generation FROM epoch AS e, sequence AS s WHERE e.one = 1 AND s.one = 1

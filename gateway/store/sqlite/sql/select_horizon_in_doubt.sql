@@ -1,2 +1,2 @@
--- no row of the table: the last of so many records after this one that were written as in doubt; none when there are fewer
+-- no row of the table: as `select_horizon`, among the records written as in doubt
 SELECT id FROM operation WHERE state = 'in_doubt' AND id > ? ORDER BY id LIMIT 1 OFFSET ?

@@ -1,4 +1,4 @@
--- no row of the table: audits whose time is over, and whether their record is still there
+-- no row of the table: expired audits, and whether their record still exists
 SELECT row, EXISTS (SELECT 1 FROM operation WHERE operation.id = audit.id)
 FROM audit
 WHERE keep_until_us <= ?

@@ -1,4 +1,4 @@
--- no row of the table: recovery leases to look after, and whether the doubt that they are for is still there
+-- no row of the table: recovery leases to check, and whether their doubt still exists
 SELECT id, EXISTS (
     SELECT 1 FROM operation
     WHERE operation.id = recovery.id AND operation.token = recovery.token AND state IN ('claimed', 'in_doubt')

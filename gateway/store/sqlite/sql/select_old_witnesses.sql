@@ -1,2 +1,2 @@
--- no row of the table: witnesses to look after, and whether anybody has raised them since the last look
+-- no row of the table: witnesses to check, and whether they were raised since the last check
 SELECT link, number > kept_number FROM witness WHERE check_us <= ? ORDER BY check_us LIMIT ?

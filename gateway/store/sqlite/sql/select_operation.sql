@@ -1,4 +1,4 @@
--- every row: the record as it was last written, with the body that is replayed; settled and judged by the table afterwards
+-- every row: the record as last written, with the body to replay; the caller settles it and applies the table
 -- (the body by a subquery, because a LEFT JOIN costs five times as much)
 SELECT {record}, CASE WHEN o.body_kept THEN (SELECT body FROM response WHERE response.row = o.row) END
 FROM operation AS o

@@ -1,2 +1,2 @@
--- no row of the table: what is remembered of each operation name
+-- no row of the table: the remembered operation names with recipe and routes
 SELECT service, operation, recipe, routes, is_current FROM recipe

@@ -1,2 +1,2 @@
--- absent | released --claim--> claimed, in_doubt --takeover--> claimed: the last token given
+-- absent | released --claim--> claimed, in_doubt --takeover--> claimed: the last token drawn
 SELECT token FROM sequence WHERE one = 1

@@ -1,2 +1,2 @@
--- no row of the table: how far the witness of a link has come
+-- no row of the table: the number of a link's witness
 SELECT number FROM witness WHERE link = ?

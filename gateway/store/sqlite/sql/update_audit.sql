@@ -1,2 +1,2 @@
--- no row of the table: its record is still there
+-- no row of the table: keep the audit for longer, because its record still exists
 UPDATE audit SET keep_until_us = ? WHERE row = ?

@@ -1,2 +1,2 @@
--- no row: what gateways wrote down about memories that were lost
+-- no row of the table: what gateways wrote down about lost memories
 UPDATE epoch SET memo = ? WHERE one = 1

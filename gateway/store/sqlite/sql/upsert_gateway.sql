@@ -1,3 +1,3 @@
--- no row of the table: a gateway that has agreed
+-- no row of the table: a gateway whose configuration was accepted
 INSERT INTO gateway (id, service, operations, seen_us) VALUES (?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET service = excluded.service, operations = excluded.operations, seen_us = excluded.seen_us

@@ -1,4 +1,4 @@
--- no row of the table: the recovery lease of an operation in doubt, by the transaction that found it so
+-- no row of the table: take the recovery lease of an operation, in the transaction that found it in doubt
 INSERT INTO recovery (
     id, token, held_until_us, put_off_until_us, tries, background_tries, asked_us, finding, check_us
 ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)

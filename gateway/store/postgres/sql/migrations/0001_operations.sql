@@ -1,13 +1,13 @@
--- One narrow row per operation, responses apart from it, and what upkeep has to know.
+-- One narrow row per operation, responses in another table, and what upkeep has to know.
 
 CREATE SEQUENCE idempotency_gateway.token AS bigint NO CYCLE;
 
 -- Between claim and complete no indexed column changes, so that the update stays on its page and touches no index
--- (heap-only). Therefore no index names `state` or a time that completing sets. In their place stand two columns that a
--- completion normally leaves alone:
---   due_us        when the clock's next row (retire, collect) may be due. The claim sets it by the window that the last
---                 completion of the same operation name had; the completion keeps it while it is right within 5 s.
---   attention_us  since when the record is in doubt or its lease is being renewed; null for everything that ends well.
+-- (heap-only). Therefore no index contains `state` or a time that a completion sets. Instead, there are two columns that a
+-- completion normally does not change:
+--   due_us        when the clock may next change the record (retire, collect). The claim predicts it from the window of the
+--                 last completion of the same operation name; the completion keeps it if it is right within 5 s.
+--   attention_us  since when the record is in doubt or its lease is being renewed; null for all others.
 -- Lapsed claims are found by walking the tokens from where the last walk ended (`upkeep.passed_token`).
 CREATE TABLE idempotency_gateway.operation (
     operation_id      uuid     NOT NULL PRIMARY KEY,
@@ -43,7 +43,7 @@ CREATE TABLE idempotency_gateway.operation (
     location          bytea,
     probe_target      bytea,
     probe_host        bytea,
-    -- The last attempt's request, for people: `METHOD HOST PATH`, empty where it is not known.
+    -- The last attempt's request, for people: `METHOD HOST PATH`, empty if it is not known.
     request           text     NOT NULL DEFAULT '',
     request_id        text,
     trace_id          text
@@ -56,11 +56,11 @@ CREATE TABLE idempotency_gateway.operation (
 
 CREATE UNIQUE INDEX operation_token ON idempotency_gateway.operation (token);
 CREATE INDEX operation_due ON idempotency_gateway.operation (due_us);
--- In the order of the pages that an operator is shown.
+-- In the order of the pages that operators see.
 CREATE INDEX operation_attention ON idempotency_gateway.operation (operation_id) WHERE attention_us IS NOT NULL;
 
--- The responses, found by token and by the day (since 1970, UTC) from which all of a partition is expired. They are never
--- updated, and deleted only by a purge: a partition leaves as a whole.
+-- The responses, found by token and by the day (since 1970, UTC) from which a whole partition is expired. They are never
+-- updated, and only a purge deletes single ones: a partition is dropped as a whole.
 CREATE TABLE idempotency_gateway.response (
     token    bigint  NOT NULL,
     drop_day integer NOT NULL,
@@ -83,8 +83,8 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     END AS coarseness) steps
 $$;
 
--- What only the owner of the table may do, for the role that runs a gateway: the partition of one day is made, or dropped
--- with its responses. Attaching locks nobody out. A table that somebody detached is attached again.
+-- Make or drop the partition of one day, for the role that runs a gateway: only the table's owner may do that. Attaching
+-- does not block traffic. A table that was detached is attached again.
 CREATE FUNCTION idempotency_gateway.add_partition(drop_day integer) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -106,8 +106,8 @@ $$;
 
 REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA idempotency_gateway FROM PUBLIC;
 
--- How the identities of each operation name of a service are made, and which routes lead to it (JSON); whether it was in
--- the configuration that was agreed on last.
+-- How the identities of each operation name of a service are made, and which routes lead to it (JSON); whether it is in
+-- the last accepted configuration.
 CREATE TABLE idempotency_gateway.recipe (
     service    text    NOT NULL,
     operation  text    NOT NULL,
@@ -117,7 +117,7 @@ CREATE TABLE idempotency_gateway.recipe (
     PRIMARY KEY (service, operation)
 );
 
--- Which processes serve which operation names of which service, and when each was last seen to run.
+-- Which processes serve which operation names of which service, and when each was last seen running.
 CREATE TABLE idempotency_gateway.gateway (
     gateway_id uuid   NOT NULL PRIMARY KEY,
     service    text   NOT NULL,
@@ -132,9 +132,9 @@ CREATE TABLE idempotency_gateway.upkeep (
 );
 INSERT INTO idempotency_gateway.upkeep (passed_token) VALUES (0);
 
--- Who may find out what became of an operation in doubt: under which token, until when, and not before when unless somebody
--- waits. It is beside the record because it changes nothing of it. Under another token than the record's it means nothing;
--- at `check_us` upkeep looks whether it is still needed.
+-- The recovery lease of an operation in doubt: under which token, held until when, and put off until when for background
+-- probes. It is no part of the record, because it changes nothing there. Under another token than the record's it means
+-- nothing; at `check_us` upkeep checks whether it is still needed.
 CREATE TABLE idempotency_gateway.recovery (
     operation_id     uuid    NOT NULL PRIMARY KEY,
     token            bigint  NOT NULL,
@@ -142,16 +142,16 @@ CREATE TABLE idempotency_gateway.recovery (
     put_off_until_us bigint  NOT NULL,
     check_us         bigint  NOT NULL,
     tries            integer NOT NULL,
-    -- Of these those that nobody waited for: the pause grows with them alone.
+    -- Those of `tries` that were not urgent: the pause grows with them alone.
     background_tries integer NOT NULL DEFAULT 0,
-    -- When the last one was given back, and what it came to; 0 and empty before that.
+    -- When the last lease was returned, and with which finding; 0 and empty before that.
     asked_us         bigint  NOT NULL DEFAULT 0,
     finding          text    NOT NULL DEFAULT ''
 ) WITH (fillfactor = 70);
 CREATE INDEX recovery_check ON idempotency_gateway.recovery (check_us);
 
--- What was done by hand or by probe, in the order in which it was done. It outlives the operation: from `keep_until_us` on
--- it is removed when there is no record any more, and kept for longer otherwise.
+-- Changes made by hand or by probe, in order. An audit outlives the operation: from `keep_until_us` on it is deleted if the
+-- record is gone, and kept for longer otherwise.
 CREATE TABLE idempotency_gateway.audit (
     operation_id  uuid   NOT NULL,
     entry         bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
@@ -170,14 +170,14 @@ CREATE TABLE idempotency_gateway.epoch (
     only_row boolean NOT NULL PRIMARY KEY DEFAULT true CHECK (only_row),
     identity uuid    NOT NULL,
     memo     bytea   NOT NULL,
-    -- Another one after each purge and erasure, for whoever keeps copies; empty before the first.
+    -- Changes with each purge and erasure, to invalidate copies; empty before the first.
     generation text  NOT NULL DEFAULT ''
 );
 INSERT INTO idempotency_gateway.epoch (identity, memo) VALUES (gen_random_uuid(), '');
 
--- What each link of a gateway has acknowledged: a number that every statement raises which changes an operation. A note of it
--- on the gateway's host that is higher shows that this is an older state. One that nobody raised between two looks at
--- `check_us` is removed. Raising changes no indexed column, and stays on its page.
+-- The witness of each link of a gateway: a number raised by every statement that changes an operation. If the gateway's host
+-- noted a higher number, this is an older state of the data. A witness that was not raised between two checks at `check_us`
+-- is deleted. Raising it changes no indexed column, and stays on its page.
 CREATE TABLE idempotency_gateway.witness (
     link        uuid   NOT NULL PRIMARY KEY,
     number      bigint NOT NULL,

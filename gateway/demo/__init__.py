@@ -23,7 +23,7 @@ from gateway.config import Config
 from gateway.core.message import bracketed
 from gateway.demo import setting
 from gateway.demo.client import Caller
-from gateway.demo.story import Story, UnexpectedResult
+from gateway.demo.story import Scenario, UnexpectedResult
 from gateway.demo.upstream import CardService
 from gateway.http.server import ListenError, listen_fault
 from gateway.observe.logs import Logs
@@ -83,7 +83,7 @@ async def _play(host: str, port: int) -> int:
                 _print(f"A service that charges cards is on {url}. It knows nothing of idempotency.")
                 _print(f"The gateway is in front of it, on {_url(gateway.address)}. Its store is empty.")
                 try:
-                    await Story(Caller(*gateway.address), _print).play()
+                    await Scenario(Caller(*gateway.address), _print).play()
                 except (UnexpectedResult, OSError) as error:
                     _print(f"\nThis is not what should have happened: {error}")
                     return EXIT_FAILED

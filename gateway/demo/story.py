@@ -26,7 +26,7 @@ class UnexpectedResult(Exception):
     """The result of a scene is not the expected one."""
 
 
-class Story:
+class Scenario:
     """The scenes, in order. `print_line` gets each line."""
 
     def __init__(self, caller: Caller, print_line: PrintLine) -> None:

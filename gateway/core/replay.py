@@ -11,7 +11,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from gateway.core.message import HOP_BY_HOP, Headers, ResponseHead, StoredResponse, connection_options, header_values
+from gateway.core.message import (
+    HOP_BY_HOP,
+    Headers,
+    ResponseHead,
+    StoredResponse,
+    connection_options,
+    header_values,
+    values_by_name,
+)
 
 # Sent by the gateway, or meant for it: from an upstream they never reach a client.
 GATEWAY_HEADERS: Final = frozenset(
@@ -87,7 +95,9 @@ def kept_headers(method: bytes, head: ResponseHead, policy: KeepPolicy) -> Heade
 
 def stored_response(method: bytes, head: ResponseHead, body: bytes | None, policy: KeepPolicy) -> StoredResponse:
     """The response as it is stored; `body` is None when it is stored without it."""
-    headers = tuple([header for header in kept_headers(method, head, policy) if not _asks_for_a_retry(*header)])
+    headers = kept_headers(method, head, policy)
+    if not _RETRY_ADVICE.isdisjoint(values_by_name(head.headers)):
+        headers = tuple([header for header in headers if not _asks_for_a_retry(*header)])
     return StoredResponse(head.status, head.reason, headers, body)
 
 
@@ -97,8 +107,10 @@ def _asks_for_a_retry(name: bytes, value: bytes) -> bool:
 
 def is_event_stream(headers: Headers) -> bool:
     """Whether the response is an event stream (text/event-stream), which need not end."""
-    values = header_values(headers, b"content-type")
-    return any(value.split(b";", 1)[0].strip(b" \t").lower() == b"text/event-stream" for value in values)
+    for value in header_values(headers, b"content-type"):
+        if value.partition(b";")[0].strip(b" \t").lower() == b"text/event-stream":
+            return True
+    return False
 
 
 def accepted_codings(accept_encoding: Iterable[bytes]) -> dict[bytes, bool] | None:

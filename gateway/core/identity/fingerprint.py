@@ -23,7 +23,7 @@ from gateway.core.identity.media import MediaType, parse_media_type
 from gateway.core.identity.multipart import canonical_multipart
 from gateway.core.identity.pointer import Pointer, format_pointer
 from gateway.core.immutable import immutable
-from gateway.core.message import HOP_BY_HOP, Headers, RequestHead, header_values, list_members
+from gateway.core.message import HOP_BY_HOP, Headers, RequestHead, header_values, list_members, values_by_name
 from gateway.core.operation import Fingerprint
 
 ALGORITHM: Final = b"1"
@@ -208,7 +208,8 @@ class Fingerprinter:
         return Digests(canonical, raw)
 
     def _frame_of(self, head: RequestHead) -> _Frame:
-        alike = (head.method, head.target, *[tuple(header_values(head.headers, name)) for name in self._digested])
+        by_name = values_by_name(head.headers)
+        alike = (head.method, head.target, *[tuple(by_name.get(name, ())) for name in self._digested])
         frame = self._frames.get(alike)
         if frame is None:
             frame = _Frame(self.spec, head)

@@ -62,4 +62,4 @@ async def test_what_is_accepted_of_the_server_is_loud_at_the_start(
     lines = [json.loads(line) for line in gateway.output().splitlines()]
     (warning,) = [line for line in lines if "full_page_writes" in line["message"]]
     assert warning["level"] == "warning"
-    assert "keys run again" in warning["message"]
+    assert "keys execute again" in warning["message"]

@@ -50,7 +50,7 @@ class Seen:
 
     faults: list[str]
     digest: str
-    words: set[str | None]
+    verdicts: set[str | None]
     events: set[str]
     endings: set[str]
     kinds: set[str]
@@ -140,7 +140,7 @@ def test_different_seeds_differ() -> None:
 def test_the_runs_are_about_something() -> None:
     """Under the seeds that are run everything happens that is to be judged: faults of each kind, words, transitions."""
     seen = [_seen(seed, STORMY) for seed in range(150)]
-    assert not set(_WORDS.split()) - set().union(*(each.words for each in seen))
+    assert not set(_WORDS.split()) - set().union(*(each.verdicts for each in seen))
     assert not set(_EVENTS.split()) - set().union(*(each.events for each in seen))
     assert not set(_FAULTS.split()) - set().union(*(each.kinds for each in seen))
     assert set().union(*(each.endings for each in seen)) == {"crashed", "drained"}

@@ -87,25 +87,25 @@ def _works(place: Place, only: list[str]) -> list[Work]:
     if is_asked("passed through, unprotected replay, same worker new key, SQLite"):
         sqlite = place.gateway("sqlite", place.sqlite())
         works += [
-            Work("passed through, unprotected", Goal(0.60, 0.65), sqlite, UNPROTECTED, None),
-            Work("replay, same worker", Goal(0.60, 0.72), sqlite, PROTECTED, b"replayed", repeated_keys=_KEYS),
+            Work("passed through, unprotected", Goal(0.60, 0.75), sqlite, UNPROTECTED, None),
+            Work("replay, same worker", Goal(0.60, 0.75), sqlite, PROTECTED, b"replayed", repeated_keys=_KEYS),
             Work(
-                "new key, SQLite", Goal(1.30, 2.05), sqlite, PROTECTED, b"stored",
+                "new key, SQLite", Goal(1.30, 2.30), sqlite, PROTECTED, b"stored",
                 store_read=lambda: (None, float(sqlite.written_bytes())),
             ),
         ]  # fmt: skip
     if is_asked("new key, Postgres"):
         store = place.postgres()
         alone = place.gateway("postgres", store)
-        works.append(_on_postgres("new key, Postgres", Goal(1.35, 1.90), alone, store["durable"]))
+        works.append(_on_postgres("new key, Postgres", Goal(1.35, 2.10), alone, store["durable"]))
     if is_asked("replay, from Redis new key, Postgres and Redis"):
         store = {**place.postgres(), "fast": place.redis_url}
         # Nothing stays in the memory of this one, so each of its replays comes from Redis.
         cold = place.gateway("cold", {**store, "cache_max_age": "0s"})
         tiered = place.gateway("tiered", store)
-        goal = Goal(0.75, 0.80)
+        goal = Goal(0.75, 0.95)
         works.append(Work("replay, from Redis", goal, cold, PROTECTED, b"replayed", repeated_keys=_COLD_KEYS))
-        works.append(_on_postgres("new key, Postgres and Redis", Goal(1.45, 2.30), tiered, store["durable"]))
+        works.append(_on_postgres("new key, Postgres and Redis", Goal(1.45, 2.75), tiered, store["durable"]))
     return [work for work in works if work.name == BASELINE or is_asked(work.name)]
 
 

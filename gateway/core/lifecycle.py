@@ -19,9 +19,14 @@ attempt, the result is `Applied` and nothing is done twice. The clock's rows do 
 comes after a lease or a window ended is still recognised; a retried claim whose lease is over is `Lapsed`, because it
 no longer permits anything.
 
-Doubt accumulates over attempts. A takeover carries the doubt of the attempts before it, and while it does neither
-`release` nor `forget` has a row: one attempt without effect proves nothing about the earlier ones. The clock never ends
-`in_doubt`.
+Doubt accumulates over attempts. A takeover carries the doubt of the attempts before it, and while it does none of
+`release`, `forget`, `postpone` and `bury` has a row: one attempt without effect proves nothing about the earlier ones.
+The clock never ends `in_doubt`.
+
+A record *keeps* its request (`Record.delivery`) from `accept` until the operation is completed, or somebody says that
+it is not to be delivered. `accepted` and `dead_letter` mean that no attempt can have an effect any more. So what is
+kept returns to `accepted` only by what is known: by its holder (`postpone`), or by whoever found that nothing happened
+(`reinstate`). A lapsed attempt may have had an effect, and goes to `in_doubt` like any other.
 
 A store's clock may be set back, which lengthens older leases by the same step. No lease that was granted can end later
 than the longest one that begins now, so a sweep shortens it to that (`written_down`). That is not a row: the state
@@ -40,10 +45,15 @@ from gateway.core.operation import (
     EVENT_OF,
     MICROSECONDS,
     Abandon,
+    Accept,
     Applied,
+    Bury,
     Claim,
+    ClaimingCommand,
     Command,
     Complete,
+    Delivery,
+    Dispatch,
     Disprove,
     Erase,
     Event,
@@ -51,16 +61,20 @@ from gateway.core.operation import (
     Forget,
     HolderCommand,
     Lapsed,
+    Postpone,
     Prove,
     Purge,
     ReaderCommand,
     Record,
+    Reinstate,
     Release,
     Renew,
+    Requeue,
     Result,
     Snapshot,
     State,
     Takeover,
+    Withdraw,
 )
 
 # How long a forgotten claim is remembered: long enough to fence its late holder, too short to fill a store with.
@@ -71,6 +85,9 @@ LEASE_US_MAX: Final = 600 * MICROSECONDS
 
 # The doubt of a record whose lease ended without a report. Recovery depends on it, so no holder may use this value.
 LAPSED_DOUBT: Final = "lapsed"
+
+# Why a kept request that was not delivered in time is a dead letter.
+DEADLINE: Final = "deadline"
 
 
 class Fence(StrEnum):
@@ -89,6 +106,8 @@ _CLAIMED: Final = State.CLAIMED
 _COMPLETED: Final = State.COMPLETED
 _HOLDER: Final = Fence.HOLDER
 _READ_TOKEN: Final = Fence.READ_TOKEN
+# The commands of a new request.
+_NEW: Final = (Claim, Accept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +115,8 @@ class Row:
     """One change of state.
 
     `refused_under_doubt` marks the rows that a claim carrying doubt does not have, `same_fingerprint` those that need
-    an equal request; `last_event`, where set, is what the record's last event must be.
+    an equal request, `when_due` those that wait for the time of the next attempt. `last_event`, where set, is what the
+    record's last event must be; `kept`, where set, whether its request must be kept.
     """
 
     states: tuple[State, ...]
@@ -107,6 +127,8 @@ class Row:
     refused_under_doubt: bool = False
     same_fingerprint: bool = False
     last_event: Event | None = None
+    kept: bool | None = None
+    when_due: bool = False
 
 
 _S, _E, _F = State, Event, Fence
@@ -122,9 +144,27 @@ TABLE: Final[tuple[Row, ...]] = (
         "the last holder's response came after a disprove",
         last_event=_E.DISPROVE,
     ),
+    Row((_S.ABSENT,), _E.ACCEPT, _S.ACCEPTED, _F.NONE, "the request is kept, to be delivered later"),
+    Row(
+        (_S.RELEASED,),
+        _E.ACCEPT,
+        _S.ACCEPTED,
+        _F.READ_TOKEN,
+        "the retry, to be delivered later",
+        same_fingerprint=True,
+    ),
+    Row((_S.ACCEPTED,), _E.DISPATCH, _S.CLAIMED, _F.READ_TOKEN, "its next attempt is due", when_due=True),
     Row((_S.CLAIMED,), _E.RENEW, _S.CLAIMED, _F.HOLDER, "the holder is alive"),
     Row((_S.CLAIMED,), _E.COMPLETE, _S.COMPLETED, _F.HOLDER, "a final response was recorded"),
-    Row((_S.CLAIMED,), _E.RELEASE, _S.RELEASED, _F.HOLDER, "known to have had no effect", refused_under_doubt=True),
+    Row(
+        (_S.CLAIMED,),
+        _E.RELEASE,
+        _S.RELEASED,
+        _F.HOLDER,
+        "known to have had no effect",
+        refused_under_doubt=True,
+        kept=False,
+    ),
     Row(
         (_S.CLAIMED, _S.IN_DOUBT),
         _E.FORGET,
@@ -132,6 +172,25 @@ TABLE: Final[tuple[Row, ...]] = (
         _F.HOLDER,
         "a first attempt got 401 or 403",
         refused_under_doubt=True,
+        kept=False,
+    ),
+    Row(
+        (_S.CLAIMED, _S.IN_DOUBT),
+        _E.POSTPONE,
+        _S.ACCEPTED,
+        _F.HOLDER,
+        "known to have had no effect, to be sent again later",
+        refused_under_doubt=True,
+        kept=True,
+    ),
+    Row(
+        (_S.CLAIMED, _S.IN_DOUBT),
+        _E.BURY,
+        _S.DEAD_LETTER,
+        _F.HOLDER,
+        "known to have had no effect, not to be sent again by itself",
+        refused_under_doubt=True,
+        kept=True,
     ),
     Row((_S.CLAIMED,), _E.ABANDON, _S.IN_DOUBT, _F.HOLDER, "something was sent, and its effect is not known"),
     Row((_S.CLAIMED,), _E.LAPSE, _S.IN_DOUBT, _F.CLOCK, "the holder died or was cut off"),
@@ -143,11 +202,31 @@ TABLE: Final[tuple[Row, ...]] = (
         _F.HOLDER,
         "the last holder knows that nothing happened",
         refused_under_doubt=True,
+        kept=False,
     ),
     Row((_S.IN_DOUBT,), _E.ABANDON, _S.IN_DOUBT, _F.HOLDER, "the last holder does not know either"),
     Row((_S.IN_DOUBT,), _E.TAKEOVER, _S.CLAIMED, _F.READ_TOKEN, "the upstream deduplicates: sent again, doubt carried"),
     Row((_S.IN_DOUBT,), _E.PROVE, _S.COMPLETED, _F.READ_TOKEN, "a probe or an operator found what happened"),
     Row((_S.IN_DOUBT,), _E.DISPROVE, _S.RELEASED, _F.READ_TOKEN, "a probe or an operator found that nothing happened"),
+    Row(
+        (_S.IN_DOUBT,),
+        _E.REINSTATE,
+        _S.ACCEPTED,
+        _F.READ_TOKEN,
+        "nothing happened, and the request is to be delivered",
+        kept=True,
+    ),
+    Row(
+        (_S.ACCEPTED, _S.DEAD_LETTER),
+        _E.COMPLETE,
+        _S.COMPLETED,
+        _F.HOLDER,
+        "the last holder's response came after a reinstate",
+        last_event=_E.REINSTATE,
+    ),
+    Row((_S.ACCEPTED,), _E.EXPIRE, _S.DEAD_LETTER, _F.CLOCK, "it was not delivered in time"),
+    Row((_S.DEAD_LETTER,), _E.REQUEUE, _S.ACCEPTED, _F.READ_TOKEN, "it is to be delivered after all"),
+    Row((_S.ACCEPTED, _S.DEAD_LETTER), _E.WITHDRAW, _S.RELEASED, _F.READ_TOKEN, "it is called off"),
     Row((_S.COMPLETED,), _E.RETIRE, _S.TOMBSTONE, _F.CLOCK, "the replay window is over"),
     Row((_S.COMPLETED,), _E.PURGE, _S.TOMBSTONE, _F.OPERATOR, "an operator dropped the response"),
     Row((_S.RELEASED, _S.TOMBSTONE), _E.COLLECT, _S.ABSENT, _F.CLOCK, "the key is no longer remembered"),
@@ -157,8 +236,14 @@ TABLE: Final[tuple[Row, ...]] = (
 ROWS: Final[dict[tuple[State, Event], Row]] = {(state, row.event): row for row in TABLE for state in row.states}
 
 
-# Which time of a record each row of the clock waits for: by event, and by the state that the row ends.
-_TIME_OF: Final = {_E.LAPSE: "lease_until_us", _E.RETIRE: "replay_until_us", _E.COLLECT: "remember_until_us"}
+# Which time each row of the clock waits for, by event and by the state that the row ends: a field of the record or, of
+# what is accepted, of its delivery.
+_TIME_OF: Final = {
+    _E.LAPSE: "lease_until_us",
+    _E.EXPIRE: "deliver_until_us",
+    _E.RETIRE: "replay_until_us",
+    _E.COLLECT: "remember_until_us",
+}
 CLOCK_ROWS: Final[dict[State, Row]] = {state: row for row in TABLE if row.fence is _F.CLOCK for state in row.states}
 DUE_TIMES: Final[dict[State, str]] = {state: _TIME_OF[row.event] for state, row in CLOCK_ROWS.items()}
 
@@ -175,6 +260,8 @@ def settle(record: Record | None, now_us: int) -> Record | None:
 
 def due_us(record: Record) -> int | None:
     """When the clock's next row is due; None where time changes nothing."""
+    if record.state is State.ACCEPTED:
+        return _delivery(record).deliver_until_us
     time = DUE_TIMES.get(record.state)
     return None if time is None else int(getattr(record, time))
 
@@ -201,6 +288,13 @@ def _after_time(record: Record) -> Record | None:
         return replace(record, state=row.next, doubt=LAPSED_DOUBT)
     if row.next is State.TOMBSTONE:
         return replace(record, state=row.next, response=tombstone_response(record.response), replay_until_us=0)
+    if row.next is State.DEAD_LETTER:
+        kept = _delivery(record)
+        return replace(
+            record,
+            state=row.next,
+            delivery=replace(kept, since_us=kept.deliver_until_us, reason=DEADLINE),
+        )
     return None
 
 
@@ -240,17 +334,18 @@ def step(
 ) -> tuple[Result, Record | None]:
     """Execute one command on one record at `now_us`: the result, and the record to keep.
 
-    `draw_token` is called at most once, only when a claim is granted; it must return a number higher than any before.
+    `draw_token` is called at most once, only when a claim is granted or a request accepted; it must return a number
+    higher than any before.
     """
     record = settle(record, now_us)
     event = EVENT_OF[type(command)]
     if record is not None and _is_repeat(record, command, event):
         snapshot = Snapshot(record, now_us)
-        if event in (Event.CLAIM, Event.TAKEOVER) and record.state is not State.CLAIMED:
+        if isinstance(command, ClaimingCommand) and record.state is not State.CLAIMED:
             return Lapsed(snapshot), record
         return Applied(snapshot), record
     row = ROWS.get((_ABSENT if record is None else record.state, event))
-    if row is None or not _fits(row, record, command):
+    if row is None or not _fits(row, record, command, now_us):
         snapshot = Snapshot(record, now_us)
         if isinstance(command, Renew) and record is not None and _lapsed_under(record, command):
             return Lapsed(snapshot), record
@@ -260,19 +355,19 @@ def step(
 
 
 def no_token() -> int:
-    """As `draw_token`, for commands that never claim."""
-    raise AssertionError("only a claim draws a token")
+    """As `draw_token`, for commands that neither claim nor accept."""
+    raise AssertionError("only a claim or an acceptance draws a token")
 
 
 def _is_repeat(record: Record, command: Command, event: Event) -> bool:
     if record.last_event is not event:
         return False
     match command:
-        case Claim() | Takeover():
+        case Claim() | Accept() | Dispatch() | Takeover():
             return record.attempt_id == command.attempt_id
-        case Complete() | Release() | Forget() | Abandon():
+        case Complete() | Release() | Forget() | Abandon() | Postpone() | Bury():
             return _is_holder(record, command)
-        case Prove() | Disprove():
+        case Prove() | Disprove() | Reinstate() | Requeue() | Withdraw():
             return (record.token, record.resolution_id) == (command.read_token, command.resolution_id)
         case Purge():
             return record.state is State.TOMBSTONE
@@ -286,12 +381,16 @@ def _lapsed_under(record: Record, command: Renew) -> bool:
     return _is_holder(record, command) and record.state is State.IN_DOUBT and record.last_event is not Event.ABANDON
 
 
-def _fits(row: Row, record: Record | None, command: Command) -> bool:
+def _fits(row: Row, record: Record | None, command: Command, now_us: int) -> bool:
     if record is None:
         return True
     if (row.refused_under_doubt and record.carries_doubt) or row.last_event not in (None, record.last_event):
         return False
-    if row.same_fingerprint and not (isinstance(command, Claim) and _is_for(record, command)):
+    if row.kept is not None and row.kept is not (record.delivery is not None):
+        return False
+    if row.when_due and _delivery(record).next_attempt_us > now_us:
+        return False
+    if row.same_fingerprint and not (isinstance(command, _NEW) and _is_for(record, command)):
         return False
     fence = row.fence
     if fence is _HOLDER:
@@ -301,8 +400,15 @@ def _fits(row: Row, record: Record | None, command: Command) -> bool:
     return True
 
 
-def _is_for(record: Record, claim: Claim) -> bool:
-    return record.fingerprint is None or record.fingerprint.equals(claim.fingerprint) is True
+def _is_for(record: Record, command: Claim | Accept) -> bool:
+    return record.fingerprint is None or record.fingerprint.equals(command.fingerprint) is True
+
+
+def _delivery(record: Record) -> Delivery:
+    """What is known of the kept request of a record whose state implies one."""
+    if record.delivery is None:
+        raise ValueError(f"a record in {record.state} has no kept request")
+    return record.delivery
 
 
 def _is_holder(record: Record, command: HolderCommand) -> bool:
@@ -313,37 +419,24 @@ def _after(
     row: Row, record: Record | None, command: Command, now_us: int, draw_token: Callable[[], int]
 ) -> Record | None:
     if record is None:
-        return _first_claimed(row, command, now_us, draw_token()) if isinstance(command, Claim) else None
+        if isinstance(command, Claim):
+            return _first_claimed(row, command, now_us, draw_token())
+        return _accepted(row, None, command, now_us, draw_token()) if isinstance(command, Accept) else None
     match command:
         case Complete() | Prove():
             return _completed(row, record, command, now_us)
-        case Claim() | Takeover():
+        case Claim() | Dispatch() | Takeover():
             return _claimed_again(row, record, command, now_us, draw_token())
+        case Accept():
+            return _accepted(row, record, command, now_us, draw_token())
         case Renew():
             return replace(record, state=row.next, last_event=row.event, lease_until_us=now_us + command.lease_us)
-        case Release() | Disprove():
-            return replace(
-                record,
-                state=row.next,
-                last_event=row.event,
-                carries_doubt=False,
-                lease_until_us=0,
-                remember_until_us=now_us + command.remember_us,
-                doubt=None,
-                resolution_id=command.resolution_id if isinstance(command, Disprove) else None,
-            )
-        case Forget():
-            return replace(
-                record,
-                state=row.next,
-                last_event=row.event,
-                fingerprint=None,
-                lease_until_us=0,
-                remember_until_us=now_us + FORGOTTEN_REMEMBER_US,
-                doubt=None,
-            )
+        case Release() | Disprove() | Withdraw() | Forget():
+            return _released(row, record, command, now_us)
         case Abandon():
             return replace(record, state=row.next, last_event=row.event, doubt=command.doubt)
+        case Postpone() | Bury() | Reinstate() | Requeue():
+            return _undelivered(row, record, command, now_us)
         case Purge():
             return replace(
                 record,
@@ -356,6 +449,95 @@ def _after(
             return None
         case _:
             assert_never(command)
+
+
+def _released(row: Row, record: Record, command: Release | Disprove | Withdraw | Forget, now_us: int) -> Record:
+    is_forgotten, remember_us = True, FORGOTTEN_REMEMBER_US
+    if not isinstance(command, Forget):
+        is_forgotten, remember_us = False, command.remember_us
+    return replace(
+        record,
+        state=row.next,
+        last_event=row.event,
+        carries_doubt=False,
+        fingerprint=None if is_forgotten else record.fingerprint,
+        lease_until_us=0,
+        remember_until_us=now_us + remember_us,
+        doubt=None,
+        resolution_id=command.resolution_id if isinstance(command, Disprove | Withdraw) else None,
+        delivery=None,
+    )
+
+
+def _accepted(row: Row, record: Record | None, command: Accept, now_us: int, token: int) -> Record:
+    delivery = Delivery(
+        command.service,
+        command.attempt_id,
+        accepted_us=now_us,
+        since_us=now_us,
+        next_attempt_us=now_us,
+        deliver_until_us=now_us + command.deliver_within_us,
+        request_bytes=len(command.kept.sealed),
+    )
+    return Record(
+        command.identity if record is None else record.identity,
+        row.next,
+        token,
+        command.attempt_id,
+        row.event,
+        holder="",
+        carries_doubt=False,
+        fingerprint=command.fingerprint if record is None or record.fingerprint is None else record.fingerprint,
+        attempts=0 if record is None else record.attempts,
+        first_claimed_us=now_us if record is None else record.first_claimed_us,
+        claimed_us=now_us,
+        probe=command.probe,
+        request=command.request,
+        delivery=delivery,
+    )
+
+
+def _undelivered(row: Row, record: Record, command: Postpone | Bury | Reinstate | Requeue, now_us: int) -> Record:
+    kept = _delivery(record)
+    match command:
+        case Postpone():
+            delivery = replace(
+                kept,
+                next_attempt_us=now_us + command.pause_us,
+                answers=kept.answers + command.is_answered,
+                failure=command.failure,
+            )
+        case Bury():
+            delivery = replace(
+                kept,
+                since_us=now_us,
+                answers=kept.answers + command.is_answered,
+                failure=command.failure,
+                reason=command.reason,
+            )
+        case Reinstate():
+            delivery = replace(kept, next_attempt_us=now_us)
+        case Requeue():
+            delivery = replace(
+                kept,
+                since_us=now_us,
+                next_attempt_us=now_us,
+                deliver_until_us=now_us + command.deliver_within_us,
+                answers=0,
+                reason=None,
+            )
+        case _:
+            assert_never(command)
+    return replace(
+        record,
+        state=row.next,
+        last_event=row.event,
+        carries_doubt=False,
+        lease_until_us=0,
+        doubt=None,
+        resolution_id=command.resolution_id if isinstance(command, Reinstate | Requeue) else record.resolution_id,
+        delivery=delivery,
+    )
 
 
 # The next two run for every new key: by position, because `replace` is slow.
@@ -405,7 +587,7 @@ def _completed(row: Row, record: Record, command: Complete | Prove, now_us: int)
     )
 
 
-def _claimed_again(row: Row, record: Record, command: Claim | Takeover, now_us: int, token: int) -> Record:
+def _claimed_again(row: Row, record: Record, command: ClaimingCommand, now_us: int, token: int) -> Record:
     fingerprint = record.fingerprint
     if isinstance(command, Claim) and fingerprint is None:
         fingerprint = command.fingerprint
@@ -420,7 +602,7 @@ def _claimed_again(row: Row, record: Record, command: Claim | Takeover, now_us: 
         fingerprint=fingerprint,
         attempts=record.attempts + 1,
         probe=command.probe if isinstance(command, Claim) else record.probe,
-        request=command.request,
+        request=record.request if isinstance(command, Dispatch) else command.request,
         claimed_us=now_us,
         lease_until_us=now_us + command.lease_us,
         remember_until_us=0,

@@ -30,25 +30,35 @@ def microseconds(seconds: float) -> int:
 class State(StrEnum):
     ABSENT = "absent"
     RELEASED = "released"
+    ACCEPTED = "accepted"
     CLAIMED = "claimed"
     IN_DOUBT = "in_doubt"
+    DEAD_LETTER = "dead_letter"
     COMPLETED = "completed"
     TOMBSTONE = "tombstone"
 
 
 class Event(StrEnum):
-    """What can happen to an operation. No command causes lapse, retire and collect: the clock does."""
+    """What can happen to an operation. No command causes lapse, expire, retire and collect: the clock does."""
 
     CLAIM = "claim"
+    ACCEPT = "accept"
+    DISPATCH = "dispatch"
     RENEW = "renew"
     COMPLETE = "complete"
     RELEASE = "release"
     FORGET = "forget"
     ABANDON = "abandon"
+    POSTPONE = "postpone"
+    BURY = "bury"
     LAPSE = "lapse"
+    EXPIRE = "expire"
     TAKEOVER = "takeover"
     PROVE = "prove"
     DISPROVE = "disprove"
+    REINSTATE = "reinstate"
+    REQUEUE = "requeue"
+    WITHDRAW = "withdraw"
     RETIRE = "retire"
     PURGE = "purge"
     COLLECT = "collect"
@@ -126,16 +136,54 @@ class Audit:
 
 
 @immutable
+class SealedRequest:
+    """A whole request, encrypted, as it is kept until it was delivered. `key_id` names the key.
+
+    `acceptance_id` is the attempt id of the `Accept` that brought it. It and the operation id are authenticated with
+    the bytes, so that no row can pass for another one.
+    """
+
+    acceptance_id: UUID
+    key_id: str
+    sealed: bytes
+
+
+@immutable
+class Delivery:
+    """What a record knows of its kept request while there is one: from `accept` until the outcome is known.
+
+    `service` is whose gateways deliver it. In `accepted`, the next attempt may start at `next_attempt_us`, and none
+    starts from `deliver_until_us` on. `since_us` is when it was last accepted or requeued, or became a dead letter.
+    `answers` counts the attempts since it was last accepted or requeued that the upstream answered; `failure` is why
+    the last attempt failed, a short word with the status if there was one; `reason` is why it is a dead letter, None in
+    other states. `request_bytes` is the size of the sealed request.
+    """
+
+    service: str
+    acceptance_id: UUID
+    accepted_us: int
+    since_us: int
+    next_attempt_us: int
+    deliver_until_us: int
+    request_bytes: int
+    answers: int = 0
+    failure: str | None = None
+    reason: str | None = None
+
+
+@immutable
 class Record:
     """The durable row of an operation.
 
-    `token` and `attempt_id` are those of the last claim; `last_event` is the event of the last command (the clock does
-    not change it). `attempts` counts the claims since the record was created. `resolution_id` is that of the prove or
-    disprove that ended a doubt. `lease_until_us` is set in `claimed` and, as the end of the last lease, in `in_doubt`;
-    `replay_until_us` in `completed`; `remember_until_us` in `released`, `completed` and `tombstone`; 0 elsewhere.
-    `response` is set in `completed` (its body None when it was not stored) and, with status and `Location` alone, in
-    `tombstone`. `doubt` is why the record came into doubt. `probe` is the last claim's, `request` the last attempt's;
-    it is None in a copy, which people are not shown.
+    `token` and `attempt_id` are those of the last claim or acceptance; `last_event` is the event of the last command
+    (the clock does not change it). `attempts` counts the claims and dispatches since the record was created.
+    `resolution_id` is that of the last prove, disprove, reinstate, requeue or withdraw. `lease_until_us` is set in
+    `claimed` and, as the end of the last lease, in `in_doubt`; `replay_until_us` in `completed`; `remember_until_us` in
+    `released`, `completed` and `tombstone`; 0 elsewhere. `response` is set in `completed` (its body None when it was
+    not stored) and, with status and `Location` alone, in `tombstone`. `doubt` is why the record came into doubt.
+    `probe` is the last claim's, `request` the last attempt's; it is None in a copy, which people are not shown.
+    `delivery` is set while the record's request is kept: always in `accepted` and `dead_letter`, never in `released`,
+    `completed` and `tombstone`. `first_claimed_us` and `claimed_us` are times of acceptance until the first dispatch.
     """
 
     identity: Identity
@@ -158,6 +206,7 @@ class Record:
     response: StoredResponse | None = None
     probe: ProbeTarget | None = None
     request: RequestInfo | None = field(default=None, compare=False)
+    delivery: Delivery | None = None
 
 
 @immutable
@@ -191,6 +240,36 @@ class Claim:
     read_token: int | None = None
     probe: ProbeTarget | None = None
     request: RequestInfo | None = None
+
+
+@immutable
+class Accept:
+    """Keep the request, to be delivered later. Nothing is sent under it.
+
+    `read_token`, `probe` and `request` as in `Claim`. The first attempt may start at once, and none starts after
+    `deliver_within_us`.
+    """
+
+    identity: Identity
+    attempt_id: UUID
+    service: str
+    fingerprint: Fingerprint
+    kept: SealedRequest
+    deliver_within_us: int
+    read_token: int | None = None
+    probe: ProbeTarget | None = None
+    request: RequestInfo | None = None
+
+
+@immutable
+class Dispatch:
+    """Claim an accepted operation whose next attempt is due, fenced on the token that was read."""
+
+    operation_id: UUID
+    read_token: int
+    attempt_id: UUID
+    holder: str
+    lease_us: int
 
 
 @immutable
@@ -244,6 +323,36 @@ class Abandon:
 
 
 @immutable
+class Postpone:
+    """The attempt had no effect, and the kept request is to be sent again, after `pause_us` at the earliest.
+
+    `is_answered`: the upstream answered, which counts against the limit of answers. `failure` as in `Delivery`.
+    """
+
+    operation_id: UUID
+    token: int
+    attempt_id: UUID
+    pause_us: int
+    failure: str
+    is_answered: bool
+
+
+@immutable
+class Bury:
+    """The attempt had no effect, and the kept request is not sent again unless somebody says so.
+
+    `reason` is a short word; the rest as in `Postpone`.
+    """
+
+    operation_id: UUID
+    token: int
+    attempt_id: UUID
+    reason: str
+    failure: str
+    is_answered: bool
+
+
+@immutable
 class Takeover:
     """Claim an operation that is in doubt, fenced on the token that was read; the new claim carries the doubt."""
 
@@ -280,6 +389,41 @@ class Disprove:
 
 
 @immutable
+class Reinstate:
+    """Record that nothing happened, and deliver the kept request. The single-use `resolution_id` makes a retry safe."""
+
+    operation_id: UUID
+    read_token: int
+    resolution_id: UUID
+    audit: Audit | None = None
+
+
+@immutable
+class Requeue:
+    """Deliver a dead letter after all: at once, within `deliver_within_us`, with a new limit of answers.
+
+    The single-use `resolution_id` makes a retry safe.
+    """
+
+    operation_id: UUID
+    read_token: int
+    resolution_id: UUID
+    deliver_within_us: int
+    audit: Audit | None = None
+
+
+@immutable
+class Withdraw:
+    """Call off what was accepted or is a dead letter. The single-use `resolution_id` makes a retry safe."""
+
+    operation_id: UUID
+    read_token: int
+    resolution_id: UUID
+    remember_us: int
+    audit: Audit | None = None
+
+
+@immutable
 class Purge:
     operation_id: UUID
     audit: Audit | None = None
@@ -291,35 +435,51 @@ class Erase:
     audit: Audit | None = None
 
 
-OutcomeCommand = Complete | Release | Forget | Abandon
+OutcomeCommand = Complete | Release | Forget | Abandon | Postpone | Bury
 """How the holder of a claim reports the outcome of its attempt to a store."""
 HolderCommand = Renew | OutcomeCommand
 """Commands of the holder of a claim, fenced on its token and attempt id."""
-ReaderCommand = Claim | Takeover | Prove | Disprove
+ClaimingCommand = Claim | Dispatch | Takeover
+"""Commands that ask for the permission to execute: their attempt id is new, and they draw a token."""
+ResolvingCommand = Prove | Disprove | Reinstate | Requeue | Withdraw
+"""Commands by which a probe, an operator or the caller decides about an operation that nobody executes."""
+ReaderCommand = ClaimingCommand | Accept | ResolvingCommand
 """Commands on a record as it was read, fenced on the token that it had then."""
 Command = HolderCommand | ReaderCommand | Purge | Erase
 
 EVENT_OF: Final[dict[type[Command], Event]] = {
     Claim: Event.CLAIM,
+    Accept: Event.ACCEPT,
+    Dispatch: Event.DISPATCH,
     Renew: Event.RENEW,
     Complete: Event.COMPLETE,
     Release: Event.RELEASE,
     Forget: Event.FORGET,
     Abandon: Event.ABANDON,
+    Postpone: Event.POSTPONE,
+    Bury: Event.BURY,
     Takeover: Event.TAKEOVER,
     Prove: Event.PROVE,
     Disprove: Event.DISPROVE,
+    Reinstate: Event.REINSTATE,
+    Requeue: Event.REQUEUE,
+    Withdraw: Event.WITHDRAW,
     Purge: Event.PURGE,
     Erase: Event.ERASE,
 }
 
 
+# Constants, because a union inside `isinstance` is built on every call.
+_BY_IDENTITY: Final = (Claim, Accept)
+_AUDITED: Final = (Prove, Disprove, Reinstate, Requeue, Withdraw, Purge, Erase)
+
+
 def operation_id_of(command: Command) -> UUID:
-    return command.identity.operation_id if isinstance(command, Claim) else command.operation_id
+    return command.identity.operation_id if isinstance(command, _BY_IDENTITY) else command.operation_id
 
 
 def audit_of(command: Command) -> Audit | None:
-    return command.audit if isinstance(command, Prove | Disprove | Purge | Erase) else None
+    return command.audit if isinstance(command, _AUDITED) else None
 
 
 # What a store returns for a command. Losing a race is a value, not an exception.

@@ -1,7 +1,7 @@
 """What a request gets: one ordered table of rules, and the decision on a record.
 
 `RULES` is the order of precedence; the first rule that applies decides. The edge and the coordinator apply rules 1 to
-8; `judge`, a pure function of the settled record and the request's fingerprints, applies rules 9 to 15. A verdict has
+8; `judge`, a pure function of the settled record and the request's fingerprints, applies rules 9 to 18. A verdict has
 the same name in the header, the problem document, the metric and the log.
 """
 
@@ -34,6 +34,10 @@ class Verdict(StrEnum):
     RECOVERED = "recovered"
     RESPONSE_NOT_STORED = "response-not-stored"
     KEY_EXPIRED = "key-expired"
+    ACCEPTED = "accepted"
+    BACKLOG_FULL = "backlog-full"
+    DEAD_LETTER = "dead-letter"
+    WITHDRAWN = "withdrawn"
     IN_FLIGHT = "in-flight"
     IN_DOUBT = "in-doubt"
     STORED = "stored"
@@ -101,19 +105,38 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(12, "completed, and its replay window is over", "410 (a route may choose 409 or 204)", (_V.KEY_EXPIRED,)),
     Rule(
         13,
+        "the request was accepted, and its delivery has no known end yet",
+        "202 with the state of the operation; where the caller does not ask for that, waits, then 409 with `Location`",
+        (_V.ACCEPTED, _V.IN_FLIGHT, _V.WITHDRAWN),
+    ),
+    Rule(
+        14,
+        "the request was accepted, and its delivery was given up (a dead letter)",
+        "409 with `Location` (a route may deliver it again, and answer 202)",
+        (_V.DEAD_LETTER, _V.ACCEPTED),
+    ),
+    Rule(
+        15,
         "the first request is still running",
         "waits, then 409 with `Retry-After` (a route may choose 429)",
         (_V.IN_FLIGHT,),
     ),
     Rule(
-        14,
+        16,
         "something was sent, and its outcome is not known",
         "by the route's recovery: sent again, probed, or held; 409 while the doubt lasts, with `Retry-After` where a "
         "repeat may end it",
         (_V.IN_DOUBT,),
     ),
     Rule(
-        15,
+        17,
+        "the key is new, or an earlier attempt is known to have had no effect; the route accepts requests, and the "
+        "caller does not wait",
+        "202 once the request is stored / 503 with `Retry-After` where too many are stored",
+        (_V.ACCEPTED, _V.BACKLOG_FULL),
+    ),
+    Rule(
+        18,
         "the key is new, or an earlier attempt is known to have had no effect",
         "claimed and forwarded once; the outcome decides",
         (
@@ -171,15 +194,23 @@ class Replay:
 
 
 @immutable
+class Undelivered:
+    """Rules 13 and 14: the request is kept, and nobody knows a result. `is_same`: it is surely the same request."""
+
+    record: Record
+    is_same: bool
+
+
+@immutable
 class Wait:
-    """Rule 13: the first request is still running; wait for its outcome."""
+    """Rule 15: the first request is still running; wait for its outcome."""
 
     record: Record
 
 
 @immutable
 class Doubt:
-    """Rule 14: the outcome is not known. `is_same`: it is surely the same request, so that recovery may send it."""
+    """Rule 16: the outcome is not known. `is_same`: it is surely the same request, so that recovery may send it."""
 
     record: Record
     is_same: bool
@@ -187,17 +218,17 @@ class Doubt:
 
 @immutable
 class Claimable:
-    """Rule 15: claim with this fingerprint, on the released record that was read (None: on absent)."""
+    """Rules 17 and 18: claim or accept it, on the released record that was read (None: on absent)."""
 
     fingerprint: Fingerprint
     read_token: int | None
 
 
-Judgement = Refuse | Replay | Wait | Doubt | Claimable
+Judgement = Refuse | Replay | Undelivered | Wait | Doubt | Claimable
 
 
 def judge(snapshot: Snapshot, ours: Sequence[Fingerprint], *, accept_recipe_change: bool) -> Judgement:
-    """Rules 9 to 15 on a settled record.
+    """Rules 9 to 18 on a settled record.
 
     With `accept_recipe_change`, a request that cannot be compared gets the recorded response; it never executes.
     """
@@ -207,6 +238,8 @@ def judge(snapshot: Snapshot, ours: Sequence[Fingerprint], *, accept_recipe_chan
     match, fingerprint = compare(record.fingerprint, ours)
     if match is Match.DIFFERENT or (match is Match.UNKNOWN and not accept_recipe_change):
         return Refuse(Verdict.KEY_REUSED, record)
+    if record.delivery is not None:
+        return Undelivered(record, match is Match.SAME)
     match record.state:
         case State.COMPLETED:
             if record.response is None or record.response.body is None:
@@ -222,7 +255,7 @@ def judge(snapshot: Snapshot, ours: Sequence[Fingerprint], *, accept_recipe_chan
             if match is Match.UNKNOWN:
                 return Refuse(Verdict.KEY_REUSED, record)
             return Claimable(fingerprint, record.token)
-        case State.ABSENT:
-            raise AssertionError("absent has no record")
+        case State.ABSENT | State.ACCEPTED | State.DEAD_LETTER as state:
+            raise AssertionError(f"no record without a kept request is {state}")
         case _:
             assert_never(record.state)

@@ -52,7 +52,7 @@ def _unaccepted_by(request_headers: Headers, headers: Headers, body: bytes) -> t
 
 
 def reply_by_record(snapshot: Snapshot, request: KeyedRequest, *, free_verdict: Verdict) -> Reply:
-    """Rules 9 to 14 for a request that does not claim. `free_verdict`: as in `reply_by_judgement`."""
+    """Rules 9 to 16 for a request that does not claim. `free_verdict`: as in `reply_by_judgement`."""
     return reply_by_judgement(request.judge(snapshot), snapshot, request, free_verdict=free_verdict)
 
 
@@ -103,7 +103,7 @@ def refuse_by(verdict: Verdict, record: Record, route: Route) -> Reply:
 
 
 def _in_doubt(snapshot: Snapshot, record: Record, route: Route, *, is_same: bool) -> Reply:
-    """Rule 14, with what a repeat can achieve. `is_same`: as in `Doubt`."""
+    """Rule 16, with what a repeat can achieve. `is_same`: as in `Doubt`."""
     recovery = for_repeats(route.recovery, record, is_same=is_same)
     return refuse(
         Verdict.IN_DOUBT,
@@ -126,7 +126,7 @@ def _why_incomparable(record: Record, route: Route) -> str | None:
 def in_flight(
     record: Record, route: Route, *, ran_seconds: float, remaining_seconds: float, status: int | None = None
 ) -> Reply:
-    """Rule 13 after the wait. `Retry-After` is as long as the operation has run so far, within its lease."""
+    """Rule 15 after the wait. `Retry-After` is as long as the operation has run so far, within its lease."""
     return refuse(
         Verdict.IN_FLIGHT,
         shape=route.shape,

@@ -5,8 +5,8 @@
 1. Refuse the request if the gateway is overloaded or shutting down (rule 3).
 2. Identify it: its key, scope, body and fingerprints (rules 4 to 7).
 3. Reply from a completed record, if this process or the fast tier has it (rules 9 to 11).
-4. If the operation is in flight here, wait for its result (rules 9 to 14).
-5. Otherwise claim and execute it (rules 8 and 15); where a record forbids the claim, reply from that (rules 9 to 14).
+4. If the operation is in flight here, wait for its result (rules 9 to 16).
+5. Otherwise claim and execute it (rules 8 and 18); where a record forbids the claim, reply from that (rules 9 to 16).
 
 Each operation in flight is one `Operation` with one task, which outlives its callers. The first caller's request is
 executed, and duplicates wait for its result: any number of them costs one claim. A duplicate never claims or takes
@@ -178,7 +178,7 @@ class Coordinator:
                 request.body.close()
 
     async def _wait_as_first_caller(self, operation: Operation, trace: RequestTrace) -> Reply | Untouched | Seen:
-        """Rules 8 and 15: the reply to the first caller; `Seen` when a record forbids the claim."""
+        """Rules 8 and 18: the reply to the first caller; `Seen` when a record forbids the claim."""
         answer_within_seconds = operation.request.route.target.answer_within_seconds
         result = await operation.wait_first(answer_within_seconds - (self._loop.time() - trace.arrived))
         match result:
@@ -195,7 +195,7 @@ class Coordinator:
     async def _wait_as_duplicate(
         self, request: KeyedRequest, trace: RequestTrace, order: int
     ) -> Reply | Untouched | None:
-        """Rules 8 to 14: the reply to a duplicate; None when the operation is over, and the request starts over."""
+        """Rules 8 to 16: the reply to a duplicate; None when the operation is over, and the request starts over."""
         operation = self._operations.get(request.identity.operation_id)
         if operation is None and self._journaling.holds(request.identity.operation_id):
             return await self._duplicates.reply_from_journal(request, trace)

@@ -84,7 +84,7 @@ class Duplicates:
         return reply_by_judgement(judgement, snapshot, request, free_verdict=Verdict.RELEASED)
 
     async def reply_from_journal(self, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
-        """Rules 9 to 14 for an outcome that is in the journal; None when the durable store has it."""
+        """Rules 9 to 16 for an outcome that is in the journal; None when the durable store has it."""
         try:
             snapshot = await self._journaling.find(request.identity.operation_id)
         except StoreError as error:
@@ -98,13 +98,13 @@ class Duplicates:
         return _reply_after_wait(snapshot, request)
 
     async def reply_from_operation(self, operation: Operation, request: KeyedRequest, trace: RequestTrace) -> Reply:
-        """Rules 9 and 13 for a duplicate of an operation that this process is executing."""
+        """Rules 9 and 15 for a duplicate of an operation that this process is executing."""
         return _with_preference(await self._wait_for_result(operation, request, trace), trace)
 
     async def reply_from_record(
         self, snapshot: Snapshot, request: KeyedRequest, trace: RequestTrace, *, may_be_stale: bool = False
     ) -> Reply | None:
-        """Rules 9 to 14 for a record that forbade a claim; None when the record is free and may be claimed.
+        """Rules 9 to 16 for a record that forbade a claim; None when the record is free and may be claimed.
 
         `may_be_stale`: it may have been read before this request came. Then only a completed record counts, because it
         stays completed; any other gives None.
@@ -115,7 +115,7 @@ class Duplicates:
         return None if reply is None else _with_preference(reply, trace)
 
     def still_in_flight(self, operation: Operation, status: int | None = None) -> Reply:
-        """Rule 13 for an operation of this process. It renews its lease, so a whole one always remains."""
+        """Rule 15 for an operation of this process. It renews its lease, so a whole one always remains."""
         ran_seconds = self._loop.time() - operation.started_seconds
         return in_flight(
             operation.record,

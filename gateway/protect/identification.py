@@ -52,7 +52,7 @@ class KeyedRequest:
     canonical_key: bytes | None = None
 
     def judge(self, snapshot: Snapshot) -> Judgement:
-        """Rules 9 to 15 for this request."""
+        """Rules 9 to 18 for this request."""
         return judge(snapshot, self.fingerprints, accept_recipe_change=self.route.accepts_recipe_change)
 
 

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gateway.core.delivery import DeliveryPolicy
 from gateway.core.identity.fingerprint import Fingerprinter
 from gateway.core.identity.key import KeySpec
 from gateway.core.identity.scope import ScopeSpec
+from gateway.core.message import Headers
+from gateway.core.operation import MICROSECONDS
 from gateway.core.outcome import StatusPolicy
 from gateway.core.recovery import Hold, Recovery
 from gateway.core.replay import KeepPolicy
@@ -53,6 +56,26 @@ class Retention:
 
 
 @dataclass(frozen=True, slots=True)
+class AcceptPolicy:
+    """Which requests of a route are accepted, to be delivered later, and how many may wait.
+
+    `is_always`: all that have a key, and not only those whose caller prefers it. `requeues_on_repeat`: a repeat of a
+    dead letter delivers it again, at most once in `requeue_after_us`. `headers` replace the caller's when the request
+    is delivered.
+    """
+
+    delivery: DeliveryPolicy
+    is_always: bool
+    request_bytes_max: int
+    pending_max: int
+    pending_per_scope_max: int
+    may_withdraw: bool
+    headers: Headers = ()
+    requeues_on_repeat: bool = False
+    requeue_after_us: int = 60 * MICROSECONDS
+
+
+@dataclass(frozen=True, slots=True)
 class Route:
     """One protected route. `once` are the headers (lower case) that a request may carry at most once; `compared` those
     that the route's fingerprint covers beside what every fingerprint does."""
@@ -78,4 +101,5 @@ class Route:
     forwards_unprotected: bool
     target: Target
     path: PathPattern
+    accept: AcceptPolicy | None = None
     recovery: Recovery = Hold()  # noqa: RUF009  a value without state

@@ -12,6 +12,13 @@ up for ever.
 *Recovery leases* (`recover`) are not part of the record. A lease that a crash of the store loses costs one more probe
 and has no other effect. Sweeps delete old audits and leases in bounded numbers, which `Swept` does not count.
 
+*Kept requests.* A store keeps the request of an accepted operation in a table of its own, encrypted as it came, and
+drops it in the transaction after which the record has no `delivery`. Workers find what is due by the record alone. Each
+of `find_due` and `backlog` reads about as much as it returns, however many operations wait.
+
+*Pauses.* While an operation name is paused, `find_due` leaves its operations out, and the time does not count against
+`deliver_until_us`: sweeps move it for those that would soon expire, and `resume` for all.
+
 *Forwarding.* The layers in front of a durable store change little of this, so one class forwards it (`Forwarding`).
 """
 
@@ -23,7 +30,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 from uuid import UUID
 
-from gateway.core.operation import MICROSECONDS, Event, Snapshot, State
+from gateway.core.operation import MICROSECONDS, Audit, Event, SealedRequest, Snapshot, State
 from gateway.core.succession import ServedRoute
 from gateway.store.base import Store
 
@@ -39,6 +46,8 @@ AUDITS_MAX: Final = 200
 PROBE_FLOOR_US: Final = MICROSECONDS
 # With more claims than this waiting for a sweep, `find` may miss lapsed ones until the sweep.
 UNSWEPT_CLAIMS_MAX: Final = 20_000
+# Of more undelivered operations of one service than this, `backlog` may return estimates.
+BACKLOG_COUNT_MAX: Final = 100_000
 # The most lapsed operations that a sweep names.
 LAPSES_NAMED_MAX: Final = 100
 
@@ -47,13 +56,15 @@ LAPSES_NAMED_MAX: Final = 100
 class Swept:
     """How many records one bounded pass of a sweep changed; `more` when it reached its bound.
 
-    `named` has route and operation id of at most `LAPSES_NAMED_MAX` lapsed operations.
+    `expired` are those that were not delivered in time. `named` has route and operation id of at most
+    `LAPSES_NAMED_MAX` lapsed operations.
     """
 
     lapsed: int = 0
     retired: int = 0
     collected: int = 0
     more: bool = False
+    expired: int = 0
     named: tuple[tuple[str, UUID], ...] = field(default=(), compare=False)
 
     def __add__(self, later: Swept) -> Swept:
@@ -63,6 +74,7 @@ class Swept:
             self.retired + later.retired,
             self.collected + later.collected,
             later.more,
+            self.expired + later.expired,
             (self.named + later.named)[:LAPSES_NAMED_MAX],
         )
 
@@ -135,10 +147,32 @@ class Agreement:
 
 
 @dataclass(frozen=True, slots=True)
+class RouteBacklog:
+    """The undelivered operations of one route: how many are accepted, the bytes of their requests, and the age of the
+    oldest since its acceptance; how many are dead letters, by reason."""
+
+    accepted: int = 0
+    request_bytes: int = 0
+    oldest_seconds: float = 0.0
+    dead_letters: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What a service has not delivered, by route name, and since when (microseconds of the store's clock) which of its
+    operation names are paused. The counts may be some seconds old, and beyond `BACKLOG_COUNT_MAX` they are estimates.
+    """
+
+    waiting: Mapping[str, RouteBacklog] = field(default_factory=dict)
+    paused: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Query:
     """Which records to find: in these states, of these routes (None: all), first claimed at least `age_us` ago.
 
-    With `recoverable`, only operations in doubt whose recovery lease is free and whose pause is over. At most `limit`
+    With `recoverable`, only operations in doubt whose recovery lease is free and whose pause is over. With `reason`,
+    only dead letters for this reason. At most `limit`
     records are found, in the order of operation ids and after the id `after`. Fewer than `limit`: there are no more.
     """
 
@@ -146,6 +180,7 @@ class Query:
     routes: frozenset[str] | None = None
     age_us: int = 0
     recoverable: bool = False
+    reason: str | None = None
     after: UUID | None = None
     limit: int = 100
 
@@ -268,6 +303,28 @@ class ManagedStore(Store, Protocol):
     async def recovery(self, operation_id: UUID) -> RecoveryState | None:
         """The probes of an operation; None when there were none, or when its doubt ended long ago."""
 
+    async def find_due(self, service: str, operations: Collection[str], limit: int) -> list[Snapshot]:
+        """Accepted operations of these names that may be dispatched now and are not paused, the longest due first.
+
+        No grant: another gateway may dispatch them first.
+        """
+
+    async def read_kept(self, operation_id: UUID) -> SealedRequest | None:
+        """The kept request of an operation, None when it has none. Read it before the dispatch: then it is there for as
+        long as nobody else changes the record."""
+
+    async def count_pending(self, service: str, operation: str, scope_digest: bytes, limit: int) -> int:
+        """How many accepted operations this scope has under this name, counted up to `limit`."""
+
+    async def backlog(self, service: str) -> Backlog:
+        """Count what is not delivered."""
+
+    async def pause(self, service: str, operation: str, audit: Audit) -> bool:
+        """Dispatch nothing of this operation name any more; False if it was paused before. What runs goes on."""
+
+    async def resume(self, service: str, operation: str) -> bool:
+        """End the pause; False if there was none."""
+
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         """The latest `AUDITS_MAX` audits of an operation, oldest first."""
 
@@ -322,6 +379,26 @@ class Forwarding(ABC):
 
     async def recovery(self, operation_id: UUID) -> RecoveryState | None:
         return await self._forward("recovery", lambda: self._behind.recovery(operation_id))
+
+    async def find_due(self, service: str, operations: Collection[str], limit: int) -> list[Snapshot]:
+        return await self._forward("find_due", lambda: self._behind.find_due(service, operations, limit))
+
+    async def read_kept(self, operation_id: UUID) -> SealedRequest | None:
+        return await self._forward("read_kept", lambda: self._behind.read_kept(operation_id))
+
+    async def count_pending(self, service: str, operation: str, scope_digest: bytes, limit: int) -> int:
+        return await self._forward(
+            "count_pending", lambda: self._behind.count_pending(service, operation, scope_digest, limit)
+        )
+
+    async def backlog(self, service: str) -> Backlog:
+        return await self._forward("backlog", lambda: self._behind.backlog(service))
+
+    async def pause(self, service: str, operation: str, audit: Audit) -> bool:
+        return await self._forward("pause", lambda: self._behind.pause(service, operation, audit))
+
+    async def resume(self, service: str, operation: str) -> bool:
+        return await self._forward("resume", lambda: self._behind.resume(service, operation))
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._forward("audits", lambda: self._behind.audits(operation_id))

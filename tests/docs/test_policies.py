@@ -29,7 +29,7 @@ POLICIES = {
     ".digests": ["protect/identification.py Identifying.identify"],
     "identity_of": ["protect/identification.py Identifying._keyed"],
     "taken_now": ["protect/identification.py Identifying.identify"],
-    # Rules 9 to 15: what the record says, to a claim and to a request that does not claim.
+    # Rules 9 to 18: what the record says, to a claim and to a request that does not claim.
     "judge": ["protect/claiming.py _judge", "protect/identification.py KeyedRequest.judge"],
     ".claim": ["protect/operations.py Operations._execute"],
     "replay_of": ["protect/compose.py reply_by_judgement"],

@@ -337,7 +337,7 @@ def sweep_some(cursor: Cursor, owner: bytes, now_us: int, limit: int, *, is_last
                 lapsed.append((settled.identity.route, settled.identity.operation_id))
     more = written.total() + _tidy(cursor, now_us, limit - written.total()) == limit
     in_doubt, tombstone, absent = written[State.IN_DOUBT], written[State.TOMBSTONE], written[State.ABSENT]
-    part.swept = Swept(in_doubt, tombstone, absent, more, tuple(lapsed[:LAPSES_NAMED_MAX]))
+    part.swept = Swept(in_doubt, tombstone, absent, more, named=tuple(lapsed[:LAPSES_NAMED_MAX]))
     if is_last or not more:
         cursor.execute(sql["leave_sweeper"], (owner,))
     return part

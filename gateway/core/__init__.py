@@ -1,7 +1,7 @@
 """What is true. Pure: no clock, no I/O, no logging, no third-party import but the cipher of `sealing`.
 
 *The life of an operation.* `operation` has the nouns and `lifecycle` the table. `verdict` decides what a request gets,
-`outcome` what an attempt comes to, `recovery` how doubt is resolved, `delivery` when what was accepted is sent.
+`outcome` what an attempt comes to, `recovery` how doubt is resolved, `delivery` when a kept request is sent again.
 
 *Which operation a request is about, and whether it is the same request:* `identity`.
 

@@ -39,21 +39,29 @@ PAUSES: Final[dict[str, float]] = {
 MOVES: Final[dict[str, Speech]] = {
     "claim": Hand.claim,
     "retry": Hand.retry,
+    "accept": Hand.accept,
+    "accept-again": Hand.accept_again,
+    "dispatch": Hand.dispatch,
     "renew": Hand.renew,
     "complete": Hand.complete,
     "complete-unkept": lambda hand: hand.complete(replace(ANSWER, body=None)),
     "release": Hand.release,
     "forget": Hand.forget,
     "abandon": Hand.abandon,
+    "postpone": Hand.postpone,
+    "bury": Hand.bury,
     "takeover": Hand.takeover,
     "prove": Hand.prove,
     "disprove": Hand.disprove,
+    "reinstate": Hand.reinstate,
+    "requeue": Hand.requeue,
+    "withdraw": Hand.withdraw,
     "purge": Hand.purge,
     "erase": Hand.erase,
 }
 
 # More than one claim after another adds nothing new but tokens to be stale with.
-HISTORY_MOVES_MAX: Final = 7
+HISTORY_MOVES_MAX: Final = 12
 
 Kind = tuple[object, ...]
 
@@ -62,15 +70,18 @@ def kind_of(record: Record | None, tokens: int) -> Kind:
     """What makes two records alike to everything that can be said."""
     if record is None:
         return (State.ABSENT, tokens > 0)
-    response = record.response
+    response, delivery = record.response, record.delivery
     return (
         record.state,
         record.last_event,
         record.carries_doubt,
         record.fingerprint is None,
-        min(record.attempts, 2),
+        # How often a kept request was tried changes nothing.
+        min(record.attempts, 2) if delivery is None else None,
         record.doubt,
         None if response is None else (response.status, response.body is None),
+        delivery is not None,
+        delivery is not None and delivery.reason,
     )
 
 
@@ -150,6 +161,13 @@ SPEECHES: Final[dict[str, Speech]] = {
     "retry-under-another-key": lambda hand: replace(hand.retry(), fingerprint=RAW_UNDER_ANOTHER_KEY),
     "retry-that-cannot-be-compared": lambda hand: replace(hand.retry(), fingerprint=UNCOMPARABLE),
     "retry-by-the-attempt-of-the-record": lambda hand: replace(hand.retry(), attempt_id=hand.attempt_id),
+    "accept": Hand.accept,
+    "accept-by-the-attempt-of-the-record": lambda hand: replace(hand.accept(), attempt_id=hand.attempt_id),
+    **_read("accept-again", Hand.accept_again),
+    "accept-again-of-another-request": lambda hand: replace(hand.accept_again(), fingerprint=OTHER),
+    "accept-again-that-cannot-be-compared": lambda hand: replace(hand.accept_again(), fingerprint=UNCOMPARABLE),
+    **_read("dispatch", Hand.dispatch),
+    "dispatch-by-the-attempt-of-the-record": lambda hand: replace(hand.dispatch(), attempt_id=hand.attempt_id),
     **_fenced("renew", Hand.renew),
     **_fenced("complete", Hand.complete),
     **_fenced("complete-grant", Hand.complete_grant),
@@ -157,10 +175,15 @@ SPEECHES: Final[dict[str, Speech]] = {
     **_fenced("release", Hand.release),
     **_fenced("forget", Hand.forget),
     **_fenced("abandon", Hand.abandon),
+    **_fenced("postpone", Hand.postpone),
+    **_fenced("bury", Hand.bury),
     **_read("takeover", Hand.takeover),
     "takeover-by-the-attempt-of-the-record": lambda hand: replace(hand.takeover(), attempt_id=hand.attempt_id),
     **_read("prove", Hand.prove),
     **_read("disprove", Hand.disprove),
+    **_read("reinstate", Hand.reinstate),
+    **_read("requeue", Hand.requeue),
+    **_read("withdraw", Hand.withdraw),
     "purge": Hand.purge,
     "erase": Hand.erase,
     "the-same-again": _again,

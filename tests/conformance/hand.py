@@ -9,33 +9,45 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any
 from uuid import UUID, uuid4
 
 from gateway.core.identity.operation_id import derive_operation_id
 from gateway.core.message import StoredResponse
 from gateway.core.operation import (
     Abandon,
+    Accept,
     Applied,
     Audit,
+    Bury,
     Claim,
+    ClaimingCommand,
     Command,
     Complete,
+    Delivery,
+    Dispatch,
     Disprove,
     Erase,
     Fingerprint,
     Forget,
     Identity,
+    Postpone,
     ProbeTarget,
     Prove,
     Purge,
     Record,
+    Reinstate,
     Release,
     Renew,
     RequestInfo,
+    Requeue,
+    ResolvingCommand,
     Result,
+    SealedRequest,
     Snapshot,
     State,
     Takeover,
+    Withdraw,
     microseconds,
 )
 from gateway.store.base import Store
@@ -45,9 +57,13 @@ SERVICE = "shop"
 
 # Far apart, so that a store whose clock runs while the test runs never comes near the wrong one.
 LEASE_SECONDS = 60.0
+POSTPONE_SECONDS = 100.0
+DELIVER_SECONDS = 600.0
 REPLAY_SECONDS = 1_000.0
 REMEMBER_SECONDS = 5_000.0
 LEASE_US = microseconds(LEASE_SECONDS)
+POSTPONE_US = microseconds(POSTPONE_SECONDS)
+DELIVER_US = microseconds(DELIVER_SECONDS)
 REPLAY_US = microseconds(REPLAY_SECONDS)
 REMEMBER_US = microseconds(REMEMBER_SECONDS)
 
@@ -139,9 +155,9 @@ class Hand:
         self.look(result.snapshot)
         if isinstance(result, Applied):
             self.last = command
-            if isinstance(command, Claim | Takeover):
+            if isinstance(command, ClaimingCommand):
                 self.granted = result.snapshot.record
-        if isinstance(command, Claim | Takeover | Prove | Disprove):
+        if isinstance(command, ClaimingCommand | Accept | ResolvingCommand):
             self.attempts += 1
 
     def look(self, snapshot: Snapshot) -> None:
@@ -169,6 +185,26 @@ class Hand:
     def retry(self) -> Claim:
         return replace(self.claim(), read_token=self.token)
 
+    def accept(self) -> Accept:
+        claim = self.claim()
+        kept = SealedRequest(self.next_id, "2026-11", b"sealed \x00 %d" % self.attempts)
+        return Accept(
+            claim.identity,
+            self.next_id,
+            SERVICE,
+            SAME,
+            kept,
+            DELIVER_US,
+            probe=claim.probe,
+            request=claim.request,
+        )
+
+    def accept_again(self) -> Accept:
+        return replace(self.accept(), read_token=self.token)
+
+    def dispatch(self) -> Dispatch:
+        return Dispatch(self.operation_id, self.token, self.next_id, f"holder-{self.attempts}", LEASE_US)
+
     def renew(self) -> Renew:
         return Renew(self.operation_id, self.token, self.attempt_id, 2 * LEASE_US)
 
@@ -187,6 +223,14 @@ class Hand:
     def abandon(self) -> Abandon:
         return Abandon(self.operation_id, self.token, self.attempt_id, "reset")
 
+    def postpone(self) -> Postpone:
+        ids = (self.operation_id, self.token, self.attempt_id)
+        return Postpone(*ids, POSTPONE_US, "answered_503", is_answered=True)
+
+    def bury(self) -> Bury:
+        ids = (self.operation_id, self.token, self.attempt_id)
+        return Bury(*ids, "unauthorized", "answered_401", is_answered=True)
+
     def takeover(self) -> Takeover:
         holder = f"holder-{self.attempts}"
         return Takeover(self.operation_id, self.token, self.next_id, holder, LEASE_US, self.request)
@@ -198,6 +242,15 @@ class Hand:
 
     def disprove(self) -> Disprove:
         return Disprove(self.operation_id, self.token, self.next_id, REMEMBER_US, self.audit("never arrived"))
+
+    def reinstate(self) -> Reinstate:
+        return Reinstate(self.operation_id, self.token, self.next_id, self.audit("never arrived"))
+
+    def requeue(self) -> Requeue:
+        return Requeue(self.operation_id, self.token, self.next_id, DELIVER_US, self.audit("is mended"))
+
+    def withdraw(self) -> Withdraw:
+        return Withdraw(self.operation_id, self.token, self.next_id, REMEMBER_US, self.audit("is called off"))
 
     def purge(self) -> Purge:
         return Purge(self.operation_id, self.audit("holds a name"))
@@ -234,9 +287,11 @@ def differences(
         return [] if theirs.record is model.record else [f"record: {theirs.record} instead of {model.record}"]
     tolerance_us = 0 if exact else RUNNING_CLOCK_TOLERANCE_US
     found = []
-    for name in Record.__slots__:
-        their, wanted = getattr(theirs.record, name), getattr(model.record, name)
-        if name == "token":
+    for name in (*Record.__slots__, *Delivery.__slots__):
+        their, wanted = (_field(snapshot.record, name) for snapshot in (theirs, model))
+        if name == "delivery":
+            same = (their is None) == (wanted is None)
+        elif name == "token":
             same = their_tokens.index(their) == model_tokens.index(wanted)
         elif name.endswith("_us"):
             same = _same_time(their, theirs.now_us, wanted, model.now_us, tolerance_us)
@@ -245,6 +300,11 @@ def differences(
         if not same:
             found.append(f"{name}: {their!r} instead of {wanted!r}")
     return found
+
+
+def _field(record: Record | None, name: str) -> Any:
+    """The field of the record or, where it has none of that name, of its delivery; None without a delivery."""
+    return getattr(record if hasattr(record, name) else getattr(record, "delivery", None), name, None)
 
 
 def audit_differences(

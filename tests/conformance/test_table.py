@@ -69,6 +69,7 @@ def test_the_cases_meet_every_row_of_the_table() -> None:
         assert memory.clock() == hand.snapshot.now_us or not history
     assert reached == set(State)
     assert {(state, event.value) for state, event in ROWS} - said == {
+        (State.ACCEPTED, "expire"),
         (State.CLAIMED, "lapse"),
         (State.COMPLETED, "retire"),
         (State.RELEASED, "collect"),

@@ -26,8 +26,10 @@ from gateway.core.lifecycle import (
 from gateway.core.message import StoredResponse
 from gateway.core.operation import (
     EVENT_OF,
+    Accept,
     Applied,
     Claim,
+    ClaimingCommand,
     Command,
     Event,
     Fenced,
@@ -43,6 +45,8 @@ from tests.conformance.cases import HISTORIES, MOVES, SPEECHES, play
 from tests.conformance.hand import ANSWER, LEASE_US, OTHER, REMEMBER_US, SAME, SAME_BY_RAW, Hand, increasing
 from tests.support.memory_store import ManualClock, Memory, MemoryStore
 
+# The events that draw a token.
+DRAWING = {Event.CLAIM, Event.ACCEPT, Event.DISPATCH, Event.TAKEOVER}
 TIME_EVENTS = {row.event for row in TABLE if row.fence is Fence.CLOCK}
 
 
@@ -70,6 +74,7 @@ def test_every_state_can_be_left_but_by_time_alone_never_from_doubt() -> None:
     events = {event for state, event in ROWS if state is State.IN_DOUBT}
     assert events == {
         Event.COMPLETE, Event.RELEASE, Event.FORGET, Event.ABANDON, Event.TAKEOVER, Event.PROVE, Event.DISPROVE,
+        Event.POSTPONE, Event.BURY, Event.REINSTATE,
     }  # fmt: skip
     assert not events & TIME_EVENTS
 
@@ -80,25 +85,28 @@ def test_every_command_is_an_event_that_somebody_says() -> None:
 
 
 def test_a_holders_verb_is_fenced_on_the_holder() -> None:
-    """Each event has one fence in all its rows, but for the claim, which is free on nothing and fenced on a release."""
+    """Each event has one fence in all its rows, but for a new request: free on nothing, and fenced on a release."""
     fences: dict[Event, set[Fence]] = {}
     for row in TABLE:
         fences.setdefault(row.event, set()).add(row.fence)
-    assert fences.pop(Event.CLAIM) == {Fence.NONE, Fence.READ_TOKEN}
-    holder = (Event.RENEW, Event.COMPLETE, Event.RELEASE, Event.FORGET, Event.ABANDON)
+    assert fences.pop(Event.CLAIM) == fences.pop(Event.ACCEPT) == {Fence.NONE, Fence.READ_TOKEN}
+    holder = (Event.RENEW, Event.COMPLETE, Event.RELEASE, Event.FORGET, Event.ABANDON, Event.POSTPONE, Event.BURY)
+    reader = (
+        Event.DISPATCH, Event.TAKEOVER, Event.PROVE, Event.DISPROVE, Event.REINSTATE, Event.REQUEUE, Event.WITHDRAW,
+    )  # fmt: skip
     assert fences == {
         **{key: {Fence.HOLDER} for key in holder},
-        **{key: {Fence.READ_TOKEN} for key in (Event.TAKEOVER, Event.PROVE, Event.DISPROVE)},
-        **{key: {Fence.CLOCK} for key in (Event.LAPSE, Event.RETIRE, Event.COLLECT)},
+        **{key: {Fence.READ_TOKEN} for key in reader},
+        **{key: {Fence.CLOCK} for key in (Event.LAPSE, Event.EXPIRE, Event.RETIRE, Event.COLLECT)},
         **{key: {Fence.OPERATOR} for key in (Event.PURGE, Event.ERASE)},
     }
 
 
 def test_what_says_that_nothing_happened_is_refused_under_doubt() -> None:
-    """Every row by which the holder frees the key is closed to a claim that carries doubt."""
+    """Every row by which the holder frees or keeps the request is closed to a claim that carries doubt."""
     for row in TABLE:
-        frees = row.next is State.RELEASED and row.fence is Fence.HOLDER
-        assert row.refused_under_doubt == frees, row
+        says_so = row.next in (State.RELEASED, State.ACCEPTED, State.DEAD_LETTER) and row.fence is Fence.HOLDER
+        assert row.refused_under_doubt == says_so, row
 
 
 def test_execution_is_granted_only_from_absent_released_or_doubt() -> None:
@@ -107,6 +115,7 @@ def test_execution_is_granted_only_from_absent_released_or_doubt() -> None:
     assert grants == {
         (State.ABSENT, Event.CLAIM),
         (State.RELEASED, Event.CLAIM),
+        (State.ACCEPTED, Event.DISPATCH),
         (State.CLAIMED, Event.RENEW),
         (State.IN_DOUBT, Event.TAKEOVER),
     }
@@ -116,6 +125,19 @@ def test_what_was_completed_stays_answered_until_it_is_forgotten() -> None:
     """From completed the only way is to a tombstone, and from there to absent."""
     assert {row.next for row in TABLE if State.COMPLETED in row.states} == {State.TOMBSTONE}
     assert {row.next for row in TABLE if State.TOMBSTONE in row.states} == {State.ABSENT}
+
+
+def test_what_a_clock_ends_is_never_sent_again_by_that() -> None:
+    """No time leads to a state from which the request may be sent: a lapse is doubt, and a deadline a dead letter."""
+    ends = {(state, row.next) for row in TABLE if row.fence is Fence.CLOCK for state in row.states}
+    assert not {after for _, after in ends} & {State.ACCEPTED, State.CLAIMED, State.RELEASED}
+    assert {after for state, after in ends if state is State.CLAIMED} == {State.IN_DOUBT}
+
+
+def test_what_was_accepted_is_forgotten_by_nobody() -> None:
+    """Accepted requests and dead letters end by a response or by a decision: no row leads from there to absent."""
+    for state in (State.ACCEPTED, State.DEAD_LETTER):
+        assert State.ABSENT not in {row.next for row in TABLE if state in row.states}
 
 
 # Any record at any time. Records come from histories, so that none is impossible.
@@ -201,7 +223,7 @@ def test_what_is_applied_is_a_row_of_the_table(history: tuple[Hand, Memory], nam
         assert not before.carries_doubt
     if after is not None:
         assert after.last_event is row.event
-        assert (after.token != (before.token if before else None)) == (row.event in (Event.CLAIM, Event.TAKEOVER))
+        assert (after.token != (before.token if before else None)) == (row.event in DRAWING)
 
 
 @given(histories(), durations)
@@ -215,11 +237,11 @@ def test_a_repeat_is_recognised_whatever_time_did(history: tuple[Hand, Memory], 
     settled = settle(kept(hand, memory), now_us)
     result, after = step(kept(hand, memory), command, now_us, memory.draw_token if settled is None else no_token)
     if settled is None:
-        # Only a claim finds a row.
-        assert isinstance(result, Applied) == isinstance(command, Claim)
+        # Only a new request finds a row.
+        assert isinstance(result, Applied) == isinstance(command, Claim | Accept)
         return
     assert after == settled
-    is_grant = EVENT_OF[type(command)] in (Event.CLAIM, Event.TAKEOVER)
+    is_grant = isinstance(command, ClaimingCommand)
     assert isinstance(result, Lapsed if is_grant and settled.state is not State.CLAIMED else Applied)
 
 
@@ -257,7 +279,7 @@ def test_any_history_keeps_the_invariants(said: list[tuple[str, int]]) -> None:
             elif before.carries_doubt:
                 assert after.carries_doubt
         if before is not None and before.carries_doubt and after is not None and not after.carries_doubt:
-            assert EVENT_OF[type(command)] in (Event.COMPLETE, Event.PROVE, Event.DISPROVE)
+            assert EVENT_OF[type(command)] in (Event.COMPLETE, Event.PROVE, Event.DISPROVE, Event.REINSTATE)
     assert increasing(hand.tokens)
     for one, other in pairwise(known):
         if one is not None and other is not None and one.token == other.token:
@@ -271,9 +293,13 @@ def ends_doubt(before: Record, command: Command) -> bool:
         case Event.COMPLETE:
             return True
         case Event.RELEASE | Event.FORGET:
-            return not before.carries_doubt
+            return not before.carries_doubt and before.delivery is None
+        case Event.POSTPONE | Event.BURY:
+            return not before.carries_doubt and before.delivery is not None
         case Event.TAKEOVER | Event.PROVE | Event.DISPROVE:
             return True
+        case Event.REINSTATE:
+            return before.delivery is not None
         case _:
             return False
 
@@ -290,6 +316,10 @@ def assert_fields_fit(record: Record | None) -> None:
     assert (record.remember_until_us > 0) == (state in (State.RELEASED, State.COMPLETED, State.TOMBSTONE))
     # In doubt it stays, because a probe has to know when the last holder stopped.
     assert (record.lease_until_us > 0) == (state in (State.CLAIMED, State.IN_DOUBT))
+    is_kept = record.delivery is not None
+    assert is_kept or state not in (State.ACCEPTED, State.DEAD_LETTER)
+    assert not is_kept or state in (State.ACCEPTED, State.CLAIMED, State.IN_DOUBT, State.DEAD_LETTER)
+    assert record.delivery is None or (record.delivery.reason is not None) == (state is State.DEAD_LETTER)
     if record.carries_doubt:
         assert state in (State.CLAIMED, State.IN_DOUBT)
     assert record.first_claimed_us <= record.claimed_us

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from gateway.core.message import StoredResponse
-from gateway.core.operation import Event, Fingerprint, Identity, Record, Snapshot, State
+from gateway.core.operation import Delivery, Event, Fingerprint, Identity, Record, Snapshot, State
 from gateway.core.verdict import (
     RULES,
     Claimable,
@@ -18,6 +18,7 @@ from gateway.core.verdict import (
     Match,
     Refuse,
     Replay,
+    Undelivered,
     Verdict,
     Wait,
     compare,
@@ -45,10 +46,13 @@ RECORD = Record(
 )
 ANSWER = StoredResponse(201, b"Created", (), b"body")
 STATES = [state for state in State if state is not State.ABSENT]
+KEPT = Delivery("shop", UUID(int=2), 0, 0, 0, 1, 10)
+ALWAYS_KEPT = (State.ACCEPTED, State.DEAD_LETTER)
 
 
 def record(state: State, fingerprint: Fingerprint | None = OURS, response: StoredResponse | None = ANSWER) -> Record:
-    return replace(RECORD, state=state, fingerprint=fingerprint, response=response)
+    delivery = KEPT if state in ALWAYS_KEPT else None
+    return replace(RECORD, state=state, fingerprint=fingerprint, response=response, delivery=delivery)
 
 
 def verdict(snapshot: Record | None, *, accept: bool = False) -> Judgement:
@@ -77,6 +81,8 @@ def test_absent_is_claimable_without_a_token() -> None:
         (State.IN_DOUBT, Doubt(record(State.IN_DOUBT), True)),
         (State.COMPLETED, Replay(record(State.COMPLETED))),
         (State.TOMBSTONE, Refuse(Verdict.KEY_EXPIRED, record(State.TOMBSTONE))),
+        (State.ACCEPTED, Undelivered(record(State.ACCEPTED), True)),
+        (State.DEAD_LETTER, Undelivered(record(State.DEAD_LETTER), True)),
     ],
     ids=str,
 )
@@ -108,7 +114,14 @@ def test_recipe_changed(state: State, accept: bool) -> None:
     else:
         assert not isinstance(found, Claimable)
         assert type(found) is type(verdict(record(state)))
-        assert not isinstance(found, Doubt) or not found.is_same
+        assert not isinstance(found, Doubt | Undelivered) or not found.is_same
+
+
+@pytest.mark.parametrize("state", [State.CLAIMED, State.IN_DOUBT], ids=str)
+def test_a_kept_request_in_delivery_is_neither_waited_for_nor_recovered_by_repeats(state: State) -> None:
+    """While the request of a record is kept, a worker delivers it: no repeat waits for it or sends it again."""
+    kept = replace(record(state), delivery=KEPT)
+    assert verdict(kept) == Undelivered(kept, True)
 
 
 @pytest.mark.parametrize(
@@ -137,5 +150,5 @@ def test_released_without_fingerprint_is_anybodys() -> None:
 
 def test_every_word_has_its_rule() -> None:
     """The table is in order, and every verdict of the product is somewhere in it."""
-    assert [rule.number for rule in RULES] == list(range(1, 16))
+    assert [rule.number for rule in RULES] == list(range(1, 19))
     assert {verdict for rule in RULES for verdict in rule.verdicts} == set(Verdict)

@@ -17,12 +17,15 @@ from gateway.core.lifecycle import settle, step, written_down
 from gateway.core.operation import (
     EVENT_OF,
     MICROSECONDS,
+    Accept,
     Applied,
+    Audit,
     Command,
     Erase,
     Purge,
     Record,
     Result,
+    SealedRequest,
     Snapshot,
     State,
     audit_of,
@@ -39,11 +42,13 @@ from gateway.store.operations import (
     WITNESS_KEEP_US,
     Agreement,
     AuditEntry,
+    Backlog,
     Epoch,
     Living,
     Query,
     RecoveryLease,
     RecoveryState,
+    RouteBacklog,
     Serving,
     Swept,
     Tally,
@@ -52,6 +57,10 @@ from gateway.store.recipes import RUNNING_US, Name, Remembered, compare, names_w
 from gateway.store.watching import Watchers
 from gateway.store.witness_files import Reading, WitnessFiles
 
+# How far a sweep moves the end of the delivery of what is paused, and how soon that must be.
+_PAUSE_STEP_US = 3600 * MICROSECONDS
+# The states without an end by the clock.
+_ENDLESS = (State.CLAIMED, State.IN_DOUBT)
 # Any instant will do; one that looks like a wall clock lets databases show it as a date.
 EPOCH_US = 1_800_000_000 * MICROSECONDS
 
@@ -111,6 +120,9 @@ class Memory:
     recipes: dict[Name, Remembered] = field(default_factory=dict)
     gateways: dict[UUID, Serves] = field(default_factory=dict)
     recovery_leases: dict[UUID, KeptLease] = field(default_factory=dict)
+    requests: dict[UUID, SealedRequest] = field(default_factory=dict)
+    # Since when an operation name is paused.
+    pauses: dict[Name, int] = field(default_factory=dict)
     audits: dict[UUID, list[Kept]] = field(default_factory=dict)
     witnesses: dict[UUID, int] = field(default_factory=dict)
     # The number at the last look at a witness, and when the next one is due.
@@ -129,6 +141,8 @@ class Memory:
             self.records.pop(operation_id)
         else:
             self.records[operation_id] = record
+        if record is None or record.delivery is None:
+            self.requests.pop(operation_id, None)
         self.watchers.announce(operation_id)
 
 
@@ -183,6 +197,8 @@ class MemoryStore:
         before = settle(memory.records.get(operation_id), now_us)
         result, record = step(before, command, now_us, memory.draw_token)
         memory.keep(operation_id, record)
+        if isinstance(command, Accept) and record is not before and record is not None:
+            memory.requests[operation_id] = command.kept
         if isinstance(command, Purge | Erase) and record is not before:
             memory.generation = uuid4().hex
         audit = audit_of(command)
@@ -205,6 +221,9 @@ class MemoryStore:
         memory, now_us, written = self.memory, self.memory.clock(), Counter[State]()
         lapsed: list[tuple[str, UUID]] = []
         for operation_id, record in list(memory.records.items()):
+            if self._is_paused(record) and _expires_soon(record, now_us):
+                memory.records[operation_id] = _delayed(record, _PAUSE_STEP_US)
+                continue
             after = written_down(record, now_us)
             if after is record:
                 continue
@@ -277,7 +296,7 @@ class MemoryStore:
         """The living keys of an operation of a service."""
         settled = (settle(record, self.memory.clock()) for record in self.memory.records.values())
         alive = [record for record in settled if record is not None and is_of(record.identity, *name)]
-        if any(record.state in (State.CLAIMED, State.IN_DOUBT) for record in alive):
+        if any(record.delivery is not None or record.state in _ENDLESS for record in alive):
             return Living(len(alive), None)
         return Living(len(alive), max((_kept_until_us(record) for record in alive), default=0))
 
@@ -315,6 +334,8 @@ class MemoryStore:
                 and max(lease.held_until_us, lease.put_off_until_us) > now_us
             ):
                 return False
+        if query.reason is not None and (record.delivery is None or record.delivery.reason != query.reason):
+            return False
         is_on_route = query.routes is None or record.identity.route in query.routes
         return is_on_route and record.first_claimed_us <= now_us - query.age_us
 
@@ -354,6 +375,82 @@ class MemoryStore:
             kept.token, kept.tries, kept.held_until_us, kept.put_off_until_us, kept.asked_us, kept.finding
         )
 
+    async def find_due(self, service: str, operations: Collection[str], limit: int) -> list[Snapshot]:
+        self._check_started()
+        now_us, due = self.memory.clock(), list[tuple[int, Record]]()
+        for record in self._undelivered(service):
+            delivery = record.delivery
+            if delivery is None or record.state is not State.ACCEPTED or self._is_paused(record):
+                continue
+            if record.identity.operation in operations and delivery.next_attempt_us <= now_us:
+                due.append((delivery.next_attempt_us, record))
+        due.sort(key=lambda one: one[0])
+        return [Snapshot(record, now_us) for _, record in due[:limit]]
+
+    async def read_kept(self, operation_id: UUID) -> SealedRequest | None:
+        self._check_started()
+        return self.memory.requests.get(operation_id)
+
+    async def count_pending(self, service: str, operation: str, scope_digest: bytes, limit: int) -> int:
+        self._check_started()
+        pending = [
+            record
+            for record in self._undelivered(service)
+            if record.state is State.ACCEPTED
+            and (record.identity.operation, record.identity.scope_digest) == (operation, scope_digest)
+        ]
+        return min(len(pending), limit)
+
+    async def backlog(self, service: str) -> Backlog:
+        self._check_started()
+        now_us, waiting = self.memory.clock(), dict[str, RouteBacklog]()
+        for record in self._undelivered(service):
+            route, delivery = record.identity.route, record.delivery
+            if delivery is None:
+                continue
+            known = waiting.get(route, RouteBacklog())
+            if record.state is State.ACCEPTED:
+                waiting[route] = RouteBacklog(
+                    known.accepted + 1,
+                    known.request_bytes + delivery.request_bytes,
+                    max(known.oldest_seconds, (now_us - delivery.accepted_us) / MICROSECONDS),
+                    known.dead_letters,
+                )
+            elif record.state is State.DEAD_LETTER:
+                dead = Counter(known.dead_letters) + Counter([str(delivery.reason)])
+                waiting[route] = replace(known, dead_letters=dict(dead))
+        paused = {operation: since for (paused, operation), since in self.memory.pauses.items() if paused == service}
+        return Backlog(waiting, paused)
+
+    async def pause(self, service: str, operation: str, audit: Audit) -> bool:
+        self._check_started()
+        if (service, operation) in self.memory.pauses:
+            return False
+        self.memory.pauses[service, operation] = self.memory.clock()
+        return True
+
+    async def resume(self, service: str, operation: str) -> bool:
+        self._check_started()
+        now_us, since_us = self.memory.clock(), self.memory.pauses.pop((service, operation), None)
+        if since_us is None:
+            return False
+        for operation_id, record in list(self.memory.records.items()):
+            delivery = record.delivery
+            name = None if delivery is None else (delivery.service, record.identity.operation)
+            if delivery is not None and record.state is State.ACCEPTED and name == (service, operation):
+                self.memory.records[operation_id] = _delayed(record, now_us - max(since_us, delivery.accepted_us))
+        return True
+
+    def _undelivered(self, service: str) -> list[Record]:
+        """The settled records of the service that keep a request."""
+        now_us = self.memory.clock()
+        settled = (settle(record, now_us) for record in self.memory.records.values() if record.delivery is not None)
+        return [record for record in settled if record and record.delivery and record.delivery.service == service]
+
+    def _is_paused(self, record: Record) -> bool:
+        delivery = record.delivery
+        return delivery is not None and (delivery.service, record.identity.operation) in self.memory.pauses
+
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         self._check_started()
         return self.audits_now(operation_id)
@@ -383,7 +480,30 @@ class MemoryStore:
 
 def _swept(written: Counter[State], lapsed: list[tuple[str, UUID]], *, more: bool) -> Swept:
     named = tuple(lapsed[:LAPSES_NAMED_MAX])
-    return Swept(written[State.IN_DOUBT], written[State.TOMBSTONE], written[State.ABSENT], more, named)
+    return Swept(
+        written[State.IN_DOUBT],
+        written[State.TOMBSTONE],
+        written[State.ABSENT],
+        more,
+        written[State.DEAD_LETTER],
+        named,
+    )
+
+
+def _expires_soon(record: Record, now_us: int) -> bool:
+    """Whether an accepted operation whose name is paused would become a dead letter within an hour."""
+    delivery = record.delivery
+    return (
+        delivery is not None
+        and record.state is State.ACCEPTED
+        and now_us < delivery.deliver_until_us <= now_us + _PAUSE_STEP_US
+    )
+
+
+def _delayed(record: Record, by_us: int) -> Record:
+    """The record with a later end of its delivery."""
+    assert record.delivery is not None
+    return replace(record, delivery=replace(record.delivery, deliver_until_us=record.delivery.deliver_until_us + by_us))
 
 
 def _kept_until_us(record: Record) -> int:

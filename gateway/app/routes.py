@@ -5,10 +5,12 @@ A translation and nothing more: each setting becomes a value of the core in exac
 
 from __future__ import annotations
 
+import os
 from typing import Literal, assert_never
 from uuid import uuid4
 
 from gateway import config as settings
+from gateway.core.delivery import DeliveryPolicy
 from gateway.core.framing import digest
 from gateway.core.identity.fingerprint import (
     METHOD_OVERRIDES,
@@ -26,10 +28,11 @@ from gateway.core.operation import microseconds
 from gateway.core.outcome import Meaning, Preset, StatusPolicy
 from gateway.core.recovery import Hold, Probe, ProbeRule, Recovery, Resend
 from gateway.core.replay import KeepPolicy
+from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.core.succession import ServedRoute
 from gateway.protect.forwarding import ForwardingPolicy, UpstreamKey
 from gateway.protect.probing import PROBES_MAX
-from gateway.protect.route import InFlightPolicy, Retention, Route, Target
+from gateway.protect.route import AcceptPolicy, InFlightPolicy, Retention, Route, Target
 from gateway.store.operations import Serving
 from gateway.upstream import Upstream, UpstreamSettings, tls_context
 
@@ -69,8 +72,39 @@ def route_of(config: settings.Config, route: settings.Route, upstream: Upstream)
         forwards_unprotected=route.store_unavailable == "forward",
         target=target_of(config, config.upstream_for(route), upstream, route),
         path=route.match.path,
+        accept=accept_policy(config, route),
         recovery=recovery_policy(config, route),
     )
+
+
+def accept_policy(config: settings.Config, route: settings.Route) -> AcceptPolicy | None:
+    """Which requests of a route are accepted, and how they are delivered."""
+    accept, delivery = route.accept, config.delivery_for(route)
+    if accept is None:
+        return None
+    return AcceptPolicy(
+        delivery=DeliveryPolicy(
+            schedule_us=tuple(microseconds(pause) for pause in delivery.schedule),
+            deliver_within_us=microseconds(delivery.deliver_within),
+            answers_max=delivery.max_answers,
+            in_flight_max=delivery.max_in_flight,
+            buries_unauthorized=delivery.unauthorized == "bury",
+        ),
+        is_always=accept.mode == "always",
+        request_bytes_max=min(accept.max_bytes, route.body.max_bytes),
+        pending_max=accept.max_pending,
+        pending_per_scope_max=accept.max_pending_per_scope,
+        may_withdraw=accept.withdraw == "allow",
+        headers=tuple((name.encode(), value.get_secret_value().encode()) for name, value in accept.headers.items()),
+        requeues_on_repeat=route.dead_letter.on_repeat == "requeue",
+        requeue_after_us=microseconds(route.dead_letter.requeue_after),
+    )
+
+
+def key_ring(config: settings.Config) -> KeyRing | None:
+    """The keys that kept requests are encrypted with, None where there are none."""
+    keys = [EncryptionKey(key.id, key.key.get_secret_value()) for key in config.secrets.encryption]
+    return KeyRing(keys, os.urandom) if keys else None
 
 
 def status_policy(route: settings.Route) -> StatusPolicy:

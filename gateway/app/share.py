@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.app.cpus import processors
-from gateway.config import Admin, Config, RouteUpstream
+from gateway.config import Admin, Config, RouteDelivery, RouteUpstream
 
 # A worker has the admin port, because the port needs a store. Only one has it, because one has to count wrong tokens.
 FIRST: Final = 1
@@ -31,13 +31,22 @@ def share_of(config: Config, number: int, count: int) -> Config:
                     update={"max_waiters": _part(route.in_flight.max_waiters, count)}
                 ),
                 "upstream": _upstream_part(route.upstream, count),
+                "delivery": _delivery_part(route.delivery, count),
             }
         )
         for route in config.routes
     )
+    delivery = config.delivery.model_copy(update={"max_in_flight": _part(config.delivery.max_in_flight, count)})
     admin = config.admin if number == FIRST else Admin()
     return config.model_copy(
-        update={"limits": limits, "upstream": upstream, "store": store, "routes": routes, "admin": admin}
+        update={
+            "limits": limits,
+            "upstream": upstream,
+            "store": store,
+            "delivery": delivery,
+            "routes": routes,
+            "admin": admin,
+        }
     )
 
 
@@ -46,6 +55,12 @@ def _upstream_part(upstream: RouteUpstream, count: int) -> RouteUpstream:
         # The route inherits the limit of the default upstream.
         return upstream
     return upstream.model_copy(update={"max_connections": _part(upstream.max_connections, count)})
+
+
+def _delivery_part(delivery: RouteDelivery, count: int) -> RouteDelivery:
+    if "max_in_flight" not in delivery.model_fields_set:
+        return delivery
+    return delivery.model_copy(update={"max_in_flight": _part(delivery.max_in_flight, count)})
 
 
 def _part(total: int, count: int) -> int:

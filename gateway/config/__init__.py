@@ -3,7 +3,8 @@
 load() reads a file and returns a Config, or raises every mistake of the file at once. The rest of the program sees
 values only: no YAML, no environment, no positions.
 
-*The file as values.* `models` is the whole file, `route` a protected route, `upstream` the service and its probes.
+*The file as values.* `models` is the whole file, `route` a protected route, `upstream` the service and its probes,
+`delivery` what is accepted now and delivered later.
 `section` is what mappings have in common, `leaf` reads single values, `address` hosts, networks, files and URLs.
 
 *From text to mistakes.* `document` reads YAML and knows all positions. pydantic finds mistakes within a section,
@@ -21,6 +22,7 @@ from pydantic import ValidationError
 
 from gateway.config.address import Address, PostgresUrl, RedisUrl, SqliteUrl, UpstreamUrl
 from gateway.config.checks import disagreements, notices
+from gateway.config.delivery import Accept, Breaker, Delivery, EncryptionKey, RouteDelivery
 from gateway.config.document import (
     FILE_BYTES_MAX,
     ConfigError,
@@ -66,14 +68,18 @@ __all__ = [
     "PLACEHOLDER_DIRECTORY",
     "TCP_USER_TIMEOUT_SECONDS",
     "WORKERS_MAX",
+    "Accept",
     "Address",
     "Admin",
     "ApiKeyScope",
     "BodyKey",
+    "Breaker",
     "ComposedKey",
     "ComposedScope",
     "Config",
     "ConfigError",
+    "Delivery",
+    "EncryptionKey",
     "Fingerprint",
     "HeaderKey",
     "HeaderPart",
@@ -87,6 +93,7 @@ __all__ = [
     "ProbeRule",
     "RedisUrl",
     "Route",
+    "RouteDelivery",
     "RouteUpstream",
     "Scope",
     "Secrets",

@@ -23,6 +23,8 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _LABEL = r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}"
 _HOST_NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(\.{_LABEL})*\.?\Z")
 _PORT = re.compile(r"[0-9]{1,5}\Z")
+_PATH = r"(/[A-Za-z0-9_~-]+)+"
+_RESERVED_CHARS_MAX = 128
 _PASSWORD_HINT = "percent-encode /, ?, # and @ in a password"
 _MEANT_RELATIVE = frozenset((".", "..", "~"))
 _SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
@@ -174,6 +176,44 @@ class ServiceUrl(Leaf):
 
     def json_schema(self) -> dict[str, Any]:
         return {"type": "string", "pattern": rf"^(https?://[^/?#@]+/?{SUBSTITUTED})$"}
+
+
+class PublicUrl(Leaf):
+    """`http` or `https`, a host, and perhaps a path: what callers see before a path of the gateway."""
+
+    expected = "a URL such as https://api.example.com"
+
+    def read(self, text: str) -> str:
+        try:
+            url = urlsplit(text)
+            host, port = url.hostname, url.port
+        except ValueError:
+            raise self.unexpected(is_secret=True) from None
+        if "@" in text:
+            raise self.unexpected("credentials do not belong in this URL", is_secret=True)
+        is_host = host is not None and (_HOST_NAME.match(host) or _is_bracketed_ipv6(f"[{host}]"))
+        if url.scheme not in ("http", "https") or not is_host or port == 0:
+            raise self.unexpected()
+        if not re.fullmatch(rf"({_PATH})?/?", url.path) or "?" in text or "#" in text:
+            raise self.unexpected("without a query; its path is plain")
+        return text.rstrip("/")
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": rf"^(https?://[^?#@]+{SUBSTITUTED})$"}
+
+
+class ReservedPath(Leaf):
+    """A path of the gateway's own on the public listener. It has one spelling, and no variables."""
+
+    expected = "a path such as /_operations"
+
+    def read(self, text: str) -> str:
+        if not re.fullmatch(_PATH, text) or len(text) > _RESERVED_CHARS_MAX:
+            raise self.unexpected("of letters, digits, '-', '_' and '~', without a slash at its end")
+        return text
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": f"^{_PATH}$"}
 
 
 @dataclass(frozen=True, slots=True)

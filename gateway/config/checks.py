@@ -14,11 +14,13 @@ from itertools import combinations
 from typing import Any, Literal, TypeVar
 
 from gateway.config.address import Address, Network, PostgresUrl, SqliteUrl, UpstreamUrl
+from gateway.config.delivery import Accept, Delivery, RouteDelivery
 from gateway.config.document import Document, Mistake, Path
-from gateway.config.leaf import duration_text
-from gateway.config.models import Admin, Config, Listen, Status, Store
+from gateway.config.leaf import duration_text, size_text
+from gateway.config.models import Admin, Config, Listen, Operations, Status, Store
 from gateway.config.route import (
     ApiKeyScope,
+    Body,
     ComposedScope,
     Fingerprint,
     HeaderScope,
@@ -31,12 +33,14 @@ from gateway.config.section import RightValues, Section, repeated, too_long
 from gateway.config.upstream import TCP_USER_TIMEOUT_SECONDS, ProbeRecovery, RouteUpstream, Upstream
 from gateway.core.message import is_forwarding_header
 from gateway.core.recovery import probe_placeholders
-from gateway.core.routing import unreachable
+from gateway.core.routing import PathPattern, unreachable
 
 T = TypeVar("T", bound=Section)
 
 _WILDCARDS = frozenset(("0.0.0.0", "::"))  # noqa: S104 - compared, not listened on
 _LOOPBACK = frozenset(("127.0.0.1", "::1", "localhost"))
+# A caller that does not wait may come for the response on the next day.
+_ACCEPTED_REPLAY_SECONDS = 24 * 3600.0
 _WEBHOOK_KEYS = frozenset(("webhook-id", "svix-id"))
 _STORAGE = {
     "fsync": "itself keeps every acknowledged commit",
@@ -76,6 +80,7 @@ def disagreements(document: Document, right: RightValues) -> Iterator[Mistake]:
     yield from _names(routes)
     yield from _tls_without_https(config, routes)
     yield from _loops(config, routes)
+    yield from _operations(config, routes)
     for route in routes:
         yield from _route(route, config)
 
@@ -133,6 +138,20 @@ def _is_own(url: UpstreamUrl, listen: Address) -> bool:
     return url.port == listen.port and (host == own or is_here)
 
 
+def _operations(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
+    """A path of the gateway's own that a route matches: its requests would never reach the service."""
+    operations = config.part(Operations)
+    if operations is None or not any(route.part(Accept) for route in routes):
+        return
+    reserved = PathPattern.parse(f"{operations.path}/{{rest:.*}}")
+    for route in routes:
+        if (match := route.part(Match)) and reserved.common(match.path) is not None:
+            message = f"this matches {operations.path}, where callers ask what became of an accepted request"
+            yield route.mistake(
+                ("match", "path"), message, "write another operations: {path: ...}, or narrow the route"
+            )
+
+
 def _names(routes: list[_Draft]) -> Iterator[Mistake]:
     named = [route for route in routes if "name" in route.values]
     for index in repeated(route.values["name"] for route in named):
@@ -158,6 +177,9 @@ def _route(route: _Draft, config: _Draft) -> Iterator[Mistake]:
         yield from _recovery(route, merged)
     yield from _retention(route)
     yield from _outcome(route, config)
+    if accept := route.part(Accept):
+        yield from _accept(route, accept, config)
+        yield from _kept_long_enough(route, config)
     yield from _headers(route)
 
 
@@ -201,6 +223,63 @@ def _outcome(route: _Draft, config: _Draft) -> Iterator[Mistake]:
     if outcome and outcome.preset == "payments" and not config.writes("secrets", "fingerprint_key"):
         message = "payments requires secrets.fingerprint_key, so that a stolen table cannot be used to guess bodies"
         yield route.mistake(("outcome", "preset"), message)
+
+
+def _accept(route: _Draft, accept: Accept, config: _Draft) -> Iterator[Mistake]:
+    if not config.writes("secrets", "encryption"):
+        message = "accept requires secrets.encryption, because the requests that it keeps hold credentials"
+        hint = 'write secrets: {encryption: [{id: NAME, key: "${NAME}"}]}, with a key from: openssl rand -base64 32'
+        yield route.mistake(("accept",), message, hint)
+    unverified = _why_unverified(route.values.get("scope"))
+    if accept.identity == "verified" and unverified is not None:
+        keys = ("accept", "identity") if "identity" in accept.model_fields_set else ("accept",)
+        message = f"strangers could fill the store: {unverified}"
+        hint = "take the scope from a header of a trusted hop: {header: NAME, from: [10.0.0.0/8]}; or write identity: "
+        yield route.mistake(keys, message, hint + "unverified, where only callers that you trust reach this route")
+    key = route.values.get("key")
+    if accept.mode == "always" and key is not None and not key.required:
+        message = "mode always needs a key in every request"
+        yield route.mistake(("accept", "mode"), message, "write key: {..., required: true}, or mode: prefer")
+    body = route.part(Body)
+    if body and accept.max_bytes > body.max_bytes and {"max_bytes"} <= accept.model_fields_set & body.model_fields_set:
+        limits = f"{size_text(accept.max_bytes)} is more than {size_text(body.max_bytes)}"
+        yield route.mistake(("accept", "max_bytes"), f"max_bytes must be at most body.max_bytes; {limits}")
+    for name in accept.headers:
+        if name.lower() in _key_headers(route):
+            yield route.mistake(("accept", "headers", name), "the service would get another key than the caller's")
+
+
+def _why_unverified(scope: object) -> str | None:
+    """Why this scope names no verified caller; None where it does, or is invalid."""
+    match scope:
+        case "shared":
+            return "a shared scope names no caller"
+        case ApiKeyScope():
+            return "the service verifies an API key when the request is delivered, not before it is stored"
+        case HeaderScope(from_="any"):
+            return "with `from: any`, every client can name itself"
+        case ComposedScope(compose=parts):
+            reasons = [_why_unverified(part) for part in parts]
+            return None if None in reasons else reasons[0]
+        case _:
+            return None
+
+
+def _kept_long_enough(route: _Draft, config: _Draft) -> Iterator[Mistake]:
+    retention, delivery, own = route.part(Retention), config.part(Delivery), route.part(RouteDelivery)
+    if retention is None:
+        return
+    if retention.replay < _ACCEPTED_REPLAY_SECONDS:
+        name = "replay" if "replay" in retention.model_fields_set else "remember"
+        message = f"accept requires retention.{name} of at least 24h: its callers come back for the response"
+        yield route.mistake(("retention", name), f"{message}; {duration_text(getattr(retention, name))} is shorter")
+    elif delivery and own and (within := delivery.under(own).deliver_within) > retention.remember:
+        keys = ("delivery", "deliver_within") if "deliver_within" in own.model_fields_set else ("accept",)
+        limits = f"{duration_text(within)} is longer than {duration_text(retention.remember)}"
+        message = f"delivery.deliver_within must be at most retention.remember; {limits}"
+        yield route.mistake(
+            keys, message, f"write retention: {{remember: {duration_text(within)}}}, or deliver earlier"
+        )
 
 
 def _headers(route: _Draft) -> Iterator[Mistake]:
@@ -251,9 +330,13 @@ class Notice:
 def notices(config: Config) -> tuple[Notice, ...]:
     """Every remark, those about routes in their order."""
     found = [*_of_admin(config.admin), *_of_store(config.store)]
+    if config.delivery.workers == 0 and any(route.accept for route in config.routes):
+        message = "what is accepted waits until `idempotency-gateway deliver` runs elsewhere"
+        found.append(Notice("delivery.workers", message))
     for index, route in enumerate(config.routes):
         found += _of_route(f"routes[{index}]", route, config.trusted_proxies)
         found += _of_probe(f"routes[{index}].recovery.probe", route, config.store)
+        found += _of_delivery(f"routes[{index}]", route)
     for shadowed in unreachable([route.rule for route in config.routes]):
         names = ", ".join(config.routes[index].name for index in shadowed.behind)
         message = f"{config.routes[shadowed.order].name} never matches: all its requests go to {names} before it"
@@ -305,6 +388,18 @@ def _of_probe(path: str, route: Route, store: Store) -> Iterator[Notice]:
     is_by_key = isinstance(route.recovery, ProbeRecovery) and "key" in probe_placeholders(route.recovery.probe.path)
     if is_by_key and not store.clear_keys:
         yield Notice(f"{path}.path", "the store has keys of this route in clear, in the targets of its probes")
+
+
+def _of_delivery(path: str, route: Route) -> Iterator[Notice]:
+    if route.accept is None:
+        for name in {"dead_letter", "delivery"} & route.model_fields_set:
+            yield Notice(f"{path}.{name}", "has no effect: this route accepts nothing")
+        return
+    if route.accept.identity == "unverified":
+        yield Notice(f"{path}.accept.identity", "any client that reaches the gateway can store requests, to the limits")
+    if route.outcome.preset == "payments" and route.recovery == "hold":
+        message = "every 5xx of a delivery is in doubt, and waits for an operator: let a probe find out what happened"
+        yield Notice(f"{path}.recovery", message)
 
 
 def _all_within(sources: Sequence[Network] | Literal["any"], trusted: Sequence[Network]) -> bool:

@@ -214,7 +214,7 @@ def _is_hidden(path: Path, document: Document) -> bool:
     is_secret = path[:1] == ("secrets",) or path[-1:] == ("api_key",) or path in (("admin",), ("admin", "token"))
     # A URL with a password may be written in place of its section.
     is_url = path == ("store",) or path[-1:] == ("upstream",)
-    is_credential = path[3:5] == ("probe", "headers")
+    is_credential = path[3:5] == ("probe", "headers") or path[2:4] == ("accept", "headers")
     return is_secret or is_url or is_credential or path in document.substituted
 
 

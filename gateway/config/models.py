@@ -24,9 +24,12 @@ from gateway.config.address import (
     Network,
     NetworkRange,
     PostgresUrl,
+    PublicUrl,
     RedisUrl,
+    ReservedPath,
     SqliteUrl,
 )
+from gateway.config.delivery import PLACEHOLDER_KEY, Delivery, EncryptionKey
 from gateway.config.document import Path as KeyPath
 from gateway.config.leaf import Count, Duration, Flag, Leaf, Name, Size, wrong
 from gateway.config.route import Route
@@ -184,6 +187,8 @@ class Secrets(Section):
 
     fingerprint_key: _FingerprintKeys | None = None
     """{id, key}, or a list of them: the first is used, the others only compare with older records."""
+    encryption: Annotated[tuple[EncryptionKey, ...], Field(min_length=1, max_length=16)] = ()
+    """Keys that accepted requests are encrypted with: the first encrypts, all of them read. Required by `accept`."""
 
     @property
     def fingerprint_keys(self) -> tuple[FingerprintKey, ...]:
@@ -199,6 +204,8 @@ class Secrets(Section):
     def disagreements(self) -> Iterator[Disagreement]:
         for index in repeated(key.id for key in self.fingerprint_keys):
             yield Disagreement(("fingerprint_key", index, "id"), "another key has this id already")
+        for index in repeated(key.id for key in self.encryption):
+            yield Disagreement(("encryption", index, "id"), "another key has this id already")
 
 
 class Log(Section):
@@ -212,6 +219,13 @@ class Log(Section):
     """Which requests get a line."""
 
 
+class Operations(Section):
+    """The resource that shows callers what became of a request that was accepted."""
+
+    path: Annotated[str, ReservedPath()] = "/_operations"
+    """Its path on the public listener; below it are the ids of operations. No route may match it."""
+
+
 class Config(Holder):
     """Configuration of the idempotency gateway."""
 
@@ -222,6 +236,8 @@ class Config(Holder):
         one_of("address", expected="an address such as 0.0.0.0:8080, or {address, tls}", word=True),
     ] = written("127.0.0.1:8080")
     """Where callers reach the gateway: an address such as 0.0.0.0:8080, or {address, tls: {cert, key}}."""
+    public_url: Annotated[str, PublicUrl()] | None = None
+    """What callers write before a path of this gateway, for absolute links to operations; relative if left out."""
     status: Status = Field(default_factory=Status)
     """The port for probes and metrics."""
     admin: Admin = Field(default_factory=Admin)
@@ -238,6 +254,10 @@ class Config(Holder):
     """How the gateway stops after SIGTERM."""
     secrets: Secrets = Field(default_factory=Secrets)
     """Secrets of the gateway itself."""
+    delivery: Delivery = Field(default_factory=Delivery)
+    """How accepted requests are delivered, unless their route writes something else."""
+    operations: Operations = Field(default_factory=Operations)
+    """The resource that shows callers what became of a request that was accepted."""
     log: Log = Field(default_factory=Log)
     """What is logged."""
     workers: Annotated[int | Literal["auto"], Count(1, WORKERS_MAX, may_be_auto=True)] = 1
@@ -251,6 +271,10 @@ class Config(Holder):
     def upstream_for(self, route: Route) -> Upstream:
         """The upstream of a route: the global one, overridden by the route's keys."""
         return route.upstream.over(self.upstream, route.settle)
+
+    def delivery_for(self, route: Route) -> Delivery:
+        """How accepted requests of a route are delivered: the global settings, overridden by the route's keys."""
+        return self.delivery.under(route.delivery)
 
 
 PLACEHOLDER_DIRECTORY = Path("/placeholder")
@@ -282,6 +306,10 @@ class Placeholders:
             return _PLACEHOLDER_URLS[path[-2:]]  # type: ignore[index]
         if is_all and path in _PLACEHOLDER_ADDRESSES:
             return "127.0.0.1:0"
+        if is_all and path[:2] == ("secrets", "encryption") and path[-1] == "key":
+            return PLACEHOLDER_KEY
+        if is_all and path == ("public_url",):
+            return "https://placeholder"
         if is_all and (path[-2:-1] == ("tls",) or path == ("state_dir",)):
             return str(PLACEHOLDER_DIRECTORY / word)
         return word[:_PLACEHOLDER_CHARACTERS].ljust(_PLACEHOLDER_CHARACTERS, "-")

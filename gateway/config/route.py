@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field, Tag
 
 from gateway.config.address import HostName, Network, NetworkRange
+from gateway.config.delivery import Accept, DeadLetter, RouteDelivery
 from gateway.config.leaf import (
     Count,
     Duration,
@@ -369,6 +370,12 @@ class Route(Holder):
     """How long an operation is remembered."""
     body: Body = Field(default_factory=Body)
     """Limits of request bodies."""
+    accept: Accept | None = None
+    """Which requests are stored first and delivered later, if any: {} for those that say `Prefer: respond-async`."""
+    dead_letter: DeadLetter = Field(default_factory=DeadLetter)
+    """What a repeat of a request gets that was accepted, and then given up."""
+    delivery: RouteDelivery = Field(default_factory=RouteDelivery)
+    """Where this route differs from the global delivery."""
     upstream: RouteUpstream = Field(default_factory=RouteUpstream)
     """Where this route differs from the global upstream."""
     errors: Literal["problem", "stripe"] = "problem"

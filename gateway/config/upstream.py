@@ -103,7 +103,7 @@ def _header_value(value: object) -> object:
     return value
 
 
-_HeaderValue = Annotated[SecretStr, BeforeValidator(_header_value)]
+HeaderValue = Annotated[SecretStr, BeforeValidator(_header_value)]
 
 
 class ProbeRule(Section):
@@ -131,9 +131,7 @@ class Probe(Section):
     """The target: a path with {operation_id}, {key} and the variables of the route's path."""
     method: Literal["GET", "HEAD"] = "GET"
     """The method."""
-    headers: Annotated[
-        dict[Annotated[str, HeaderName(refused=_PROBE_REFUSED)], _HeaderValue], Field(max_length=32)
-    ] = {}  # noqa: RUF012  copied by the model
+    headers: Annotated[dict[Annotated[str, HeaderName(refused=_PROBE_REFUSED)], HeaderValue], Field(max_length=32)] = {}  # noqa: RUF012  copied by the model
     """Headers to send, such as credentials. The caller's are never sent."""
     done: Annotated[tuple[ProbeRule, ...], Field(min_length=1, max_length=16)]
     """Responses that mean that it happened; the response is recorded."""

@@ -14,6 +14,7 @@ from gateway.config.leaf import Count, Duration, Size, duration_text
 from tests.config.support import GLOBAL, ROUTE, read, report, with_global, with_route
 
 Path = tuple[str, ...]
+ACCEPTING = f"secrets: {{encryption: [{{id: a, key: '{'A' * 43}='}}]}}\n"
 PROBE = "path: /a, done: [{status: [200]}]"
 
 
@@ -45,6 +46,10 @@ def _ends(field: FieldInfo) -> Iterator[str]:
 def _alone(path: Path, value: str) -> str:
     """A minimal file with this setting beside what is required."""
     keys = path[1:] if path[0] == "routes" else path
+    if keys[-1] == "schedule":
+        value = f"[{value}]"
+    if path[:2] == ("routes", "accept"):
+        return ACCEPTING + with_route(f"accept: {{identity: unverified, {keys[-1]}: {value}}}")
     if keys[:2] == ("recovery", "probe"):
         return with_route(f"recovery: {{probe: {{{PROBE}, {keys[-1]}: {value}}}}}")
     line = "".join(f"{{{key}: " for key in keys) + value + "}" * len(keys)

@@ -434,8 +434,8 @@ def test_unknown_global_key(line: str) -> None:
     """What the program does not have is an unknown key, and those that it has are named."""
     key = line.partition(":")[0]
     known = (
-        "service, listen, status, admin, state_dir, upstream, store, limits, shutdown, secrets, log, workers, "
-        "trusted_proxies, routes"
+        "service, listen, public_url, status, admin, state_dir, upstream, store, limits, shutdown, secrets, delivery, "
+        "operations, log, workers, trusted_proxies, routes"
     )
     assert report(with_global(line)) == [f"1:1: {key}: unknown key; known here: {known}"]
 

@@ -27,10 +27,14 @@ from gateway.core.operation import (
     EVENT_OF,
     MICROSECONDS,
     Abandon,
+    Accept,
     Applied,
+    Bury,
     Claim,
     Command,
     Complete,
+    Delivery,
+    Dispatch,
     Disprove,
     Erase,
     Event,
@@ -39,20 +43,25 @@ from gateway.core.operation import (
     Forget,
     Identity,
     Lapsed,
+    Postpone,
     Prove,
     Purge,
     Record,
+    Reinstate,
     Release,
     Renew,
+    Requeue,
+    SealedRequest,
     State,
     Takeover,
+    Withdraw,
 )
 from gateway.store.base import Store, Unreadable
 from gateway.store.operations import Query
 from gateway.store.postgres.rows import RECORD, RECORD_VERSION, pack_headers, pack_location, record_of
 from gateway.store.postgres.store import PostgresStore
-from gateway.store.sqlite.rows import decode, encode, encode_identity
-from gateway.store.sqlite.statements import statements
+from gateway.store.sqlite import statements as sql
+from gateway.store.sqlite.rows import encode, encode_delivery, encode_identity
 from gateway.store.sqlite.store import SqliteStore
 from tests.conformance.hand import LEASE_US, REMEMBER_US, REPLAY_US, SAME, SERVICE
 from tests.store.postgres_sessions import session
@@ -64,6 +73,8 @@ NOW_US: Final = EPOCH_US
 TIMES: Final = (NOW_US - MICROSECONDS, NOW_US, NOW_US + MICROSECONDS)
 AHEAD_US: Final = NOW_US + LEASE_US_MAX + MICROSECONDS
 ANSWER: Final = StoredResponse(201, b"Created", ((b"Location", b"/charges/1"),), None)
+SEALED: Final = b"a sealed request"
+RESOLVING: Final = (Event.PROVE, Event.DISPROVE, Event.REINSTATE, Event.REQUEUE, Event.WITHDRAW)
 # Higher than those of the records.
 _TOKENS: Final = 1_000_000
 
@@ -79,8 +90,9 @@ def records() -> Iterator[Record]:
     events: dict[State, set[Event]] = {}
     for row in TABLE:
         events.setdefault(row.next, set()).add(row.event)
-    # The clock leaves what was said last.
-    events[State.IN_DOUBT] = {Event.ABANDON, Event.CLAIM, Event.RENEW, Event.TAKEOVER}
+    # The clock does not change the last event.
+    events[State.IN_DOUBT] = {Event.ABANDON, *events[State.CLAIMED]}
+    events[State.DEAD_LETTER] = {Event.BURY, *events[State.ACCEPTED]}
     events[State.TOMBSTONE] = {Event.PURGE, Event.COMPLETE}
     times: dict[State, list[dict[str, int]]] = {
         State.CLAIMED: [{"lease_until_us": time} for time in (*TIMES, AHEAD_US)],
@@ -93,9 +105,17 @@ def records() -> Iterator[Record]:
         State.RELEASED: [{"remember_until_us": time} for time in TIMES],
         State.TOMBSTONE: [{"remember_until_us": time, "completed_us": 1} for time in TIMES],
     }
-    assert set(DUE_TIMES) | {State.IN_DOUBT} == set(times)
-    for state, some in times.items():
-        for event, each in product(sorted(events[state]), some):
+    deliveries: dict[State, list[Delivery | None]] = {
+        State.ACCEPTED: [delivery(next_us, until_us) for next_us, until_us in product(TIMES, TIMES)],
+        State.DEAD_LETTER: [delivery(NOW_US, NOW_US, reason) for reason in ("deadline", "unauthorized")],
+        State.CLAIMED: [None, delivery(NOW_US, NOW_US)],
+        State.IN_DOUBT: [None, delivery(NOW_US, NOW_US)],
+    }
+    assert set(DUE_TIMES) | {State.IN_DOUBT, State.DEAD_LETTER} == times.keys() | deliveries.keys()
+    for state in events.keys() - {State.ABSENT}:
+        for event, each, known in product(sorted(events[state]), times.get(state, [{}]), deliveries.get(state, [None])):
+            if (event is Event.CLAIM and known is not None) or (event is Event.DISPATCH and known is None):
+                continue
             yield Record(
                 new_identity(),
                 state,
@@ -109,10 +129,15 @@ def records() -> Iterator[Record]:
                 first_claimed_us=1,
                 claimed_us=1,
                 doubt="reset" if state is State.IN_DOUBT else None,
-                resolution_id=uuid4() if event in (Event.PROVE, Event.DISPROVE) else None,
+                resolution_id=uuid4() if event in RESOLVING else None,
                 response=ANSWER if state in (State.COMPLETED, State.TOMBSTONE) else None,
+                delivery=known,
                 **each,
             )
+
+
+def delivery(next_attempt_us: int, deliver_until_us: int, reason: str | None = None) -> Delivery:
+    return Delivery(SERVICE, uuid4(), 1, 1, next_attempt_us, deliver_until_us, len(SEALED), 2, "answered-503", reason)
 
 
 def numbered(some: Iterable[Record]) -> list[Record]:
@@ -133,6 +158,9 @@ class Rows(Protocol):
 
     async def read(self) -> dict[UUID, Record]:
         """All records as they are written."""
+
+    async def read_sealed(self) -> dict[UUID, bytes]:
+        """All kept requests, encrypted."""
 
     async def change_version(self, by: int) -> None:
         """Make all of them those of a program that is so much newer."""
@@ -205,16 +233,25 @@ class SqliteRows:
     async def write(self, some: Sequence[Record]) -> None:
         for record in some:
             row = (*encode(record), *encode_identity(record.identity))
-            self._connection.execute(statements()["insert_operation"], row)
-        self._connection.execute("UPDATE operation SET due_us = 1 WHERE state = 'in_doubt'")
+            self._connection.execute(sql.statements()["insert_operation"], row)
+            if record.delivery is not None:
+                number = self._connection.last_insert_rowid()
+                columns = encode_delivery(number, record, record.delivery)
+                self._connection.execute(sql.statements()["insert_delivery"], columns)
+                self._connection.execute(sql.statements()["insert_request"], (number, "key", SEALED))
+        self._connection.execute("UPDATE operation SET due_us = 1 WHERE state IN ('in_doubt', 'dead_letter')")
 
     async def change_version(self, by: int) -> None:
         self._connection.execute("UPDATE operation SET version = version + ?", (by,))
 
     async def read(self) -> dict[UUID, Record]:
         ids = [row[0] for row in self._connection.execute("SELECT id FROM operation")]
-        rows = [self._connection.execute(statements()["select_operation"], (each,)).fetchone() for each in ids]
-        return {UUID(bytes=row[1]): decode(row) for row in rows}
+        rows = [self._connection.execute(sql.statements()["select_operation"], (each,)).fetchone() for each in ids]
+        return {UUID(bytes=row[1]): sql.record_of(self._connection.cursor(), row) for row in rows}
+
+    async def read_sealed(self) -> dict[UUID, bytes]:
+        found = self._connection.execute("SELECT o.id, r.sealed FROM request AS r LEFT JOIN operation AS o USING (row)")
+        return {UUID(bytes=operation_id): sealed for operation_id, sealed in found}
 
 
 @asynccontextmanager
@@ -269,7 +306,7 @@ async def test_a_sweep_writes_down_what_the_clock_did(rows: Rows) -> None:
     more = True
     while more:
         swept = await rows.store.sweep(1_000)
-        told += Counter(lapsed=swept.lapsed, retired=swept.retired, collected=swept.collected)
+        told += Counter(lapsed=swept.lapsed, retired=swept.retired, collected=swept.collected, expired=swept.expired)
         more = swept.more
     left = await rows.read()
     wanted = {record.identity.operation_id: written_down(record, NOW_US) for record in written}
@@ -282,7 +319,10 @@ async def test_a_sweep_writes_down_what_the_clock_did(rows: Rows) -> None:
         if (after := wanted[record.identity.operation_id]) is None or after.state is not record.state
     )
     assert told == Counter(
-        lapsed=changed[State.IN_DOUBT], retired=changed[State.TOMBSTONE], collected=changed[State.ABSENT]
+        lapsed=changed[State.IN_DOUBT],
+        retired=changed[State.TOMBSTONE],
+        collected=changed[State.ABSENT],
+        expired=changed[State.DEAD_LETTER],
     )
 
 
@@ -297,6 +337,13 @@ async def test_records_are_found_and_counted_as_they_are_now(rows: Rows) -> None
     for state in set(State) - {State.ABSENT}:
         found = await rows.store.find(Query(frozenset((state,)), limit=1_000))
         assert {each.record.identity.operation_id for each in found if each.record is not None} == by_state[state]
+    for reason in ("deadline", "unauthorized"):
+        found = await rows.store.find(Query(frozenset(State), reason=reason, limit=1_000))
+        assert {each.record.identity.operation_id for each in found if each.record is not None} == {
+            operation_id
+            for operation_id, record in settled.items()
+            if record is not None and record.delivery is not None and record.delivery.reason == reason
+        }
     assert (await rows.store.tally()).in_doubt == {"route": len(by_state[State.IN_DOUBT])}
     for record in written:
         operation_id = record.identity.operation_id
@@ -329,14 +376,27 @@ async def test_the_keys_of_a_service_are_known_by_their_ids(rows: Rows) -> None:
 # What whoever is entitled to it says of a record, with an id for the attempt or the resolution.
 VERBS: Final[dict[type[Command], Callable[[Record, UUID], Command]]] = {
     Claim: lambda r, new: Claim(r.identity, new, "other", SAME, LEASE_US, r.token),
+    Accept: lambda r, new: Accept(
+        r.identity, new, SERVICE, SAME, SealedRequest(new, "key", SEALED), REMEMBER_US, r.token
+    ),
+    Dispatch: lambda r, new: Dispatch(r.identity.operation_id, r.token, new, "other", LEASE_US),
     Renew: lambda r, _: Renew(r.identity.operation_id, r.token, r.attempt_id, LEASE_US),
     Complete: lambda r, _: Complete(r.identity.operation_id, r.token, r.attempt_id, ANSWER, REPLAY_US, REMEMBER_US),
     Release: lambda r, _: Release(r.identity.operation_id, r.token, r.attempt_id, REMEMBER_US),
     Forget: lambda r, _: Forget(r.identity.operation_id, r.token, r.attempt_id),
     Abandon: lambda r, _: Abandon(r.identity.operation_id, r.token, r.attempt_id, "timeout"),
+    Postpone: lambda r, _: Postpone(
+        r.identity.operation_id, r.token, r.attempt_id, 1, "answered-503", is_answered=True
+    ),
+    Bury: lambda r, _: Bury(
+        r.identity.operation_id, r.token, r.attempt_id, "unauthorized", "answered-401", is_answered=True
+    ),
     Takeover: lambda r, new: Takeover(r.identity.operation_id, r.token, new, "other", LEASE_US),
     Prove: lambda r, new: Prove(r.identity.operation_id, r.token, new, ANSWER, REPLAY_US, REMEMBER_US),
     Disprove: lambda r, new: Disprove(r.identity.operation_id, r.token, new, REMEMBER_US),
+    Reinstate: lambda r, new: Reinstate(r.identity.operation_id, r.token, new),
+    Requeue: lambda r, new: Requeue(r.identity.operation_id, r.token, new, REMEMBER_US),
+    Withdraw: lambda r, new: Withdraw(r.identity.operation_id, r.token, new, REMEMBER_US),
     Purge: lambda r, _: Purge(r.identity.operation_id),
     Erase: lambda r, _: Erase(r.identity.operation_id),
 }
@@ -361,7 +421,9 @@ async def test_a_command_does_what_the_table_says(is_repeated: bool, rows: Rows)
         assert type(result) is type(wanted), (record, command)
         assert plain(result.snapshot.record) == plain(wanted.snapshot.record), (record, command)
         kept = settle(left.get(record.identity.operation_id), NOW_US)
-        assert plain(kept) == plain(after), (record, command)
+        assert plain(kept) == plain(settle(after, NOW_US)), (record, command)
+    keeping = [operation_id for operation_id, record in left.items() if record.delivery is not None]
+    assert await rows.read_sealed() == dict.fromkeys(keeping, SEALED)
 
 
 async def test_what_a_newer_program_wrote_is_left_alone(rows: Rows) -> None:
@@ -374,7 +436,7 @@ async def test_what_a_newer_program_wrote_is_left_alone(rows: Rows) -> None:
     results = await asyncio.gather(*(rows.store.apply(command) for command in said), return_exceptions=True)
     assert {type(result) for result in results} == {Unreadable}
     swept = await rows.store.sweep(10_000)
-    assert (swept.lapsed, swept.retired, swept.collected) == (0, 0, 0)
+    assert (swept.lapsed, swept.retired, swept.collected, swept.expired) == (0, 0, 0, 0)
     await rows.change_version(-1)
     left = await rows.read()
     assert [plain(left.get(record.identity.operation_id)) for record in written] == [plain(each) for each in written]

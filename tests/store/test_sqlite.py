@@ -594,7 +594,7 @@ HOT = (
     "select_sequence", "update_sequence", "take_sweeper", "leave_sweeper", "tally", "upsert_recipe", "upsert_gateway",
     "update_gateway", "insert_audit", "select_audits", "select_old_audits", "delete_audit", "update_audit",
     "select_recovery", "upsert_recovery", "put_off_recovery", "select_old_recoveries", "delete_recovery",
-    "update_recovery", "select_horizon", "select_horizon_in_doubt", "select_horizon_by_row", "select_alive",
+    "update_recovery", "select_horizon", "select_horizon_stopped", "select_horizon_by_row", "select_alive",
 )  # fmt: skip
 
 
@@ -617,7 +617,7 @@ async def test_a_hot_statement_reads_no_whole_table(name: str, store: SqliteStor
     ("name", "indexes"),
     [
         ("find", ["sqlite_autoindex_operation_1 (id>? AND id<?)"]),
-        ("find_in_doubt", ["operation_in_doubt (id>? AND id<?)", "operation_due (state=? AND due_us<?)"]),
+        ("find_stopped", ["operation_stopped (state=? AND id>? AND id<?)", "operation_due (state=? AND due_us<?)"]),
     ],
 )
 async def test_finding_goes_along_an_index(name: str, indexes: list[str], store: SqliteStore, path: Path) -> None:

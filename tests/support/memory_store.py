@@ -434,11 +434,10 @@ class MemoryStore:
         now_us, since_us = self.memory.clock(), self.memory.pauses.pop((service, operation), None)
         if since_us is None:
             return False
-        for operation_id, record in list(self.memory.records.items()):
-            delivery = record.delivery
-            name = None if delivery is None else (delivery.service, record.identity.operation)
-            if delivery is not None and record.state is State.ACCEPTED and name == (service, operation):
-                self.memory.records[operation_id] = _delayed(record, now_us - max(since_us, delivery.accepted_us))
+        for record in self._undelivered(service):
+            if record.state is State.ACCEPTED and record.identity.operation == operation:
+                paused_us = now_us - max(since_us, record.delivery.since_us if record.delivery else 0)
+                self.memory.records[record.identity.operation_id] = _delayed(record, paused_us)
         return True
 
     def _undelivered(self, service: str) -> list[Record]:

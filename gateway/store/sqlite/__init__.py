@@ -1,5 +1,5 @@
 """The embedded store, for one host.
 
 `store` is the store; `connection` owns the driver and the file's location. `statements` executes commands, `inquiry`
-lookups, and `rows` encodes and decodes records.
+lookups, `kept` what concerns kept requests, and `rows` encodes and decodes records.
 """

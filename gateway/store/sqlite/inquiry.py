@@ -29,13 +29,14 @@ from gateway.store.operations import (
     Serving,
 )
 from gateway.store.recipes import FORGOTTEN_US, RUNNING_US, Name, Remembered, compare, names_without_route
-from gateway.store.sqlite.rows import VERSION, Row, decode
-from gateway.store.sqlite.statements import RECOVERY_CHECK_US, Cursor, statements
+from gateway.store.sqlite.rows import VERSION, Row
+from gateway.store.sqlite.statements import RECOVERY_CHECK_US, Cursor, record_of, statements
 
 # Records per piece: other reads wait that long.
 PIECE_RECORDS_MAX: Final = 1_000
 
-_IN_DOUBT: Final = frozenset((State.IN_DOUBT,))
+# States that have an index, and the state that the clock leads there from.
+_STOPPED: Final = {State.IN_DOUBT: State.CLAIMED, State.DEAD_LETTER: State.ACCEPTED}
 _LAST_ROW: Final = 2**63 - 1
 # Beyond every id.
 _NO_HORIZON: Final = b"\xff" * 17
@@ -51,38 +52,58 @@ class Piece:
 
 def find_some(cursor: Cursor, query: Query, now_us: int) -> Piece:
     """Search the next piece after `query.after`."""
-    states = query.states & _IN_DOUBT if query.recoverable else query.states
+    states = _wanted(query)
     if not states or query.limit <= 0:
         return Piece([], None)
-    sql, is_doubt_only = statements(), states == _IN_DOUBT
+    sql, stopped = statements(), _stopped(states)
     after = b"" if query.after is None else query.after.bytes
-    horizon = cursor.execute(
-        sql["select_horizon_in_doubt" if is_doubt_only else "select_horizon"], (after, PIECE_RECORDS_MAX - 1)
-    ).fetchone()
+    if stopped is None:
+        horizon = cursor.execute(sql["select_horizon"], (after, PIECE_RECORDS_MAX - 1)).fetchone()
+    else:
+        of_state = (stopped.value, after, PIECE_RECORDS_MAX - 1)
+        horizon = cursor.execute(sql["select_horizon_stopped"], of_state).fetchone()
     bounds = (after, _NO_HORIZON if horizon is None else horizon[0], VERSION, now_us - query.age_us)
     routes = None if query.routes is None else json.dumps(sorted(query.routes))
-    if is_doubt_only:
-        rows = cursor.execute(
-            sql["find_in_doubt"], (*bounds, routes, query.recoverable, now_us, query.limit)
-        ).fetchall()
-    else:
+    if stopped is None:
         wanted, earlier = _values(states), _values(leading_to(states))
         rows = cursor.execute(sql["find"], (*bounds, routes, wanted, earlier, now_us, query.limit)).fetchall()
-    records = (settle(_decoded(row), now_us) for row in rows)
-    found = [Snapshot(record, now_us) for record in records if record is not None and record.state in states]
+    else:
+        before = (stopped.value, _STOPPED[stopped].value, query.recoverable, now_us, query.limit)
+        rows = cursor.execute(sql["find_stopped"], (*bounds, routes, *before)).fetchall()
+    records = (settle(_decoded(cursor, row), now_us) for row in rows)
+    found = [Snapshot(record, now_us) for record in records if record is not None and _fits(record, query, states)]
     if len(rows) == query.limit:
         return Piece(found, UUID(bytes=rows[-1][1]))
     return Piece(found, None if horizon is None else UUID(bytes=horizon[0]))
+
+
+def _wanted(query: Query) -> frozenset[State]:
+    """The states that a record of the query can be in."""
+    states = query.states
+    if query.recoverable:
+        states &= frozenset((State.IN_DOUBT,))
+    return states if query.reason is None else states & frozenset((State.DEAD_LETTER,))
+
+
+def _stopped(states: frozenset[State]) -> State | None:
+    """The one state, if it has an index of its own."""
+    return next((state for state in _STOPPED if states == {state}), None)
+
+
+def _fits(record: Record, query: Query, states: frozenset[State]) -> bool:
+    if query.reason is not None and (record.delivery is None or record.delivery.reason != query.reason):
+        return False
+    return record.state in states
 
 
 def _values(states: Iterable[State]) -> str:
     return json.dumps([state.value for state in states])
 
 
-def _decoded(row: Row) -> Record | None:
+def _decoded(cursor: Cursor, row: Row) -> Record | None:
     """The record without its response body; None when this program cannot read it."""
     try:
-        record = decode(row)
+        record = record_of(cursor, row)
     except Unreadable:
         return None
     return record if record.response is None else replace(record, response=replace(record.response, body=None))
@@ -94,7 +115,7 @@ def recover(
     """The recovery lease, if the record is in doubt under this token and the lease is free."""
     sql = statements()
     columns = cursor.execute(sql["select_operation"], (operation_id.bytes,)).fetchone()
-    record = None if columns is None else settle(decode(columns), now_us)
+    record = None if columns is None else settle(record_of(cursor, columns), now_us)
     if record is None or record.state is not State.IN_DOUBT or record.token != token:
         return None
     kept = cursor.execute(sql["select_recovery"], (operation_id.bytes,)).fetchone()

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from gateway.core.lifecycle import due_us
 from gateway.core.message import Headers, StoredResponse
-from gateway.core.operation import Event, Fingerprint, Identity, ProbeTarget, Record, State
+from gateway.core.operation import Delivery, Event, Fingerprint, Identity, ProbeTarget, Record, State
 from gateway.store.base import Unreadable
 from gateway.store.request_line import line_of, request_of
 
@@ -26,16 +26,38 @@ _CHANGED: Final = (
     "version", "state", "token", "attempt_id", "last_event", "holder", "carries_doubt",
     "fingerprint_recipe", "fingerprint_digest", "fingerprint_raw", "fingerprint_key_id",
     "attempts", "first_claimed_us", "claimed_us", "lease_until_us", "replay_until_us", "remember_until_us",
-    "completed_us", "doubt", "resolution_id", "status", "reason", "headers", "body_kept", "due_us",
+    "completed_us", "doubt", "resolution_id", "status", "reason", "headers", "body_kept", "request_kept", "due_us",
     "probe_target", "probe_host", "request", "request_id", "trace_id",
 )  # fmt: skip
 _IDENTITY: Final = ("id", "route", "operation", "scope_digest", "key_digest", "key")
 
+# Those of a delivery: in the order of `Delivery`, those that a change may write, and what indexes need besides.
+_DELIVERY: Final = (
+    "service", "acceptance_id", "accepted_us", "since_us", "next_attempt_us", "deliver_until_us", "request_bytes",
+    "answers", "failure", "reason",
+)  # fmt: skip
+_DELIVERY_CHANGED: Final = (
+    "since_us", "next_attempt_us", "deliver_until_us", "answers", "failure", "reason", "is_accepted",
+)  # fmt: skip
+_DELIVERY_COPIED: Final = ("is_accepted", "operation", "route", "scope_digest", "row")
+
+
+def _inserted(columns: tuple[str, ...]) -> str:
+    return f"({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
+
+
+def _set(columns: tuple[str, ...]) -> str:
+    return ", ".join(f"{column} = ?" for column in columns)
+
+
 MACROS: Final = {
     # For the table alias `o`. The body, or NULL, has to follow.
     "{record}": ", ".join(f"o.{column}" for column in ("row", "id", *_CHANGED, *_IDENTITY[1:])),
-    "{inserted}": f"({', '.join(_CHANGED + _IDENTITY)}) VALUES ({', '.join('?' * len(_CHANGED + _IDENTITY))})",
-    "{changed}": ", ".join(f"{column} = ?" for column in _CHANGED),
+    "{inserted}": _inserted(_CHANGED + _IDENTITY),
+    "{changed}": _set(_CHANGED),
+    "{delivery}": ", ".join(_DELIVERY),
+    "{delivery inserted}": _inserted(_DELIVERY + _DELIVERY_COPIED),
+    "{delivery changed}": _set(_DELIVERY_CHANGED),
 }
 """The placeholders for a record's columns in a statement, and what replaces them."""
 
@@ -44,6 +66,7 @@ _EVENTS: Final = {event.value: event for event in Event}
 _COUNT: Final = struct.Struct(">I")
 # Behind `row` and `id`.
 _BODY_KEPT: Final = 2 + _CHANGED.index("body_kept")
+_REQUEST_KEPT: Final = 2 + _CHANGED.index("request_kept")
 
 
 def encode_headers(headers: Headers) -> bytes:
@@ -87,6 +110,7 @@ def encode(record: Record) -> Row:
         None if record.resolution_id is None else record.resolution_id.bytes,
         *((None,) * 3 if response is None else (response.status, response.reason, encode_headers(response.headers))),
         response is not None and response.body is not None,
+        record.delivery is not None,
         due_us(record),
         *((None, None) if probe is None else (probe.target, probe.host)),
         line_of(request),
@@ -110,13 +134,51 @@ def encode_identity(identity: Identity) -> Row:
     )
 
 
-def decode(columns: Row) -> Record:
-    """The record of a row of `{record}` and the body. Raises `Unreadable` when this program cannot read it."""
+def encode_delivery(row: int, record: Record, delivery: Delivery) -> Row:
+    """The columns of a new delivery; `row` is the operation's."""
+    identity = record.identity
+    return (
+        delivery.service,
+        delivery.acceptance_id.bytes,
+        delivery.accepted_us,
+        delivery.since_us,
+        delivery.next_attempt_us,
+        delivery.deliver_until_us,
+        delivery.request_bytes,
+        delivery.answers,
+        delivery.failure,
+        delivery.reason,
+        record.state is State.ACCEPTED,
+        identity.operation,
+        identity.route,
+        identity.scope_digest,
+        row,
+    )
+
+
+def encode_delivery_change(record: Record, delivery: Delivery) -> Row:
+    """The columns of a delivery that a change may change."""
+    return (
+        delivery.since_us,
+        delivery.next_attempt_us,
+        delivery.deliver_until_us,
+        delivery.answers,
+        delivery.failure,
+        delivery.reason,
+        record.state is State.ACCEPTED,
+    )
+
+
+def decode(columns: Row, delivery: Row | None = None) -> Record:
+    """The record of a row of `{record}` and the body, and of a row of `{delivery}` where `keeps_request`.
+
+    Raises `Unreadable` when this program cannot read it.
+    """
     (
         _, operation_id, version, state, token, attempt_id, last_event, holder, carries_doubt,
         recipe, digest, raw, key_id,
         attempts, first_claimed_us, claimed_us, lease_until_us, replay_until_us, remember_until_us, completed_us,
-        doubt, resolution_id, status, reason, headers, body_kept, _,
+        doubt, resolution_id, status, reason, headers, body_kept, request_kept, _,
         probe_target, probe_host, request, request_id, trace_id, route, operation, scope_digest, key_digest, key, body,
     ) = columns  # fmt: skip
     if version != VERSION or state not in _STATES or last_event not in _EVENTS:
@@ -124,6 +186,8 @@ def decode(columns: Row) -> Record:
             f"operation {UUID(bytes=operation_id)} was written by another version of this program "
             f"(version {version}, state {state!r}, event {last_event!r}); this one leaves it alone"
         )
+    if bool(request_kept) is not (delivery is not None):
+        raise Unreadable(f"operation {UUID(bytes=operation_id)} lacks what belongs to its kept request")
     if body_kept and body is None:
         # A removed body means a response that is no longer kept: its replay window is over.
         replay_until_us = 0
@@ -148,9 +212,15 @@ def decode(columns: Row) -> Record:
         None if status is None else StoredResponse(status, reason, decode_headers(headers), body),
         None if probe_target is None else ProbeTarget(probe_target, probe_host),
         request_of(request, request_id, trace_id),
+        None if delivery is None else Delivery(delivery[0], UUID(bytes=delivery[1]), *delivery[2:]),
     )
 
 
 def keeps_body(columns: Row) -> bool:
     """Whether the row's body is in the table `response`."""
     return bool(columns[_BODY_KEPT])
+
+
+def keeps_request(columns: Row) -> bool:
+    """Whether the row's delivery and request are in the tables `delivery` and `request`."""
+    return bool(columns[_REQUEST_KEPT])

@@ -14,10 +14,11 @@ from importlib.resources import files
 from typing import Any, Final, Protocol
 from uuid import UUID
 
-from gateway.core.lifecycle import LEASE_US_MAX, no_token, settle, step, written_down
+from gateway.core.lifecycle import DUE_TIMES, LEASE_US_MAX, no_token, settle, step, written_down
 from gateway.core.operation import (
     EVENT_OF,
     MICROSECONDS,
+    Accept,
     Applied,
     Claim,
     Command,
@@ -26,13 +27,25 @@ from gateway.core.operation import (
     Purge,
     Record,
     Result,
+    SealedRequest,
     State,
     audit_of,
     operation_id_of,
 )
 from gateway.store.base import StartRefused, StoreError
 from gateway.store.operations import AUDIT_KEEP_US, LAPSES_NAMED_MAX, WITNESS_KEEP_US, Epoch, Swept, Tally
-from gateway.store.sqlite.rows import MACROS, VERSION, Row, decode, encode, encode_identity, keeps_body
+from gateway.store.sqlite.rows import (
+    MACROS,
+    VERSION,
+    Row,
+    decode,
+    encode,
+    encode_delivery,
+    encode_delivery_change,
+    encode_identity,
+    keeps_body,
+    keeps_request,
+)
 
 SCHEMA_VERSION: Final = 1
 # "igwy": marks a file as ours, as `PRAGMA application_id`.
@@ -41,14 +54,15 @@ APPLICATION_ID: Final = 0x69677779
 SWEEP_TURN_US: Final = 60 * MICROSECONDS
 # How often a sweep checks whether a recovery lease is still needed.
 RECOVERY_CHECK_US: Final = 3_600 * MICROSECONDS
+# Sweeps move the end of paused operations that would expire sooner than this by as much.
+PAUSE_STEP_US: Final = 3_600 * MICROSECONDS
 
 # What a sweep looks for: by which statement, in which state, and how far from now. First the states that the clock
 # changes, then leases left by a clock that was set back.
 _SWEPT: Final = (
-    *(("select_due", state, 0) for state in (State.CLAIMED, State.COMPLETED, State.RELEASED, State.TOMBSTONE)),
+    *(("select_due", state, 0) for state in DUE_TIMES),
     ("select_ahead", State.CLAIMED, LEASE_US_MAX),
 )
-
 
 # A constant, because a union inside `isinstance` is built on every call.
 _PURGING: Final = (Purge, Erase)
@@ -196,8 +210,20 @@ class _Kept:
     has_body: bool = False
 
 
-def _kept(columns: Row | None) -> _Kept:
-    return _Kept() if columns is None else _Kept(columns[0], decode(columns), keeps_body(columns))
+def _kept(cursor: Cursor, columns: Row | None) -> _Kept:
+    if columns is None:
+        return _Kept()
+    return _Kept(columns[0], record_of(cursor, columns), keeps_body(columns))
+
+
+def record_of(cursor: Cursor, columns: Row) -> Record:
+    """The record of a row of `{record}` and the body. Raises `Unreadable` when this program cannot read it.
+
+    Executes a further statement where the row keeps a request.
+    """
+    if not keeps_request(columns):
+        return decode(columns)
+    return decode(columns, cursor.execute(statements()["select_delivery"], (columns[0],)).fetchone())
 
 
 def _apply(cursor: Cursor, command: Command, now_us: int, tokens: _Tokens) -> Result:
@@ -206,11 +232,11 @@ def _apply(cursor: Cursor, command: Command, now_us: int, tokens: _Tokens) -> Re
         return granted
     if isinstance(command, Complete) and (completed := _complete_granted(cursor, command, now_us)) is not None:
         return completed
-    kept = _kept(cursor.execute(statements()["select_operation"], (operation_id_of(command).bytes,)).fetchone())
+    kept = _kept(cursor, _read(cursor, operation_id_of(command)))
     settled = settle(kept.record, now_us)
     result, record = step(settled, command, now_us, tokens.draw)
     if isinstance(result, Applied) and record is not kept.record:
-        _write(cursor, kept, record)
+        _write(cursor, kept, record, command.kept if isinstance(command, Accept) else None)
         if isinstance(command, _PURGING):
             cursor.execute(statements()["update_generation"])
     # A repeated command leaves the settled record as it is, and so writes no second audit.
@@ -230,6 +256,11 @@ def _apply(cursor: Cursor, command: Command, now_us: int, tokens: _Tokens) -> Re
     return result
 
 
+def _read(cursor: Cursor, operation_id: UUID) -> Row | None:
+    columns: Row | None = cursor.execute(statements()["select_operation"], (operation_id.bytes,)).fetchone()
+    return columns
+
+
 def _claim_absent(cursor: Cursor, command: Claim, now_us: int, tokens: _Tokens) -> Result | None:
     """Claim a key without a record; None if there is a record, and nothing was changed."""
     if command.read_token is not None:
@@ -247,7 +278,8 @@ def _claim_absent(cursor: Cursor, command: Claim, now_us: int, tokens: _Tokens) 
 def _complete_granted(cursor: Cursor, command: Complete, now_us: int) -> Result | None:
     """Complete a claim without reading its record; None if it has to be read, and nothing was changed."""
     granted = command.granted
-    if granted is None:
+    # A kept request has to be dropped with the completion, which takes more than one statement.
+    if granted is None or granted.delivery is not None:
         return None
     result, record = step(granted, command, now_us, no_token)
     if record is None or not isinstance(result, Applied):
@@ -264,12 +296,16 @@ def _complete_granted(cursor: Cursor, command: Complete, now_us: int) -> Result 
     return result
 
 
-def _write(cursor: Cursor, kept: _Kept, record: Record | None) -> None:
-    """Write the record that the table returned."""
+def _write(cursor: Cursor, kept: _Kept, record: Record | None, request: SealedRequest | None = None) -> None:
+    """Write the record that the table returned, with the request that is kept from now on."""
     sql = statements()
     # A new operation may take the id of an expired one; that is no change of the old one.
     is_new = record is not None and (kept.record is None or record.identity is not kept.record.identity)
     response = None if record is None else record.response
+    had_delivery = kept.record is not None and kept.record.delivery is not None
+    if had_delivery and (record is None or record.delivery is None):
+        cursor.execute(sql["delete_delivery"], (kept.row,))
+        cursor.execute(sql["delete_request"], (kept.row,))
     # Every row of the table that leaves `completed` removes the response body.
     if kept.has_body:
         cursor.execute(sql["delete_response"], (kept.row,))
@@ -278,12 +314,21 @@ def _write(cursor: Cursor, kept: _Kept, record: Record | None) -> None:
     if record is None:
         return
     if is_new:
-        # Made by a claim, which has no response.
+        # Made by a claim or an acceptance, which have no response.
         cursor.execute(sql["insert_operation"], (*encode(record), *encode_identity(record.identity)))
+        row = cursor.connection.last_insert_rowid()
+    else:
+        row = kept.row
+        cursor.execute(sql["update_operation"], (*encode(record), row))
+        if response is not None and response.body is not None:
+            cursor.execute(sql["insert_response"], (row, response.body))
+    if record.delivery is None:
         return
-    cursor.execute(sql["update_operation"], (*encode(record), kept.row))
-    if response is not None and response.body is not None:
-        cursor.execute(sql["insert_response"], (kept.row, response.body))
+    if had_delivery:
+        cursor.execute(sql["update_delivery"], (*encode_delivery_change(record, record.delivery), row))
+    elif request is not None:
+        cursor.execute(sql["insert_delivery"], encode_delivery(row, record, record.delivery))
+        cursor.execute(sql["insert_request"], (row, request.key_id, request.sealed))
 
 
 def read_all(cursor: Cursor, operation_ids: Sequence[UUID]) -> list[Record | Exception | None]:
@@ -291,9 +336,7 @@ def read_all(cursor: Cursor, operation_ids: Sequence[UUID]) -> list[Record | Exc
     records: list[Record | Exception | None] = []
     for operation_id in operation_ids:
         try:
-            records.append(
-                _kept(cursor.execute(statements()["select_operation"], (operation_id.bytes,)).fetchone()).record
-            )
+            records.append(_kept(cursor, _read(cursor, operation_id)).record)
         except StoreError as error:
             records.append(error)
     return records
@@ -309,6 +352,8 @@ class SweptPart:
 
 def is_due(cursor: Cursor, now_us: int) -> bool:
     """Whether a sweep would find anything."""
+    if _paused_expiring(cursor, now_us, 1):
+        return True
     return any(
         cursor.execute(statements()[name], (state.value, now_us + ahead_us, VERSION, 1)).fetchone()
         for name, state, ahead_us in _SWEPT
@@ -325,10 +370,12 @@ def sweep_some(cursor: Cursor, owner: bytes, now_us: int, limit: int, *, is_last
     cursor.execute(sql["take_sweeper"], (owner, now_us + SWEEP_TURN_US, now_us))
     if cursor.connection.changes() == 0:
         return part
+    prolonged = _hold_paused(cursor, now_us, limit)
+    limit -= prolonged
     for name, state, ahead_us in _SWEPT:
         bounds = (state.value, now_us + ahead_us, VERSION, limit - written.total())
         for columns in cursor.execute(sql[name], bounds).fetchall():
-            kept = _kept(columns)
+            kept = _kept(cursor, columns)
             settled = None if kept.record is None else written_down(kept.record, now_us)
             _write(cursor, kept, settled)
             written[State.ABSENT if settled is None else settled.state] += 1
@@ -336,11 +383,37 @@ def sweep_some(cursor: Cursor, owner: bytes, now_us: int, limit: int, *, is_last
             if settled is not None and settled.state is State.IN_DOUBT:
                 lapsed.append((settled.identity.route, settled.identity.operation_id))
     more = written.total() + _tidy(cursor, now_us, limit - written.total()) == limit
-    in_doubt, tombstone, absent = written[State.IN_DOUBT], written[State.TOMBSTONE], written[State.ABSENT]
-    part.swept = Swept(in_doubt, tombstone, absent, more, named=tuple(lapsed[:LAPSES_NAMED_MAX]))
+    part.swept = Swept(
+        written[State.IN_DOUBT],
+        written[State.TOMBSTONE],
+        written[State.ABSENT],
+        more,
+        written[State.DEAD_LETTER],
+        tuple(lapsed[:LAPSES_NAMED_MAX]),
+    )
     if is_last or not more:
         cursor.execute(sql["leave_sweeper"], (owner,))
     return part
+
+
+def _paused_expiring(cursor: Cursor, now_us: int, limit: int) -> list[Row]:
+    bounds = (now_us, now_us + PAUSE_STEP_US, VERSION, limit)
+    rows: list[Row] = cursor.execute(statements()["select_paused_expiring"], bounds).fetchall()
+    return rows
+
+
+def _hold_paused(cursor: Cursor, now_us: int, limit: int) -> int:
+    """Keep at most `limit` paused operations from expiring soon; return how many."""
+    rows = _paused_expiring(cursor, now_us, limit)
+    for row, counted_us in rows:
+        prolong(cursor, row, PAUSE_STEP_US, counted_us + PAUSE_STEP_US)
+    return len(rows)
+
+
+def prolong(cursor: Cursor, row: int, by_us: int, credited_us: int) -> None:
+    """Move the time until which an accepted operation has to be delivered; pauses count until `credited_us`."""
+    cursor.execute(statements()["prolong_delivery"], (row, by_us, credited_us))
+    cursor.execute(statements()["prolong_operation"], (row, by_us))
 
 
 def _tidy(cursor: Cursor, now_us: int, limit: int) -> int:

@@ -29,13 +29,14 @@ from typing import Final
 from uuid import UUID, uuid4
 
 from gateway.core.lifecycle import settle
-from gateway.core.operation import Applied, Command, Result, Snapshot, operation_id_of
+from gateway.core.operation import Applied, Audit, Command, Result, SealedRequest, Snapshot, operation_id_of
 from gateway.store.base import EpochChanged, NotApplied, Unstorable, Watch, wall_clock_us
 from gateway.store.batching import BATCH_SIZE_MAX, QUEUE_MAX, Batcher
 from gateway.store.epoch import WitnessNote, memory_digest, missing
 from gateway.store.operations import (
     Agreement,
     AuditEntry,
+    Backlog,
     Epoch,
     Living,
     Query,
@@ -46,7 +47,7 @@ from gateway.store.operations import (
     Tally,
 )
 from gateway.store.recipes import Name
-from gateway.store.sqlite import inquiry
+from gateway.store.sqlite import inquiry, kept
 from gateway.store.sqlite import statements as sql
 from gateway.store.sqlite.connection import (
     DATA_ERRORS,
@@ -257,6 +258,40 @@ class SqliteStore:
             self._reader.query, lambda cursor: inquiry.recovery(cursor, operation_id)
         )
 
+    async def find_due(self, service: str, operations: Collection[str], limit: int) -> list[Snapshot]:
+        return await self._started().reading.run(
+            self._reader.query, lambda cursor: kept.find_due(cursor, service, operations, self._clock_us(), limit)
+        )
+
+    async def read_kept(self, operation_id: UUID) -> SealedRequest | None:
+        return await self._started().reading.run(
+            self._reader.query, lambda cursor: kept.read_request(cursor, operation_id)
+        )
+
+    async def count_pending(self, service: str, operation: str, scope_digest: bytes, limit: int) -> int:
+        return await self._started().reading.run(
+            self._reader.query,
+            lambda cursor: kept.count_pending(cursor, service, operation, scope_digest, self._clock_us(), limit),
+        )
+
+    async def backlog(self, service: str) -> Backlog:
+        return await self._started().reading.run(
+            self._reader.query, lambda cursor: kept.backlog(cursor, service, self._clock_us())
+        )
+
+    async def pause(self, service: str, operation: str, audit: Audit) -> bool:
+        return await self._started().writing.run(
+            self._writer.transact, lambda cursor: kept.pause(cursor, service, operation, self._clock_us(), audit)
+        )
+
+    async def resume(self, service: str, operation: str) -> bool:
+        writing = self._started().writing
+        place: kept.Place | None = kept.START
+        while place is not None:
+            place, spent_seconds = await writing.run(self._resume_some, service, operation, place)
+            await asyncio.sleep(spent_seconds)
+        return await writing.run(self._writer.transact, lambda cursor: kept.end_pause(cursor, service, operation))
+
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._started().reading.run(
             self._reader.query, lambda cursor: inquiry.audits(cursor, operation_id)
@@ -337,6 +372,14 @@ class SqliteStore:
 
     def _count_some(self, names: Collection[Name], after: int) -> tuple[Mapping[Name, Living], int | None]:
         return self._reader.query(lambda cursor: inquiry.count_some(cursor, names, after, self._clock_us()))
+
+    def _resume_some(self, service: str, operation: str, before: kept.Place) -> tuple[kept.Place | None, float]:
+        """Where to go on, and for how many seconds that kept the writer busy."""
+        began = time.perf_counter()
+        place = self._writer.note(
+            lambda cursor: kept.resume_some(cursor, service, operation, before, self._clock_us(), SWEEP_TRANSACTION_MAX)
+        )
+        return place, time.perf_counter() - began
 
     def _is_due(self) -> bool:
         return self._reader.query(lambda cursor: sql.is_due(cursor, self._clock_us()))

@@ -1,3 +1,3 @@
--- absent --claim--> claimed; does nothing if there is a record
+-- absent --claim--> claimed, absent --accept--> accepted; does nothing if there is a record
 INSERT INTO operation {inserted}
 ON CONFLICT (id) DO NOTHING

@@ -1,2 +1,2 @@
--- claimed | in_doubt | released --complete | prove--> completed: the response body
+-- every row that leads to completed: the response body
 INSERT INTO response (row, body) VALUES (?, ?)

@@ -1,6 +1,6 @@
--- The first schema. One narrow row per operation; the response body is in another table, so that sweeps and claims never
--- read it. Times are microseconds of the store's clock, digests and ids are bytes, states and events are the values of the
--- table. `version` is that of the row format: a program that does not know it leaves the row alone.
+-- The first schema. One narrow row per operation; the response body and the kept request are in other tables, so that
+-- sweeps and claims never read them. Times are microseconds of the store's clock, digests and ids are bytes, states and
+-- events are the values of the table. `version` is that of the row format: a program that does not know it leaves the row alone.
 CREATE TABLE operation (
     row INTEGER PRIMARY KEY,
     id BLOB NOT NULL UNIQUE,
@@ -29,6 +29,8 @@ CREATE TABLE operation (
     reason BLOB,
     headers BLOB,
     body_kept INTEGER NOT NULL,
+    -- Whether the request is kept: then `delivery` and `request` have a row with this number.
+    request_kept INTEGER NOT NULL,
     -- When the clock next changes the state; NULL if it never does.
     due_us INTEGER,
     -- Where to probe the outcome, as given by the last claim; both or neither.
@@ -48,14 +50,99 @@ CREATE TABLE operation (
 -- What the sweep reads, and lapsed claims that are not yet swept.
 CREATE INDEX operation_due ON operation (state, due_us) WHERE due_us IS NOT NULL;
 
--- What an operator has to resolve, in the order of its pages. An operation without a doubt is never in it.
-CREATE INDEX operation_in_doubt ON operation (id, route, claimed_us) WHERE state = 'in_doubt';
+-- What an operator has to resolve, in the order of its pages. Other operations are never in it.
+CREATE INDEX operation_stopped ON operation (state, id, route, claimed_us) WHERE state IN ('in_doubt', 'dead_letter');
 
 -- `row` is the operation's, so that bodies are appended in order and found without an index.
 CREATE TABLE response (
     row INTEGER PRIMARY KEY,
     body BLOB NOT NULL
 );
+
+-- What a record knows of its kept request, from the acceptance until the outcome is known. Names and digest are copied from
+-- the operation for the indexes. `is_accepted`: it waits for an attempt. `reason` is set for dead letters alone. The time of
+-- pauses until `credited_us` was added to `deliver_until_us`.
+CREATE TABLE delivery (
+    row INTEGER PRIMARY KEY,
+    service TEXT NOT NULL,
+    acceptance_id BLOB NOT NULL,
+    accepted_us INTEGER NOT NULL,
+    since_us INTEGER NOT NULL,
+    next_attempt_us INTEGER NOT NULL,
+    deliver_until_us INTEGER NOT NULL,
+    request_bytes INTEGER NOT NULL,
+    answers INTEGER NOT NULL,
+    failure TEXT,
+    reason TEXT,
+    is_accepted INTEGER NOT NULL,
+    operation TEXT NOT NULL,
+    route TEXT NOT NULL,
+    scope_digest BLOB NOT NULL,
+    credited_us INTEGER NOT NULL DEFAULT 0
+);
+
+-- What workers ask for, what counts against the limit of a scope, what a pause keeps from expiring, and the oldest of a
+-- route. All of them contain only what waits for an attempt.
+CREATE INDEX delivery_due ON delivery (service, operation, next_attempt_us, deliver_until_us) WHERE is_accepted;
+CREATE INDEX delivery_scope ON delivery (service, operation, scope_digest, deliver_until_us) WHERE is_accepted;
+CREATE INDEX delivery_end ON delivery (service, operation, deliver_until_us) WHERE is_accepted;
+CREATE INDEX delivery_age ON delivery (service, route, accepted_us) WHERE is_accepted;
+
+-- The kept request, encrypted. It is deleted together with its row of `delivery`.
+CREATE TABLE request (
+    row INTEGER PRIMARY KEY,
+    key_id TEXT NOT NULL,
+    sealed BLOB NOT NULL
+);
+
+-- How many rows of `delivery` wait for an attempt (empty reason) or are dead letters for a reason, and the bytes of their
+-- requests. Maintained by the triggers below, because counting a million rows would take too long.
+CREATE TABLE backlog (
+    service TEXT NOT NULL,
+    route TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    request_bytes INTEGER NOT NULL,
+    PRIMARY KEY (service, route, reason)
+) WITHOUT ROWID;
+
+CREATE TRIGGER delivery_inserted AFTER INSERT ON delivery WHEN new.is_accepted OR new.reason IS NOT NULL
+BEGIN
+    INSERT INTO backlog (service, route, reason, number, request_bytes)
+    VALUES (new.service, new.route, CASE WHEN new.is_accepted THEN '' ELSE new.reason END, 1, new.request_bytes)
+    ON CONFLICT (service, route, reason) DO UPDATE
+    SET number = number + 1, request_bytes = request_bytes + excluded.request_bytes;
+END;
+
+CREATE TRIGGER delivery_deleted AFTER DELETE ON delivery WHEN old.is_accepted OR old.reason IS NOT NULL
+BEGIN
+    UPDATE backlog SET number = number - 1, request_bytes = request_bytes - old.request_bytes
+    WHERE service = old.service AND route = old.route
+        AND reason = CASE WHEN old.is_accepted THEN '' ELSE old.reason END;
+END;
+
+CREATE TRIGGER delivery_updated AFTER UPDATE OF is_accepted, reason ON delivery
+WHEN old.is_accepted <> new.is_accepted OR old.reason IS NOT new.reason
+BEGIN
+    UPDATE backlog SET number = number - 1, request_bytes = request_bytes - old.request_bytes
+    WHERE service = old.service AND route = old.route
+        AND reason = CASE WHEN old.is_accepted THEN '' ELSE old.reason END;
+    INSERT INTO backlog (service, route, reason, number, request_bytes)
+    SELECT new.service, new.route, CASE WHEN new.is_accepted THEN '' ELSE new.reason END, 1, new.request_bytes
+    WHERE new.is_accepted OR new.reason IS NOT NULL
+    ON CONFLICT (service, route, reason) DO UPDATE
+    SET number = number + 1, request_bytes = request_bytes + excluded.request_bytes;
+END;
+
+-- Which operation names of a service are paused, since when, by whom and why.
+CREATE TABLE pause (
+    service TEXT NOT NULL,
+    operation TEXT NOT NULL,
+    since_us INTEGER NOT NULL,
+    who TEXT NOT NULL,
+    why TEXT NOT NULL,
+    PRIMARY KEY (service, operation)
+) WITHOUT ROWID;
 
 -- The last fencing token drawn. It outlives every record.
 CREATE TABLE sequence (

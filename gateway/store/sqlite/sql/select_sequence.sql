@@ -1,2 +1,2 @@
--- absent | released --claim--> claimed, in_doubt --takeover--> claimed: the last token drawn
+-- absent | released --claim | accept-->, accepted --dispatch-->, in_doubt --takeover-->: the last token drawn
 SELECT token FROM sequence WHERE one = 1

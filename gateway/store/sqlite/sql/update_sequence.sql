@@ -1,2 +1,3 @@
--- absent | released --claim--> claimed, in_doubt --takeover--> claimed: the last token drawn, in the same transaction
+-- absent | released --claim | accept-->, accepted --dispatch-->, in_doubt --takeover-->: the last token drawn, in the
+-- same transaction
 UPDATE sequence SET token = ? WHERE one = 1

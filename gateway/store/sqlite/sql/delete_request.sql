@@ -1,0 +1,2 @@
+-- as `delete_delivery`: the encrypted request
+DELETE FROM request WHERE row = ?

@@ -1,0 +1,248 @@
+"""What workers and operators ask about kept requests: what is due and kept, how much waits, and what is paused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+from uuid import UUID
+
+import pytest
+
+from gateway.core.operation import MICROSECONDS, Accept, Audit, SealedRequest, Snapshot, State, microseconds
+from gateway.store.base import Store
+from gateway.store.operations import Query, RouteBacklog
+from tests.conformance.hand import (
+    DELIVER_SECONDS,
+    LEASE_SECONDS,
+    POSTPONE_SECONDS,
+    SERVICE,
+    Hand,
+    Script,
+    Speech,
+    do,
+    new_identity,
+    state,
+)
+from tests.conformance.stores import Database
+from tests.conformance.test_retention import sweep_all
+
+AUDIT: Final = Audit("operator", "the service is being repaired")
+CHARGES: Final = ("charges",)
+
+
+def hand_of(route: str = "create_payment", operation: str = "charges", scope_digest: bytes | None = None) -> Hand:
+    identity = new_identity(route, operation)
+    return Hand(Script(identity if scope_digest is None else replace(identity, scope_digest=scope_digest)))
+
+
+def ids(found: list[Snapshot]) -> list[UUID]:
+    return [snapshot.record.identity.operation_id for snapshot in found if snapshot.record is not None]
+
+
+async def test_what_is_due_is_found_longest_due_first(store: Store, other_store: Store, database: Database) -> None:
+    """Only what is accepted, of this service and these names, and at its time; never more than was asked for."""
+    postponed, first, second, refund, foreign, running, dead = (
+        hand_of(), hand_of(), hand_of(), hand_of(operation="refunds"), hand_of(), hand_of(), hand_of(),
+    )  # fmt: skip
+    await do(store, postponed, Hand.accept, Hand.dispatch, Hand.postpone)
+    await do(store, first, Hand.accept)
+    await database.advance(1)
+    await do(store, refund, Hand.accept)
+    await database.advance(1)
+    await do(store, second, Hand.accept)
+    await do(store, foreign, lambda hand: replace(hand.accept(), service="another"))
+    await do(store, running, Hand.accept, Hand.dispatch)
+    await do(store, dead, Hand.accept, Hand.dispatch, Hand.bury)
+    assert ids(await other_store.find_due(SERVICE, CHARGES, 10)) == [first.operation_id, second.operation_id]
+    both = ("refunds", "charges", "unknown")
+    due = [hand.operation_id for hand in (first, refund, second)]
+    assert ids(await other_store.find_due(SERVICE, both, 10)) == due
+    assert ids(await other_store.find_due(SERVICE, both, 2)) == due[:2]
+    assert await other_store.find_due(SERVICE, (), 10) == []
+    assert ids(await other_store.find_due("another", CHARGES, 10)) == [foreign.operation_id]
+    (found, *_) = await other_store.find_due(SERVICE, CHARGES, 1)
+    assert found.record == first.record
+    await database.advance(POSTPONE_SECONDS)
+    assert postponed.operation_id in ids(await other_store.find_due(SERVICE, CHARGES, 10))
+    await database.advance(DELIVER_SECONDS)
+    assert await other_store.find_due(SERVICE, both, 10) == []
+
+
+ENDS: Final[dict[str, tuple[Speech, ...]]] = {
+    "complete": (Hand.dispatch, Hand.complete),
+    "complete-grant": (Hand.dispatch, Hand.complete_grant),
+    "late-complete": (Hand.dispatch, Hand.abandon, Hand.complete_grant),
+    "complete-after-reinstate": (Hand.dispatch, Hand.abandon, Hand.reinstate, Hand.complete_grant),
+    "prove": (Hand.dispatch, Hand.abandon, Hand.prove),
+    "disprove": (Hand.dispatch, Hand.abandon, Hand.disprove),
+    "withdraw": (Hand.withdraw,),
+    "withdraw-dead-letter": (Hand.dispatch, Hand.bury, Hand.withdraw),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_a_request_is_kept_until_the_end(end: str, store: Store, other_store: Store) -> None:
+    """As it came, through every other state, and not longer; accepted again, it is the new one."""
+    hand = hand_of()
+    accept = hand.accept()
+    for speech in (Hand.accept, *ENDS[end]):
+        await do(store, hand, speech)
+        record = hand.record
+        assert record is not None
+        kept = await other_store.read_kept(hand.operation_id)
+        assert kept == (None if record.delivery is None else accept.kept)
+    assert hand.record is not None
+    assert hand.record.delivery is None
+    if hand.snapshot.state is State.RELEASED:
+        again = hand.accept_again()
+        await do(store, hand, Hand.accept_again)
+        assert await other_store.read_kept(hand.operation_id) == again.kept != accept.kept
+    assert await other_store.read_kept(hand_of().operation_id) is None
+
+
+async def test_time_takes_no_kept_request(store: Store, database: Database) -> None:
+    """What lapsed and what expired keep theirs, before and after a sweep, for as long as it takes."""
+    lapsed, expired = hand_of(), hand_of()
+    accepted: dict[UUID, SealedRequest] = {}
+    for hand in (lapsed, expired):
+        accepted[hand.operation_id] = hand.accept().kept
+        await do(store, hand, Hand.accept)
+    await do(store, lapsed, Hand.dispatch)
+    await database.advance(2 * LEASE_SECONDS + DELIVER_SECONDS)
+    for sweeps in (False, True):
+        if sweeps:
+            swept = await store.sweep(100)
+            assert (swept.lapsed, swept.expired, swept.retired, swept.collected) == (1, 1, 0, 0)
+            await database.advance(400 * 86_400)
+            assert (await store.sweep(100)).expired == 0
+        assert [await state(store, hand) for hand in (lapsed, expired)] == [State.IN_DOUBT, State.DEAD_LETTER]
+        for operation_id, kept in accepted.items():
+            assert await store.read_kept(operation_id) == kept
+
+
+async def test_what_waits_is_counted_by_scope(store: Store, other_store: Store, database: Database) -> None:
+    """Only what is accepted counts, under its own name and service, and no further than up to the limit."""
+    scope = b"a scope"
+    hands = [hand_of(scope_digest=scope) for _ in range(4)]
+    for hand in hands:
+        await do(store, hand, Hand.accept)
+    await do(store, hand_of(), Hand.accept)
+    await do(store, hand_of(operation="refunds", scope_digest=scope), Hand.accept)
+    await do(store, hand_of(scope_digest=scope), lambda hand: replace(hand.accept(), service="another"))
+    await do(store, hands[0], Hand.dispatch)
+    assert await other_store.count_pending(SERVICE, "charges", scope, 100) == 3
+    assert await other_store.count_pending(SERVICE, "charges", scope, 2) == 2
+    await do(store, hands[0], Hand.postpone)
+    assert await other_store.count_pending(SERVICE, "charges", scope, 100) == 4
+    await database.advance(POSTPONE_SECONDS + DELIVER_SECONDS)
+    assert await other_store.count_pending(SERVICE, "charges", scope, 100) == 0
+
+
+async def test_the_backlog_by_route(store: Store, other_store: Store, database: Database) -> None:
+    """What waits, how large and how old it is, and the dead letters by reason, of one service."""
+    old, new, running, buried, expired, withdrawn = (hand_of("one") for _ in range(6))
+    other_route = hand_of("two")
+    await do(store, expired, lambda hand: replace(hand.accept(), deliver_within_us=MICROSECONDS))
+    await do(store, old, Hand.accept)
+    await database.advance(90)
+    await do(store, new, Hand.accept, Hand.dispatch, Hand.postpone)
+    await do(store, running, Hand.accept, Hand.dispatch)
+    await do(store, buried, Hand.accept, Hand.dispatch, Hand.bury)
+    await do(store, withdrawn, Hand.accept, Hand.withdraw)
+    await do(store, other_route, Hand.accept, Hand.dispatch, Hand.bury, Hand.requeue)
+    await do(store, hand_of("one"), lambda hand: replace(hand.accept(), service="another"))
+    await sweep_all(store)
+    backlog = await other_store.backlog(SERVICE)
+    assert backlog.waiting.keys() == {"one", "two"}
+    assert backlog.paused == {}
+    one = backlog.waiting["one"]
+    sizes = sum(hand.record.delivery.request_bytes for hand in (old, new))  # type: ignore[union-attr]
+    assert (one.accepted, one.request_bytes, round(one.oldest_seconds)) == (2, sizes, 90)
+    assert one.dead_letters == {"unauthorized": 1, "deadline": 1}
+    assert (backlog.waiting["two"].accepted, dict(backlog.waiting["two"].dead_letters)) == (1, {})
+
+
+async def test_the_backlog_of_what_is_over(store: Store, other_store: Store) -> None:
+    """Nothing is left of it in the counts."""
+    hand = hand_of()
+    await do(store, hand, Hand.accept, Hand.dispatch, Hand.bury, Hand.requeue, Hand.dispatch, Hand.complete)
+    waiting = (await other_store.backlog(SERVICE)).waiting
+    assert waiting.get("create_payment", RouteBacklog()) == RouteBacklog()
+
+
+async def test_dead_letters_are_found_by_reason(store: Store, database: Database) -> None:
+    """Also those that expired since the last sweep, and page by page."""
+    buried, expired = [hand_of() for _ in range(3)], [hand_of() for _ in range(3)]
+    for hand in buried:
+        await do(store, hand, Hand.accept, Hand.dispatch, Hand.bury)
+    for hand in expired:
+        await do(store, hand, Hand.accept)
+    assert await store.find(Query(frozenset((State.DEAD_LETTER,)), reason="deadline")) == []
+    await database.advance(DELIVER_SECONDS)
+    for _ in range(2):
+        for reason, hands in (("unauthorized", buried), ("deadline", expired)):
+            wanted = sorted(hand.operation_id for hand in hands)
+            first = await store.find(Query(frozenset(State), reason=reason, limit=2))
+            rest = await store.find(Query(frozenset(State), reason=reason, after=wanted[1], limit=2))
+            assert ids(first) + ids(rest) == wanted
+        assert len(await store.find(Query(frozenset((State.DEAD_LETTER,))))) == 6
+        assert await store.find(Query(frozenset((State.ACCEPTED,)))) == []
+        assert (await store.sweep(100)).expired in (3, 0)
+
+
+async def test_a_pause_holds_everything_of_its_name(store: Store, other_store: Store, database: Database) -> None:
+    """Nothing of it is due for any gateway, and the time does not count; other names and services go on."""
+    held, refund, foreign = hand_of(), hand_of(operation="refunds"), hand_of()
+    for hand in (held, refund):
+        await do(store, hand, Hand.accept)
+    await do(store, foreign, lambda hand: replace(hand.accept(), service="another"))
+    await database.advance(DELIVER_SECONDS / 2)
+    assert await store.pause(SERVICE, "charges", AUDIT) is True
+    assert await other_store.pause(SERVICE, "charges", AUDIT) is False
+    assert (await other_store.backlog(SERVICE)).paused.keys() == {"charges"}
+    assert (await other_store.backlog("another")).paused == {}
+    names = ("charges", "refunds")
+    assert ids(await other_store.find_due(SERVICE, names, 10)) == [refund.operation_id]
+    assert ids(await other_store.find_due("another", names, 10)) == [foreign.operation_id]
+    await sweep_all(store)
+    await database.advance(DELIVER_SECONDS)
+    states = [await state(other_store, hand) for hand in (held, refund, foreign)]
+    assert states == [State.ACCEPTED, State.DEAD_LETTER, State.DEAD_LETTER]
+    assert await other_store.find_due(SERVICE, names, 10) == []
+    assert await other_store.resume(SERVICE, "charges") is True
+    assert await store.resume(SERVICE, "charges") is False
+    assert ids(await store.find_due(SERVICE, names, 10)) == [held.operation_id]
+    assert (await store.backlog(SERVICE)).paused == {}
+
+
+async def test_a_pause_takes_no_time_from_what_was_not_swept(store: Store, database: Database) -> None:
+    """What would not have expired soon gets the length of the pause when it ends, and expires after that."""
+    before, during = hand_of(), hand_of()
+    day = 86_400.0
+
+    def accept(hand: Hand) -> Accept:
+        return replace(hand.accept(), deliver_within_us=microseconds(2 * day))
+
+    await do(store, before, accept)
+    await store.pause(SERVICE, "charges", AUDIT)
+    await database.advance(day)
+    await do(store, during, accept)
+    await database.advance(day / 2)
+    await store.resume(SERVICE, "charges")
+    await database.advance(2 * day - 60)
+    assert [await state(store, hand) for hand in (before, during)] == [State.ACCEPTED, State.ACCEPTED]
+    await database.advance(120)
+    assert [await state(store, hand) for hand in (before, during)] == [State.DEAD_LETTER, State.DEAD_LETTER]
+
+
+async def test_what_expired_under_a_pause_is_a_dead_letter(store: Store, database: Database) -> None:
+    """Where no sweep kept it from that, neither a later one nor the end of the pause takes back what readers saw."""
+    hand = hand_of()
+    await do(store, hand, Hand.accept)
+    await store.pause(SERVICE, "charges", AUDIT)
+    await database.advance(DELIVER_SECONDS + LEASE_SECONDS)
+    assert await state(store, hand) is State.DEAD_LETTER
+    await store.resume(SERVICE, "charges")
+    assert await state(store, hand) is State.DEAD_LETTER
+    await store.pause(SERVICE, "charges", AUDIT)
+    assert (await store.sweep(100)).expired == 1

@@ -148,6 +148,8 @@ class Gateway:
         config = self._config.shutdown
         loop = asyncio.get_running_loop()
         self.health.draining = True
+        # At once, not after the delay: nobody waits for these here, and another gateway delivers them.
+        self._parts.delivery.stop()
         grace_seconds = 0.0
         try:
             with suppress(TimeoutError):

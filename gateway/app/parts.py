@@ -12,11 +12,13 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway.app.routes import route_of, serving_of, target_of
+from gateway.app.routes import breaker_policy, key_ring, route_of, serving_of, target_of
 from gateway.app.stores import durable_store, tiered_store
 from gateway.config import Config
 from gateway.config import Upstream as UpstreamConfig
 from gateway.core.identity.key import key_headers_of
+from gateway.deliver.places import Places
+from gateway.deliver.worker import DeliveryWorker
 from gateway.http.passthrough import Passthrough
 from gateway.observe.facts import Events
 from gateway.protect.body import Spool, UploadSlots
@@ -136,7 +138,24 @@ class Parts:
         self.forward = Passthrough(target_of(config, config.upstream, client_for(config.upstream)), events, key_names)
         self._sweeper = Sweeper(store, events, clock=clock)
         self._tally_taker = TallyTaker(store, events)
-        self._recovery = RecoveryWorker(store, self.prober, {route.name: route for route in self.routes})
+        delivers = config.delivery.workers > 0
+        self.delivery = DeliveryWorker(
+            store,
+            self.coordinator.operations,
+            Places(breaker_policy(config), events, clock),
+            self.routes,
+            key_ring(config) if delivers else None,
+            service=config.service,
+            is_stalled=self.leases.is_stalled,
+            clock=clock,
+        )
+        self._recovery = RecoveryWorker(
+            store,
+            self.prober,
+            {route.name: route for route in self.routes},
+            may_recover=self.claiming.may_recover,
+            resend=self.delivery.resend if delivers else None,
+        )
 
     async def start_store(self) -> bool:
         """Start the stores and flush the journal; False when the durable one is down: then call `keep_starting`.
@@ -164,7 +183,13 @@ class Parts:
 
     def upkeep(self) -> list[Coroutine[Any, Any, None]]:
         """What to run in the background until cancelled. `leases` is not here: it must run before any request."""
-        return [self._flusher.run(), self._sweeper.run(), self._tally_taker.run(), self._recovery.run()]
+        return [
+            self._flusher.run(),
+            self._sweeper.run(),
+            self._tally_taker.run(),
+            self._recovery.run(),
+            self.delivery.run(),
+        ]
 
     def stop_upkeep(self) -> None:
         """Start no more background work, except flushing."""
@@ -174,7 +199,9 @@ class Parts:
 
     async def drain(self) -> tuple[Drained, int]:
         """End operations in flight; returns how they ended, and how many outcomes stay in the journal."""
+        self.delivery.stop()
         drained = await self.coordinator.drain(self._config.shutdown.drain_timeout)
+        await self.delivery.close()
         await self._flush(_LAST_FLUSH_SECONDS)
         return drained, self._journal.tally.waiting
 

@@ -10,6 +10,7 @@ from typing import Literal, assert_never
 from uuid import uuid4
 
 from gateway import config as settings
+from gateway.core.breaker import BreakerPolicy
 from gateway.core.delivery import DeliveryPolicy
 from gateway.core.framing import digest
 from gateway.core.identity.fingerprint import (
@@ -217,8 +218,19 @@ def upstream_settings(config: settings.Config, upstream: settings.Upstream) -> U
         tcp_user_timeout_seconds=settings.TCP_USER_TIMEOUT_SECONDS,
         header_bytes_max=config.limits.max_header_bytes,
         connections_max=upstream.max_connections,
-        connections_reserved=config.limits.max_in_flight + PROBES_MAX,
+        connections_reserved=config.limits.max_in_flight + PROBES_MAX + _deliveries_max(config),
     )
+
+
+def _deliveries_max(config: settings.Config) -> int:
+    """How many deliveries may run at once, whichever upstream they go to."""
+    return sum(config.delivery_for(route).max_in_flight for route in config.routes if route.accept is not None)
+
+
+def breaker_policy(config: settings.Config) -> BreakerPolicy:
+    """When deliveries to an upstream pause."""
+    breaker = config.delivery.breaker
+    return BreakerPolicy(breaker.failures, breaker.open, breaker.max_open)
 
 
 def serving_of(config: settings.Config) -> Serving:

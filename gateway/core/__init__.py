@@ -1,7 +1,8 @@
 """What is true. Pure: no clock, no I/O, no logging, no third-party import but the cipher of `sealing`.
 
 *The life of an operation.* `operation` has the nouns and `lifecycle` the table. `verdict` decides what a request gets,
-`outcome` what an attempt comes to, `recovery` how doubt is resolved, `delivery` when a kept request is sent again.
+`outcome` what an attempt comes to, `recovery` how doubt is resolved, `delivery` when a kept request is sent again,
+`breaker` whether an upstream is tried at all.
 
 *Which operation a request is about, and whether it is the same request:* `identity`.
 

@@ -1,16 +1,57 @@
 """How a kept request is delivered, as decisions: when the next attempt starts, and when there is none.
 
-Owns the route's delivery policy. An attempt that is known to have had no effect is repeated by the schedule; one of
-which that is not known is doubt, and no matter of this module.
+Owns the route's delivery policy. It decides about attempts that are known to have had no effect, and about those in
+doubt on a route that sends again. What an attempt comes to is decided by `outcome`.
+
+An outage of the upstream is no failure of the request: an attempt under which nothing was sent does not count, and
+never ends the delivery. Only responses count.
+
+Each pause is drawn from its second half, so that what failed together is not repeated together.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import ceil
+from typing import Final
 
-from gateway.core.operation import microseconds
+from gateway.core.message import Headers, header_values
+from gateway.core.operation import MICROSECONDS, Bury, Delivery, Postpone, Record, microseconds
+from gateway.core.outcome import REFUSED_AT_THE_DOOR
 
-_HOUR_US = microseconds(3600)
+_HOUR_US: Final = microseconds(3600)
+
+# What a `Retry-After` may ask for.
+RETRY_AFTER_US_MIN: Final = MICROSECONDS
+RETRY_AFTER_US_MAX: Final = 24 * _HOUR_US
+# The longest pause after an attempt under which nothing was sent. The breaker spares an upstream that is down, so this
+# bounds only how long a request waits after the outage.
+UNSENT_PAUSE_US_MAX: Final = microseconds(60)
+
+# Why a kept request is a dead letter; the clock's reason is `lifecycle.DEADLINE`.
+ATTEMPTS_EXHAUSTED: Final = "attempts-exhausted"
+UNAUTHORIZED: Final = "unauthorized"
+UNREADABLE: Final = "unreadable"
+
+_MONTHS: Final = {
+    name: number
+    for number, name in enumerate(
+        (b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"), start=1
+    )
+}
+_DAY: Final = rb"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
+_TIME: Final = rb"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)"
+# RFC 9110 section 5.6.7: the preferred form, then the two obsolete ones that a recipient must accept.
+_HTTP_DATES: Final = (
+    re.compile(_DAY + rb", (?P<day>\d\d) (?P<month>[A-Z][a-z]{2}) (?P<year>\d{4}) " + _TIME + rb" GMT\Z"),
+    re.compile(rb"[A-Z][a-z]{5,8}, (?P<day>\d\d)-(?P<month>[A-Z][a-z]{2})-(?P<year>\d\d) " + _TIME + rb" GMT\Z"),
+    re.compile(_DAY + rb" (?P<month>[A-Z][a-z]{2}) (?P<day>[ \d]\d) " + _TIME + rb" (?P<year>\d{4})\Z"),
+)
+_SECONDS: Final = re.compile(rb"[0-9]+\Z")
+# Digits of a number of seconds that cannot exceed the longest pause.
+_SECONDS_DIGITS_MAX: Final = len(str(RETRY_AFTER_US_MAX // MICROSECONDS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +69,115 @@ class DeliveryPolicy:
     answers_max: int = 20
     in_flight_max: int = 64
     buries_unauthorized: bool = True
+
+
+def conclude_unsent(record: Record, policy: DeliveryPolicy, failure: str, draw: float) -> Postpone:
+    """The attempt sent nothing. `draw` is uniform in [0, 1), here and below."""
+    pause_us = min(_scheduled_us(policy, record.attempts), UNSENT_PAUSE_US_MAX)
+    return _postpone(record, drawn_us(pause_us, draw), failure, is_answered=False)
+
+
+def conclude_answered(
+    record: Record, policy: DeliveryPolicy, status: int, retry_after_us: int | None, failure: str, draw: float
+) -> Postpone | Bury:
+    """The upstream answered with this status, which means that the attempt had no effect."""
+    answers = delivery_of(record).answers + 1
+    if status in REFUSED_AT_THE_DOOR and policy.buries_unauthorized:
+        return bury(record, UNAUTHORIZED, failure, is_answered=True)
+    if answers >= policy.answers_max:
+        return bury(record, ATTEMPTS_EXHAUSTED, failure, is_answered=True)
+    pause_us = drawn_us(_scheduled_us(policy, answers), draw)
+    return _postpone(record, max(pause_us, retry_after_us or 0), failure, is_answered=True)
+
+
+def bury(record: Record, reason: str, failure: str, *, is_answered: bool) -> Bury:
+    """The claim ends without effect, and the request becomes a dead letter."""
+    return Bury(record.identity.operation_id, record.token, record.attempt_id, reason, failure, is_answered)
+
+
+def resend_due(record: Record, policy: DeliveryPolicy, now_us: int) -> bool:
+    """Whether a kept request in doubt may be sent again now, on a route that does so.
+
+    Every attempt counts, because none of them is known to have had no effect; after `answers_max` of them the operation
+    stays in doubt. The pause runs from the start of the last attempt. All gateways draw the same one.
+    """
+    if record.attempts >= policy.answers_max:
+        return False
+    draw = record.attempt_id.int % MICROSECONDS / MICROSECONDS
+    return now_us >= record.claimed_us + drawn_us(_scheduled_us(policy, record.attempts), draw)
+
+
+def delivery_of(record: Record) -> Delivery:
+    """What is known of the kept request; ValueError where the record keeps none."""
+    if record.delivery is None:
+        raise ValueError(f"a record in {record.state} has no kept request")
+    return record.delivery
+
+
+def drawn_us(pause_us: int, draw: float) -> int:
+    """A pause from the second half of `pause_us`."""
+    return ceil(pause_us * (1 + draw) / 2)
+
+
+def retry_after_us(headers: Headers, now_seconds: float) -> int | None:
+    """The pause that the response asks for, at least a second and at most a day (RFC 9110 section 10.2.3).
+
+    None where it asks for none, or in a way that cannot be read. A date counts from the response's own `Date`, if it
+    has one: only then is it known what the sender's clock shows. `now_seconds` is this host's time since the epoch.
+    """
+    values = header_values(headers, b"retry-after")
+    if len(values) != 1:
+        return None
+    value = values[0].strip(b" \t")
+    if _SECONDS.match(value):
+        digits = value.lstrip(b"0") or b"0"
+        pause_us = RETRY_AFTER_US_MAX if len(digits) > _SECONDS_DIGITS_MAX else int(digits) * MICROSECONDS
+    else:
+        dates = header_values(headers, b"date")
+        sent_seconds = http_date_seconds(dates[0].strip(b" \t"), now_seconds) if len(dates) == 1 else None
+        from_seconds = now_seconds if sent_seconds is None else sent_seconds
+        until_seconds = http_date_seconds(value, from_seconds)
+        if until_seconds is None:
+            return None
+        pause_us = microseconds(until_seconds - from_seconds)
+    return min(max(pause_us, RETRY_AFTER_US_MIN), RETRY_AFTER_US_MAX)
+
+
+def http_date_seconds(text: bytes, now_seconds: float) -> float | None:
+    """An HTTP date (RFC 9110 section 5.6.7) as seconds since the epoch; None where the text is none.
+
+    `now_seconds` decides the century of a year with two digits.
+    """
+    for form in _HTTP_DATES:
+        if (found := form.match(text)) is None:
+            continue
+        year = int(found["year"])
+        if len(found["year"]) == 2:
+            this_year = datetime.fromtimestamp(now_seconds, UTC).year
+            year += this_year - this_year % 100
+            if year > this_year + 50:
+                year -= 100
+        try:
+            date = datetime(
+                year,
+                _MONTHS.get(found["month"], 0),
+                int(found["day"]),
+                int(found["hour"]),
+                int(found["minute"]),
+                # A leap second is the last one that a datetime can show.
+                59 if found["second"] == b"60" else int(found["second"]),
+                tzinfo=UTC,
+            )
+        except ValueError:
+            return None
+        return date.timestamp()
+    return None
+
+
+def _scheduled_us(policy: DeliveryPolicy, attempts: int) -> int:
+    """The pause after so many attempts."""
+    return policy.schedule_us[min(max(attempts, 1), len(policy.schedule_us)) - 1]
+
+
+def _postpone(record: Record, pause_us: int, failure: str, *, is_answered: bool) -> Postpone:
+    return Postpone(record.identity.operation_id, record.token, record.attempt_id, pause_us, failure, is_answered)

@@ -15,7 +15,7 @@ from typing import Final, assert_never
 
 from gateway.core.immutable import immutable
 from gateway.core.message import Headers, header_values
-from gateway.core.operation import Event, microseconds
+from gateway.core.operation import Abandon, Event, Postpone, Record, Release, microseconds
 from gateway.core.verdict import Verdict
 
 
@@ -151,6 +151,16 @@ def conclude_not_sent(*, carries_doubt: bool) -> Outcome:
 def conclude_unknown() -> Outcome:
     """The outcome when a byte may have left and no complete response came."""
     return Outcome(Event.ABANDON, Verdict.IN_DOUBT)
+
+
+def end_unused(record: Record, remember_us: int, why: str) -> Release | Postpone | Abandon:
+    """How a claim ends under which nothing was sent, for a reason on this side. `record` is as the claim left it."""
+    ids = (record.identity.operation_id, record.token, record.attempt_id)
+    if record.carries_doubt:
+        return Abandon(*ids, why)
+    if record.delivery is not None:
+        return Postpone(*ids, pause_us=0, failure=why, is_answered=False)
+    return Release(*ids, remember_us)
 
 
 def declared_retention_seconds(headers: Headers) -> int | None:

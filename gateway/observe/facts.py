@@ -108,6 +108,58 @@ class EndedUnanswered:
     request: RequestInfo
 
 
+@immutable
+class OperationAccepted:
+    """A request was accepted: it is kept durably, `request_bytes` long, to be delivered later."""
+
+    route: str
+    operation_id: UUID
+    token: int
+    request_bytes: int
+
+
+class DeliveryResult(StrEnum):
+    """What became of an attempt to deliver an accepted request."""
+
+    COMPLETED = "completed"
+    POSTPONED = "postponed"
+    DEAD_LETTER = "dead_letter"
+    IN_DOUBT = "in_doubt"
+
+
+@immutable
+class DeliveryAttempted:
+    """An attempt to deliver an accepted request ended. `OperationSettled` follows when the store has its outcome.
+
+    `detail` is why it did not complete: the failure, the reason of the dead letter, or the doubt; empty otherwise.
+    `upstream_status` is None when no response came. `attempt` counts as in `RequestAnswered`; `duration_seconds` is
+    from the dispatch to the end, and `pause_seconds` from there to the next attempt, None when there is none by itself.
+    """
+
+    route: str
+    operation_id: UUID
+    token: int
+    attempt: int
+    result: DeliveryResult
+    detail: str
+    upstream_status: int | None
+    duration_seconds: float
+    pause_seconds: float | None = None
+    request: RequestInfo | None = None
+
+
+@immutable
+class BreakerChanged:
+    """The breaker of an upstream opened, and nothing is delivered to it; or it closed.
+
+    `upstream` as in `UpstreamChanged`, `detail` is why it opened.
+    """
+
+    upstream: str
+    is_open: bool
+    detail: str = ""
+
+
 class ProbeFinding(StrEnum):
     """What an upstream's response to a probe says about the operation."""
 
@@ -249,13 +301,17 @@ class MemoryChanged:
 
 @immutable
 class SweepDone:
-    """What a sweep changed. `named` has route and operation id of those that lapsed, at least of the first ones."""
+    """What a sweep changed. `expired` were not delivered in time, and are dead letters.
+
+    `named` has route and operation id of those that lapsed, at least of the first ones.
+    """
 
     lapsed: int
     retired: int
     collected: int
     duration_seconds: float
     named: tuple[tuple[str, UUID], ...] = ()
+    expired: int = 0
 
 
 @immutable
@@ -279,6 +335,9 @@ Fact = (
     | OperationClaimed
     | OperationTakenOver
     | EndedUnanswered
+    | OperationAccepted
+    | DeliveryAttempted
+    | BreakerChanged
     | OperationSettled
     | ProbeMade
     | WriteRefused

@@ -21,6 +21,9 @@ from gateway import PROGRAM
 from gateway.core.message import trace_id_of
 from gateway.core.operation import Event
 from gateway.observe.facts import (
+    BreakerChanged,
+    DeliveryAttempted,
+    DeliveryResult,
     EndedUnanswered,
     Fact,
     FlushRefused,
@@ -28,6 +31,7 @@ from gateway.observe.facts import (
     LeaseLost,
     LoopStalled,
     MemoryChanged,
+    OperationAccepted,
     OperationClaimed,
     OperationSettled,
     OperationTakenOver,
@@ -107,7 +111,7 @@ class Logs:
     def wants(self, kind: type[Fact]) -> bool:
         if kind is RequestAnswered or kind is EndedUnanswered:
             return self._requests != "none" and self._level <= INFO
-        return kind not in (OperationClaimed, StoreCalled) or self._level <= DEBUG
+        return kind not in (OperationClaimed, OperationAccepted, StoreCalled) or self._level <= DEBUG
 
     def __call__(self, fact: Fact) -> None:  # noqa: C901 -- a case for each kind of fact
         if not self.wants(type(fact)):
@@ -122,6 +126,15 @@ class Logs:
                     self._warn_unprotected(fact.path[:_PATH_CHARS_MAX], fact)
             case OperationClaimed():
                 self._line(DEBUG, "claimed", **_claim(fact), attempt=fact.attempt)
+            case OperationAccepted():
+                self._line(DEBUG, "accepted", **_claim(fact), request_bytes=fact.request_bytes)
+            case DeliveryAttempted():
+                is_dead = fact.result is DeliveryResult.DEAD_LETTER
+                if is_dead or self._requests != "none":
+                    self._log(WARNING if is_dead else INFO, partial(_delivered, fact))
+            case BreakerChanged(upstream, is_open, detail):
+                text = "the breaker is open: nothing is delivered" if is_open else "the breaker is closed"
+                self._line(WARNING if is_open else INFO, text, upstream=upstream, detail=detail or None)
             case OperationTakenOver():
                 ids = {"request_id": fact.request.request_id, "trace_id": fact.request.trace_id}
                 text = "in doubt, sent again"
@@ -186,9 +199,10 @@ class Logs:
             )
         # Leases lapse when a gateway dies, and this line helps to find out why.
         self._line(
-            INFO if fact.lapsed else DEBUG,
-            "swept",
+            WARNING if fact.expired else INFO if fact.lapsed else DEBUG,
+            "swept; some operations were not delivered in time, and are dead letters" if fact.expired else "swept",
             lapsed=fact.lapsed,
+            expired=fact.expired or None,
             retired=fact.retired,
             collected=fact.collected,
             duration_ms=_milliseconds(fact.duration_seconds),
@@ -265,8 +279,33 @@ def _ended(fact: EndedUnanswered) -> Line:
     )
 
 
+def _delivered(fact: DeliveryAttempted) -> Line:
+    request, pause_seconds = fact.request, fact.pause_seconds
+    return Line(
+        f"delivery of {fact.route}: {fact.result}",
+        {
+            "detail": fact.detail or None,
+            "upstream_status": fact.upstream_status,
+            "duration_ms": _milliseconds(fact.duration_seconds),
+            "next_attempt_seconds": None if pause_seconds is None else round(pause_seconds, 3),
+            "attempt": fact.attempt,
+            "operation_id": str(fact.operation_id),
+            "token": fact.token,
+            "request_id": None if request is None else request.request_id,
+            "trace_id": None if request is None else request.trace_id,
+        },
+        {"route": fact.route, "result": fact.result},
+    )
+
+
 def _claim(
-    fact: OperationClaimed | OperationTakenOver | OperationSettled | WriteRefused | OutcomeJournaled | FlushRefused,
+    fact: OperationAccepted
+    | OperationClaimed
+    | OperationTakenOver
+    | OperationSettled
+    | WriteRefused
+    | OutcomeJournaled
+    | FlushRefused,
 ) -> dict[str, Value]:
     """The claim that an event is about."""
     return {"route": fact.route, "operation_id": str(fact.operation_id), "token": fact.token}

@@ -20,6 +20,9 @@ from gateway.core.operation import Event
 from gateway.core.verdict import Verdict
 from gateway.observe.exposition import Counted, Counter, Exposition, Family, Gauge, Histogram, Rule, encode
 from gateway.observe.facts import (
+    BreakerChanged,
+    DeliveryAttempted,
+    DeliveryResult,
     EndedUnanswered,
     Fact,
     FlushRefused,
@@ -27,6 +30,7 @@ from gateway.observe.facts import (
     LeaseLost,
     LoopStalled,
     MemoryChanged,
+    OperationAccepted,
     OperationClaimed,
     OperationSettled,
     OperationTakenOver,
@@ -45,9 +49,9 @@ from gateway.observe.facts import (
 
 # `no_route_keyed`: no route matches the request although its client sent a key.
 _REASONS: Final = ("no_route", "no_route_keyed", "unkeyed", "store_unavailable")
-_ENDINGS: Final = (Event.COMPLETE, Event.RELEASE, Event.FORGET, Event.ABANDON)
+_ENDINGS: Final = (Event.COMPLETE, Event.RELEASE, Event.FORGET, Event.ABANDON, Event.POSTPONE, Event.BURY)
 
-_SWEPT: Final = (Event.LAPSE, Event.RETIRE, Event.COLLECT)
+_SWEPT: Final = (Event.LAPSE, Event.RETIRE, Event.COLLECT, Event.EXPIRE)
 
 _SMALL: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 # For the gateway and its stores; a call of a store is given up after some ten seconds.
@@ -160,6 +164,21 @@ class Metrics:
             route=routes,
         )
         self._claims = self._counter("idempotency_claims_total", "Claims that were granted", route=routes)
+        self._accepted = self._counter(
+            "idempotency_accepted_total", "Requests that were accepted, to be delivered later", route=routes
+        )
+        self._deliveries = self._counter(
+            "idempotency_deliveries_total",
+            "Attempts to deliver accepted requests, by result",
+            route=routes,
+            result=DeliveryResult,
+        )
+        self._breaker_open = self._gauge(
+            "idempotency_breaker_open",
+            "Whether nothing is delivered to an upstream because it cannot be reached",
+            Rule.MAX,
+            upstream=(),
+        )
         self._takeovers = self._counter(
             "idempotency_takeovers_total", "Operations in doubt that were sent again", route=routes
         )
@@ -258,6 +277,12 @@ class Metrics:
                 self._claims.add(fact.route)
                 if fact.is_takeover:
                     self._takeovers.add(fact.route)
+            case OperationAccepted():
+                self._accepted.add(fact.route)
+            case DeliveryAttempted():
+                self._deliveries.add(fact.route, fact.result)
+            case BreakerChanged():
+                self._breaker_open.put(fact.is_open, fact.upstream)
             case OperationSettled():
                 self._settlements.add(fact.route, fact.event)
                 if fact.upstream_seconds is not None:
@@ -288,7 +313,7 @@ class Metrics:
                 # Counted elsewhere: by the upstream client, as a claim, and with the verdict that the caller got.
                 pass
             case SweepDone():
-                for event, count in zip(_SWEPT, (fact.lapsed, fact.retired, fact.collected), strict=True):
+                for event, count in zip(_SWEPT, (fact.lapsed, fact.retired, fact.collected, fact.expired), strict=True):
                     self._swept.add(event, amount=count)
                 self._sweep_durations.observe(fact.duration_seconds)
             case TallyTaken():

@@ -24,6 +24,7 @@ from gateway.core.operation import (
     Forget,
     Lapsed,
     OutcomeCommand,
+    Postpone,
     Release,
     Result,
     Snapshot,
@@ -75,8 +76,18 @@ class Attempt:
 
     async def run(self) -> None:
         """Forward, conclude, record. A caller that cancels this must apply the operation's `last_word`."""
+        stopwatch = Stopwatch()
+        delivery, is_concluded = self._operation.delivery, False
         try:
-            conclusion = await self._forward()
+            if delivery is None or delivery.unopenable is None:
+                conclusion = await self._forward(stopwatch)
+            else:
+                conclusion = self._claimed.unreadable(delivery.unopenable)
+            is_concluded = True
+            if delivery is not None:
+                self._events.publish(
+                    self._claimed.attempted(conclusion.command, stopwatch.seconds, conclusion.upstream_status)
+                )
             try:
                 await self._settle(conclusion)
             except BaseException:
@@ -84,25 +95,29 @@ class Attempt:
                 raise
         finally:
             if not self._operation.has_result:
+                last_word = self._operation.last_word
+                if delivery is not None and not is_concluded and last_word is not None:
+                    self._events.publish(self._claimed.attempted(last_word, stopwatch.seconds))
                 reply = self._interrupted()
                 self._operation.publish(AttemptResult(reply, reply))
 
     def _interrupted(self) -> Reply:
         """The reply when everything stops now. It claims no more than `last_word`, which may still be recorded."""
-        if isinstance(self._operation.last_word, Release | Forget):
+        if isinstance(self._operation.last_word, Release | Forget | Postpone):
             return self._claimed.refuse(Verdict.OVERLOADED, 503)
         return self._claimed.refuse(Verdict.IN_DOUBT, 503)
 
-    async def _forward(self) -> Conclusion:
-        request = self._claimed.request
-        target = request.route.target
-        stopwatch = Stopwatch()
+    async def _forward(self, stopwatch: Stopwatch) -> Conclusion:
+        request, record = self._claimed.request, self._claimed.record
+        target, accept = request.route.target, request.route.accept
         execution = Execution(
             request.identity.operation_id,
-            self._claimed.record.token,
+            record.token,
             target.key,
             target.key_headers,
             request.canonical_key,
+            record.attempts,
+            () if accept is None or record.delivery is None else accept.headers,
         )
         try:
             result = await target.upstream.exchange(
@@ -215,15 +230,21 @@ class Attempt:
         others = snapshot if conclusion.shared is None else conclusion.shared
         is_complete = isinstance(conclusion.command, Complete)
         return AttemptResult(
-            reply, others, conclusion.upstream_status, conclusion.upstream_seconds, is_recorded=is_complete
+            reply,
+            others,
+            conclusion.upstream_status,
+            conclusion.upstream_seconds,
+            is_recorded=is_complete,
+            is_sent=conclusion.is_sent,
         )
 
     def _publish_unrecorded(self, conclusion: Conclusion) -> None:
         """Reply to those who wait now that the outcome could not be recorded. Later callers wait for the write.
 
-        That nothing was sent is true whatever the record is, so it is reported as it is.
+        That nothing was sent is true whatever the record is, so it is reported as it is; but a kept request may be sent
+        by then.
         """
-        is_unsent = conclusion.outcome.verdict is Verdict.UPSTREAM_UNREACHABLE
+        is_unsent = conclusion.outcome.verdict is Verdict.UPSTREAM_UNREACHABLE and conclusion.shared is not None
         reply = conclusion.reply if is_unsent else self._claimed.refuse(Verdict.IN_DOUBT, 503)
         self._operation.publish(AttemptResult(reply, reply), is_final=False)
         abort_stream(conclusion.reply)
@@ -257,7 +278,12 @@ class Attempt:
                     now_us = snapshot.now_us + waited_us
                     others = Snapshot(settle(snapshot.record, now_us), now_us)
                 return AttemptResult(
-                    reply, others, conclusion.upstream_status, conclusion.upstream_seconds, is_recorded=True
+                    reply,
+                    others,
+                    conclusion.upstream_status,
+                    conclusion.upstream_seconds,
+                    is_recorded=True,
+                    is_sent=conclusion.is_sent,
                 )
             case Lapsed(snapshot) | Fenced(snapshot):
                 self._events.publish(
@@ -270,7 +296,12 @@ class Attempt:
                 is_forgotten = snapshot.record is None or snapshot.record.token < token
                 others = reply if is_forgotten else snapshot
                 return AttemptResult(
-                    reply, others, conclusion.upstream_status, conclusion.upstream_seconds, is_recorded=True
+                    reply,
+                    others,
+                    conclusion.upstream_status,
+                    conclusion.upstream_seconds,
+                    is_recorded=True,
+                    is_sent=conclusion.is_sent,
                 )
             case _:
                 assert_never(result)

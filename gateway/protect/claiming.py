@@ -25,6 +25,8 @@ from gateway.core.operation import (
     Abandon,
     Applied,
     Claim,
+    ClaimingCommand,
+    Dispatch,
     Fenced,
     Fingerprint,
     Identity,
@@ -32,14 +34,15 @@ from gateway.core.operation import (
     OutcomeCommand,
     ProbeTarget,
     Record,
-    Release,
     RequestInfo,
     Result,
     Snapshot,
+    State,
     Takeover,
     microseconds,
     operation_id_of,
 )
+from gateway.core.outcome import end_unused
 from gateway.core.recovery import may_recover
 from gateway.core.verdict import Claimable, Doubt, Judgement, judge
 from gateway.store.base import (
@@ -129,7 +132,7 @@ class Terms:
 class _Pursuit:
     """A claim whose result is unknown, or may become so. `until` is the event loop's time when patience ends."""
 
-    command: Claim | Takeover
+    command: ClaimingCommand
     terms: Terms
     until: float
 
@@ -238,6 +241,22 @@ class Claiming:
         judgement = _judge(snapshot, fingerprints, terms)
         return unavailable if isinstance(judgement, Claimable) else Seen(snapshot)
 
+    async def claim_kept(self, record: Record, terms: Terms) -> Admission:
+        """Claim an operation whose request is kept, to deliver it: one that is accepted, or in doubt.
+
+        `record` is as it was read; where it has changed, or its next attempt is not due, the admission is `Seen`. An
+        `Unavailable` is always refused: the request is delivered later, and must not be forwarded beside that. When
+        cancelled: as `claim`.
+        """
+        until = self._loop.time() + _CLAIM_SECONDS_MAX
+        operation_id = record.identity.operation_id
+        if record.state is State.IN_DOUBT:
+            admission = await self._take_over(record, terms, until)
+        else:
+            command = Dispatch(operation_id, record.token, _new_attempt_id(), self._holder, self._lease_us)
+            admission = await self._apply(_Pursuit(command, terms, until))
+        return replace(admission, is_refused=True) if isinstance(admission, Unavailable) else admission
+
     def may_recover(self, snapshot: Snapshot) -> bool:
         """Whether an operation in doubt may be taken over or probed now; see `core.recovery.may_recover`."""
         reachable_seconds = min(self._reachable_seconds(), 2 * self._grace_seconds)
@@ -331,7 +350,7 @@ class Claiming:
             else:
                 return
 
-    async def _record_of(self, command: Claim | Takeover) -> Record | None:
+    async def _record_of(self, command: ClaimingCommand) -> Record | None:
         """The record, once the claim has surely arrived or surely never will."""
         try:
             return (await self._store.apply(command)).snapshot.record
@@ -371,9 +390,6 @@ def _last_word_of(pursuit: _Pursuit, record: Record | None) -> OutcomeCommand | 
     command, terms = pursuit.command, pursuit.terms
     if record is None or record.attempt_id != command.attempt_id:
         return None
-    ids = (operation_id_of(command), record.token, record.attempt_id)
     if terms.is_executed_anyway and isinstance(command, Claim):
-        return Abandon(*ids, "unprotected")
-    if record.carries_doubt:
-        return Abandon(*ids, "unused")
-    return Release(*ids, terms.remember_us)
+        return Abandon(operation_id_of(command), record.token, record.attempt_id, "unprotected")
+    return end_unused(record, terms.remember_us, "unused")

@@ -6,20 +6,47 @@ Pure: values in, values out. `attempt` does the waiting.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final, assert_never
 from uuid import UUID
 
+from gateway.core import delivery
+from gateway.core.delivery import DeliveryPolicy
 from gateway.core.immutable import immutable
-from gateway.core.message import Headers, ResponseHead, StoredResponse
-from gateway.core.operation import Abandon, Complete, Event, Forget, OutcomeCommand, Record, Release
-from gateway.core.outcome import Outcome, conclude_answered, conclude_not_sent, conclude_unknown, windows_us
+from gateway.core.message import ResponseHead, StoredResponse
+from gateway.core.operation import (
+    MICROSECONDS,
+    Abandon,
+    Bury,
+    Complete,
+    Event,
+    Forget,
+    OutcomeCommand,
+    Postpone,
+    Record,
+    Release,
+)
+from gateway.core.outcome import (
+    Outcome,
+    conclude_answered,
+    conclude_not_sent,
+    conclude_unknown,
+    end_unused,
+    windows_us,
+)
 from gateway.core.recovery import answered_doubt, for_repeats
 from gateway.core.replay import kept_headers, stored_response
 from gateway.core.verdict import Verdict
+from gateway.observe.facts import DeliveryAttempted, DeliveryResult
 from gateway.protect.forwarding import response_headers
 from gateway.protect.identification import KeyedRequest
 from gateway.protect.problem import refuse
 from gateway.protect.reply import Reply, ResponseStream
 from gateway.upstream import SentNothing, Unknown, status_of
+
+# The upstream was not tried: the cause is in the request or on this side.
+_UNTRIED: Final = frozenset(
+    (SentNothing.REQUEST_INVALID, SentNothing.CLOSED, SentNothing.LOCAL, SentNothing.LEASE_LOST)
+)
 
 
 @immutable
@@ -27,7 +54,8 @@ class Conclusion:
     """What is known of an attempt.
 
     `command` records it. Once that is applied, `reply` goes to the first caller and `shared` to the duplicates that
-    waited; where `shared` is None, their replies follow from the record. `detail` is for the log.
+    waited; where `shared` is None, their replies follow from the record. `detail` is for the log. `is_sent`: whether
+    something was sent; None where the upstream was not tried.
     """
 
     outcome: Outcome
@@ -37,15 +65,22 @@ class Conclusion:
     detail: str
     upstream_seconds: float | None = None
     upstream_status: int | None = None
+    is_sent: bool | None = True
 
 
 @immutable
 class ClaimedRequest:
-    """A request and the claim under which it is executed. `is_first`: as in `claiming.Granted`."""
+    """A request and the claim under which it is executed. `is_first`: as in `claiming.Granted`.
+
+    `draw` is drawn uniformly from [0, 1), and `now_seconds` is this host's time since the epoch, both for the pauses of
+    a kept request.
+    """
 
     request: KeyedRequest
     record: Record
     is_first: bool
+    draw: float = 0.0
+    now_seconds: float = 0.0
 
     def not_sent(self, reason: SentNothing, detail: str) -> Conclusion:
         """No byte was sent."""
@@ -54,7 +89,14 @@ class ClaimedRequest:
         # In doubt because of an earlier attempt. A 503 would mean that this attempt's response is yet to be recorded.
         status = 502 if outcome.verdict is Verdict.IN_DOUBT else status_of(reason)
         reply = replace(self.refuse(outcome.verdict, status), why=why)
-        return Conclusion(outcome, self._command(outcome, reason), reply, reply, why)
+        return Conclusion(
+            outcome,
+            self._command(outcome, reason.value),
+            reply,
+            self._shared(reply),
+            why,
+            is_sent=None if reason in _UNTRIED else False,
+        )
 
     def unknown(
         self, reason: Unknown, detail: str, upstream_seconds: float, upstream_status: int | None = None
@@ -64,9 +106,11 @@ class ClaimedRequest:
         reply = self.refuse(outcome.verdict, status_of(reason))
         return Conclusion(
             outcome,
-            self._command(outcome, reason if upstream_status is None else answered_doubt(upstream_status, reason)),
+            self._command(
+                outcome, reason.value if upstream_status is None else answered_doubt(upstream_status, reason)
+            ),
             reply,
-            reply,
+            self._shared(reply),
             f"{reason}: {detail}",
             upstream_seconds,
             upstream_status,
@@ -89,12 +133,12 @@ class ClaimedRequest:
         stored = stored_response(method, head, body if isinstance(body, bytes) else None, route.keep)
         shared = None
         if is_stored and outcome.event in (Event.RELEASE, Event.ABANDON):
-            shared = Reply(
-                head.status, head.reason, kept_headers(method, head, route.keep), body, outcome.verdict, length
+            shared = self._shared(
+                Reply(head.status, head.reason, kept_headers(method, head, route.keep), body, outcome.verdict, length)
             )
         return Conclusion(
             outcome,
-            self._command(outcome, answered_doubt(head.status), stored, head.headers),
+            self._command(outcome, answered_doubt(head.status), head, stored),
             Reply(head.status, head.reason, response_headers(head.headers), body, outcome.verdict, length),
             shared,
             f"answered {head.status}",
@@ -102,11 +146,16 @@ class ClaimedRequest:
             head.status,
         )
 
-    def release(self) -> Release | Abandon:
-        """Nothing was sent under this claim."""
-        if self.record.carries_doubt:
-            return self.abandon("interrupted")
-        return Release(*self._ids, self.request.route.retention.remember_us)
+    def unreadable(self, why: str) -> Conclusion:
+        """The kept request cannot be opened, so nothing was sent."""
+        outcome = Outcome(Event.BURY, Verdict.DEAD_LETTER)
+        reply = replace(self.refuse(outcome.verdict, 409), why=why)
+        command = delivery.bury(self.record, delivery.UNREADABLE, delivery.UNREADABLE, is_answered=False)
+        return Conclusion(outcome, command, reply, None, why, is_sent=None)
+
+    def end_unused(self) -> Release | Postpone | Abandon:
+        """Nothing was sent under this claim, and nothing will be."""
+        return end_unused(self.record, self.request.route.retention.remember_us, "interrupted")
 
     def abandon(self, doubt: str) -> Abandon:
         """Something may have been sent under this claim."""
@@ -123,6 +172,41 @@ class ClaimedRequest:
             recovery=for_repeats(self.request.route.recovery, self.record, is_same=True),
         )
 
+    def attempted(
+        self, command: OutcomeCommand, duration_seconds: float, upstream_status: int | None = None
+    ) -> DeliveryAttempted:
+        """The event that an attempt to deliver ended by this command."""
+        pause_seconds: float | None = None
+        match command:
+            case Complete():
+                result, detail = DeliveryResult.COMPLETED, ""
+            case Postpone(pause_us=pause_us, failure=detail):
+                result, pause_seconds = DeliveryResult.POSTPONED, pause_us / MICROSECONDS
+            case Bury(reason=detail):
+                result = DeliveryResult.DEAD_LETTER
+            case Abandon(doubt=detail):
+                result = DeliveryResult.IN_DOUBT
+            case Release() | Forget():
+                raise ValueError("a kept request is never released by an attempt")
+            case _:
+                assert_never(command)
+        return DeliveryAttempted(
+            self.record.identity.route,
+            self.record.identity.operation_id,
+            self.record.token,
+            self.record.attempts,
+            result,
+            detail,
+            upstream_status,
+            duration_seconds,
+            pause_seconds,
+            self.record.request,
+        )
+
+    def _shared(self, reply: Reply) -> Reply | None:
+        """What duplicates get that waited: of a kept request, what the record says, because it is not over."""
+        return reply if self.record.delivery is None else None
+
     @property
     def _ids(self) -> tuple[UUID, int, UUID]:
         return self.request.identity.operation_id, self.record.token, self.record.attempt_id
@@ -130,23 +214,34 @@ class ClaimedRequest:
     def _command(
         self,
         outcome: Outcome,
-        doubt: str,
+        failure: str,
+        head: ResponseHead | None = None,
         stored: StoredResponse | None = None,
-        headers: Headers = (),
     ) -> OutcomeCommand:
         match outcome.event:
-            case Event.COMPLETE if stored is not None:
+            case Event.COMPLETE if head is not None and stored is not None:
                 retention = self.request.route.retention
-                windows = windows_us(headers, retention.replay_us, retention.remember_us)
+                windows = windows_us(head.headers, retention.replay_us, retention.remember_us)
                 return Complete(*self._ids, stored, *windows, granted=self.record)
+            case Event.RELEASE | Event.FORGET if self.record.delivery is not None:
+                return self._undelivered(failure, head)
             case Event.RELEASE:
-                return self.release()
+                return Release(*self._ids, self.request.route.retention.remember_us)
             case Event.FORGET:
                 return Forget(*self._ids)
             case Event.ABANDON:
-                return self.abandon(doubt)
+                return self.abandon(failure)
             case event:
                 raise ValueError(f"no attempt ends in {event}")
+
+    def _undelivered(self, failure: str, head: ResponseHead | None) -> Postpone | Bury:
+        """The attempt had no effect, and the request is kept. `head` is of the response, None without one."""
+        accept = self.request.route.accept
+        policy = DeliveryPolicy() if accept is None else accept.delivery
+        if head is None:
+            return delivery.conclude_unsent(self.record, policy, failure, self.draw)
+        pause_us = delivery.retry_after_us(head.headers, self.now_seconds)
+        return delivery.conclude_answered(self.record, policy, head.status, pause_us, failure, self.draw)
 
 
 def without_response(conclusion: Conclusion) -> Conclusion | None:

@@ -99,6 +99,11 @@ class Coordinator:
         return len(self._operations)
 
     @property
+    def operations(self) -> Operations:
+        """The operations in flight in this process."""
+        return self._operations
+
+    @property
     def waiters(self) -> int:
         """How many duplicates wait for an operation, here or in another gateway."""
         return self._duplicates.waiters
@@ -222,7 +227,7 @@ class Coordinator:
             detail = _SHUTTING_DOWN
         elif self._leases.is_stalled():
             detail = "The gateway was stalled and is catching up."
-        elif len(self._operations) + len(self._lookups) + pursued >= self._in_flight_max:
+        elif self._operations.requested + len(self._lookups) + pursued >= self._in_flight_max:
             detail = "Too many requests are in flight."
         else:
             return None

@@ -31,7 +31,13 @@ from gateway.protect.preference import without_wait
 
 # Headers that only the gateway sends, to upstream or client. CGI-like servers read `_` as `-`: both spellings go.
 SPOKEN_BY_GATEWAY: Final = frozenset(
-    (b"idempotency-status", b"idempotent-replayed", b"idempotency-operation", b"idempotency-fencing-token")
+    (
+        b"idempotency-status",
+        b"idempotent-replayed",
+        b"idempotency-operation",
+        b"idempotency-fencing-token",
+        b"idempotency-attempt",
+    )
 )
 _NOT_FOR_CLIENTS: Final = HOP_BY_HOP | GATEWAY_HEADERS
 # Envoy obeys retry instructions in these from clients it trusts.
@@ -75,6 +81,7 @@ class Execution:
     `key_headers` are the route's headers that carry the key and nothing else, in order; none for a key that is composed
     or comes from the body, which stays where it is. `canonical_key` is the spelling in which the first of them carries
     the original key, because an upstream that deduplicates must see one spelling. None sends what the caller sent.
+    `attempt` counts the claims of the operation. `replaced` are sent in place of the caller's headers of these names.
     """
 
     operation_id: UUID
@@ -82,6 +89,8 @@ class Execution:
     key: UpstreamKey
     key_headers: tuple[bytes, ...]
     canonical_key: bytes | None = None
+    attempt: int = 1
+    replaced: Headers = ()
 
 
 def unprotected_request(request: RequestHead, hop: Hop, policy: ForwardingPolicy, *, upgrades: bool) -> RequestHead:
@@ -98,6 +107,10 @@ def protected_request(request: RequestHead, hop: Hop, policy: ForwardingPolicy, 
     names = execution.key_headers
     key = _key_to_send(execution)
     sent = _common(request.headers, hop, policy, is_protected=True)
+    if execution.replaced:
+        ours = {_FOLDED[name] for name, _ in execution.replaced}
+        sent = [header for header in sent if _FOLDED[header[0]] not in ours]
+        sent += execution.replaced
     if key is not None:
         replaced = [_FOLDED[name] for name in names]
         sent = [header for header in sent if _FOLDED[header[0]] not in replaced]
@@ -105,6 +118,7 @@ def protected_request(request: RequestHead, hop: Hop, policy: ForwardingPolicy, 
         sent.append((names[0] if names else _DEFAULT_KEY_HEADER, key))
     sent.append((b"Idempotency-Operation", str(execution.operation_id).encode()))
     sent.append((b"Idempotency-Fencing-Token", b"%d" % execution.fencing_token))
+    sent.append((b"Idempotency-Attempt", b"%d" % execution.attempt))
     return RequestHead(request.method, request.target, tuple(sent))
 
 

@@ -29,7 +29,7 @@ class AttemptResult:
 
     `others` is one reply for all of them, or the record, from which each gets its own. `is_recorded`: the store has
     this result, or will get it because the journal has a response. Otherwise another gateway may take the operation
-    over once the lease is over, and its result may differ.
+    over once the lease is over, and its result may differ. `is_sent`: as in `conclusion.Conclusion`.
     """
 
     reply: Reply
@@ -37,13 +37,27 @@ class AttemptResult:
     upstream_status: int | None = None
     upstream_seconds: float | None = None
     is_recorded: bool = False
+    is_sent: bool | None = None
+
+
+@immutable
+class Delivery:
+    """That an operation is in flight because its kept request is delivered.
+
+    `record` is as it was read before the claim. `unopenable` is why the request cannot be opened, so that it is not
+    sent; None where it was.
+    """
+
+    record: Record
+    unopenable: str | None = None
 
 
 class Operation:
     """One operation in flight. The result of its claim, its admission, comes first; if that is `Granted`, an attempt
     is under way.
 
-    `order`: see `Operations.next_order`. While `keeps_body` the operation owns the body of its request; when its claim
+    `order`: see `Operations.next_order`. `delivery` is set where a kept request is delivered: then its first caller is
+    the worker, which wants no response. While `keeps_body` the operation owns the body of its request; when its claim
     is not granted, the body goes back to the first caller. `last_word` is the command that ends the claim if
     everything stops now; it never claims more than is known.
     """
@@ -59,6 +73,7 @@ class Operation:
         "_record",
         "_result",
         "_stopwatch",
+        "delivery",
         "keeps_body",
         "last_word",
         "order",
@@ -66,8 +81,16 @@ class Operation:
         "started_seconds",
     )
 
-    def __init__(self, request: KeyedRequest, order: int, events: Events, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        request: KeyedRequest,
+        order: int,
+        events: Events,
+        loop: asyncio.AbstractEventLoop,
+        delivery: Delivery | None = None,
+    ) -> None:
         self.request = request
+        self.delivery = delivery
         self.order = order
         self.started_seconds = loop.time()
         self.keeps_body = True
@@ -114,6 +137,20 @@ class Operation:
             raise
         finally:
             timer.cancel()
+
+    async def wait_ended(self) -> AttemptResult | Seen | Unavailable:
+        """For a first caller that wants no response, once: how the attempt ended, or why there is no claim.
+
+        Waits until nothing is left to be recorded. Cancelling this cancels nothing else.
+        """
+        first = await self._first
+        if isinstance(first, Seen | Unavailable):
+            return first
+        if first is not None:
+            abort_stream(first.reply)
+        while not self._result.done():
+            await asyncio.wait((self._result,))
+        return self._result.result()
 
     async def wait_admission(self) -> Admission:
         """The result of the claim. Cancelling this cancels nothing else."""

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from dataclasses import dataclass
 from itertools import count
 from typing import Final
 from uuid import UUID
 
-from gateway.core.operation import EVENT_OF, Applied, Event, OutcomeCommand, Record, RequestInfo
+from gateway.core.operation import EVENT_OF, MICROSECONDS, Applied, Event, OutcomeCommand, Record, RequestInfo
 from gateway.core.recovery import Resend
 from gateway.observe.facts import Events, OperationClaimed, OperationSettled, OperationTakenOver
 from gateway.protect.attempt import Attempt
@@ -26,9 +27,9 @@ from gateway.protect.conclusion import ClaimedRequest
 from gateway.protect.identification import KeyedRequest
 from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Leases
-from gateway.protect.operation import Operation
+from gateway.protect.operation import Delivery, Operation
 from gateway.protect.trace import request_info
-from gateway.store.base import Indefinite, NotApplied, Store, StoreError
+from gateway.store.base import Indefinite, NotApplied, Store, StoreError, wall_clock_us
 
 _LOG = logging.getLogger("gateway")
 
@@ -71,9 +72,15 @@ class Operations:
         self._by_id: dict[int, Operation] = {}
         self._tasks: dict[asyncio.Task[None], Operation] = {}
         self._order = count()
+        self._deliveries = 0
 
     def __len__(self) -> int:
         return len(self._by_id)
+
+    @property
+    def requested(self) -> int:
+        """How many of them a caller's request began. The others deliver kept requests, and have limits of their own."""
+        return len(self._by_id) - self._deliveries
 
     def get(self, operation_id: UUID) -> Operation | None:
         """The operation with this id, if it is in flight here."""
@@ -90,9 +97,10 @@ class Operations:
         """The next number in the order in which operations started and duplicates arrived."""
         return next(self._order)
 
-    def begin(self, request: KeyedRequest) -> Operation:
-        """Start the task of an operation that is not in flight."""
-        operation = Operation(request, self.next_order(), self._events, self._loop)
+    def begin(self, request: KeyedRequest, delivery: Delivery | None = None) -> Operation:
+        """Start the task of an operation that is not in flight: a request's, or the delivery of a kept one."""
+        operation = Operation(request, self.next_order(), self._events, self._loop, delivery)
+        self._deliveries += delivery is not None
         self._by_id[request.identity.operation_id.int] = operation
         task = self._loop.create_task(self._execute(operation))
         self._tasks[task] = operation
@@ -102,14 +110,17 @@ class Operations:
     async def _execute(self, operation: Operation) -> None:
         """Claim the operation and, if the claim is granted, run the attempt."""
         try:
-            terms = _terms_of(operation.request)
-            admission = await self._claiming.claim(operation.request.identity, operation.request.fingerprints, terms)
+            request, terms = operation.request, _terms_of(operation.request)
+            if operation.delivery is None:
+                admission = await self._claiming.claim(request.identity, request.fingerprints, terms)
+            else:
+                admission = await self._claiming.claim_kept(operation.delivery.record, terms)
             if isinstance(admission, Granted):
                 await self._attempt(operation, admission, terms.request)
             else:
                 operation.not_granted(admission)
         finally:
-            del self._by_id[operation.request.identity.operation_id.int]
+            self._remove(operation)
 
     async def _attempt(self, operation: Operation, admission: Granted, info: RequestInfo | None) -> None:
         request, record = operation.request, admission.record
@@ -120,9 +131,15 @@ class Operations:
         )
         if record.carries_doubt and info is not None:
             self._events.publish(OperationTakenOver(route_name, operation_id, record.token, record.attempts, info))
-        claimed = ClaimedRequest(request, record, admission.is_first)
+        claimed = ClaimedRequest(
+            request,
+            record,
+            admission.is_first,
+            random.random(),  # noqa: S311  spreads load, keeps no secret
+            wall_clock_us() / MICROSECONDS,
+        )
         attempt = Attempt(operation, claimed, lease, self._store, self._journaling, self._events, self._loop)
-        operation.granted(admission, lease, claimed.release())
+        operation.granted(admission, lease, claimed.end_unused())
         try:
             await attempt.run()
         except Exception:
@@ -133,12 +150,16 @@ class Operations:
         finally:
             self._leases.drop(lease)
 
+    def _remove(self, operation: Operation) -> None:
+        del self._by_id[operation.request.identity.operation_id.int]
+        self._deliveries -= operation.delivery is not None
+
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         operation = self._tasks.pop(task)
         if operation.keeps_body and not operation.is_claimed:
             # Cancelled during the claim, or before the task's first step.
-            if self._by_id.get(number := operation.request.identity.operation_id.int) is operation:
-                del self._by_id[number]
+            if self._by_id.get(operation.request.identity.operation_id.int) is operation:
+                self._remove(operation)
             operation.not_granted(Unavailable("the claim was cut off", is_definite=False, is_refused=True))
         if not task.cancelled() and (error := task.exception()) is not None:
             _LOG.error("an operation failed because of a bug", exc_info=error)

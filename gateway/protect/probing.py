@@ -29,6 +29,7 @@ from gateway.core.operation import (
     ProbeTarget,
     Prove,
     Record,
+    Reinstate,
     Snapshot,
     State,
     microseconds,
@@ -179,7 +180,7 @@ class Prober:
                 case Done() if isinstance(response, _Response):
                     return await self._record_finding(self._prove(route, before.record, response))
                 case NeverHappened():
-                    return await self._record_finding(self._disprove(route, before.record))
+                    return await self._record_finding(self._never_happened(route, before.record))
                 case _:
                     # A waiting request brings the next probe nearer: after an urgent one, the pause starts anew, short.
                     pause = PROBE_FLOOR_US if is_urgent else pause_us(lease.background_tries)
@@ -257,16 +258,15 @@ class Prober:
             Audit(self._who, f"a probe was answered {response.head.status}"),
         )
 
-    def _disprove(self, route: Route, record: Record) -> Disprove:
-        return Disprove(
-            record.identity.operation_id,
-            record.token,
-            uuid4(),
-            route.retention.remember_us,
-            Audit(self._who, "a probe found that it never happened"),
-        )
+    def _never_happened(self, route: Route, record: Record) -> Disprove | Reinstate:
+        """A kept request is delivered then: its caller was promised that."""
+        ids = (record.identity.operation_id, record.token, uuid4())
+        audit = Audit(self._who, "a probe found that it never happened")
+        if record.delivery is not None:
+            return Reinstate(*ids, audit)
+        return Disprove(*ids, route.retention.remember_us, audit)
 
-    async def _record_finding(self, command: Prove | Disprove) -> Snapshot:
+    async def _record_finding(self, command: Prove | Disprove | Reinstate) -> Snapshot:
         """Record a finding. Retried on `StoreError`, and raises it in the end: applying it again is safe."""
         for _ in range(_WRITE_TRIES - 1):
             try:

@@ -1,20 +1,22 @@
-"""Probes operations in doubt without waiting for a client's retry: the background half of recovery.
+"""Recovers operations in doubt without waiting for a client's retry: the background half of recovery.
 
-Owns which operations are probed, how many at once and how often; `protect.probing` owns the probes and their findings.
-It works only on routes with a probe. An operation whose probes find nothing is probed less and less often, and stays on
-the operator's list.
+Owns which operations are looked at, how many at once and how often. On routes with a probe it probes;
+`protect.probing` owns the probes and their findings. An operation whose probes find nothing is probed less and less
+often, and stays on the operator's list. On routes that send again it does so with accepted requests: their callers may
+never come back. `core.delivery` decides when; after the last attempt they stay in doubt, on the operator's list.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, NoReturn
 from uuid import UUID
 
-from gateway.core.operation import Snapshot, State
-from gateway.core.recovery import Probe
+from gateway.core.delivery import resend_due
+from gateway.core.operation import Record, Snapshot, State
+from gateway.core.recovery import Probe, Resend
 from gateway.protect.probing import Prober
 from gateway.protect.route import Route
 from gateway.store.base import StoreError
@@ -28,7 +30,11 @@ _AT_ONCE: Final = 8
 
 
 class RecoveryWorker:
-    """Probes operations in doubt on the routes with a probe, every `pass_seconds`."""
+    """Recovers operations in doubt on the routes that have a way to, every `pass_seconds`.
+
+    `resend` begins another attempt to deliver a kept request; None where this process delivers nothing. `may_recover`
+    says whether an operation in doubt may be taken over now.
+    """
 
     def __init__(
         self,
@@ -36,22 +42,26 @@ class RecoveryWorker:
         prober: Prober,
         routes: Mapping[str, Route],
         *,
+        may_recover: Callable[[Snapshot], bool] = lambda _: True,
+        resend: Callable[[Route, Record], None] | None = None,
         pass_seconds: float = 5.0,
     ) -> None:
         self._store = store
         self._prober = prober
-        self._routes = _probed_by_name(routes)
+        self._may_recover = may_recover
+        self._resend = resend
+        self._routes = _recovered_by_name(routes, resends=resend is not None)
         self._pass_seconds = pass_seconds
         self._is_stopped = False
         # Where a pass reached its bound: many operations that cannot be resolved must not starve those after them.
         self._after: UUID | None = None
 
     def stop(self) -> None:
-        """Begin no more probes."""
+        """Begin nothing more."""
         self._is_stopped = True
 
     async def run_once(self) -> int:
-        """Probe what is due, up to a bound; returns how many were resolved. Raises `StoreError`."""
+        """Recover what is due, up to a bound; returns how many were resolved. Raises `StoreError`."""
         if not self._routes:
             return 0
         resolved, seen = 0, 0
@@ -60,7 +70,7 @@ class RecoveryWorker:
             page = await self._store.find(
                 Query(frozenset((State.IN_DOUBT,)), frozenset(self._routes), recoverable=True, after=after, limit=_PAGE)
             )
-            resolved += await self._probe_all(page)
+            resolved += await self._recover_all(page)
             seen += len(page)
             if len(page) < _PAGE or page[-1].record is None:
                 return resolved
@@ -68,23 +78,32 @@ class RecoveryWorker:
         self._after = after
         return resolved
 
-    async def _probe_all(self, page: list[Snapshot]) -> int:
+    async def _recover_all(self, page: list[Snapshot]) -> int:
         places = asyncio.Semaphore(_AT_ONCE)
 
-        async def probe(snapshot: Snapshot) -> bool:
+        async def recover(snapshot: Snapshot) -> bool:
             async with places:
                 if self._is_stopped or snapshot.record is None:
                     return False
                 route = self._routes[snapshot.record.identity.route]
+                if isinstance(route.recovery, Resend):
+                    self._resend_if_due(route, snapshot, snapshot.record)
+                    return False
                 try:
                     return await self._prober.probe_once(route, snapshot, is_urgent=False) is not None
                 except StoreError:
                     return False
 
-        return sum(await asyncio.gather(*[probe(snapshot) for snapshot in page]))
+        return sum(await asyncio.gather(*[recover(snapshot) for snapshot in page]))
+
+    def _resend_if_due(self, route: Route, snapshot: Snapshot, record: Record) -> None:
+        if self._resend is None or route.accept is None or record.delivery is None:
+            return
+        if self._may_recover(snapshot) and resend_due(record, route.accept.delivery, snapshot.now_us):
+            self._resend(route, record)
 
     async def run(self) -> NoReturn:
-        """Probe for ever, until cancelled."""
+        """Recover for ever, until cancelled."""
         await repeat(self._pass, pause_seconds=self._pass_seconds)
 
     async def _pass(self) -> float:
@@ -92,17 +111,22 @@ class RecoveryWorker:
         return self._pass_seconds
 
 
-def _probed_by_name(routes: Mapping[str, Route]) -> dict[str, Route]:
-    """The routes with a probe, by the route names in their records.
+def _recovered_by_name(routes: Mapping[str, Route], *, resends: bool) -> dict[str, Route]:
+    """The routes whose operations are recovered here, by the route names in their records.
 
     A renamed route keeps its old name as its operation, and its old records have that as their route. If several routes
     share an operation, such records cannot be assigned.
     """
-    probed = {name: route for name, route in routes.items() if isinstance(route.recovery, Probe)}
+    recovered = {
+        name: route
+        for name, route in routes.items()
+        if isinstance(route.recovery, Probe)
+        or (resends and route.accept is not None and isinstance(route.recovery, Resend))
+    }
     sharing = Counter(route.operation for route in routes.values())
     renamed = {
         route.operation: route
-        for route in probed.values()
+        for route in recovered.values()
         if route.operation not in routes and sharing[route.operation] == 1
     }
-    return probed | renamed
+    return recovered | renamed

@@ -1,0 +1,378 @@
+"""Delivers accepted requests until their outcome is known.
+
+A delivery is an operation in flight like a request's: claimed, sent once, recorded. This module decides which one is
+next, and when. It takes a place, then opens the kept request, then has the operation claimed and sent: nothing is
+claimed in advance, because a claim that lapses puts its operation in doubt.
+
+The store alone says what is due, and the claim decides who delivers it. So any number of gateways and processes may
+deliver for one service, and one that dies, or cannot reach the store, loses nothing. A request that was just accepted
+here is delivered at once; where that is not possible, it is found when the store is next asked.
+
+*Polls.* Each is at most one search. After one that found something the next follows in a second, otherwise a little
+later each time; a postponed delivery, a free place where some had none, and an upstream that may be tried again bring
+it it nearer. Of what is due, the oldest are found; among those, scopes take turns. Every second search leaves out the
+routes that had more due than places, so that they hide no other route.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from itertools import zip_longest
+from typing import Final, NoReturn
+
+from gateway.core.message import RequestHead
+from gateway.core.operation import MICROSECONDS, Identity, Record, SealedRequest, Snapshot, State
+from gateway.core.sealing import KeyRing
+from gateway.deliver.places import Place, Places
+from gateway.protect.body import TakenBody
+from gateway.protect.hop import hop_from
+from gateway.protect.identification import KeyedRequest
+from gateway.protect.kept import KeptRequest, Unopenable, open_sealed
+from gateway.protect.operation import AttemptResult, Delivery, Operation
+from gateway.protect.operations import Operations
+from gateway.protect.route import Route
+from gateway.store.base import StoreError
+from gateway.store.operations import ManagedStore
+from gateway.upkeep.timer import repeat
+
+_LOG = logging.getLogger("gateway")
+
+_POLL_SECONDS: Final = 1.0
+_IDLE_SECONDS_MAX: Final = 5.0
+# While the store fails.
+_FAILING_SECONDS_MAX: Final = 30.0
+# Between polls that are brought nearer: under load, each finds what many ends made room for.
+_BUSY_SECONDS: Final = 0.05
+# A search returns so many more than there are places, for the scopes to take turns, and at most so many.
+_SPARE: Final = 8
+_BATCH_MAX: Final = 200
+# How old the knowledge of pauses and of requests without a route may be.
+_BACKLOG_SECONDS: Final = 5.0
+# A longer request is decrypted in a thread.
+_INLINE_BYTES_MAX: Final = 64 * 1024
+# Operations that this process reports because their requests cannot be opened.
+_WARNED_MAX: Final = 1000
+# Stands for a request that cannot be opened, and is never sent.
+_NO_REQUEST: Final = KeptRequest(RequestHead(b"", b"", ()), hop_from(None, is_secure=False), b"", None)
+
+
+class DeliveryWorker:
+    """The deliveries of one process, for the routes of its configuration that accept requests."""
+
+    def __init__(
+        self,
+        store: ManagedStore,
+        operations: Operations,
+        places: Places,
+        routes: Sequence[Route],
+        ring: KeyRing | None,
+        *,
+        service: str,
+        is_stalled: Callable[[], bool],
+        clock: Callable[[], float],
+    ) -> None:
+        """Needs a running event loop. `is_stalled` says whether nothing should be claimed now; `clock` counts seconds
+        and never goes back. Without a `ring` nothing is delivered.
+        """
+        self._store = store
+        self._operations = operations
+        self._places = places
+        self._ring = ring
+        self._service = service
+        self._is_stalled = is_stalled
+        self._clock = clock
+        self._routes = [route for route in routes if route.accept is not None and ring is not None]
+        self._route_of = _by_identity(routes, self._routes)
+        self._paused: frozenset[str] = frozenset()
+        self._stranded: frozenset[str] = frozenset()
+        self._backlog_read_seconds: float | None = None
+        # Operation names of which the last search found more than there were places; whether more may be due.
+        self._behind: frozenset[str] = frozenset()
+        self._is_turn_of_others = False
+        self._has_more = False
+        self._idle_seconds = _POLL_SECONDS
+        # The deliveries that run, and the integers of their operation ids.
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._running: set[int] = set()
+        self._unopenable: set[int] = set()
+        self._is_stopped = False
+        self._loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+        self._alarm: asyncio.TimerHandle | None = None
+
+    @property
+    def running(self) -> int:
+        """How many deliveries run, those included whose request is being read."""
+        return len(self._tasks)
+
+    def deliver_accepted(self, request: KeyedRequest, snapshot: Snapshot) -> None:
+        """Deliver a request that was just accepted here, at once if it may be. Takes the ownership of its body.
+
+        Otherwise a poll finds it later, here or in another gateway.
+        """
+        record, operation = snapshot.record, request.route.operation
+        if (
+            record is None
+            or record.state is not State.ACCEPTED
+            or operation in self._behind
+            or operation in self._paused
+            or not self._begin(request.route, record, request)
+        ):
+            request.body.close()
+            self._has_more = True
+            self._wake_in(_POLL_SECONDS)
+
+    def resend(self, route: Route, record: Record) -> None:
+        """Send a kept request that is in doubt again, if there is a place. The route must be one that does so."""
+        if route.operation not in self._paused:
+            self._begin(route, record)
+
+    def stop(self) -> None:
+        """Claim nothing any more. What runs is ended by `Operations.drain`."""
+        self._is_stopped = True
+
+    async def close(self) -> None:
+        """End what is left. To be called after `Operations.drain`."""
+        self.stop()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def run(self) -> NoReturn:
+        """Poll for ever, until cancelled."""
+        await repeat(
+            self.run_once, pause_seconds=_POLL_SECONDS, pause_seconds_max=_FAILING_SECONDS_MAX, sleep=self._sleep
+        )
+
+    async def run_once(self) -> float:
+        """One poll: begin what is due and has a place. Returns the pause before the next. Raises `StoreError`."""
+        if self._is_stopped or self._is_stalled() or not self._routes:
+            return _POLL_SECONDS
+        await self._read_backlog()
+        routes = [route for route in self._routes if route.operation not in self._paused]
+        self._wake_for_breakers(routes)
+        free = {route.name: self._places.free(route) for route in routes}
+        names = {route.operation for route in routes if free[route.name]}
+        self._has_more = len(names) < len({route.operation for route in routes})
+        self._is_turn_of_others = not self._is_turn_of_others
+        if self._is_turn_of_others:
+            names = names - self._behind or names
+        if not names:
+            return _IDLE_SECONDS_MAX
+        limit = min(sum(free.values()) + _SPARE, _BATCH_MAX)
+        due = await self._store.find_due(self._service, names, limit)
+        behind, begun = set(self._behind - names), 0
+        for record in taking_turns(due):
+            route = self._route_of(record.identity)
+            if route is None or self._is_running(record):
+                continue
+            if self._begin(route, record):
+                begun += 1
+            else:
+                behind.add(route.operation)
+        self._behind = frozenset(behind)
+        self._has_more |= len(due) == limit or bool(behind)
+        if len(due) == limit and begun:
+            self._wake_in(_BUSY_SECONDS)
+        self._idle_seconds = _POLL_SECONDS if due else min(self._idle_seconds * 2, _IDLE_SECONDS_MAX)
+        return self._idle_seconds
+
+    # -- one delivery -------------------------------------------------------------------------------------------------
+
+    def _begin(self, route: Route, record: Record, request: KeyedRequest | None = None) -> bool:
+        """Start the task of a delivery; False where it must not begin now, or has no place.
+
+        `request` is the kept one, where it is at hand. It is the task's from now on.
+        """
+        if self._is_stopped or self._is_stalled() or route not in self._routes or self._is_running(record):
+            return False
+        place = self._places.take(route)
+        if place is None:
+            return False
+        self._running.add(record.identity.operation_id.int)
+        task = self._loop.create_task(self._deliver(record, place, request))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return True
+
+    def _is_running(self, record: Record) -> bool:
+        operation_id = record.identity.operation_id
+        return operation_id.int in self._running or self._operations.get(operation_id) is not None
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _LOG.error("a delivery failed because of a bug; it is tried again", exc_info=error)
+
+    async def _deliver(self, record: Record, place: Place, request: KeyedRequest | None) -> None:
+        """Open the request unless it is at hand, claim the operation, send it, and wait for the end of it."""
+        operation_id = record.identity.operation_id
+        operation: Operation | None = None
+        is_sent: bool | None = None
+        why = ""
+        try:
+            delivery = Delivery(record)
+            if request is None:
+                opened = await self._open(place.route, record)
+                if opened is None:
+                    return
+                request, delivery = opened
+            if self._is_stopped or self._operations.get(operation_id) is not None:
+                return
+            operation = self._operations.begin(request, delivery)
+            ended = await operation.wait_ended()
+            if isinstance(ended, AttemptResult):
+                is_sent = ended.is_sent
+                why = self._read_ended(ended)
+        except StoreError as error:
+            _LOG.debug("the request of operation %s cannot be read, and is tried again: %s", operation_id, error)
+        finally:
+            if request is not None and (operation is None or not operation.keeps_body):
+                request.body.close()
+            self._running.discard(operation_id.int)
+            self._places.give_back(place, is_sent=is_sent, why=why)
+            if self._has_more:
+                self._wake_in(_BUSY_SECONDS)
+
+    def _read_ended(self, ended: AttemptResult) -> str:
+        """Poll again when the next attempt is due; returns why this one failed."""
+        snapshot = ended.others
+        record = snapshot.record if isinstance(snapshot, Snapshot) else None
+        if not isinstance(snapshot, Snapshot) or record is None or record.delivery is None:
+            return ""
+        if record.state is State.ACCEPTED:
+            self._wake_in((record.delivery.next_attempt_us - snapshot.now_us) / MICROSECONDS)
+        return record.delivery.failure or ""
+
+    async def _open(self, route: Route, record: Record) -> tuple[KeyedRequest, Delivery] | None:
+        """The kept request; None where the record has changed, or where it is in doubt and cannot be opened."""
+        operation_id = record.identity.operation_id
+        sealed = await self._store.read_kept(operation_id)
+        if sealed is None:
+            latest = (await self._store.read(operation_id)).record
+            if latest is None or (latest.state, latest.token) != (record.state, record.token):
+                return None
+            why = "its request is missing in the store"
+        else:
+            try:
+                return await self._opened(route, record, sealed), Delivery(record)
+            except Unopenable as error:
+                why = str(error)
+        number = operation_id.int
+        if number not in self._unopenable and len(self._unopenable) < _WARNED_MAX:
+            self._unopenable.add(number)
+            _LOG.error(
+                "the request of operation %s on route %s cannot be delivered: %s. Once secrets.encryption has the key "
+                "that it was encrypted with, requeue the operation",
+                operation_id,
+                route.name,
+                why,
+            )
+        if record.state is not State.ACCEPTED:
+            return None
+        return _request_of(route, record, _NO_REQUEST), Delivery(record, why)
+
+    async def _opened(self, route: Route, record: Record, sealed: SealedRequest) -> KeyedRequest:
+        """Raises `Unopenable`."""
+        ring, operation_id = self._ring, record.identity.operation_id
+        if ring is None:
+            raise Unopenable("no encryption key is configured")
+        if len(sealed.sealed) <= _INLINE_BYTES_MAX:
+            kept = open_sealed(sealed, ring, operation_id)
+        else:
+            kept = await asyncio.to_thread(open_sealed, sealed, ring, operation_id)
+        return _request_of(route, record, kept)
+
+    # -- when to poll -------------------------------------------------------------------------------------------------
+
+    async def _read_backlog(self) -> None:
+        """Learn what is paused, and warn about requests that nobody here delivers. Raises `StoreError`."""
+        now = self._clock()
+        if self._backlog_read_seconds is not None and now - self._backlog_read_seconds < _BACKLOG_SECONDS:
+            return
+        backlog = await self._store.backlog(self._service)
+        self._backlog_read_seconds = now
+        self._paused = frozenset(backlog.paused)
+        known = {name for route in self._routes for name in (route.name, route.operation)}
+        waiting = Counter({name: each.accepted for name, each in backlog.waiting.items() if name not in known})
+        stranded = frozenset(+waiting)
+        if stranded - self._stranded:
+            _LOG.error(
+                "%d accepted requests are not delivered, because no route of this configuration accepts requests under "
+                "their names: %s. Restore these routes, or withdraw the operations",
+                waiting.total(),
+                ", ".join(sorted(stranded)),
+            )
+        self._stranded = stranded
+
+    def _wake_for_breakers(self, routes: Iterable[Route]) -> None:
+        for route in routes:
+            seconds = self._places.wake_seconds(route)
+            if seconds is not None:
+                self._wake_in(seconds)
+
+    def _wake_in(self, seconds: float) -> None:
+        """Poll again after so many seconds, if nothing else makes it earlier."""
+        at = self._loop.time() + max(seconds, _BUSY_SECONDS)
+        alarm = self._alarm
+        if alarm is not None and not alarm.cancelled() and self._loop.time() < alarm.when() <= at:
+            return
+        if alarm is not None:
+            alarm.cancel()
+        self._alarm = self._loop.call_at(at, self._wake.set)
+
+    async def _sleep(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        self._wake.clear()
+
+
+def taking_turns(due: Iterable[Snapshot]) -> list[Record]:
+    """The records in their order, except that scopes take turns."""
+    by_scope: dict[bytes, list[Record]] = {}
+    for snapshot in due:
+        if (record := snapshot.record) is not None:
+            by_scope.setdefault(record.identity.scope_digest, []).append(record)
+    return [record for turn in zip_longest(*by_scope.values()) for record in turn if record is not None]
+
+
+def _request_of(route: Route, record: Record, kept: KeptRequest) -> KeyedRequest:
+    """The kept request as one that came in. It is the one that was recorded, so it needs no identification."""
+    return KeyedRequest(
+        head=kept.head,
+        body=TakenBody(kept.body, len(kept.body)),
+        hop=kept.hop,
+        route=route,
+        identity=record.identity,
+        fingerprints=() if record.fingerprint is None else (record.fingerprint,),
+        probe=record.probe,
+        canonical_key=kept.canonical_key,
+    )
+
+
+def _by_identity(all_routes: Sequence[Route], routes: Sequence[Route]) -> Callable[[Identity], Route | None]:
+    """Finds the one of `routes` that an operation belongs to.
+
+    A renamed route keeps its old name as its operation, and its old records have that as their route. If several routes
+    share an operation, such records cannot be assigned.
+    """
+    by_name = {(route.name, route.operation): route for route in routes}
+    names = {route.name for route in all_routes}
+    sharing = Counter(route.operation for route in all_routes)
+    renamed = {route.operation: route for route in routes if sharing[route.operation] == 1}
+
+    def find(identity: Identity) -> Route | None:
+        route = by_name.get((identity.route, identity.operation))
+        if route is None and identity.route not in names:
+            route = renamed.get(identity.operation)
+        return route
+
+    return find

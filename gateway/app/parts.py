@@ -17,14 +17,16 @@ from gateway.app.stores import durable_store, tiered_store
 from gateway.config import Config
 from gateway.config import Upstream as UpstreamConfig
 from gateway.core.identity.key import key_headers_of
+from gateway.core.operation import Snapshot
 from gateway.deliver.places import Places
 from gateway.deliver.worker import DeliveryWorker
 from gateway.http.passthrough import Passthrough
 from gateway.observe.facts import Events
+from gateway.protect.accepting import Accepting
 from gateway.protect.body import Spool, UploadSlots
 from gateway.protect.claiming import Claiming
 from gateway.protect.coordinator import Coordinator
-from gateway.protect.identification import Identifying
+from gateway.protect.identification import Identifying, KeyedRequest
 from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Leases
 from gateway.protect.operations import Drained
@@ -113,6 +115,16 @@ class Parts:
             who=f"probe by {environment.holder}",
             steady_seconds=lambda: store.durable_steady_seconds,
         )
+        ring = key_ring(config)
+        waiting = Waiting(store)
+        accepting = Accepting(
+            store,
+            events,
+            service=config.service,
+            ring=ring,
+            hand_over=self._hand_over,
+            clock=clock,
+        )
         self.coordinator = Coordinator(
             identifying=Identifying(
                 config.service,
@@ -124,8 +136,9 @@ class Parts:
             journaling=journaling,
             claiming=self.claiming,
             leases=self.leases,
-            waiting=Waiting(store),
+            waiting=waiting,
             prober=self.prober,
+            accepting=accepting,
             events=events,
             in_flight_max=config.limits.max_in_flight,
             recall=store.recall,
@@ -144,7 +157,7 @@ class Parts:
             self.coordinator.operations,
             Places(breaker_policy(config), events, clock),
             self.routes,
-            key_ring(config) if delivers else None,
+            ring if delivers else None,
             service=config.service,
             is_stalled=self.leases.is_stalled,
             clock=clock,
@@ -156,6 +169,10 @@ class Parts:
             may_recover=self.claiming.may_recover,
             resend=self.delivery.resend if delivers else None,
         )
+
+    def _hand_over(self, request: KeyedRequest, snapshot: Snapshot) -> None:
+        """The worker is made after what accepts, because it delivers operations of the coordinator."""
+        self.delivery.deliver_accepted(request, snapshot)
 
     async def start_store(self) -> bool:
         """Start the stores and flush the journal; False when the durable one is down: then call `keep_starting`.

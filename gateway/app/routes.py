@@ -99,7 +99,13 @@ def accept_policy(config: settings.Config, route: settings.Route) -> AcceptPolic
         headers=tuple((name.encode(), value.get_secret_value().encode()) for name, value in accept.headers.items()),
         requeues_on_repeat=route.dead_letter.on_repeat == "requeue",
         requeue_after_us=microseconds(route.dead_letter.requeue_after),
+        status_prefix=status_prefix(config),
     )
+
+
+def status_prefix(config: settings.Config) -> bytes:
+    """What stands before the id of an operation in the URL of its status."""
+    return f"{config.public_url or ''}{config.operations.path}/".encode()
 
 
 def key_ring(config: settings.Config) -> KeyRing | None:
@@ -138,6 +144,7 @@ def target_of(
             authority=upstream_config.url.authority.encode(),
             host=target_host(upstream_config),
             trusted_proxies=config.trusted_proxies,
+            heeds_async=route is not None and route.accept is not None,
         ),
         key=UpstreamKey(_upstream_key(config, upstream_config, route)),
         key_headers=tuple(name.encode() for name in names),

@@ -8,9 +8,11 @@ came from, `problem` the gateway's own error responses.
 `operations` starts a task for each `operation`: `claiming` gets the claim, `leases` renews it, `attempt` forwards the
 request once, `conclusion` turns the result into a command and replies, and `journaling` keeps it while the store does
 not. `duplicates` replies to all but the first caller: by `waiting` for another gateway, or by `probing` the upstream,
-for as long as their `preference` allows. `kept` encodes and encrypts a request that is delivered later. `compose`
-builds replies, and `decoding` undoes a coding that a client does not accept. `trace` gathers what operators see of a
-request, and `stopwatch` measures it.
+for as long as their `preference` allows. `compose` builds replies, and `decoding` undoes a coding that a client does
+not accept. `trace` gathers what operators see of a request, and `stopwatch` measures it.
+
+*Requests that are delivered later.* `accepting` stores them: `kept` encodes and encrypts one. `resource` shows callers
+the `status` of their operations.
 
 *To the service.* `forwarding` decides which headers cross, and `answer_stream` streams a long response.
 """

@@ -9,14 +9,19 @@ from dataclasses import replace
 from typing import assert_never
 
 from gateway.core.message import Headers, header_values
-from gateway.core.operation import MICROSECONDS, Event, Record, Snapshot
+from gateway.core.operation import MICROSECONDS, Event, Record, Snapshot, State
 from gateway.core.recovery import for_repeats, retry_after_seconds
-from gateway.core.verdict import Claimable, Doubt, Judgement, Refuse, Replay, Verdict, Wait
+from gateway.core.verdict import Claimable, Doubt, Judgement, Refuse, Replay, Undelivered, Verdict, Wait
 from gateway.protect.decoding import is_unaccepted
 from gateway.protect.identification import KeyedRequest
 from gateway.protect.problem import refuse
 from gateway.protect.reply import Reply, http_date
 from gateway.protect.route import Route
+from gateway.protect.status import accepted_reply, is_withdrawn, operation_url
+from gateway.protect.status import retry_after_seconds as status_retry_after_seconds
+
+
+_REPLAYED = (b"Idempotent-Replayed", b"true")
 
 
 def expires_header(record: Record) -> tuple[bytes, bytes]:
@@ -29,13 +34,21 @@ def replay_of(record: Record, request_headers: Headers) -> Reply:
     stored = record.response
     if stored is None or stored.body is None:
         raise ValueError("only a record with a body can be replayed")
-    headers = (*stored.headers, (b"Idempotent-Replayed", b"true"))
+    headers = (*stored.headers, _REPLAYED)
     if record.replay_until_us:
         # Unknown until the durable store has the record.
         headers += (expires_header(record),)
     verdict = Verdict.RECOVERED if record.last_event is Event.PROVE else Verdict.REPLAYED
     decode_for = _unaccepted_by(request_headers, stored.headers, stored.body)
     return Reply(stored.status, stored.reason, headers, stored.body, verdict, len(stored.body), decode_for)
+
+
+def own_reply(reply: Reply) -> Reply:
+    """A replay as the reply to the request itself that was executed."""
+    if reply.verdict is not Verdict.REPLAYED:
+        return reply
+    headers = tuple(header for header in reply.headers if header != _REPLAYED)
+    return replace(reply, headers=headers, verdict=Verdict.STORED)
 
 
 def shared_reply(reply: Reply, request_headers: Headers) -> Reply:
@@ -62,7 +75,7 @@ def reply_by_judgement(
     """The reply to a request that neither claims nor waits.
 
     `free_verdict` is the verdict for a free record: `released` for a duplicate, which may try again, and `in-doubt` for
-    a holder whose own result was fenced off.
+    a holder whose own result was fenced off. A duplicate of what was called off gets `withdrawn`.
     """
     route = request.route
     match judgement:
@@ -79,6 +92,10 @@ def reply_by_judgement(
                 ran_seconds=(snapshot.now_us - record.claimed_us) / MICROSECONDS,
                 remaining_seconds=(record.lease_until_us - snapshot.now_us) / MICROSECONDS,
             )
+        case Undelivered(record, is_same):
+            return _undelivered(snapshot, record, request, is_same=is_same)
+        case Claimable() if free_verdict is Verdict.RELEASED and snapshot.record and is_withdrawn(snapshot.record):
+            return refuse(Verdict.WITHDRAWN, shape=route.shape, record=snapshot.record)
         case Claimable():
             # For a holder, the store has forgotten the attempt, and with it all that a repeat could recover from.
             return refuse(
@@ -102,7 +119,37 @@ def refuse_by(verdict: Verdict, record: Record, route: Route) -> Reply:
     return reply if why is None else replace(reply, why=why)
 
 
-def _in_doubt(snapshot: Snapshot, record: Record, route: Route, *, is_same: bool) -> Reply:
+def _undelivered(snapshot: Snapshot, record: Record, request: KeyedRequest, *, is_same: bool) -> Reply:
+    """Rules 13 and 14. `is_same`: as in `Undelivered`."""
+    route = request.route
+    prefix = None if route.accept is None else route.accept.status_prefix
+    location = None if prefix is None else operation_url(prefix, record)
+    is_dead = record.state is State.DEAD_LETTER
+    if request.is_async and prefix is not None and (not is_dead or requeues(route)):
+        return accepted_reply(snapshot, prefix, request.head.headers, is_replayed=True)
+    if is_dead:
+        return refuse(Verdict.DEAD_LETTER, shape=route.shape, record=record, location=location)
+    if record.state is State.IN_DOUBT:
+        return _in_doubt(snapshot, record, route, is_same=is_same, location=location)
+    return refuse(
+        Verdict.IN_FLIGHT,
+        shape=route.shape,
+        status=route.in_flight.status,
+        record=record,
+        detail="It was accepted, and is not delivered yet.",
+        retry_after_seconds=status_retry_after_seconds(snapshot),
+        location=location,
+    )
+
+
+def requeues(route: Route) -> bool:
+    """Whether a repeat may deliver a dead letter of this route again."""
+    return route.accept is not None and route.accept.requeues_on_repeat
+
+
+def _in_doubt(
+    snapshot: Snapshot, record: Record, route: Route, *, is_same: bool, location: bytes | None = None
+) -> Reply:
     """Rule 16, with what a repeat can achieve. `is_same`: as in `Doubt`."""
     recovery = for_repeats(route.recovery, record, is_same=is_same)
     return refuse(
@@ -112,6 +159,7 @@ def _in_doubt(snapshot: Snapshot, record: Record, route: Route, *, is_same: bool
         record=record,
         recovery=recovery,
         retry_after_seconds=retry_after_seconds(recovery, snapshot),
+        location=location,
     )
 
 

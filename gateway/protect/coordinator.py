@@ -6,7 +6,8 @@
 2. Identify it: its key, scope, body and fingerprints (rules 4 to 7).
 3. Reply from a completed record, if this process or the fast tier has it (rules 9 to 11).
 4. If the operation is in flight here, wait for its result (rules 9 to 16).
-5. Otherwise claim and execute it (rules 8 and 18); where a record forbids the claim, reply from that (rules 9 to 16).
+5. Otherwise claim and execute it (rules 8 and 18), or accept it to be delivered later (rules 8 and 17); where a record
+   forbids that, reply from the record (rules 9 to 16).
 
 Each operation in flight is one `Operation` with one task, which outlives its callers. The first caller's request is
 executed, and duplicates wait for its result: any number of them costs one claim. A duplicate never claims or takes
@@ -28,6 +29,7 @@ from uuid import UUID
 from gateway.core.operation import Snapshot
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import Events
+from gateway.protect.accepting import Accepted, Accepting
 from gateway.protect.body import WholeBody
 from gateway.protect.claiming import Claiming, Granted, Seen, Unavailable
 from gateway.protect.duplicates import Duplicates
@@ -64,6 +66,7 @@ class Coordinator:
         leases: Leases,
         waiting: Waiting,
         prober: Prober,
+        accepting: Accepting,
         events: Events,
         in_flight_max: int,
         recall: Callable[[UUID], Snapshot | None],
@@ -78,6 +81,7 @@ class Coordinator:
         self._journaling = journaling
         self._claiming = claiming
         self._leases = leases
+        self._accepting = accepting
         self._events = events
         self._operations = Operations(store, journaling, claiming, leases, events)
         self._duplicates = Duplicates(
@@ -86,6 +90,7 @@ class Coordinator:
             leases=leases,
             waiting=waiting,
             prober=prober,
+            accepting=accepting,
             recall=recall,
         )
         self._look_up = look_up
@@ -158,8 +163,10 @@ class Coordinator:
         return await self._join_or_execute(request, trace)
 
     async def _join_or_execute(self, request: KeyedRequest, trace: RequestTrace) -> Reply | Untouched:
-        """Steps 4 and 5: wait for the operation if it is in flight here, or start it as its first caller."""
+        """Steps 4 and 5: wait for the operation if it is in flight here, or start or accept it as its first caller."""
         order = self._operations.next_order()
+        policy = request.route.accept if request.is_async else None
+        is_handed_over = False
         operation: Operation | None = None
         found: Reply | Untouched | Seen | None = None
         try:
@@ -168,8 +175,15 @@ class Coordinator:
                     refusal = self._refuse_if_overloaded(request.route, starts_claim=True)
                     if refusal is not None:
                         return refusal
-                    operation = self._operations.begin(request)
-                    found = await self._wait_as_first_caller(operation, trace)
+                    if policy is not None:
+                        accepted = await self._accepting.accept(request, policy)
+                        if isinstance(accepted, Accepted):
+                            is_handed_over = True
+                            return await self._duplicates.reply_to_acceptance(accepted.snapshot, request, policy, trace)
+                        found = accepted
+                    else:
+                        operation = self._operations.begin(request)
+                        found = await self._wait_as_first_caller(operation, trace)
                 else:
                     found = await self._wait_as_duplicate(request, trace, order)
                 if isinstance(found, Seen):
@@ -178,8 +192,8 @@ class Coordinator:
                     return found
             return _refuse(request, Verdict.OVERLOADED, detail="Other requests keep changing the record of this key.")
         finally:
-            operation_has_body = operation is not None and operation.keeps_body
-            if not operation_has_body and not isinstance(found, Untouched):
+            is_handed_over |= operation is not None and operation.keeps_body
+            if not is_handed_over and not isinstance(found, Untouched):
                 request.body.close()
 
     async def _wait_as_first_caller(self, operation: Operation, trace: RequestTrace) -> Reply | Untouched | Seen:
@@ -208,6 +222,9 @@ class Coordinator:
             return _refuse(request, Verdict.OVERLOADED, detail=_SHUTTING_DOWN)
         admission = await operation.wait_admission()
         match admission:
+            case Granted(record, now_us) if operation.delivery is not None:
+                # Its result may not be the last one: what becomes of a kept request is in the record.
+                return await self._duplicates.reply_from_record(Snapshot(record, now_us), request, trace)
             case Granted():
                 return await self._duplicates.reply_from_operation(operation, request, trace)
             case Seen(snapshot):
@@ -227,11 +244,16 @@ class Coordinator:
             detail = _SHUTTING_DOWN
         elif self._leases.is_stalled():
             detail = "The gateway was stalled and is catching up."
-        elif self._operations.requested + len(self._lookups) + pursued >= self._in_flight_max:
+        elif self._requested + pursued >= self._in_flight_max:
             detail = "Too many requests are in flight."
         else:
             return None
         return _overloaded(route, detail)
+
+    @property
+    def _requested(self) -> int:
+        """How many requests are executed, looked up or accepted here, deliveries not counted."""
+        return self._operations.requested + len(self._lookups) + self._accepting.in_progress
 
     def _is_pending(self, request: KeyedRequest) -> bool:
         """Whether the operation is in flight here, or its outcome is in the journal and not yet in the store."""

@@ -15,10 +15,12 @@ from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
+from gateway.core.message import header_values
 from gateway.core.operation import Snapshot, State
 from gateway.core.recovery import Probe, for_repeats
-from gateway.core.verdict import Claimable, Doubt, Refuse, Replay, Verdict, Wait
-from gateway.protect.compose import in_flight, reply_by_judgement, reply_by_record, shared_reply
+from gateway.core.verdict import Claimable, Doubt, Refuse, Replay, Undelivered, Verdict, Wait
+from gateway.protect.accepting import Accepting
+from gateway.protect.compose import in_flight, own_reply, reply_by_judgement, reply_by_record, shared_reply
 from gateway.protect.identification import KeyedRequest
 from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Leases
@@ -27,9 +29,10 @@ from gateway.protect.preference import preference_applied, wait_preference
 from gateway.protect.probing import Prober
 from gateway.protect.problem import refuse
 from gateway.protect.reply import Reply
-from gateway.protect.route import Route
+from gateway.protect.route import AcceptPolicy, Route
+from gateway.protect.status import accepted_reply
 from gateway.protect.trace import RequestTrace
-from gateway.protect.waiting import Waiting
+from gateway.protect.waiting import Waiting, is_delivered
 from gateway.store.base import Indefinite, Store, StoreError
 
 _LOG = logging.getLogger("gateway")
@@ -52,6 +55,7 @@ class Duplicates:
         leases: Leases,
         waiting: Waiting,
         prober: Prober,
+        accepting: Accepting,
         recall: Callable[[UUID], Snapshot | None],
     ) -> None:
         """Needs a running event loop. `recall` returns the record of a completed operation if this process remembers
@@ -61,6 +65,7 @@ class Duplicates:
         self._leases = leases
         self._waiting = waiting
         self._prober = prober
+        self._accepting = accepting
         self._recall = recall
         self._waiters: Counter[str] = Counter()
         self._loop = asyncio.get_running_loop()
@@ -96,6 +101,19 @@ class Duplicates:
             return None
         trace.attempt = 0 if snapshot.record is None else snapshot.record.attempts
         return _reply_after_wait(snapshot, request)
+
+    async def reply_to_acceptance(
+        self, snapshot: Snapshot, request: KeyedRequest, policy: AcceptPolicy, trace: RequestTrace
+    ) -> Reply:
+        """Rule 17: the reply to a request that was accepted just now. It waits where its caller prefers that."""
+        latest = await self._wait_for_delivery(snapshot, request, trace)
+        if latest.record is None or isinstance(request.judge(latest), Undelivered):
+            latest = snapshot if latest.record is None else latest
+            reply = accepted_reply(latest, policy.status_prefix, request.head.headers, is_replayed=False)
+        else:
+            trace.attempt = latest.record.attempts
+            reply = own_reply(_reply_after_wait(latest, request))
+        return _with_preference(reply, trace)
 
     async def reply_from_operation(self, operation: Operation, request: KeyedRequest, trace: RequestTrace) -> Reply:
         """Rules 9 and 15 for a duplicate of an operation that this process is executing."""
@@ -186,8 +204,12 @@ class Duplicates:
         match judgement:
             case Claimable():
                 return None
-            case Doubt(record, is_same):
-                if is_same and isinstance(for_repeats(route.recovery, record, is_same=is_same), Probe):
+            case Doubt(record, is_same) | Undelivered(record, is_same) if record.state is State.IN_DOUBT:
+                if (
+                    is_same
+                    and not request.is_async
+                    and isinstance(for_repeats(route.recovery, record, is_same=is_same), Probe)
+                ):
                     found = None
                     wait_seconds = self._remaining_seconds(request, trace)
                     with self._waiting_place(route) as has_place:
@@ -195,16 +217,33 @@ class Duplicates:
                             found = await self._prober.resolve(route, operation_id, wait_seconds)
                     if found is not None:
                         return await self._reply_from_record(found, request, trace)
+            case Undelivered(record, is_same):
+                if is_same and route.accept is not None:
+                    snapshot = await self._accepting.requeue(snapshot, route.accept)
+                request.body.close()
+                return _reply_after_wait(await self._wait_for_delivery(snapshot, request, trace), request)
             case Wait():
                 latest = None
                 wait_seconds = self._remaining_seconds(request, trace)
                 request.body.close()
                 with self._waiting_place(route) as has_place:
                     if has_place:
-                        latest = await self._waiting.wait_settled(operation_id, wait_seconds)
+                        latest = await self._waiting.wait(operation_id, wait_seconds)
                 if latest is not None:
                     return _reply_after_wait(latest, request)
         return reply_by_judgement(judgement, snapshot, request, free_verdict=Verdict.RELEASED)
+
+    async def _wait_for_delivery(self, snapshot: Snapshot, request: KeyedRequest, trace: RequestTrace) -> Snapshot:
+        """The record once the request is delivered, or as it is after the time that its caller waits."""
+        wait_seconds = self._remaining_seconds(request, trace)
+        does_not_wait = request.is_async and trace.preferred is None
+        if does_not_wait or wait_seconds <= 0 or is_delivered(snapshot):
+            return snapshot
+        latest = None
+        with self._waiting_place(request.route) as has_place:
+            if has_place:
+                latest = await self._waiting.wait(request.identity.operation_id, wait_seconds, is_delivered)
+        return snapshot if latest is None else latest
 
     def _remaining_seconds(self, request: KeyedRequest, trace: RequestTrace) -> float:
         """How long this request may still wait. Earlier waits, for a probe or another operation, count."""
@@ -240,6 +279,7 @@ def _wait_limit(request: KeyedRequest) -> tuple[float, int | None]:
 
 
 def _with_preference(reply: Reply, trace: RequestTrace) -> Reply:
-    if trace.preferred is None:
+    """The reply with the caller's preference for how long it waits, if that decided and nothing else did."""
+    if trace.preferred is None or header_values(reply.headers, b"preference-applied"):
         return reply
     return replace(reply, headers=(*reply.headers, preference_applied(trace.preferred)))

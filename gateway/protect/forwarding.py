@@ -27,7 +27,7 @@ from gateway.core.message import (
 )
 from gateway.core.replay import GATEWAY_HEADERS
 from gateway.protect.hop import Hop, Peer
-from gateway.protect.preference import without_wait
+from gateway.protect.preference import without_heeded
 
 # Headers that only the gateway sends, to upstream or client. CGI-like servers read `_` as `-`: both spellings go.
 SPOKEN_BY_GATEWAY: Final = frozenset(
@@ -66,12 +66,13 @@ class ForwardingPolicy:
     """The forwarding settings of an upstream.
 
     `host` replaces the caller's `Host`; None preserves it. `authority` is the upstream URL's, for a request without a
-    `Host`.
+    `Host`. `heeds_async`: the gateway itself heeds `Prefer: respond-async`, and does not forward it.
     """
 
     authority: bytes
     host: bytes | None = None
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
+    heeds_async: bool = False
 
 
 @immutable
@@ -186,7 +187,7 @@ def _common(headers: Headers, hop: Hop, policy: ForwardingPolicy, *, is_protecte
     """The headers of every request: without hop-by-hop headers and those of the gateway, and with this hop added.
 
     `Connection` cannot remove `Host`, without which the upstream would not know the addressed host. A protected request
-    also loses Envoy's instructions and its `Prefer: wait`.
+    also loses Envoy's instructions and the preferences that the gateway heeds.
     """
     options = _named_headers(headers)
     trusted = bool(policy.trusted_proxies) and _is_trusted(hop.peer, policy.trusted_proxies)
@@ -204,7 +205,7 @@ def _common(headers: Headers, hop: Hop, policy: ForwardingPolicy, *, is_protecte
         elif kind == _DROPPED or (kind == _ENVOY and is_protected) or (options and name.lower() in options):
             continue
         elif kind == _PREFER and is_protected:
-            if kept := without_wait(value):
+            if kept := without_heeded(value, heeds_async=policy.heeds_async):
                 sent.append((name, kept))
         elif trusted or kind != _FORWARDING:
             sent.append(header)

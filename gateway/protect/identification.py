@@ -23,6 +23,7 @@ from gateway.core.recovery import Probe, Resend, probe_values, render_probe
 from gateway.core.verdict import Judgement, Verdict, judge
 from gateway.protect.body import NoSlot, Spool, SpoolFailed, TakenBody, UploadSlots, WholeBody, taken_now
 from gateway.protect.hop import Hop
+from gateway.protect.preference import responds_async
 from gateway.protect.problem import refuse
 from gateway.protect.reply import Incoming, Reply, Untouched
 from gateway.protect.route import Route
@@ -40,6 +41,7 @@ class KeyedRequest:
 
     `fingerprints` has the current one first, then those that it may be recorded with under older keys. `probe` is what
     to ask the upstream if the operation comes into doubt. `canonical_key` is the key as sent where a route sends again.
+    `is_async`: it is accepted and delivered later, so its caller does not wait.
     """
 
     head: RequestHead
@@ -50,6 +52,7 @@ class KeyedRequest:
     fingerprints: Sequence[Fingerprint]
     probe: ProbeTarget | None = None
     canonical_key: bytes | None = None
+    is_async: bool = False
 
     def judge(self, snapshot: Snapshot) -> Judgement:
         """Rules 9 to 18 for this request."""
@@ -145,6 +148,7 @@ class Identifying:
             fingerprints=route.fingerprinter.alternatives(digests),
             probe=_probe_target(incoming.head, route, identity.operation_id, key),
             canonical_key=key.field_value if isinstance(route.recovery, Resend) else None,
+            is_async=route.accept is not None and responds_async(incoming.head, is_always=route.accept.is_always),
         )
 
 

@@ -183,6 +183,31 @@ CASES: Final[Mapping[Verdict, Case]] = {
         _IDEMPOTENCY,
         is_terminal=True,
     ),
+    Verdict.BACKLOG_FULL: Case(
+        503,
+        "Too many requests wait to be delivered",
+        "Nothing was stored or executed. Repeat with the same key later.",
+        True,
+        _API,
+        retry_after_seconds=5,
+    ),
+    Verdict.DEAD_LETTER: Case(
+        409,
+        "The request was accepted, and could not be delivered",
+        "It had no effect so far, and may be delivered after all. Do not send it again under a new key. Ask the "
+        "operator about operation {id}.",
+        False,
+        _API,
+        is_terminal=True,
+    ),
+    Verdict.WITHDRAWN: Case(
+        409,
+        "The request was called off",
+        "It was called off before it had an effect. Nothing is executed any more, unless it is sent again.",
+        False,
+        _API,
+        is_terminal=True,
+    ),
     Verdict.IN_FLIGHT: Case(
         409,
         "A request is outstanding for this Idempotency-Key",
@@ -211,9 +236,17 @@ CASES: Final[Mapping[Verdict, Case]] = {
     ),
 }
 
-# Verdicts that accompany a response of the service. They make no problem.
+# Verdicts that make no problem: they accompany a response of the service, or the status of an accepted operation.
 ANSWERED: Final = frozenset(
-    (Verdict.UNKEYED, Verdict.UNPROTECTED, Verdict.REPLAYED, Verdict.RECOVERED, Verdict.STORED, Verdict.JOURNALED)
+    (
+        Verdict.UNKEYED,
+        Verdict.UNPROTECTED,
+        Verdict.REPLAYED,
+        Verdict.RECOVERED,
+        Verdict.STORED,
+        Verdict.JOURNALED,
+        Verdict.ACCEPTED,
+    )
 )
 
 _NOT_YET_KEPT: Final = (
@@ -233,11 +266,13 @@ def refuse(
     retry_after_seconds: int | None = None,
     authenticate: bytes | None = None,
     recovery: Recovery | None = None,
+    location: bytes | None = None,
 ) -> Reply:
     """The reply for a verdict that makes a problem; raises ValueError for one that does not.
 
     `status` None takes the table's. `record` gives the detail its time, status and location. `detail` (a fault of the
-    request) goes before the table's. `authenticate` is a `WWW-Authenticate` value and makes it a 401.
+    request) goes before the table's. `authenticate` is a `WWW-Authenticate` value and makes it a 401. `location` is
+    where the caller finds out more.
 
     `in-doubt` with 409 is about the record, with 502 or 504 about this request's own attempt, and with 503 about an
     outcome that could not be recorded. `recovery` is what a repeat does about the doubt, None for nothing.
@@ -246,7 +281,7 @@ def refuse(
     if verdict is Verdict.IN_DOUBT and recovery is not None:
         case = DOUBTS[type(recovery)]
     if case is None:
-        raise ValueError(f"{verdict} accompanies a response of the service and makes no problem")
+        raise ValueError(f"{verdict} makes no problem")
     if status is None:
         status = case.status if authenticate is None else 401
     if shape == "stripe" and status == case.status and case.stripe_status is not None:
@@ -267,6 +302,8 @@ def refuse(
         retry_after_seconds = case.retry_after_seconds
     advice = _RETRY if case.ends_by_retry else _NO_RETRY if is_terminal else ()
     headers = _headers(retry_after_seconds=retry_after_seconds, advice=advice, authenticate=authenticate)
+    if location is not None:
+        headers = (*headers, (b"Location", location))
     if status == 204:
         return Reply(status, reason_phrase(status), headers, b"", verdict)
     return _reply(verdict, case, shape, status, headers, text, retryable, operation_id)
@@ -348,12 +385,12 @@ def _detail(case: Case, record: Record | None, operation_id: UUID | None) -> str
     return text.format(
         location=location.decode("utf-8", "replace"),
         status=response.status if response is not None else "",
-        time=_rfc3339(moment) if moment is not None else "",
+        time=rfc3339(moment) if moment is not None else "",
         id=operation_id,
     )
 
 
-def _rfc3339(moment_us: int) -> str:
+def rfc3339(moment_us: int) -> str:
     """A store's time in RFC 3339, to the second and in UTC."""
     return datetime.fromtimestamp(moment_us // MICROSECONDS, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 

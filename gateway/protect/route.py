@@ -61,7 +61,7 @@ class AcceptPolicy:
 
     `is_always`: all that have a key, and not only those whose caller prefers it. `requeues_on_repeat`: a repeat of a
     dead letter delivers it again, at most once in `requeue_after_us`. `headers` replace the caller's when the request
-    is delivered.
+    is delivered. `status_prefix` and the operation id make the URL of the operation's status.
     """
 
     delivery: DeliveryPolicy
@@ -73,6 +73,7 @@ class AcceptPolicy:
     headers: Headers = ()
     requeues_on_repeat: bool = False
     requeue_after_us: int = 60 * MICROSECONDS
+    status_prefix: bytes = b"/_operations/"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
-"""Waits for operations that run in another gateway. Duplicates of one operation share one reader.
+"""Waits for what others do with an operation. Requests that wait for the same of one operation share one reader.
 
-A waiting duplicate never claims or takes over: it gets the record once that is no longer claimed. News from the store
-wakes the reader, which also polls with growing pauses in case news is lost. A duplicate whose time is over gets the
-record as it was read last. The reader ends with its last duplicate.
+A waiting request never claims or takes over: it gets the record once that is as it waits for. News from the store wakes
+the reader, which also polls with growing pauses in case news is lost. A request whose time is over gets the record as
+it was read last. The reader ends with its last request.
 """
 
 from __future__ import annotations
@@ -21,6 +21,21 @@ _PAUSE_SECONDS_MAX: Final = 1.0
 _PAUSE_GROWTH: Final = 1.6
 
 
+Until = Callable[[Snapshot], bool]
+"""What is waited for; equal ones are waited for together."""
+
+
+def is_unclaimed(snapshot: Snapshot) -> bool:
+    """Nobody executes it."""
+    return snapshot.state is not State.CLAIMED
+
+
+def is_delivered(snapshot: Snapshot) -> bool:
+    """Its request is no longer kept, or nothing delivers it until somebody decides."""
+    record = snapshot.record
+    return record is None or record.delivery is None or record.state in (State.DEAD_LETTER, State.IN_DOUBT)
+
+
 class _Reader:
     __slots__ = ("latest", "task", "waiters")
 
@@ -35,35 +50,36 @@ class Waiting:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._readers: dict[UUID, _Reader] = {}
+        self._readers: dict[tuple[UUID, Until], _Reader] = {}
         self._is_closed = False
 
-    async def wait_settled(self, operation_id: UUID, timeout_seconds: float) -> Snapshot | None:
-        """The record once it is no longer claimed, or as it was read last when the time is over.
+    async def wait(self, operation_id: UUID, timeout_seconds: float, until: Until = is_unclaimed) -> Snapshot | None:
+        """The record once it is as `until` says, or as it was read last when the time is over.
 
         None if it could not be read at all.
         """
         if self._is_closed:
             return None
-        reader = self._readers.get(operation_id)
+        awaited = operation_id, until
+        reader = self._readers.get(awaited)
         if reader is None or reader.task.done():
             # A reader that has ended, and whose waiters have yet to wake, may have read before this request came.
-            reader = _Reader(partial(self._read_until_settled, operation_id))
-            self._readers[operation_id] = reader
+            reader = _Reader(partial(self._read_until, operation_id, until))
+            self._readers[awaited] = reader
         reader.waiters += 1
         try:
             await asyncio.wait((reader.task,), timeout=timeout_seconds)
         finally:
             reader.waiters -= 1
-            if self._readers.get(operation_id) is reader and (reader.task.done() or reader.waiters == 0):
+            if self._readers.get(awaited) is reader and (reader.task.done() or reader.waiters == 0):
                 # Removed at once, so that the next request does not join a reader that is ending.
-                del self._readers[operation_id]
+                del self._readers[awaited]
                 reader.task.cancel()
         if reader.task.done() and not reader.task.cancelled():
             return reader.task.result()
         return reader.latest
 
-    async def _read_until_settled(self, operation_id: UUID, reader: _Reader) -> Snapshot:
+    async def _read_until(self, operation_id: UUID, until: Until, reader: _Reader) -> Snapshot:
         pause = _PAUSE_SECONDS_MIN
         async with self._store.watch(operation_id) as watch:
             while True:
@@ -74,7 +90,7 @@ class Waiting:
                     pass
                 else:
                     reader.latest = snapshot
-                    if snapshot.state is not State.CLAIMED:
+                    if until(snapshot):
                         return snapshot
                 await watch.wait_changed(pause)
                 pause = min(pause * _PAUSE_GROWTH, _PAUSE_SECONDS_MAX)

@@ -90,7 +90,8 @@ STRANGERS = "routes[0].accept: strangers could fill the store: "
         (
             written(top=TOP.replace("secrets:", "#")),
             "routes[0].accept: accept requires secrets.encryption, because the requests that it keeps hold "
-            'credentials; write secrets: {encryption: [{id: NAME, key: "${NAME}"}]}, with a key from: openssl rand -base64 32',
+            'credentials; write secrets: {encryption: [{id: NAME, key: "${NAME}"}]}, with a key from: '
+            "openssl rand -base64 32",
         ),
         (written(scope="shared"), f"{STRANGERS}a shared scope names no caller; {VERIFIED}"),
         (

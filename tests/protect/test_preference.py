@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.protect.preference import wait_preference, without_wait
+from gateway.protect.preference import prefers_async, wait_preference, without_heeded
+
+PIECES = ("wait", "respond-async", "=", ",", ";", '"', "\\", " ", "\t", "5", "x")
 
 
 @pytest.mark.parametrize(
@@ -46,7 +48,7 @@ from gateway.protect.preference import wait_preference, without_wait
 def test_the_wait_is_read_and_removed_by_the_same_rule(value: bytes, seconds: int | None, sent: bytes) -> None:
     """What the gateway waits by is what the service does not get; nothing inside quotes is either."""
     assert wait_preference(((b"Prefer", value),)) == seconds
-    assert without_wait(value) == sent
+    assert without_heeded(value, heeds_async=False) == sent
 
 
 def test_the_first_of_several_lines_counts() -> None:
@@ -54,12 +56,40 @@ def test_the_first_of_several_lines_counts() -> None:
     assert wait_preference(((b"prefer", b"return=minimal"), (b"PREFER", b"wait=2"), (b"Prefer", b"wait=9"))) == 2
 
 
-@given(st.text(alphabet='wait=,;" \t\\059x', max_size=40))
+@pytest.mark.parametrize(
+    ("value", "is_async", "sent"),
+    [
+        (b"respond-async", True, b""),
+        (b"Respond-ASYNC", True, b""),
+        (b'respond-async=""', True, b""),
+        (b"respond-async = ", True, b""),
+        (b"respond-async; x=1, return=minimal", True, b"return=minimal"),
+        (b"wait=5,respond-async", True, b""),
+        (b"return=minimal, respond-async, respond-async", True, b"return=minimal"),
+        (b"respond-async=1", False, b"respond-async=1"),
+        (b'respond-async="no"', False, b'respond-async="no"'),
+        (b"respond-asynchronously", False, b"respond-asynchronously"),
+        (b'note="respond-async"', False, b'note="respond-async"'),
+        (b'note="a, respond-async"', False, b'note="a, respond-async"'),
+        (b'note="a, respond-async', False, b'note="a, respond-async'),
+        (b"x; respond-async", False, b"x; respond-async"),
+    ],
+    ids=lambda value: value[:30].decode() if isinstance(value, bytes) else None,
+)
+def test_a_caller_that_does_not_wait(value: bytes, is_async: bool, sent: bytes) -> None:
+    """The preference is read and removed by one rule; a service whose route does not heed it gets it."""
+    assert prefers_async(((b"Prefer", value),)) is is_async
+    assert without_heeded(value, heeds_async=True) == sent
+    assert (b"respond-async" in without_heeded(value, heeds_async=False).lower()) is (b"async" in value.lower())
+
+
+@given(st.text(alphabet='wait=,;" \t\\059x', max_size=40) | st.lists(st.sampled_from(PIECES)).map("".join))
 def test_what_is_left_asks_for_no_wait(text: str) -> None:
     """Whatever is in a field, the service gets no preference that the gateway would have read."""
-    left = without_wait(text.encode())
+    left = without_heeded(text.encode(), heeds_async=True)
     assert wait_preference(((b"Prefer", left),)) is None
-    assert without_wait(left) == left
+    assert not prefers_async(((b"Prefer", left),))
+    assert without_heeded(left, heeds_async=True) == left
 
 
 @pytest.mark.parametrize("piece", [b'"\\', b'wait="', b"wait=\t", b'wait="\\"', b"wait ,", b";wait="])
@@ -68,5 +98,6 @@ def test_a_long_field_costs_little(piece: bytes) -> None:
     value = piece * (64_000 // len(piece))
     started = time.process_time()
     wait_preference(((b"Prefer", value),))
-    without_wait(value)
+    prefers_async(((b"Prefer", value),))
+    without_heeded(value, heeds_async=True)
     assert time.process_time() - started < 2.0

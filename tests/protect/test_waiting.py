@@ -69,7 +69,7 @@ class Bench:
         assert isinstance(MemoryStore(self.memory).apply_now(commands[event]), Applied)
 
     def wait(self, timeout_seconds: float = 20.0) -> asyncio.Task[Snapshot | None]:
-        return asyncio.create_task(self.waiting.wait_settled(self.operation_id, timeout_seconds))
+        return asyncio.create_task(self.waiting.wait(self.operation_id, timeout_seconds))
 
 
 async def bench(kind: type[FaultyStore] = FaultyStore) -> Bench:

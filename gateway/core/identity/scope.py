@@ -26,7 +26,7 @@ _REMEMBERED_BYTES_MAX: Final = 256
 _BARE_KEY_BYTES_MIN: Final = 20
 
 # Schemes whose credentials are made for one request or one connection: a retry would never find its own record.
-_SINGLE_USE_SCHEMES = frozenset(
+SINGLE_USE_SCHEMES = frozenset(
     (b"aws4-hmac-sha256", b"digest", b"gnap", b"hawk", b"mutual", b"negotiate", b"ntlm", b"oauth", b"signature")
 )
 
@@ -187,7 +187,7 @@ def _credential(spec: ApiKeyScope, headers: Headers) -> bytes | ScopeMissing | S
     if not value:
         fault = "has no credential" if scheme else "is missing"
         return ScopeMissing(f"{_text(spec.name)} {fault}.", is_credential=True)
-    if scheme in _SINGLE_USE_SCHEMES:
+    if scheme in SINGLE_USE_SCHEMES:
         return ScopeUnsuitable(f"{_text(spec.name)} uses a scheme whose credentials differ from request to request.")
     if _is_json_web_token(value):
         return ScopeUnsuitable(

@@ -1,0 +1,333 @@
+"""Accepts requests to be delivered later: keeps each one, encrypted, in the durable store, and hands it over.
+
+Owns the way from an identified request to its durable acceptance. It delivers nothing. No caller hears of an acceptance
+before the store has committed it. An acceptance whose result is lost is applied again with the same attempt id, until
+its result is known or patience ends. One that arrives after that does no harm: nothing was promised, it is delivered
+like any other, and a repeat finds it.
+
+Nothing is accepted beyond a route's limits (`Pending`). They are estimates, because a count for each request would cost
+more than the request: they bound what is stored, to about what comes in a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+from uuid import uuid4
+
+from gateway.core.identity.canonical import Body
+from gateway.core.immutable import immutable
+from gateway.core.operation import Accept, Audit, Command, Requeue, Result, SealedRequest, Snapshot, State
+from gateway.core.sealing import KeyRing
+from gateway.core.verdict import Claimable, Verdict
+from gateway.observe.facts import Events, OperationAccepted
+from gateway.protect.claiming import Seen
+from gateway.protect.identification import KeyedRequest
+from gateway.protect.kept import KeptRequest, seal
+from gateway.protect.problem import refuse
+from gateway.protect.reply import Reply
+from gateway.protect.route import AcceptPolicy
+from gateway.protect.trace import request_info
+from gateway.store.base import Amnesic, Indefinite, NotApplied, Store, StoreError
+from gateway.store.operations import Backlog, ManagedStore
+
+_LOG = logging.getLogger("gateway")
+
+# Two commands normally settle an acceptance. More of them are races with other gateways, which end.
+_COMMANDS_MAX: Final = 8
+_PAUSE_SECONDS_MIN: Final = 0.05
+_PAUSE_SECONDS_MAX: Final = 1.0
+# For all store calls of one acceptance. A healthy store responds long before.
+_STORE_SECONDS_MAX: Final = 5.0
+# How old a count may be.
+_FRESH_SECONDS: Final = 1.0
+# How many callers are counted one by one.
+_SCOPES_MAX: Final = 10_000
+_REQUEUED: Final = Audit("caller", "a repeat with the key delivers the dead letter again")
+
+HandOver = Callable[[KeyedRequest, Snapshot], None]
+"""Takes an accepted request, and the ownership of its body, to deliver it at once or to leave that to others."""
+
+
+@immutable
+class Accepted:
+    """The request is kept, as this record says. Its body belongs to the delivery."""
+
+    snapshot: Snapshot
+
+
+class Accepting:
+    """The acceptances of one gateway process. Lives on one event loop."""
+
+    def __init__(
+        self,
+        store: ManagedStore,
+        events: Events,
+        *,
+        service: str,
+        ring: KeyRing | None,
+        hand_over: HandOver,
+        clock: Callable[[], float],
+    ) -> None:
+        """`ring` is None where no route accepts requests. `clock` counts seconds and never goes back."""
+        self._store = store
+        self._events = events
+        self._service = service
+        self._ring = ring
+        self._hand_over = hand_over
+        self._pending = Pending(store, service, clock)
+        self.in_progress = 0
+        """How many requests are being accepted."""
+
+    async def accept(self, request: KeyedRequest, policy: AcceptPolicy) -> Accepted | Seen | Reply:
+        """Keep the request; `Seen` where a record forbids that, a `Reply` where it is refused.
+
+        Only `Accepted` takes the body. When this is cancelled, the acceptance may have arrived all the same.
+        """
+        self.in_progress += 1
+        try:
+            async with asyncio.timeout(_STORE_SECONDS_MAX):
+                refusal = await self._refuse_new(request, policy)
+                if refusal is not None:
+                    # Only a new request is refused: what was accepted before has its status.
+                    snapshot = await self._store.read(request.identity.operation_id)
+                    return refusal if isinstance(request.judge(snapshot), Claimable) else Seen(snapshot)
+                with self._pending.counted(request):
+                    return await self._accept(request, policy)
+        except Amnesic:
+            return _refuse(request, Verdict.STORE_AMNESIA)
+        except (StoreError, TimeoutError) as error:
+            _LOG.debug("an acceptance was not possible: %s", str(error) or "the store did not respond in time")
+            return _refuse(request, Verdict.STORE_UNAVAILABLE)
+        finally:
+            self.in_progress -= 1
+
+    async def requeue(self, snapshot: Snapshot, policy: AcceptPolicy) -> Snapshot:
+        """The record of a dead letter after a repeat: requeued where the route does so and it is time, or as it is."""
+        record = snapshot.record
+        if record is None or record.state is not State.DEAD_LETTER or record.delivery is None:
+            return snapshot
+        is_early = snapshot.now_us < record.delivery.since_us + policy.requeue_after_us
+        if not policy.requeues_on_repeat or is_early:
+            return snapshot
+        command = Requeue(
+            record.identity.operation_id, record.token, uuid4(), policy.delivery.deliver_within_us, _REQUEUED
+        )
+        try:
+            async with asyncio.timeout(_STORE_SECONDS_MAX):
+                if await self._pending.is_paused(record.identity.operation):
+                    return snapshot
+                return (await apply_until_known(self._store, command)).snapshot
+        except (StoreError, TimeoutError) as error:
+            _LOG.debug("a dead letter was not requeued: %s", str(error) or "the store did not respond in time")
+            return snapshot
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    async def _refuse_new(self, request: KeyedRequest, policy: AcceptPolicy) -> Reply | None:
+        """Why this request cannot be kept, if it is new. Raises `StoreError`."""
+        if request.body.length > policy.request_bytes_max:
+            detail = f"The limit for requests that are delivered later is {policy.request_bytes_max} bytes."
+            return _refuse(request, Verdict.BODY_TOO_LARGE, detail)
+        if not await self._pending.has_room(request, policy):
+            return _refuse(request, Verdict.BACKLOG_FULL)
+        return None
+
+    async def _accept(self, request: KeyedRequest, policy: AcceptPolicy) -> Accepted | Seen | Reply:
+        """Raises `StoreError`."""
+        kept = await self._sealed(request)
+        read_token: int | None = None
+        fingerprint = request.fingerprints[0]
+        for _ in range(_COMMANDS_MAX):
+            # The same attempt id each time, because the request is sealed with it. None of the earlier ones applied.
+            command = Accept(
+                request.identity,
+                kept.acceptance_id,
+                self._service,
+                fingerprint,
+                kept,
+                policy.delivery.deliver_within_us,
+                read_token,
+                request.probe,
+                request_info(request.head),
+            )
+            snapshot = (await apply_until_known(self._store, command)).snapshot
+            if _is_of(snapshot, kept):
+                self._publish(snapshot, kept)
+                self._hand_over(request, snapshot)
+                return Accepted(snapshot)
+            judgement = request.judge(snapshot)
+            if not isinstance(judgement, Claimable):
+                return Seen(snapshot)
+            read_token, fingerprint = judgement.read_token, judgement.fingerprint
+        return _refuse(request, Verdict.OVERLOADED, "Other requests keep changing the record of this key.")
+
+    async def _sealed(self, request: KeyedRequest) -> SealedRequest:
+        ring = self._ring
+        if ring is None:
+            raise RuntimeError("a route accepts requests, and there is no key to encrypt them with")
+        operation_id, acceptance_id = request.identity.operation_id, uuid4()
+
+        def seal_body(body: Body) -> SealedRequest:
+            kept = KeptRequest(request.head, request.hop, body[:], request.canonical_key)
+            return seal(kept, ring, operation_id, acceptance_id)
+
+        return await request.body.read(seal_body)
+
+    def _publish(self, snapshot: Snapshot, kept: SealedRequest) -> None:
+        record = snapshot.record
+        if record is not None:
+            identity = record.identity
+            self._events.publish(
+                OperationAccepted(identity.route, identity.operation_id, record.token, len(kept.sealed))
+            )
+
+
+class Pending:
+    """How many requests wait for delivery, as far as this process knows: what the store counted last, and what was
+    accepted here since.
+
+    A count is read again when it is needed and a second old. Callers are counted one by one only on routes where more
+    wait than one caller may have.
+    """
+
+    def __init__(self, store: ManagedStore, service: str, clock: Callable[[], float]) -> None:
+        self._store = store
+        self._service = service
+        self._clock = clock
+        self._backlog = Backlog()
+        self._read_seconds = -math.inf
+        self._lock = asyncio.Lock()
+        self._by_route: dict[str, _Count] = {}
+        self._by_scope: dict[tuple[str, bytes], _Count] = {}
+
+    async def has_room(self, request: KeyedRequest, policy: AcceptPolicy) -> bool:
+        """Whether this request may wait, too. Raises `StoreError`."""
+        await self._read_backlog()
+        of_route, limit = self._of_route(request), policy.pending_per_scope_max
+        if of_route.total < min(policy.pending_max, limit):
+            return True
+        return of_route.total < policy.pending_max and (await self._read_scope(request, limit)).total < limit
+
+    async def is_paused(self, operation: str) -> bool:
+        """Whether an operator paused this operation name. Raises `StoreError`."""
+        await self._read_backlog()
+        return operation in self._backlog.paused
+
+    @contextmanager
+    def counted(self, request: KeyedRequest) -> Iterator[None]:
+        """Count an acceptance while it is under way and, unless this raises, after that."""
+        of_scope = self._by_scope.get(_scope_of(request))
+        counts = [count for count in (self._of_route(request), of_scope) if count is not None]
+        for count in counts:
+            count.added += 1
+            count.under_way += 1
+        try:
+            yield
+        except BaseException:
+            for count in counts:
+                count.added -= 1
+            raise
+        finally:
+            for count in counts:
+                count.under_way -= 1
+
+    async def _read_backlog(self) -> None:
+        async with self._lock:
+            started = self._clock()
+            if started - self._read_seconds < _FRESH_SECONDS:
+                return
+            included = {name: count.ended for name, count in self._by_route.items()}
+            self._backlog = await self._store.backlog(self._service)
+            self._read_seconds = started
+            for name, count in self._by_route.items():
+                count.set(self._waiting_on(name), included.get(name, 0))
+
+    async def _read_scope(self, request: KeyedRequest, limit: int) -> _Count:
+        count = self._by_scope.get(_scope_of(request))
+        if count is None:
+            if len(self._by_scope) >= _SCOPES_MAX:
+                # The oldest one. What is under way in it counts on in the store.
+                del self._by_scope[next(iter(self._by_scope))]
+            count = self._by_scope[_scope_of(request)] = _Count()
+        async with count.lock:
+            started, included = self._clock(), count.ended
+            if started - count.read_seconds >= _FRESH_SECONDS:
+                waiting = await self._store.count_pending(self._service, *_scope_of(request), limit)
+                count.set(waiting, included)
+                count.read_seconds = started
+        return count
+
+    def _of_route(self, request: KeyedRequest) -> _Count:
+        name = request.route.name
+        count = self._by_route.get(name)
+        if count is None:
+            count = self._by_route[name] = _Count()
+            count.set(self._waiting_on(name), 0)
+        return count
+
+    def _waiting_on(self, route_name: str) -> int:
+        waiting = self._backlog.waiting.get(route_name)
+        return 0 if waiting is None else waiting.accepted
+
+
+class _Count:
+    """`counted` by the store, and `added` here since; of those, `under_way` are not known to be accepted."""
+
+    __slots__ = ("added", "counted", "lock", "read_seconds", "under_way")
+
+    def __init__(self) -> None:
+        self.counted = self.added = self.under_way = 0
+        self.read_seconds = -math.inf
+        self.lock = asyncio.Lock()
+
+    @property
+    def total(self) -> int:
+        return self.counted + self.added
+
+    @property
+    def ended(self) -> int:
+        """How many of those that were added a count that begins now includes."""
+        return self.added - self.under_way
+
+    def set(self, counted: int, included: int) -> None:
+        """The store counted so many; `included` as in `ended`."""
+        self.counted = counted
+        self.added -= included
+
+
+async def apply_until_known(store: Store, command: Command) -> Result:
+    """Apply a command until its result is known. The caller limits the time; the command may have arrived then.
+
+    Raises `StoreError` where nothing was changed, or nothing can be known of it.
+    """
+    is_lost = False
+    pause = _PAUSE_SECONDS_MIN
+    while True:
+        try:
+            return await store.apply(command)
+        except Indefinite:
+            is_lost = True
+        except NotApplied:
+            if not is_lost:
+                raise
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _PAUSE_SECONDS_MAX)
+
+
+def _is_of(snapshot: Snapshot, kept: SealedRequest) -> bool:
+    """Whether this very acceptance applied, also when the operation has been dispatched since."""
+    record = snapshot.record
+    return record is not None and record.delivery is not None and record.delivery.acceptance_id == kept.acceptance_id
+
+
+def _scope_of(request: KeyedRequest) -> tuple[str, bytes]:
+    return request.identity.operation, request.identity.scope_digest
+
+
+def _refuse(request: KeyedRequest, verdict: Verdict, detail: str | None = None) -> Reply:
+    return refuse(verdict, shape=request.route.shape, operation_id=request.identity.operation_id, detail=detail)

@@ -1,0 +1,172 @@
+"""The status of an operation, as its caller sees it: a JSON document, and the headers beside it.
+
+Pure. It shows nothing of the key, the scope, the request or the upstream. Times are the store's.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from zlib import crc32
+
+import orjson
+
+from gateway.core.message import Headers, header_values
+from gateway.core.operation import MICROSECONDS, Event, Record, Snapshot, State
+from gateway.core.recovery import doubted_status
+from gateway.core.verdict import Verdict
+from gateway.protect.preference import RESPOND_ASYNC, preference_applied, prefers_async
+from gateway.protect.problem import refuse, rfc3339
+from gateway.protect.reply import Reply, reason_phrase
+
+DONE: Final = frozenset((State.COMPLETED, State.TOMBSTONE, State.RELEASED))
+"""States in which nothing more happens by itself."""
+STALLED: Final = frozenset((State.IN_DOUBT, State.DEAD_LETTER))
+"""States in which somebody must decide. The operation may still be executed, or may have been."""
+
+_RETRY_SECONDS_MAX: Final = 60
+_STALLED_SECONDS: Final = 300
+# The share of a `Retry-After` by which it differs, so that those who were told together do not come together.
+_SPREAD: Final = 0.2
+
+
+def operation_url(prefix: bytes, record: Record) -> bytes:
+    """Where the status of this operation is; `prefix` as in `route.AcceptPolicy`."""
+    return prefix + str(record.identity.operation_id).encode()
+
+
+def etag(snapshot: Snapshot) -> bytes:
+    """The entity tag of the status: weak, because its times may be corrected (RFC 9110 section 8.8.3)."""
+    record = snapshot.record
+    if record is None:
+        raise ValueError("what does not exist has no status")
+    # The clock changes the state, and neither token nor last event.
+    return f'W/"{record.token}-{record.last_event}-{record.state}"'.encode()
+
+
+def status_reply(snapshot: Snapshot, prefix: bytes, *, status: int = 200, verdict: Verdict | None = None) -> Reply:
+    """The status of an operation that exists."""
+    record = snapshot.record
+    if record is None:
+        raise ValueError("what does not exist has no status")
+    headers: Headers = (
+        (b"Content-Type", b"application/json"),
+        (b"Cache-Control", b"no-store"),
+        (b"ETag", etag(snapshot)),
+        *_retry_after(snapshot),
+    )
+    return Reply(status, reason_phrase(status), headers, _document(record, prefix), verdict)
+
+
+def accepted_reply(snapshot: Snapshot, prefix: bytes, preferences: Headers, *, is_replayed: bool) -> Reply:
+    """The 202 for a request that is kept. `preferences` are the headers of this request."""
+    record = snapshot.record
+    if record is None:
+        raise ValueError("what does not exist was not accepted")
+    headers = [
+        (b"Content-Type", b"application/json"),
+        (b"Cache-Control", b"no-store"),
+        (b"Location", operation_url(prefix, record)),
+        *_retry_after(snapshot),
+    ]
+    if prefers_async(preferences):
+        headers.append(preference_applied(RESPOND_ASYNC))
+    if is_replayed:
+        headers.append((b"Idempotent-Replayed", b"true"))
+    return Reply(202, reason_phrase(202), tuple(headers), _document(record, prefix), Verdict.ACCEPTED)
+
+
+def retry_after_seconds(snapshot: Snapshot) -> int | None:
+    """When the status is worth another look; None where it is done."""
+    record = snapshot.record
+    if record is None or record.state in DONE:
+        return None
+    if record.state in STALLED:
+        seconds = float(_STALLED_SECONDS)
+    else:
+        # An attempt that runs is expected to run as long again.
+        waits_us = snapshot.now_us - record.claimed_us
+        if record.state is State.ACCEPTED and record.delivery is not None:
+            waits_us = record.delivery.next_attempt_us - snapshot.now_us
+        seconds = min(max(waits_us / MICROSECONDS, 1.0), _RETRY_SECONDS_MAX)
+    # Drawn from the record and the time: callers of one operation get different ones.
+    draw = crc32(b"%b%d" % (record.identity.operation_id.bytes, snapshot.now_us)) / 0xFFFFFFFF
+    return max(1, round(seconds * (1 + _SPREAD * (2 * draw - 1))))
+
+
+def _retry_after(snapshot: Snapshot) -> Headers:
+    seconds = retry_after_seconds(snapshot)
+    return () if seconds is None else ((b"Retry-After", b"%d" % seconds),)
+
+
+def _document(record: Record, prefix: bytes) -> bytes:
+    delivery, state = record.delivery, record.state
+    url = operation_url(prefix, record).decode()
+    is_pending = delivery is not None and state is State.ACCEPTED
+    return orjson.dumps(
+        {
+            "id": str(record.identity.operation_id),
+            "state": state.value,
+            "done": state in DONE,
+            "stalled": state in STALLED,
+            "accepted_at": rfc3339(record.first_claimed_us if delivery is None else delivery.accepted_us),
+            "attempts": record.attempts,
+            "next_attempt_at": rfc3339(delivery.next_attempt_us) if delivery and is_pending else None,
+            "deliver_until": rfc3339(delivery.deliver_until_us) if delivery else None,
+            "last_attempt": _last_attempt(record),
+            "result": _result(record, url),
+            "problem": _problem(record),
+            "links": {"self": url, "result": f"{url}/result"},
+        }
+    )
+
+
+def _last_attempt(record: Record) -> dict[str, Any] | None:
+    """The last attempt that ended, and what is known of it."""
+    if record.attempts == 0:
+        return None
+    delivery, status, reason = record.delivery, None, None
+    match record.state:
+        case State.COMPLETED | State.TOMBSTONE:
+            result, status = "completed", None if record.response is None else record.response.status
+        case State.IN_DOUBT:
+            result, status, reason = "in_doubt", doubted_status(record.doubt), record.doubt
+        case State.CLAIMED:
+            return None
+        case _:
+            result = "released"
+            if delivery is not None:
+                status, reason = doubted_status(delivery.failure), delivery.reason or delivery.failure
+    return {"at": rfc3339(record.claimed_us), "result": result, "status": status, "reason": reason}
+
+
+def _result(record: Record, url: str) -> dict[str, Any] | None:
+    response = record.response
+    if response is None:
+        return None
+    location = header_values(response.headers, b"location")
+    is_kept = record.state is State.COMPLETED
+    return {
+        "status": response.status,
+        "location": location[0].decode("utf-8", "replace") if location else None,
+        "url": f"{url}/result" if is_kept and response.body is not None else None,
+        "expires_at": rfc3339(record.replay_until_us) if is_kept else None,
+    }
+
+
+def _problem(record: Record) -> orjson.Fragment | None:
+    """What is wrong, as the problem document that a repeat of the request would get."""
+    verdict = _PROBLEMS.get(record.state)
+    if verdict is None and is_withdrawn(record):
+        verdict = Verdict.WITHDRAWN
+    if verdict is None:
+        return None
+    body = refuse(verdict, record=record).body
+    return orjson.Fragment(body) if isinstance(body, bytes) else None
+
+
+_PROBLEMS: Final = {State.IN_DOUBT: Verdict.IN_DOUBT, State.DEAD_LETTER: Verdict.DEAD_LETTER}
+
+
+def is_withdrawn(record: Record) -> bool:
+    """Whether it was called off: what was kept of it is gone, and it has no effect."""
+    return record.state is State.RELEASED and record.last_event is Event.WITHDRAW

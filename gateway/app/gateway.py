@@ -239,6 +239,7 @@ class Gateway:
             routes=RouteTable(zip(rules, parts.routes, strict=True), config.upstream.default_host),
             protect=parts.coordinator.respond,
             forward=parts.forward,
+            resource=parts.resource,
             events=self.events,
             settings=EdgeSettings(
                 header_bytes_max=config.limits.max_header_bytes, connections_max=client_connections_max()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway.app.routes import breaker_policy, key_ring, route_of, serving_of, target_of
+from gateway.app.routes import breaker_policy, key_ring, route_of, serving_of, status_prefix, target_of
 from gateway.app.stores import durable_store, tiered_store
 from gateway.config import Config
 from gateway.config import Upstream as UpstreamConfig
@@ -31,6 +31,7 @@ from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Leases
 from gateway.protect.operations import Drained
 from gateway.protect.probing import Prober
+from gateway.protect.resource import StatusResource
 from gateway.protect.waiting import Waiting
 from gateway.store.base import FastTier, Indefinite, NotApplied, StoreError, boot_seconds
 from gateway.store.epoch import SeenFile, SharedNote
@@ -149,6 +150,17 @@ class Parts:
             b"idempotency-key"
         }
         self.forward = Passthrough(target_of(config, config.upstream, client_for(config.upstream)), events, key_names)
+        self.resource: StatusResource | None = None
+        if any(route.accept is not None for route in self.routes):
+            self.resource = StatusResource(
+                store,
+                waiting,
+                self.routes,
+                service=config.service,
+                path=config.operations.path,
+                prefix=status_prefix(config),
+                in_flight_max=config.limits.max_in_flight,
+            )
         self._sweeper = Sweeper(store, events, clock=clock)
         self._tally_taker = TallyTaker(store, events)
         delivers = config.delivery.workers > 0

@@ -1,7 +1,7 @@
 """From a client's request to the reply on its connection.
 
-`examine` checks a request first. A protected one goes to the coordinator, another one to the passthrough; both are
-passed in. The server owns listeners and connections.
+`examine` checks a request first. A protected one goes to the coordinator, one for the gateway's own resource to that,
+another one to the passthrough; all are passed in. The server owns listeners and connections.
 
 Each connection has one task, which calls `handle` for one request after the other. A client that leaves cancels nothing
 here: the work on its request ends when the reply cannot be written, and an operation that was started for it has its
@@ -51,6 +51,17 @@ class EdgeRoute(Protecting, Shaped, Protocol):
 
 R = TypeVar("R", bound=EdgeRoute)
 
+
+class Resource(Protocol):
+    """What the gateway itself serves to clients."""
+
+    def owns(self, target: bytes) -> bool:
+        """Whether a request with this target is for it. No route matches such a target."""
+
+    async def respond(self, incoming: Incoming) -> Reply:
+        """The reply to such a request. Its body may be left unread."""
+
+
 Protect = Callable[[Incoming, R], Awaitable[Reply | Untouched]]
 # Forwards an unprotected request. The last two arguments are why it is unprotected: no route, or this verdict on this
 # route. Returns None for a request that became a tunnel and has ended.
@@ -61,9 +72,17 @@ class Handler(Generic[R]):
     """Responds to requests. `close` it when no connection is left. Lives on one event loop."""
 
     def __init__(
-        self, *, routes: RouteTable[R], protect: Protect[R], forward: Forward[R], events: Events, settings: EdgeSettings
+        self,
+        *,
+        routes: RouteTable[R],
+        protect: Protect[R],
+        forward: Forward[R],
+        resource: Resource | None,
+        events: Events,
+        settings: EdgeSettings,
     ) -> None:
         self._routes = routes
+        self._resource = resource
         self._protect = protect
         self._forward = forward
         self._events = events
@@ -145,14 +164,18 @@ class Handler(Generic[R]):
                 return
             detail = _FAILED
             if route is None:
-                await self._pass(exchange, exchange.incoming(may_upgrade=True), None, None)
+                if self._resource is not None and self._resource.owns(exchange.head.target):
+                    reply = await self._resource.respond(exchange.incoming(may_upgrade=False))
+                    await self._write(exchange, None, reply, shows_status=True)
+                else:
+                    await self._pass(exchange, exchange.incoming(may_upgrade=True), None, None)
                 return
             exchange.body.keeps_pace = True
-            reply = await self._protect(exchange.incoming(may_upgrade=False), route)
-            if isinstance(reply, Untouched):
-                await self._pass(exchange, reply.incoming, route, reply.verdict)
+            protected = await self._protect(exchange.incoming(may_upgrade=False), route)
+            if isinstance(protected, Untouched):
+                await self._pass(exchange, protected.incoming, route, protected.verdict)
             else:
-                await self._write(exchange, route, reply)
+                await self._write(exchange, route, protected)
         except ClientGone:
             raise
         except RequestCut as cut:
@@ -182,8 +205,19 @@ class Handler(Generic[R]):
         finally:
             incoming.body.close()
 
-    async def _write(self, exchange: ClientExchange, route: R | None, reply: Reply, *, is_last: bool = False) -> None:
-        """Write the reply. Raises `ClientGone`, and `ReplyInvalid` before anything was written."""
+    async def _write(
+        self,
+        exchange: ClientExchange,
+        route: R | None,
+        reply: Reply,
+        *,
+        is_last: bool = False,
+        shows_status: bool = False,
+    ) -> None:
+        """Write the reply, with its verdict where the route shows it, or with `shows_status`.
+
+        Raises `ClientGone`, and `ReplyInvalid` before anything was written.
+        """
         if reply.decode_for is not None:
             reply = await self._decode(reply, exchange.connection)
         body = reply.body
@@ -193,7 +227,7 @@ class Handler(Generic[R]):
                 method=exchange.head.method,
                 minor=1 if exchange.takes_interim else 0,
                 keep_alive=not is_last and not self.is_stopping and exchange.may_keep_alive(),
-                shows_status=route is not None and route.shows_status,
+                shows_status=shows_status or (route is not None and route.shows_status),
                 date=self._clock.now(),
             )
             await exchange.write(out, body, self.unread)

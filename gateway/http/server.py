@@ -27,7 +27,7 @@ from gateway.core.message import bracketed
 from gateway.core.routing import RouteTable
 from gateway.http.budget import MemoryBudget
 from gateway.http.connection import ClientConnection, ParsedRequest
-from gateway.http.handler import Forward, Handler, Protect, R
+from gateway.http.handler import Forward, Handler, Protect, R, Resource
 from gateway.http.limits import EdgeSettings, Refusal, has_c_parser
 from gateway.observe.facts import Events
 
@@ -55,11 +55,14 @@ class Edge(Generic[R]):
         protect: Protect[R],
         forward: Forward[R],
         events: Events,
+        resource: Resource | None = None,
         settings: EdgeSettings | None = None,
     ) -> None:
         """Needs a running event loop."""
         self.settings = settings = settings or EdgeSettings()
-        self.handler = Handler(routes=routes, protect=protect, forward=forward, events=events, settings=settings)
+        self.handler = Handler(
+            routes=routes, protect=protect, forward=forward, resource=resource, events=events, settings=settings
+        )
         # Registers aiohttp's connections. It handles no requests: their `start` does.
         self._server = web.Server(cast(Any, self.handler.handle))
         self._listeners: list[asyncio.Server] = []

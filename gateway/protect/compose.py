@@ -20,7 +20,6 @@ from gateway.protect.route import Route
 from gateway.protect.status import accepted_reply, is_withdrawn, operation_url
 from gateway.protect.status import retry_after_seconds as status_retry_after_seconds
 
-
 _REPLAYED = (b"Idempotent-Replayed", b"true")
 
 
@@ -84,7 +83,7 @@ def reply_by_judgement(
         case Refuse(verdict, record):
             return refuse_by(verdict, record, route)
         case Doubt(record, is_same):
-            return _in_doubt(snapshot, record, route, is_same=is_same)
+            return in_doubt(snapshot, record, route, is_same=is_same)
         case Wait(record):
             return in_flight(
                 record,
@@ -130,7 +129,7 @@ def _undelivered(snapshot: Snapshot, record: Record, request: KeyedRequest, *, i
     if is_dead:
         return refuse(Verdict.DEAD_LETTER, shape=route.shape, record=record, location=location)
     if record.state is State.IN_DOUBT:
-        return _in_doubt(snapshot, record, route, is_same=is_same, location=location)
+        return in_doubt(snapshot, record, route, is_same=is_same, location=location)
     return refuse(
         Verdict.IN_FLIGHT,
         shape=route.shape,
@@ -147,10 +146,10 @@ def requeues(route: Route) -> bool:
     return route.accept is not None and route.accept.requeues_on_repeat
 
 
-def _in_doubt(
+def in_doubt(
     snapshot: Snapshot, record: Record, route: Route, *, is_same: bool, location: bytes | None = None
 ) -> Reply:
-    """Rule 16, with what a repeat can achieve. `is_same`: as in `Doubt`."""
+    """Rule 16, with what a repeat can achieve. `is_same`: as in `Doubt`. `location` is where its status is."""
     recovery = for_repeats(route.recovery, record, is_same=is_same)
     return refuse(
         Verdict.IN_DOUBT,

@@ -32,7 +32,7 @@ from gateway.protect.structured_fields import unquote
 _LOG = logging.getLogger("gateway")
 
 # RFC 9110 section 11.6.1 wants a challenge with every 401. The scheme that the service takes is not known here.
-_CHALLENGE: Final = b'Bearer realm="service"'
+CHALLENGE: Final = b'Bearer realm="service"'
 
 
 @immutable
@@ -164,7 +164,7 @@ def _refuse_scope(scope: ScopeMissing | ScopeUnsuitable, route: Route) -> Reply:
     """Rule 5."""
     match scope:
         case ScopeMissing(detail, is_credential):
-            challenge = _CHALLENGE if is_credential else None
+            challenge = CHALLENGE if is_credential else None
             return refuse(Verdict.SCOPE_MISSING, shape=route.shape, detail=detail, authenticate=challenge)
         case ScopeUnsuitable(detail):
             return refuse(Verdict.SCOPE_UNSUITABLE, shape=route.shape, detail=detail)

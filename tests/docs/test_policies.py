@@ -25,15 +25,17 @@ POLICIES = {
     # Rules 4 to 7: what it is, and whose.
     ".identify": ["protect/coordinator.py Coordinator._reply_to"],
     "find_key": ["protect/identification.py Identifying.identify"],
-    "scope_of": ["protect/identification.py Identifying.identify"],
+    "scope_of": ["protect/identification.py Identifying.identify", "protect/resource.py StatusResource._respond"],
     ".digests": ["protect/identification.py Identifying.identify"],
     "identity_of": ["protect/identification.py Identifying._keyed"],
     "taken_now": ["protect/identification.py Identifying.identify"],
     # Rules 9 to 18: what the record says, to a claim and to a request that does not claim.
     "judge": ["protect/claiming.py _judge", "protect/identification.py KeyedRequest.judge"],
     ".claim": ["protect/operations.py Operations._execute"],
-    "replay_of": ["protect/compose.py reply_by_judgement"],
-    "wait_preference": ["protect/duplicates.py _wait_limit"],
+    "replay_of": ["protect/compose.py reply_by_judgement", "protect/resource.py StatusResource._result_of"],
+    "wait_preference": ["protect/duplicates.py _wait_limit", "protect/resource.py StatusResource._wait"],
+    "responds_async": ["protect/identification.py Identifying._keyed"],
+    ".accept": ["protect/coordinator.py Coordinator._join_or_execute"],
     "may_recover": ["protect/claiming.py Claiming.may_recover"],
     # The attempt: what is sent, and what came of it.
     "protected_request": ["protect/attempt.py Attempt._forward"],

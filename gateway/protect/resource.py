@@ -1,0 +1,288 @@
+"""The resource that shows callers what became of their operations, and calls off what is not delivered yet.
+
+It serves `{path}/{id}` and `{path}/{id}/result` on the public listener, before any route. An operation is shown to
+whoever is in its scope, as its route defines that, and to nobody else: ids are made of scope and key, so they may be
+guessed. What is unknown, somebody else's or erased gets one and the same 404. Whether a credential is missing (401) is
+decided by the request alone, never by the operation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, assert_never
+from uuid import UUID, uuid4
+
+from gateway.core.identity.operation_id import is_of
+from gateway.core.identity.scope import Scope, ScopeMissing, ScopeSpec, ScopeUnsuitable, scope_of
+from gateway.core.message import Headers, header_values
+from gateway.core.operation import Applied, Audit, Record, Snapshot, State, Withdraw
+from gateway.core.routing import normalise_path
+from gateway.core.verdict import Verdict
+from gateway.protect.accepting import apply_until_known
+from gateway.protect.compose import in_doubt, refuse_by, replay_of
+from gateway.protect.identification import CHALLENGE
+from gateway.protect.preference import preference_applied, wait_preference
+from gateway.protect.problem import plain, refuse
+from gateway.protect.reply import Incoming, Reply, reason_phrase
+from gateway.protect.route import Route
+from gateway.protect.status import DONE, STALLED, etag, is_withdrawn, operation_url, retry_after_seconds, status_reply
+from gateway.protect.waiting import Until, Waiting
+from gateway.store.base import Amnesic, Store, StoreError
+
+_LOG = logging.getLogger("gateway")
+
+_READING: Final = (b"GET", b"HEAD")
+_REST: Final = re.compile(rb"/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(/result)?")
+# RFC 9110 section 8.8.3; the prefix of a weak one does not count (section 13.1.2).
+_ENTITY_TAG: Final = re.compile(rb'(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")')
+# For the store calls of one request, without its wait.
+_STORE_SECONDS_MAX: Final = 5.0
+# A command is fenced off where another one came first. This many times is more than races come to.
+_COMMANDS_MAX: Final = 4
+_WITHDRAWN: Final = Audit("caller", "the caller called it off")
+_NOT_FOUND: Final = plain(404, "There is no such operation for this caller.")
+
+Found = Mapping[ScopeSpec, Scope | ScopeMissing | ScopeUnsuitable]
+
+
+@dataclass(frozen=True, slots=True)
+class _Changed:
+    """Until the status is another one."""
+
+    tag: bytes
+
+    def __call__(self, snapshot: Snapshot) -> bool:
+        return snapshot.record is None or etag(snapshot) != self.tag
+
+
+def _is_decided(snapshot: Snapshot) -> bool:
+    return snapshot.record is None or snapshot.state in DONE or snapshot.state in STALLED
+
+
+class StatusResource:
+    """The status resource of one gateway process. Lives on one event loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        waiting: Waiting,
+        routes: Sequence[Route],
+        *,
+        service: str,
+        path: str,
+        prefix: bytes,
+        in_flight_max: int,
+    ) -> None:
+        """`path` is where it is on the listener; `prefix` as in `AcceptPolicy.status_prefix`."""
+        self._store = store
+        self._waiting = waiting
+        self._service = service
+        self._path = path.encode()
+        self._prefix = prefix
+        self._in_flight_max = in_flight_max
+        self._in_flight = 0
+        self._waiters: Counter[str] = Counter()
+        self._routes: dict[str, list[Route]] = {}
+        for route in routes:
+            self._routes.setdefault(route.operation, []).append(route)
+        self._scopes = frozenset(route.scope for route in routes)
+
+    def owns(self, target: bytes) -> bool:
+        """Whether a request with this target is for this resource, whatever it asks for."""
+        path = normalise_path(target)
+        return path == self._path or path.startswith(self._path + b"/")
+
+    async def respond(self, incoming: Incoming) -> Reply:
+        """The reply to a request for this resource. Its body is not read."""
+        if incoming.head.method not in (*_READING, b"DELETE"):
+            return _not_allowed(b"GET, HEAD, DELETE")
+        if self._in_flight >= self._in_flight_max:
+            return refuse(Verdict.OVERLOADED)
+        self._in_flight += 1
+        try:
+            return await self._respond(incoming)
+        except Amnesic:
+            return refuse(Verdict.STORE_AMNESIA)
+        except (StoreError, TimeoutError) as error:
+            _LOG.debug("the status of an operation cannot be read: %s", str(error) or "the store is slow")
+            return refuse(Verdict.STORE_UNAVAILABLE)
+        finally:
+            self._in_flight -= 1
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    async def _respond(self, incoming: Incoming) -> Reply:
+        """Raises `StoreError` and `TimeoutError`."""
+        head = incoming.head
+        found: Found = {spec: scope_of(spec, head.headers, incoming.hop.peer) for spec in self._scopes}
+        if not any(isinstance(each, Scope) for each in found.values()):
+            return _unidentified(found.values())
+        asked = _REST.fullmatch(normalise_path(head.target).lower(), len(self._path))
+        if asked is None:
+            return _NOT_FOUND
+        snapshot = await self._read(UUID(asked[1].decode()))
+        route = self._route_of(snapshot.record, found)
+        if route is None:
+            return _NOT_FOUND
+        if head.method == b"DELETE":
+            return _not_allowed(b"GET, HEAD") if asked[2] else await self._withdraw(snapshot, route)
+        if asked[2]:
+            return await self._result(snapshot, route, head.headers)
+        return await self._status(snapshot, route, head.headers)
+
+    async def _read(self, operation_id: UUID) -> Snapshot:
+        async with asyncio.timeout(_STORE_SECONDS_MAX):
+            return await self._store.read(operation_id)
+
+    def _route_of(self, record: Record | None, found: Found) -> Route | None:
+        """The route of the operation, None where this caller is not in its scope. Routes may share an operation."""
+        if record is None or not is_of(record.identity, self._service, record.identity.operation):
+            return None
+        theirs = record.identity.scope_digest
+        shown: Route | None = None
+        for route in self._routes.get(record.identity.operation, ()):
+            scope = found[route.scope]
+            if isinstance(scope, Scope) and hmac.compare_digest(scope.digest, theirs):
+                if route.name == record.identity.route:
+                    return route
+                shown = shown or route
+        return shown
+
+    async def _status(self, snapshot: Snapshot, route: Route, headers: Headers) -> Reply:
+        tags = {tag for value in header_values(headers, b"if-none-match") for tag in _ENTITY_TAG.findall(value)}
+        preferred: int | None = None
+        if snapshot.state not in DONE and (not tags or _opaque(snapshot) in tags):
+            snapshot, preferred = await self._wait(snapshot, route, headers, _Changed(etag(snapshot)))
+        if snapshot.record is None:
+            return _NOT_FOUND
+        reply = status_reply(snapshot, self._prefix)
+        if _opaque(snapshot) in tags:
+            kept = tuple(header for header in reply.headers if header[0] != b"Content-Type")
+            reply = Reply(304, reason_phrase(304), kept, b"")
+        return _with_preference(reply, preferred)
+
+    async def _result(self, snapshot: Snapshot, route: Route, headers: Headers) -> Reply:
+        """What a repeat of the request would get that does not wait for another attempt."""
+        preferred: int | None = None
+        if not _is_decided(snapshot):
+            snapshot, preferred = await self._wait(snapshot, route, headers, _is_decided)
+        if snapshot.record is None:
+            return _NOT_FOUND
+        reply = _with_preference(self._result_of(snapshot, snapshot.record, route, headers), preferred)
+        return reply if route.shows_status else replace(reply, verdict=None)
+
+    def _result_of(self, snapshot: Snapshot, record: Record, route: Route, headers: Headers) -> Reply:
+        location = operation_url(self._prefix, record)
+        match record.state:
+            case State.ACCEPTED | State.CLAIMED:
+                reply = status_reply(snapshot, self._prefix, status=202, verdict=Verdict.ACCEPTED)
+                return replace(reply, headers=(*reply.headers, (b"Location", location)))
+            case State.IN_DOUBT:
+                return in_doubt(snapshot, record, route, is_same=True, location=location)
+            case State.DEAD_LETTER:
+                return refuse(Verdict.DEAD_LETTER, shape=route.shape, record=record, location=location)
+            case State.COMPLETED if record.response is not None and record.response.body is not None:
+                return replay_of(record, headers)
+            case State.COMPLETED:
+                return refuse_by(Verdict.RESPONSE_NOT_STORED, record, route)
+            case State.TOMBSTONE:
+                return refuse(Verdict.KEY_EXPIRED, shape=route.shape, record=record)
+            case State.RELEASED | State.ABSENT:
+                verdict = Verdict.WITHDRAWN if is_withdrawn(record) else Verdict.RELEASED
+                return refuse(verdict, shape=route.shape, status=409, record=record)
+            case _:
+                assert_never(record.state)
+
+    async def _withdraw(self, snapshot: Snapshot, route: Route) -> Reply:
+        if route.accept is None or not route.accept.may_withdraw:
+            return _not_allowed(b"GET, HEAD")
+        for _ in range(_COMMANDS_MAX):
+            record = snapshot.record
+            if record is None:
+                return _NOT_FOUND
+            if record.state is State.RELEASED:
+                return status_reply(snapshot, self._prefix)
+            if record.state not in (State.ACCEPTED, State.DEAD_LETTER):
+                return self._not_withdrawn(snapshot, record, route)
+            command = Withdraw(
+                record.identity.operation_id, record.token, uuid4(), route.retention.remember_us, _WITHDRAWN
+            )
+            async with asyncio.timeout(_STORE_SECONDS_MAX):
+                result = await apply_until_known(self._store, command)
+            snapshot = result.snapshot
+            if isinstance(result, Applied) and snapshot.record is not None:
+                return status_reply(snapshot, self._prefix)
+        return refuse(Verdict.OVERLOADED, shape=route.shape, detail="Others keep changing the operation.")
+
+    def _not_withdrawn(self, snapshot: Snapshot, record: Record, route: Route) -> Reply:
+        """Why it cannot be called off."""
+        location = operation_url(self._prefix, record)
+        if record.state is State.IN_DOUBT:
+            return in_doubt(snapshot, record, route, is_same=True, location=location)
+        if record.state is State.CLAIMED:
+            return refuse(
+                Verdict.IN_FLIGHT,
+                shape=route.shape,
+                record=record,
+                detail="It is being delivered, and cannot be called off.",
+                retry_after_seconds=retry_after_seconds(snapshot),
+                location=location,
+            )
+        reply = plain(409, "The operation is completed, and cannot be called off.", route)
+        return replace(reply, headers=(*reply.headers, (b"Location", location)))
+
+    async def _wait(
+        self, snapshot: Snapshot, route: Route, headers: Headers, until: Until
+    ) -> tuple[Snapshot, int | None]:
+        """The record after the wait that the caller prefers, and that preference if it was heeded."""
+        preferred = wait_preference(headers)
+        policy = route.in_flight
+        if not preferred or self._waiters[route.name] >= policy.waiters_max:
+            return snapshot, None
+        seconds = min(preferred, policy.wait_seconds_max)
+        self._waiters[route.name] += 1
+        try:
+            latest = await self._waiting.wait(_id_of(snapshot), seconds, until)
+        finally:
+            self._waiters[route.name] -= 1
+        return snapshot if latest is None else latest, int(seconds)
+
+
+def _id_of(snapshot: Snapshot) -> UUID:
+    if snapshot.record is None:
+        raise ValueError("what does not exist has no id")
+    return snapshot.record.identity.operation_id
+
+
+def _opaque(snapshot: Snapshot) -> bytes:
+    """The entity tag as it is compared."""
+    return etag(snapshot).removeprefix(b"W/")
+
+
+def _unidentified(found: Iterable[Scope | ScopeMissing | ScopeUnsuitable]) -> Reply:
+    """The reply to a request that is in no scope at all."""
+    faults = sorted((each for each in found if not isinstance(each, Scope)), key=lambda each: each.detail)
+    for fault in faults:
+        if isinstance(fault, ScopeMissing) and fault.is_credential:
+            return refuse(Verdict.SCOPE_MISSING, detail=fault.detail, authenticate=CHALLENGE)
+    for fault in faults:
+        if isinstance(fault, ScopeUnsuitable):
+            return refuse(Verdict.SCOPE_UNSUITABLE, detail=fault.detail)
+    return _NOT_FOUND
+
+
+def _not_allowed(allowed: bytes) -> Reply:
+    reply = plain(405, f"The methods of this resource are {allowed.decode()}.")
+    return replace(reply, headers=(*reply.headers, (b"Allow", allowed)))
+
+
+def _with_preference(reply: Reply, preferred: int | None) -> Reply:
+    if preferred is None:
+        return reply
+    return replace(reply, headers=(*reply.headers, preference_applied(preferred)))

@@ -46,6 +46,9 @@ STATUSES = {
     Verdict.KEY_REUSED: 422,
     Verdict.RESPONSE_NOT_STORED: 409,
     Verdict.KEY_EXPIRED: 410,
+    Verdict.BACKLOG_FULL: 503,
+    Verdict.DEAD_LETTER: 409,
+    Verdict.WITHDRAWN: 409,
     Verdict.IN_FLIGHT: 409,
     Verdict.IN_DOUBT: 409,
     Verdict.RELEASED: 503,
@@ -55,11 +58,19 @@ RETRYABLE = {
     Verdict.OVERLOADED,
     Verdict.STORE_UNAVAILABLE,
     Verdict.STORE_AMNESIA,
+    Verdict.BACKLOG_FULL,
     Verdict.IN_FLIGHT,
     Verdict.RELEASED,
     Verdict.UPSTREAM_UNREACHABLE,
 }
-TERMINAL = {Verdict.KEY_REUSED, Verdict.RESPONSE_NOT_STORED, Verdict.KEY_EXPIRED, Verdict.IN_DOUBT}
+TERMINAL = {
+    Verdict.KEY_REUSED,
+    Verdict.RESPONSE_NOT_STORED,
+    Verdict.KEY_EXPIRED,
+    Verdict.DEAD_LETTER,
+    Verdict.WITHDRAWN,
+    Verdict.IN_DOUBT,
+}
 
 
 def document(reply: Reply) -> dict[str, object]:

@@ -1,0 +1,421 @@
+"""Accepting a request now and delivering it later, as its caller sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.core.operation import Audit, State
+from gateway.protect import accepting as product
+from gateway.store.base import Amnesic, Unstorable
+from tests.support.accepting import ASYNC, STEPS, accepting, desk
+from tests.support.eventually import eventually
+from tests.support.faulty_store import Fault, dropped, lost, refused, withheld
+from tests.support.house import house, neighbour, sqlite_store, status_of
+from tests.support.http import Response
+from tests.support.upstream import Answer
+
+AUDIT = Audit("op", "looking")
+ACCEPTED = (202, "accepted")
+
+
+async def test_what_a_caller_gets_whose_request_is_kept(tmp_path: Path) -> None:
+    """202 with a place to look, once the request is in the store and before anything was sent."""
+    async with desk(tmp_path) as it:
+        response = await it.accept()
+        assert status_of(response) == ACCEPTED
+        document = response.json()
+        url = f"/_operations/{document['id']}"
+        assert response.header("Location") == url
+        assert response.header("Retry-After") == "1"
+        assert response.header("Preference-Applied") == "respond-async"
+        assert response.header("Cache-Control") == "no-store"
+        assert response.header("Content-Type") == "application/json"
+        assert response.header("Idempotent-Replayed") is None
+        assert {name: document[name] for name in ("state", "done", "stalled", "attempts", "result", "problem")} == {
+            "state": "accepted", "done": False, "stalled": False, "attempts": 0, "result": None, "problem": None,
+        }  # fmt: skip
+        assert document["accepted_at"] == document["next_attempt_at"] < document["deliver_until"]
+        assert document["links"] == {"self": url, "result": f"{url}/result"}
+        assert (await it.record()).state is State.ACCEPTED
+        assert it.home.upstream.requests == []
+
+
+async def test_a_public_url_makes_absolute_links(tmp_path: Path) -> None:
+    """Behind a proxy, callers see another address than the gateway."""
+    async with desk(tmp_path, public_url="https://api.example.com/pay/") as it:
+        response = await it.accept()
+        location = response.header("Location") or ""
+        assert location == f"https://api.example.com/pay/_operations/{response.json()['id']}"
+        assert response.json()["links"]["self"] == location
+
+
+# -- which requests are accepted ---------------------------------------------------------------------------------------
+
+
+AT_ONCE = (200, "stored")
+CALLERS: list[tuple[list[tuple[str, str]], tuple[int, str]]] = [
+    ([], AT_ONCE),
+    ([("Prefer", "RESPOND-ASYNC")], ACCEPTED),
+    ([("prefer", 'respond-async=""; x=1')], ACCEPTED),
+    ([("Prefer", "return=minimal"), ("Prefer", 'note="a, b", respond-async')], ACCEPTED),
+    ([("Prefer", 'note="respond-async"')], AT_ONCE),
+    ([("Prefer", "respond-async=no")], AT_ONCE),
+    ([("Prefer", "wait=0")], AT_ONCE),
+    ([ASYNC, ("If-Match", '"a"')], AT_ONCE),
+    ([ASYNC, ("if-none-match", "*")], AT_ONCE),
+    ([ASYNC, ("If-Unmodified-Since", "Mon, 23 Nov 2026 15:04:28 GMT")], AT_ONCE),
+    ([ASYNC, ("DPoP", "e30.e30.e30")], AT_ONCE),
+    ([ASYNC, ("Signature-Input", "a=()")], AT_ONCE),
+    ([ASYNC, ("Signature", "a=:YQ==:")], AT_ONCE),
+    ([ASYNC, ("Authorization", "AWS4-HMAC-SHA256 Credential=a")], AT_ONCE),
+    ([ASYNC, ("Authorization", "DPoP abc")], AT_ONCE),
+    ([ASYNC, ("Authorization", "Bearer abc")], ACCEPTED),
+]
+
+
+async def test_who_is_accepted(tmp_path: Path) -> None:
+    """Whoever prefers it, in any spelling, unless the request has a meaning only now: then it runs at once."""
+    async with desk(tmp_path) as it:
+        statuses = [status_of(await it.send(f"k{number}", *headers)) for number, (headers, _) in enumerate(CALLERS)]
+        assert [(headers, status) for (headers, _), status in zip(CALLERS, statuses, strict=True)] == CALLERS
+        assert len(it.home.upstream.requests) == statuses.count(AT_ONCE)
+        presigned = await it.accept("k", target="/charges?X-Amz-Signature=abc")
+        assert status_of(presigned) == AT_ONCE
+
+
+async def test_a_route_that_always_accepts(tmp_path: Path) -> None:
+    """Every request with a key is accepted, and whoever asks waits for its response."""
+    async with desk(tmp_path, accept={"mode": "always"}) as it:
+        response = await it.send()
+        assert status_of(response) == ACCEPTED
+        assert response.header("Preference-Applied") is None
+        waited = await it.send("k1", ("Prefer", "wait=1"))
+        assert status_of(waited) == ACCEPTED
+        assert waited.header("Preference-Applied") == "wait=1"
+        assert status_of(await it.send("k2", ("If-Match", '"a"'))) == (200, "stored")
+
+
+async def test_without_a_key_a_request_passes_through(tmp_path: Path) -> None:
+    """What a route does not protect it does not keep, either."""
+    async with desk(tmp_path, route={"key": {"header": "Idempotency-Key"}}) as it:
+        assert status_of(await it.home.send(None, headers=[ASYNC])) == (200, "unkeyed")
+
+
+async def test_the_service_does_not_hear_of_the_preference(tmp_path: Path) -> None:
+    """It is the gateway that heeds it, also where it cannot; a service behind another route answers for itself."""
+    async with desk(tmp_path, delivers=True) as it:
+        await it.send("k1", ("Prefer", "respond-async, wait=5, return=minimal"))
+        await it.send("k2", ASYNC, ("If-Match", "*"))
+        assert [request.values("Prefer") for request in it.home.upstream.requests] == [[b"return=minimal"], []]
+    async with house(sqlite_store(tmp_path / "other"), tmp_path / "other") as home:
+        assert status_of(await home.send(headers=[ASYNC])) == (200, "stored")
+        assert home.upstream.requests[0].values("Prefer") == [b"respond-async"]
+
+
+@pytest.mark.parametrize("length", [9, 10, 11])
+async def test_only_short_bodies_are_kept(tmp_path: Path, length: int) -> None:
+    """A longer one is refused before anything is written, although it could run at once."""
+    async with desk(tmp_path, accept={"max_bytes": "10"}) as it:
+        response = await it.accept(body=b"x" * length)
+        assert status_of(response) == (ACCEPTED if length <= 10 else (413, "body-too-large"))
+        assert it.store.said.count("accept") == (length <= 10)
+        assert status_of(await it.send("k2", body=b"x" * length)) == (200, "stored")
+
+
+async def test_a_long_body_comes_from_its_file(tmp_path: Path) -> None:
+    """A body that was spooled is delivered byte for byte."""
+    async with desk(tmp_path, delivers=True, route={"body": {"spool_over": "10"}}) as it:
+        body = bytes(range(256)) * 200
+        assert status_of(await it.send("k1", ("Prefer", "respond-async, wait=9"), body=body)) == (200, "stored")
+        assert it.home.upstream.requests[0].body == body
+
+
+async def test_nothing_of_a_kept_request_is_readable_in_the_store(tmp_path: Path) -> None:
+    """Neither its credentials nor its body or query are in any file of the store."""
+    async with desk(tmp_path) as it:
+        secrets = ("s3cr3t-token", "s3cr3t-query", "s3cr3t-body")
+        response = await it.accept(
+            "s3cr3t-key",
+            ("Authorization", f"Bearer {secrets[0]}"),
+            target=f"/charges?q={secrets[1]}",
+            body=json.dumps({"card": secrets[2]}).encode(),
+        )
+        assert status_of(response) == ACCEPTED
+        for file in (tmp_path / "store").iterdir():
+            assert b"s3cr3t" not in file.read_bytes()
+
+
+# -- repeats -----------------------------------------------------------------------------------------------------------
+
+
+REPEATS: dict[str, tuple[tuple[int, str], tuple[int, str]]] = {
+    # state: what a caller gets that does not wait, and one that does
+    "accepted": (ACCEPTED, (409, "in-flight")),
+    "postponed": (ACCEPTED, (409, "in-flight")),
+    "claimed": (ACCEPTED, (409, "in-flight")),
+    "in doubt": (ACCEPTED, (409, "in-doubt")),
+    "dead letter": ((409, "dead-letter"), (409, "dead-letter")),
+    "completed": ((201, "replayed"), (201, "replayed")),
+    "not stored": ((409, "response-not-stored"), (409, "response-not-stored")),
+    "expired": ((410, "key-expired"), (410, "key-expired")),
+    "withdrawn": (ACCEPTED, (200, "stored")),
+}
+
+
+@pytest.mark.parametrize("state", REPEATS)
+async def test_a_repeat(tmp_path: Path, state: str) -> None:
+    """What comes of it is in the record; another request is refused whatever that says."""
+    for_async, for_sync = REPEATS[state]
+    async with desk(tmp_path) as it:
+        location = (await it.accept()).header("Location")
+        await it.drive(*STEPS[state])
+        for headers in ((), (ASYNC,)):
+            assert status_of(await it.send("k1", *headers, body=b"other")) == (422, "key-reused")
+        sync = await it.send() if state != "withdrawn" else None
+        again = await it.accept()
+        assert status_of(again) == for_async
+        if for_async == ACCEPTED:
+            record = (await it.record()).record
+            assert record is not None
+            assert again.header("Location") == location
+            assert again.json()["state"] == record.state
+            assert again.header("Idempotent-Replayed") == (None if state == "withdrawn" else "true")
+        if sync is not None:
+            assert status_of(sync) == for_sync
+            if for_async[1] in ("accepted", "dead-letter"):
+                assert sync.header("Location") == location
+                assert sync.json()["operation_id"] == again_id(again)
+        assert it.home.upstream.requests == []
+
+
+def again_id(response: Response) -> str:
+    document = response.json()
+    return str(document.get("id") or document["operation_id"])
+
+
+async def test_a_caller_that_waits_after_a_withdrawal_is_served(tmp_path: Path) -> None:
+    """The key is free again, and the request runs at once."""
+    async with desk(tmp_path) as it:
+        await it.accept()
+        await it.drive("withdraw")
+        assert status_of(await it.send()) == (200, "stored")
+
+
+async def test_many_first_requests_keep_one(tmp_path: Path) -> None:
+    """Whoever comes at once gets 202 for one and the same operation, and all but one hear that it was known."""
+    async with desk(tmp_path) as it:
+        responses = await asyncio.gather(*(it.accept() for _ in range(8)))
+        assert {status_of(response) for response in responses} == {ACCEPTED}
+        assert len({response.header("Location") for response in responses}) == 1
+        assert [response.header("Idempotent-Replayed") for response in responses].count(None) == 1
+        assert (await it.record()).state is State.ACCEPTED
+
+
+async def test_a_repeat_while_it_is_delivered_here(tmp_path: Path) -> None:
+    """A caller that does not wait gets its 202 at once; one that waits gets the response when it is there."""
+    async with desk(tmp_path, delivers=True) as it:
+        hold = asyncio.Event()
+        it.home.upstream.on("/charges", Answer(201, hold=hold))
+        await it.accept()
+        await it.home.upstream.wait_for_requests(1)
+        again = await it.accept()
+        assert status_of(again) == ACCEPTED
+        assert again.json()["state"] == "claimed"
+        waiting = asyncio.create_task(it.send("k1", ("Prefer", "wait=20")))
+        await eventually(lambda: it.home.gateway.coordinator.waiters == 1, what="it waits")
+        hold.set()
+        assert status_of(await waiting) == (201, "replayed")
+        assert len(it.home.upstream.requests) == 1
+
+
+async def test_a_caller_that_waits_while_it_is_called_off(tmp_path: Path) -> None:
+    """It hears that, and runs nothing."""
+    async with desk(tmp_path) as it:
+        location = (await it.accept()).header("Location") or ""
+        waiting = asyncio.create_task(it.send("k1", ("Prefer", "wait=20")))
+        await eventually(lambda: it.home.gateway.coordinator.waiters == 1, what="it waits")
+        assert (await it.see(location, method="DELETE")).status == 200
+        response = await waiting
+        assert status_of(response) == (409, "withdrawn")
+        assert response.header("x-should-retry") == "false"
+        assert it.home.upstream.requests == []
+
+
+async def test_a_dead_letter_is_requeued_by_a_repeat_where_the_route_says_so(tmp_path: Path) -> None:
+    """Not before its time, not for a caller of another request, and not while an operator has paused the operation."""
+    settings = {"dead_letter": {"on_repeat": "requeue", "requeue_after": "1m"}}
+    async with desk(tmp_path, route=settings) as it:
+        await it.accept()
+        await it.drive("dispatch", "bury")
+        early = await it.accept()
+        assert (status_of(early), early.json()["state"]) == (ACCEPTED, "dead_letter")
+        assert status_of(await it.send()) == (409, "dead-letter")
+        it.clocks.pass_time(61, it.home)
+        assert status_of(await it.accept(body=b"other")) == (422, "key-reused")
+        requeued = await it.accept()
+        assert (status_of(requeued), requeued.json()["state"]) == (ACCEPTED, "accepted")
+        await it.drive("dispatch", "bury")
+        it.clocks.pass_time(61, it.home)
+        await it.behind.pause("shop", "charge", AUDIT)
+        paused = await it.accept()
+        assert (status_of(paused), paused.json()["state"]) == (ACCEPTED, "dead_letter")
+
+
+# -- waiting -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_caller_that_waits_a_little_gets_its_own_response(tmp_path: Path) -> None:
+    """It is the synchronous response, and nothing says that it was accepted first."""
+    async with desk(tmp_path, delivers=True) as it:
+        it.home.upstream.on("/charges", Answer(201, body=b"charged"))
+        response = await it.send("k1", ("Prefer", "respond-async, wait=20"))
+        assert (status_of(response), response.body) == ((201, "stored"), b"charged")
+        assert response.header("Preference-Applied") == "wait=20"
+        assert response.header("Idempotent-Replayed") is None
+        again = await it.accept()
+        assert (status_of(again), again.body) == ((201, "replayed"), b"charged")
+
+
+async def test_a_caller_that_does_not_wait_long_enough_gets_202(tmp_path: Path) -> None:
+    """The service goes on, and the response is there for whoever comes later."""
+    async with desk(tmp_path, delivers=True, route={"in_flight": {"max_wait": "100ms", "wait": "0s"}}) as it:
+        hold = asyncio.Event()
+        it.home.upstream.on("/charges", Answer(201, hold=hold))
+        response = await it.send("k1", ("Prefer", "respond-async, wait=3600"))
+        assert status_of(response) == ACCEPTED
+        assert response.json()["state"] == "claimed"
+        assert response.header("Preference-Applied") == "respond-async"
+        hold.set()
+        await eventually(lambda: it.home.gateway.coordinator.in_flight == 0, what="it is delivered")
+        assert status_of(await it.accept()) == (201, "replayed")
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_full_backlog_takes_nothing_new(tmp_path: Path) -> None:
+    """What was accepted is answered as ever; once something was delivered there is room again."""
+    async with desk(tmp_path, accept={"max_pending": 2}) as it:
+        responses = await asyncio.gather(*(it.accept(f"k{number}") for number in range(5)))
+        assert sorted(map(status_of, responses)) == [ACCEPTED, ACCEPTED, *[(503, "backlog-full")] * 3]
+        full = next(number for number, response in enumerate(responses) if response.status == 503)
+        assert responses[full].header("Retry-After") == "5"
+        assert it.store.said.count("accept") == 2
+        kept = next(number for number, response in enumerate(responses) if response.status == 202)
+        assert status_of(await it.accept(f"k{kept}")) == ACCEPTED
+        assert status_of(await it.send(f"k{full}")) == (200, "stored")
+        assert (await it.see(responses[kept].header("Location") or "", method="DELETE")).status == 200
+        assert status_of(await it.accept("k9")) == (503, "backlog-full")
+        it.clocks.pass_time(2, it.home)
+        assert status_of(await it.accept("k9")) == ACCEPTED
+
+
+async def test_no_caller_fills_the_backlog_for_others(tmp_path: Path) -> None:
+    """Each has a limit of its own."""
+    async with desk(tmp_path, accept={"max_pending_per_scope": 2}) as it:
+        statuses = [status_of(await it.accept(f"k{number}")) for number in range(4)]
+        assert statuses == [ACCEPTED, ACCEPTED, (503, "backlog-full"), (503, "backlog-full")]
+        assert status_of(await it.accept("k1", tenant="t2")) == ACCEPTED
+
+
+async def test_no_request_costs_a_count(tmp_path: Path) -> None:
+    """The store counts what waits about once a second, and single callers only where much waits."""
+    async with desk(tmp_path) as it:
+        for number in range(20):
+            await it.accept(f"k{number}")
+        assert it.store.said.count("backlog") == 1
+        assert it.store.said.count("count_pending") == 0
+
+
+# -- faults ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", [lost, dropped], ids=["took effect", "did not"])
+async def test_a_lost_acknowledgement_is_asked_for_again(tmp_path: Path, fault: Callable[[], Fault]) -> None:
+    """The same command finds out, and the request is kept once."""
+    async with desk(tmp_path) as it:
+        it.store.on("accept", fault(), fault())
+        response = await it.accept()
+        assert status_of(response) == ACCEPTED
+        assert response.header("Idempotent-Replayed") is None
+        assert it.store.said.count("accept") == 3
+        record = (await it.record()).record
+        assert record is not None
+        assert record.token == 1
+
+
+async def test_an_acceptance_that_nobody_heard_of_is_found_by_its_repeat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Patience ends in 503, not in 202; the request was kept all the same, and its repeat gets the 202."""
+    monkeypatch.setattr(product, "_STORE_SECONDS_MAX", 0.3)
+    async with desk(tmp_path) as it:
+        it.store.break_("accept", fault=lost())
+        response = await it.accept()
+        assert status_of(response) == (503, "store-unavailable")
+        assert response.header("Retry-After") == "1"
+        it.store.mend()
+        again = await it.accept()
+        assert (status_of(again), again.header("Idempotent-Replayed")) == (ACCEPTED, "true")
+
+
+@pytest.mark.parametrize("route", [{}, {"store_unavailable": "forward"}], ids=["refuse", "forward"])
+async def test_without_a_store_nothing_is_accepted(tmp_path: Path, route: dict[str, Any]) -> None:
+    """Not even where the route forwards unprotected: that is for callers that wait."""
+    async with desk(tmp_path, route=route) as it:
+        for fault, verdict in (
+            (refused(), "store-unavailable"),
+            (withheld(), "store-unavailable"),
+            (Fault(Unstorable("never"), has_effect=False), "store-unavailable"),
+            (Fault(Amnesic("lost"), has_effect=False), "store-amnesia"),
+        ):
+            it.store.on("accept", fault)
+            assert status_of(await it.accept()) == (503, verdict)
+        assert it.home.upstream.requests == []
+
+
+async def test_what_cannot_be_counted_is_not_accepted(tmp_path: Path) -> None:
+    """Where the store does not say how much waits, it takes nothing either."""
+    async with desk(tmp_path) as it:
+        it.store.break_("backlog", fault=refused())
+        assert status_of(await it.accept()) == (503, "store-unavailable")
+        it.store.mend()
+        assert status_of(await it.accept()) == ACCEPTED
+
+
+async def test_a_gateway_that_dies_between_commit_and_reply(tmp_path: Path) -> None:
+    """The caller heard nothing; another gateway shows the operation, and a repeat gets its 202."""
+    async with desk(tmp_path) as it:
+        gate = it.store.stop_after("accept")
+        dying = asyncio.create_task(it.accept())
+        await gate.reached.wait()
+        async with neighbour(
+            sqlite_store(tmp_path), tmp_path / "n", it.home.upstream, surround=it.clocks.surround, **accepting()
+        ) as other:
+            record = (await it.record()).record
+            assert record is not None
+            target = f"/_operations/{record.identity.operation_id}"
+            shown = await other.send(None, b"", target=target, method="GET")
+            assert (shown.status, shown.json()["state"]) == (200, "accepted")
+            again = await other.send(headers=[ASYNC])
+            assert (status_of(again), again.header("Location")) == (ACCEPTED, target)
+        dying.cancel()
+        gate.opened.set()
+        await asyncio.gather(dying, return_exceptions=True)
+
+
+async def test_overload_comes_before_acceptance(tmp_path: Path) -> None:
+    """Requests that are being accepted count as in flight."""
+    async with desk(tmp_path, limits={"max_in_flight": 1}) as it:
+        gate = it.store.stop_before("accept")
+        first = asyncio.create_task(it.accept())
+        await gate.reached.wait()
+        assert status_of(await it.accept("k2")) == (503, "overloaded")
+        gate.opened.set()
+        assert status_of(await first) == ACCEPTED

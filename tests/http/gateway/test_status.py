@@ -1,0 +1,382 @@
+"""The status resource: what became of an operation, for its caller and for nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.protect import resource as product
+from gateway.store.base import Amnesic
+from tests.support.accepting import RESPONSE, STEPS, desk
+from tests.support.eventually import eventually
+from tests.support.faulty_store import Fault, dropped, lost, refused, withheld
+from tests.support.house import status_of
+from tests.support.http import Response
+from tests.support.upstream import Answer
+
+UNKNOWN = "/_operations/11111111-2222-8333-8444-555555555555"
+SENTINELS = (b"s3cr3t", b"t1", b"127.0.0.1", b"shop.example")
+
+
+def told(response: Response) -> tuple[int, str | None]:
+    """Status, and the code of the problem or the verdict."""
+    is_problem = response.header("Content-Type") == "application/problem+json"
+    return response.status, response.json().get("code") if is_problem else status_of(response)[1]
+
+
+STATES: dict[str, tuple[dict[str, Any], tuple[int, str | None], tuple[int, str | None]]] = {
+    # state: parts of the document; what /result gives, and DELETE
+    "accepted": ({"state": "accepted", "attempts": 0, "last_attempt": None}, (202, "accepted"), (200, None)),
+    "postponed": (
+        {"state": "accepted", "attempts": 1, "last_attempt": ("released", 503, "answered_503")},
+        (202, "accepted"),
+        (200, None),
+    ),
+    "claimed": ({"state": "claimed", "attempts": 1, "last_attempt": None}, (202, "accepted"), (409, "in-flight")),
+    "in doubt": (
+        {"state": "in_doubt", "stalled": True, "last_attempt": ("in_doubt", None, "reset"), "problem": "in-doubt"},
+        (409, "in-doubt"),
+        (409, "in-doubt"),
+    ),
+    "dead letter": (
+        {
+            "state": "dead_letter",
+            "stalled": True,
+            "last_attempt": ("released", 401, "unauthorized"),
+            "problem": "dead-letter",
+        },
+        (409, "dead-letter"),
+        (200, None),
+    ),
+    "completed": (
+        {"state": "completed", "done": True, "last_attempt": ("completed", 201, None), "result": (201, "/charges/7")},
+        (201, "replayed"),
+        (409, None),
+    ),
+    "not stored": (
+        {"state": "completed", "done": True, "result": (201, "/charges/7")},
+        (409, "response-not-stored"),
+        (409, None),
+    ),
+    "expired": (
+        {"state": "tombstone", "done": True, "result": (201, "/charges/7")},
+        (410, "key-expired"),
+        (409, None),
+    ),
+    "withdrawn": ({"state": "released", "done": True, "problem": "withdrawn"}, (409, "withdrawn"), (200, None)),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+async def test_a_state(tmp_path: Path, state: str) -> None:
+    """The document is true in every state, and shows nothing of key, body, scope or upstream."""
+    document, result, deleted = STATES[state]
+    async with desk(tmp_path) as it:
+        accepted = await it.accept("s3cr3t-key", ("Authorization", "Bearer s3cr3t"), body=b'{"card":"s3cr3t"}')
+        url = accepted.header("Location") or ""
+        await it.drive(*STEPS[state])
+        response = await it.see(url)
+        shown = response.json()
+        assert (response.status, shown["id"]) == (200, url.rpartition("/")[2])
+        assert not any(sentinel in response.body for sentinel in SENTINELS)
+        assert response.header("Cache-Control") == "no-store"
+        assert response.header("ETag")
+        for name, value in ({"done": False, "stalled": False, "problem": None, "result": None} | document).items():
+            seen = shown[name]
+            if name == "last_attempt" and seen is not None:
+                seen = seen["result"], seen["status"], seen["reason"]
+            if name == "problem" and seen is not None:
+                seen = seen["code"]
+            if name == "result" and seen is not None:
+                assert seen["url"] == (f"{url}/result" if state == "completed" else None)
+                assert (seen["expires_at"] is None) == (state == "expired")
+                seen = seen["status"], seen["location"]
+            assert seen == value, name
+        retry = response.header("Retry-After")
+        assert (retry is None) == shown["done"]
+        if shown["stalled"]:
+            assert 240 <= int(retry or 0) <= 360
+        got = await it.see(f"{url}/result")
+        assert told(got) == result
+        if result[0] == 202:
+            assert got.header("Location") == url
+            assert got.json() == shown
+        if state == "completed":
+            assert got.body == RESPONSE.body
+            assert got.header("Idempotent-Replayed") == "true"
+        off = await it.see(url, method="DELETE")
+        assert told(off) == deleted
+        if off.status == 200:
+            assert (off.json()["state"], off.json()["problem"]["code"]) == ("released", "withdrawn")
+            assert (await it.see(url, method="DELETE")).status == 200
+        assert it.home.upstream.requests == []
+
+
+async def test_a_head_has_no_body(tmp_path: Path) -> None:
+    """HEAD tells the same without it."""
+    async with desk(tmp_path) as it:
+        url = (await it.accept()).header("Location") or ""
+        seen, head = await it.see(url), await it.see(url, method="HEAD")
+        assert (head.status, head.body) == (200, b"")
+        assert head.header("Content-Length") == str(len(seen.body))
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "OPTIONS"])
+async def test_other_methods(tmp_path: Path, method: str) -> None:
+    """They do not reach the service, and change nothing."""
+    async with desk(tmp_path) as it:
+        url = (await it.accept()).header("Location") or ""
+        for target in (url, f"{url}/result", UNKNOWN, "/_operations", "/_operations/x/y"):
+            response = await it.see(target, method=method)
+            assert (response.status, response.header("Allow")) == (405, "GET, HEAD, DELETE")
+        assert (await it.see(f"{url}/result", method="DELETE")).header("Allow") == "GET, HEAD"
+        assert it.home.upstream.requests == []
+
+
+# -- who sees it -------------------------------------------------------------------------------------------------------
+
+
+async def test_nobody_else_sees_it(tmp_path: Path) -> None:
+    """Unknown, foreign, malformed and erased: one and the same reply, from which nothing can be learnt."""
+    async with desk(tmp_path) as it:
+        url = (await it.accept()).header("Location") or ""
+        identity = url.rpartition("/")[2]
+        seen = []
+        for target, tenant in (
+            (UNKNOWN, "t1"),
+            (url, "t2"),
+            (url, "t1 x"),
+            (url, None),
+            (f"{url}/result", "t2"),
+            (f"{url}/other", "t1"),
+            (f"/_operations/{'9' * 5000}", "t1"),
+            (f"/_operations/{{{identity}}}", "t1"),
+            (f"/_operations/{identity}/../{identity}", "t1"),
+            (f"/_operations/%00{identity}", "t1"),
+            ("/_operations/", "t1"),
+            ("/_operations", "t1"),
+        ):
+            response = await it.see(target, tenant=tenant)
+            seen.append((response.status, response.body, [name for name, _ in response.headers]))
+        assert seen == [seen[0]] * len(seen)
+        assert seen[0][0] == 404
+        refused_ = await it.see(url, tenant="t2", method="DELETE")
+        assert (refused_.status, refused_.body) == seen[0][:2]
+        for spelling in (url.upper().replace("_OPERATIONS", "_operations"), url.replace("_", "%5F"), f"{url}?x=1"):
+            assert (await it.see(spelling)).status == 200
+        assert it.home.upstream.requests == []
+
+
+async def test_a_missing_credential_is_asked_for(tmp_path: Path) -> None:
+    """Whatever is asked about: that there is such an operation is not given away."""
+    async with desk(tmp_path, route={"scope": {"api_key": "Authorization"}}) as it:
+        url = (await it.accept("k1", ("Authorization", "Bearer abc"))).header("Location") or ""
+        assert (await it.see(url, ("Authorization", "Bearer abc"))).status == 200
+        for target in (url, UNKNOWN):
+            missing = await it.see(target)
+            assert told(missing) == (401, "scope-missing")
+            assert missing.header("WWW-Authenticate")
+            assert (await it.see(target, ("Authorization", "Bearer other"))).status == 404
+            assert told(await it.see(target, ("Authorization", "AWS4-HMAC-SHA256 x"))) == (400, "scope-unsuitable")
+
+
+async def test_a_trusted_hop_names_the_caller(tmp_path: Path) -> None:
+    """From elsewhere, the header that names the caller is worth nothing."""
+    scope = {"header": "X-Tenant", "from": ["10.0.0.0/8"]}
+    async with desk(tmp_path, route={"scope": scope}, accept={"identity": "verified"}) as it:
+        assert (await it.see(UNKNOWN)).status == 404
+        assert "read" not in it.store.said
+
+
+async def test_a_synchronous_operation_has_a_status_too(tmp_path: Path) -> None:
+    """Its id is in what the service gets."""
+    async with desk(tmp_path) as it:
+        await it.send()
+        (identity,) = it.home.upstream.requests[0].values("Idempotency-Operation")
+        shown = await it.see(f"/_operations/{identity.decode()}")
+        assert (shown.status, shown.json()["state"], shown.json()["attempts"]) == (200, "completed", 1)
+        assert (await it.see(f"/_operations/{identity.decode()}/result")).body == b"done"
+
+
+async def test_without_a_route_that_accepts_the_path_is_the_services(tmp_path: Path) -> None:
+    """The gateway takes no path that it does not need."""
+    async with desk(tmp_path, routes=[PLAIN]) as it:
+        assert (await it.see(UNKNOWN)).status == 200
+        assert it.home.upstream.requests[0].target == UNKNOWN.encode()
+
+
+PLAIN = {
+    "name": "charge",
+    "match": {"path": "/charges"},
+    "key": {"header": "Idempotency-Key"},
+    "scope": "shared",
+    "outcome": {"preset": "standard"},
+}
+
+
+async def test_the_path_is_configured(tmp_path: Path) -> None:
+    """Where a service has such a path itself, the resource has another one."""
+    async with desk(tmp_path, operations={"path": "/v1/jobs"}) as it:
+        url = (await it.accept()).header("Location") or ""
+        assert url.startswith("/v1/jobs/")
+        assert (await it.see(url)).status == 200
+        assert (await it.see("/v1/jobs2")).body == b"done"
+
+
+# -- changes -----------------------------------------------------------------------------------------------------------
+
+
+async def test_what_did_not_change_is_not_sent_again(tmp_path: Path) -> None:
+    """304 for the tag of the state as it is, in any of its forms; another state has another tag, by the clock too."""
+    async with desk(tmp_path) as it:
+        url = (await it.accept()).header("Location") or ""
+        tags = []
+        for step in ("dispatch", "postpone", None, "dispatch", "abandon", "reinstate"):
+            if step is None:
+                it.clocks.pass_time(30, it.home)
+                continue
+            await it.drive(step)
+            tag = (await it.see(url)).header("ETag") or ""
+            tags.append(tag)
+            for sent in (tag, tag.removeprefix("W/"), f'"other", {tag}'):
+                response = await it.see(url, ("If-None-Match", sent))
+                assert (response.status, response.body, response.header("ETag")) == (304, b"", tag)
+            assert (await it.see(url, ("If-None-Match", '"other"'))).status == 200
+        await it.drive("dispatch")
+        tags.append((await it.see(url)).header("ETag") or "")
+        it.clocks.pass_time(31)
+        assert (await it.see(url)).json()["state"] == "in_doubt"
+        tags.append((await it.see(url)).header("ETag") or "")
+        assert len(set(tags)) == len(tags)
+
+
+async def test_waiting_for_a_change(tmp_path: Path) -> None:
+    """A long poll ends with the change, and without one after the time that was asked for."""
+    async with desk(tmp_path, route={"in_flight": {"wait": "0s", "max_wait": "20s"}}) as it:
+        url = (await it.accept()).header("Location") or ""
+        tag = (await it.see(url)).header("ETag") or ""
+        waits = [
+            asyncio.create_task(it.see(url, ("Prefer", "wait=20"))),
+            asyncio.create_task(it.see(url, ("Prefer", "wait=3600"), ("If-None-Match", tag))),
+        ]
+        done, _ = await asyncio.wait(waits, timeout=0.3)
+        assert not done
+        await it.drive("dispatch")
+        responses = await asyncio.gather(*waits)
+        assert [(each.status, each.json()["state"]) for each in responses] == [(200, "claimed")] * 2
+        assert [each.header("Preference-Applied") for each in responses] == ["wait=20", "wait=20"]
+        known = await it.see(url, ("Prefer", "wait=20"), ("If-None-Match", tag))
+        assert (known.status, known.header("Preference-Applied")) == (200, None)
+        unchanged = await it.see(url, ("Prefer", "wait=1"), ("If-None-Match", known.header("ETag") or ""))
+        assert (unchanged.status, unchanged.header("Preference-Applied")) == (304, "wait=1")
+
+
+async def test_waiting_for_the_response(tmp_path: Path) -> None:
+    """It comes as it would have come to a caller that waited at once."""
+    async with desk(tmp_path, delivers=True) as it:
+        hold = asyncio.Event()
+        it.home.upstream.on("/charges", Answer(201, headers=[("X-A", "1")], body=b"charged", hold=hold))
+        url = (await it.accept()).header("Location") or ""
+        waiting = asyncio.create_task(it.see(f"{url}/result", ("Prefer", "wait=20")))
+        await it.home.upstream.wait_for_requests(1)
+        hold.set()
+        response = await waiting
+        again = await it.send()
+        dropped_ = (b"Date", b"Preference-Applied")
+        fields = [[field for field in each.headers if field[0] not in dropped_] for each in (response, again)]
+        assert (status_of(response), response.body, fields[0]) == (status_of(again), b"charged", fields[1])
+
+
+async def test_many_who_wait(tmp_path: Path) -> None:
+    """Those beyond the route's limit do not wait, and those beyond the gateway's are refused."""
+    settings = {"in_flight": {"wait": "0s", "max_waiters": 1}}
+    async with desk(tmp_path, route=settings, limits={"max_in_flight": 2}) as it:
+        url = (await it.accept()).header("Location") or ""
+        resource = it.home.gateway._parts.resource
+        assert resource is not None
+        first = asyncio.create_task(it.see(url, ("Prefer", "wait=20")))
+        await eventually(lambda: resource._waiters["charge"] == 1, what="it waits")
+        at_once = await it.see(url, ("Prefer", "wait=20"))
+        assert (at_once.status, at_once.header("Preference-Applied")) == (200, None)
+        gate = it.store.stop_before("read")
+        second = asyncio.create_task(it.see(url))
+        await gate.reached.wait()
+        assert told(await it.see(url)) == (503, "overloaded")
+        gate.opened.set()
+        assert (await second).status == 200
+        await it.drive("withdraw")
+        assert (await first).json()["state"] == "released"
+
+
+# -- calling off -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_route_may_refuse_withdrawals(tmp_path: Path) -> None:
+    """Then a caller cannot call off what it was promised; another caller does not learn even that."""
+    async with desk(tmp_path, accept={"withdraw": "refuse"}) as it:
+        url = (await it.accept()).header("Location") or ""
+        response = await it.see(url, method="DELETE")
+        assert (response.status, response.header("Allow")) == (405, "GET, HEAD")
+        assert (await it.see(url, method="DELETE", tenant="t2")).status == 404
+        assert (await it.see(url)).json()["state"] == "accepted"
+
+
+@pytest.mark.parametrize("fault", [lost(), dropped()], ids=["took effect", "did not"])
+async def test_a_lost_withdrawal_is_asked_for_again(tmp_path: Path, fault: Fault) -> None:
+    """The same command finds out."""
+    async with desk(tmp_path) as it:
+        url = (await it.accept()).header("Location") or ""
+        it.store.on("withdraw", fault)
+        response = await it.see(url, method="DELETE")
+        assert (response.status, response.json()["state"]) == (200, "released")
+        assert it.store.said.count("withdraw") == 2
+
+
+async def test_a_withdrawal_that_comes_too_late(tmp_path: Path) -> None:
+    """Between the look and the word somebody began to deliver it: that is said, and nothing is called off."""
+    async with desk(tmp_path) as it:
+        url = (await it.accept()).header("Location") or ""
+        gate = it.store.stop_before("withdraw")
+        late = asyncio.create_task(it.see(url, method="DELETE"))
+        await gate.reached.wait()
+        await it.drive("dispatch")
+        gate.opened.set()
+        assert told(await late) == (409, "in-flight")
+        assert (await it.see(url)).json()["state"] == "claimed"
+
+
+# -- faults ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fault", "verdict"),
+    [
+        (refused(), "store-unavailable"),
+        (dropped(), "store-unavailable"),
+        (withheld(), "store-unavailable"),
+        (Fault(Amnesic("lost"), has_effect=False), "store-amnesia"),
+    ],
+    ids=["away", "lost", "withheld", "amnesic"],
+)
+async def test_what_cannot_be_read_is_not_absent(tmp_path: Path, fault: Fault, verdict: str) -> None:
+    """503, because 404 would mean that it was never accepted."""
+    async with desk(tmp_path) as it:
+        url = (await it.accept()).header("Location") or ""
+        it.store.break_("read", fault=fault)
+        for target in (url, f"{url}/result", UNKNOWN):
+            response = await it.see(target)
+            assert told(response) == (503, verdict)
+            assert response.header("Retry-After")
+        assert told(await it.see(url, method="DELETE")) == (503, verdict)
+
+
+async def test_a_store_that_stands_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for it for ever."""
+    monkeypatch.setattr(product, "_STORE_SECONDS_MAX", 0.2)
+    async with desk(tmp_path) as it:
+        gate = it.store.stop_before("read")
+        assert told(await it.see(UNKNOWN)) == (503, "store-unavailable")
+        gate.opened.set()

@@ -160,8 +160,14 @@ def _is_quick(item: pytest.Item) -> bool:
 
     What runs on both event loops is run on the one that the product uses.
     """
+    if item.path.name in _OF_PROCESSES:
+        return False
     names = set(getattr(item, "fixturenames", ()))
     return names.isdisjoint(_SERVERS) and not any(name in item.name for name in ("postgres", "redis", "[asyncio"))
+
+
+# These start a process in each test.
+_OF_PROCESSES = ("test_demo.py", "test_deploy.py", "test_proof.py")
 
 
 class _Hung(BaseException):

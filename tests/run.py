@@ -20,10 +20,10 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 ROOT: Final = Path(__file__).parents[1]
 
@@ -33,8 +33,14 @@ HALVES: Final = (
     ("config", "defects", "docs", "http", "observe", "protect", "simulation", "store", "support_tests", "upkeep"),
 )
 
-# Those of them with tests that need no server and no process, for `--quick`.
-QUICK: Final = (("core", "conformance", "docs", "config"), ("http", "observe", "protect", "store", "upkeep"))
+# Those of them with tests that need no server and no process, for `--quick`. Most of these wait for timers, so there
+# are more processes than cores.
+QUICK: Final = (
+    ("core", "conformance", "docs", "config"),
+    ("http/edge", "observe"),
+    ("http/gateway", "upkeep"),
+    ("http/test_forwarding.py", "http/upstream", "protect", "store"),
+)
 
 # What needs servers that nothing brings along: `python -m tests.servers` runs it.
 BESIDE: Final = ("servers",)
@@ -53,32 +59,41 @@ def main(arguments: list[str]) -> int:
 def _run(arguments: list[str]) -> int:
     pytest = [sys.executable, "-m", "pytest"]
     if arguments == ["--quick"]:
-        return _together(*[[*pytest, "-q", "--quick", *[f"tests/{name}" for name in half]] for half in QUICK])
+        return _together([[*pytest, "-q", "--quick", *[f"tests/{name}" for name in part]] for part in QUICK])
     if arguments:
         return subprocess.run([*pytest, *arguments], cwd=ROOT, check=False).returncode
     commands = [[*pytest, *[f"tests/{name}" for name in half]] for half in HALVES]
     if os.environ.get("GATEWAY_TEST_POSTGRES") or os.environ.get("GATEWAY_TEST_REDIS"):
         codes = [subprocess.run(command, cwd=ROOT, check=False).returncode for command in commands]
         return next((code for code in codes if code), 0)
-    return _together(commands[0], commands[1])
+    return _together(commands)
 
 
-def _together(first: list[str], second: list[str]) -> int:
-    with tempfile.TemporaryFile() as shown_later:
-        beside = subprocess.Popen(second, cwd=ROOT, stdout=shown_later, stderr=subprocess.STDOUT)
-        try:
-            code = subprocess.run(first, cwd=ROOT, check=False).returncode
-            code_beside = beside.wait()
-        finally:
-            # An interrupt reaches both by the terminal; what ends this alone must not leave the other behind.
-            if beside.poll() is None:
-                beside.terminate()
-                beside.wait()
-        shown_later.seek(0)
-        sys.stdout.flush()
-        sys.stdout.buffer.write(shown_later.read())
-        sys.stdout.flush()
-    return code or code_beside
+def _together(commands: Sequence[list[str]]) -> int:
+    """Run them at the same time. What the first one prints is shown at once, the others' when it is done."""
+    first, *others = commands
+    with ExitStack() as stack:
+        beside: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
+        for command in others:
+            shown_later = stack.enter_context(tempfile.TemporaryFile())
+            process = subprocess.Popen(command, cwd=ROOT, stdout=shown_later, stderr=subprocess.STDOUT)
+            # An interrupt reaches all by the terminal; what ends this alone must leave none of them behind.
+            stack.callback(_end, process)
+            beside.append((process, shown_later))
+        codes = [subprocess.run(first, cwd=ROOT, check=False).returncode]
+        for process, shown_later in beside:
+            codes.append(process.wait())
+            shown_later.seek(0)
+            sys.stdout.flush()
+            sys.stdout.buffer.write(shown_later.read())
+            sys.stdout.flush()
+    return next((code for code in codes if code), 0)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.terminate()
+        process.wait()
 
 
 @contextmanager

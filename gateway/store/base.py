@@ -70,8 +70,8 @@ class EpochChanged(NotApplied):
 
 
 class Amnesic(StoreError):
-    """The store lost data, and for this key it has no record, or only a release from before the loss. The key may have
-    been used since. Nothing was changed."""
+    """The store lost data, and for this key it has no record, or one from before the loss by which no attempt had an
+    effect. The key may have been used since. Nothing was changed."""
 
 
 class Unreadable(StoreError):
@@ -101,8 +101,9 @@ class Watch(Protocol):
 
 
 class Store(Protocol):
-    """What requests call. Each verb may raise `NotApplied`, `Indefinite` or `Unreadable`; a claim and `read` also
-    `Amnesic`. Each verb documents what else it raises. `operations.ManagedStore` has the rest."""
+    """What requests call. Each verb may raise `NotApplied`, `Indefinite` or `Unreadable`; `read`, and a claim, an
+    acceptance, a dispatch and a withdrawal, also `Amnesic`. Each verb documents what else it raises.
+    `operations.ManagedStore` has the rest."""
 
     async def start(self) -> None:
         """Connect, bring the schema up to date, and verify that commits are durable. Raises `StartRefused`.

@@ -62,6 +62,8 @@ TOKENS_SKIPPED: Final = 1_000_000_000
 FORMER_MAX: Final = 64
 # A missing witness proves nothing about a note older than this: the store may have removed it (`WITNESS_KEEP_US`).
 MISSING_COUNTS_US: Final = WITNESS_KEEP_US - 30 * 86_400 * MICROSECONDS
+# The states of which the record says that no attempt had an effect.
+_UNEXECUTED: Final = (State.RELEASED, State.ACCEPTED, State.DEAD_LETTER)
 _LOCK_TRIES: Final = 100
 _LOCK_PAUSE_SECONDS: Final = 0.02
 
@@ -131,17 +133,17 @@ class Amnesia:
 
     def refuses(self, record: Record | None, now_us: int, attempt_id: UUID | None = None) -> bool:
         """Whether a claim by this attempt (None: a new one) on this record (None: absent) is refused because the store
-        may have lost the key's record or its latest change.
+        may have lost the key's record or its latest change. Acceptances and dispatches are refused likewise.
 
-        Besides an absent record, a claim is granted only on a released one. If its token is from before the loss, a
-        retry that was executed later may be lost. A repeated claim from before the loss is refused too: the memory that
-        granted it may already have lost the key, before any gateway compared it.
+        Besides an absent record, an attempt is granted only on one that nobody may have executed. If its token is from
+        before the loss, an attempt that was granted later may be lost. A repeated command from before the loss is
+        refused too: the memory that granted it may already have lost the key, before any gateway compared it.
         """
         if now_us >= self.until_us:
             return False
         if record is None:
             return True
-        return record.token <= self.beyond and (record.state is State.RELEASED or record.attempt_id == attempt_id)
+        return record.token <= self.beyond and (record.state in _UNEXECUTED or record.attempt_id == attempt_id)
 
 
 def lineage(identity: str) -> str:

@@ -7,8 +7,9 @@ the living keys that no route of this gateway finds, and only reports them. It n
 this gateway runs, and on `close` that it has stopped.
 
 A store that lost data goes on serving the records that it has. A missing record may be among the lost ones. So for as
-long as keys are remembered, a claim or a read of a missing key, or of one released before the loss, raises `Amnesic`,
-unless an operator accepts the loss.
+long as keys are remembered, a claim, an acceptance or a read of a missing key raises `Amnesic`, unless an operator
+accepts the loss. So it is with a record that says, from before the loss, that no attempt had an effect: it is not
+claimed, dispatched or withdrawn, and not found when due.
 """
 
 from __future__ import annotations
@@ -17,13 +18,25 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from gateway.core.operation import EVENT_OF, MICROSECONDS, Claim, Command, Result, Snapshot, Takeover
+from gateway.core.operation import (
+    EVENT_OF,
+    MICROSECONDS,
+    Accept,
+    Claim,
+    Command,
+    Dispatch,
+    Result,
+    Snapshot,
+    Takeover,
+    Withdraw,
+    operation_id_of,
+)
 from gateway.observe.facts import Events, MemoryChanged, StoreCalled
 from gateway.store.base import Amnesic, EpochChanged, Indefinite, NotApplied, StartRefused, StoreError, Watch
 from gateway.store.epoch import Amnesia, Seen, SeenFile, SharedNote, after_loss, amnesia_of, lineage, loss, memo_of
@@ -38,8 +51,13 @@ _Caller = Callable[[str, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 _LOG = logging.getLogger("gateway")
 
 _TIER: Final = "durable"
-# The commands that grant an execution. A constant, because a union inside `isinstance` is built on every call.
-_GRANTING: Final = (Claim, Takeover)
+# The commands that grant an attempt or promise one. A constant, because a union inside `isinstance` is built on every
+# call.
+_GRANTING: Final = (Claim, Accept, Dispatch, Takeover)
+# The commands that believe the record when it says that no attempt had an effect.
+_BELIEVING: Final = (Claim, Accept, Dispatch, Withdraw)
+# The most due operations to read while those from before a loss are left out.
+_DUE_MAX: Final = 4_096
 _PAUSE_SECONDS_MIN: Final = 0.1
 _PAUSE_SECONDS_MAX: Final = 5.0
 # Shorter than the time that a gateway gives its stores to close: the note must not make that time out.
@@ -165,9 +183,9 @@ class EpochGuard(Forwarding):
 
     async def apply(self, command: Command) -> Result:
         changes = self._memory_changes
-        if self._is_amnesic and isinstance(command, Claim):
-            snapshot = await self._forward("read", lambda: self._behind.read(command.identity.operation_id))
-            self._check_known(snapshot, command.attempt_id)
+        if self._is_amnesic and isinstance(command, _BELIEVING):
+            snapshot = await self._forward("read", lambda: self._behind.read(operation_id_of(command)))
+            self._check_known(snapshot, None if isinstance(command, Withdraw) else command.attempt_id)
         self._check_open()
         # `_call` written out, which saves a coroutine for every claim and completion.
         verb, started = EVENT_OF[type(command)], time.perf_counter()
@@ -190,6 +208,16 @@ class EpochGuard(Forwarding):
         if self._is_amnesic:
             self._check_known(snapshot)
         return snapshot
+
+    async def find_due(self, service: str, operations: Collection[str], limit: int) -> list[Snapshot]:
+        wanted = limit
+        while True:
+            found = await super().find_due(service, operations, wanted)
+            known = [due for due in found if not (self._is_amnesic and self._amnesia.refuses(due.record, due.now_us))]
+            if len(known) >= limit or len(found) < wanted or wanted >= _DUE_MAX:
+                return known[:limit]
+            # The longest due are from before the loss. They must not hide the others.
+            wanted = min(4 * wanted, _DUE_MAX)
 
     async def tally(self) -> Tally:
         """Also exchange notes: write that this gateway runs and what it saw, and read the other gateways' notes, memo
@@ -278,7 +306,7 @@ class EpochGuard(Forwarding):
             self._witness_files.beyond = amnesia.beyond
 
     def _check_known(self, snapshot: Snapshot, claim_id: UUID | None = None) -> None:
-        """Raise `Amnesic` if a claim on this record is refused; `claim_id` is the claim's attempt id."""
+        """Raise `Amnesic` if this record is not believed; `claim_id` is the attempt id of a command on it."""
         if self._amnesia.refuses(snapshot.record, snapshot.now_us, claim_id):
             raise Amnesic("the durable store lost its memory, and this key's record may have been in it")
 

@@ -106,7 +106,7 @@ class Serving:
 class Living:
     """How many keys of an operation name are remembered, and until when (microseconds of the store's clock).
 
-    `until_us` is None where one of them is claimed or in doubt: that one is kept until it is resolved.
+    `until_us` is None where one of them is claimed, in doubt or not delivered: that one is kept until it is resolved.
     """
 
     keys: int = 0

@@ -6,9 +6,9 @@ missed.
 
 Theory of operation
 -------------------
-*What a copy may serve.* A claim on a completed record is always `Fenced` with that record: the table has no such row,
-and completion is final. A copy serves that case only; every other command, and every `read`, goes to the durable store.
-`recall` and `look` return a copy before there is a claim to make: most repeats need none.
+*What a copy may serve.* A claim or an acceptance on a completed record is always `Fenced` with that record: the table
+has no such row, and completion is final. A copy serves that case only; every other command, and every `read`, goes to
+the durable store. `recall` and `look` return a copy before there is a claim to make: most repeats need none.
 
 *What becomes a copy.* Any completed record that the durable store returned. Its window counts from before the call. An
 operation in flight has no copy, nor has an `Indefinite` completion.
@@ -34,18 +34,24 @@ from uuid import UUID
 from gateway.core.operation import (
     MICROSECONDS,
     Abandon,
+    Accept,
     Applied,
+    Bury,
     Claim,
     Command,
     Disprove,
     Erase,
     Fenced,
     Forget,
+    Postpone,
     Purge,
+    Reinstate,
     Release,
+    Requeue,
     Result,
     Snapshot,
     State,
+    Withdraw,
     operation_id_of,
 )
 from gateway.store.base import FastTier, Indefinite, NotApplied, StoreError, Watch, boot_seconds
@@ -60,7 +66,9 @@ FAST: Final = "fast"
 # Constants, because a union inside `isinstance` is built on every call.
 _PURGING: Final = (Purge, Erase)
 _GONE: Final = (State.TOMBSTONE, State.ABSENT)
-_ENDING_WITHOUT_RESPONSE: Final = (Release, Forget, Abandon, Disprove)
+_NEW: Final = (Claim, Accept)
+# After these the operation is not executed, and has no response.
+_STOPPING: Final = (Release, Forget, Abandon, Postpone, Bury, Disprove, Reinstate, Requeue, Withdraw)
 
 # How long `close` waits for copies that are still being sent.
 _DRAIN_SECONDS: Final = 3.0
@@ -205,7 +213,7 @@ class Tiered(Forwarding):
             self._cache.put(copy, started_seconds)
 
     async def apply(self, command: Command) -> Result:
-        if isinstance(command, Claim):
+        if isinstance(command, _NEW):
             copy = self.recall(command.identity.operation_id)
             if copy is not None:
                 return Fenced(copy)
@@ -220,7 +228,7 @@ class Tiered(Forwarding):
             raise
         self._set_durable_up()
         self._learn(result.snapshot, started_seconds)
-        if isinstance(command, _ENDING_WITHOUT_RESPONSE) and isinstance(result, Applied):
+        if isinstance(command, _STOPPING) and isinstance(result, Applied):
             self._outbox.send_news(operation_id_of(command))
         return result
 

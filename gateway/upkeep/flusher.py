@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final, NoReturn
 from uuid import UUID
 
-from gateway.core.operation import EVENT_OF, Abandon, Applied, Forget, OutcomeCommand, Release, Result
+from gateway.core.operation import EVENT_OF, Abandon, Applied, Complete, OutcomeCommand, Result, State
 from gateway.observe.facts import Events, FlushRefused, OperationSettled
 from gateway.store.base import Store, StoreError, Unstorable, boot_seconds
 from gateway.store.journal import EntryId, Journal, JournalEntry
@@ -35,6 +35,8 @@ _PAUSE_SECONDS_MAX: Final = 1.0
 _ADOPT_SECONDS: Final = 30.0
 # While outcomes are refused: an operator who acknowledged them checks the metric next.
 _ADOPT_REFUSED_SECONDS: Final = 3.0
+# The states of which the record says that no attempt had an effect.
+_UNEXECUTED: Final = (State.RELEASED, State.ACCEPTED, State.DEAD_LETTER)
 
 
 @dataclass(slots=True)
@@ -181,14 +183,16 @@ def _is_overtaken(command: OutcomeCommand, result: Result) -> bool:
     """Whether the record moved on without this outcome, and deleting it loses no response and no knowledge.
 
     Either the store had applied it and the acknowledgement was lost, or its doubt was ended without it, and an abandon
-    no longer matters. "Nothing happened" (release, forget) matters to an operator until a later claim was granted, and
-    for as long as a takeover carries the doubt.
+    no longer matters. "Nothing happened" (release, forget, postpone, bury) matters to an operator until the record says
+    the same or a later claim was granted, and for as long as a takeover carries the doubt.
     """
     record = result.snapshot.record
-    if record is None or record.token < command.token or not isinstance(command, Release | Forget | Abandon):
+    if record is None or record.token < command.token or isinstance(command, Complete):
         return False
     # Every end of a doubt clears it from the record.
-    return isinstance(command, Abandon) or (record.token > command.token and not record.carries_doubt)
+    if isinstance(command, Abandon) or record.state in _UNEXECUTED:
+        return True
+    return record.token > command.token and not record.carries_doubt
 
 
 def _before_a_repeat(entries: list[JournalEntry]) -> list[JournalEntry]:

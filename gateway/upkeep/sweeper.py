@@ -1,4 +1,4 @@
-"""Writes what became due: leases that lapsed, responses that expired, keys that are no longer remembered.
+"""Writes what became due: leases that lapsed, responses and deliveries that expired, keys no longer remembered.
 
 Owns how much is swept at once and how often. The store knows what is due, and lets one gateway sweep at a time. Since
 every read is settled, a late or missing sweep makes nothing wrong. So the sweep yields to requests: it works in bounded
@@ -71,8 +71,8 @@ class Sweeper:
         finally:
             if batches:
                 duration_seconds = self._clock() - started
-                done = SweepDone(total.lapsed, total.retired, total.collected, duration_seconds, total.named)
-                self._events.publish(done)
+                counts = (total.lapsed, total.retired, total.collected)
+                self._events.publish(SweepDone(*counts, duration_seconds, total.named, total.expired))
         return total
 
     async def run(self) -> NoReturn:

@@ -84,18 +84,17 @@ class Bench:
         self._warm.communicate()
         shutil.rmtree(self._directory)
 
-    def plan(self, name: str, defect: Defect | None, tests: Iterable[str]) -> None:
-        """Have the tests run, with the defect or with none, when there is room."""
+    def plan(self, name: str, defect: Defect, tests: Iterable[str]) -> None:
+        """Have the tests run with the defect, when there is room."""
         root = self._directory / name
         shutil.copytree(self._original, root, copy_function=os.link)
-        if defect is not None:
-            try:
-                put_in(defect, root)
-            except NotThere as error:
-                self._verdicts[name] = Verdict(0, {}, {"the defect": str(error)}, "")
-                return
+        try:
+            put_in(defect, root)
+        except NotThere as error:
+            self._verdicts[name] = Verdict(0, {}, {"the defect": str(error)}, "")
+            return
         # One that notices is enough.
-        self._waiting[name] = [*tests] if defect is None else ["--exitfirst", *tests]
+        self._waiting[name] = ["--exitfirst", *tests]
 
     def verdict(self, name: str) -> Verdict:
         """What became of a run that was planned; waits for it, while the others go on."""

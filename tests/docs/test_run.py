@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests import run
-from tests.run import BESIDE, HALVES, ROOT
+from tests.run import BESIDE, HALVES, QUICK, ROOT
 
 
 def test_every_test_belongs_to_one_half() -> None:
@@ -14,6 +14,13 @@ def test_every_test_belongs_to_one_half() -> None:
     assert len(named) == len(set(named))
     found = {path.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").rglob("test_*.py")}
     assert found == set(named) | ({"benchmarks"} & found)
+
+
+def test_the_quick_ones_are_where_they_are_looked_for() -> None:
+    """Each of the places that the quick run names is there, and none is within another."""
+    named = [ROOT / "tests" / name for part in QUICK for name in part]
+    assert [place for place in named if not place.exists()] == []
+    assert [place for place in named for other in named if other in place.parents] == []
 
 
 def test_a_place_without_room_is_not_taken(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from tests.simulation.history import Call, History
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.wire import Body, Connection
 
+ACCEPTING = frozenset(("mail", "ship"))
+
 
 @dataclass(frozen=True, slots=True)
 class Intent:
@@ -50,7 +52,10 @@ class Clients:
     def make_intents(self, count: int) -> None:
         """Some keys are used in two scopes, or on two routes: different operations. Some runs are about one route."""
         dice = self._dice
-        routes: tuple[str, ...] = ("charge", "charge", "order", "order", "note", "pay", "pay", "book", "book", "ping")
+        routes: tuple[str, ...] = (
+            *("charge", "charge", "order", "order", "note", "pay", "pay", "book", "book", "ping"),
+            *("mail", "mail", "ship", "ship"),
+        )
         if dice.random() < 0.4:
             routes = (dice.choice(routes),)
         for number in range(count):
@@ -127,7 +132,8 @@ class Clients:
             is_final_check=is_final_check,
         )
         self._history.calls.append(call)
-        connection = Connection(self._loop, self._weather, call, _head(call, self._dice))
+        prefers = self._preference(call)
+        connection = Connection(self._loop, self._weather, call, _head(call, self._dice, prefers))
         is_cut = self._weather.happens("client_body_cut")
         cut_at = self._dice.randrange(len(body) + 1)
         process = gateway.connect(connection, Body(self._loop, self._weather, body, cut_at=cut_at, is_cut=is_cut))
@@ -144,8 +150,14 @@ class Clients:
         call.ended = self._loop.time()
         return call
 
+    def _preference(self, call: Call) -> bytes | None:
+        """Most callers of a route that accepts requests do not wait; who checks in the end does."""
+        if call.route not in ACCEPTING or call.is_final_check or self._dice.random() < 0.25:
+            return None
+        return self._dice.choice((b"respond-async", b"respond-async", b"respond-async, wait=2"))
 
-def _head(call: Call, dice: random.Random) -> RequestHead:
+
+def _head(call: Call, dice: random.Random, prefers: bytes | None) -> RequestHead:
     """The fields as this client happens to order and spell them; repeats of one stay in their order."""
     fields = [
         (b"Host", b"shop.example"),
@@ -155,6 +167,8 @@ def _head(call: Call, dice: random.Random) -> RequestHead:
     ]
     if call.key:
         fields.append((b"Idempotency-Key", call.key.encode()))
+    if prefers is not None:
+        fields.append((b"Prefer", prefers))
     dice.shuffle(fields)
     spell = dice.choice((bytes, bytes.lower, bytes.upper))
     fields = [(spell(name), value) for name, value in fields]

@@ -75,6 +75,25 @@ ROUTES: dict[str, dict[str, Any]] = {
         "upstream": {"answer_within": "40s", "response_timeout": "50s"},
         "retention": {"replay": "60s", "remember": "120s"},
     },
+    # Accepted now and delivered later, where the caller prefers that.
+    "mail": {
+        "outcome": {"preset": "standard"},
+        "accept": {"identity": "unverified"},
+        "retention": {"replay": "24h", "remember": "48h"},
+        "dead_letter": {"on_repeat": "requeue", "requeue_after": "2s"},
+    },
+    "ship": {
+        "outcome": {"preset": "payments"},
+        "accept": {"identity": "unverified", "max_pending_per_scope": 4},
+        "retention": {"replay": "24h", "remember": "48h"},
+        "recovery": {
+            "probe": {
+                "path": "/ship?operation={operation_id}",
+                "done": [{"status": [200]}],
+                "never_happened": [{"status": [404]}],
+            }
+        },
+    },
     "ping": {"outcome": {"preset": "standard"}, "store_unavailable": "forward", "key": {"required": False}},
 }
 
@@ -110,7 +129,16 @@ def configuration() -> Config:
             "amnesia_window": "3h",
         },
         "shutdown": {"drain_timeout": "4s"},
-        "secrets": {"fingerprint_key": {"id": "k1", "key": "0123456789abcdef0123456789abcdef"}},
+        "secrets": {
+            "fingerprint_key": {"id": "k1", "key": "0123456789abcdef0123456789abcdef"},
+            "encryption": [{"id": "e1", "key": "00" * 32}],
+        },
+        "delivery": {
+            "schedule": ["200ms", "1s", "3s"],
+            "deliver_within": "30s",
+            "max_answers": 4,
+            "breaker": {"open": "1s", "max_open": "4s"},
+        },
         "routes": routes,
     }
     return parse(yaml.safe_dump(document, sort_keys=False))
@@ -232,6 +260,7 @@ class GatewayLife:
             loop=house.loop,
             history=house.history,
             weather=house.weather,
+            settings=settings,
         )
         return cast(Upstream, client)
 

@@ -135,6 +135,10 @@ class View:
     nonce: str | None = None
     response_digest: bytes | None = None
     has_body: bool = False
+    is_kept: bool = False
+    """Whether its request is kept; then these are when the next attempt may begin, and until when one may."""
+    next_attempt_us: int = 0
+    deliver_until_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,17 @@ from uuid import UUID, uuid4
 
 from gateway.app.routes import route_of
 from gateway.core.message import ResponseHead, StoredResponse
-from gateway.core.operation import Command, Disprove, Prove, Record, State
+from gateway.core.operation import (
+    MICROSECONDS,
+    Command,
+    Disprove,
+    Prove,
+    Record,
+    Reinstate,
+    Requeue,
+    State,
+    Withdraw,
+)
 from gateway.core.recovery import Hold
 from gateway.core.replay import stored_response
 from gateway.upstream import Upstream
@@ -22,9 +32,11 @@ from tests.simulation.loop import SimulatedLoop
 from tests.simulation.store import Database
 
 _NAME = "operator"
-_GRANTS = frozenset(("claim", "takeover"))
+_GRANTS = frozenset(("claim", "dispatch", "takeover"))
 # On his own watch: as long as a gateway may believe in a claim that the store's clock has ended.
 _PATIENCE_SECONDS = 6.0
+# What he requeues later than this before the end may not be delivered by then.
+_LAST_SECONDS = 20.0
 
 
 class Operator:
@@ -46,11 +58,28 @@ class Operator:
             await asyncio.sleep(self._dice.uniform(0.5, 4.0))
             for operation_id, snapshot in self._database.settled().items():
                 record = snapshot.record
+                if (
+                    record is not None
+                    and record.state is State.DEAD_LETTER
+                    and self._loop.time() < until - _LAST_SECONDS
+                ):
+                    self._decide(operation_id, record)
                 if record is None or record.state is not State.IN_DOUBT:
                     continue
                 is_his = self._meddles or isinstance(self._routes[record.identity.route].recovery, Hold)
                 if is_his and self._dice.random() < self._diligence:
                     self._resolve(operation_id, record)
+
+    def _decide(self, operation_id: UUID, record: Record) -> None:
+        """What becomes of a dead letter is his choice: whatever it is, nothing happened before."""
+        if self._dice.random() >= self._diligence:
+            return
+        if self._dice.random() < 0.7:
+            command: Command = Requeue(operation_id, record.token, uuid4(), 30 * MICROSECONDS)
+        else:
+            retention = self._routes[record.identity.route].retention
+            command = Withdraw(operation_id, record.token, uuid4(), retention.remember_us)
+        self._database.apply(command, _NAME)
 
     def _resolve(self, operation_id: UUID, record: Record) -> None:
         asked = str(operation_id)
@@ -79,6 +108,8 @@ class Operator:
                 retention.replay_us,
                 retention.remember_us,
             )
+        elif record.delivery is not None and self._dice.random() < 0.8:
+            command = Reinstate(operation_id, record.token, uuid4())
         else:
             command = Disprove(operation_id, record.token, uuid4(), retention.remember_us)
         self._database.apply(command, _NAME)

@@ -58,6 +58,24 @@ class Scribe:
         self.view = after
         return change
 
+    def accept(self, at: float, token: int) -> Change:
+        """The request is kept, to be delivered later."""
+        after = View(
+            state="accepted",
+            token=token,
+            attempt=f"a{token}",
+            last_event="accept",
+            holder="",
+            carries_doubt=False,
+            fingerprint=b"f",
+            lease_until_us=0,
+            replay_until_us=0,
+            remember_until_us=0,
+            is_kept=True,
+            deliver_until_us=self.history.store_us(at + REMEMBER_SECONDS),
+        )
+        return self.change(at, "accept", after, attempt=f"a{token}", fingerprint=b"f")
+
     def claim(self, at: float, token: int, *, event: str = "claim", acknowledged: float | None = None) -> None:
         """A grant, and the store call that told of it."""
         read_token = None if self.view is None else self.view.token
@@ -72,6 +90,7 @@ class Scribe:
             lease_until_us=self.history.store_us(at + LEASE_SECONDS),
             replay_until_us=0,
             remember_until_us=0,
+            is_kept=event == "dispatch",
         )
         change = self.change(at, event, after, attempt=f"a{token}", read_token=read_token, fingerprint=b"f")
         heard = at + 0.01 if acknowledged is None else acknowledged

@@ -18,19 +18,23 @@ from uuid import UUID, uuid4
 from gateway.core.lifecycle import settle
 from gateway.core.operation import (
     EVENT_OF,
+    Accept,
     Applied,
+    Audit,
     Claim,
+    ClaimingCommand,
     Command,
     Record,
     Result,
+    SealedRequest,
     Snapshot,
-    Takeover,
     operation_id_of,
 )
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, Watch
 from gateway.store.operations import (
     Agreement,
     AuditEntry,
+    Backlog,
     Epoch,
     Query,
     RecoveryLease,
@@ -64,6 +68,7 @@ class _Clock(ManualClock):
 class _Standby:
     at: float
     records: dict[UUID, Record]
+    requests: dict[UUID, SealedRequest]
     token: int
     memo: bytes
     generation: str
@@ -102,7 +107,14 @@ class Database:
         """What a standby that follows at a distance has by now."""
         memory = self.memory
         self._standbys.append(
-            _Standby(self._loop.time(), dict(memory.records), memory.token, memory.memo, memory.generation)
+            _Standby(
+                self._loop.time(),
+                dict(memory.records),
+                dict(memory.requests),
+                memory.token,
+                memory.memo,
+                memory.generation,
+            )
         )
 
     def fail_over(self, lag_seconds: float) -> None:
@@ -118,7 +130,7 @@ class Database:
         for operation_id in standby.records.keys() - memory.records.keys():
             self._note(operation_id, "lost", None, standby.records[operation_id], "standby")
         memory.records, memory.token, memory.memo = dict(standby.records), standby.token, standby.memo
-        memory.generation = standby.generation
+        memory.requests, memory.generation = dict(standby.requests), standby.generation
         memory.recovery_leases.clear()
         memory.identity = uuid4().hex
         self._standbys.clear()
@@ -145,8 +157,8 @@ class Database:
             token=getattr(command, "token", None),
             attempt=None if attempt is None else attempt.hex,
             read_token=getattr(command, "read_token", None),
-            fingerprint=command.fingerprint.digest if isinstance(command, Claim) else None,
-            lease_us=command.lease_us if isinstance(command, Claim | Takeover) else None,
+            fingerprint=command.fingerprint.digest if isinstance(command, Claim | Accept) else None,
+            lease_us=command.lease_us if isinstance(command, ClaimingCommand) else None,
         )
         self._announce(operation_id)
         return result, change
@@ -233,6 +245,9 @@ def view(record: Record | None) -> View | None:
         nonce=nonce,
         response_digest=response_digest,
         has_body=has_body,
+        is_kept=record.delivery is not None,
+        next_attempt_us=0 if record.delivery is None else record.delivery.next_attempt_us,
+        deliver_until_us=0 if record.delivery is None else record.delivery.deliver_until_us,
     )
 
 
@@ -306,6 +321,26 @@ class Durable:
 
     async def recovery(self, operation_id: UUID) -> RecoveryState | None:
         return await self._ask_model("recovery", self._database.store.recovery, operation_id)
+
+    async def find_due(self, service: str, operations: Collection[str], limit: int) -> list[Snapshot]:
+        return await self._ask_model("find_due", self._database.store.find_due, service, operations, limit)
+
+    async def read_kept(self, operation_id: UUID) -> SealedRequest | None:
+        return await self._ask_model("read_kept", self._database.store.read_kept, operation_id)
+
+    async def count_pending(self, service: str, operation: str, scope_digest: bytes, limit: int) -> int:
+        return await self._ask_model(
+            "count_pending", self._database.store.count_pending, service, operation, scope_digest, limit
+        )
+
+    async def backlog(self, service: str) -> Backlog:
+        return await self._ask_model("backlog", self._database.store.backlog, service)
+
+    async def pause(self, service: str, operation: str, audit: Audit) -> bool:
+        return await self._ask_model("pause", self._database.store.pause, service, operation, audit)
+
+    async def resume(self, service: str, operation: str) -> bool:
+        return await self._ask_model("resume", self._database.store.resume, service, operation)
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._ask_model("audits", self._database.store.audits, operation_id)

@@ -561,6 +561,41 @@ def purge(made: History, scribe: Scribe, told: float) -> None:
     made.drops.append(Drop(OPERATION, told, is_erasure=False))
 
 
+def accepted(made: History) -> Scribe:
+    """Another operation, whose request is kept."""
+    other = Scribe(made, OTHER, "k2")
+    other.accept(3.0, 2)
+    return other
+
+
+@breaks("11")
+def dispatched_before_it_was_due(made: History, scribe: Scribe) -> None:
+    other = accepted(made)
+    other.view = replace(view(other), next_attempt_us=made.store_us(9.0))
+    other.claim(4.0, 3, event="dispatch")
+
+
+@breaks("38")
+def released_although_it_was_kept(made: History, scribe: Scribe) -> None:
+    other = accepted(made)
+    other.claim(4.0, 3, event="dispatch")
+    other.say(4.5, "release", "released", is_kept=False)
+
+
+@breaks("38")
+def accepted_without_a_record(made: History, scribe: Scribe) -> None:
+    call = scribe.call(5.0, "accepted", status=202)
+    answer(call).body = b'{"id":"%s"}' % OTHER.encode()
+
+
+@breaks("39")
+def postponed_after_an_effect(made: History, scribe: Scribe) -> None:
+    other = accepted(made)
+    other.claim(4.0, 3, event="dispatch")
+    other.send(4.1, 3, "n2")
+    other.say(4.5, "postpone", "accepted")
+
+
 def unprotected(scribe: Scribe) -> Sent:
     sent = scribe.send(3.0, 0, "n3", 1)
     sent.is_protected = False

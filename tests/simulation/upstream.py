@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 
+from gateway import config as asked
 from gateway.core.message import Headers, RequestHead, ResponseHead
 from gateway.upstream import (
     FileBody,
@@ -139,7 +140,7 @@ _PERHAPS_DONE = (502, 504, 520)
 
 
 def _is_payments(route: str) -> bool:
-    return route in ("charge", "pay", "book", "haul")
+    return route in ("charge", "pay", "book", "haul", "ship")
 
 
 def _refusal(route: str, seconds: float, draw: int) -> Manner:
@@ -169,7 +170,9 @@ class Client:
         loop: SimulatedLoop,
         history: History,
         weather: Weather,
+        settings: asked.Upstream,
     ) -> None:
+        self.settings = settings
         self._service = service
         self._process = process
         self._gateway = gateway
@@ -237,7 +240,7 @@ class Client:
         found = {name.lower(): value for name, value in fields}
         sent = Sent(
             number=len(self._history.sent),
-            call=current_call.get(),
+            call=_call_of(fields),
             gateway=self._gateway,
             operation_id=found.get("idempotency-operation", ""),
             token=int(found.get("idempotency-fencing-token", "0")),
@@ -388,6 +391,12 @@ class _Exchange:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _call_of(fields: Fields) -> int | None:
+    """The client's call whose request this is, also where it is delivered later; None for what no client sent."""
+    marks = [value for name, value in fields if name.lower() == "x-call"]
+    return int(marks[0]) if marks else current_call.get()
 
 
 async def _content(body: OutboundBody) -> bytes:

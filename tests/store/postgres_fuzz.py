@@ -28,31 +28,40 @@ from uuid import UUID
 from gateway.core.message import StoredResponse
 from gateway.core.operation import (
     Abandon,
+    Accept,
     Applied,
     Audit,
+    Bury,
     Claim,
+    ClaimingCommand,
     Command,
     Complete,
+    Dispatch,
     Disprove,
     Erase,
     Fenced,
     Forget,
     Identity,
     Lapsed,
+    Postpone,
     Prove,
     Purge,
     Record,
+    Reinstate,
     Release,
     Renew,
+    Requeue,
+    SealedRequest,
     Snapshot,
     State,
     Takeover,
+    Withdraw,
     operation_id_of,
 )
 from gateway.store.base import StoreError
-from gateway.store.postgres.rows import RECORD, record_of
+from gateway.store.postgres.rows import DELIVERY, RECORD, WIDTH, record_of
 from gateway.store.postgres.store import PostgresStore
-from tests.conformance.hand import OTHER, SAME, new_identity
+from tests.conformance.hand import OTHER, SAME, SERVICE, new_identity
 from tests.store.postgres_fuzz_judge import Given, History, Said, Version, judge
 from tests.store.postgres_sessions import opened, session
 from tests.support.postgres import PostgresInstallation, PostgresServer, workspace
@@ -64,30 +73,72 @@ ACTORS: Final = 12
 _COMMAND_SECONDS: Final = 60.0
 _MS: Final = 1_000
 
-# Each version of each record, in the order in which they were written: a record is locked while it is.
+# Each version of each record with its delivery, in the order in which they were written: at the end of the transaction,
+# while the record is still locked and after the delivery was written. With it, whether a request is there.
 _LOG: Final = """
-CREATE TABLE version (number bigserial, at_us bigint, is_gone boolean, LIKE idempotency_gateway.operation);
+CREATE TABLE version (
+    number bigserial, at_us bigint, is_gone boolean, has_request boolean, delivery idempotency_gateway.delivery,
+    LIKE idempotency_gateway.operation
+);
 CREATE FUNCTION log_version() RETURNS trigger LANGUAGE plpgsql AS $$
-DECLARE at_us bigint := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+DECLARE
+    at_us bigint := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+    logged idempotency_gateway.operation := CASE WHEN TG_OP = 'DELETE' THEN OLD ELSE NEW END;
 BEGIN
-    IF TG_OP = 'DELETE' THEN
-        INSERT INTO public.version SELECT nextval('public.version_number_seq'), at_us, true, OLD.*;
-    ELSE
-        INSERT INTO public.version SELECT nextval('public.version_number_seq'), at_us, false, NEW.*;
-    END IF;
+    INSERT INTO public.version
+    SELECT
+        nextval('public.version_number_seq'), at_us, TG_OP = 'DELETE',
+        EXISTS (SELECT FROM idempotency_gateway.request r WHERE r.operation_id = logged.operation_id), d, logged.*
+    FROM (SELECT) one LEFT JOIN idempotency_gateway.delivery d ON d.operation_id = logged.operation_id;
     RETURN NULL;
 END $$;
-CREATE TRIGGER log_version AFTER INSERT OR UPDATE OR DELETE ON idempotency_gateway.operation
-    FOR EACH ROW EXECUTE FUNCTION log_version()
+CREATE CONSTRAINT TRIGGER log_version AFTER INSERT OR UPDATE OR DELETE ON idempotency_gateway.operation
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION log_version()
+"""
+_LOGGED: Final = f"""
+SELECT
+    o.number, o.at_us, o.is_gone, o.has_request, (o.delivery).waits, {RECORD},
+    {DELIVERY.replace("d.", "(o.delivery).")}
+FROM public.version o ORDER BY o.number
 """
 _HOLD: Final = "SELECT FROM idempotency_gateway.operation WHERE operation_id = $1 FOR UPDATE"
 
 # What somebody may want of a record in each state. A quarter of all commands are any of these.
 _FITTING: Final[dict[State, tuple[type[Command], ...]]] = {
-    State.ABSENT: (Claim,),
-    State.RELEASED: (Claim, Claim, Complete, Erase),
-    State.CLAIMED: (Claim, Renew, Renew, Complete, Complete, Release, Forget, Abandon, Takeover, Prove, Disprove),
-    State.IN_DOUBT: (Takeover, Takeover, Complete, Release, Forget, Abandon, Prove, Disprove),
+    State.ABSENT: (Claim, Accept),
+    State.RELEASED: (Claim, Claim, Accept, Accept, Complete, Erase),
+    State.ACCEPTED: (Dispatch, Dispatch, Dispatch, Dispatch, Withdraw, Complete, Accept),
+    State.CLAIMED: (
+        Claim,
+        Renew,
+        Renew,
+        Complete,
+        Complete,
+        Release,
+        Forget,
+        Abandon,
+        Takeover,
+        Prove,
+        Disprove,
+        Postpone,
+        Postpone,
+        Bury,
+    ),
+    State.IN_DOUBT: (
+        Takeover,
+        Takeover,
+        Complete,
+        Release,
+        Forget,
+        Abandon,
+        Prove,
+        Disprove,
+        Postpone,
+        Bury,
+        Reinstate,
+        Reinstate,
+    ),
+    State.DEAD_LETTER: (Requeue, Requeue, Withdraw, Complete, Accept),
     State.COMPLETED: (Claim, Purge, Erase),
     State.TOMBSTONE: (Claim, Erase),
 }
@@ -121,8 +172,10 @@ class _Actor:
     async def act(self) -> None:
         """One turn: commands on different operations at once, which go in one batch, or one of the other verbs."""
         roll = self._random.random()
-        if roll < 0.05:
+        if roll < 0.04:
             await self._note_read(self._random.choice(self._known))
+        elif roll < 0.05:
+            await self._note_due()
         elif roll < 0.09:
             await self._recover(self._random.choice(self._known))
         else:
@@ -134,7 +187,7 @@ class _Actor:
         said = await self._timed(operation_id_of(command), command, lambda: self._store.apply(command))
         if isinstance(said.result, Applied | Lapsed | Fenced):
             known.look(said.result.snapshot)
-        if isinstance(said.result, Applied) and isinstance(command, Claim | Takeover):
+        if isinstance(said.result, Applied) and isinstance(command, ClaimingCommand):
             assert said.result.snapshot.record is not None
             known.grants.append(said.result.snapshot.record)
 
@@ -143,6 +196,17 @@ class _Actor:
         said = await self._timed(operation_id, None, lambda: self._store.read(operation_id))
         if isinstance(said.result, Snapshot):
             known.look(said.result)
+
+    async def _note_due(self) -> None:
+        """What is due is as it is read, whoever asks for it."""
+        names = {known.identity.operation for known in self._known}
+        begun = time.monotonic()
+        due = await self._store.find_due(SERVICE, names, len(self._known))
+        for snapshot in due:
+            assert snapshot.record is not None
+            self._history.said.append(
+                Said(snapshot.record.identity.operation_id, None, begun, time.monotonic(), snapshot)
+            )
 
     async def _timed(self, operation_id: UUID, command: Command | None, call: Callable[[], Awaitable[Any]]) -> Said:
         begun = time.monotonic()
@@ -175,35 +239,41 @@ class _Actor:
         return self._made(self._random.choice(kinds), known)
 
     def _made(self, kind: type[Command], known: _Known) -> Command:
-        operation_id = known.identity.operation_id
+        """A command of this kind, with random values that fit."""
+        operation_id, record = known.identity.operation_id, known.seen.record
         token, attempt_id, granted = self._holder(known)
-        if kind is Claim:
-            record = known.seen.record
-            read_token = None if record is None or self._random.random() < 0.2 else record.token
-            fingerprint = SAME if self._random.random() < 0.9 else OTHER
-            return Claim(known.identity, self._id(), self._name, fingerprint, self._us(2, 150), read_token)
-        if kind is Takeover:
-            return Takeover(operation_id, token, self._id(), self._name, self._us(2, 150))
-        if kind is Complete:
-            replay_us = self._us(1, 60)
-            remember_us = replay_us + self._us(0, 40)
-            return Complete(operation_id, token, attempt_id, self._answer(), replay_us, remember_us, granted)
-        if kind is Prove:
-            replay_us = self._us(1, 60)
-            remember_us = replay_us + self._us(0, 40)
-            return Prove(operation_id, token, self._id(), self._answer(), replay_us, remember_us, self._audit())
-        if kind is Disprove:
-            return Disprove(operation_id, token, self._id(), self._us(1, 60), self._audit())
-        if kind is Renew:
-            return Renew(operation_id, token, attempt_id, self._us(2, 150))
-        if kind is Release:
-            return Release(operation_id, token, attempt_id, self._us(1, 60))
-        if kind is Abandon:
-            # Now and then what no column takes: it alone is refused, and none of its neighbours.
-            return Abandon(operation_id, token, attempt_id, "reset" if self._random.random() < 0.95 else "a\0b")
-        if kind is Forget:
-            return Forget(operation_id, token, attempt_id)
-        return Purge(operation_id, self._audit()) if kind is Purge else Erase(operation_id, self._audit())
+        held = (operation_id, token, attempt_id)
+        read_token = None if record is None or self._random.random() < 0.2 else record.token
+        fingerprint = SAME if self._random.random() < 0.9 else OTHER
+        new_id, name, answer, audit = self._id(), f"actor-{self._number}", self._answer(), self._audit()
+        lease_us, remember_us, within_us = self._us(2, 150), self._us(1, 60), self._us(5, 300)
+        replay_us = self._us(0, 60)
+        windows = (replay_us, replay_us + self._us(0, 40))
+        is_answered = self._random.random() < 0.5
+        kept = SealedRequest(new_id, "2026-11", self._random.randbytes(self._random.randint(0, 40)))
+        # Now and then what no column takes: it alone is refused, and none of its neighbours.
+        doubt = "reset" if self._random.random() < 0.95 else "a\0b"
+        makers: dict[type[Command], Callable[[], Command]] = {
+            Claim: lambda: Claim(known.identity, new_id, name, fingerprint, lease_us, read_token),
+            Accept: lambda: Accept(known.identity, new_id, SERVICE, fingerprint, kept, within_us, read_token),
+            Dispatch: lambda: Dispatch(operation_id, token, new_id, name, lease_us),
+            Takeover: lambda: Takeover(operation_id, token, new_id, name, lease_us),
+            Renew: lambda: Renew(*held, lease_us),
+            Complete: lambda: Complete(*held, answer, *windows, granted),
+            Release: lambda: Release(*held, remember_us),
+            Forget: lambda: Forget(*held),
+            Abandon: lambda: Abandon(*held, doubt),
+            Postpone: lambda: Postpone(*held, self._us(0, 10), "refused", is_answered=is_answered),
+            Bury: lambda: Bury(*held, "unauthorized", "answered_401", is_answered=is_answered),
+            Prove: lambda: Prove(operation_id, token, new_id, answer, *windows, audit),
+            Disprove: lambda: Disprove(operation_id, token, new_id, remember_us, audit),
+            Reinstate: lambda: Reinstate(operation_id, token, new_id, audit),
+            Requeue: lambda: Requeue(operation_id, token, new_id, within_us, audit),
+            Withdraw: lambda: Withdraw(operation_id, token, new_id, remember_us, audit),
+            Purge: lambda: Purge(operation_id, audit),
+            Erase: lambda: Erase(operation_id, audit),
+        }
+        return makers[kind]()
 
     def _holder(self, known: _Known) -> tuple[int, UUID, Record | None]:
         """Token and attempt of whoever was last granted the operation, or of somebody before."""
@@ -212,10 +282,6 @@ class _Actor:
             granted = self._random.choice(known.grants)
             return granted.token, granted.attempt_id, granted if self._random.random() < 0.5 else None
         return (1, self._id(), None) if record is None else (record.token, record.attempt_id, None)
-
-    @property
-    def _name(self) -> str:
-        return f"actor-{self._number}"
 
     def _id(self) -> UUID:
         return UUID(int=self._random.getrandbits(128), version=4)
@@ -272,12 +338,10 @@ async def _hold(holder: Any, source: random.Random, known: list[_Known]) -> None
 
 async def _collect(admin: Any, history: History) -> None:
     """Add what the server logged, and what it has at the end."""
-    for number, at_us, is_gone, *columns in await admin.fetch(
-        f"SELECT o.number, o.at_us, o.is_gone, {RECORD} FROM public.version o ORDER BY o.number"
-    ):
-        record = record_of(columns)
+    for number, at_us, is_gone, has_request, waits, *columns in await admin.fetch(_LOGGED):
+        record = record_of(columns[:WIDTH], columns[WIDTH:])
         assert record is not None
-        version = Version(number, at_us, None if is_gone else record)
+        version = Version(number, at_us, None if is_gone else record, waits, has_request)
         history.versions.setdefault(record.identity.operation_id, []).append(version)
     history.answered = frozenset(
         row["token"] for row in await admin.fetch("SELECT token FROM idempotency_gateway.response")

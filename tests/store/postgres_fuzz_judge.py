@@ -21,27 +21,30 @@ from gateway.core.message import StoredResponse
 from gateway.core.operation import (
     EVENT_OF,
     Abandon,
+    Accept,
     Applied,
-    Claim,
+    ClaimingCommand,
     Command,
     Complete,
-    Disprove,
     Event,
     Fenced,
     HolderCommand,
     Lapsed,
     Prove,
     Record,
+    ResolvingCommand,
     Result,
     Snapshot,
     State,
-    Takeover,
     audit_of,
 )
 from gateway.store.base import Unstorable
 from gateway.store.operations import RecoveryLease, Swept
 
 _FAULTS_MAX: Final = 20
+_WAITING: Final = (State.ACCEPTED, State.DEAD_LETTER)
+_BY_ATTEMPT: Final = (Event.CLAIM, Event.ACCEPT, Event.DISPATCH, Event.TAKEOVER)
+_BY_RESOLUTION: Final = (Event.PROVE, Event.DISPROVE, Event.REINSTATE, Event.REQUEUE, Event.WITHDRAW)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,11 +60,24 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A version of a record as it was logged; None where it was deleted."""
+    """A version of a record as it was logged; None where it was deleted.
+
+    With it, the state that its delivery waits in, and whether there was a kept request.
+    """
 
     number: int
     at_us: int
     record: Record | None
+    waits: str | None = None
+    has_request: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether what is beside the record goes with it."""
+        record = self.record
+        waits = record.state if record is not None and record.state in _WAITING else None
+        is_kept = record is not None and record.delivery is not None
+        return (self.waits, self.has_request) == (waits, is_kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +104,7 @@ class History:
 
     def summary(self) -> str:
         changes = sum(map(len, self.versions.values()))
-        swept = self.swept.lapsed + self.swept.retired + self.swept.collected
+        swept = self.swept.lapsed + self.swept.retired + self.swept.collected + self.swept.expired
         leases = f"{len(self.given)} recovery leases"
         return f"{len(self.said)} commands and reads, {leases}, {changes} changes, {swept} of them by sweeps"
 
@@ -109,7 +125,12 @@ def judge(history: History) -> list[str]:
         timed += trial.timed
         audited += trial.audited
     swept = history.swept
-    wanted = {Event.LAPSE: swept.lapsed, Event.RETIRE: swept.retired, Event.COLLECT: swept.collected}
+    wanted = {
+        Event.LAPSE: swept.lapsed,
+        Event.RETIRE: swept.retired,
+        Event.COLLECT: swept.collected,
+        Event.EXPIRE: swept.expired,
+    }
     if timed != Counter(wanted):
         faults.append(f"the sweeps told of {wanted}, and wrote {dict(timed)}")
     if audited != history.audited:
@@ -173,6 +194,8 @@ class _Trial:
         for same in applied.values():
             same.sort(key=lambda said: _snapshot(said).now_us)
         for before, version in pairwise(self._versions):
+            if not version.is_whole:
+                yield f"{_short(version.record)} waits as {version.waits}, request: {version.has_request}"
             maker = self._maker(before.record, version.record, applied)
             self._makers.append(maker)
             response = self._answers[-1]
@@ -265,11 +288,11 @@ def _plain(record: Record | None) -> Record | None:
 def _mark(command: Command) -> Any:
     """What marks a command in what it makes."""
     event = EVENT_OF[type(command)]
-    if isinstance(command, Claim | Takeover):
+    if isinstance(command, ClaimingCommand | Accept):
         return event, command.attempt_id
     if isinstance(command, HolderCommand):
         return event, command.token, command.attempt_id
-    if isinstance(command, Prove | Disprove):
+    if isinstance(command, ResolvingCommand):
         return event, command.resolution_id
     return event
 
@@ -279,9 +302,9 @@ def _mark_of(before: Record | None, after: Record | None) -> Any:
     if after is None:
         return Event.ERASE
     event = after.last_event
-    if event in (Event.CLAIM, Event.TAKEOVER):
+    if event in _BY_ATTEMPT:
         return event, after.attempt_id
-    if event in (Event.PROVE, Event.DISPROVE):
+    if event in _BY_RESOLUTION:
         return event, after.resolution_id
     return event if event is Event.PURGE else (event, after.token, after.attempt_id)
 
@@ -290,12 +313,15 @@ def _event_of_clock(before: Record | None, version: Version) -> Event | None:
     """The time row that made the version, by when it was written."""
     if before is None:
         return None
-    times = (before.lease_until_us, before.replay_until_us, before.remember_until_us)
+    times = [before.lease_until_us, before.replay_until_us, before.remember_until_us]
+    if before.delivery is not None:
+        times.append(before.delivery.deliver_until_us)
     if not any(settle(before, time) == version.record for time in times if time <= version.at_us):
         return None
     if version.record is None:
         return Event.COLLECT
-    return Event.LAPSE if version.record.state is State.IN_DOUBT else Event.RETIRE
+    events = {State.IN_DOUBT: Event.LAPSE, State.DEAD_LETTER: Event.EXPIRE}
+    return events.get(version.record.state, Event.RETIRE)
 
 
 def _told(said: Said) -> str:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.lifecycle import TABLE
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Event, Fingerprint, Identity, ProbeTarget, Record, State
 from gateway.store.redis.codec import ERA_BYTES, decode, encode
@@ -57,7 +58,7 @@ PROVEN = Record(
 PROVEN_ENTRY = bytes.fromhex(
     "696752000000000000000765656565656565656565656565656565010000000000000063000000000000000000000000"
     "00000001000000000000000000000000000000020000000000000000000000000000000300000001000000000000000a"
-    "000000000000000b0000000000000014000000000000001e000000000000000c00c9080e001000000001000000010000"
+    "000000000000000b0000000000000014000000000000001e000000000000000c00c9010e001000000001000000010000"
     "000100000001000000000000000100000001000000010000000100000000000000000000000000000007000000010000"
     "000100000002726f736b686364774372656174656441627b7d"
 )
@@ -159,6 +160,18 @@ def test_only_completed_records_have_entries(state: State) -> None:
     """What is in flight, in doubt or gone cannot be encoded by mistake."""
     with pytest.raises(ValueError, match="completed"):
         encode(replace(completed(), state=state), ERA, EXPIRES_US)
+
+
+def test_every_event_that_completes_a_record_has_its_number() -> None:
+    """No other one has: it would be read back as one of them."""
+    completing = {row.event for row in TABLE if row.next is State.COMPLETED}
+    for event in Event:
+        record = replace(completed(), last_event=event)
+        if event in completing:
+            assert read_back(record, encode(record, ERA, EXPIRES_US)) == record
+        else:
+            with pytest.raises(ValueError, match="does not fit"):
+                encode(record, ERA, EXPIRES_US)
 
 
 def test_a_record_that_does_not_fit_is_refused() -> None:

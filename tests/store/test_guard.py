@@ -13,6 +13,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from gateway.core.operation import (
+    Accept,
     Applied,
     Claim,
     Command,
@@ -42,7 +43,7 @@ from gateway.store.operations import Epoch, Serving
 from gateway.store.recipes import RUNNING_US
 from gateway.store.redis.seen import RedisSeen
 from gateway.store.witness_files import WitnessFiles
-from tests.conformance.hand import Hand, Script, do, new_identity
+from tests.conformance.hand import SERVICE, Hand, Script, Speech, do, new_identity
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, FaultyStore, Gate, lost, refused
 from tests.support.memory_store import Memory, MemoryStore
@@ -201,6 +202,45 @@ async def test_a_release_from_before_the_loss_is_not_believed(tmp_path: Path) ->
         assert isinstance(await guard.apply(claim(1, token)), Applied)
 
 
+async def test_a_request_kept_before_the_loss_is_not_delivered(tmp_path: Path) -> None:
+    """It may have been sent, which the store has forgotten, so nobody may call it off either. What was accepted after
+    the loss is delivered, however many of the others are due."""
+    memory, names = Memory(), ("charges",)
+    kept = [Hand() for _ in range(9)]
+    dead, new = Hand(), Hand()
+
+    def accept(hand: Hand) -> Accept:
+        return replace(hand.accept(), deliver_within_us=2 * WINDOW_US)
+
+    async with opened(memory, tmp_path) as guard:
+        for hand in kept:
+            await do(guard, hand, accept)
+        await do(guard, dead, accept, Hand.dispatch, Hand.bury)
+        assert len(await guard.find_due(SERVICE, names, 99)) == 9
+    memory.identity = "another"
+    async with opened(memory, tmp_path) as guard:
+        assert await guard.find_due(SERVICE, names, 1) == []
+        for command in (kept[0].dispatch(), kept[0].withdraw(), kept[0].claim(), dead.withdraw(), new.accept()):
+            with pytest.raises(Amnesic):
+                await guard.apply(command)
+        for hand in (kept[0], dead):
+            with pytest.raises(Amnesic):
+                await guard.read(hand.operation_id)
+        # Nor does an operator who requeues it know more.
+        await do(guard, dead, Hand.requeue)
+        with pytest.raises(Amnesic):
+            await guard.apply(dead.dispatch())
+        # As if it had become known to be a new key since.
+        granted = MemoryStore(memory).apply_now(accept(new))
+        new.look(granted.snapshot)
+        (due,) = await guard.find_due(SERVICE, names, 1)
+        assert due.record == new.record
+        await do(guard, new, Hand.dispatch, Hand.complete)
+        memory.clock.advance(WINDOW_US / 1e6)
+        assert len(await guard.find_due(SERVICE, names, 99)) == 9
+        await do(guard, kept[0], Hand.dispatch)
+
+
 async def test_what_may_be_forgotten_is_not_read_as_free(tmp_path: Path) -> None:
     """Who only wants to know hears no more than who claims: that nobody knows, for as long as keys are remembered."""
     memory = Memory()
@@ -286,9 +326,10 @@ async def test_another_memory_behind_the_connection(tmp_path: Path, meets: type[
         assert isinstance(await guard.apply(claim(1)), Fenced)
 
 
-async def test_a_grant_from_while_another_memory_was_found(tmp_path: Path) -> None:
-    """A claim that was under way then is taken for lost, and not believed when it is said again: the memory that has
-    granted it may have forgotten the key."""
+@pytest.mark.parametrize("command", [Hand.claim, Hand.accept], ids=["claim", "accept"])
+async def test_a_grant_from_while_another_memory_was_found(tmp_path: Path, command: Speech) -> None:
+    """A claim or an acceptance that was under way then is taken for lost, and not believed when it is said again: the
+    memory that has granted it may have forgotten the key."""
     memory = Memory()
     reached, goes_on = asyncio.Event(), asyncio.Event()
 
@@ -309,7 +350,7 @@ async def test_a_grant_from_while_another_memory_was_found(tmp_path: Path) -> No
 
     async with opened(memory, tmp_path, store=Slow(memory)) as guard:
         memory.identity = "another"
-        said = claim(1)
+        said = command(Hand())
         claiming = asyncio.create_task(guard.apply(said))
         await reached.wait()
         with pytest.raises(EpochChanged):
@@ -322,15 +363,19 @@ async def test_a_grant_from_while_another_memory_was_found(tmp_path: Path) -> No
             await guard.apply(said)
 
 
-async def test_a_grant_from_while_a_loss_was_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("verb", ["claim", "dispatch"])
+async def test_a_grant_from_while_a_loss_was_found(tmp_path: Path, verb: str) -> None:
     """Nor is one believed that was under way while the store was seen to have fallen back."""
     memory = Memory()
     await grown(memory, tmp_path, 3)
     store = FaultyStore(MemoryStore(memory))
+    hand = Hand()
     async with opened(memory, tmp_path, store=store) as guard:
+        if verb == "dispatch":
+            await do(guard, hand, Hand.accept)
         memory.token = 1
-        gate = store.stop_after("claim")
-        claiming = asyncio.create_task(guard.apply(claim(9)))
+        gate = store.stop_after(verb)
+        claiming = asyncio.create_task(guard.apply(hand.dispatch() if hand.record else hand.claim()))
         await gate.reached.wait()
         await guard.tally()
         gate.opened.set()

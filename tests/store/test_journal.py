@@ -19,7 +19,7 @@ import apsw
 import pytest
 
 from gateway.core.message import StoredResponse
-from gateway.core.operation import EVENT_OF, Abandon, Complete, Forget, OutcomeCommand, Release
+from gateway.core.operation import EVENT_OF, Abandon, Bury, Complete, Forget, OutcomeCommand, Postpone, Release
 from gateway.store.base import Indefinite, NotApplied, StartRefused, Unstorable
 from gateway.store.journal import EntryId, JournalEntry, KeptEntry
 from gateway.store.journal.file import cost_bytes, lock, unlock
@@ -43,6 +43,9 @@ OUTCOMES: dict[str, OutcomeCommand] = {
     "release": Release(uuid4(), 2**62, uuid4(), 30),
     "forget": Forget(uuid4(), 1, uuid4()),
     "abandon": Abandon(uuid4(), 1, uuid4(), "timeout"),
+    "postpone": Postpone(uuid4(), 1, uuid4(), 2**40, "answered_503", is_answered=True),
+    "postpone-unanswered": Postpone(uuid4(), 1, uuid4(), 0, "refused", is_answered=False),
+    "bury": Bury(uuid4(), 1, uuid4(), "unauthorized", "answered_401", is_answered=True),
 }
 
 
@@ -152,7 +155,7 @@ async def test_a_refused_outcome_is_kept_and_listed(directory: Path) -> None:
     await journal.refuse([(ids[0], "the record is tombstone without it"), (ids[3], "rejected")])
     await journal.close()
     async with opened(directory) as journal:
-        assert (journal.tally.waiting, journal.tally.refused) == (4, 2)
+        assert (journal.tally.waiting, journal.tally.refused) == (len(outcomes) - 2, 2)
         assert await waiting(journal) == [*outcomes[1:3], *outcomes[4:]]
         first, second = look(directory, OWNER, is_refused=True, limit=10).entries
     now_us = clock()

@@ -14,7 +14,7 @@ import pytest
 
 from gateway.core.operation import Applied, Complete, Identity, State, microseconds
 from gateway.store.operations import Swept
-from gateway.store.postgres.batch import claim_arguments, completion_arguments
+from gateway.store.postgres.batch import acceptance_arguments, claim_arguments, completion_arguments
 from gateway.store.postgres.connection import Connection
 from gateway.store.postgres.dialer import Dialer
 from gateway.store.postgres.statements import SWEEP_LOCK, load, statement_texts
@@ -59,7 +59,12 @@ OF_COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
     "claim": (None, *claim_arguments([Hand().claim() for _ in range(BATCH)], lambda _: 1), _ANY),
     "complete": (None, *completion_arguments([Complete(each, 1, each, ANSWER, 1, 1) for each in _IDS]), _ANY),
     "lock": (None, _IDS, _IDS, _ANY),
-    "update": ([],) * 29,
+    "update": ([],) * 32,
+    "accept": (None, *acceptance_arguments([Hand().accept() for _ in range(BATCH)]), _ANY),
+    "deliveries": (_IDS,),
+    "write_deliveries": ([],) * 12,
+    "insert_requests": ([], [], [], []),
+    "drop_kept": (_IDS,),
     "delete": (_IDS,),
     "insert_responses": ([], [], [], []),
     "delete_responses": ([], []),

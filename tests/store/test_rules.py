@@ -58,7 +58,9 @@ from gateway.core.operation import (
 )
 from gateway.store.base import Store, Unreadable
 from gateway.store.operations import Query
-from gateway.store.postgres.rows import RECORD, RECORD_VERSION, pack_headers, pack_location, record_of
+from gateway.store.postgres import rows as postgres_rows
+from gateway.store.postgres.rows import DELIVERY, RECORD, RECORD_VERSION, WIDTH, pack_headers, pack_location, record_of
+from gateway.store.postgres.statements import load
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.sqlite import statements as sql
 from gateway.store.sqlite.rows import encode, encode_delivery, encode_identity
@@ -171,7 +173,7 @@ class PostgresRows:
         "operation_id", "attempt_id", "resolution_id", "token", "first_claimed_us", "claimed_us", "lease_until_us",
         "replay_until_us", "remember_until_us", "completed_us", "due_us", "attention_us", "attempts", "drop_day",
         "version", "status", "carries_doubt", "state", "last_event", "doubt", "holder", "route", "operation",
-        "scope_digest", "key_digest", "recipe", "digest", "raw", "key_id", "location",
+        "scope_digest", "key_digest", "recipe", "digest", "raw", "key_id", "location", "is_kept",
     )  # fmt: skip
     _DAY = 99_999
 
@@ -198,10 +200,21 @@ class PostgresRows:
             ],
         )
 
+        kept = [(record, record.delivery) for record in some if record.delivery is not None]
+        if kept:
+            columns = zip(*(postgres_rows.encode_delivery(*each) for each in kept), strict=True)
+            await self._connection.execute(load("write_deliveries"), *map(list, columns))
+        await self._connection.executemany(
+            "INSERT INTO idempotency_gateway.request VALUES ($1, $2, 'key', $3)",
+            [(record.identity.operation_id, uuid4(), SEALED) for record, _ in kept],
+        )
+
     def _row(self, record: Record) -> tuple[Any, ...]:
         identity, found, response = record.identity, record.fingerprint, record.response
         # What was renewed is for the walk over the tokens alone, and not for whatever is due.
         due_us = None if record.last_event is Event.RENEW else 1
+        if record.state is State.ACCEPTED and record.delivery is not None:
+            due_us = record.delivery.deliver_until_us
         is_listed = record.state is State.IN_DOUBT or record.last_event in (Event.RENEW, Event.TAKEOVER)
         attention_us = 1 if is_listed else None
         return (
@@ -213,16 +226,23 @@ class PostgresRows:
             record.last_event.value, record.doubt, record.holder, identity.route, identity.operation,
             identity.scope_digest, identity.key_digest,
             *((None,) * 4 if found is None else (found.recipe, found.digest, found.raw, found.key_id)),
-            None if response is None else pack_location(response.headers),
+            None if response is None else pack_location(response.headers), record.delivery is not None,
         )  # fmt: skip
 
     async def change_version(self, by: int) -> None:
         await self._connection.execute("UPDATE idempotency_gateway.operation SET version = version + $1", by)
 
     async def read(self) -> dict[UUID, Record]:
-        rows = await self._connection.fetch(f"SELECT {RECORD} FROM idempotency_gateway.operation o")
-        found = [record_of(tuple(row)) for row in rows]
+        rows = await self._connection.fetch(
+            f"SELECT {RECORD}, {DELIVERY} FROM idempotency_gateway.operation o"
+            " LEFT JOIN idempotency_gateway.delivery d USING (operation_id)"
+        )
+        found = [record_of(row[:WIDTH], row[WIDTH:]) for row in map(tuple, rows)]
         return {record.identity.operation_id: record for record in found if record is not None}
+
+    async def read_sealed(self) -> dict[UUID, bytes]:
+        rows = await self._connection.fetch("SELECT operation_id, sealed FROM idempotency_gateway.request")
+        return {row["operation_id"]: row["sealed"] for row in rows}
 
 
 class SqliteRows:

@@ -13,10 +13,11 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import apsw
@@ -24,17 +25,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.operation import Applied, Fenced, Snapshot, State
+from gateway.core.operation import Applied, Audit, Fenced, Snapshot, State, microseconds
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused, Unreadable, Unstorable
-from gateway.store.operations import Query
+from gateway.store.operations import Query, Swept
 from gateway.store.sqlite import store as sqlite
 from gateway.store.sqlite.connection import filesystem_of
 from gateway.store.sqlite.inquiry import PIECE_RECORDS_MAX
 from gateway.store.sqlite.rows import decode_headers, encode_headers
-from gateway.store.sqlite.statements import SCHEMA_VERSION, SWEEP_TURN_US, statements
+from gateway.store.sqlite.statements import PAUSE_STEP_US, SCHEMA_VERSION, SWEEP_TURN_US, statements
 from gateway.store.sqlite.store import SWEEP_TRANSACTION_MAX, SqliteStore
 from gateway.store.witness_files import WitnessFiles
-from tests.conformance.hand import LEASE_SECONDS, REMEMBER_SECONDS, SERVICE, Hand, do, state
+from tests.conformance.hand import DELIVER_SECONDS, LEASE_SECONDS, REMEMBER_SECONDS, SERVICE, Hand, Speech, do, state
 from tests.support.failing_disk import FailingDisk
 from tests.support.memory_store import ManualClock
 from tests.support.serving import serving
@@ -585,6 +586,159 @@ async def test_a_dead_sweepers_turn_of_a_clock_that_was_set_back(
     assert (await store.sweep(10)).lapsed == 1
 
 
+# Kept requests
+
+
+def rows_of(path: Path, query: str) -> list[tuple[Any, ...]]:
+    """Read behind the store's back."""
+    with closing(apsw.Connection(str(path))) as connection:
+        return connection.execute(query).fetchall()
+
+
+def tables_with(path: Path, value: bytes) -> list[str]:
+    """In which tables the bytes are, once for each time."""
+    tables = [name for (name,) in rows_of(path, "SELECT name FROM sqlite_schema WHERE type = 'table'")]
+    return [table for table in tables for row in rows_of(path, f"SELECT * FROM {table}") if value in row]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        (Hand.dispatch, Hand.complete_grant),
+        (Hand.dispatch, Hand.complete),
+        (Hand.dispatch, Hand.abandon, Hand.disprove),
+        (Hand.dispatch, Hand.bury, Hand.withdraw),
+    ],
+    ids=["complete-grant", "complete", "disprove", "withdraw"],
+)
+async def test_no_byte_of_a_request_stays_behind(end: tuple[Speech, ...], store: SqliteStore, path: Path) -> None:
+    """In no table once the outcome is known; until then its bytes are in one place."""
+    hand = Hand()
+    sealed = hand.accept().kept.sealed
+    await do(store, hand, Hand.accept)
+    assert tables_with(path, sealed) == ["request"]
+    await do(store, hand, *end)
+    assert tables_with(path, sealed) == []
+    assert rows_of(path, "SELECT row FROM delivery UNION ALL SELECT row FROM request") == []
+
+
+async def test_a_granted_completion_overwrites_no_kept_request(store: SqliteStore, path: Path) -> None:
+    """Also where the caller has lost sight of it: what is kept goes with the completion."""
+    hand = Hand()
+    await do(store, hand, Hand.accept, Hand.dispatch)
+    assert hand.granted is not None
+    await do(store, hand, lambda hand: replace(hand.complete(), granted=replace(hand.granted, delivery=None)))
+    assert rows_of(path, "SELECT row FROM delivery UNION ALL SELECT row FROM request") == []
+
+
+async def test_pending_requests_cost_nobody_anything(store: SqliteStore, path: Path) -> None:
+    """With tens of thousands that wait, due or not, no statement reads more than with a few."""
+    waiting = Hand()
+    await do(store, waiting, Hand.accept)
+    spent = []
+    for number in (20, 20_000):
+        fill(path, number)
+        async with counting_steps(store) as steps:
+            await do(store, Hand(), Hand.claim, Hand.complete_grant)
+            await do(store, Hand(), Hand.accept, Hand.dispatch, Hand.postpone)
+            scope_digest = waiting.script.identity.scope_digest
+            assert await store.count_pending(SERVICE, "charges", scope_digest, 10) == 10
+            assert len(await store.find_due(SERVICE, ("charges",), 10)) == 10
+            assert (await store.backlog(SERVICE)).waiting["create_payment"].accepted >= number
+            assert await store.sweep(10) == Swept()
+            await store.tally()
+        spent.append(sum(steps))
+    few, many = spent
+    assert many == few
+
+
+def fill(path: Path, number: int) -> None:
+    """Make so many copies of the first operation of the file and of its delivery."""
+    ((last,),) = rows_of(path, "SELECT max(row) FROM operation")
+    for table, changed in (
+        ("operation", {"row": "n", "id": "randomblob(16)"}),
+        ("delivery", {"row": "n", "acceptance_id": "randomblob(16)"}),
+    ):
+        columns = [row[1] for row in rows_of(path, f"PRAGMA table_info({table})")]
+        values = ", ".join(changed.get(column, column) for column in columns)
+        tamper(
+            path,
+            f"WITH RECURSIVE numbers (n) AS ("
+            f"SELECT {last + 1} UNION ALL SELECT n + 1 FROM numbers LIMIT {number})"
+            f" INSERT INTO {table} ({', '.join(columns)})"
+            f" SELECT {values} FROM numbers, (SELECT * FROM {table} WHERE row = 1)",
+        )
+
+
+@asynccontextmanager
+async def counting_steps(store: SqliteStore) -> AsyncIterator[list[int]]:
+    """The steps of SQLite's virtual machine for each statement of the store meanwhile."""
+    steps: list[int] = []
+    running = store._running
+    assert running is not None
+    connections = ((running.writing, store._writer), (running.reading, store._reader))
+
+    async def trace(mask: int, callback: Callable[[dict[str, Any]], None] | None) -> None:
+        for worker, connection in connections:
+            await worker.run(connection.cursor().connection.trace_v2, mask, callback)
+
+    await trace(
+        apsw.SQLITE_TRACE_PROFILE, lambda event: steps.append(event["stmt_status"]["SQLITE_STMTSTATUS_VM_STEP"])
+    )
+    try:
+        yield steps
+    finally:
+        await trace(0, None)
+
+
+async def test_a_pause_ends_in_short_transactions(store: SqliteStore, path: Path, clock: ManualClock) -> None:
+    """Also one of many operations; each gets the time of the pause once, also where the end is tried again."""
+    hand = Hand()
+    await do(store, hand, lambda hand: replace(hand.accept(), deliver_within_us=microseconds(86_400)))
+    number = 2 * SWEEP_TRANSACTION_MAX + 1
+    fill(path, number - 1)
+    await store.pause(SERVICE, "charges", Audit("operator", "repair"))
+    clock.advance(100)
+    resuming = asyncio.create_task(store.resume(SERVICE, "charges"))
+    # The first transaction is over when the second thing that was asked of the writer is.
+    await do(store, Hand(), Hand.claim)
+    resuming.cancel()
+    assert isinstance((await asyncio.gather(resuming, return_exceptions=True))[0], asyncio.CancelledError)
+    some = ends_of_delivery(path)
+    assert 0 < some.count(some[-1]) < number
+    assert await store.resume(SERVICE, "charges") is True
+    assert ends_of_delivery(path) == [clock() + microseconds(86_400)] * number
+
+
+async def test_a_sweep_holds_what_is_paused_in_short_transactions(
+    store: SqliteStore, path: Path, clock: ManualClock
+) -> None:
+    """What would expire within the hour does not, and gets no more time for it at the end of the pause."""
+    hand = Hand()
+    await do(store, hand, Hand.accept)
+    number = 2 * SWEEP_TRANSACTION_MAX + 1
+    fill(path, number - 1)
+    until_us = clock() + microseconds(DELIVER_SECONDS)
+    await store.pause(SERVICE, "charges", Audit("operator", "repair"))
+    assert (await store.sweep(SWEEP_TRANSACTION_MAX)) == Swept(more=True)
+    moved = ends_of_delivery(path)
+    assert moved.count(until_us + PAUSE_STEP_US) == SWEEP_TRANSACTION_MAX
+    assert (await store.sweep(1_000)) == Swept()
+    assert ends_of_delivery(path) == [until_us + PAUSE_STEP_US] * number
+    clock.advance(1_000)
+    await store.resume(SERVICE, "charges")
+    assert ends_of_delivery(path) == [until_us + PAUSE_STEP_US] * number
+
+
+def ends_of_delivery(path: Path) -> list[int]:
+    """Until when each has to be delivered: for workers and, the same, for sweeps."""
+    ends = rows_of(
+        path, "SELECT d.deliver_until_us, o.due_us FROM delivery AS d JOIN operation AS o USING (row) ORDER BY 1"
+    )
+    assert all(end == due for end, due in ends)
+    return [end for end, _ in ends]
+
+
 # Statements
 
 
@@ -595,6 +749,9 @@ HOT = (
     "update_gateway", "insert_audit", "select_audits", "select_old_audits", "delete_audit", "update_audit",
     "select_recovery", "upsert_recovery", "put_off_recovery", "select_old_recoveries", "delete_recovery",
     "update_recovery", "select_horizon", "select_horizon_stopped", "select_horizon_by_row", "select_alive",
+    "select_delivery", "update_delivery", "delete_delivery", "delete_request", "select_request",
+    "select_operation_by_row", "find_due", "select_backlog", "select_pauses", "delete_pause",
+    "select_paused", "prolong_delivery", "prolong_operation",
 )  # fmt: skip
 
 
@@ -627,6 +784,26 @@ async def test_finding_goes_along_an_index(name: str, indexes: list[str], store:
     found += [step.partition("INDEX ")[2] for step in plan if step.startswith("SEARCH o USING INDEX")]
     assert found == indexes
     assert [step for step in plan if step.startswith(("SCAN o", "SCAN recovery", "SCAN response"))] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "search"),
+    [
+        ("find_due", "delivery_due (service=? AND operation=? AND next_attempt_us<?)"),
+        ("count_pending", "delivery_scope (service=? AND operation=? AND scope_digest=? AND deliver_until_us>?)"),
+        ("select_backlog", "delivery_age (service=? AND route=?)"),
+        ("select_paused", "delivery_end (service=? AND operation=? AND deliver_until_us>? AND deliver_until_us<?)"),
+        (
+            "select_paused_expiring",
+            "delivery_end (service=? AND operation=? AND deliver_until_us>? AND deliver_until_us<?)",
+        ),
+    ],
+)
+async def test_what_waits_is_found_along_its_index(name: str, search: str, store: SqliteStore, path: Path) -> None:
+    """Each question about the backlog reads the part of an index that answers it, and sorts nothing."""
+    plan = plan_of(path, name)
+    assert [step for step in plan if search in step], plan
+    assert [step for step in plan if "TEMP B-TREE" in step] == []
 
 
 def test_every_statement_says_its_row() -> None:

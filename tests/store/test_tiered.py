@@ -237,6 +237,9 @@ async def test_work_in_flight_is_in_no_copy(here: Gateway, redis_url: str) -> No
     hand = Hand()
     for command in (hand.claim, hand.renew, hand.abandon, hand.disprove):
         await say(here.store, hand, command())
+    kept = Hand()
+    for command in (kept.accept, kept.dispatch, kept.bury, kept.requeue):
+        await say(here.store, kept, command())
     await here.store.close()
     with client(redis_url) as redis:
         assert [key for key in redis.keys("*") if b"{" in key] == []
@@ -449,10 +452,27 @@ async def test_what_waits_to_be_spread_is_bounded(memory: Memory, own_redis: Red
     assert here.store.stats.shed == 200
 
 
-@pytest.mark.parametrize("event", ["release", "forget", "abandon", "complete"])
-async def test_waiters_at_another_gateway_are_woken(here: Gateway, there: Gateway, event: str) -> None:
-    """Whatever ends an attempt wakes who waits for it elsewhere."""
-    hand = await claim(here.store)
+@pytest.mark.parametrize(
+    "history",
+    [
+        ("claim", "release"),
+        ("claim", "forget"),
+        ("claim", "abandon"),
+        ("claim", "complete"),
+        ("claim", "abandon", "disprove"),
+        ("accept", "withdraw"),
+        ("accept", "dispatch", "postpone"),
+        ("accept", "dispatch", "bury"),
+        ("accept", "dispatch", "bury", "requeue"),
+        ("accept", "dispatch", "abandon", "reinstate"),
+    ],
+    ids=lambda history: history[-1],
+)
+async def test_waiters_at_another_gateway_are_woken(here: Gateway, there: Gateway, history: tuple[str, ...]) -> None:
+    """Whatever ends an attempt, or decides what is to become of the request, wakes who waits for it elsewhere."""
+    hand, (*earlier, event) = Hand(), history
+    for each in earlier:
+        await say(here.store, hand, getattr(hand, each)())
     async with there.store.watch(hand.operation_id) as watch:
         await say(here.store, hand, getattr(hand, event)())
         assert await watch.wait_changed(LONG_SECONDS)
@@ -564,6 +584,7 @@ async def test_a_claim_on_what_is_remembered_here_asks_nobody(memory: Memory) ->
         hand = await complete(here.store)
         here.durable.is_away = True
         assert is_replay(await here.store.apply(hand.claim()), hand)
+        assert is_replay(await here.store.apply(hand.accept()), hand)
 
 
 async def test_how_long_the_durable_store_has_been_there(memory: Memory) -> None:

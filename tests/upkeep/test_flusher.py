@@ -188,6 +188,58 @@ async def test_a_doubt_that_others_have_ended_is_no_alarm(home: Home, end: Calla
     assert (home.journal.tally.waiting, home.journal.tally.refused) == (0, 0)
 
 
+@pytest.mark.parametrize(
+    ("outcome", "after"),
+    [
+        (Hand.postpone, State.ACCEPTED),
+        (Hand.bury, State.DEAD_LETTER),
+    ],
+    ids=["postpone", "bury"],
+)
+@pytest.mark.parametrize("is_applied", [False, True], ids=["unknown", "applied"])
+async def test_the_end_of_a_delivery_reaches_the_store(
+    home: Home, outcome: Callable[[Hand], OutcomeCommand], after: State, *, is_applied: bool
+) -> None:
+    """Once, whether or not the store took it before; the request stays kept."""
+    hand = Hand()
+    kept = hand.accept().kept
+    await do(home.store, hand, Hand.accept, Hand.dispatch)
+    await home.journal.append("charge", outcome(hand))
+    if is_applied:
+        await do(home.store, hand, outcome)
+    await home.flusher.run_once()
+    assert (home.journal.tally.waiting, home.journal.tally.refused) == (0, 0)
+    assert await state(home.store, hand) is after
+    assert hand.record is not None
+    assert hand.record.delivery is not None
+    assert hand.record.delivery.answers == 1
+    assert await home.store.read_kept(hand.operation_id) == kept
+
+
+@pytest.mark.parametrize(
+    ("outcome", "ends"),
+    [
+        (Hand.postpone, (Hand.postpone, Hand.withdraw)),
+        (Hand.bury, (Hand.bury, Hand.requeue)),
+        (Hand.postpone, (Hand.abandon, Hand.reinstate)),
+        (Hand.bury, (Hand.abandon, Hand.disprove)),
+    ],
+    ids=["withdrawn", "requeued", "reinstated", "disproved"],
+)
+async def test_what_the_record_says_as_well_is_no_alarm(
+    home: Home, outcome: Callable[[Hand], OutcomeCommand], ends: tuple[Callable[[Hand], Command], ...]
+) -> None:
+    """That nothing happened is known without it, and somebody has decided since what is to become of the request."""
+    hand = Hand()
+    await do(home.store, hand, Hand.accept, Hand.dispatch)
+    await home.journal.append("charge", outcome(hand))
+    await do(home.store, hand, *ends)
+    before = await state(home.store, hand)
+    await home.flusher.run_once()
+    assert (home.journal.tally.waiting, home.journal.tally.refused) == (0, 0)
+    assert await state(home.store, hand) is before
+
+
 async def test_one_without_a_response_that_somebody_gainsaid_is_kept(home: Home) -> None:
     """That nothing happened, of an attempt that is in the record as done, is for somebody to look at."""
     (hand,) = await home.claimed(1)

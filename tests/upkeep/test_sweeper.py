@@ -66,6 +66,15 @@ async def test_what_time_has_done_is_written_down_and_told(store: Scripted, swee
     assert {operation_id for _, operation_id in told.named} <= store.memory.records.keys()
 
 
+async def test_what_expired_is_counted(store: Scripted, sweeper: Sweeper, ear: Ear) -> None:
+    """Over all batches of the pass."""
+    store.sweeps = [Swept(expired=500, more=True), Swept(expired=2)]
+    assert (await sweeper.run_once()).expired == 502
+    (told,) = ear.facts
+    assert isinstance(told, SweepDone)
+    assert told.expired == 502
+
+
 async def test_a_pass_that_finds_nothing_is_told_too(sweeper: Sweeper, store: Scripted, ear: Ear) -> None:
     """That upkeep still happens can be seen."""
     assert await sweeper.run_once() == Swept()

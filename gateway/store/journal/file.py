@@ -37,7 +37,7 @@ from uuid import UUID
 import apsw
 
 from gateway.core.message import StoredResponse
-from gateway.core.operation import EVENT_OF, Abandon, Complete, Event, Forget, OutcomeCommand, Release
+from gateway.core.operation import EVENT_OF, Abandon, Bury, Complete, Event, Forget, OutcomeCommand, Postpone, Release
 from gateway.store.base import NotApplied, StartRefused, Unstorable
 from gateway.store.directories import make_directory, sync_directory
 from gateway.store.sqlite.connection import DATA_ERRORS, Committer, file_id, prepare_file
@@ -411,6 +411,7 @@ def encode_row(route: str, command: OutcomeCommand, journaled_us: int) -> Row:
     remember_us: int | None = None
     doubt: str | None = None
     response_columns: Row = (None, None, None, None)
+    delivery_columns: Row = (None, None, None, None)
     match command:
         case Complete():
             response, replay_us, remember_us = command.response, command.replay_us, command.remember_us
@@ -421,12 +422,16 @@ def encode_row(route: str, command: OutcomeCommand, journaled_us: int) -> Row:
             pass
         case Abandon():
             doubt = command.doubt
+        case Postpone():
+            delivery_columns = (command.pause_us, None, command.failure, command.is_answered)
+        case Bury():
+            delivery_columns = (None, command.reason, command.failure, command.is_answered)
         case _:
             assert_never(command)
     ids = (command.operation_id.bytes, command.token, command.attempt_id.bytes)
     return (
         *(ROW_VERSION, *ids, EVENT_OF[type(command)].value, route, journaled_us),
-        *(replay_us, remember_us, doubt, *response_columns),
+        *(replay_us, remember_us, doubt, *response_columns, *delivery_columns),
     )
 
 
@@ -441,7 +446,7 @@ def decode_row(columns: Row) -> tuple[str, OutcomeCommand]:
 def _decoded(columns: Row) -> tuple[str, OutcomeCommand]:
     (
         _, version, operation_id, token, attempt_id, event, route,
-        replay_us, remember_us, doubt, status, reason, headers, body,
+        replay_us, remember_us, doubt, status, reason, headers, body, pause_us, dead_letter, failure, is_answered,
     ) = columns  # fmt: skip
     ids = (UUID(bytes=operation_id), token, UUID(bytes=attempt_id))
     if version == ROW_VERSION:
@@ -455,6 +460,10 @@ def _decoded(columns: Row) -> tuple[str, OutcomeCommand]:
                 return route, Forget(*ids)
             case Event.ABANDON:
                 return route, Abandon(*ids, doubt)
+            case Event.POSTPONE:
+                return route, Postpone(*ids, pause_us, failure, bool(is_answered))
+            case Event.BURY:
+                return route, Bury(*ids, dead_letter, failure, bool(is_answered))
     raise NotApplied(
         f"the outcome of operation {ids[0]} was journaled by another version of this program "
         f"(version {version}, event {event!r}); this one leaves it alone"

@@ -11,24 +11,32 @@ its locks, with its time. From those `lifecycle.step` derives the results. The s
 records that the table changes. If not, it is unknown what was done, and every command of the batch gets `Indefinite`.
 All other commands lock their records in one transaction, execute `lifecycle.step`, and write what it returns.
 
+An acceptance of a new key is an insert, because there is no record to lock: who inserts the key first has it. Of a
+known key, it locks the record like the others; so does the completion of a record that keeps its request, which is
+dropped with it.
+
 If a statement cannot show enough, its result is `Unclear`, and the caller reads the record. That happens when a claim
-lost a race to a record that is not in its snapshot, and when the result needs a response, which only a read returns.
+lost a race to a record that is not in its snapshot, and when the result needs a response or a delivery, which only a
+read returns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from gateway.core.lifecycle import no_token, settle, step
 from gateway.core.message import StoredResponse
 from gateway.core.operation import (
+    Accept,
     Applied,
     Claim,
     Command,
     Complete,
+    Dispatch,
     Erase,
     Prove,
     Purge,
@@ -42,10 +50,10 @@ from gateway.core.operation import (
     operation_id_of,
 )
 from gateway.store.base import Indefinite, NotApplied, StoreError, Unreadable, Unstorable
-from gateway.store.postgres.change import Change, write
+from gateway.store.postgres.change import Change, deliveries, write
 from gateway.store.postgres.connection import CHECK_VIOLATION, Connection, ServerRefused
 from gateway.store.postgres.dialer import WitnessedLink
-from gateway.store.postgres.rows import DUE_SLACK_US, WIDTH, pack_headers, pack_location, record_of, row_of
+from gateway.store.postgres.rows import DUE_SLACK_US, WIDTH, is_kept, pack_headers, pack_location, record_of, row_of
 from gateway.store.postgres.statements import load
 from gateway.store.request_line import line_of
 
@@ -60,9 +68,12 @@ _LOCKED_MAX: Final = 2
 _STATEMENT_BYTES_MAX: Final = 4 * 1024 * 1024
 _EXPECTED_REPLAY_US: Final = 24 * 3600 * 1_000_000
 _OPERATIONS_MAX: Final = 10_000
+# Where the record begins in a row of `claim`.
+_RECORD_PLACE: Final = 5
 
 _CLAIM: Final = load("claim")
 _COMPLETE: Final = load("complete")
+_ACCEPT: Final = load("accept")
 _LOCK: Final = load("lock")
 _BEGIN_GENERATION: Final = load("begin_generation")
 
@@ -70,6 +81,10 @@ _BEGIN_GENERATION: Final = load("begin_generation")
 @dataclass(frozen=True, slots=True)
 class Unclear:
     """Nothing was changed, and the statement does not show the result: read the record, which exists."""
+
+
+class _Left(Unclear):
+    """Unclear, and to be executed on the locked record: the statement leaves that to `_change`."""
 
 
 BatchResult = Result | Unclear
@@ -120,16 +135,30 @@ class Executor:
     async def claim(self, commands: Sequence[Claim]) -> Results:
         return await self._execute(commands, self._claim)
 
-    async def complete(self, commands: Sequence[Complete]) -> Results:
-        return [result for part in _parts(commands) for result in await self._execute(part, self._complete)]
+    async def record(self, commands: Sequence[Complete | Accept]) -> Results:
+        """Execute what carries bodies: completions and acceptances."""
+        completions = [each for each in commands if isinstance(each, Complete) and not _is_of_kept(each)]
+        acceptances = [each for each in commands if isinstance(each, Accept)]
+        by_id = await self._in_parts(completions, self._complete) | await self._in_parts(acceptances, self._accept)
+        left = [each for each in commands if isinstance(by_id.get(operation_id_of(each), _Left()), _Left)]
+        by_id |= await self._in_parts(left, self._change)
+        return [by_id[operation_id_of(command)] for command in commands]
 
     async def change(self, commands: Sequence[Command]) -> Results:
         """Execute all other commands. Renewals go first, so that no lease lapses because another record is locked."""
-        by_id: dict[UUID, BatchResult | Exception] = {}
-        for is_renewal in (True, False):
-            for part in _parts([each for each in commands if isinstance(each, Renew) is is_renewal]):
-                by_id.update(zip(map(operation_id_of, part), await self._execute(part, self._change), strict=True))
+        renewals = [each for each in commands if isinstance(each, Renew)]
+        others = [each for each in commands if not isinstance(each, Renew)]
+        by_id = await self._in_parts(renewals, self._change) | await self._in_parts(others, self._change)
         return [by_id[operation_id_of(command)] for command in commands]
+
+    async def _in_parts(
+        self, commands: Sequence[C], once: Callable[[Sequence[C]], Awaitable[Results]]
+    ) -> dict[UUID, BatchResult | Exception]:
+        """The results by operation id."""
+        found: dict[UUID, BatchResult | Exception] = {}
+        for part in _parts(commands):
+            found.update(zip(map(operation_id_of, part), await self._execute(part, once), strict=True))
+        return found
 
     async def _execute(self, commands: Sequence[C], once: Callable[[Sequence[C]], Awaitable[Results]]) -> Results:
         results: Results = []
@@ -181,7 +210,8 @@ class Executor:
             raise ServerRefused(text, refused.sqlstate, refused.table) from fault
 
     async def _claim(self, commands: Sequence[Claim]) -> Results:
-        rows = await self._link.fetch(_CLAIM, self._clock_us(), *claim_arguments(commands, self._windows.due_in_us))
+        arguments = claim_arguments(commands, self._windows.due_in_us)
+        rows = await self._link.fetch(_CLAIM, self._clock_us(), *arguments, is_compared=True)
         return await self._witnessed(rows, _granted(commands, rows))
 
     async def _complete(self, commands: Sequence[Complete]) -> Results:
@@ -192,6 +222,11 @@ class Executor:
                 self._windows.learn(result.snapshot.record.identity.operation, command.replay_us)
         return await self._witnessed(rows, results)
 
+    async def _accept(self, commands: Sequence[Accept]) -> Results:
+        arguments = acceptance_arguments(commands)
+        rows = await self._link.fetch(_ACCEPT, self._clock_us(), *arguments, is_compared=True)
+        return _accepted(commands, rows)
+
     async def _witnessed(self, rows: Rows, results: Results) -> Results:
         if (not rows or rows[0][-1] is None) and any(isinstance(result, Applied) for result in results):
             # An earlier statement did it, and its witness number was lost with its result.
@@ -200,13 +235,17 @@ class Executor:
 
     async def _change(self, commands: Sequence[Command]) -> Results:
         operation_ids = list(map(operation_id_of, commands))
-        taken = [command.operation_id for command in commands if isinstance(command, Takeover)]
+        taken = [operation_id_of(command) for command in commands if isinstance(command, Takeover | Dispatch | Accept)]
         results: Results = []
 
         async def change(connection: Connection, link_id: UUID | None) -> Rows:
             rows = await connection.fetch(_LOCK, self._clock_us(), operation_ids, taken, link_id)
             locked = {row[1]: row for row in rows}
-            decided = [_decide(command, locked.get(operation_id_of(command)), rows[0][0]) for command in commands]
+            known = await deliveries(connection, [row[1:] for row in rows])
+            decided = [
+                _decide(command, locked.get(each := operation_id_of(command)), known.get(each, ()), rows[0][0])
+                for command in commands
+            ]
             results.extend(result for result, _ in decided)
             await write(connection, [change for _, change in decided if change is not None], rows[0][0])
             pairs = zip(commands, decided, strict=True)
@@ -219,18 +258,26 @@ class Executor:
 
 
 def _decide(
-    command: Command, values: Sequence[Any] | None, now_us: int
+    command: Command, values: Sequence[Any] | None, delivery: Sequence[Any], now_us: int
 ) -> tuple[BatchResult | Exception, Change | None]:
-    """Execute the table on a row of `lock`: the result of the command, and what to write."""
+    """Execute the table on a row of `lock` and its delivery: the result of the command, and what to write."""
     try:
-        row = None if values is None else row_of(values[1:-2])
+        row = None if values is None else row_of(values[1:-2], delivery)
     except Unreadable as error:
         return error, None
     settled = None if row is None else settle(row.record, now_us)
     result, record = step(settled, command, now_us, lambda: values[-2] if values is not None else 0)
-    if record is settled or row is None:
+    if row is None:
+        # A record that was to be accepted again is gone. Try once more, as with a new key.
+        return Unclear() if record is not None else result, None
+    if record is settled:
         return Unclear() if _lacks_response(settled) else result, None
-    return result, Change(row, record, audit_of(command))
+    return result, Change(row, record, audit_of(command), command.kept if isinstance(command, Accept) else None)
+
+
+def _is_of_kept(command: Complete) -> bool:
+    """Whether the caller knows that the record keeps its request. If not, the statement finds it out."""
+    return command.granted is not None and command.granted.delivery is not None
 
 
 def _lacks_partition(refused: ServerRefused) -> bool:
@@ -242,18 +289,18 @@ def _refusal(command: Command, refused: ServerRefused) -> StoreError:
     """The error of a command that was refused for good, or given up because other commands were locked."""
     if refused.is_data:
         return Unstorable(*refused.args)
-    if refused.is_locked and isinstance(command, Claim):
+    if refused.is_locked and isinstance(command, Claim | Accept):
         # The claim that holds the lock may be granted yet, so the key may be taken.
         return Unreadable(f"another claim on this operation may be under way: {refused}")
     return NotApplied(*refused.args)
 
 
 def _parts(commands: Sequence[C]) -> Iterator[Sequence[C]]:
-    """Split the commands so that the responses of each part fit a statement."""
+    """Split the commands so that the responses and requests of each part fit a statement."""
     part: list[C] = []
     part_bytes = 0
     for command in commands:
-        size = _size_of(command.response) if isinstance(command, Complete | Prove) else 0
+        size = _size_of(command)
         if part and part_bytes + size > _STATEMENT_BYTES_MAX:
             yield part
             part, part_bytes = [], 0
@@ -263,15 +310,25 @@ def _parts(commands: Sequence[C]) -> Iterator[Sequence[C]]:
         yield part
 
 
-def _size_of(response: StoredResponse) -> int:
-    """An estimate of the bytes that the response adds to a statement."""
+def _size_of(command: Command) -> int:
+    """An estimate of the bytes that the command adds to a statement."""
+    match command:
+        case Complete() | Prove():
+            return _response_size(command.response)
+        case Accept():
+            return len(command.kept.sealed)
+        case _:
+            return 0
+
+
+def _response_size(response: StoredResponse) -> int:
     size = len(response.body or b"") + 8 * len(response.headers)
     for name, value in response.headers:
         size += len(name) + len(value)
     return size
 
 
-# The arguments of the two statements, between the time and the link: arrays with one element per operation; some are
+# The arguments of the three statements, between the time and the link: arrays with one element per operation; some are
 # shorter.
 
 
@@ -315,6 +372,37 @@ def claim_arguments(commands: Sequence[Claim], due_in_us: Callable[[str], int]) 
     )
 
 
+def acceptance_arguments(commands: Sequence[Accept]) -> tuple[list[Any], ...]:
+    identities = [command.identity for command in commands]
+    fingerprints = [command.fingerprint for command in commands]
+    probes = [command.probe for command in commands]
+    requests = [command.request for command in commands]
+    return (
+        [identity.operation_id for identity in identities],
+        [command.attempt_id for command in commands],
+        _once([command.service for command in commands]),
+        _once([identity.route for identity in identities]),
+        _once([identity.operation for identity in identities]),
+        _once([identity.scope_digest for identity in identities]),
+        [identity.key_digest for identity in identities],
+        _if_any([identity.key for identity in identities]),
+        _once([fingerprint.recipe for fingerprint in fingerprints]),
+        [fingerprint.digest for fingerprint in fingerprints],
+        [fingerprint.raw for fingerprint in fingerprints],
+        _once([fingerprint.key_id for fingerprint in fingerprints]),
+        _once([command.deliver_within_us for command in commands]),
+        _if_any([command.read_token for command in commands]),
+        _if_any([None if probe is None else probe.target for probe in probes]),
+        _if_any([None if probe is None else probe.host for probe in probes]),
+        _once([line_of(request) for request in requests]),
+        _if_any([None if request is None else request.request_id for request in requests]),
+        _if_any([None if request is None else request.trace_id for request in requests]),
+        [command.kept.acceptance_id for command in commands],
+        _once([command.kept.key_id for command in commands]),
+        [command.kept.sealed for command in commands],
+    )
+
+
 def completion_arguments(commands: Sequence[Complete]) -> tuple[Any, ...]:
     responses = [command.response for command in commands]
     return (
@@ -341,18 +429,21 @@ def _granted(commands: Sequence[Claim], rows: Rows) -> Results:
         if row[1] is not None:
             grants[row[1].int] = row
         else:
-            seen[row[4].int] = row
+            seen[row[_RECORD_PLACE].int] = row
     results: Results = []
     for command in commands:
         number = command.identity.operation_id.int
         grant, there = grants.get(number), seen.get(number)
+        if there is not None and is_kept(there[_RECORD_PLACE:]):
+            results.append(Unclear())
+            continue
         try:
-            before = None if there is None else record_of(there[4 : 4 + WIDTH])
+            before = None if there is None else record_of(there[_RECORD_PLACE : _RECORD_PLACE + WIDTH])
         except Unreadable as error:
             results.append(error)
             continue
         if grant is not None:
-            results.append(_grant(command, before, grant[2], grant[3], grant[0]))
+            results.append(_grant(command, before, grant))
         elif there is None:
             results.append(Unclear())
         else:
@@ -361,22 +452,29 @@ def _granted(commands: Sequence[Claim], rows: Rows) -> Results:
     return results
 
 
-def _grant(command: Claim, before: Record | None, token: int, attempts: int, now_us: int) -> Result | Indefinite:
-    """The result of a granted claim: the first attempt found no record, a later one a released record."""
-    if attempts == 1:
-        before = None
-    elif before is None or before.attempts + 1 != attempts:
+def _grant(command: Claim, before: Record | None, grant: Sequence[Any]) -> Result | Indefinite:
+    """The result of a granted claim: on the released record that the statement returned, or on none."""
+    now_us, _, token, attempts, first_claimed_us = grant[:_RECORD_PLACE]
+    settled = settle(before, now_us)
+    if settled is None or settled.first_claimed_us != first_claimed_us:
+        settled, follows = None, (attempts, first_claimed_us) == (1, now_us)
+    else:
+        follows = attempts == settled.attempts + 1
+    if not follows:
         return Indefinite("PostgreSQL granted a claim on a record that its statement did not return")
-    return step(before, command, now_us, lambda: token)[0]
+    return step(settled, command, now_us, lambda: token)[0]
 
 
 def _completed(commands: Sequence[Complete], rows: Rows) -> Results:
     """The results of a `complete` statement, which names the changed records and may leave out their contents."""
-    now_us, changed = rows[0][0], frozenset(rows[0][1])
+    now_us, changed = rows[0][0], frozenset[int](rows[0][1])
     before = {row[2].int: row for row in rows if row[2] is not None}
     results: Results = []
     for ordinal, command in enumerate(commands, start=1):
         row, is_changed = before.get(command.operation_id.int), ordinal in changed
+        if row is not None and is_kept(row[2:]) and not is_changed:
+            results.append(_Left())
+            continue
         try:
             record = record_of(row[2 : 2 + WIDTH]) if row is not None else command.granted if is_changed else None
         except Unreadable as error:
@@ -387,6 +485,20 @@ def _completed(commands: Sequence[Complete], rows: Rows) -> Results:
         if (after is not settled) is not is_changed:
             raise Indefinite("PostgreSQL changed other records than the table says: was the schema altered by hand?")
         results.append(Unclear() if not is_changed and _lacks_response(settled) else result)
+    return results
+
+
+def _accepted(commands: Sequence[Accept], rows: Rows) -> Results:
+    """The results of an `accept` statement."""
+    by_number = {row[1].int: row for row in rows}
+    results: Results = []
+    for command in commands:
+        row = by_number[command.identity.operation_id.int]
+        now_us, token, is_open = row[0], row[2], row[3]
+        if token is not None:
+            results.append(step(None, command, now_us, partial(int, token))[0])
+        else:
+            results.append(_Left() if is_open else Unclear())
     return results
 
 

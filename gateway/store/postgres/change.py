@@ -6,31 +6,54 @@ transaction: the caller does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
-from gateway.core.operation import Audit, Event, Record, State
+from gateway.core.operation import Audit, Event, Record, SealedRequest, State
 from gateway.store.base import NotApplied
 from gateway.store.postgres.connection import Connection
-from gateway.store.postgres.rows import Row, encode, pack_headers
+from gateway.store.postgres.rows import DELIVERY_WIDTH, Row, encode, encode_delivery, is_kept, pack_headers, waits_of
 from gateway.store.postgres.statements import load
 
+_DELIVERIES: Final = load("deliveries")
 _UPDATE: Final = load("update")
 _DELETE: Final = load("delete")
 _INSERT_RESPONSES: Final = load("insert_responses")
 _DELETE_RESPONSES: Final = load("delete_responses")
+_WRITE_DELIVERIES: Final = load("write_deliveries")
+_INSERT_REQUESTS: Final = load("insert_requests")
+_DROP_KEPT: Final = load("drop_kept")
 _INSERT_AUDITS: Final = load("insert_audits")
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A row, and the record that it becomes; None deletes the row."""
+    """A row, and the record that it becomes; None deletes the row. `kept` is a request to keep from now on."""
 
     row: Row
     record: Record | None
     audit: Audit | None = None
+    kept: SealedRequest | None = None
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether the request that was kept is kept no more."""
+        is_still_kept = self.record is not None and self.record.delivery is not None
+        return self.row.record.delivery is not None and not is_still_kept
+
+
+async def deliveries(connection: Connection, rows: Sequence[Sequence[Any]]) -> Mapping[UUID, Sequence[Any]]:
+    """What is known of the kept requests of these locked rows, which begin with the columns of a record.
+
+    A statement of its own, after the one that locked the records: that one may have waited for a change which is not
+    in its snapshot.
+    """
+    kept = [row[0] for row in rows if is_kept(row)]
+    if not kept:
+        return {}
+    return {row[DELIVERY_WIDTH]: row[:DELIVERY_WIDTH] for row in await connection.fetch(_DELIVERIES, kept)}
 
 
 async def write(connection: Connection, changes: Sequence[Change], now_us: int) -> None:
@@ -53,9 +76,37 @@ async def write(connection: Connection, changes: Sequence[Change], now_us: int) 
     purged = [(row.record.token, row.drop_day) for row, record in kept if record.last_event is Event.PURGE]
     if purged:
         await connection.execute(_DELETE_RESPONSES, *_columns(purged))
+    await _write_kept(connection, changes)
     audits = [_audit(change, change.audit) for change in changes if change.audit is not None]
     if audits:
         await connection.execute(_INSERT_AUDITS, now_us, *_columns(audits))
+
+
+async def _write_kept(connection: Connection, changes: Sequence[Change]) -> None:
+    """Write what the changes do to deliveries and kept requests."""
+    written = [
+        encode_delivery(record, record.delivery)
+        for change in changes
+        if (record := change.record) is not None
+        and record.delivery is not None
+        and _is_new_delivery(change.row.record, record)
+    ]
+    if written:
+        _check(await connection.fetch(_WRITE_DELIVERIES, *_columns(written)), len(written))
+    requests = [
+        (change.row.record.identity.operation_id, kept.acceptance_id, kept.key_id, kept.sealed)
+        for change in changes
+        if (kept := change.kept) is not None
+    ]
+    if requests:
+        await connection.execute(_INSERT_REQUESTS, *_columns(requests))
+    dropped = [change.row.record.identity.operation_id for change in changes if change.is_dropped]
+    if dropped:
+        _check(await connection.fetch(_DROP_KEPT, dropped), len(dropped))
+
+
+def _is_new_delivery(before: Record, after: Record) -> bool:
+    return (after.delivery, waits_of(after)) != (before.delivery, waits_of(before))
 
 
 def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:

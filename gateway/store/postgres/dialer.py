@@ -235,32 +235,28 @@ class WitnessedLink:
     Without witness files, nothing is raised or noted.
     """
 
-    def __init__(
-        self, dialer: Dialer, place: int, clock_us: Callable[[], int | None], *, is_compared: bool = False
-    ) -> None:
-        """`place` is the link's place in the files. With `is_compared`, each statement runs on a compared memory, also
-        behind a pooler.
-        """
+    def __init__(self, dialer: Dialer, place: int, clock_us: Callable[[], int | None]) -> None:
+        """`place` is the link's place in the files."""
         self._dialer = dialer
         self._files = dialer.witness_files
         self._place = place
         self._clock_us = clock_us
-        self._is_compared = is_compared
         self._id: UUID | None = None
         self._number = 0
         self._memory = b""
         self.link = dialer.link(None if self._files is None else self._register)
 
-    async def fetch(self, query: str, *arguments: Any) -> Sequence[Any]:
+    async def fetch(self, query: str, *arguments: Any, is_compared: bool = False) -> Sequence[Any]:
         """Execute one statement; the link's id is added as its last parameter. Its rows begin with the time and end
-        with the witness's number. Raises as `Link.fetch`.
+        with the witness's number. With `is_compared`, it runs on a compared memory, also behind a pooler. Raises as
+        `Link.fetch`.
         """
 
         async def execute(connection: Connection) -> Sequence[Any]:
             # A new connection may have changed the id, so read it here.
             return await connection.fetch(query, *arguments, self._id)
 
-        rows = await (self._dialer.run_compared(self.link, execute) if self._is_compared else self.link.run(execute))
+        rows = await (self._dialer.run_compared(self.link, execute) if is_compared else self.link.run(execute))
         self._note(rows)
         return rows
 

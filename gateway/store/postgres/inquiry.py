@@ -16,16 +16,21 @@ from gateway.core.lifecycle import leading_to, settle
 from gateway.core.operation import Event, Record, Snapshot, State
 from gateway.store.base import Unreadable
 from gateway.store.operations import AUDITS_MAX, AuditEntry, Query, RecoveryLease, RecoveryState
-from gateway.store.postgres.rows import WIDTH, record_of, with_response
+from gateway.store.postgres.rows import DELIVERY_WIDTH, WIDTH, record_of, with_response
 from gateway.store.postgres.statements import load
 
 # Records that one statement reads, and holds in the server's memory.
 PIECE_RECORDS_MAX: Final = 2_000
+# Rows of deliveries, which are narrow.
+_PIECE_DELIVERIES_MAX: Final = 10_000
 
 _IN_DOUBT: Final = frozenset((State.IN_DOUBT,))
+_UNDELIVERED: Final = frozenset((State.ACCEPTED, State.DEAD_LETTER))
+_DEAD_LETTER: Final = frozenset((State.DEAD_LETTER,))
 _HIGHEST_ID: Final = 2**128 - 1
 
 _FIND: Final = load("find")
+_FIND_UNDELIVERED: Final = load("find_undelivered")
 _FIND_IN_DOUBT: Final = load("find_in_doubt")
 _RECOVER: Final = load("recover")
 _PUT_OFF: Final = load("put_off")
@@ -54,15 +59,22 @@ class Inquiry:
     async def _find_some(self, query: Query) -> tuple[list[Snapshot], UUID | None]:
         """The records found in the next piece after `query.after`, and the piece's last id; None at the end."""
         states = query.states & _IN_DOUBT if query.recoverable else query.states
+        if query.reason is not None:
+            states &= _DEAD_LETTER
         begin = UUID(int=0 if query.after is None else query.after.int + 1)
         routes = None if query.routes is None else list(query.routes)
-        narrowed = (self._clock_us(), begin, PIECE_RECORDS_MAX, query.age_us, routes)
+        now_us, narrowed = self._clock_us(), (query.age_us, routes)
         if not states:
             return [], None
         if states == _IN_DOUBT:
-            rows = await self._fetch(_FIND_IN_DOUBT, *narrowed, query.recoverable, query.limit)
+            which = (*narrowed, query.recoverable)
+            rows = await self._fetch(_FIND_IN_DOUBT, now_us, begin, PIECE_RECORDS_MAX, *which, query.limit)
+        elif states <= _UNDELIVERED:
+            wanted = (*narrowed, _values(states), query.reason)
+            rows = await self._fetch(_FIND_UNDELIVERED, now_us, begin, _PIECE_DELIVERIES_MAX, *wanted, query.limit)
         else:
-            rows = await self._fetch(_FIND, *narrowed, _values(states), _values(leading_to(states)), query.limit)
+            among = (_values(states), _values(leading_to(states)))
+            rows = await self._fetch(_FIND, now_us, begin, PIECE_RECORDS_MAX, *narrowed, *among, query.limit)
         now_us, last_id = rows[0][0], rows[0][1]
         found = [row for row in rows if row[2] is not None]
         records = (settle(_record_of(row), now_us) for row in found)
@@ -103,11 +115,11 @@ def _record_of(row: Sequence[Any]) -> Record | None:
     If only the response cannot be read, the record has the part of it that is in the row.
     """
     try:
-        record = record_of(row[2 : 2 + WIDTH])
+        record = record_of(row[2 : 2 + WIDTH], row[2 + WIDTH : 2 + WIDTH + DELIVERY_WIDTH])
     except Unreadable:
         return None
     if record is not None and record.state is State.COMPLETED:
-        reason, headers = row[2 + WIDTH :]
+        reason, headers = row[2 + WIDTH + DELIVERY_WIDTH :]
         with suppress(Unreadable):
             return with_response(record, reason, headers, None)
     return record

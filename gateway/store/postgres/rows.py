@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from gateway.core.lifecycle import due_us, tombstone_response
 from gateway.core.message import Headers, StoredResponse
-from gateway.core.operation import Event, Fingerprint, Identity, ProbeTarget, Record, State
+from gateway.core.operation import Delivery, Event, Fingerprint, Identity, ProbeTarget, Record, State
 from gateway.store.base import Unreadable
 from gateway.store.request_line import line_of, request_of
 
@@ -28,18 +28,27 @@ _CHANGED: Final = {
     "attempt_id": "uuid", "resolution_id": "uuid", "token": "bigint", "first_claimed_us": "bigint",
     "claimed_us": "bigint", "lease_until_us": "bigint", "replay_until_us": "bigint", "remember_until_us": "bigint",
     "completed_us": "bigint", "attempts": "integer", "status": "smallint", "carries_doubt": "boolean",
-    "state": "text", "last_event": "text", "doubt": "text", "holder": "text", "recipe": "bytea", "digest": "bytea",
-    "raw": "bytea", "key_id": "text", "location": "bytea", "probe_target": "bytea", "probe_host": "bytea",
-    "request": "text", "request_id": "text", "trace_id": "text",
+    "is_kept": "boolean", "route": "text", "key": "text", "state": "text", "last_event": "text", "doubt": "text",
+    "holder": "text", "recipe": "bytea", "digest": "bytea", "raw": "bytea", "key_id": "text", "location": "bytea",
+    "probe_target": "bytea", "probe_host": "bytea", "request": "text", "request_id": "text", "trace_id": "text",
 }  # fmt: skip
-# The columns that no change writes.
-_FIXED: Final = ("operation_id", "version", "route", "operation", "scope_digest", "key_digest", "key")
+# The columns that no change writes: the id is derived from them.
+_FIXED: Final = ("operation_id", "version", "operation", "scope_digest", "key_digest")
 # The store's own columns; the migration explains them.
 _OWN: Final = {"due_us": "bigint", "attention_us": "bigint"}
 
 _RECORD: Final = (*_FIXED, *_CHANGED)
 _WRITTEN: Final = {"operation_id": "uuid", **_CHANGED, **_OWN}
 WIDTH: Final = len(_RECORD)
+_KEPT_PLACE: Final = _RECORD.index("is_kept")
+
+# The columns of a delivery that a change may write, with the types of their arrays; the first are those of `Delivery`.
+_DELIVERY: Final = {
+    "service": "text", "acceptance_id": "uuid", "accepted_us": "bigint", "since_us": "bigint",
+    "next_attempt_us": "bigint", "deliver_until_us": "bigint", "request_bytes": "integer", "answers": "integer",
+    "failure": "text", "reason": "text",
+}  # fmt: skip
+_WAITING: Final = (State.ACCEPTED, State.DEAD_LETTER)
 
 
 def _named(columns: Sequence[str]) -> str:
@@ -54,10 +63,21 @@ NO_RECORD: Final = ", ".join(["NULL"] * WIDTH)
 # format has no `Location` to write here, so it keeps its own.
 CHANGE_ARRAYS: Final = ", ".join(f"${place}::{kind}[]" for place, kind in enumerate(_WRITTEN.values(), start=1))
 CHANGE_NAMES: Final = ", ".join(_WRITTEN)
-CHANGE_SETS: Final = ", ".join(
-    f"{column} = {f'coalesce(c.{column}, o.{column})' if column == 'location' else f'c.{column}'}"
-    for column in (*_CHANGED, *_OWN)
-)
+_NEW_VALUES: Final = {
+    **{column: f"c.{column}" for column in (*_CHANGED, *_OWN)},
+    "location": "coalesce(c.location, CASE WHEN c.status IS NOT NULL THEN o.location END)",
+}
+CHANGE_SETS: Final = ", ".join(f"{column} = {value}" for column, value in _NEW_VALUES.items())
+# The columns of a delivery in `d`, and in `o` beside its record; and, for the statement that writes deliveries, its
+# arrays, their names, and what it sets from them.
+DELIVERY: Final = ", ".join(f"d.{column}" for column in _DELIVERY)
+FOUND_DELIVERY: Final = _named(tuple(_DELIVERY))
+DELIVERY_WIDTH: Final = len(_DELIVERY)
+_KEPT: Final = {"operation_id": "uuid", **_DELIVERY, "waits": "text"}
+DELIVERY_ARRAYS: Final = ", ".join(f"${place}::{kind}[]" for place, kind in enumerate(_KEPT.values(), start=1))
+DELIVERY_NAMES: Final = ", ".join(_KEPT)
+DELIVERY_VALUES: Final = ", ".join(f"c.{column}" for column in _KEPT)
+DELIVERY_SETS: Final = ", ".join(f"{column} = excluded.{column}" for column in (*_DELIVERY, "waits"))
 
 _STATES: Final = {state.value: state for state in State if state is not State.ABSENT}
 _EVENTS: Final = {event.value: event for event in Event}
@@ -105,23 +125,30 @@ def pack_location(headers: Headers) -> bytes | None:
     return pack_headers(kept) if kept else None
 
 
-def record_of(values: Sequence[Any]) -> Record | None:
-    """The record in the columns of `RECORD`; None when they are all null.
+def is_kept(values: Sequence[Any]) -> bool:
+    """Whether the record in the columns of `RECORD` has a delivery, which those do not show."""
+    return bool(values[_KEPT_PLACE])
+
+
+def record_of(values: Sequence[Any], delivery: Sequence[Any] = ()) -> Record | None:
+    """The record in the columns of `RECORD`, with its delivery in those of `DELIVERY`; None when they are all null.
 
     Its response has only what is in the row, status and `Location`: enough for the table, not for a replay. An
     unreadable `Location` is left out, so that a response in a newer format can still be purged.
-    Raises `Unreadable` for a record that a newer program wrote.
+    Raises `Unreadable` for a record that a newer program wrote, and for one without the delivery that it should have.
     """
     (
-        operation_id, version, route, operation, scope_digest, key_digest, key,
+        operation_id, version, operation, scope_digest, key_digest,
         attempt_id, resolution_id, token, first_claimed_us, claimed_us, lease_until_us, replay_until_us,
-        remember_until_us, completed_us, attempts, status, carries_doubt, state, last_event, doubt, holder,
-        recipe, digest, raw, key_id, location, probe_target, probe_host, request, request_id, trace_id,
+        remember_until_us, completed_us, attempts, status, carries_doubt, has_delivery, route, key, state, last_event,
+        doubt, holder, recipe, digest, raw, key_id, location, probe_target, probe_host, request, request_id, trace_id,
     ) = values  # fmt: skip
     if operation_id is None:
         return None
     if version != RECORD_VERSION or state not in _STATES or last_event not in _EVENTS:
         raise Unreadable(f"operation {operation_id} was written by a newer program; this one must not touch it")
+    if has_delivery and (not delivery or delivery[0] is None):
+        raise Unreadable(f"operation {operation_id} keeps a request, and what is known of its delivery is missing")
     response = None
     if status is not None:
         has_location = location is not None and location[:1] == _FORMAT
@@ -147,12 +174,13 @@ def record_of(values: Sequence[Any]) -> Record | None:
         response,
         None if probe_target is None else ProbeTarget(probe_target, probe_host),
         request_of(request, request_id, trace_id),
+        Delivery(*delivery) if has_delivery else None,
     )
 
 
-def row_of(values: Sequence[Any]) -> Row | None:
+def row_of(values: Sequence[Any], delivery: Sequence[Any] = ()) -> Row | None:
     """The row in the columns of `ROW`; otherwise as `record_of`."""
-    record = record_of(values[:WIDTH])
+    record = record_of(values[:WIDTH], delivery)
     return None if record is None else Row(record, *values[WIDTH:])
 
 
@@ -180,6 +208,9 @@ def encode(record: Record, before: Row, now_us: int) -> tuple[Any, ...]:
         record.attempts,
         None if response is None else response.status,
         record.carries_doubt,
+        record.delivery is not None,
+        record.identity.route,
+        record.identity.key,
         record.state,
         record.last_event,
         record.doubt,
@@ -194,6 +225,17 @@ def encode(record: Record, before: Row, now_us: int) -> tuple[Any, ...]:
     )
 
 
+def encode_delivery(record: Record, delivery: Delivery) -> tuple[Any, ...]:
+    """The columns that a change of the delivery writes, in the order of `DELIVERY_NAMES`."""
+    values = (getattr(delivery, column) for column in _DELIVERY)
+    return (record.identity.operation_id, *values, waits_of(record))
+
+
+def waits_of(record: Record) -> str | None:
+    """The state of a record whose kept request waits for a dispatch or for a person."""
+    return record.state.value if record.state in _WAITING else None
+
+
 def _parts_of(fingerprint: Fingerprint) -> tuple[Any, ...]:
     return (fingerprint.recipe, fingerprint.digest, fingerprint.raw, fingerprint.key_id)
 
@@ -201,9 +243,12 @@ def _parts_of(fingerprint: Fingerprint) -> tuple[Any, ...]:
 def _due_us(record: Record, before: Row) -> int | None:
     """When upkeep checks the record: not before the clock next changes it, and at most the slack later.
 
-    Kept while it is within the slack, because the column is indexed. Lapsed claims are found by other means.
+    Kept while it is within the slack, because the column is indexed. Lapsed claims are found by other means. Of an
+    accepted record it is exact: statements read the end of its delivery here.
     """
     due = due_us(record)
+    if record.state is State.ACCEPTED:
+        return due
     if record.state is State.CLAIMED or (
         due is not None and before.due_us is not None and due <= before.due_us <= due + DUE_SLACK_US
     ):
@@ -212,7 +257,12 @@ def _due_us(record: Record, before: Row) -> int | None:
 
 
 def _attention_us(record: Record, before: Row, now_us: int) -> int | None:
-    """Since when the record needs attention: in doubt, taken over, or long under way."""
+    """Since when the record needs attention: in doubt, taken over, or long under way.
+
+    What was just dispatched has a new token, by which the walk finds it.
+    """
+    if record.state is State.CLAIMED and record.last_event is Event.DISPATCH:
+        return before.attention_us
     if record.state in (State.CLAIMED, State.IN_DOUBT):
         return now_us if before.attention_us is None else before.attention_us
     return None

@@ -13,14 +13,20 @@ from functools import cache
 from importlib.resources import files
 from typing import Final
 
-from gateway.core.lifecycle import CLOCK_ROWS, DUE_TIMES, LEASE_US_MAX
+from gateway.core.lifecycle import CLOCK_ROWS, DEADLINE, DUE_TIMES, LEASE_US_MAX
 from gateway.core.operation import State
 from gateway.store.operations import AUDIT_KEEP_US, PROBE_FLOOR_US, UNSWEPT_CLAIMS_MAX, WITNESS_KEEP_US
 from gateway.store.postgres.rows import (
     CHANGE_ARRAYS,
     CHANGE_NAMES,
     CHANGE_SETS,
+    DELIVERY,
+    DELIVERY_ARRAYS,
+    DELIVERY_NAMES,
+    DELIVERY_SETS,
+    DELIVERY_VALUES,
     DUE_SLACK_US,
+    FOUND_DELIVERY,
     NO_RECORD,
     RECORD,
     RECORD_VERSION,
@@ -45,6 +51,9 @@ _READ_BYTES_MAX: Final = 4 * 1024 * 1024
 # How often upkeep checks whether a recovery lease is still needed.
 _RECOVERY_CHECK_US: Final = 3_600_000_000
 
+# How much time a sweep gives to what is paused, and how soon it would end otherwise.
+_PAUSE_STEP_US: Final = 3_600_000_000
+
 _MARKS: Final = {
     "{now}": NOW,
     "{record}": RECORD,
@@ -53,6 +62,12 @@ _MARKS: Final = {
     "{change_arrays}": CHANGE_ARRAYS,
     "{change_names}": CHANGE_NAMES,
     "{change_sets}": CHANGE_SETS,
+    "{delivery}": DELIVERY,
+    "{found_delivery}": FOUND_DELIVERY,
+    "{delivery_arrays}": DELIVERY_ARRAYS,
+    "{delivery_names}": DELIVERY_NAMES,
+    "{delivery_values}": DELIVERY_VALUES,
+    "{delivery_sets}": DELIVERY_SETS,
     "{record_version}": str(RECORD_VERSION),
     "{sweep_lock}": SWEEP_LOCK,
     "{witness_keep_us}": str(WITNESS_KEEP_US),
@@ -64,6 +79,7 @@ _MARKS: Final = {
     "{probe_floor_us}": str(PROBE_FLOOR_US),
     "{tokens_drawn_max}": str(_TOKENS_DRAWN_MAX),
     "{unswept_claims_max}": str(UNSWEPT_CLAIMS_MAX),
+    "{pause_step_us}": str(_PAUSE_STEP_US),
     "{running_us}": str(RUNNING_US),
     "{forgotten_us}": str(FORGOTTEN_US),
 }
@@ -95,15 +111,19 @@ def _filled(text: str) -> str:
 
 
 # The clock's rows of the table: `{due_us(o)}` is when the clock next changes a record in `o`; `{is_in_doubt(o, c)}`,
-# `{is_absent(o, c)}` and so on are whether it is in that state at `c.now_us`, as written or by the clock alone.
-_CLOCK_MARK: Final = re.compile(r"\{(due_us|is_\w+)\((\w+)(?:, (\w+))?\)\}")
+# `{is_absent(o, c)}` and so on are whether it is in that state at `c.now_us`, as written or by the clock alone;
+# `{reason_now(d, c)}` is why a delivery in `d` that waits is a dead letter then, null if it is none.
+_CLOCK_MARK: Final = re.compile(r"\{(due_us|reason_now|is_\w+)\((\w+)(?:, (\w+))?\)\}")
 
 
 def _by_clock(mark: re.Match[str]) -> str:
     word, alias, clock = mark.groups()
     if word == "due_us":
-        cases = " ".join(f"WHEN '{state}' THEN {alias}.{time}" for state, time in DUE_TIMES.items())
+        cases = " ".join(f"WHEN '{state}' THEN {alias}.{_time(state)}" for state in DUE_TIMES)
         return f"CASE {alias}.state {cases} END"
+    if word == "reason_now":
+        is_over = f"{alias}.waits = '{State.ACCEPTED}' AND {alias}.deliver_until_us <= {clock}.now_us"
+        return f"CASE WHEN {is_over} THEN '{DEADLINE}' ELSE {alias}.reason END"
     wanted = State(word.removeprefix("is_"))
     ways = [way for state in State if (way := _way(state, wanted, alias, clock)) is not None]
     return f"({' OR '.join(ways)})"
@@ -118,11 +138,16 @@ def _way(written: State, wanted: State, alias: str, clock: str) -> str | None:
     while state is not wanted:
         if state not in CLOCK_ROWS:
             return None
-        conditions.append(f"{alias}.{DUE_TIMES[state]} <= {clock}.now_us")
+        conditions.append(f"{alias}.{_time(state)} <= {clock}.now_us")
         state = CLOCK_ROWS[state].next
     if state in DUE_TIMES:
-        conditions.append(f"{alias}.{DUE_TIMES[state]} > {clock}.now_us")
+        conditions.append(f"{alias}.{_time(state)} > {clock}.now_us")
     return " AND ".join(conditions)
+
+
+def _time(state: State) -> str:
+    """The column of an operation that has the time of the clock's row."""
+    return "due_us" if state is State.ACCEPTED else DUE_TIMES[state]
 
 
 def migrations() -> list[tuple[int, str, str]]:

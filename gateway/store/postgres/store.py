@@ -5,9 +5,9 @@ It owns which connections there are and which command uses which. `Store` define
 Theory of operation
 -------------------
 Commands that arrive while a statement is under way form the next one. There are four queues, each with a connection of
-its own: claims; completions; all other commands; reads. So no claim waits for a commit of large bodies, and no renewal
-for either. Upkeep has a fifth connection, news a sixth. A seventh serves recovery and operators; it is opened on first
-use.
+its own: claims; completions and acceptances; all other commands; reads. So no claim waits for a commit of large bodies,
+and no renewal for either. Upkeep has a fifth connection, news a sixth. A seventh serves recovery and operators, an
+eighth the delivery of kept requests; these two are opened on first use.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ from uuid import UUID
 
 from gateway.core.lifecycle import settle
 from gateway.core.operation import (
+    Accept,
     Applied,
+    Audit,
     Claim,
     Command,
     Complete,
     Renew,
     Result,
+    SealedRequest,
     Snapshot,
     State,
     operation_id_of,
@@ -37,6 +40,7 @@ from gateway.store.batching import LATER, Batcher, Later
 from gateway.store.operations import (
     Agreement,
     AuditEntry,
+    Backlog,
     Epoch,
     Query,
     RecoveryLease,
@@ -47,10 +51,11 @@ from gateway.store.operations import (
 )
 from gateway.store.postgres.batch import BatchResult, Executor, Results, Unclear, Windows, result_of_read
 from gateway.store.postgres.connection import Connection, Link, ServerRefused
+from gateway.store.postgres.delivery import Deliveries
 from gateway.store.postgres.dialer import COMMAND_SECONDS, CONNECT_SECONDS, Dialer, WitnessedLink
 from gateway.store.postgres.inquiry import Inquiry
 from gateway.store.postgres.news import News
-from gateway.store.postgres.rows import WIDTH, record_of, with_response
+from gateway.store.postgres.rows import DELIVERY_WIDTH, WIDTH, record_of, with_response
 from gateway.store.postgres.schema import (
     MIGRATE_SECONDS,
     add_partitions,
@@ -73,6 +78,7 @@ _TRIES: Final = 10
 _ATTACH_TRIES: Final = 5
 
 _READ: Final = load("read")
+_DELIVERY_END: Final = 1 + WIDTH + DELIVERY_WIDTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,30 +96,31 @@ class _Running:
     upkeep: Upkeep
     links: list[Link]
     claims: _Queue
-    completions: _Queue
+    bodies: _Queue
     others: _Queue
     reads: Batcher[UUID, Snapshot]
     inquiry: Inquiry
+    deliveries: Deliveries
     news: News
 
     def queue_of(self, command: Command) -> _Queue:
         match command:
             case Claim():
                 return self.claims
-            case Complete():
-                return self.completions
+            case Complete() | Accept():
+                return self.bodies
             case _:
                 return self.others
 
     async def close(self) -> None:
-        for batcher in (self.claims.batcher, self.completions.batcher, self.others.batcher, self.reads):
+        for batcher in (self.claims.batcher, self.bodies.batcher, self.others.batcher, self.reads):
             await batcher.close()
         await self.news.close()
         await asyncio.gather(self.upkeep.close(), *(link.close() for link in self.links))
 
 
 class PostgresStore:
-    """See `Store`. Up to seven connections."""
+    """See `Store`. Up to eight connections."""
 
     def __init__(
         self,
@@ -154,18 +161,17 @@ class PostgresStore:
             await upkeep.close()
             raise
         news = News(self._watchers)
-        claims, completions, others = (
-            WitnessedLink(dialer, place, self._clock_us, is_compared=place == 0) for place in range(3)
-        )
-        reads, inquiries = dialer.link(), dialer.link()
+        claims, bodies, others = (WitnessedLink(dialer, place, self._clock_us) for place in range(3))
+        reads, inquiries, deliveries = dialer.link(), dialer.link(), dialer.link()
         self._running = _Running(
             upkeep,
-            [claims.link, completions.link, others.link, reads, inquiries],
+            [claims.link, bodies.link, others.link, reads, inquiries, deliveries],
             self._queue(claims, Executor.claim),
-            self._queue(completions, Executor.complete),
+            self._queue(bodies, Executor.record),
             self._queue(others, Executor.change),
             Batcher(partial(self._read_all, reads), size_max=_READS_SIZE_MAX),
             Inquiry(partial(dialer.fetch, inquiries), self._clock_us),
+            Deliveries(partial(dialer.fetch, deliveries), self._clock_us),
             news,
         )
         if not dialer.pgbouncer:
@@ -235,6 +241,24 @@ class PostgresStore:
     async def recovery(self, operation_id: UUID) -> RecoveryState | None:
         return await self._started().inquiry.recovery(operation_id)
 
+    async def find_due(self, service: str, operations: Collection[str], limit: int) -> list[Snapshot]:
+        return await self._started().deliveries.find_due(service, operations, limit)
+
+    async def read_kept(self, operation_id: UUID) -> SealedRequest | None:
+        return await self._started().deliveries.read_kept(operation_id)
+
+    async def count_pending(self, service: str, operation: str, scope_digest: bytes, limit: int) -> int:
+        return await self._started().deliveries.count_pending(service, operation, scope_digest, limit)
+
+    async def backlog(self, service: str) -> Backlog:
+        return await self._started().deliveries.backlog(service)
+
+    async def pause(self, service: str, operation: str, audit: Audit) -> bool:
+        return await self._started().deliveries.pause(service, operation, audit)
+
+    async def resume(self, service: str, operation: str) -> bool:
+        return await self._started().deliveries.resume(service, operation)
+
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._started().inquiry.audits(operation_id)
 
@@ -299,9 +323,9 @@ class PostgresStore:
                 found[row[1]] = LATER
                 continue
             try:
-                record = record_of(row[1 : 1 + WIDTH])
+                record = record_of(row[1 : 1 + WIDTH], row[1 + WIDTH : _DELIVERY_END])
                 if record is not None and record.state is State.COMPLETED:
-                    record = with_response(record, *row[1 + WIDTH : -1])
+                    record = with_response(record, *row[_DELIVERY_END:-1])
             except Unreadable as error:
                 found[row[1]] = error
             else:

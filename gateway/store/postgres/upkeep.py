@@ -21,7 +21,7 @@ from gateway.core.operation import MICROSECONDS, State
 from gateway.store.base import StoreError, Unreadable
 from gateway.store.operations import LAPSES_NAMED_MAX, Agreement, Epoch, Living, Serving, Swept, Tally
 from gateway.store.postgres.batch import Windows
-from gateway.store.postgres.change import Change, write
+from gateway.store.postgres.change import Change, deliveries, write
 from gateway.store.postgres.connection import Connection, transaction
 from gateway.store.postgres.dialer import Dialer, check_memory
 from gateway.store.postgres.rows import row_of
@@ -48,6 +48,7 @@ _UNFLUSHED: Final = {"synchronous_commit": "off"}
 
 _SELECT_LAPSED: Final = load("select_lapsed")
 _SELECT_DUE: Final = load("select_due")
+_EXTEND_PAUSED: Final = load("extend_paused")
 _PASS: Final = load("pass")
 _TIDY: Final = load("tidy")
 _TALLY: Final = load("tally")
@@ -95,6 +96,7 @@ class Upkeep:
 
     async def sweep(self, limit: int) -> Swept:
         swept, left = Swept(), limit
+        extended = await self._extend_paused(limit)
         for sweep_some, tries in ((self._sweep_lapsed, _WALKS_MAX), (self._sweep_due, limit)):
             for _ in range(tries):
                 if left <= 0:
@@ -110,7 +112,14 @@ class Upkeep:
         (row,) = await self._fetch(_TIDY, self._clock_us(), bound)
         await self.make_days()
         await self._drop_past()
-        return replace(swept, more=left <= 0 or row["looked_at"] >= bound)
+        return replace(swept, more=left <= 0 or extended >= limit or row["looked_at"] >= bound)
+
+    async def _extend_paused(self, bound: int) -> int:
+        """Give more time to what is paused, before it is over, and return to how many records."""
+        rows = await self._dialer.transact(
+            self.link, lambda connection: connection.fetch(_EXTEND_PAUSED, self._clock_us(), bound), _UNFLUSHED
+        )
+        return rows[0]["moved"] if rows else 0
 
     async def _sweep_lapsed(self, bound: int) -> _Part | None:
         """A piece of the walk for lapsed claims, up to a token below which every statement has committed.
@@ -143,7 +152,10 @@ class Upkeep:
         if not rows:
             return None
         now_us = rows[0][0]
-        changes = [change for row in rows if (change := _change_by_time(row[1:], now_us)) is not None]
+        known = await deliveries(connection, [row[1:] for row in rows])
+        changes = [
+            change for row in rows if (change := _change_by_time(row[1:], known.get(row[1], ()), now_us)) is not None
+        ]
         await write(connection, changes, now_us)
         after = [change.record for change in changes]
         states = Counter(State.ABSENT if record is None else record.state for record in after)
@@ -152,6 +164,7 @@ class Upkeep:
             len(lapsed),
             states[State.TOMBSTONE],
             states[State.ABSENT],
+            expired=states[State.DEAD_LETTER],
             named=tuple((identity.route, identity.operation_id) for identity in lapsed[:LAPSES_NAMED_MAX]),
         )
         return _Part(swept, len(changes), len(changes) >= bound)
@@ -267,10 +280,10 @@ class Upkeep:
             self._next_drop_at = 0.0
 
 
-def _change_by_time(values: Sequence[Any], now_us: int) -> Change | None:
+def _change_by_time(values: Sequence[Any], delivery: Sequence[Any], now_us: int) -> Change | None:
     """The change that a sweep makes to a row, if any."""
     try:
-        row = row_of(values)
+        row = row_of(values, delivery)
     except Unreadable:
         # A newer program wrote it, and sweeps it.
         return None

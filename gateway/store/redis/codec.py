@@ -31,8 +31,8 @@ _FIXED_PARTS: Final = 13
 _ZEROS: Final = bytes(16)
 
 _COMPLETED: Final = State.COMPLETED
-# Numbered by their order in `Event`. Stored entries depend on it: a change of that order needs a new `VERSION`.
-_EVENTS: Final = tuple(Event)
+# The events that complete a record, numbered in this order: a change of it needs a new `VERSION`.
+_EVENTS: Final = (Event.COMPLETE, Event.PROVE)
 _EVENT_NUMBERS: Final = {event: number for number, event in enumerate(_EVENTS)}
 
 
@@ -93,7 +93,7 @@ def encode(record: Record, era: bytes, expires_us: int) -> bytes:
             len(parts),
         )
         lengths = struct.pack(f">{len(parts)}I", *map(len, parts))
-    except struct.error as error:
+    except (struct.error, KeyError) as error:
         raise ValueError(f"the record does not fit an entry: {error}") from None
     return b"".join((fixed, lengths, *parts))
 

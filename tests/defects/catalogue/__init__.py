@@ -12,3 +12,20 @@ DEFECTS: Final[dict[str, Defect]] = {
     for module in (claims, execution, doubt, identity, wire, stores, wiring)
     for defect in module.DEFECTS
 }
+
+# Those that take seconds to be noticed, by waiting for servers and leases. `make proof` puts them in.
+SLOW: Final = frozenset(
+    (
+        "drained-for-another-time",
+        "known-key-is-cut-off",
+        "nobody-probes-in-the-background",
+        "nobody-renews",
+        "others-operations-probed",
+        "postgres-changes-what-it-has-not-locked",
+        "postgres-holds-locks-for-the-vanished",
+        "reused-while-running",
+        "slow-tls-reader-cut-off",
+        "tombstone-executes",
+        "waiters-unbounded",
+    )
+)

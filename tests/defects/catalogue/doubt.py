@@ -273,8 +273,8 @@ DEFECTS = (
         (
             Edit(
                 "store/epoch.py",
-                "(record.state is State.RELEASED or record.attempt_id == attempt_id)",
-                "record.state is State.RELEASED",
+                "(record.state in _UNEXECUTED or record.attempt_id == attempt_id)",
+                "record.state in _UNEXECUTED",
             ),
         ),
         ("tests/store/test_guard.py::test_a_grant_from_while_another_memory_was_found",),
@@ -327,10 +327,22 @@ DEFECTS = (
         (
             Edit(
                 "store/epoch.py",
-                "(record.state is State.RELEASED or record.attempt_id == attempt_id)",
+                "(record.state in _UNEXECUTED or record.attempt_id == attempt_id)",
                 "record.attempt_id == attempt_id",
             ),
         ),
         ("tests/store/test_guard.py::test_a_release_from_before_the_loss_is_not_believed",),
+    ),
+    Defect(
+        "old-acceptance-is-delivered",
+        "a request that was accepted before the loss is delivered although a delivery may be forgotten",
+        (Edit("store/epoch.py", "(State.RELEASED, State.ACCEPTED, State.DEAD_LETTER)", "(State.RELEASED,)"),),
+        ("tests/store/test_guard.py::test_a_request_kept_before_the_loss_is_not_delivered",),
+    ),
+    Defect(
+        "forgotten-key-is-accepted",
+        "a request whose key may have been used before the loss is accepted, and delivered",
+        (Edit("store/guard.py", "(Claim, Accept, Dispatch, Withdraw)", "(Claim, Dispatch, Withdraw)"),),
+        ("tests/store/test_guard.py::test_a_request_kept_before_the_loss_is_not_delivered",),
     ),
 )

@@ -482,4 +482,35 @@ DEFECTS = (
         (Edit("store/sqlite/sql/update_granted.sql", " AND state IN ('claimed', 'in_doubt')", ""),),
         ("tests/store/test_sqlite.py::test_an_answer_whose_claim_is_over_is_not_written",),
     ),
+    Defect(
+        "sqlite-keeps-what-was-delivered",
+        "SQLite completes a delivery by the record at hand, and keeps its request for ever",
+        (
+            Edit(
+                "store/sqlite/statements.py",
+                "if granted is None or granted.delivery is not None:",
+                "if granted is None:",
+            ),
+            Edit("store/sqlite/sql/update_granted.sql", " AND NOT request_kept", ""),
+        ),
+        ("tests/store/test_sqlite.py::test_no_byte_of_a_request_stays_behind",),
+    ),
+    Defect(
+        "sqlite-pause-takes-time",
+        "while an operation name is paused, what waits under it becomes a dead letter",
+        (Edit("store/sqlite/statements.py", "prolonged = _hold_paused(cursor, now_us, limit)", "prolonged = 0"),),
+        ("tests/conformance/test_kept_requests.py::test_a_pause_holds_everything_of_its_name[sqlite]",),
+    ),
+    Defect(
+        "outcome-of-a-delivery-unjournaled",
+        "whether the upstream had answered is lost in the journal: the limit of answers is never reached",
+        (
+            Edit(
+                "store/journal/file.py",
+                "return route, Postpone(*ids, pause_us, failure, bool(is_answered))",
+                "return route, Postpone(*ids, pause_us, failure, is_answered=False)",
+            ),
+        ),
+        ("tests/upkeep/test_flusher.py::test_the_end_of_a_delivery_reaches_the_store",),
+    ),
 )

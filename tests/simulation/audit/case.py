@@ -18,8 +18,10 @@ RECORDED = frozenset(("stored", "journaled", "replayed", "recovered"))
 REPEATED = frozenset(("replayed", "recovered"))
 # 503 of these words says nothing of the operation.
 AWAY = frozenset(("store-unavailable", "store-amnesia", "overloaded"))
-HOLDER_EVENTS = frozenset(("renew", "complete", "release", "forget", "abandon"))
-GRANTS = frozenset(("claim", "takeover"))
+HOLDER_EVENTS = frozenset(("renew", "complete", "release", "forget", "abandon", "postpone", "bury"))
+GRANTS = frozenset(("claim", "dispatch", "takeover"))
+# The first command of a key; a record comes into being by it.
+BEGINNINGS = frozenset(("claim", "accept"))
 
 
 def settled(view: View | None, now_us: int) -> View | None:
@@ -28,6 +30,8 @@ def settled(view: View | None, now_us: int) -> View | None:
         return None
     if view.state == "claimed" and view.lease_until_us <= now_us:
         return replace(view, state="in_doubt")
+    if view.state == "accepted" and view.deliver_until_us <= now_us:
+        return replace(view, state="dead_letter")
     if view.state == "completed" and view.replay_until_us <= now_us:
         view = replace(view, state="tombstone", nonce=None, response_digest=None, has_body=False)
     if view.state in ("released", "tombstone") and view.remember_until_us <= now_us:
@@ -93,7 +97,7 @@ class Case:
             operation_id: [
                 change.after.token
                 for change in changes
-                if change.event == "claim" and change.after and settled(change.before, change.at_us) is None
+                if change.event in BEGINNINGS and change.after and settled(change.before, change.at_us) is None
             ]
             for operation_id, changes in self.changes.items()
         }
@@ -110,6 +114,13 @@ class Case:
             answer = call.answer
             if answer is not None and answer.is_whole and answer.verdict in words:
                 yield call, answer
+
+    def accepted_as(self, call: Call) -> str | None:
+        """The operation that a whole 202 names."""
+        answer = call.answer
+        if answer is None or not answer.is_whole or (answer.status, answer.verdict) != (202, "accepted"):
+            return None
+        return str(json.loads(answer.body)["id"])
 
     def completions_of(self, operation_id: str) -> Sequence[Completion]:
         """All answers that got into this record, in all of its lives."""

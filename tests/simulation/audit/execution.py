@@ -6,11 +6,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
 
-from tests.simulation.audit.case import AWAY, GRANTS, RECORDED, REPEATED, Case
+from tests.simulation.audit.case import AWAY, BEGINNINGS, GRANTS, RECORDED, REPEATED, Case
 from tests.simulation.audit.memory import known
 from tests.simulation.history import Answer, digest_of
 
-_AUTHORISING = frozenset(("release", "forget", "disprove", "takeover"))
+_AUTHORISING = frozenset(("release", "forget", "disprove", "takeover", "postpone", "reinstate", "requeue"))
+# What a holder says of an attempt that had no effect.
+_HARMLESS = frozenset(("release", "forget", "postpone", "bury"))
 _NOTHING_SENT = AWAY | {"upstream-unreachable", "key-missing", "key-invalid", "scope-missing", "body-too-large"}
 # What a repeat leaves out or adds, as declared. The upstream's own names; the gateway's are not compared either.
 _EXCLUDED = frozenset(
@@ -51,7 +53,7 @@ def invariant_01_at_most_one(case: Case) -> Iterator[str]:
             if count > 1:
                 yield f"{operation_id}: {count} effects in window {window}"
     for change in case.history.changes:
-        if change.event in ("release", "forget") and change.before is not None and change.before.carries_doubt:
+        if change.event in _HARMLESS and change.before is not None and change.before.carries_doubt:
             yield f"{change.operation_id}: {change.event} of a claim that carries doubt"
 
 
@@ -135,7 +137,7 @@ def invariant_05_definite_means_definite(case: Case) -> Iterator[str]:
         if sent.effect is not None
     }
     for change in case.history.changes:
-        if change.event in ("release", "forget") and change.before is not None:
+        if change.event in _HARMLESS and change.before is not None:
             sent = effects.get((change.operation_id, change.before.token))
             if sent is not None:
                 yield f"{change.operation_id}: {change.event} of token {sent.token}, which had an effect"
@@ -156,10 +158,10 @@ def invariant_06_the_indefinite_is_admitted(case: Case) -> Iterator[str]:
                     continue
                 if change.event in ("complete", "prove", "lost"):
                     break
-                if change.event == "disprove":
-                    yield f"{operation_id}: token {sent.token} had an effect, and was disproved"
+                if change.event in ("disprove", "reinstate"):
+                    yield f"{operation_id}: token {sent.token} had an effect, and then came a {change.event}"
                     break
-                if change.after is None or (change.event == "claim" and change.before is None):
+                if change.after is None or (change.event in BEGINNINGS and change.before is None):
                     yield f"{operation_id}: token {sent.token} had an effect, and the record is gone"
                     break
 

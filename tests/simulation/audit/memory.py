@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
-from tests.simulation.audit.case import Case
+from tests.simulation.audit.case import BEGINNINGS, Case
 from tests.simulation.history import Change
 
 T = TypeVar("T")
@@ -20,7 +20,7 @@ def known(case: Case, by_operation: Mapping[str, T]) -> Iterator[tuple[str, T]]:
 def is_believer(case: Case, claim: Change) -> bool:
     """Whether this is a claim after a loss, by a host that met the store, and heard of it, no earlier than that."""
     loss = case.first_loss
-    if claim.event != "claim" or loss is None or claim.number < loss.number:
+    if claim.event not in BEGINNINGS or loss is None or claim.number < loss.number:
         return False
     asked = next((call.begun for call in case.history.store_calls if call.change == claim.number), claim.at)
     known = _known_since(case, claim.gateway, asked)

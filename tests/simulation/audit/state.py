@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from tests.simulation.audit.case import (
+    BEGINNINGS,
     GRANTS,
     HOLDER_EVENTS,
     REPEATED,
@@ -23,6 +24,19 @@ _TABLE = {
     ("absent", "claim"): "claimed",
     ("released", "claim"): "claimed",
     ("released", "complete"): "completed",
+    ("absent", "accept"): "accepted",
+    ("released", "accept"): "accepted",
+    ("accepted", "dispatch"): "claimed",
+    ("accepted", "complete"): "completed",
+    ("accepted", "withdraw"): "released",
+    ("claimed", "postpone"): "accepted",
+    ("in_doubt", "postpone"): "accepted",
+    ("claimed", "bury"): "dead_letter",
+    ("in_doubt", "bury"): "dead_letter",
+    ("in_doubt", "reinstate"): "accepted",
+    ("dead_letter", "complete"): "completed",
+    ("dead_letter", "requeue"): "accepted",
+    ("dead_letter", "withdraw"): "released",
     ("claimed", "renew"): "claimed",
     ("claimed", "complete"): "completed",
     ("claimed", "release"): "released",
@@ -39,7 +53,11 @@ _TABLE = {
     ("released", "erase"): "absent",
     ("tombstone", "erase"): "absent",
 }
-_ON_WHAT_WAS_READ = frozenset(("takeover", "prove", "disprove"))
+_ON_WHAT_WAS_READ = frozenset(("dispatch", "takeover", "prove", "disprove", "reinstate", "requeue", "withdraw"))
+# Which resolution must have been the last word before a late answer, by the state that it left.
+_BEFORE_A_LATE_ANSWER = {"released": "disprove", "accepted": "reinstate", "dead_letter": "reinstate"}
+# Whether the request must be kept, for the events for which that matters.
+_KEPT = {"postpone": True, "bury": True, "reinstate": True, "release": False, "forget": False}
 
 
 def invariant_11_only_transitions_of_the_table(case: Case) -> Iterator[str]:
@@ -68,17 +86,26 @@ def _fault_of(change: Change) -> str | None:
         return f"from {state_of(before)} to {state_of(change.after)}"
     if before is None:
         return None
+    return _fault_of_fence(change, before)
+
+
+def _fault_of_fence(change: Change, before: View) -> str | None:
     if change.event in HOLDER_EVENTS and (change.token, change.attempt) != (before.token, before.attempt):
         return "it is not the holder's to say"
     if change.event in _ON_WHAT_WAS_READ and change.read_token != before.token:
         return "another token was read"
-    if change.event == "claim":
+    if _KEPT.get(change.event, before.is_kept) != before.is_kept:
+        return "the request is not kept" if not before.is_kept else "the request is kept"
+    if change.event == "dispatch" and before.next_attempt_us > change.at_us:
+        return "the next attempt was not due"
+    if change.event in BEGINNINGS:
         if change.read_token != before.token:
             return "another token was read"
         if before.fingerprint is not None and change.fingerprint != before.fingerprint:
             return "the fingerprint is another"
-    if (before.state, change.event) == ("released", "complete") and before.last_event != "disprove":
-        return "it was not a disprove that released it"
+    late = _BEFORE_A_LATE_ANSWER.get(before.state)
+    if change.event == "complete" and late not in (None, before.last_event):
+        return f"it was no {late} that came before"
     return None
 
 
@@ -99,11 +126,11 @@ def invariant_12_a_lapsed_claim_sends_nothing(case: Case) -> Iterator[str]:
 
 
 def invariant_13_tokens_increase(case: Case) -> Iterator[str]:
-    """Each grant has a higher token than any before on the same operation."""
+    """Each grant and each acceptance has a higher token than any before on the same operation."""
     for operation_id, changes in known(case, case.changes):
         highest = 0
         for change in changes:
-            if change.event in GRANTS and change.after is not None:
+            if change.event in GRANTS | BEGINNINGS and change.after is not None:
                 if change.after.token <= highest:
                     yield f"{operation_id}: token {change.after.token} was granted after {highest}"
                 highest = max(highest, change.after.token)
@@ -184,7 +211,7 @@ def invariant_18_nothing_open_is_swept(case: Case) -> Iterator[str]:
     """A sweep takes away what is over, never what is claimed or in doubt."""
     for change in case.history.changes:
         if change.event == "sweep" and change.before is not None and change.after is None:
-            if state_of(change.before) in ("claimed", "in_doubt"):
+            if state_of(change.before) in ("accepted", "claimed", "in_doubt", "dead_letter"):
                 yield f"{change.operation_id}: swept while {change.before.state}"
             elif settled(change.before, change.at_us) is not None:
                 yield f"{change.operation_id}: swept before its time"
@@ -219,7 +246,7 @@ def invariant_29_a_lost_memory_is_not_taken_for_absence(case: Case) -> Iterator[
     for change in case.history.changes:
         if change.event == "lost":
             losses[change.operation_id] = change
-        elif change.event == "claim" and losses and not is_believer(case, change):
+        elif change.event in BEGINNINGS and losses and not is_believer(case, change):
             before, lost = settled(change.before, change.at_us), losses.get(change.operation_id)
             first = next(iter(losses.values()))
             if before is None:
@@ -242,3 +269,39 @@ def invariant_28_what_was_acknowledged_is_kept(case: Case) -> Iterator[str]:
                 yield f"call {call.number}: stored as {answer.nonce}, and the record is {state_of(final)}"
             elif final.response_digest != completion.response_digest:
                 yield f"call {call.number}: stored as {answer.nonce}, and the record has other bytes by now"
+
+
+def invariant_38_what_was_accepted_is_not_lost(case: Case) -> Iterator[str]:
+    """After a 202 the record keeps its request until its result is known, or until somebody's word."""
+    for call in case.history.calls:
+        operation_id = case.accepted_as(call)
+        if operation_id is None or operation_id in case.lost or call.answer is None:
+            continue
+        kept = [change for change in case.changes.get(operation_id, ()) if change.event == "accept"]
+        if not kept or kept[0].at > call.answer.at:
+            yield f"call {call.number}: accepted, and nothing was kept"
+    for operation_id, changes in case.changes.items():
+        for change in changes:
+            was_kept = change.before is not None and change.before.is_kept
+            is_kept = change.after is not None and change.after.is_kept
+            if was_kept and not is_kept and change.event not in _LAST_WORDS:
+                yield f"{operation_id}: {change.event} drops the request that is kept"
+
+
+_LAST_WORDS = frozenset(("complete", "prove", "disprove", "withdraw", "lost"))
+
+
+def invariant_39_what_is_to_be_delivered_had_no_effect(case: Case) -> Iterator[str]:
+    """What is accepted or a dead letter had no effect, and has none later by an attempt of before."""
+    for operation_id, changes in known(case, case.changes):
+        if operation_id in case.lost:
+            continue
+        effects = [sent for sent in case.protected.get(operation_id, ()) if sent.effect is not None]
+        for change in changes:
+            after = change.after
+            if after is None or after.state not in ("accepted", "dead_letter"):
+                continue
+            window = case.window(operation_id, after.token)
+            for sent in effects:
+                if sent.token <= after.token and case.window(operation_id, sent.token) == window:
+                    yield f"{operation_id}: {change.event} to {after.state}, and token {sent.token} had an effect"

@@ -20,6 +20,12 @@ CREATE TABLE entry (
     reason BLOB,
     headers BLOB,
     body BLOB,
+    -- Of what is not delivered: the pause until the next attempt, or why it is a dead letter; why the attempt failed, and
+    -- whether the upstream answered it.
+    pause_us INTEGER,
+    dead_letter TEXT,
+    failure TEXT,
+    is_answered INTEGER,
     -- An attempt has one outcome; a repeated one replaces the first.
     UNIQUE (operation_id, token, attempt_id)
 );

@@ -48,7 +48,7 @@ SELECT
     a.place,
     count(*) AS keys,
     CASE
-        WHEN NOT bool_or(o.state IN ('claimed', 'in_doubt')) THEN max(greatest(o.replay_until_us, o.remember_until_us))
+        WHEN NOT bool_or(o.is_kept OR o.state IN ('claimed', 'in_doubt')) THEN max(greatest(o.replay_until_us, o.remember_until_us))
     END AS until_us
 FROM clock CROSS JOIN unnest($2::text[], $3::bytea[]) WITH ORDINALITY AS a (operation, derivation, place)
     JOIN idempotency_gateway.operation o USING (operation)

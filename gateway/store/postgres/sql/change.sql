@@ -59,3 +59,35 @@ INSERT INTO idempotency_gateway.audit (operation_id, at_us, keep_until_us, token
 SELECT i.for_id, $1::bigint, $1::bigint + {audit_keep_us}, i.of_token, i.by_event, i.by_who, i.by_why
 FROM unnest($2::uuid[], $3::bigint[], $4::text[], $5::text[], $6::text[])
     AS i (for_id, of_token, by_event, by_who, by_why)
+
+-- name: deliveries
+-- No row of its own: what is known of the kept requests of locked records.
+SELECT {delivery}, d.operation_id
+FROM unnest($1::uuid[]) AS i (for_id) CROSS JOIN LATERAL (
+    SELECT {delivery}, d.operation_id FROM idempotency_gateway.delivery d WHERE d.operation_id = i.for_id LIMIT 1
+) d
+
+-- name: write_deliveries
+-- No row of its own: what is known from now on of the kept requests of locked records.
+INSERT INTO idempotency_gateway.delivery AS d ({delivery_names}, operation, route, scope_digest)
+SELECT {delivery_values}, o.operation, o.route, o.scope_digest
+FROM unnest({delivery_arrays}) AS c ({delivery_names})
+    JOIN idempotency_gateway.operation o ON o.operation_id = c.operation_id
+ON CONFLICT (operation_id) DO UPDATE SET {delivery_sets}
+RETURNING d.operation_id
+
+-- name: insert_requests
+-- No row of its own: the requests of records that were accepted again.
+INSERT INTO idempotency_gateway.request (operation_id, acceptance_id, key_id, sealed)
+SELECT i.for_id, i.new_acceptance_id, i.new_key_id, i.new_sealed
+FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::bytea[]) AS i (for_id, new_acceptance_id, new_key_id, new_sealed)
+
+-- name: drop_kept
+-- No row of its own: the requests of records that keep them no more, and what was known of them.
+WITH dropped AS (
+    DELETE FROM idempotency_gateway.delivery d USING unnest($1::uuid[]) AS i (for_id) WHERE d.operation_id = i.for_id
+)
+DELETE FROM idempotency_gateway.request r
+USING unnest($1::uuid[]) AS i (for_id)
+WHERE r.operation_id = i.for_id
+RETURNING r.operation_id

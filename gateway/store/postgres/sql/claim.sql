@@ -3,7 +3,7 @@
 -- released --claim--> claimed (fenced on the token that was read; only for the same request)
 --
 -- A key that is visibly held or used is only read, so that a retry of a completed operation locks and writes nothing. The
--- others are tried in id order. A row of `granted` has its token and time; `attempts` is 1 for a new record.
+-- others are tried in id order. A row of `granted` has its token and time; a new record has no earlier time and one attempt.
 -- Neither granted nor seen: the claim lost a race to a record that is not in this statement's snapshot. Read it.
 WITH clock AS MATERIALIZED (
     SELECT {now} AS now_us
@@ -108,15 +108,15 @@ WITH clock AS MATERIALIZED (
                     OR o.recipe <> excluded.recipe AND o.key_id = excluded.key_id AND o.raw = excluded.raw
                 )
         )
-    RETURNING o.operation_id, o.token, o.attempts, o.claimed_us
+    RETURNING o.operation_id, o.token, o.attempts, o.first_claimed_us, o.claimed_us
 ), raised AS (
     UPDATE idempotency_gateway.witness w SET number = w.number + 1
     WHERE w.link = $22::uuid AND EXISTS (SELECT FROM granted)
     RETURNING w.number
 )
-SELECT c.now_us, NULL::uuid AS granted_id, NULL::bigint AS granted_token, NULL::integer AS granted_attempts, {record}, (SELECT r.number FROM raised r) AS witness
+SELECT c.now_us, NULL::uuid AS granted_id, NULL::bigint AS granted_token, NULL::integer AS granted_attempts, NULL::bigint AS granted_first_us, {record}, (SELECT r.number FROM raised r) AS witness
 FROM seen o CROSS JOIN clock c
 WHERE o.operation_id IS NOT NULL
 UNION ALL
-SELECT g.claimed_us, g.operation_id, g.token, g.attempts, {no_record}, (SELECT r.number FROM raised r) AS witness
+SELECT g.claimed_us, g.operation_id, g.token, g.attempts, g.first_claimed_us, {no_record}, (SELECT r.number FROM raised r) AS witness
 FROM granted g

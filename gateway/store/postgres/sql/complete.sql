@@ -2,7 +2,7 @@
 -- claimed | in_doubt --complete--> completed (fenced: token and attempt id)
 -- released, by a disprove --complete--> completed (fenced: token and attempt id)
 --
--- A day without a partition fails the whole statement, which is then repeated. `changed` are ordinals of the input; with
+-- What is kept is left alone, for the way of all others. A day without a partition fails the whole statement, which is then repeated. `changed` are ordinals of the input; with
 -- the last argument those records are not returned, because their callers have them.
 WITH input AS MATERIALIZED (
     -- A value that is equal for all was sent once, and a column of nulls not at all: `unnest` makes both null.
@@ -46,6 +46,7 @@ WITH input AS MATERIALIZED (
     FROM locked l CROSS JOIN clock c
     WHERE o.operation_id = l.operation_id AND l.version = {record_version}
         AND l.token = l.for_token AND l.attempt_id = l.for_attempt_id
+        AND NOT l.is_kept
         AND (
             l.state IN ('claimed', 'in_doubt')
             OR {is_released(l, c)} AND l.last_event = 'disprove'

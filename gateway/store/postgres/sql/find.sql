@@ -6,7 +6,7 @@
 WITH clock AS MATERIALIZED (
     SELECT {now} AS now_us
 ), piece AS MATERIALIZED (
-    SELECT {record}, o.drop_day
+    SELECT {record}, o.drop_day, o.due_us
     FROM idempotency_gateway.operation o
     WHERE o.operation_id >= $2::uuid
     ORDER BY o.operation_id
@@ -14,8 +14,10 @@ WITH clock AS MATERIALIZED (
 ), horizon AS MATERIALIZED (
     SELECT (SELECT operation_id FROM piece ORDER BY operation_id OFFSET $3::bigint - 1) AS last_id
 ), found AS MATERIALIZED (
-    SELECT {record}, r.reason, r.headers
+    SELECT {record}, {delivery}, r.reason AS phrase, r.headers
     FROM clock c CROSS JOIN piece o LEFT JOIN LATERAL (
+        SELECT {delivery} FROM idempotency_gateway.delivery d WHERE o.is_kept AND d.operation_id = o.operation_id LIMIT 1
+    ) d ON true LEFT JOIN LATERAL (
         SELECT r.reason, r.headers
         FROM idempotency_gateway.response r
         WHERE o.state = 'completed' AND r.token = o.token AND r.drop_day = o.drop_day
@@ -32,7 +34,7 @@ WITH clock AS MATERIALIZED (
     ORDER BY o.operation_id
     LIMIT $8::bigint
 )
-SELECT c.now_us, h.last_id, {record}, o.reason, o.headers
+SELECT c.now_us, h.last_id, {record}, {found_delivery}, o.phrase, o.headers
 FROM clock c CROSS JOIN horizon h LEFT JOIN found o ON true
 ORDER BY o.operation_id
 
@@ -86,8 +88,45 @@ WITH start AS MATERIALIZED (
     ORDER BY o.operation_id
     LIMIT $7::bigint
 )
-SELECT s.now_us, h.last_id, {record}, NULL::bytea AS reason, NULL::bytea AS headers
-FROM start s CROSS JOIN horizon h LEFT JOIN found o ON true
+SELECT s.now_us, h.last_id, {record}, {delivery}, NULL::bytea AS phrase, NULL::bytea AS headers
+FROM start s CROSS JOIN horizon h LEFT JOIN found o ON true LEFT JOIN LATERAL (
+    SELECT {delivery} FROM idempotency_gateway.delivery d WHERE o.is_kept AND d.operation_id = o.operation_id LIMIT 1
+) d ON true
+ORDER BY o.operation_id
+
+-- name: find_undelivered
+-- No row of the table: the accepted records, and the dead letters, in one piece of the deliveries, in order of id; with $7
+-- dead letters for this reason alone.
+--
+-- Returns the last id of the piece, null for the last piece.
+WITH clock AS MATERIALIZED (
+    SELECT {now} AS now_us
+), piece AS MATERIALIZED (
+    SELECT d.operation_id, d.route, d.waits, d.reason, d.deliver_until_us
+    FROM idempotency_gateway.delivery d
+    WHERE d.operation_id >= $2::uuid
+    ORDER BY d.operation_id
+    LIMIT $3::bigint
+), horizon AS MATERIALIZED (
+    SELECT (SELECT operation_id FROM piece ORDER BY operation_id OFFSET $3::bigint - 1) AS last_id
+), found AS MATERIALIZED (
+    SELECT {record}
+    FROM clock c CROSS JOIN piece y CROSS JOIN LATERAL (
+        SELECT {record} FROM idempotency_gateway.operation o WHERE o.operation_id = y.operation_id LIMIT 1
+    ) o
+    WHERE y.waits IS NOT NULL
+        AND ($5::text[] IS NULL OR y.route = ANY($5::text[]))
+        AND CASE WHEN {reason_now(y, c)} IS NULL THEN 'accepted' ELSE 'dead_letter' END = ANY($6::text[])
+        AND ($7::text IS NULL OR {reason_now(y, c)} = $7::text)
+        AND o.version = {record_version}
+        AND o.first_claimed_us <= c.now_us - $4::bigint
+    ORDER BY y.operation_id
+    LIMIT $8::bigint
+)
+SELECT c.now_us, h.last_id, {record}, {delivery}, NULL::bytea AS phrase, NULL::bytea AS headers
+FROM clock c CROSS JOIN horizon h LEFT JOIN found o ON true LEFT JOIN LATERAL (
+    SELECT {delivery} FROM idempotency_gateway.delivery d WHERE d.operation_id = o.operation_id LIMIT 1
+) d ON true
 ORDER BY o.operation_id
 
 -- name: tally

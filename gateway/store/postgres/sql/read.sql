@@ -6,7 +6,7 @@ WITH clock AS MATERIALIZED (
     SELECT {now} AS now_us
 )
 SELECT
-    c.now_us, {record}, r.reason, r.headers,
+    c.now_us, {record}, {delivery}, r.reason AS phrase, r.headers,
     CASE WHEN coalesce(sum(octet_length(r.body)) OVER earlier, 0) < {read_bytes_max} THEN r.body END AS body,
     r.body IS NOT NULL AND coalesce(sum(octet_length(r.body)) OVER earlier, 0) >= {read_bytes_max} AS is_left
 FROM clock c LEFT JOIN (
@@ -15,6 +15,8 @@ FROM clock c LEFT JOIN (
         SELECT {record}, o.drop_day FROM idempotency_gateway.operation o WHERE o.operation_id = i.for_id LIMIT 1
     ) o
 ) ON true LEFT JOIN LATERAL (
+    SELECT {delivery} FROM idempotency_gateway.delivery d WHERE o.is_kept AND d.operation_id = o.operation_id LIMIT 1
+) d ON true LEFT JOIN LATERAL (
     SELECT r.reason, r.headers, r.body
     FROM idempotency_gateway.response r
     WHERE o.state = 'completed' AND r.token = o.token AND r.drop_day = o.drop_day

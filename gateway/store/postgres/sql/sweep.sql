@@ -38,8 +38,8 @@ WITH start AS MATERIALIZED (
 SELECT s.now_us, {row} FROM start s LEFT JOIN locked o ON true
 
 -- name: select_due
--- completed --retire--> tombstone, released | tombstone --collect--> absent, and a lapse that the walk missed: lock the due
--- records.
+-- accepted --expire--> dead_letter, completed --retire--> tombstone, released | tombstone --collect--> absent, and a lapse that
+-- the walk missed: lock the due records.
 --
 -- A state that time alone does not end stays, whatever its `due_us`. `due_us` may be late by the slack, so the scan goes that
 -- much further. Returns no row if another gateway sweeps. Skips locked records until the next pass. A retired response stays

@@ -5,8 +5,9 @@ CREATE SEQUENCE idempotency_gateway.token AS bigint NO CYCLE;
 -- Between claim and complete no indexed column changes, so that the update stays on its page and touches no index
 -- (heap-only). Therefore no index contains `state` or a time that a completion sets. Instead, there are two columns that a
 -- completion normally does not change:
---   due_us        when the clock may next change the record (retire, collect). The claim predicts it from the window of the
---                 last completion of the same operation name; the completion keeps it if it is right within 5 s.
+--   due_us        when the clock may next change the record (expire, retire, collect). The claim predicts it from the window
+--                 of the last completion of the same operation name; the completion keeps it if it is right within 5 s. Of
+--                 an accepted record it is exactly `delivery.deliver_until_us`.
 --   attention_us  since when the record is in doubt or its lease is being renewed; null for all others.
 -- Lapsed claims are found by walking the tokens from where the last walk ended (`upkeep.passed_token`).
 CREATE TABLE idempotency_gateway.operation (
@@ -27,6 +28,8 @@ CREATE TABLE idempotency_gateway.operation (
     version           smallint NOT NULL,
     status            smallint,
     carries_doubt     boolean  NOT NULL,
+    -- Whether there is a row in `delivery` and one in `request`.
+    is_kept           boolean  NOT NULL DEFAULT false,
     state             text     NOT NULL,
     last_event        text     NOT NULL,
     doubt             text,
@@ -69,6 +72,65 @@ CREATE TABLE idempotency_gateway.response (
     body     bytea,
     PRIMARY KEY (token, drop_day)
 ) PARTITION BY LIST (drop_day);
+
+-- What is known of a kept request. Whoever writes a row here has locked that of the operation.
+--
+-- `waits` is 'accepted' or 'dead_letter' while the operation is in that state, and null while an attempt is under way or in
+-- doubt, so that the indexes below hold what waits and nothing else. Every accepted request enters and leaves them, so the
+-- rows are narrow, and vacuum comes early. `credited_us` is up to when pauses have been added to `deliver_until_us`.
+CREATE TABLE idempotency_gateway.delivery (
+    operation_id     uuid    NOT NULL PRIMARY KEY,
+    acceptance_id    uuid    NOT NULL,
+    accepted_us      bigint  NOT NULL,
+    since_us         bigint  NOT NULL,
+    next_attempt_us  bigint  NOT NULL,
+    deliver_until_us bigint  NOT NULL,
+    credited_us      bigint  NOT NULL DEFAULT 0,
+    request_bytes    integer NOT NULL,
+    answers          integer NOT NULL,
+    waits            text,
+    service          text    NOT NULL,
+    operation        text    NOT NULL,
+    route            text    NOT NULL,
+    scope_digest     bytea   NOT NULL,
+    failure          text,
+    reason           text
+) WITH (
+    fillfactor = 70,
+    autovacuum_vacuum_scale_factor = 0.01,
+    autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_insert_scale_factor = 0.1,
+    autovacuum_analyze_scale_factor = 0.05
+);
+CREATE INDEX delivery_next ON idempotency_gateway.delivery (service, operation, next_attempt_us) WHERE waits = 'accepted';
+CREATE INDEX delivery_end ON idempotency_gateway.delivery (service, operation, deliver_until_us) WHERE waits = 'accepted';
+CREATE INDEX delivery_scope ON idempotency_gateway.delivery (service, operation, scope_digest) WHERE waits = 'accepted';
+CREATE INDEX delivery_dead ON idempotency_gateway.delivery (service) WHERE waits = 'dead_letter';
+
+-- The kept requests: written once, read once for each attempt, and deleted. They are encrypted, so the server does not try to
+-- compress them.
+CREATE TABLE idempotency_gateway.request (
+    operation_id  uuid  NOT NULL PRIMARY KEY,
+    acceptance_id uuid  NOT NULL,
+    key_id        text  NOT NULL,
+    sealed        bytea NOT NULL
+) WITH (
+    autovacuum_vacuum_scale_factor = 0.01,
+    autovacuum_vacuum_threshold = 1000,
+    toast.autovacuum_vacuum_scale_factor = 0.01,
+    toast.autovacuum_vacuum_threshold = 1000
+);
+ALTER TABLE idempotency_gateway.request ALTER COLUMN sealed SET STORAGE EXTERNAL;
+
+-- The operation names of which nothing is dispatched, since when, by whom and why.
+CREATE TABLE idempotency_gateway.pause (
+    service   text   NOT NULL,
+    operation text   NOT NULL,
+    since_us  bigint NOT NULL,
+    who       text   NOT NULL,
+    why       text   NOT NULL,
+    PRIMARY KEY (service, operation)
+);
 
 -- The longer the window, the coarser the day, so that a few dozen partitions serve every window.
 CREATE FUNCTION idempotency_gateway.drop_day(now_us bigint, replay_us bigint) RETURNS integer

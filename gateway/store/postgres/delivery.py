@@ -1,0 +1,156 @@
+"""What workers and operators read of kept requests in Postgres, and the pauses of operation names.
+
+It changes no record, except that the end of a pause moves the end of what it held up. It owns how much one statement
+may read or lock.
+
+Theory of operation
+-------------------
+*What is due* is read from an index that holds what is accepted and nothing else. Of each operation name no more is read
+than may be returned.
+
+*The backlog* is counted by the same indexes up to `BACKLOG_COUNT_MAX` rows. Beyond that it is estimated from a sample
+of the table's pages, so a million rows cost no more than that. A large count is kept for a few seconds.
+
+*A pause* does not count against the time that an operation has. For that, `delivery.credited_us` notes up to when
+pauses are in `deliver_until_us`. Sweeps add an hour to what would end within one, and `resume` adds the rest to
+everything: the length of the pause less what was credited, which may take back a part of the last hour. So all of it
+may be repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import UUID
+
+from gateway.core.lifecycle import settle
+from gateway.core.operation import MICROSECONDS, Audit, SealedRequest, Snapshot
+from gateway.store.base import Unreadable
+from gateway.store.operations import BACKLOG_COUNT_MAX, Backlog, RouteBacklog
+from gateway.store.postgres.rows import WIDTH, record_of
+from gateway.store.postgres.statements import load
+
+# Rows whose end one statement of `resume` may move: it holds their locks.
+_CREDITED_MAX: Final = 1_000
+# Pages of the table that an estimate reads, and their size in bytes.
+_SAMPLED_PAGES: Final = 2_000
+_PAGE_BYTES: Final = 8_192
+# Of more rows than this, the count is kept for so many seconds.
+_COUNTED_ANEW_MAX: Final = 1_000
+_BACKLOG_SECONDS: Final = 5.0
+
+_FIND_DUE: Final = load("find_due")
+_READ_KEPT: Final = load("read_kept")
+_COUNT_PENDING: Final = load("count_pending")
+_COUNT_BACKLOG: Final = load("count_backlog")
+_SAMPLE_BACKLOG: Final = load("sample_backlog")
+_DELIVERY_BYTES: Final = load("delivery_bytes")
+_PAUSED: Final = load("paused")
+_PAUSE: Final = load("pause")
+_IS_PAUSED: Final = load("is_paused")
+_CREDIT_PAUSE: Final = load("credit_pause")
+_RESUME: Final = load("resume")
+
+
+@dataclass
+class _Count:
+    """The undelivered operations of one route, as they are added up."""
+
+    accepted: float = 0
+    request_bytes: float = 0
+    oldest_us: int | None = None
+    dead_letters: dict[str, float] = field(default_factory=dict)
+
+
+class Deliveries:
+    """These verbs of `ManagedStore`; each statement is its own transaction."""
+
+    def __init__(self, fetch: Callable[..., Awaitable[Sequence[Any]]], clock_us: Callable[[], int | None]) -> None:
+        self._fetch = fetch
+        self._clock_us = clock_us
+        # The last large count of each service, and until when on the event loop's clock it is used.
+        self._counted: dict[str, tuple[float, dict[str, RouteBacklog]]] = {}
+
+    async def find_due(self, service: str, operations: Collection[str], limit: int) -> list[Snapshot]:
+        found = []
+        for row in await self._fetch(_FIND_DUE, self._clock_us(), service, sorted(operations), limit):
+            # A newer program wrote what is unreadable, and delivers it.
+            with suppress(Unreadable):
+                record = record_of(row[1 : 1 + WIDTH], row[1 + WIDTH :])
+                found.append(Snapshot(settle(record, row[0]), row[0]))
+        return found
+
+    async def read_kept(self, operation_id: UUID) -> SealedRequest | None:
+        rows = await self._fetch(_READ_KEPT, operation_id)
+        return SealedRequest(*rows[0]) if rows else None
+
+    async def count_pending(self, service: str, operation: str, scope_digest: bytes, limit: int) -> int:
+        which = (service, operation, scope_digest, limit)
+        return int((await self._fetch(_COUNT_PENDING, self._clock_us(), *which))[0]["pending"])
+
+    async def backlog(self, service: str) -> Backlog:
+        paused = {row["operation"]: row["since_us"] for row in await self._fetch(_PAUSED, service)}
+        now = asyncio.get_running_loop().time()
+        until, waiting = self._counted.get(service, (0.0, {}))
+        if now >= until:
+            counted = await self._count_backlog(service)
+            waiting = _by_route(counted)
+            if sum(row["found"] for row in counted) > _COUNTED_ANEW_MAX:
+                self._counted[service] = (now + _BACKLOG_SECONDS, waiting)
+        return Backlog(waiting, paused)
+
+    async def _count_backlog(self, service: str) -> list[dict[str, Any]]:
+        counted = [dict(row) for row in await self._fetch(_COUNT_BACKLOG, self._clock_us(), service, BACKLOG_COUNT_MAX)]
+        read: dict[str, int] = {}
+        for row in counted:
+            read[row["waits"]] = read.get(row["waits"], 0) + row["found"]
+        if max(read.values(), default=0) < BACKLOG_COUNT_MAX:
+            return counted
+        pages = (await self._fetch(_DELIVERY_BYTES))[0]["size_bytes"] / _PAGE_BYTES
+        share = min(1.0, _SAMPLED_PAGES / max(pages, 1.0))
+        sampled = [dict(row) for row in await self._fetch(_SAMPLE_BACKLOG, self._clock_us(), service, 100 * share)]
+        for row in sampled:
+            row["found"] /= share
+            row["request_bytes"] /= share
+        # A sample may miss the oldest. What was counted has no part in the sums but that.
+        return sampled + [{**row, "found": 0, "request_bytes": 0} for row in counted]
+
+    async def pause(self, service: str, operation: str, audit: Audit) -> bool:
+        return bool(await self._fetch(_PAUSE, self._clock_us(), service, operation, audit.who, audit.why))
+
+    async def resume(self, service: str, operation: str) -> bool:
+        """Credit the pause, and end it afterwards. What fails in between is still paused; repeat it."""
+        if not await self._fetch(_IS_PAUSED, service, operation):
+            return False
+        begin: UUID | None = UUID(int=0)
+        while begin is not None:
+            which = (service, operation, begin, _CREDITED_MAX)
+            (row,) = await self._fetch(_CREDIT_PAUSE, self._clock_us(), *which)
+            begin = None if row["last_id"] is None else UUID(int=row["last_id"].int + 1)
+        return bool(await self._fetch(_RESUME, service, operation))
+
+
+def _by_route(counted: Sequence[dict[str, Any]]) -> dict[str, RouteBacklog]:
+    counts: dict[str, _Count] = {}
+    now_us = 0
+    for row in counted:
+        now_us, count = row["now_us"], counts.setdefault(row["route"], _Count())
+        if (reason := row["dead_reason"]) is not None:
+            count.dead_letters[reason] = count.dead_letters.get(reason, 0) + row["found"]
+            continue
+        count.accepted += row["found"]
+        count.request_bytes += row["request_bytes"]
+        oldest_us = row["oldest_us"]
+        count.oldest_us = oldest_us if count.oldest_us is None else min(count.oldest_us, oldest_us)
+    return {
+        route: RouteBacklog(
+            round(count.accepted),
+            round(count.request_bytes),
+            0.0 if count.oldest_us is None else (now_us - count.oldest_us) / MICROSECONDS,
+            {reason: round(found) for reason, found in count.dead_letters.items()},
+        )
+        for route, count in counts.items()
+    }

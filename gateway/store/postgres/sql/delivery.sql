@@ -1,0 +1,187 @@
+-- name: find_due
+-- No row of the table: the accepted records of these operation names whose next attempt is due, the longest due first.
+--
+-- Of each name no more is read than may be returned.
+WITH clock AS MATERIALIZED (
+    SELECT {now} AS now_us
+), due AS MATERIALIZED (
+    SELECT y.operation_id, y.next_attempt_us
+    FROM clock c CROSS JOIN unnest($3::text[]) AS n (of_name) CROSS JOIN LATERAL (
+        SELECT d.operation_id, d.next_attempt_us
+        FROM idempotency_gateway.delivery d
+        WHERE d.waits = 'accepted' AND d.service = $2::text AND d.operation = n.of_name
+            AND d.next_attempt_us <= c.now_us AND d.deliver_until_us > c.now_us
+        ORDER BY d.next_attempt_us
+        LIMIT $4::bigint
+    ) y
+    WHERE NOT EXISTS (
+        SELECT FROM idempotency_gateway.pause p WHERE p.service = $2::text AND p.operation = n.of_name
+    )
+    ORDER BY y.next_attempt_us
+    LIMIT $4::bigint
+)
+SELECT c.now_us, {record}, {delivery}
+FROM clock c CROSS JOIN due y CROSS JOIN LATERAL (
+    SELECT {record} FROM idempotency_gateway.operation o WHERE o.operation_id = y.operation_id LIMIT 1
+) o CROSS JOIN LATERAL (
+    SELECT {delivery} FROM idempotency_gateway.delivery d WHERE d.operation_id = y.operation_id LIMIT 1
+) d
+ORDER BY y.next_attempt_us, y.operation_id
+
+-- name: read_kept
+-- No row of the table: the kept request of an operation.
+SELECT r.acceptance_id, r.key_id, r.sealed FROM idempotency_gateway.request r WHERE r.operation_id = $1::uuid
+
+-- name: count_pending
+-- No row of the table: counts the accepted records of one scope, up to a limit.
+WITH clock AS MATERIALIZED (
+    SELECT {now} AS now_us
+)
+SELECT count(*) AS pending
+FROM (
+    SELECT
+    FROM idempotency_gateway.delivery d
+    WHERE d.waits = 'accepted' AND d.service = $2::text AND d.operation = $3::text AND d.scope_digest = $4::bytea
+        AND d.deliver_until_us > (SELECT c.now_us FROM clock c)
+    LIMIT $5::bigint
+) pending
+
+-- name: count_backlog
+-- No row of the table: counts by route and reason what a service has not delivered. No reason: it is accepted.
+--
+-- Reads at most $3 rows of each kind. `looked_at` is how many it read; with $3 of one kind, the counts are too low.
+WITH clock AS MATERIALIZED (
+    SELECT {now} AS now_us
+), undelivered AS MATERIALIZED (
+    (
+        SELECT d.route, d.waits, d.reason, d.request_bytes, d.accepted_us, d.deliver_until_us
+        FROM idempotency_gateway.delivery d
+        WHERE d.waits = 'accepted' AND d.service = $2::text
+        LIMIT $3::bigint
+    )
+    UNION ALL
+    (
+        SELECT d.route, d.waits, d.reason, d.request_bytes, d.accepted_us, d.deliver_until_us
+        FROM idempotency_gateway.delivery d
+        WHERE d.waits = 'dead_letter' AND d.service = $2::text
+        LIMIT $3::bigint
+    )
+)
+SELECT
+    c.now_us, u.route, u.waits, {reason_now(u, c)} AS dead_reason, count(*) AS found,
+    sum(u.request_bytes)::bigint AS request_bytes, min(u.accepted_us) AS oldest_us
+FROM undelivered u CROSS JOIN clock c
+GROUP BY 1, 2, 3, 4
+
+-- name: sample_backlog
+-- No row of the table: estimates the same from some pages of the table, $3 percent of them.
+WITH clock AS MATERIALIZED (
+    SELECT {now} AS now_us
+)
+SELECT
+    c.now_us, d.route, d.waits, {reason_now(d, c)} AS dead_reason, count(*) AS found,
+    sum(d.request_bytes)::bigint AS request_bytes, min(d.accepted_us) AS oldest_us
+FROM idempotency_gateway.delivery d TABLESAMPLE SYSTEM ($3::real) CROSS JOIN clock c
+WHERE d.waits IS NOT NULL AND d.service = $2::text
+GROUP BY 1, 2, 3, 4
+
+-- name: delivery_bytes
+-- No row of the table: the size of the table of deliveries.
+SELECT pg_relation_size('idempotency_gateway.delivery') AS size_bytes
+
+-- name: paused
+-- No row of the table: the operation names of a service that are paused.
+SELECT p.operation, p.since_us FROM idempotency_gateway.pause p WHERE p.service = $1::text
+
+-- name: pause
+-- No row of the table: pauses an operation name, unless it is paused.
+INSERT INTO idempotency_gateway.pause AS p (service, operation, since_us, who, why)
+SELECT $2::text, $3::text, {now}, $4::text, $5::text
+ON CONFLICT (service, operation) DO NOTHING
+RETURNING p.since_us
+
+-- name: is_paused
+-- No row of the table: whether an operation name is paused.
+SELECT p.since_us FROM idempotency_gateway.pause p WHERE p.service = $1::text AND p.operation = $2::text
+
+-- name: resume
+-- No row of the table: ends the pause of an operation name.
+DELETE FROM idempotency_gateway.pause p WHERE p.service = $1::text AND p.operation = $2::text RETURNING p.since_us
+
+-- name: credit_pause
+-- No row of the table: adds the length of a pause to the time that the accepted records of its name have, in a piece of the
+-- table. Returns the last id of the piece, null for the last piece.
+--
+-- What was added before (`credited_us`) counts, so the same piece may be done twice; where a sweep has added more than the
+-- pause came to, the rest is taken back.
+WITH piece AS MATERIALIZED (
+    SELECT d.operation_id, d.service, d.operation, d.waits
+    FROM idempotency_gateway.delivery d
+    WHERE d.operation_id >= $4::uuid
+    ORDER BY d.operation_id
+    LIMIT $5::bigint
+), locked AS MATERIALIZED (
+    SELECT o.operation_id
+    FROM (
+        SELECT y.operation_id FROM piece y
+        WHERE y.waits = 'accepted' AND y.service = $2::text AND y.operation = $3::text
+        ORDER BY y.operation_id
+    ) y CROSS JOIN LATERAL (
+        SELECT o.operation_id FROM idempotency_gateway.operation o WHERE o.operation_id = y.operation_id FOR NO KEY UPDATE
+    ) o
+), clock AS MATERIALIZED (
+    -- Read the clock when every lock is held, so that it is later than every change that was waited for.
+    SELECT {now} AS now_us FROM (SELECT count(*) FROM locked) locks
+), moved AS (
+    UPDATE idempotency_gateway.delivery d SET
+        deliver_until_us = d.deliver_until_us + c.now_us - greatest(p.since_us, d.since_us, d.credited_us),
+        credited_us = c.now_us
+    FROM locked l CROSS JOIN clock c CROSS JOIN idempotency_gateway.pause p
+    WHERE d.operation_id = l.operation_id AND d.waits = 'accepted' AND d.deliver_until_us > c.now_us
+        AND p.service = $2::text AND p.operation = $3::text
+    RETURNING d.operation_id, d.deliver_until_us
+), due AS (
+    UPDATE idempotency_gateway.operation o SET due_us = m.deliver_until_us FROM moved m WHERE o.operation_id = m.operation_id
+)
+SELECT (SELECT y.operation_id FROM piece y ORDER BY y.operation_id OFFSET $5::bigint - 1) AS last_id
+FROM clock c
+
+-- name: extend_paused
+-- No row of the table: gives an hour more to accepted records of a paused name that would become dead letters within an hour.
+--
+-- Returns no row if another gateway sweeps. Skips locked records until the next pass.
+WITH start AS MATERIALIZED (
+    SELECT {now} AS now_us
+    FROM (SELECT pg_try_advisory_xact_lock({sweep_lock}) AS is_ours) turn
+    WHERE turn.is_ours
+), candidate AS MATERIALIZED (
+    SELECT y.operation_id
+    FROM start s CROSS JOIN idempotency_gateway.pause p CROSS JOIN LATERAL (
+        SELECT d.operation_id
+        FROM idempotency_gateway.delivery d
+        WHERE d.waits = 'accepted' AND d.service = p.service AND d.operation = p.operation
+            AND d.deliver_until_us > s.now_us AND d.deliver_until_us <= s.now_us + {pause_step_us}
+        ORDER BY d.deliver_until_us
+        LIMIT $2::bigint
+    ) y
+    LIMIT $2::bigint
+), locked AS MATERIALIZED (
+    SELECT o.operation_id
+    FROM (SELECT y.operation_id FROM candidate y ORDER BY y.operation_id) y CROSS JOIN LATERAL (
+        SELECT o.operation_id
+        FROM idempotency_gateway.operation o
+        WHERE o.operation_id = y.operation_id AND o.version = {record_version}
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) o
+), moved AS (
+    UPDATE idempotency_gateway.delivery d SET
+        deliver_until_us = d.deliver_until_us + {pause_step_us},
+        credited_us = greatest(p.since_us, d.since_us, d.credited_us) + {pause_step_us}
+    FROM locked l CROSS JOIN start s CROSS JOIN idempotency_gateway.pause p
+    WHERE d.operation_id = l.operation_id AND p.service = d.service AND p.operation = d.operation AND d.waits = 'accepted'
+        AND d.deliver_until_us > s.now_us AND d.deliver_until_us <= s.now_us + {pause_step_us}
+    RETURNING d.operation_id, d.deliver_until_us
+), due AS (
+    UPDATE idempotency_gateway.operation o SET due_us = m.deliver_until_us FROM moved m WHERE o.operation_id = m.operation_id
+)
+SELECT s.now_us, (SELECT count(*) FROM moved) AS moved FROM start s

@@ -1,0 +1,165 @@
+"""Gateways that accept requests and are killed: what got a 202 is delivered once, or is in doubt and says so.
+
+`python -m tests.integration.accepting --kills 200`. One gateway accepts, and is killed again and again while it accepts
+and delivers; another one on the same store delivers what the first one left. The service's own ledger is what is
+judged: no request arrives twice, none that was accepted is lost, and what is in doubt is found by its status URL.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from tests.support import http
+from tests.support.eventually import eventually
+from tests.support.fleet import config_of, gateways, key_of, try_send
+from tests.support.gateway import GatewayProcess
+from tests.support.house import ROUTE, sqlite_store
+from tests.support.postgres import PostgresInstallation, PostgresServer, workspace
+from tests.support.upstream import Answer, RecordingUpstream
+
+LEASE_SECONDS: Final = 3.0
+ASYNC: Final = (("Prefer", "respond-async"),)
+ACCEPTING: Final[dict[str, Any]] = {
+    **ROUTE,
+    "accept": {"identity": "unverified"},
+    "retention": {"replay": "24h", "remember": "7d"},
+    "delivery": {"schedule": ["100ms", "500ms"]},
+}
+SECRETS: Final = {"encryption": [{"id": "test", "key": "00" * 32}]}
+_CALLERS: Final = 4
+# From the start of a life to its end: before the first acceptance, and while several deliveries are under way.
+_LIFE_SECONDS: Final = (0.02, 0.4)
+# A lease, the time for a lapse to be noticed, and some polls.
+_SETTLE_SECONDS: Final = 30.0
+
+
+@dataclass
+class Verdict:
+    """What became of what was accepted. `unsent` are in doubt although the service never heard of them."""
+
+    kills: int
+    accepted: int
+    states: Counter[str] = field(default_factory=Counter)
+    in_doubt: list[str] = field(default_factory=list)
+    unsent: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kills} kills, {self.accepted} accepted: {dict(self.states)}; {len(self.unsent)} in doubt although "
+            f"nothing of them arrived{''.join(f'{chr(10)}  {fault}' for fault in self.faults)}"
+        )
+
+
+async def accept_under_kills(directory: Path, store: dict[str, Any], *, kills: int, seed: int) -> Verdict:
+    """See the module. `store` is the `store` section of an empty store."""
+    dice = random.Random(seed)
+    async with RecordingUpstream() as upstream:
+        upstream.on("/charges", lambda received: Answer(201, body=b"charged " + received.body))
+        changes = {"store": {"lease": f"{LEASE_SECONDS:g}s"}, "route": ACCEPTING, "secrets": SECRETS}
+        places = [directory / name for name in ("victim", "other")]
+        configs = [(config_of(store, place, upstream.url, **changes), place) for place in places]
+        async with gateways(*configs) as (victim, other):
+            accepted = await _accept(victim, kills, dice)
+            return await _judge(other, upstream, accepted, kills)
+
+
+async def _accept(victim: GatewayProcess, kills: int, dice: random.Random) -> dict[str, str]:
+    """Call the victim without a pause, and kill it; the status URL by key of each request that got its 202."""
+    accepted: dict[str, str] = {}
+    is_over = asyncio.Event()
+
+    async def call(caller: int) -> None:
+        number = 0
+        while not is_over.is_set():
+            number += 1
+            key = f"key-{caller}-{number}"
+            response = await try_send(victim.port, key, key.encode(), headers=ASYNC)
+            if response is None:
+                # Nobody listens until the next life begins.
+                await asyncio.sleep(0.01)
+            elif response.status == 202:
+                accepted[key] = response.header("Location") or ""
+
+    callers = [asyncio.create_task(call(caller)) for caller in range(_CALLERS)]
+    try:
+        for _ in range(kills):
+            await asyncio.sleep(dice.uniform(*_LIFE_SECONDS))
+            victim.kill()
+            await victim.start()
+    finally:
+        is_over.set()
+        await asyncio.gather(*callers)
+    return accepted
+
+
+async def _judge(other: GatewayProcess, upstream: RecordingUpstream, accepted: dict[str, str], kills: int) -> Verdict:
+    verdict = Verdict(kills, len(accepted))
+    for key, url in accepted.items():
+        status = await _settled(other, url)
+        state = str(status["state"])
+        verdict.states[state] += 1
+        arrived = sum(key_of(received) == key for received in upstream.requests)
+        if state == "completed" and arrived != 1:
+            verdict.faults.append(f"{key} is completed and arrived {arrived} times")
+        elif state == "in_doubt":
+            verdict.in_doubt.append(key)
+            if arrived == 0:
+                verdict.unsent.append(key)
+            elif arrived > 1:
+                verdict.faults.append(f"{key} is in doubt and arrived {arrived} times")
+        elif state not in ("completed", "in_doubt"):
+            verdict.faults.append(f"{key} is {state} in the end")
+    twice = [key for key, count in Counter(map(key_of, upstream.requests)).items() if count > 1]
+    verdict.faults += [f"{key} arrived more than once" for key in twice]
+    return verdict
+
+
+async def _settled(gateway: GatewayProcess, url: str) -> dict[str, Any]:
+    """The status of an operation once it is done, or stalled."""
+
+    async def asked() -> dict[str, Any] | None:
+        response = await http.request(gateway.port, "GET", url, [("X-Tenant", "t1")], b"")
+        assert response.status == 200, (response.status, response.body)
+        status: dict[str, Any] = orjson.loads(response.body)
+        return status if status["done"] or status["stalled"] else None
+
+    return await eventually(asked, _SETTLE_SECONDS, f"{url} is done or stalled")
+
+
+def main() -> int:
+    """Run it; the exit code says whether anything was lost or arrived twice."""
+    parser = argparse.ArgumentParser(prog="tests.integration.accepting", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1, help="when the gateway is killed")
+    parser.add_argument("--store", choices=("postgres", "sqlite"), default="postgres")
+    asked = parser.parse_args()
+    with workspace("accepting") as directory:
+        if asked.store == "sqlite":
+            return _report(sqlite_store(directory), directory, asked)
+        (directory / "installation").mkdir()
+        server = PostgresServer(PostgresInstallation(directory / "installation"), directory / "postgres")
+        server.start()
+        try:
+            return _report({"durable": server.url}, directory, asked)
+        finally:
+            server.crash()
+
+
+def _report(store: dict[str, Any], directory: Path, asked: argparse.Namespace) -> int:
+    verdict = asyncio.run(accept_under_kills(directory, store, kills=asked.kills, seed=asked.seed))
+    print(verdict)
+    return 1 if verdict.faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -23,7 +23,10 @@ from pydantic import BaseModel
 from gateway.app.life import StartError
 from gateway.app.parts import Environment
 from gateway.config import Config
+from gateway.core.operation import State
+from gateway.store.operations import Query
 from tests.support import http
+from tests.support.accepting import ASYNC, accepting
 from tests.support.clocks import Clocks
 from tests.support.eventually import eventually
 from tests.support.faulty_store import FaultyStore, refused
@@ -481,6 +484,72 @@ async def key_that_the_service_gets(place: Place, key: str) -> object:
         )
 
 
+# -- what is accepted and delivered later ------------------------------------------------------------------------------
+
+
+async def _accepted(place: Place, status: int, delivery: dict[str, Any]) -> tuple[int, list[str]]:
+    """A request that is accepted and answered with this status: how often it was sent in a moment, and its state if it
+    is not delivered."""
+    changes = accepting(delivers=True) | {"delivery": delivery, "surround": lambda environment: environment}
+    async with place.house(**changes) as home:
+        home.upstream.on("/charges", Answer(status), Answer(status, hold=asyncio.Event()))
+        assert (await home.send(headers=[ASYNC])).status == 202
+        with suppress(AssertionError):
+            await home.upstream.wait_for_requests(2, MOMENT_SECONDS)
+        found = await home.gateway._store.find(Query(frozenset((State.ACCEPTED, State.DEAD_LETTER))))
+        return len(home.upstream.requests), [str(snapshot.state) for snapshot in found]
+
+
+@shows("delivery.workers", (0, 0), (1, 1))
+async def sent_by_this_gateway(place: Place, workers: int) -> object:
+    return (await _accepted(place, 200, {"workers": workers}))[0]
+
+
+@shows("delivery.schedule", (["100ms"], 2), (["1h"], 1))
+async def sent_in_a_moment(place: Place, pauses: list[str]) -> object:
+    return (await _accepted(place, 503, {"schedule": pauses}))[0]
+
+
+@shows("delivery.max_answers", (1, ["dead_letter"]), (2, ["accepted"]))
+async def after_one_answer_without_effect(place: Place, count: int) -> object:
+    return (await _accepted(place, 503, {"max_answers": count, "schedule": ["1h"]}))[1]
+
+
+@shows("delivery.unauthorized", ("bury", ["dead_letter"]), ("retry", ["accepted"]))
+async def after_a_401(place: Place, choice: str) -> object:
+    return (await _accepted(place, 401, {"unauthorized": choice, "schedule": ["1h"]}))[1]
+
+
+@shows("delivery.deliver_within", ("1m", "dead_letter"), ("1h", "accepted"))
+async def after_two_minutes(place: Place, seconds: str) -> object:
+    async with place.house(**accepting() | {"delivery": {"workers": 0, "deliver_within": seconds}}) as home:
+        await home.send(headers=[ASYNC])
+        place.clocks.pass_time(120, home)
+        (found,) = await home.gateway._store.find(Query(frozenset(State)))
+        return str(found.state)
+
+
+@shows("delivery.max_in_flight", (1, 1), (2, 2))
+async def delivered_at_once(place: Place, count: int) -> object:
+    async with place.house(**accepting(delivers=True) | {"delivery": {"max_in_flight": count}}) as home:
+        hold = asyncio.Event()
+        home.upstream.on("/charges", Answer(hold=hold))
+        for key in ("k1", "k2"):
+            await home.send(key, headers=[ASYNC])
+        with suppress(AssertionError):
+            await home.upstream.wait_for_requests(2, MOMENT_SECONDS)
+        sent = len(home.upstream.requests)
+        hold.set()
+        return sent
+
+
+@shows("routes.accept.headers", ({}, [b"Bearer ours"]), ({"Authorization": "Bearer its"}, [b"Bearer its"]))
+async def credentials_of_a_delivery(place: Place, headers: dict[str, str]) -> object:
+    async with place.house(**accepting(delivers=True, accept={"headers": headers})) as home:
+        await home.send(headers=[("Prefer", "respond-async, wait=9"), ("Authorization", "Bearer ours")])
+        return home.upstream.requests[0].values("Authorization")
+
+
 # -- answers of the gateway's own ------------------------------------------------------------------------------------
 
 
@@ -550,6 +619,8 @@ _START: Final = "tests/app/test_start.py::"
 _UPSTREAM_TLS: Final = "tests/http/upstream/test_tls.py::"
 _LOGS: Final = "tests/observe/test_logs.py::"
 _KEYS: Final = "tests/core/test_identity_key.py::"
+_ACCEPT: Final = "tests/http/gateway/test_accept.py::"
+_STATUS: Final = "tests/http/gateway/test_status.py::"
 _OVERRIDE: Final = "tests/app/test_settings.py::test_what_a_route_says_of_its_service"
 
 ELSEWHERE: Final = (
@@ -573,6 +644,22 @@ ELSEWHERE: Final = (
         "store.journal_grace": _TIMES + "test_lapsed_claim_waits_for_its_owners_journal",
         "secrets.fingerprint_key.id": _TIMES + "test_records_of_a_retired_fingerprint_key",
         "secrets.fingerprint_key.key": _TIMES + "test_records_of_a_retired_fingerprint_key",
+        "secrets.encryption.id": "tests/protect/test_kept.py::test_an_old_key_opens_and_does_not_seal",
+        "secrets.encryption.key": "tests/protect/test_kept.py::test_an_old_key_opens_and_does_not_seal",
+        "public_url": _ACCEPT + "test_a_public_url_makes_absolute_links",
+        "operations.path": _STATUS + "test_the_path_is_configured",
+        "delivery.breaker.failures": "tests/core/test_breaker.py::test_failures_in_a_row_open_it",
+        "delivery.breaker.open": "tests/core/test_breaker.py::test_each_opening_is_twice_as_long",
+        "delivery.breaker.max_open": "tests/core/test_breaker.py::test_each_opening_is_twice_as_long",
+        "routes.accept.mode": _ACCEPT + "test_a_route_that_always_accepts",
+        "routes.accept.identity": "tests/config/test_accept.py::test_mistakes",
+        "routes.accept.max_bytes": _ACCEPT + "test_only_short_bodies_are_kept",
+        "routes.accept.max_pending": _ACCEPT + "test_a_full_backlog_takes_nothing_new",
+        "routes.accept.max_pending_per_scope": _ACCEPT + "test_no_caller_fills_the_backlog_for_others",
+        "routes.accept.withdraw": _STATUS + "test_a_route_may_refuse_withdrawals",
+        "routes.dead_letter.on_repeat": _ACCEPT + "test_a_dead_letter_is_requeued_by_a_repeat_where_the_route_says_so",
+        "routes.dead_letter.requeue_after": _ACCEPT
+        + "test_a_dead_letter_is_requeued_by_a_repeat_where_the_route_says_so",
         "log.level": _LOGS + "test_the_level_holds_for_facts",
         "log.format": _LOGS + "test_a_request_is_one_line_that_can_be_read",
         "log.requests": _LOGS + "test_the_configuration_says_which_requests_get_a_line",
@@ -612,6 +699,10 @@ ELSEWHERE: Final = (
             "max_connections",
             "key",
         )
+    }
+    | {
+        f"routes.delivery.{name}": "tests/config/test_accept.py::test_a_route_overrides_the_delivery_of_all"
+        for name in ("schedule", "deliver_within", "max_answers", "max_in_flight", "unauthorized")
     }
     | {f"routes.upstream.{name}": _OVERRIDE for name in ("url", "tls.ca", "tls.cert", "tls.key", "tls.server_name")}
 )

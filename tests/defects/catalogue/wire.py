@@ -198,8 +198,8 @@ DEFECTS = (
             ),
             Edit(
                 "protect/coordinator.py",
-                "            operation_has_body = operation is not None and operation.keeps_body\n",
-                "            operation_has_body = operation is not None and operation.keeps_body\n"
+                "            is_handed_over |= operation is not None and operation.keeps_body\n",
+                "            is_handed_over |= operation is not None and operation.keeps_body\n"
                 "            for task, one in self._operations._tasks.items():\n"
                 "                if one is operation:\n"
                 "                    task.cancel()\n",

@@ -1,4 +1,4 @@
-"""The program: `idempotency-gateway run | check | demo | migrate | inspect | resolve | purge | memory | journal`.
+"""The program: `idempotency-gateway run | deliver | check | demo | migrate`, and operators' commands (`admin.console`).
 
 Owns the command line: its options, its output, its exit codes. Exit codes: 0, success; 1, it cannot be done (the text
 says why and what to do); 2, the command line or the configuration is wrong; 3, work was left behind: outcomes that a
@@ -10,10 +10,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from gateway import EXIT_FAILED, EXIT_OK, EXIT_WRONG, PROGRAM, __version__
 from gateway.admin.commands import CommandWrong, job_of
@@ -21,7 +21,7 @@ from gateway.admin.console import NAMES as OPERATORS
 from gateway.admin.console import add_commands
 from gateway.app.life import StartError
 from gateway.app.operating import OperatingError, check_store, operate
-from gateway.app.serve import migrate, run, serve
+from gateway.app.serve import deliver, migrate, run, serve
 from gateway.app.share import worker_count
 from gateway.app.tls_files import tls_remarks
 from gateway.config import Config, ConfigError, Placeholders, load, notices
@@ -35,7 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         match chosen.command:
             case "run":
-                return _run(chosen.config)
+                return _run(chosen.config, serve)
+            case "deliver":
+                return _run(chosen.config, deliver)
             case "check":
                 return _check(chosen.config, _Checks.of(chosen))
             case "migrate":
@@ -68,6 +70,9 @@ def parser() -> argparse.ArgumentParser:
     commands = program.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     serve_ = commands.add_parser("run", help="serve until SIGTERM or SIGINT")
+    deliver_ = commands.add_parser(
+        "deliver", help="deliver accepted requests until SIGTERM or SIGINT, without a port for clients"
+    )
     check = commands.add_parser("check", help="check the configuration: print what it protects, or every mistake in it")
     check.add_argument("--strict", action="store_true", help="a note fails the check, too")
     check.add_argument(
@@ -85,7 +90,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="ROLE",
         help="grant this Postgres role, which need own nothing, the rights of a gateway",
     )
-    for command in (serve_, check, migrate_, *add_commands(commands.add_parser)):
+    for command in (serve_, deliver_, check, migrate_, *add_commands(commands.add_parser)):
         command.add_argument("--config", type=Path, default=CONFIG_PATH, metavar="FILE", help="default: %(default)s")
 
     demo = commands.add_parser("demo", help="serve in front of a small upstream that charges cards")
@@ -104,10 +109,10 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def _run(path: Path) -> int:
+def _run(path: Path, work: Callable[[Config], Coroutine[Any, Any, int]]) -> int:
     config = _load(path)
     try:
-        return run(serve(config))
+        return run(work(config))
     except StartError:
         return EXIT_FAILED  # already logged, in the configured format
 

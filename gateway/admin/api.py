@@ -1,8 +1,12 @@
 """The admin port: operators' actions over HTTP, for those who hold its token, on a listener of its own.
 
-    GET  /operations?state=&route=&older_than=&after=&limit=    list, page by page
+    GET  /operations?state=&route=&older_than=&reason=&after=&limit=    list, page by page
     GET  /operations/{id}                                       all that is known of one, with its audits
     POST /operations/{id}/resolve                               end a doubt
+    POST /operations/{id}/requeue, /operations/{id}/withdraw    deliver a dead letter after all; call off a delivery
+    POST /requeue                                               deliver many dead letters after all
+    GET  /paused                                                which deliveries are paused
+    POST /pause, /resume                                        deliver nothing of a route for a while
     POST /operations/{id}/purge, /operations/{id}/erase         drop a response; forget a key
     GET  /memory                                                whether the store lost its memory
     POST /memory/accept-loss                                    trust it again
@@ -30,22 +34,27 @@ import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from gateway.admin.delivery import NoSuchRoute
 from gateway.admin.inspection import full_json
-from gateway.admin.journal import listed
+from gateway.admin.journal import listed as journal_listed
 from gateway.admin.memory import MemoryState
 from gateway.admin.operations import Operations
 from gateway.admin.request import (
     Asked,
+    DecideAsked,
     EraseAsked,
     JournalQuery,
     ListQuery,
     Malformed,
+    PauseAsked,
+    RequeueAsked,
     ResolveAsked,
     json_object,
     parsed,
 )
+from gateway.admin.requeueing import Requeueing, listed
 from gateway.admin.resolution import Changed, Refusal, Refused
-from gateway.admin.view import described
+from gateway.admin.view import described, moment
 from gateway.observe.side_port import SidePort, terse
 from gateway.store.base import Amnesic, Indefinite, NotApplied, StartRefused, Unreadable, Unstorable, boot_seconds
 
@@ -62,6 +71,8 @@ _OVERRULE: Final[Mapping[Refusal, str]] = {
 _REQUESTS_MAX: Final = 16
 # Longer than the patience of one action.
 _RESPONSE_SECONDS: Final = 60.0
+# Of a bulk requeue; with the patience of its last operation it ends before the response is due.
+_BULK_SECONDS: Final = 30.0
 # What a body may have besides a response.
 _FRAME_BYTES_MAX: Final = 1024 * 1024
 
@@ -96,6 +107,12 @@ class AdminApi:
                 web.get("/operations", self._list, allow_head=False),
                 web.get("/operations/{id}", self._inspect, allow_head=False),
                 web.post("/operations/{id}/resolve", self._resolve),
+                web.post("/operations/{id}/requeue", self._requeue),
+                web.post("/operations/{id}/withdraw", self._withdraw),
+                web.post("/requeue", self._requeue_many),
+                web.get("/paused", self._paused, allow_head=False),
+                web.post("/pause", self._pause),
+                web.post("/resume", self._resume),
                 web.post("/operations/{id}/purge", self._purge),
                 web.post("/operations/{id}/erase", self._erase),
                 web.get("/memory", self._memory, allow_head=False),
@@ -167,7 +184,9 @@ class AdminApi:
 
     async def _journal(self, request: web.Request) -> web.Response:
         asked = parsed(JournalQuery, _query(request))
-        return _json(200, listed(await self._operations.journal(is_refused=asked.is_refused, limit=asked.limit)))
+        return _json(
+            200, journal_listed(await self._operations.journal(is_refused=asked.is_refused, limit=asked.limit))
+        )
 
     async def _memory(self, request: web.Request) -> web.Response:
         return _memory_of(await self._operations.memory())
@@ -184,6 +203,43 @@ class AdminApi:
             operation_id, asked.ruling, asked.audit, is_forced=asked.force, token=asked.token
         )
         return _done("resolve", operation_id, asked, outcome)
+
+    async def _requeue(self, request: web.Request) -> web.Response:
+        operation_id, asked = _operation_id(request), await _asked(DecideAsked, request)
+        outcome = await self._operations.requeue(operation_id, asked.audit, token=asked.token)
+        return _done("requeue", operation_id, asked, outcome)
+
+    async def _withdraw(self, request: web.Request) -> web.Response:
+        operation_id, asked = _operation_id(request), await _asked(DecideAsked, request)
+        outcome = await self._operations.withdraw(operation_id, asked.audit, token=asked.token)
+        return _done("withdraw", operation_id, asked, outcome)
+
+    async def _requeue_many(self, request: web.Request) -> web.Response:
+        asked = await _asked(RequeueAsked, request)
+        bulk = await listed(self._operations, asked.wanted)
+        try:
+            async for _ in bulk.run(self._operations, asked.audit, seconds_max=_BULK_SECONDS):
+                pass
+        except (NotApplied, Indefinite) as error:
+            return _unavailable(f"{bulk}. Stopped; repeat the request to go on: {error}", **_counts(bulk))
+        finally:
+            _LOG.info("the admin API requeued dead letters: %s, by %s: %s", bulk, asked.audit.who, asked.audit.why)
+        return _json(200, {"detail": f"{bulk}.", **_counts(bulk)})
+
+    async def _paused(self, request: web.Request) -> web.Response:
+        paused = [
+            {"operation": each.operation, "routes": each.routes, "since": moment(each.since_us)}
+            for each in await self._operations.paused()
+        ]
+        return _json(200, {"paused": paused})
+
+    async def _pause(self, request: web.Request) -> web.Response:
+        asked = await _asked(PauseAsked, request)
+        return _changed("pause", asked, await self._operations.pause(asked.route, asked.audit))
+
+    async def _resume(self, request: web.Request) -> web.Response:
+        asked = await _asked(PauseAsked, request)
+        return _changed("resume", asked, await self._operations.resume(asked.route))
 
     async def _purge(self, request: web.Request) -> web.Response:
         operation_id, asked = _operation_id(request), await _asked(Asked, request)
@@ -259,6 +315,8 @@ async def _failures(request: web.Request, handler: Handler) -> web.StreamRespons
         return await handler(request)
     except Malformed as error:
         return problem(400, "malformed", str(error))
+    except NoSuchRoute as error:
+        return problem(404, "no-such-route", f"Nothing was changed: {error}.")
     except Unstorable as error:
         return problem(422, "rejected", f"The store cannot keep this; nothing was changed: {error}")
     except NotApplied as error:
@@ -274,8 +332,8 @@ async def _failures(request: web.Request, handler: Handler) -> web.StreamRespons
         return _unavailable(f"Nothing was changed: {error}.")
 
 
-def _unavailable(detail: str) -> web.Response:
-    return problem(503, "store-unavailable", detail, {"Retry-After": "5"})
+def _unavailable(detail: str, **members: Any) -> web.Response:
+    return problem(503, "store-unavailable", detail, {"Retry-After": "5"}, **members)
 
 
 def _unauthorized(challenge: str) -> web.Response:
@@ -289,6 +347,15 @@ def _unauthorized(challenge: str) -> web.Response:
 
 def _memory_of(state: MemoryState) -> web.Response:
     return _json(200, {"is_lost": state.is_lost, "detail": state.text})
+
+
+def _counts(bulk: Requeueing) -> dict[str, int]:
+    return {"requeued": bulk.requeued, "skipped": bulk.skipped, "left": bulk.left}
+
+
+def _changed(verb: str, asked: PauseAsked, text: str) -> web.Response:
+    _LOG.info("the admin API did a %s, by %s: %s: %s", verb, asked.audit.who, asked.audit.why, text)
+    return _json(200, {"detail": text})
 
 
 def _done(verb: str, operation_id: UUID, asked: Asked, outcome: Changed | Refused) -> web.Response:

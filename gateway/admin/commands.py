@@ -1,4 +1,4 @@
-"""The commands of operators: what `inspect`, `resolve`, `purge`, `memory` and `journal` do.
+"""The commands of operators: what `inspect`, `resolve`, `requeue`, `pause`, `purge`, `memory` and `journal` do.
 
 Owns which options go together, what the commands print and their exit codes; `console` defines the options.
 
@@ -9,6 +9,7 @@ which store there is, and how it is opened.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import pwd
 import sys
@@ -23,14 +24,17 @@ from uuid import UUID
 from gateway import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, PROGRAM
 from gateway.admin.answer import HEAD_BYTES_MAX, ResponseRefused, read_response
 from gateway.admin.console import EVERY_STATE, STATES, full_text, journal_table, json_line, table_head, table_row
+from gateway.admin.delivery import NoSuchRoute
 from gateway.admin.inspection import full_json
 from gateway.admin.journal import REFUSED, OutcomeRefused, acknowledge, export, kept, notes
 from gateway.admin.listing import LIST_BYTES_MAX, End, ListWrong, read_list, resolve_all
 from gateway.admin.operations import PAGE_SIZE_MAX, CannotIdentify, Operations, audit_by
+from gateway.admin.requeueing import LIMIT_MAX, RATE_MAX, Wanted, listed
 from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, Ruling
 from gateway.admin.view import described
 from gateway.core.message import Headers
 from gateway.core.operation import Audit, Record, State
+from gateway.store.base import Indefinite, NotApplied
 from gateway.store.journal import JournalDesk
 from gateway.store.operations import Query
 
@@ -70,6 +74,14 @@ def job_of(chosen: argparse.Namespace) -> Job:
             return _inspect(chosen)
         case "resolve":
             return _resolve(chosen)
+        case "requeue":
+            return _requeue(chosen)
+        case "withdraw":
+            return _withdraw(chosen)
+        case "pause" if chosen.route is None:
+            return _paused(chosen)
+        case "pause" | "resume":
+            return _pause(chosen)
         case "memory":
             return _memory(chosen)
         case "journal":
@@ -79,10 +91,17 @@ def job_of(chosen: argparse.Namespace) -> Job:
 
 
 def _inspect(chosen: argparse.Namespace) -> Job:
-    lists_only = {"--state": chosen.state, "--older-than": chosen.older_than is not None, "--limit": chosen.limit}
+    lists_only = {
+        "--state": chosen.state,
+        "--older-than": chosen.older_than is not None,
+        "--reason": chosen.reason,
+        "--limit": chosen.limit,
+    }
     request_only = {"--header": chosen.header, "--body": chosen.body}
     if chosen.list:
         _refuse(request_only, "finds one operation by its request; leave out --list")
+        if chosen.reason is not None and set(chosen.state) - {State.DEAD_LETTER.value}:
+            raise CommandWrong("--reason is for dead letters; leave out other states")
         return Job(lambda operations, _: _list(operations, chosen))
     _refuse(lists_only, "is for --list")
     if chosen.operation is not None:
@@ -118,12 +137,13 @@ async def _list(operations: Operations, chosen: argparse.Namespace) -> int:
     for name in chosen.route:
         if operations.policies.named(name) is None:
             print(f"note: there is no route {name} in the configuration", file=sys.stderr)
-    names = chosen.state or [State.IN_DOUBT.value]
+    names = chosen.state or [(State.IN_DOUBT if chosen.reason is None else State.DEAD_LETTER).value]
     states = frozenset(State(name) for name in (STATES if EVERY_STATE in names else names))
     query = Query(
         states=states,
         routes=frozenset(chosen.route) or None,
         age_us=chosen.older_than or 0,
+        reason=chosen.reason,
         limit=PAGE_SIZE_MAX,
     )
     is_table = chosen.format == "table"
@@ -136,17 +156,20 @@ async def _list(operations: Operations, chosen: argparse.Namespace) -> int:
         count += len(page)
         sys.stdout.flush()
     if is_table and not count:
-        print("No operation matches." if chosen.state else "No matching operation is in doubt.")
+        print("No operation matches." if chosen.state or chosen.reason else "No matching operation is in doubt.")
     return EXIT_OK
 
 
 def _resolve(chosen: argparse.Namespace) -> Job:
     audit = _audit(chosen)
+    if not chosen.never_happened:
+        in_file = "" if chosen.list is None else "; in the file, write it behind the line"
+        _refuse({"--drop": chosen.drop}, f"is for --never-happened{in_file}")
     if chosen.list is not None:
         return _resolve_list(chosen, audit)
     if chosen.operation is None:
         raise CommandWrong("say which operation: its id, as inspect --list shows it; or --from FILE for many")
-    ruling: Ruling = NothingHappened()
+    ruling: Ruling = NothingHappened(drops=chosen.drop)
     if chosen.completed is not None:
         try:
             ruling = Happened(*read_response(_read(chosen.completed, _FILE_BYTES_MAX)))
@@ -190,6 +213,94 @@ def _resolve_list(chosen: argparse.Namespace, audit: Audit) -> Job:
         return EXIT_FAILED if ends[End.REFUSED] or ends[End.UNKNOWN] else EXIT_OK
 
     return Job(resolve, Needs.TIERS, changes=not chosen.dry_run)
+
+
+def _requeue(chosen: argparse.Namespace) -> Job:
+    audit = _audit(chosen)
+    many_only = {
+        "--route": chosen.route,
+        "--reason": chosen.reason,
+        "--older-than": chosen.older_than is not None,
+        "--limit": chosen.limit,
+        "--rate": chosen.rate,
+    }
+    if chosen.operation is not None:
+        _refuse(many_only, "chooses many; leave out OPERATION_ID")
+
+        async def requeue(operations: Operations, _: JournalDesk) -> int:
+            return _print_outcome(await operations.requeue(chosen.operation, audit, token=chosen.token))
+
+        return Job(requeue, Needs.TIERS, changes=True)
+    _refuse({"--token": chosen.token}, "is for one operation")
+    if not (chosen.route or chosen.reason or chosen.older_than is not None):
+        raise CommandWrong(
+            "say which dead letters: an OPERATION_ID; or, for many, --route, --reason or --older-than, with --limit "
+            "and --rate"
+        )
+    if not 1 <= (chosen.limit or 0) <= LIMIT_MAX or not 1 <= (chosen.rate or 0) <= RATE_MAX:
+        raise CommandWrong(
+            f"to requeue many, give --limit (at most {LIMIT_MAX}) and --rate (at most {RATE_MAX} a second): they are "
+            "delivered beside new requests"
+        )
+    wanted = Wanted(frozenset(chosen.route) or None, chosen.reason, chosen.older_than or 0, chosen.limit, chosen.rate)
+    return Job(lambda operations, _: _requeue_many(operations, wanted, audit), Needs.TIERS, changes=True)
+
+
+async def _requeue_many(operations: Operations, wanted: Wanted, audit: Audit) -> int:
+    for name in wanted.routes or ():
+        if operations.policies.named(name) is None:
+            print(f"note: there is no route {name} in the configuration", file=sys.stderr)
+    bulk = await listed(operations, wanted)
+    try:
+        async for operation_id, outcome in bulk.run(operations, audit):
+            is_done = isinstance(outcome, Changed) and not outcome.is_repeat
+            print(f"{operation_id}  requeued" if is_done else f"{operation_id}  skipped: {outcome.text}", flush=True)
+    except asyncio.CancelledError:
+        print(f"{bulk}. Interrupted; give the same command again to go on", flush=True)
+        raise
+    except (NotApplied, Indefinite) as error:
+        return _fail(f"{bulk}. Stopped; give the same command again to go on: {error}")
+    print(bulk)
+    return EXIT_OK
+
+
+def _withdraw(chosen: argparse.Namespace) -> Job:
+    audit = _audit(chosen)
+
+    async def withdraw(operations: Operations, _: JournalDesk) -> int:
+        return _print_outcome(await operations.withdraw(chosen.operation, audit, token=chosen.token))
+
+    return Job(withdraw, Needs.TIERS, changes=True)
+
+
+def _paused(chosen: argparse.Namespace) -> Job:
+    _refuse({"--why": chosen.why, "--by": chosen.by}, "is for a ROUTE")
+
+    async def show(operations: Operations, _: JournalDesk) -> int:
+        paused = await operations.paused()
+        for each in paused:
+            print(each)
+        if not paused:
+            print("Nothing is paused.")
+        return EXIT_OK
+
+    return Job(show)
+
+
+def _pause(chosen: argparse.Namespace) -> Job:
+    if chosen.why is None:
+        raise CommandWrong("pause needs --why; it is recorded")
+    audit = _audit(chosen)
+
+    async def change(operations: Operations, _: JournalDesk) -> int:
+        try:
+            is_pause = chosen.command == "pause"
+            print(await (operations.pause(chosen.route, audit) if is_pause else operations.resume(chosen.route)))
+        except NoSuchRoute as error:
+            return _fail(str(error))
+        return EXIT_OK
+
+    return Job(change, changes=True)
 
 
 def _purge(chosen: argparse.Namespace) -> Job:

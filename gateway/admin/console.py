@@ -18,14 +18,15 @@ from uuid import UUID
 
 from gateway.admin.inspection import Inspected, next_step, recovery_rows
 from gateway.admin.journal import REFUSED, WAITING, sentence, since_us, state_of, why_of
+from gateway.admin.requeueing import LIMIT_MAX, RATE_MAX
 from gateway.admin.view import ago, described, location_of, moment, printable, span, times_of
 from gateway.config.leaf import duration_seconds
-from gateway.core.operation import Record, RequestInfo, Snapshot, State, microseconds
+from gateway.core.operation import Delivery, Identity, Record, RequestInfo, Snapshot, State, microseconds
 from gateway.store.journal import JournalView
 
 AddParser = Callable[..., argparse.ArgumentParser]
 
-NAMES: Final = frozenset(("inspect", "resolve", "purge", "memory", "journal"))
+NAMES: Final = frozenset(("inspect", "resolve", "requeue", "withdraw", "pause", "resume", "purge", "memory", "journal"))
 
 STATES: Final = tuple(state.value for state in State if state is not State.ABSENT)
 EVERY_STATE: Final = "all"
@@ -38,6 +39,10 @@ def add_commands(add: AddParser) -> list[argparse.ArgumentParser]:
     return [
         _add_inspect(add),
         _add_resolve(add),
+        _add_requeue(add),
+        _add_withdraw(add),
+        _add_pause(add),
+        _add_resume(add),
         _add_purge(add),
         _add_memory(add),
         _add_journal(add),
@@ -73,8 +78,9 @@ def _add_inspect(add: AddParser) -> argparse.ArgumentParser:
         "--older-than",
         type=_duration_us,
         metavar="DURATION",
-        help="list operations first claimed at least this long ago: 5m, 12h",
+        help="list operations first claimed or accepted at least this long ago: 5m, 12h",
     )
+    inspect.add_argument("--reason", metavar="REASON", help="list dead letters for this reason: unauthorized, deadline")
     inspect.add_argument("--limit", type=_count, metavar="N", help="list at most this many")
     inspect.add_argument(
         "--format", choices=("table", "jsonl"), default="table", help="for people, or one JSON object per line"
@@ -88,8 +94,8 @@ def _add_resolve(add: AddParser) -> argparse.ArgumentParser:
         help="end the doubt about an operation",
         description="Say what happened to an operation in doubt. Giving the same command twice changes nothing more: "
         "repeat it if you did not see its result. With --from, one command resolves many: each line of the file "
-        "is OPERATION_ID never-happened, or OPERATION_ID completed FILE; with OPERATION_ID@TOKEN it is refused if "
-        "the token is another one. Refused lines are listed, and the others are done.",
+        "is OPERATION_ID never-happened [drop], or OPERATION_ID completed FILE; with OPERATION_ID@TOKEN it is refused "
+        "if the token is another one. Refused lines are listed, and the others are done.",
     )
     resolve.add_argument("operation", nargs="?", type=_operation_id, metavar="OPERATION_ID")
     ruling = resolve.add_mutually_exclusive_group(required=True)
@@ -98,9 +104,18 @@ def _add_resolve(add: AddParser) -> argparse.ArgumentParser:
         metavar="FILE",
         help="it happened, and this is the service's response as curl -i prints it; - reads standard input",
     )
-    ruling.add_argument("--never-happened", action="store_true", help="it had no effect, and no longer can")
+    ruling.add_argument(
+        "--never-happened",
+        action="store_true",
+        help="it had no effect, and no longer can; if its request is kept, it is delivered again",
+    )
     ruling.add_argument(
         "--from", dest="list", metavar="FILE", help="resolve what this file lists; - reads standard input"
+    )
+    resolve.add_argument(
+        "--drop",
+        action="store_true",
+        help="with --never-happened: if its request is kept, drop it, and do not deliver it",
     )
     _add_audit(resolve)
     resolve.add_argument(
@@ -111,6 +126,60 @@ def _add_resolve(add: AddParser) -> argparse.ArgumentParser:
     resolve.add_argument("--token", type=_count, metavar="N", help="only if this is still the operation's token")
     resolve.add_argument("--dry-run", action="store_true", help="say what would be done, and change nothing")
     return resolve
+
+
+def _add_requeue(add: AddParser) -> argparse.ArgumentParser:
+    requeue = add(
+        "requeue",
+        help="deliver a dead letter after all, or many",
+        description="Deliver a dead letter after all: as soon as possible, with a new deadline and a new limit of "
+        "answers. Giving the same command twice requeues nothing twice: repeat it if you did not see its result. "
+        "Without an OPERATION_ID, those are requeued that match --route, --reason and --older-than; this may be "
+        "interrupted and given again. inspect --list --state dead_letter lists them.",
+    )
+    requeue.add_argument("operation", nargs="?", type=_operation_id, metavar="OPERATION_ID")
+    requeue.add_argument("--token", type=_count, metavar="N", help="only if this is still the operation's token")
+    requeue.add_argument("--route", action="append", default=[], metavar="NAME", help="of this route; may be repeated")
+    requeue.add_argument("--reason", metavar="REASON", help="dead for this reason, as inspect --list shows it")
+    requeue.add_argument(
+        "--older-than", type=_duration_us, metavar="DURATION", help="dead for at least this long: 5m, 12h"
+    )
+    requeue.add_argument("--limit", type=_count, metavar="N", help=f"at most this many, and {LIMIT_MAX}")
+    requeue.add_argument("--rate", type=_count, metavar="N", help=f"at most this many a second, and {RATE_MAX}")
+    _add_audit(requeue)
+    return requeue
+
+
+def _add_withdraw(add: AddParser) -> argparse.ArgumentParser:
+    withdraw = add(
+        "withdraw",
+        help="call off an accepted operation or a dead letter, and drop its request",
+        description="Call off an operation that waits to be delivered, or is a dead letter. Its request is dropped; if "
+        "its caller sends it again, it runs.",
+    )
+    withdraw.add_argument("operation", type=_operation_id, metavar="OPERATION_ID")
+    withdraw.add_argument("--token", type=_count, metavar="N", help="only if this is still the operation's token")
+    _add_audit(withdraw)
+    return withdraw
+
+
+def _add_pause(add: AddParser) -> argparse.ArgumentParser:
+    pause = add(
+        "pause",
+        help="deliver nothing of a route until it is resumed, or list what is paused",
+        description="Deliver nothing of a route for a while, as for a planned outage of its service. Requests are "
+        "accepted and kept, and the time does not count against their deadline. Without ROUTE, list what is paused.",
+    )
+    pause.add_argument("route", nargs="?", metavar="ROUTE", help="a route; those with its operation name are, too")
+    _add_audit(pause, is_required=False)
+    return pause
+
+
+def _add_resume(add: AddParser) -> argparse.ArgumentParser:
+    resume = add("resume", help="deliver a paused route again", description="End a pause.")
+    resume.add_argument("route", metavar="ROUTE", help="a route or, if none has it any more, an operation name")
+    _add_audit(resume)
+    return resume
 
 
 def _add_purge(add: AddParser) -> argparse.ArgumentParser:
@@ -218,12 +287,12 @@ Columns = tuple[tuple[str, int], ...]
 # The table is written while it is read: widths cannot depend on later rows.
 _COLUMNS: Final[Columns] = (
     ("OPERATION", 36),
-    ("STATE", 9),
+    ("STATE", 11),
     ("AGE", 8),
     ("TOKEN", 7),
     ("TRIES", 5),
     ("STATUS", 6),
-    ("DOUBT", 16),
+    ("WHY", 18),
 )
 _JOURNAL_COLUMNS: Final[Columns] = (
     ("OPERATION", 36),
@@ -237,7 +306,12 @@ _JOURNAL_COLUMNS: Final[Columns] = (
 )
 _LABELS: Final = {
     "first_claimed_at": "first claimed",
+    "accepted_at": "accepted",
     "claimed_at": "last claimed",
+    "requeued_at": "requeued",
+    "dead_since": "dead letter",
+    "next_attempt_at": "next attempt",
+    "deliver_until": "deliver until",
     "completed_at": "completed",
     "lease_until": "lease until",
     "replay_until": "replay until",
@@ -263,9 +337,15 @@ def table_row(snapshot: Snapshot) -> str:
         str(record.token),
         str(record.attempts),
         "" if record.response is None else str(record.response.status),
-        record.doubt or "",
+        _why(record),
     )
     return _row(_COLUMNS, cells, record.identity.route)
+
+
+def _why(record: Record) -> str:
+    """Why it is in doubt or a dead letter, or why the last attempt to deliver it failed."""
+    delivery = record.delivery
+    return record.doubt or ("" if delivery is None else delivery.reason or delivery.failure or "")
 
 
 def journal_table(view: JournalView) -> Iterator[str]:
@@ -318,14 +398,11 @@ def full_text(inspected: Inspected) -> Iterator[str]:
 
 def _record_text(inspected: Inspected, record: Record) -> Iterator[str]:
     now_us = inspected.snapshot.now_us
-    yield _line("route", record.identity.route)
-    if record.identity.operation != record.identity.route:
-        yield _line("operation name", record.identity.operation)
-    if record.identity.key is not None:
-        yield _line("key", record.identity.key)
+    yield from _identity_text(record.identity)
     yield _line("token", str(record.token))
     yield _line("attempts", str(record.attempts))
-    yield _line("holder", record.holder)
+    if record.holder:
+        yield _line("holder", record.holder)
     if record.request is not None:
         yield from _request_text(record.request)
     yield _line("last event", record.last_event.value)
@@ -338,12 +415,31 @@ def _record_text(inspected: Inspected, record: Record) -> Iterator[str]:
         yield _line("carries doubt", "yes: an earlier attempt may have had its effect")
     for name, at_us in times_of(record):
         yield _line(_LABELS[name], f"{moment(at_us)} ({ago(at_us, now_us)})")
+    if record.delivery is not None:
+        yield from _delivery_text(record.delivery)
     if record.response is not None:
         about = described(inspected.snapshot, has_body=True)["response"]
         size = f", {about['body_bytes']} bytes" if "body_bytes" in about else ""
         yield _line("response", f"{about['status']}, body {about['body']}{size}")
         if (location := location_of(record.response)) is not None:
             yield _line("location", location)
+
+
+def _identity_text(identity: Identity) -> Iterator[str]:
+    yield _line("route", identity.route)
+    if identity.operation != identity.route:
+        yield _line("operation name", identity.operation)
+    if identity.key is not None:
+        yield _line("key", identity.key)
+
+
+def _delivery_text(delivery: Delivery) -> Iterator[str]:
+    yield _line("kept request", f"{delivery.request_bytes} bytes, encrypted")
+    yield _line("answers", str(delivery.answers))
+    if delivery.failure is not None:
+        yield _line("last failure", delivery.failure)
+    if delivery.reason is not None:
+        yield _line("dead letter, as", delivery.reason)
 
 
 def _request_text(request: RequestInfo) -> Iterator[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, assert_never
 from uuid import UUID
 
+from gateway.admin.delivery import Paused
 from gateway.admin.journal import advice_of, kept
 from gateway.admin.memory import MemoryState
 from gateway.admin.resolution import Treatment
@@ -63,6 +64,8 @@ def recovery_step(doubt: Doubt) -> str:
     match doubt.recovery:
         case Hold():
             return "Nothing happens to it until an operator resolves it."
+        case Resend() if doubt.record.delivery is not None:
+            return "A running gateway sends its kept request to the service again, after the pauses of its schedule."
         case Resend():
             return "The next repeat of its request is sent to the service again; nothing happens before that."
         case Probe() if not _is_asked(doubt):
@@ -108,6 +111,8 @@ class Inspected:
     """The state of the store's memory, if its loss makes the next request with this key be refused."""
     probes: RecoveryState | None = None
     """Its probes, if it is in doubt and there were any."""
+    pause: Paused | None = None
+    """The pause of its operation name, if it is accepted."""
 
     @property
     def doubt(self) -> Doubt | None:
@@ -124,6 +129,8 @@ def full_json(inspected: Inspected) -> dict[str, Any]:
     doubt, journal = inspected.doubt, inspected.journal
     if doubt is not None:
         about["recovery"] = recovery_json(doubt)
+    if inspected.pause is not None:
+        about["paused_since"] = moment(inspected.pause.since_us)
     if journal.entries:
         about["journal"] = [kept(entry, journal.now_us) for entry in journal.entries]
     return {**about, "audits": audited(inspected.audits), "next": next_step(inspected)}
@@ -140,4 +147,6 @@ def next_step(inspected: Inspected) -> str:
         return foreign()
     settle_us = None if inspected.treatment is None else inspected.treatment.settle_us
     text = advice(inspected.operation_id, inspected.snapshot, settle_us)
+    if inspected.pause is not None:
+        return f"Its delivery is paused: {inspected.pause}. It goes on with: resume. {text}"
     return text if inspected.doubt is None else f"{recovery_step(inspected.doubt)} {text}"

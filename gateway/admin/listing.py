@@ -1,8 +1,9 @@
 """A list of resolutions: the file of `resolve --from FILE`, and the result of each line.
 
-One operation per line, `OPERATION_ID never-happened` or `OPERATION_ID completed FILE`; `OPERATION_ID@TOKEN` restricts
-it to one attempt. Empty lines and lines that begin with `#` are skipped. A file with a mistake is refused as a whole,
-before anything is done. Lines are applied in order, and the same file may be given again.
+One operation per line: `OPERATION_ID never-happened`, with ` drop` behind it if a kept request must not be delivered
+again, or `OPERATION_ID completed FILE`. `OPERATION_ID@TOKEN` restricts it to one attempt. Empty lines and lines that
+begin with `#` are skipped. A file with a mistake is refused as a whole, before anything is done. Lines are applied in
+order, and the same file may be given again.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from uuid import UUID
 
 from gateway.admin.answer import ResponseRefused, read_response
 from gateway.admin.operations import Operations
-from gateway.admin.resolution import Changed, Happened, NothingHappened, Refused, Ruling
-from gateway.core.operation import Audit
+from gateway.admin.resolution import Changed, Happened, NothingHappened, Refused, Ruling, is_said_by, moved
+from gateway.admin.view import moment
+from gateway.core.operation import Audit, State
 from gateway.store.base import Indefinite, NotApplied, StoreError
 
 LIST_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -25,7 +27,7 @@ _LINES_MAX: Final = 10_000
 _MISTAKES_MAX: Final = 20
 # Of all responses together: they are in memory until the last line is done.
 _RESPONSES_BYTES_MAX: Final = 256 * 1024 * 1024
-_FORM: Final = "expected OPERATION_ID never-happened, or OPERATION_ID completed FILE"
+_FORM: Final = "expected OPERATION_ID never-happened [drop], or OPERATION_ID completed FILE"
 
 
 class ListWrong(ValueError):
@@ -102,8 +104,8 @@ def _read_line(number: int, text: str, read_file: Callable[[str], bytes]) -> tup
     verb, _, file = rest.strip().partition(" ")
     operation_id, token = _which(which)
     match verb, file.strip():
-        case "never-happened", "":
-            return Line(number, operation_id, NothingHappened(), token), 0
+        case "never-happened", "" | "drop" as drop:
+            return Line(number, operation_id, NothingHappened(drops=bool(drop)), token), 0
         case "completed", file if file:
             data = read_file(file)
             try:
@@ -133,7 +135,7 @@ async def resolve_all(
     """Apply each line, in order. Ends after a line whose effect is not known."""
     for line in lines:
         try:
-            outcome = await operations.resolve_listed(
+            outcome = await _done_before(operations, line, audit) or await operations.resolve(
                 line.operation_id,
                 line.ruling,
                 audit,
@@ -154,3 +156,21 @@ async def resolve_all(
                 yield Ended(line, End.ALREADY, text)
             case Changed(text):
                 yield Ended(line, End.POSSIBLE if is_dry_run else End.RESOLVED, text)
+
+
+async def _done_before(operations: Operations, line: Line, audit: Audit) -> Changed | Refused | None:
+    """What became of a line that was applied before; None if it was not. A list may be given again long afterwards.
+
+    "Nothing happened" frees the key, so the operation may have run since then: the line counts as done. If it is in
+    doubt again, the list was not about this attempt, and resolves it only by naming its token.
+    """
+    if not isinstance(line.ruling, NothingHappened):
+        return None
+    audits = await operations.audits(line.operation_id)
+    earlier = next((entry for entry in reversed(audits) if is_said_by(entry, audit)), None)
+    if earlier is None:
+        return None
+    snapshot = await operations.read(line.operation_id)
+    if snapshot.state is not State.IN_DOUBT or line.token == earlier.token:
+        return Changed(f"Resolved already, {moment(earlier.at_us)}.", snapshot, is_repeat=True)
+    return moved(earlier.token, snapshot) if line.token is None else None

@@ -1,9 +1,10 @@
-"""What operators do about operations: look, list, resolve, purge, erase. Knows neither HTTP nor terminals.
+"""What operators do about operations: look, list, resolve, requeue, purge. Knows neither HTTP nor terminals.
 
 Theory of operation
 -------------------
-*Nothing is decided twice.* `core.lifecycle` decides what may happen to a record, `resolution` which command a ruling
-becomes. A resolution is fenced on the token that was read: if the record changed in between, the operator is told.
+*Nothing is decided twice.* `core.lifecycle` decides what may happen to a record, `resolution` and `delivery` which
+command a ruling or a decision becomes. It is fenced on the token that was read: if the record changed in between, the
+operator is told.
 
 *A command may be repeated.* An operator that did not see its result gives it again, and it is recognised as the same
 one; so is a retry after the store's response was lost.
@@ -19,18 +20,33 @@ from dataclasses import replace
 from typing import Final, TypeVar
 from uuid import UUID
 
+from gateway.admin.delivery import (
+    Decision,
+    Paused,
+    decided,
+    decided_before,
+    earlier,
+    no_such_route,
+    nothing_to_decide,
+    operation_named,
+    paused_in,
+    pausing,
+    requeueing,
+    resuming,
+    withdrawal,
+)
 from gateway.admin.inspection import Inspected
 from gateway.admin.journal import Look, no_journal
 from gateway.admin.memory import MemoryState, accept_loss, look
 from gateway.admin.resolution import (
     Changed,
-    NothingHappened,
     Policies,
     Refusal,
     Refused,
+    Resolution,
     Ruling,
+    Treatment,
     forced,
-    is_said_by,
     moved,
     nothing_to_resolve,
     objection,
@@ -50,7 +66,6 @@ from gateway.core.operation import (
     Applied,
     Audit,
     Command,
-    Disprove,
     Erase,
     Prove,
     Purge,
@@ -62,7 +77,7 @@ from gateway.core.operation import (
 from gateway.protect.structured_fields import unquote
 from gateway.store.base import Indefinite, NotApplied, Unreadable
 from gateway.store.journal import OF_ONE_MAX, JournalView
-from gateway.store.operations import ManagedStore, Query
+from gateway.store.operations import AuditEntry, ManagedStore, Query
 
 T = TypeVar("T")
 
@@ -114,8 +129,7 @@ class Operations:
         """
         route = self.policies.named(route_name)
         if route is None:
-            names = ", ".join(sorted(route.name for route in self.policies.routes))
-            raise CannotIdentify(f"there is no route {route_name!r}; the configuration has {names}")
+            raise CannotIdentify(no_such_route(route_name, self.policies))
         if body is None and needs_body(route.key):
             raise CannotIdentify(f"the key of route {route_name} is in the body of the request: give that too")
         key = find_key(route.key, headers, body, unquote)
@@ -130,17 +144,27 @@ class Operations:
 
     async def inspect(self, operation_id: UUID) -> Inspected:
         """Everything known of one operation."""
-        snapshot = await self._read(operation_id)
-        audits = await _bounded(self._store.audits(operation_id))
+        snapshot = await self.read(operation_id)
+        audits = await self.audits(operation_id)
         record = snapshot.record
         treatment = self.policies.treatment_of(record) if record is not None and self.policies.is_own(record) else None
         journal = await self.journal(operation_id=operation_id, limit=OF_ONE_MAX)
         memory = await self.memory()
         lost = memory if memory.refuses(snapshot.record) else None
-        probes = None
+        probes, pause = None, None
         if record is not None and record.state is State.IN_DOUBT:
             probes = await _bounded(self._store.recovery(operation_id))
-        return Inspected(operation_id, snapshot, tuple(audits), treatment, journal, lost, probes)
+        if record is not None and record.state is State.ACCEPTED:
+            pause = next((each for each in await self.paused() if each.operation == record.identity.operation), None)
+        return Inspected(operation_id, snapshot, tuple(audits), treatment, journal, lost, probes, pause)
+
+    async def read(self, operation_id: UUID) -> Snapshot:
+        """The record. Raises `NotApplied`, `Unreadable`."""
+        return await _bounded(self._store.read(operation_id))
+
+    async def audits(self, operation_id: UUID) -> list[AuditEntry]:
+        """Who changed it. Raises `NotApplied`."""
+        return await _bounded(self._store.audits(operation_id))
 
     async def journal(
         self, *, operation_id: UUID | None = None, is_refused: bool | None = None, limit: int
@@ -182,7 +206,7 @@ class Operations:
 
         Raises `NotApplied`, `Unreadable`, `Indefinite` (give the same command again), `Unstorable`.
         """
-        snapshot = await self._read(operation_id)
+        snapshot = await self.read(operation_id)
         record = snapshot.record
         if record is None:
             return unknown(operation_id, snapshot)
@@ -202,10 +226,11 @@ class Operations:
                 return refusal
             command = replace(command, audit=forced(audit, refusal.reason))
         if is_dry_run:
-            return Changed(would_resolve(command), snapshot)
+            return Changed(would_resolve(command, record), snapshot)
         result, _ = await self._apply(command)
         if isinstance(result, Applied):
-            return Changed(resolved(command, result.snapshot), result.snapshot, self._notes_on(record, command))
+            text = resolved(command, record, result.snapshot)
+            return Changed(text, result.snapshot, self._notes_on(record, command))
         after = result.snapshot.record
         if after is None:
             return unknown(operation_id, result.snapshot)
@@ -213,34 +238,7 @@ class Operations:
             return moved(record.token, result.snapshot)
         return nothing_to_resolve(result.snapshot)
 
-    async def resolve_listed(
-        self,
-        operation_id: UUID,
-        ruling: Ruling,
-        audit: Audit,
-        *,
-        is_forced: bool = False,
-        token: int | None = None,
-        is_dry_run: bool = False,
-    ) -> Changed | Refused:
-        """As `resolve`, for an entry of a list that may be given again, long after it was written.
-
-        "Nothing happened" frees the key, so the operation may have run since then: the entry counts as done. If it is
-        in doubt again, the list was not about this attempt, and resolves it only by naming its token.
-        """
-        if isinstance(ruling, NothingHappened):
-            audits = await _bounded(self._store.audits(operation_id))
-            earlier = next((entry for entry in reversed(audits) if is_said_by(entry, audit)), None)
-            if earlier is not None:
-                snapshot = await self._read(operation_id)
-                record = snapshot.record
-                if record is None or record.state is not State.IN_DOUBT or token == earlier.token:
-                    return Changed(f"Resolved already, {moment(earlier.at_us)}.", snapshot, is_repeat=True)
-                if token is None:
-                    return moved(earlier.token, snapshot)
-        return await self.resolve(operation_id, ruling, audit, is_forced=is_forced, token=token, is_dry_run=is_dry_run)
-
-    def _notes_on(self, record: Record, command: Prove | Disprove) -> tuple[str, ...]:
+    def _notes_on(self, record: Record, command: Resolution) -> tuple[str, ...]:
         notes = []
         if self.policies.route_of(record) is None:
             notes.append(
@@ -253,6 +251,62 @@ class Operations:
                 "repeats get response-not-stored."
             )
         return tuple(notes)
+
+    # -- kept requests ------------------------------------------------------------------------------------------------
+
+    async def requeue(self, operation_id: UUID, audit: Audit, *, token: int | None = None) -> Changed | Refused:
+        """Deliver a dead letter after all. `token`: only if it is the record's. Raises as `resolve`."""
+        return await self._decide(operation_id, requeueing, audit, token)
+
+    async def withdraw(self, operation_id: UUID, audit: Audit, *, token: int | None = None) -> Changed | Refused:
+        """Call off what is accepted or a dead letter, and drop its request. Otherwise as `requeue`."""
+        return await self._decide(operation_id, withdrawal, audit, token)
+
+    async def _decide(
+        self,
+        operation_id: UUID,
+        decision: Callable[[Record, Audit, Treatment], Decision],
+        audit: Audit,
+        token: int | None,
+    ) -> Changed | Refused:
+        snapshot = await self.read(operation_id)
+        record = snapshot.record
+        if record is None:
+            return unknown(operation_id, snapshot)
+        if not self.policies.is_own(record):
+            return Refused(Refusal.SERVICE, foreign(), snapshot)
+        command = decision(record, audit, self.policies.treatment_of(record))
+        before = earlier(await self.audits(operation_id), command)
+        if before is not None and token in (None, before.token):
+            return Changed(decided_before(before, snapshot), snapshot, is_repeat=True)
+        if token is not None and token != record.token:
+            return moved(token, snapshot)
+        result, _ = await self._apply(command)
+        if isinstance(result, Applied):
+            notes = () if self.policies.routes_with(record.identity.operation) else (_WITHOUT_ROUTE,)
+            return Changed(decided(command, result.snapshot), result.snapshot, notes)
+        if result.snapshot.record is None:
+            return unknown(operation_id, result.snapshot)
+        return nothing_to_decide(command, result.snapshot, await self.audits(operation_id))
+
+    async def paused(self) -> list[Paused]:
+        """The operation names that are paused."""
+        return paused_in(await _bounded(self._store.backlog(self.policies.service)), self.policies)
+
+    async def pause(self, name: str, audit: Audit) -> str:
+        """Deliver nothing new of this route, or operation name; returns the text. Repeatable.
+
+        Raises `NoSuchRoute`, `NotApplied`, `Indefinite` (give the same command again).
+        """
+        operation = operation_named(name, self.policies)
+        is_new = await _timed(self._store.pause(self.policies.service, operation, audit))
+        return pausing(operation, self.policies, is_new=is_new)
+
+    async def resume(self, name: str) -> str:
+        """End a pause, also one of a name that no route has any more. Otherwise as `pause`."""
+        operation = operation_named(name, self.policies, await self.paused())
+        was_paused = await _timed(self._store.resume(self.policies.service, operation))
+        return resuming(operation, self.policies, was_paused=was_paused)
 
     # -- purging ------------------------------------------------------------------------------------------------------
 
@@ -280,13 +334,15 @@ class Operations:
                 text = "It has no response: nothing happened. To forget the key as well, erase it."
             case State.CLAIMED:
                 text = f"It is being executed by {snapshot.record.holder}; there is no response to purge yet."
+            case State.ACCEPTED | State.DEAD_LETTER:
+                text = "It was not delivered, and has no response to purge. To drop its request, withdraw it."
             case _:
                 text = "It is in doubt and has no response to purge. Doubt cannot be purged: resolve it."
         return Refused(Refusal.STATE, text, snapshot)
 
     async def erase(self, operation_id: UUID, audit: Audit, *, is_sure: bool) -> Changed | Refused:
         """Forget the key, so that a request with it runs again. Raises as `resolve`."""
-        snapshot = await self._read(operation_id)
+        snapshot = await self.read(operation_id)
         if snapshot.record is not None and not self.policies.is_own(snapshot.record):
             return Refused(Refusal.SERVICE, foreign(), snapshot)
         if is_sure:
@@ -308,6 +364,8 @@ class Operations:
                 text = "It is being executed, and cannot be erased."
             case State.IN_DOUBT:
                 text = "It is in doubt, and doubt cannot be erased: resolve it first."
+            case State.ACCEPTED | State.DEAD_LETTER:
+                text = "Its request is kept, to be delivered: withdraw it first."
             case _:
                 text = "It changed meanwhile; look again."
         return Refused(Refusal.STATE, text, snapshot)
@@ -336,13 +394,10 @@ class Operations:
 
     # -- the store ----------------------------------------------------------------------------------------------------
 
-    async def _read(self, operation_id: UUID) -> Snapshot:
-        return await _bounded(self._store.read(operation_id))
-
     async def _read_to_purge(self, operation_id: UUID) -> Snapshot:
         """The snapshot, without a response that is unreadable: it can be purged all the same. Raises as `resolve`."""
         try:
-            return await self._read(operation_id)
+            return await self.read(operation_id)
         except Unreadable:
             # `find` does not read responses.
             before = UUID(int=max(0, operation_id.int - 1))
@@ -380,6 +435,11 @@ _ERASING: Final = (
 )
 
 
+_WITHOUT_ROUTE: Final = (
+    "No route of this configuration has its operation name: no gateway with it delivers this operation."
+)
+
+
 def audit_by(who: str, why: str) -> Audit:
     """The audit of who acts and why. Raises `ValueError` with what is wrong."""
     who, why = who.strip(), why.strip()
@@ -400,6 +460,17 @@ async def _bounded(call: Awaitable[T]) -> T:
             return await call
     except (TimeoutError, Indefinite) as error:
         raise NotApplied(f"the durable store did not respond within {_CALL_SECONDS:g} s") from error
+
+
+async def _timed(call: Awaitable[T]) -> T:
+    """A change with a time limit. Raises as the change, and `Indefinite` at the limit."""
+    try:
+        async with asyncio.timeout(_CALL_SECONDS):
+            return await call
+    except TimeoutError as error:
+        raise Indefinite("the durable store did not respond. Give the same command again; it is not done twice") from (
+            error
+        )
 
 
 def _last_id(page: list[Snapshot]) -> UUID:

@@ -17,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from gateway.admin.answer import response_of
 from gateway.admin.journal import REFUSED, WAITING
 from gateway.admin.operations import PAGE_SIZE_MAX, audit_by
+from gateway.admin.requeueing import LIMIT_MAX, RATE_MAX, Wanted
 from gateway.admin.resolution import Happened, NothingHappened, Ruling
 from gateway.config.leaf import duration_seconds
 from gateway.core.operation import Audit, State, microseconds
@@ -110,16 +111,31 @@ class _Query(BaseModel):
 
 
 class ListQuery(_Query):
-    """Which operations to list; by default those in doubt."""
+    """Which operations to list; by default those in doubt or, with a reason, the dead letters."""
 
-    state: Annotated[frozenset[State], BeforeValidator(_states)] = frozenset((State.IN_DOUBT,))
+    state: Annotated[frozenset[State] | None, BeforeValidator(_states)] = None
     route: frozenset[str] | None = None
     older_than: Annotated[int, BeforeValidator(_microseconds), _Once] = 0
+    reason: Annotated[str | None, _Once] = None
     after: Annotated[UUID | None, _Once] = None
 
     @property
     def query(self) -> Query:
-        return Query(states=self.state, routes=self.route, age_us=self.older_than, after=self.after, limit=self.limit)
+        usual = State.IN_DOUBT if self.reason is None else State.DEAD_LETTER
+        return Query(
+            states=self.state or frozenset((usual,)),
+            routes=self.route,
+            age_us=self.older_than,
+            reason=self.reason,
+            after=self.after,
+            limit=self.limit,
+        )
+
+    @model_validator(mode="after")
+    def _has_reasons(self) -> Self:
+        if self.reason is not None and self.query.states != {State.DEAD_LETTER}:
+            raise ValueError("reason is for dead letters; leave out other states")
+        return self
 
 
 class JournalQuery(_Query):
@@ -171,10 +187,11 @@ class _Completed(BaseModel):
 
 
 class ResolveAsked(Asked):
-    """What became of an operation in doubt. `token`, `force`: see `Operations.resolve`."""
+    """What became of an operation in doubt. `drop`: see `NothingHappened`; `token`, `force`: `Operations.resolve`."""
 
     completed: _Completed | None = None
     never_happened: bool = False
+    drop: bool = False
     force: bool = False
     token: int | None = Field(None, ge=1)
 
@@ -183,7 +200,9 @@ class ResolveAsked(Asked):
         if (self.completed is not None) == self.never_happened:
             raise ValueError("say either completed, with the response, or never_happened: true")
         if self.completed is None:
-            return NothingHappened()
+            return NothingHappened(drops=self.drop)
+        if self.drop:
+            raise ValueError("drop is for never_happened: true")
         try:
             body = b64decode(self.completed.body_base64, validate=True)
         except binascii.Error:
@@ -195,3 +214,38 @@ class ResolveAsked(Asked):
     def _can_be_ruled(self) -> Self:
         _ = self.ruling
         return self
+
+
+class DecideAsked(Asked):
+    """A decision about one kept request. `token`: see `Operations.requeue`."""
+
+    token: int | None = Field(None, ge=1)
+
+
+class RequeueAsked(Asked):
+    """Which dead letters to requeue, by `route`, `reason` and how long they are dead, and how: see `Wanted`."""
+
+    route: str | None = None
+    reason: str | None = None
+    older_than: str | None = None
+    limit: int = Field(ge=1, le=LIMIT_MAX)
+    rate: int = Field(ge=1, le=RATE_MAX)
+
+    @cached_property
+    def wanted(self) -> Wanted:
+        if self.route is None and self.reason is None and self.older_than is None:
+            raise ValueError("say which: by route, reason or older_than")
+        routes = None if self.route is None else frozenset((self.route,))
+        age_us = 0 if self.older_than is None else _microseconds(self.older_than)
+        return Wanted(routes, self.reason, age_us, self.limit, self.rate)
+
+    @model_validator(mode="after")
+    def _is_bounded(self) -> Self:
+        _ = self.wanted
+        return self
+
+
+class PauseAsked(Asked):
+    """The route, or the operation name, to pause or resume."""
+
+    route: str

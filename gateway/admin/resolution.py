@@ -18,12 +18,13 @@ from typing import Final, assert_never
 from uuid import UUID
 
 from gateway.admin.view import ago, moment, span
+from gateway.core.delivery import DeliveryPolicy
 from gateway.core.framing import digest
 from gateway.core.identity.key import KeySpec
 from gateway.core.identity.operation_id import is_of
 from gateway.core.identity.scope import ComposedScope, HeaderScope, ScopeSpec
 from gateway.core.message import ResponseHead
-from gateway.core.operation import Audit, Disprove, Event, Prove, Record, Snapshot, State
+from gateway.core.operation import Audit, Disprove, Event, Prove, Record, Reinstate, Snapshot, State
 from gateway.core.outcome import Meaning, StatusPolicy, meaning_of, windows_us
 from gateway.core.recovery import Hold, Recovery
 from gateway.core.replay import KeepPolicy, stored_response
@@ -43,6 +44,7 @@ class Treatment:
     settle_us: int
     status: StatusPolicy | None
     recovery: Recovery = Hold()  # noqa: RUF009  a value without state
+    deliver_within_us: int = DeliveryPolicy().deliver_within_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,10 @@ class Policies:
     def named(self, name: str) -> RoutePolicy | None:
         """The route of that name."""
         return next((route for route in self.routes if route.name == name), None)
+
+    def routes_with(self, operation: str) -> tuple[str, ...]:
+        """The names of the routes with this operation name."""
+        return tuple(route.name for route in self.routes if route.operation == operation)
 
     def is_own(self, record: Record) -> bool:
         """Whether it is an operation of this service: other services may use the same names."""
@@ -109,6 +115,7 @@ def _cautious(several: Sequence[Treatment]) -> Treatment:
         remember_us=max(each.remember_us for each in several),
         settle_us=max(each.settle_us for each in several),
         status=None,
+        deliver_within_us=max(each.deliver_within_us for each in several),
     )
 
 
@@ -161,14 +168,20 @@ class Happened:
 
 @dataclass(frozen=True, slots=True)
 class NothingHappened:
-    """The operator knows that nothing happened."""
+    """The operator knows that nothing happened. `drops`: its request, if it is kept, is not delivered again."""
+
+    drops: bool = False
 
 
 Ruling = Happened | NothingHappened
+Resolution = Prove | Disprove | Reinstate
 
 
-def resolution(record: Record, ruling: Ruling, audit: Audit, treatment: Treatment) -> Prove | Disprove:
-    """The command for this ruling on this record. Its id is a digest of both: a repeat is the same command."""
+def resolution(record: Record, ruling: Ruling, audit: Audit, treatment: Treatment) -> Resolution:
+    """The command for this ruling on this record. Its id is a digest of both: a repeat is the same command.
+
+    Where nothing happened, a kept request is delivered again, unless the ruling drops it.
+    """
     operation_id, content = record.identity.operation_id, [audit.who.encode(), audit.why.encode()]
     match ruling:
         case Happened(head, body):
@@ -177,17 +190,20 @@ def resolution(record: Record, ruling: Ruling, audit: Audit, treatment: Treatmen
             response = stored_response(b"POST", head, body if is_kept else None, treatment.keep)
             content += [b"%d" % head.status, head.reason, *(part for header in head.headers for part in header), body]
             windows = windows_us(head.headers, treatment.replay_us, treatment.remember_us)
-            resolution_id = _resolution_id(operation_id, record.token, Event.PROVE, content)
+            resolution_id = resolution_id_of(record, Event.PROVE, content)
             return Prove(operation_id, record.token, resolution_id, response, *windows, audit)
+        case NothingHappened(drops) if record.delivery is not None and not drops:
+            return Reinstate(operation_id, record.token, resolution_id_of(record, Event.REINSTATE, content), audit)
         case NothingHappened():
-            resolution_id = _resolution_id(operation_id, record.token, Event.DISPROVE, content)
+            resolution_id = resolution_id_of(record, Event.DISPROVE, content)
             return Disprove(operation_id, record.token, resolution_id, treatment.remember_us, audit)
         case _:
             assert_never(ruling)
 
 
-def _resolution_id(operation_id: UUID, token: int, event: Event, content: list[bytes]) -> UUID:
-    parts = (b"resolution", operation_id.bytes, b"%d" % token, event.encode(), *content)
+def resolution_id_of(record: Record, event: Event, content: Sequence[bytes]) -> UUID:
+    """The id of an operator's decision about a record as it was read: the same for the same decision."""
+    parts = (b"resolution", record.identity.operation_id.bytes, b"%d" % record.token, event.encode(), *content)
     return UUID(bytes=digest(*parts)[:16], version=5)
 
 
@@ -232,23 +248,52 @@ def forced(audit: Audit, reason: Refusal) -> Audit:
 def is_said_by(entry: AuditEntry, audit: Audit) -> bool:
     """Whether this entry records "nothing happened" by the same person for the same reason."""
     is_same = entry.why == audit.why or entry.why.startswith(f"{audit.why}{_FORCED}")
-    return entry.event is Event.DISPROVE and entry.who == audit.who and is_same
+    return entry.event in (Event.DISPROVE, Event.REINSTATE) and entry.who == audit.who and is_same
 
 
-def would_resolve(command: Prove | Disprove) -> str:
-    """The text for a doubt that this command would end."""
-    if isinstance(command, Disprove):
-        return "It would be resolved: nothing happened."
-    return f"It would be resolved: it completed with status {command.response.status}."
+def would_resolve(command: Resolution, record: Record) -> str:
+    """The text for a doubt that this command would end, in the record as it is before."""
+    match command:
+        case Prove(response=response):
+            return f"It would be resolved: it completed with status {response.status}."
+        case Reinstate():
+            return (
+                "It would be resolved: nothing happened. Its kept request would be delivered again; to drop it "
+                "instead, say so (drop)."
+            )
+        case Disprove() if record.delivery is not None:
+            return "It would be resolved: nothing happened. Its kept request would be dropped, and not delivered."
+        case Disprove():
+            return "It would be resolved: nothing happened."
+        case _:
+            assert_never(command)
 
 
-def resolved(command: Prove | Disprove, snapshot: Snapshot) -> str:
-    """The text for a doubt that this command has ended."""
+def resolved(command: Resolution, before: Record, snapshot: Snapshot) -> str:
+    """The text for a doubt that this command has ended; `before` is the record that it was in."""
     record = snapshot.record
-    if isinstance(command, Disprove):
-        return "Resolved: nothing happened. The next request with this key runs."
+    match command:
+        case Reinstate():
+            return f"Resolved: nothing happened. Its kept request is delivered again{_delivered_until(snapshot)}."
+        case Disprove():
+            dropped = "" if before.delivery is None else " Its kept request is dropped, and not delivered."
+            return f"Resolved: nothing happened.{dropped} The next request with this key runs."
+        case Prove():
+            pass
+        case _:
+            assert_never(command)
     until = "" if record is None else f" until {moment(record.replay_until_us)}"
     return f"Resolved: it completed with status {command.response.status}. Repeats get this response{until}."
+
+
+def _delivered_until(snapshot: Snapshot) -> str:
+    record = snapshot.record
+    if record is None or record.delivery is None:
+        return ""
+    until_us = record.delivery.deliver_until_us
+    if until_us > snapshot.now_us:
+        return f", until {moment(until_us)} ({ago(until_us, snapshot.now_us)})"
+    return f" only after a requeue: its time for that ended at {moment(until_us)}, so it is a dead letter"
 
 
 def unknown(operation_id: UUID, snapshot: Snapshot) -> Refused:
@@ -273,6 +318,7 @@ _BY_EVENT: Final[Mapping[Event, str]] = {
     Event.DISPROVE: "It was resolved already, as never happened",
     Event.RELEASE: "It is known already that nothing happened",
     Event.FORGET: "It is known already that nothing happened",
+    Event.WITHDRAW: "It was withdrawn",
 }
 
 
@@ -291,6 +337,10 @@ def nothing_to_resolve(snapshot: Snapshot) -> Refused:
             )
         case State.COMPLETED | State.TOMBSTONE:
             text = f"{done}, {when(snapshot)}; there is nothing to resolve."
+        case State.ACCEPTED | State.DEAD_LETTER:
+            is_dead = record.state is State.DEAD_LETTER
+            next_ = "is a dead letter: requeue or withdraw it" if is_dead else "is delivered by itself, or withdraw it"
+            text = f"It is not in doubt: nothing happened, and its request is kept. It {next_}."
         case _:
             text = f"{done}; the next request with this key runs. There is nothing to resolve."
     return Refused(Refusal.STATE, text, snapshot)

@@ -6,14 +6,15 @@ relative to the store's clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, assert_never
 from uuid import UUID
 
-from gateway.core.lifecycle import LAPSED_DOUBT
+from gateway.core.delivery import ATTEMPTS_EXHAUSTED, UNAUTHORIZED, UNREADABLE, delivery_of
+from gateway.core.lifecycle import DEADLINE, LAPSED_DOUBT
 from gateway.core.message import StoredResponse, header_values
-from gateway.core.operation import MICROSECONDS, Record, RequestInfo, Snapshot, State
+from gateway.core.operation import MICROSECONDS, Delivery, Record, RequestInfo, Snapshot, State
 from gateway.core.recovery import doubted_status
 from gateway.store.operations import AuditEntry
 
@@ -70,6 +71,7 @@ def described(snapshot: Snapshot, *, has_body: bool) -> dict[str, Any]:
         "carries_doubt": record.carries_doubt,
         "age_seconds": (now_us - record.first_claimed_us) // MICROSECONDS,
         **{name: moment(at_us) for name, at_us in times_of(record)},
+        "delivery": None if record.delivery is None else _delivery(record.delivery),
         "response": None if record.response is None else _response(record.response, record.state, has_body=has_body),
         "now": moment(now_us),
     }
@@ -87,11 +89,35 @@ def _request(request: RequestInfo) -> dict[str, str]:
     return {name: value for name, value in about.items() if value is not None}
 
 
+def _delivery(delivery: Delivery) -> dict[str, Any]:
+    """What is known of a kept request. Its content is encrypted, and not even its headers are known here."""
+    about = {
+        "answers": delivery.answers,
+        "failure": delivery.failure,
+        "reason": delivery.reason,
+        "request_bytes": delivery.request_bytes,
+    }
+    return {name: value for name, value in about.items() if value is not None}
+
+
 def times_of(record: Record) -> list[tuple[str, int]]:
     """The times that are meaningful in the record's state."""
-    times = [("first_claimed_at", record.first_claimed_us)]
-    if record.claimed_us != record.first_claimed_us:
-        times.append(("claimed_at", record.claimed_us))
+    delivery = record.delivery
+    if delivery is None:
+        times = [("first_claimed_at", record.first_claimed_us)]
+        if record.claimed_us != record.first_claimed_us:
+            times.append(("claimed_at", record.claimed_us))
+    else:
+        times = [("accepted_at", delivery.accepted_us)]
+        if record.attempts:
+            times.append(("claimed_at", record.claimed_us))
+        if record.state is State.DEAD_LETTER:
+            times.append(("dead_since", delivery.since_us))
+        elif delivery.since_us != delivery.accepted_us:
+            times.append(("requeued_at", delivery.since_us))
+        if record.state is State.ACCEPTED:
+            times.append(("next_attempt_at", delivery.next_attempt_us))
+        times.append(("deliver_until", delivery.deliver_until_us))
     if record.completed_us is not None:
         times.append(("completed_at", record.completed_us))
     match record.state:
@@ -101,7 +127,7 @@ def times_of(record: Record) -> list[tuple[str, int]]:
             times += [("replay_until", record.replay_until_us), ("remember_until", record.remember_until_us)]
         case State.RELEASED | State.TOMBSTONE:
             times.append(("remember_until", record.remember_until_us))
-        case State.ABSENT:
+        case State.ACCEPTED | State.DEAD_LETTER | State.ABSENT:
             pass
         case _:
             assert_never(record.state)
@@ -133,12 +159,17 @@ def advice(operation_id: UUID, snapshot: Snapshot, settle_us: int | None) -> str
     match record.state:
         case State.CLAIMED:
             left = span(record.lease_until_us - now_us)
+            doing = "executing" if record.delivery is None else "delivering"
             return (
-                f"Wait: {record.holder} is executing it. If its lease ends unrenewed, in {left}, the operation is in "
+                f"Wait: {record.holder} is {doing} it. If its lease ends unrenewed, in {left}, the operation is in "
                 "doubt."
             )
         case State.IN_DOUBT:
             return _advice_on_doubt(operation_id, record, now_us, settle_us or 0)
+        case State.ACCEPTED:
+            return _advice_on_accepted(operation_id, record, now_us)
+        case State.DEAD_LETTER:
+            return _advice_on_dead_letter(operation_id, record, now_us)
         case State.COMPLETED:
             return f"Nothing. Repeats get the recorded response for {span(record.replay_until_us - now_us)} more."
         case State.RELEASED:
@@ -166,10 +197,60 @@ def _advice_on_doubt(operation_id: UUID, record: Record, now_us: int, settle_us:
     first = ""
     if record.doubt == LAPSED_DOUBT:
         first = f"First make sure that {record.holder} is running, or gone for good: it may still have the response. "
+    never = f"resolve {operation_id} --never-happened --why TEXT."
+    if record.delivery is not None:
+        never = f"{never} That delivers its kept request again; with --drop, it is dropped instead."
     return (
         f"{first}Find out at the service what happened; it was sent Idempotency-Operation: {operation_id}. If it "
         f"happened, save the service's response with curl -i and give it to: resolve {operation_id} --completed FILE "
-        f"--why TEXT. If nothing happened{when}: resolve {operation_id} --never-happened --why TEXT."
+        f"--why TEXT. If nothing happened{when}: {never}"
+    )
+
+
+def _advice_on_accepted(operation_id: UUID, record: Record, now_us: int) -> str:
+    delivery = delivery_of(record)
+    at_us = delivery.next_attempt_us
+    next_ = "is due" if at_us <= now_us else f"is due at {moment(at_us)} ({ago(at_us, now_us)})"
+    failed = "" if delivery.failure is None else f" after the last one failed ({delivery.failure})"
+    return (
+        f"Nothing, unless it is to be called off. Its request is kept, and no attempt of it had an effect. The next "
+        f"attempt {next_}{failed}; none starts after {moment(delivery.deliver_until_us)} "
+        f"({ago(delivery.deliver_until_us, now_us)}), when it becomes a dead letter. To call it off: "
+        f"withdraw {operation_id} --why TEXT."
+    )
+
+
+_CAUSES: Final[Mapping[str, str]] = {
+    UNAUTHORIZED: (
+        "The service refused its credentials. Mend them: the caller's own expire, and `accept.headers` of its route "
+        "can send others in their place"
+    ),
+    ATTEMPTS_EXHAUSTED: (
+        "The service answered every attempt with a status that is worth another one, and `delivery.max_answers` is "
+        "reached. Find out there why it refuses this request"
+    ),
+    UNREADABLE: (
+        "Its kept request cannot be decrypted. Put the key that it was encrypted under back into `secrets.encryption`; "
+        "if that key is lost, withdraw it, and let its caller send it again"
+    ),
+    DEADLINE: (
+        "It was not delivered within `delivery.deliver_within`. Make sure that the service can be reached and a worker "
+        "delivers to it"
+    ),
+}
+"""What to do about a dead letter, by its reason."""
+
+
+def _advice_on_dead_letter(operation_id: UUID, record: Record, now_us: int) -> str:
+    delivery = delivery_of(record)
+    reason = delivery.reason or "unknown"
+    cause = _CAUSES.get(reason, f"It was given up ({reason}). Find out at the service what is wrong with it")
+    failed = "" if delivery.failure is None else f" The last attempt: {delivery.failure}."
+    return (
+        f"Nothing happened, and its request is kept: it is not lost, and waits for a decision since "
+        f"{moment(delivery.since_us)} ({ago(delivery.since_us, now_us)}). {cause}.{failed} Then deliver it: requeue "
+        f"{operation_id} --why TEXT. If it is not wanted any more: withdraw {operation_id} --why TEXT. For all with "
+        f"this reason: requeue --route {record.identity.route} --reason {reason} --limit 1000 --rate 50 --why TEXT."
     )
 
 

@@ -69,14 +69,19 @@ class Gateway:
         lines_dropped: Callable[[], int] = lambda: 0,
         handed: Handed | None = None,
         environment: Environment | None = None,
+        *,
+        is_public: bool = True,
     ) -> None:
         """Must be called with the event loop running; opens nothing yet. Raises `StartError`.
 
         `observers` get every event; `lines_dropped` counts the log lines that were lost, for the metrics. A worker
         listens on the seats that it is `handed`, and has no status port: its supervisor has it. `environment` is this
-        machine by default.
+        machine by default. One that is not `is_public` has no listener for clients, and only delivers.
         """
         self._config = config
+        self._is_public = is_public
+        if not is_public and all(route.accept is None for route in config.routes):
+            raise StartError("no route of this configuration has `accept`, so there is nothing to deliver")
         self._lines_dropped = lines_dropped
         make_state_dir(config)
         self._tls = server_tls(config.listen.tls)
@@ -113,7 +118,8 @@ class Gateway:
             is_store_up = await self._start_store()
             # Before the first request, which is refused as long as the lease loop is not known to run.
             self._spawn(self._parts.leases.run())
-            self.address = await self._listen(self._config.listen.address)
+            if self._is_public:
+                self.address = await self._listen(self._config.listen.address)
             if self.seating is None:
                 self.status_address = await self._listen_aside("status", self._status, self._config.status.listen)
             if self._admin is not None:
@@ -126,7 +132,9 @@ class Gateway:
         if not is_store_up:
             self._spawn(self._keep_starting_store())
         self.health.serving = True
-        if self.seating is None:
+        if not self._is_public:
+            _LOG.info("delivering accepted requests, status on %s:%d", *self.status_address)
+        elif self.seating is None:
             _LOG.info("serving on %s:%d, status on %s:%d", *self.address, *self.status_address)
 
     @property

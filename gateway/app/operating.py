@@ -57,6 +57,7 @@ def _policy(config: Config, route: settings.Route) -> RoutePolicy:
             settle_us=microseconds(settle_seconds(config, route)),
             status=status_policy(route),
             recovery=recovery_policy(config, route),
+            deliver_within_us=microseconds(config.delivery_for(route).deliver_within),
         ),
     )
 

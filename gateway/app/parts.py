@@ -162,7 +162,8 @@ class Parts:
                 in_flight_max=config.limits.max_in_flight,
             )
         self._sweeper = Sweeper(store, events, clock=clock)
-        self._tally_taker = TallyTaker(store, events)
+        accepted = {route.name: route.operation for route in self.routes if route.accept is not None}
+        self._tally_taker = TallyTaker(store, events, service=config.service, accepting=accepted)
         delivers = config.delivery.workers > 0
         self.delivery = DeliveryWorker(
             store,

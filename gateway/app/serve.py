@@ -1,4 +1,4 @@
-"""Serves with a configuration, in one process or several, and migrates the durable store.
+"""Serves with a configuration, in one process or several; delivers without serving; migrates the durable store.
 
 Owns the choice between one process and several, and the event loop that everything runs on.
 """
@@ -29,6 +29,16 @@ async def serve(config: Config) -> int:
     if count > 1:
         return await run_until_signal(config, lambda logs: Supervisor(config, count, lambda: logs.dropped))
     return await run_until_signal(config, lambda logs: Gateway(config, (logs,), lambda: logs.dropped))
+
+
+async def deliver(config: Config) -> int:
+    """Deliver accepted requests until SIGTERM or SIGINT, without a listener for clients; returns the exit code.
+
+    Raises `StartError`.
+    """
+    delivery = config.delivery.model_copy(update={"workers": 1})
+    config = config.model_copy(update={"delivery": delivery})
+    return await run_until_signal(config, lambda logs: Gateway(config, (logs,), lambda: logs.dropped, is_public=False))
 
 
 async def migrate(config: Config, grant_to: str | None = None) -> list[str]:

@@ -51,7 +51,7 @@ _BUSY_SECONDS: Final = 0.05
 _SPARE: Final = 8
 _BATCH_MAX: Final = 200
 # How old the knowledge of pauses and of requests without a route may be.
-_BACKLOG_SECONDS: Final = 5.0
+_BACKLOG_SECONDS: Final = 2.0
 # A longer request is decrypted in a thread.
 _INLINE_BYTES_MAX: Final = 64 * 1024
 # Operations that this process reports because their requests cannot be opened.

@@ -114,6 +114,13 @@ class Gauge(Family):
     def put(self, value: float, *labels: str) -> None:
         self.rows[labels] = [float(value)]
 
+    def put_all(self, values: Mapping[Labels, float]) -> None:
+        """Put these values, and 0 for all others."""
+        for labels in self.rows:
+            self.rows[labels] = [float(values.get(labels, 0))]
+        for labels, value in values.items():
+            self.rows[labels] = [float(value)]
+
     def absorb(self, rows: Rows) -> None:
         """A gauge ends with its process."""
 

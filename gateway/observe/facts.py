@@ -323,6 +323,30 @@ class TallyTaken:
 
 
 @immutable
+class RouteWaiting:
+    """The accepted operations of one route that are not delivered: how many, the bytes of their requests, and the age
+    of the oldest in seconds; and its dead letters, by reason."""
+
+    route: str
+    accepted: int
+    request_bytes: int
+    oldest_seconds: float
+    dead_letters: tuple[tuple[str, int], ...] = ()
+
+
+@immutable
+class BacklogTaken:
+    """What a service has not delivered, and which of its routes are paused.
+
+    `orphans` are the accepted operations that no route of this configuration delivers.
+    """
+
+    waiting: tuple[RouteWaiting, ...]
+    paused: tuple[str, ...]
+    orphans: int
+
+
+@immutable
 class LoopStalled:
     """The event loop did not run for this long."""
 
@@ -351,6 +375,7 @@ Fact = (
     | MemoryChanged
     | SweepDone
     | TallyTaken
+    | BacklogTaken
     | LoopStalled
 )
 

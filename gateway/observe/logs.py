@@ -21,6 +21,7 @@ from gateway import PROGRAM
 from gateway.core.message import trace_id_of
 from gateway.core.operation import Event
 from gateway.observe.facts import (
+    BacklogTaken,
     BreakerChanged,
     DeliveryAttempted,
     DeliveryResult,
@@ -182,6 +183,9 @@ class Logs:
                 if in_doubt:
                     count = sum(count for _, count in in_doubt)
                     self._line(DEBUG, "operations are in doubt", in_doubt=count, oldest_seconds=oldest_seconds)
+            case BacklogTaken():
+                # Metrics count it; each delivery and each dead letter has its own line.
+                pass
             case LoopStalled():
                 self._line(WARNING, f"the event loop was blocked for {fact.lag_seconds:.1f} s")
             case _:

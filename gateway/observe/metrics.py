@@ -16,10 +16,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, TypeVar, assert_never
 
+from gateway.core.delivery import ATTEMPTS_EXHAUSTED, UNAUTHORIZED, UNREADABLE
+from gateway.core.lifecycle import DEADLINE
 from gateway.core.operation import Event
 from gateway.core.verdict import Verdict
 from gateway.observe.exposition import Counted, Counter, Exposition, Family, Gauge, Histogram, Rule, encode
 from gateway.observe.facts import (
+    BacklogTaken,
     BreakerChanged,
     DeliveryAttempted,
     DeliveryResult,
@@ -52,6 +55,8 @@ _REASONS: Final = ("no_route", "no_route_keyed", "unkeyed", "store_unavailable")
 _ENDINGS: Final = (Event.COMPLETE, Event.RELEASE, Event.FORGET, Event.ABANDON, Event.POSTPONE, Event.BURY)
 
 _SWEPT: Final = (Event.LAPSE, Event.RETIRE, Event.COLLECT, Event.EXPIRE)
+
+_DEAD: Final = (UNAUTHORIZED, ATTEMPTS_EXHAUSTED, UNREADABLE, DEADLINE)
 
 _SMALL: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 # For the gateway and its stores; a call of a store is given up after some ten seconds.
@@ -215,6 +220,34 @@ class Metrics:
         self._oldest_in_doubt = self._gauge(
             "idempotency_oldest_in_doubt_seconds", "Age of the oldest operation in doubt, 0 without one", Rule.MAX
         )
+        # Every worker counts the whole service.
+        self._backlog = self._gauge(
+            "idempotency_backlog", "Accepted operations of the service that are not delivered", Rule.MAX, route=routes
+        )
+        self._oldest_backlog = self._gauge(
+            "idempotency_oldest_backlog_seconds",
+            "Age of the oldest of them since its acceptance, 0 without one",
+            Rule.MAX,
+            route=routes,
+        )
+        self._backlog_bytes = self._gauge(
+            "idempotency_backlog_bytes", "What their requests take up in the store", Rule.MAX, route=routes
+        )
+        self._dead_letters = self._gauge(
+            "idempotency_dead_letters",
+            "Accepted operations whose delivery was given up, until somebody decides about them, by reason",
+            Rule.MAX,
+            route=routes,
+            reason=_DEAD,
+        )
+        self._paused = self._gauge(
+            "idempotency_paused", "Whether an operator has paused the delivery", Rule.MAX, route=routes
+        )
+        self._orphans = self._gauge(
+            "idempotency_orphans",
+            "Accepted operations that no route of this gateway's configuration delivers",
+            Rule.MAX,
+        )
         self._store_up = self._gauge(
             "idempotency_store_up",
             "Whether a store can be reached",
@@ -318,15 +351,25 @@ class Metrics:
                 self._sweep_durations.observe(fact.duration_seconds)
             case TallyTaken():
                 # Including routes that the configuration no longer has: their operations in doubt still are.
-                for labels in self._in_doubt.rows:
-                    self._in_doubt.put(0, *labels)
-                for route, count in fact.in_doubt:
-                    self._in_doubt.put(count, route)
+                self._in_doubt.put_all({(route,): count for route, count in fact.in_doubt})
                 self._oldest_in_doubt.put(fact.oldest_in_doubt_seconds)
+            case BacklogTaken():
+                self._count_backlog(fact)
             case LoopStalled():
                 self._loop_stalls.observe(fact.lag_seconds)
             case _:
                 assert_never(fact)
+
+    def _count_backlog(self, fact: BacklogTaken) -> None:
+        waiting = fact.waiting
+        self._backlog.put_all({(each.route,): each.accepted for each in waiting})
+        self._oldest_backlog.put_all({(each.route,): each.oldest_seconds for each in waiting})
+        self._backlog_bytes.put_all({(each.route,): each.request_bytes for each in waiting})
+        self._dead_letters.put_all(
+            {(each.route, reason): count for each in waiting for reason, count in each.dead_letters}
+        )
+        self._paused.put_all({(route,): 1 for route in fact.paused})
+        self._orphans.put(fact.orphans)
 
     def read_with(self, read: Callable[[], Readings]) -> None:
         """Call `read` at each scrape, on the event loop."""

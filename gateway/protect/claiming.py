@@ -249,12 +249,8 @@ class Claiming:
         cancelled: as `claim`.
         """
         until = self._loop.time() + _CLAIM_SECONDS_MAX
-        operation_id = record.identity.operation_id
-        if record.state is State.IN_DOUBT:
-            admission = await self._take_over(record, terms, until)
-        else:
-            command = Dispatch(operation_id, record.token, _new_attempt_id(), self._holder, self._lease_us)
-            admission = await self._apply(_Pursuit(command, terms, until))
+        claim = self._take_over if record.state is State.IN_DOUBT else self._dispatch
+        admission = await claim(record, terms, until)
         return replace(admission, is_refused=True) if isinstance(admission, Unavailable) else admission
 
     def may_recover(self, snapshot: Snapshot) -> bool:
@@ -267,6 +263,11 @@ class Claiming:
     async def _take_over(self, record: Record, terms: Terms, until: float) -> Admission:
         operation_id = record.identity.operation_id
         command = Takeover(operation_id, record.token, _new_attempt_id(), self._holder, self._lease_us, terms.request)
+        return await self._apply(_Pursuit(command, terms, until))
+
+    async def _dispatch(self, record: Record, terms: Terms, until: float) -> Admission:
+        operation_id = record.identity.operation_id
+        command = Dispatch(operation_id, record.token, _new_attempt_id(), self._holder, self._lease_us)
         return await self._apply(_Pursuit(command, terms, until))
 
     async def _apply(self, pursuit: _Pursuit) -> Admission:

@@ -148,8 +148,8 @@ class ClaimedRequest:
 
     def unreadable(self, why: str) -> Conclusion:
         """The kept request cannot be opened, so nothing was sent."""
-        outcome = Outcome(Event.BURY, Verdict.DEAD_LETTER)
-        reply = replace(self.refuse(outcome.verdict, 409), why=why)
+        outcome = Outcome(Event.BURY, Verdict.UPSTREAM_UNREACHABLE)
+        reply = replace(self.refuse(outcome.verdict, 502), why=why)
         command = delivery.bury(self.record, delivery.UNREADABLE, delivery.UNREADABLE, is_answered=False)
         return Conclusion(outcome, command, reply, None, why, is_sent=None)
 

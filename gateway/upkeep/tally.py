@@ -1,27 +1,40 @@
-"""Counts operations in doubt, for alerts: an operation in doubt stays so until it is resolved.
+"""Counts what waits for somebody, for alerts: operations in doubt, accepted operations and dead letters.
 
-Every gateway counts the whole store, because none can know that another does. That includes the operations of other
-services in it, since route names do not identify a service.
+Every gateway counts, because none can know that another does. Operations in doubt are counted in the whole store, those
+of other services included, since route names do not identify a service; what is not delivered, of its own service.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import NoReturn
 
-from gateway.observe.facts import Events, TallyTaken
-from gateway.store.operations import ManagedStore
+from gateway.observe.facts import BacklogTaken, Events, RouteWaiting, TallyTaken
+from gateway.store.operations import Backlog, ManagedStore
 from gateway.upkeep.timer import Sleep, repeat
 
 
 class TallyTaker:
-    """Takes the tally of one store every `pass_seconds` and publishes it."""
+    """Takes the tally of one store every `pass_seconds` and publishes it; the backlog too, where a route accepts.
+
+    `accepting` are the operation names of the routes that accept requests, by route name.
+    """
 
     def __init__(
-        self, store: ManagedStore, events: Events, *, pass_seconds: float = 15.0, sleep: Sleep = asyncio.sleep
+        self,
+        store: ManagedStore,
+        events: Events,
+        *,
+        service: str,
+        accepting: Mapping[str, str],
+        pass_seconds: float = 15.0,
+        sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._store = store
         self._events = events
+        self._service = service
+        self._accepting = accepting
         self._pass_seconds = pass_seconds
         self._sleep = sleep
         self._is_stopped = False
@@ -31,11 +44,13 @@ class TallyTaker:
         self._is_stopped = True
 
     async def run_once(self) -> None:
-        """Take the tally. Raises `StoreError`; the last published tally then stands."""
+        """Take the tally. Raises `StoreError`; what was published last then stands."""
         if self._is_stopped:
             return
         tally = await self._store.tally()
         self._events.publish(TallyTaken(tuple(sorted(tally.in_doubt.items())), tally.oldest_in_doubt_seconds))
+        if self._accepting:
+            self._events.publish(_taken(await self._store.backlog(self._service), self._accepting))
 
     async def run(self) -> NoReturn:
         """Take the tally for ever, until cancelled."""
@@ -44,3 +59,21 @@ class TallyTaker:
     async def _pass(self) -> float:
         await self.run_once()
         return self._pass_seconds
+
+
+def _taken(backlog: Backlog, accepting: Mapping[str, str]) -> BacklogTaken:
+    """The backlog as an event. Routes are named as they were when their operations were accepted."""
+    waiting = tuple(
+        RouteWaiting(
+            route, each.accepted, each.request_bytes, each.oldest_seconds, tuple(sorted(each.dead_letters.items()))
+        )
+        for route, each in sorted(backlog.waiting.items())
+    )
+    # A renamed route keeps its old name as its operation.
+    known = {*accepting, *accepting.values()}
+    # The operation name stands for itself where no route has it: its pause would not be seen otherwise.
+    paused = [route for route, operation in accepting.items() if operation in backlog.paused]
+    paused += [operation for operation in backlog.paused if operation not in accepting.values()]
+    return BacklogTaken(
+        waiting, tuple(sorted(paused)), sum(each.accepted for each in waiting if each.route not in known)
+    )

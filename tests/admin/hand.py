@@ -13,15 +13,19 @@ from gateway.core.identity.scope import HeaderScope, Scope, scope_of
 from gateway.core.message import ResponseHead, StoredResponse
 from gateway.core.operation import (
     Abandon,
+    Accept,
     Applied,
     Audit,
+    Bury,
     Claim,
     Command,
     Complete,
+    Dispatch,
     Fingerprint,
     Purge,
     Record,
     Release,
+    SealedRequest,
     State,
     microseconds,
 )
@@ -70,6 +74,33 @@ class Desk:
                 return self.say(Purge(ids[0])) if state is State.TOMBSTONE else done
             case State.RELEASED:
                 return self.say(Release(*ids, TREATMENT.remember_us))
+            case _:
+                return record
+
+    async def kept(self, state: State, *, key: str | None = None, reason: str = "unauthorized") -> Record:
+        """A record that keeps its request: accepted, and then claimed, in doubt or a dead letter."""
+        await self.store.start()
+        record = self.accepted(self.claim(key or f"key-{next(self._numbers)}"))
+        return record if state is State.ACCEPTED else self.attempted(record, state, reason)
+
+    def accepted(self, claim: Claim) -> Record:
+        """The record after its request was accepted instead of claimed."""
+        sealed = SealedRequest(claim.attempt_id, "k", b"s" * 40)
+        within_us = TREATMENT.deliver_within_us
+        return self.say(
+            Accept(claim.identity, claim.attempt_id, "shop", FINGERPRINT, sealed, within_us, claim.read_token)
+        )
+
+    def attempted(self, record: Record, state: State, reason: str = "unauthorized") -> Record:
+        """The same record after one more attempt: in doubt because its holder said so."""
+        operation_id = record.identity.operation_id
+        record = self.say(Dispatch(operation_id, record.token, uuid4(), "host:1:a", microseconds(LEASE_SECONDS)))
+        match state:
+            case State.IN_DOUBT:
+                return self.say(Abandon(operation_id, record.token, record.attempt_id, "timeout"))
+            case State.DEAD_LETTER:
+                answered = "answered_401"
+                return self.say(Bury(operation_id, record.token, record.attempt_id, reason, answered, is_answered=True))
             case _:
                 return record
 

@@ -372,3 +372,101 @@ async def test_memory_that_a_newer_program_wrote_down(desk: tuple[Desk, Admin, M
     ):
         assert (answer.status, answer.json()["code"]) == (503, "store-unavailable")
         assert "written by a newer program" in answer.json()["detail"]
+
+
+# -- kept requests ----------------------------------------------------------------------------------------------------
+
+
+async def test_requeue_and_withdraw(desk: tuple[Desk, Admin, ManualClock], caplog: pytest.LogCaptureFixture) -> None:
+    """A dead letter is requeued once, whoever asks and how often; what waits is called off; both are in the log."""
+    caplog.set_level(logging.INFO, "gateway")
+    here, admin, _ = desk
+    operation_id = (await here.kept(State.DEAD_LETTER)).identity.operation_id
+    path, asked = f"/operations/{operation_id}", {"why": "token rotated", "by": "alice"}
+    listed = (await admin("GET", "/operations?reason=unauthorized")).json()["operations"]
+    assert [(each["operation_id"], each["state"]) for each in listed] == [(str(operation_id), "dead_letter")]
+    done = await admin("POST", f"{path}/requeue", asked)
+    assert (done.status, done.json()["operation"]["state"]) == (200, "accepted")
+    again = await admin("POST", f"{path}/requeue", asked)
+    assert (again.status, again.json()["detail"].partition(",")[0]) == (200, "The same command was given already")
+    late = await admin("POST", f"{path}/requeue", {"why": "me too", "by": "bob"})
+    assert (late.status, late.json()["code"]) == (409, "state")
+    assert "alice requeued it" in late.json()["detail"]
+    moved = await admin("POST", f"{path}/withdraw", {**asked, "token": 7})
+    assert (moved.status, moved.json()["code"]) == (409, "moved")
+    gone = await admin("POST", f"{path}/withdraw", asked)
+    assert (gone.status, gone.json()["operation"]["state"]) == (200, "released")
+    assert [audit["event"] for audit in (await admin("GET", path)).json()["audits"]] == ["requeue", "withdraw"]
+    for verb in ("requeue", "withdraw"):
+        assert f"the admin API did a {verb} of operation {operation_id}, by alice: token rotated" in caplog.messages
+        unknown = await admin("POST", f"/operations/{NO_SUCH}/{verb}", asked)
+        assert (unknown.status, unknown.json()["code"]) == (404, "unknown")
+
+
+async def test_requeue_many(desk: tuple[Desk, Admin, ManualClock], caplog: pytest.LogCaptureFixture) -> None:
+    """A filter, a limit and a rate; the response counts, and so does the log."""
+    caplog.set_level(logging.INFO, "gateway")
+    here, admin, _ = desk
+    for reason in ("unauthorized", "unauthorized", "unauthorized", "unreadable"):
+        await here.kept(State.DEAD_LETTER, reason=reason)
+    asked = {
+        "route": "charge",
+        "reason": "unauthorized",
+        "older_than": "0s",
+        "limit": 2,
+        "rate": 1000,
+        "why": "rotated",
+    }
+    done = (await admin("POST", "/requeue", asked)).json()
+    assert done == {"detail": "2 requeued, 0 skipped, 1 left.", "requeued": 2, "skipped": 0, "left": 1}
+    assert "the admin API requeued dead letters: 2 requeued, 0 skipped, 1 left, by the admin API: rotated" in (
+        caplog.messages
+    )
+    assert (await admin("POST", "/requeue", asked)).json()["requeued"] == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        ({"limit": 1, "rate": 1}, "say which: by route, reason or older_than"),
+        ({"route": "charge", "rate": 1}, "limit: Field required"),
+        ({"route": "charge", "limit": 1}, "rate: Field required"),
+        ({"route": "charge", "limit": 100_000, "rate": 1}, "limit: Input should be less than or equal to 10000"),
+        ({"route": "charge", "limit": 1, "rate": 0}, "rate: Input should be greater than or equal to 1"),
+        ({"older_than": "soon", "limit": 1, "rate": 1}, "it is a duration such as 30s, 5m, 12h or 7d"),
+    ],
+    ids=["filter", "limit", "rate", "limit_max", "rate_min", "age"],
+)
+async def test_requeue_without_bounds(desk: tuple[Desk, Admin, ManualClock], asked: dict[str, Any], text: str) -> None:
+    """All dead letters at once, or as fast as possible, is nothing that can be asked for."""
+    _, admin, _ = desk
+    refused = await admin("POST", "/requeue", {**asked, "why": "x"})
+    assert (refused.status, refused.json()["detail"]) == (400, text)
+
+
+async def test_pause_and_resume(desk: tuple[Desk, Admin, ManualClock], caplog: pytest.LogCaptureFixture) -> None:
+    """A route is paused by name, listed, and resumed; one that does not exist is said to be unknown."""
+    caplog.set_level(logging.INFO, "gateway")
+    _, admin, _ = desk
+    asked = {"route": "charge", "why": "their outage", "by": "alice"}
+    assert (await admin("POST", "/pause", asked)).json()["detail"].startswith("Paused: charge.")
+    assert (await admin("GET", "/paused")).json() == {
+        "paused": [{"operation": "charge", "routes": ["charge"], "since": "2027-01-15T08:00:00Z"}]
+    }
+    assert (await admin("POST", "/resume", asked)).json()["detail"] == "Resumed: charge is delivered again."
+    assert (await admin("GET", "/paused")).json() == {"paused": []}
+    wrong = await admin("POST", "/pause", {**asked, "route": "nothing"})
+    assert (wrong.status, wrong.json()["code"]) == (404, "no-such-route")
+    assert "the admin API did a resume, by alice: their outage: Resumed: charge is delivered again." in caplog.messages
+
+
+async def test_never_happened_with_a_kept_request(desk: tuple[Desk, Admin, ManualClock]) -> None:
+    """It is delivered again, or with `drop` dropped; `drop` means nothing beside a response."""
+    here, admin, _ = desk
+    wish = {"never_happened": True, "force": True, "why": "asked them"}
+    for more, state in (({}, "accepted"), ({"drop": True}, "released")):
+        operation_id = (await here.kept(State.IN_DOUBT)).identity.operation_id
+        done = await admin("POST", f"/operations/{operation_id}/resolve", {**wish, **more})
+        assert (done.status, done.json()["operation"]["state"]) == (200, state)
+    wrong = await admin("POST", f"/operations/{NO_SUCH}/resolve", {"completed": COMPLETED, "drop": True, "why": "x"})
+    assert (wrong.status, wrong.json()["detail"]) == (400, "drop is for never_happened: true")

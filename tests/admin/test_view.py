@@ -12,7 +12,7 @@ from gateway.admin.inspection import Inspected, full_json
 from gateway.admin.resolution import Policies
 from gateway.admin.view import advice, ago, described, moment, span
 from gateway.core.message import StoredResponse
-from gateway.core.operation import MICROSECONDS, RequestInfo, Snapshot, State, microseconds
+from gateway.core.operation import MICROSECONDS, Postpone, RequestInfo, Snapshot, State, microseconds
 from gateway.core.recovery import Hold, Probe, Recovery, Resend, answered_doubt
 from tests.admin.hand import AUDIT, CHARGE, LEASE_SECONDS, SETTLE_SECONDS, TREATMENT, Desk
 
@@ -47,16 +47,29 @@ SHOWN = {
 }
 
 
-@pytest.mark.parametrize("state", SHOWN, ids=lambda state: state.value)
-async def test_every_state(state: State) -> None:
+KEPT = {
+    State.ACCEPTED: {"accepted_at", "next_attempt_at", "deliver_until", "delivery"},
+    State.CLAIMED: {"accepted_at", "claimed_at", "deliver_until", "lease_until", "delivery"},
+    State.IN_DOUBT: {"accepted_at", "claimed_at", "deliver_until", "lease_until", "doubt", "delivery"},
+    State.DEAD_LETTER: {"accepted_at", "claimed_at", "dead_since", "deliver_until", "delivery"},
+}
+
+
+@pytest.mark.parametrize(
+    ("state", "is_kept"),
+    [*((state, False) for state in SHOWN), *((state, True) for state in KEPT)],
+    ids=lambda value: value.value if isinstance(value, State) else "kept" if value else "",
+)
+async def test_every_state(state: State, is_kept: bool) -> None:
     """Each state shows what means something in it, and what to do, in both forms and in a table."""
     desk = Desk()
-    operation_id = (await desk.in_state(state, key="the-key")).identity.operation_id
+    reached = desk.kept(state, key="the-key") if is_kept else desk.in_state(state, key="the-key")
+    operation_id = (await reached).identity.operation_id
     desk.memory.clock.advance(1)
     inspected = await desk.operations.inspect(operation_id)
     about = full_json(inspected)
-    every = set().union(*SHOWN.values())
-    assert every & set(about) == SHOWN[state]
+    every = set().union(*SHOWN.values(), *KEPT.values())
+    assert every & set(about) == (KEPT if is_kept else SHOWN)[state]
     assert (about["operation_id"], about["state"], about["age_seconds"]) == (str(operation_id), state.value, 1)
     text = "\n".join(full_text(inspected))
     line = json_line(about)
@@ -70,6 +83,64 @@ async def test_every_state(state: State) -> None:
     row = table_row(inspected.snapshot)
     assert row.index(state.value) == table_head().index("STATE")
     assert row.endswith("  charge")
+
+
+async def test_a_dead_letter() -> None:
+    """It shows why it is one and what the service said, and the size of what is kept, which nobody can read here."""
+    desk = Desk()
+    record = await desk.kept(State.DEAD_LETTER)
+    inspected = await desk.operations.inspect(record.identity.operation_id)
+    assert full_json(inspected)["delivery"] == {
+        "answers": 1,
+        "failure": "answered_401",
+        "reason": "unauthorized",
+        "request_bytes": 40,
+    }
+    lines = list(full_text(inspected))
+    for line in ("kept request      40 bytes, encrypted", "last failure      answered_401"):
+        assert line in lines
+    assert table_row(inspected.snapshot).split()[-2:] == ["unauthorized", "charge"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "first"),
+    [
+        ("unauthorized", "The service refused its credentials. Mend them"),
+        ("attempts-exhausted", "The service answered every attempt with a status that is worth another one"),
+        ("unreadable", "Its kept request cannot be decrypted. Put the key that it was encrypted under back"),
+        ("deadline", "It was not delivered within `delivery.deliver_within`."),
+        ("something", "It was given up (something). Find out at the service what is wrong with it."),
+    ],
+)
+async def test_advice_on_a_dead_letter(reason: str, first: str) -> None:
+    """Each reason has its own first step; then it says how to deliver it, how to drop it, and how to deliver many."""
+    desk = Desk()
+    record = await desk.kept(State.DEAD_LETTER, reason=reason)
+    operation_id = record.identity.operation_id
+    text = advice(operation_id, desk.store.read_now(operation_id), None)
+    assert text.startswith("Nothing happened, and its request is kept: it is not lost")
+    for part in (
+        first,
+        "The last attempt: answered_401.",
+        f"requeue {operation_id} --why TEXT",
+        f"withdraw {operation_id} --why TEXT",
+        f"requeue --route charge --reason {reason} --limit 1000 --rate 50 --why TEXT",
+    ):
+        assert part in text
+
+
+async def test_advice_on_what_waits() -> None:
+    """It says when it is sent next, after what, until when, and how to call it off."""
+    desk = Desk()
+    record = await desk.kept(State.CLAIMED)
+    ids = record.identity.operation_id, record.token, record.attempt_id
+    desk.say(Postpone(*ids, microseconds(30), "connect_refused", is_answered=False))
+    assert advice(ids[0], desk.store.read_now(ids[0]), None) == (
+        "Nothing, unless it is to be called off. Its request is kept, and no attempt of it had an effect. The next "
+        "attempt is due at 2027-01-15T08:00:30Z (in 30s) after the last one failed (connect_refused); none starts "
+        "after 2027-01-16T08:00:00Z (in 1d), when it becomes a dead letter. To call it off: "
+        f"withdraw {ids[0]} --why TEXT."
+    )
 
 
 async def test_absent() -> None:

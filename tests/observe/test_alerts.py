@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from gateway.config.models import Status
-from gateway.observe.facts import TierChanged
+from gateway.observe.facts import BreakerChanged, TierChanged
 from gateway.observe.metrics import Metrics
 from gateway.observe.status import METRICS_PATH
 from tests.observe.promql import OF_COUNTERS, PromqlError, Selector, seconds, selectors
@@ -31,10 +31,11 @@ each_alert = pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["a
 
 @pytest.fixture
 async def fresh() -> Scrape:
-    """What a gateway exports before anything happened, its stores being up."""
+    """What a gateway exports before anything happened, its stores being up and its service not known to be down."""
     metrics = Metrics(["create_payment"], has_fast_tier=True, version="1")
     for tier in ("durable", "fast"):
         metrics(TierChanged(tier, True))
+    metrics(BreakerChanged("http://127.0.0.1:9000", False))
     found = await scrape(metrics)
     found.series.append(UP)
     return found
@@ -109,16 +110,21 @@ def test_an_alert_waits_neither_for_ever_nor_less_than_a_scrape(alert: dict[str,
 
 
 def test_what_must_be_watched_is_watched() -> None:
-    """In doubt for five minutes, the durable store down, mismatches, and keyed requests without a route."""
+    """Doubt, the durable store, mismatches, keyed requests without a route; what waits too long, and dead letters."""
     watched = {(selector.metric, *selector.matchers.values()) for a in ALERTS for selector in selectors(a["expr"])}
     assert watched >= {
         ("idempotency_in_doubt",),
         ("idempotency_store_up", "durable"),
         ("idempotency_requests_total", "key-reused"),
         ("idempotency_unprotected_requests_total", "no_route_keyed"),
+        ("idempotency_oldest_backlog_seconds",),
+        ("idempotency_dead_letters",),
+        ("idempotency_breaker_open",),
+        ("idempotency_paused",),
     }
-    (in_doubt,) = [alert for alert in ALERTS if alert["alert"] == "IdempotencyInDoubt"]
-    assert in_doubt["for"] == "5m"
+    after = {alert["alert"]: alert.get("for") for alert in ALERTS}
+    patience = {"IdempotencyInDoubt": "5m", "IdempotencyBreakerOpen": "5m", "IdempotencyPaused": "1h"}
+    assert {name: after[name] for name in patience} == patience
 
 
 def test_names_are_unique() -> None:

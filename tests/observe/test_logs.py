@@ -17,12 +17,16 @@ import pytest
 from gateway.core.operation import Event, RequestInfo
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import (
+    BreakerChanged,
+    DeliveryAttempted,
+    DeliveryResult,
     Events,
     Fact,
     FlushRefused,
     JournalFailed,
     LeaseLost,
     LoopStalled,
+    OperationAccepted,
     OperationClaimed,
     OperationSettled,
     OperationTakenOver,
@@ -40,6 +44,12 @@ from gateway.observe.logs import Logs
 OPERATION = UUID("8f14e45f-ceea-4a7a-9c1e-1f0b6a3d2c4b")
 NOON = 1_750_000_000.5
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+def delivery(result: DeliveryResult) -> DeliveryAttempted:
+    return DeliveryAttempted("r", OPERATION, 6, 2, result, "answered_503", 503, 0.25, 1.5)
+
+
 ANSWERED = RequestAnswered(
     route="create_payment",
     verdict=Verdict.STORED,
@@ -193,7 +203,13 @@ def test_the_configuration_says_which_requests_get_a_line(
         pytest.param(TierChanged("durable", True), "info", "durable store is up", id="store-up"),
         pytest.param(SweepDone(0, 2, 3, 0.5), "debug", "swept", id="swept"),
         pytest.param(SweepDone(1, 0, 0, 0.5), "info", "lapsed", id="swept-lapsed"),
+        pytest.param(SweepDone(0, 0, 0, 0.5, expired=2), "warning", "dead letters", id="swept-expired"),
         pytest.param(TallyTaken((("r", 3),), 90.0), "debug", "in doubt", id="tally"),
+        pytest.param(OperationAccepted("r", OPERATION, 5, 700), "debug", "accepted", id="accepted"),
+        pytest.param(delivery(DeliveryResult.POSTPONED), "info", "delivery of r: postponed", id="postponed"),
+        pytest.param(delivery(DeliveryResult.DEAD_LETTER), "warning", "delivery of r: dead_letter", id="dead-letter"),
+        pytest.param(BreakerChanged("http://x", True, "connect_refused"), "warning", "connect_refused", id="open"),
+        pytest.param(BreakerChanged("http://x", False), "info", "the breaker is closed", id="closed"),
         pytest.param(LoopStalled(12.0), "warning", "12.0 s", id="stalled"),
         pytest.param(KEYED, "warning", "/v1/refunds", id="keyed-without-a-route"),
     ],
@@ -235,6 +251,20 @@ def test_the_causes_of_an_outage_are_bounded(paper: Paper, logs: Callable[..., L
         "the fast store is up",
         "the fast store comes and goes; the next line follows when it stays up",
     ]
+
+
+def test_a_delivery_is_a_line(paper: Paper, logs: Callable[..., Logs]) -> None:
+    """It says which operation, how it ended and why, and when it is tried again; without requests only the dead."""
+    logs()(delivery(DeliveryResult.POSTPONED))
+    (said,) = paper.objects()
+    assert said["message"] == "delivery of r: postponed"
+    assert {name: said[name] for name in ("detail", "upstream_status", "next_attempt_seconds", "attempt", "token")} == {
+        "detail": "answered_503", "upstream_status": 503, "next_attempt_seconds": 1.5, "attempt": 2, "token": 6,
+    }  # fmt: skip
+    quiet = logs(requests="none")
+    for result in DeliveryResult:
+        quiet(delivery(result))
+    assert [each["result"] for each in paper.objects()[1:]] == ["dead_letter"]
 
 
 @pytest.mark.parametrize("fact", [StoreCalled("durable", "claim", 0.1), TallyTaken((), 0.0)], ids=["call", "tally"])

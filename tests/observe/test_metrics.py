@@ -12,17 +12,23 @@ from gateway.core.operation import Event
 from gateway.core.verdict import Verdict
 from gateway.observe.exposition import Counted
 from gateway.observe.facts import (
+    BacklogTaken,
+    BreakerChanged,
+    DeliveryAttempted,
+    DeliveryResult,
     Fact,
     FlushRefused,
     JournalFailed,
     LeaseLost,
     LoopStalled,
     MemoryChanged,
+    OperationAccepted,
     OperationClaimed,
     OperationSettled,
     OutcomeJournaled,
     RequestAnswered,
     RequestPassed,
+    RouteWaiting,
     StoreCalled,
     SweepDone,
     TallyTaken,
@@ -159,8 +165,9 @@ def answered(verdict: Verdict = Verdict.STORED, **known: float | None) -> Reques
         ),
         pytest.param(TierChanged("durable", True), {("idempotency_store_up", "durable"): 1}, id="store-up"),
         pytest.param(
-            SweepDone(1, 2, 3, 0.5),
+            SweepDone(1, 2, 3, 0.5, expired=4),
             {
+                ("idempotency_swept_total", "expire"): 4,
                 ("idempotency_swept_total", "lapse"): 1,
                 ("idempotency_swept_total", "retire"): 2,
                 ("idempotency_swept_total", "collect"): 3,
@@ -177,6 +184,40 @@ def answered(verdict: Verdict = Verdict.STORED, **known: float | None) -> Reques
                 ("idempotency_oldest_in_doubt_seconds",): 90,
             },
             id="tally",
+        ),
+        pytest.param(
+            OperationAccepted("create_payment", OPERATION, 5, 700),
+            {("idempotency_accepted_total", "create_payment"): 1},
+            id="accepted",
+        ),
+        pytest.param(
+            DeliveryAttempted(
+                "create_payment", OPERATION, 6, 1, DeliveryResult.POSTPONED, "answered_503", 503, 0.5, 1.5
+            ),
+            {("idempotency_deliveries_total", "postponed", "create_payment"): 1},
+            id="delivery",
+        ),
+        pytest.param(
+            BreakerChanged("http://127.0.0.1:9000", True, "connect_refused"),
+            {("idempotency_breaker_open", "http://127.0.0.1:9000"): 1},
+            id="breaker",
+        ),
+        pytest.param(
+            BacklogTaken(
+                (RouteWaiting("create_order", 2, 900, 60.0, (("deadline", 1), ("unauthorized", 3))),),
+                ("create_payment",),
+                orphans=4,
+            ),
+            {
+                ("idempotency_backlog", "create_order"): 2,
+                ("idempotency_backlog_bytes", "create_order"): 900,
+                ("idempotency_oldest_backlog_seconds", "create_order"): 60,
+                ("idempotency_dead_letters", "deadline", "create_order"): 1,
+                ("idempotency_dead_letters", "unauthorized", "create_order"): 3,
+                ("idempotency_paused", "create_payment"): 1,
+                ("idempotency_orphans",): 4,
+            },
+            id="backlog",
         ),
         pytest.param(
             LoopStalled(12.0),
@@ -219,6 +260,15 @@ async def test_what_is_no_longer_in_doubt_goes_back_to_zero(metrics: Metrics) ->
     in_doubt = {series.labels["route"]: series.value for series in now.series if series.name == "idempotency_in_doubt"}
     assert in_doubt == {"create_payment": 1, "create_order": 0, "renamed": 0}
     assert now.value("idempotency_oldest_in_doubt_seconds") == 5
+
+
+async def test_what_does_not_wait_any_more_goes_back_to_zero(metrics: Metrics) -> None:
+    """So does each count of the backlog: what was delivered, requeued or resumed raises no alarm."""
+    waiting = RouteWaiting("create_order", 2, 900, 60.0, (("deadline", 1),))
+    before = await scrape(metrics)
+    metrics(BacklogTaken((waiting,), ("create_order",), 1))
+    metrics(BacklogTaken((), (), 0))
+    assert (await scrape(metrics)).changed_since(before) == {}
 
 
 async def test_a_duration_counts_in_every_bucket_from_its_own_upwards(metrics: Metrics) -> None:

@@ -108,6 +108,7 @@ class Office:
     claiming: Claiming
     journal: SqliteJournal
     now: list[float]
+    parts: Parts
     facts: list[Fact] = field(default_factory=list)
 
     def incoming(
@@ -310,11 +311,13 @@ async def coordination(
     coordinator, leases, claiming, (route,) = parts.coordinator, parts.leases, parts.claiming, parts.routes
     try:
         yield Office(
-            memory, store, behind, client, route, parts.store, coordinator, leases, claiming, journal, now, facts
+            memory, store, behind, client, route, parts.store, coordinator, leases, claiming, journal, now, parts, facts
         )
     finally:
         store.mend()
+        parts.delivery.stop()
         await coordinator.drain(0)
+        await parts.delivery.close()
         await client.close()
         await journal.close()
         await parts.store.close()

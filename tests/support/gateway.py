@@ -23,16 +23,23 @@ _ROOT = Path(__file__).parents[2]
 
 
 class GatewayProcess:
-    """`async with GatewayProcess(config, directory) as gateway`: `python -m gateway run` on loopback.
+    """`async with GatewayProcess(config, directory) as gateway`: `python -m gateway run` on loopback, or another
+    command that runs until it is stopped.
 
     `listen` and `status.listen` are chosen here. The process may be ended and started again; it keeps its ports, its
     configuration and its state directory, `directory / "state"` unless the configuration names another.
     """
 
     def __init__(
-        self, config: Mapping[str, Any], directory: Path, *, environment: Mapping[str, str] | None = None
+        self,
+        config: Mapping[str, Any],
+        directory: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+        command: str = "run",
     ) -> None:
         self.port = free_port()
+        self._command = command
         self.status_port = free_port()
         directory.mkdir(parents=True, exist_ok=True)
         self.config_file = directory / "gateway.yaml"
@@ -72,7 +79,7 @@ class GatewayProcess:
     def launch(self) -> None:
         """Start the program without waiting for anything."""
         assert self._process is None, "the gateway is running already"
-        command = [sys.executable, "-m", "gateway", "run", "--config", str(self.config_file)]
+        command = [sys.executable, "-m", "gateway", self._command, "--config", str(self.config_file)]
         self._process = spawn(command, output=self.log, directory=_ROOT, environment=self._environment)
 
     async def wait_ready(self, deadline_seconds: float = START_SECONDS) -> None:

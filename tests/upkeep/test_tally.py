@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from gateway.core.operation import Claim
-from gateway.observe.facts import Events, TallyTaken
+from gateway.core.operation import Audit, Claim
+from gateway.observe.facts import BacklogTaken, Events, TallyTaken
 from gateway.store.base import NotApplied
 from gateway.store.operations import Tally
 from gateway.upkeep.tally import TallyTaker
-from tests.conformance.hand import LEASE_SECONDS, LEASE_US, SAME, new_identity
+from tests.conformance.hand import LEASE_SECONDS, LEASE_US, SAME, SERVICE, Hand, Script, new_identity
 from tests.upkeep.hand import Alarm, Ear, Scripted, no_pause
+
+# A gateway without a route that accepts.
+NO_ROUTE: Any = {"service": SERVICE, "accepting": {}}
 
 
 @pytest.fixture
@@ -28,7 +32,7 @@ async def test_the_tally_counts_what_no_sweep_wrote_down_yet(store: Scripted) ->
     ear = Ear()
     for route in ("create_payment", "create_payment", "create_order"):
         await store.apply(Claim(new_identity(route), uuid4(), "holder", SAME, LEASE_US))
-    tally_taker = TallyTaker(store, Events(ear), sleep=no_pause)
+    tally_taker = TallyTaker(store, Events(ear), **NO_ROUTE, sleep=no_pause)
     await tally_taker.run_once()
     store.memory.clock.advance(LEASE_SECONDS + 30.0)
     await tally_taker.run_once()
@@ -41,7 +45,7 @@ async def test_the_tally_counts_what_no_sweep_wrote_down_yet(store: Scripted) ->
 async def test_stopped_it_leaves_the_store_alone(store: Scripted) -> None:
     """A gateway that drains counts no more."""
     ear = Ear()
-    tally_taker = TallyTaker(store, Events(ear))
+    tally_taker = TallyTaker(store, Events(ear), **NO_ROUTE)
     tally_taker.stop()
     await tally_taker.run_once()
     assert (store.tallied, ear.facts) == (0, [])
@@ -51,7 +55,7 @@ async def test_an_error_states_nothing(store: Scripted) -> None:
     """What was counted last stands until there is a new count; an unreachable store is not one without doubt."""
     ear, alarm = Ear(), Alarm()
     store.tallies = [NotApplied("down"), Tally({"create_order": 1}, 7.0)]
-    task = asyncio.create_task(TallyTaker(store, Events(ear), sleep=alarm.sleep).run())
+    task = asyncio.create_task(TallyTaker(store, Events(ear), **NO_ROUTE, sleep=alarm.sleep).run())
     await alarm.wait_asleep()
     await alarm.pass_one()
     assert ear.facts == []
@@ -60,3 +64,29 @@ async def test_an_error_states_nothing(store: Scripted) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_the_backlog_is_of_one_service(store: Scripted) -> None:
+    """What waits, what died and what is paused is counted by route, and what no route here delivers is an orphan."""
+    ear, audit = Ear(), Audit("alice", "outage")
+    for route in ("create_payment", "create_payment", "create_order", "gone"):
+        hand = Hand(Script(new_identity(route)))
+        steps = [hand.accept, hand.dispatch, hand.bury] if route == "create_order" else [hand.accept]
+        for step in steps:
+            hand.see(command := step(), await store.apply(command))
+    await store.pause(SERVICE, "create_payment", audit)
+    await store.pause(SERVICE, "gone", audit)
+    store.memory.clock.advance(60.0)
+    accepting = {name: name for name in ("create_payment", "create_order")}
+    await TallyTaker(store, Events(ear), service=SERVICE, accepting=accepting, sleep=no_pause).run_once()
+    (_, backlog) = ear.facts
+    assert isinstance(backlog, BacklogTaken)
+    assert [(each.route, each.accepted, each.oldest_seconds) for each in backlog.waiting] == [
+        ("create_order", 0, 0.0),
+        ("create_payment", 2, 60.0),
+        ("gone", 1, 60.0),
+    ]
+    assert [sum(count for _, count in each.dead_letters) for each in backlog.waiting] == [1, 0, 0]
+    assert (backlog.paused, backlog.orphans) == (("create_payment", "gone"), 1)
+    await TallyTaker(store, Events(ear), service="other", accepting=accepting, sleep=no_pause).run_once()
+    assert ear.facts[-1] == BacklogTaken((), (), 0)

@@ -283,7 +283,7 @@ DEFECTS = (
             Edit(
                 ATTEMPT,
                 'self._operation.last_word = self._claimed.abandon("interrupted")',
-                "self._operation.last_word = self._claimed.release()",
+                "self._operation.last_word = self._claimed.end_unused()",
             ),
         ),
         ("tests/protect/test_drain.py::test_in_the_exchange",),

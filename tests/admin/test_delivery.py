@@ -1,0 +1,378 @@
+"""What operators decide about kept requests, judged on the model store, whose clock only the test moves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from gateway.admin.delivery import NoSuchRoute
+from gateway.admin.inspection import full_json
+from gateway.admin.operations import Operations
+from gateway.admin.requeueing import Requeueing, Wanted, listed
+from gateway.admin.resolution import Changed, NothingHappened, Policies, Refusal, Refused
+from gateway.core.operation import Audit, Event, State, microseconds
+from gateway.store.base import NotApplied
+from gateway.store.operations import AuditEntry
+from tests.admin.hand import AUDIT, CHARGE, LEASE_SECONDS, POLICIES, SETTLE_SECONDS, TREATMENT, Desk
+from tests.support.faulty_store import FaultyStore, lost, refused
+
+BOB = Audit("bob", "credentials rotated")
+
+
+def changed(outcome: Changed | Refused) -> Changed:
+    assert isinstance(outcome, Changed), outcome
+    return outcome
+
+
+def declined(outcome: Changed | Refused) -> Refused:
+    assert isinstance(outcome, Refused), outcome
+    return outcome
+
+
+def state(desk: Desk, operation_id: UUID) -> State:
+    return desk.store.read_now(operation_id).state
+
+
+async def dead(desk: Desk, key: str | None = None, reason: str = "unauthorized") -> UUID:
+    return (await desk.kept(State.DEAD_LETTER, key=key, reason=reason)).identity.operation_id
+
+
+async def test_a_dead_letter_is_delivered_after_all() -> None:
+    """It is accepted anew, for the route's whole time and limit of answers, with who, when and why."""
+    desk = Desk()
+    operation_id = await dead(desk)
+    desk.memory.clock.advance(3600)
+    outcome = changed(await desk.operations.requeue(operation_id, AUDIT))
+    assert outcome.text == ("Requeued: it is delivered as soon as possible, until 2027-01-16T09:00:00Z (in 1d).")
+    record = desk.record(operation_id)
+    assert record is not None
+    assert record.delivery is not None
+    assert (record.state, record.delivery.answers, record.delivery.reason) == (State.ACCEPTED, 0, None)
+    assert record.delivery.deliver_until_us - desk.memory.clock() == TREATMENT.deliver_within_us
+    (entry,) = (await desk.operations.inspect(operation_id)).audits
+    assert (entry.event, entry.who, entry.why) == (Event.REQUEUE, "alice", "ticket 7")
+
+
+async def test_two_operators_requeue_the_same_dead_letter() -> None:
+    """One succeeds; the other is told who it was, while it waits and once it is under way."""
+    desk = Desk()
+    operation_id = await dead(desk)
+    changed(await desk.operations.requeue(operation_id, AUDIT))
+    desk.memory.clock.advance(60)
+    late = declined(await desk.operations.requeue(operation_id, BOB))
+    assert (late.reason, late.text) == (
+        Refusal.STATE,
+        "It is no dead letter: alice requeued it 1m ago (ticket 7). Its next attempt is due at 2027-01-15T08:00:00Z.",
+    )
+    record = desk.record(operation_id)
+    assert record is not None
+    desk.attempted(record, State.CLAIMED)
+    assert declined(await desk.operations.requeue(operation_id, BOB)).text.startswith(
+        "host:1:a is delivering it now, under token 3: alice requeued it 1m ago (ticket 7)."
+    )
+    assert [entry.who for entry in (await desk.operations.inspect(operation_id)).audits] == ["alice"]
+
+
+async def test_two_operators_at_once() -> None:
+    """The one whose command comes second is fenced, although it read a dead letter, and is told what happened."""
+    desk = Desk()
+    operation_id = await dead(desk)
+
+    class First(FaultyStore):
+        async def audits(self, operation_id: UUID) -> list[AuditEntry]:
+            found = await super().audits(operation_id)
+            if not found:
+                changed(await desk.operations.requeue(operation_id, AUDIT))
+            return found
+
+    late = declined(await Operations(First(desk.store), POLICIES).requeue(operation_id, BOB))
+    assert late.text.startswith("It is no dead letter: alice requeued it 0s ago (ticket 7).")
+
+
+@pytest.mark.parametrize("verb", ["requeue", "withdraw"])
+async def test_a_command_whose_answer_was_lost(verb: str) -> None:
+    """Given again it says that it was done, and does nothing twice, whatever became of the operation meanwhile."""
+    desk = Desk()
+    operation_id = await dead(desk)
+    store = FaultyStore(desk.store)
+    store.on(Event(verb), lost())
+    decide = getattr(Operations(store, POLICIES, patience_seconds=20.0), verb)
+    changed(await decide(operation_id, AUDIT))
+    desk.memory.clock.advance(60)
+    again = changed(await decide(operation_id, AUDIT))
+    now = "accepted" if verb == "requeue" else "released"
+    assert (again.is_repeat, again.text) == (
+        True,
+        f"The same command was given already, at 2027-01-15T08:00:00Z (1m ago); the operation is {now} now.",
+    )
+    assert len((await desk.operations.inspect(operation_id)).audits) == 1
+
+
+async def test_a_requeue_that_did_not_help() -> None:
+    """The same words requeue a letter that is dead again only for its token, or with another reason."""
+    desk = Desk()
+    operation_id = await dead(desk)
+    changed(await desk.operations.requeue(operation_id, AUDIT))
+    record = desk.record(operation_id)
+    assert record is not None
+    token = desk.attempted(record, State.DEAD_LETTER).token
+    again = changed(await desk.operations.requeue(operation_id, AUDIT))
+    assert again.is_repeat
+    assert again.text.endswith(
+        f"but the operation is a dead letter again. To do it once more, give another reason, or its token, {token}."
+    )
+    assert state(desk, operation_id) is State.DEAD_LETTER
+    assert not changed(await desk.operations.requeue(operation_id, AUDIT, token=token)).is_repeat
+    assert declined(await desk.operations.requeue(operation_id, BOB, token=1)).reason is Refusal.MOVED
+
+
+async def test_withdrawn_and_sent_again() -> None:
+    """A withdrawal is of the request that was kept then, not of one that is accepted under the same key later."""
+    desk = Desk()
+    before = await desk.kept(State.ACCEPTED)
+    operation_id = before.identity.operation_id
+    outcome = changed(await desk.operations.withdraw(operation_id, AUDIT))
+    assert outcome.text.startswith("Withdrawn: its request is dropped, and nothing happened.")
+    after = desk.record(operation_id)
+    assert after is not None
+    assert (after.state, after.delivery) == (State.RELEASED, None)
+    assert await desk.store.read_kept(operation_id) is None
+    assert declined(await desk.operations.withdraw(operation_id, BOB)).text.startswith(
+        "It waits for nothing: alice withdrew it 0s ago (ticket 7): nothing happened, and the next request"
+    )
+    desk.accepted(desk.claim("key-1", read_token=after.token))
+    again = changed(await desk.operations.withdraw(operation_id, AUDIT))
+    assert again.text.partition(", but ")[2].startswith("the operation was accepted again.")
+    assert state(desk, operation_id) is State.ACCEPTED
+
+
+@pytest.mark.parametrize(
+    ("state_", "text"),
+    [
+        (State.CLAIMED, "host:1:a is executing it now, under token 1. Wait for the outcome."),
+        (State.IN_DOUBT, "It is in doubt: it was sent, and may have had its effect. Find that out, and resolve it."),
+        (State.COMPLETED, "It completed at 2027-01-15T08:00:00Z (0s ago), with status 201; there is nothing to "),
+        (State.RELEASED, "It waits for nothing: nothing happened, and the next request with its key runs."),
+    ],
+    ids=lambda value: value.value if isinstance(value, State) else "",
+)
+async def test_nothing_to_decide(state_: State, text: str) -> None:
+    """What is not kept, or may have had its effect, is left as it is."""
+    desk = Desk()
+    before = await desk.in_state(state_)
+    for decide in (desk.operations.requeue, desk.operations.withdraw):
+        outcome = declined(await decide(before.identity.operation_id, AUDIT))
+        assert (outcome.reason, outcome.text[: len(text)]) == (Refusal.STATE, text)
+    assert desk.record(before.identity.operation_id) == before
+
+
+async def test_never_happened_delivers_what_is_kept() -> None:
+    """A doubt about a kept request that came to nothing ends in another delivery; asked before, it says so."""
+    desk = Desk()
+    operation_id = (await desk.kept(State.IN_DOUBT)).identity.operation_id
+    desk.memory.clock.advance(LEASE_SECONDS + SETTLE_SECONDS)
+    assert (
+        "That delivers its kept request again; with --drop"
+        in full_json(await desk.operations.inspect(operation_id))["next"]
+    )
+    tried = changed(await desk.operations.resolve(operation_id, NothingHappened(), AUDIT, is_dry_run=True))
+    assert "Its kept request would be delivered again" in tried.text
+    outcome = changed(await desk.operations.resolve(operation_id, NothingHappened(), AUDIT))
+    assert outcome.text == (
+        "Resolved: nothing happened. Its kept request is delivered again, until 2027-01-16T08:00:00Z (in 23h 49m)."
+    )
+    assert state(desk, operation_id) is State.ACCEPTED
+    assert await desk.store.read_kept(operation_id) is not None
+    again = changed(await desk.operations.resolve(operation_id, NothingHappened(), AUDIT))
+    assert again.is_repeat
+
+
+async def test_never_happened_too_late_to_be_delivered() -> None:
+    """Where its time is over it is a dead letter, and the operator is told."""
+    desk = Desk()
+    operation_id = (await desk.kept(State.IN_DOUBT)).identity.operation_id
+    desk.memory.clock.advance(2 * 86_400)
+    outcome = changed(await desk.operations.resolve(operation_id, NothingHappened(), AUDIT))
+    assert outcome.text.endswith("its time for that ended at 2027-01-16T08:00:00Z, so it is a dead letter.")
+    assert state(desk, operation_id) is State.DEAD_LETTER
+
+
+async def test_never_happened_and_dropped() -> None:
+    """With `drops` the request is gone, and the key free."""
+    desk = Desk()
+    operation_id = (await desk.kept(State.IN_DOUBT)).identity.operation_id
+    desk.memory.clock.advance(LEASE_SECONDS + SETTLE_SECONDS)
+    ruling = NothingHappened(drops=True)
+    tried = changed(await desk.operations.resolve(operation_id, ruling, AUDIT, is_dry_run=True))
+    assert "Its kept request would be dropped, and not delivered" in tried.text
+    outcome = changed(await desk.operations.resolve(operation_id, ruling, AUDIT))
+    assert outcome.text == (
+        "Resolved: nothing happened. Its kept request is dropped, and not delivered. The next request with this key "
+        "runs."
+    )
+    assert state(desk, operation_id) is State.RELEASED
+    assert await desk.store.read_kept(operation_id) is None
+
+
+@pytest.mark.parametrize("state_", [State.ACCEPTED, State.DEAD_LETTER], ids=str)
+async def test_what_is_kept_is_neither_resolved_nor_purged_nor_erased(state_: State) -> None:
+    """Its request is dropped by a withdrawal and by nothing else, and every refusal says what to do."""
+    desk = Desk()
+    before = await desk.kept(state_)
+    operation_id = before.identity.operation_id
+    for outcome in (
+        await desk.operations.resolve(operation_id, NothingHappened(), AUDIT, is_forced=True),
+        await desk.operations.purge(operation_id, AUDIT),
+        await desk.operations.erase(operation_id, AUDIT, is_sure=True),
+    ):
+        assert declined(outcome).reason is Refusal.STATE
+        assert "withdraw it" in outcome.text
+    assert desk.record(operation_id) == before
+
+
+async def test_without_a_route() -> None:
+    """A requeue that no gateway of this configuration will deliver says so."""
+    other = replace(CHARGE, name="refund", operation="refund")
+    desk = Desk(Policies("shop", [other]))
+    outcome = changed(await desk.operations.requeue(await dead(desk), AUDIT))
+    assert outcome.notes[0].startswith("No route of this configuration has its operation name")
+
+
+async def test_pause_and_resume() -> None:
+    """A pause is listed, shown on what waits, safe to repeat, and ends."""
+    desk = Desk(Policies("shop", [CHARGE, replace(CHARGE, name="charge_v2")]))
+    operation_id = (await desk.kept(State.ACCEPTED)).identity.operation_id
+    said = [await desk.operations.pause(name, AUDIT) for name in ("charge_v2", "charge")]
+    assert [text.partition(". ")[0] for text in said] == [
+        "Paused: charge (charge, charge_v2)",
+        "Paused already: charge (charge, charge_v2)",
+    ]
+    assert list(map(str, await desk.operations.paused())) == ["charge (charge, charge_v2), since 2027-01-15T08:00:00Z"]
+    about = full_json(await desk.operations.inspect(operation_id))
+    assert about["paused_since"] == "2027-01-15T08:00:00Z"
+    assert about["next"].startswith("Its delivery is paused: charge (charge, charge_v2), since 2027-01-15T08:00:00Z.")
+    assert await desk.store.find_due("shop", ["charge"], 10) == []
+    assert (await desk.operations.resume("charge")).startswith("Resumed: charge")
+    assert (await desk.operations.resume("charge")).startswith("It is not paused: charge")
+    assert len(await desk.store.find_due("shop", ["charge"], 10)) == 1
+
+
+async def test_a_pause_of_a_route_that_is_gone() -> None:
+    """It can be ended; a name that is nothing is an error that names the routes."""
+    desk = Desk(Policies("shop", [replace(CHARGE, name="refund", operation="refund")]))
+    await desk.store.start()
+    with pytest.raises(NoSuchRoute, match="there is no route 'charge'; the configuration has refund"):
+        await desk.operations.pause("charge", AUDIT)
+    await desk.store.pause("shop", "charge", AUDIT)
+    assert await desk.operations.resume("charge") == (
+        "Resumed: charge (no route of this configuration) is delivered again."
+    )
+
+
+# -- many -------------------------------------------------------------------------------------------------------------
+
+
+class Watch:
+    """A clock, and a sleep that moves it; `pauses` are its sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.pauses: list[float] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+
+async def run(bulk: Requeueing, desk: Desk, audit: Audit = AUDIT, seconds_max: float | None = None) -> Watch:
+    watch = Watch()
+    async for _ in bulk.run(desk.operations, audit, seconds_max=seconds_max, clock=watch.clock, sleep=watch.sleep):
+        pass
+    return watch
+
+
+async def test_many_at_a_rate() -> None:
+    """Those that match are requeued up to the limit, evenly; the rest is counted, and given again it goes on."""
+    desk = Desk()
+    for _ in range(5):
+        await dead(desk)
+    others = [await dead(desk, reason="unreadable"), (await desk.kept(State.ACCEPTED)).identity.operation_id]
+    wanted = Wanted(frozenset(("charge",)), "unauthorized", 0, 3, 50)
+    bulk = await listed(desk.operations, wanted)
+    watch = await run(bulk, desk)
+    assert str(bulk) == "3 requeued, 0 skipped, 2 left"
+    assert watch.pauses == pytest.approx([0.02, 0.02])
+    bulk = await listed(desk.operations, wanted)
+    await run(bulk, desk)
+    assert str(bulk) == "2 requeued, 0 skipped, 0 left"
+    assert Counter(record.state for record in desk.memory.records.values()) == {State.ACCEPTED: 6, State.DEAD_LETTER: 1}
+    assert state(desk, others[0]) is State.DEAD_LETTER
+
+
+async def test_many_twice() -> None:
+    """What is a dead letter again is not requeued by the same command, but by one with another reason."""
+    desk = Desk()
+    operation_id = await dead(desk)
+    wanted = Wanted(None, "unauthorized", 0, 10, 1000)
+    await run(await listed(desk.operations, wanted), desk)
+    record = desk.record(operation_id)
+    assert record is not None
+    desk.attempted(record, State.DEAD_LETTER)
+    for audit, said in ((AUDIT, "0 requeued, 1 skipped, 0 left"), (BOB, "1 requeued, 0 skipped, 0 left")):
+        bulk = await listed(desk.operations, wanted)
+        await run(bulk, desk, audit)
+        assert str(bulk) == said
+
+
+async def test_age_is_since_it_died() -> None:
+    """An operation that was accepted long ago and died a moment ago is not older than an hour."""
+    desk = Desk()
+    waiting = await desk.kept(State.ACCEPTED)
+    old = await dead(desk)
+    desk.memory.clock.advance(3600)
+    desk.attempted(waiting, State.DEAD_LETTER)
+    bulk = await listed(desk.operations, Wanted(None, None, microseconds(3600), 10, 1000))
+    assert bulk.operation_ids == [old]
+
+
+async def test_many_for_a_bounded_time() -> None:
+    """No further one begins after the time that it may take."""
+    desk = Desk()
+    for _ in range(5):
+        await dead(desk)
+    bulk = await listed(desk.operations, Wanted(None, "unauthorized", 0, 10, 1))
+    await run(bulk, desk, seconds_max=2.0)
+    assert str(bulk) == "2 requeued, 0 skipped, 3 left"
+
+
+async def test_somebody_was_faster() -> None:
+    """Of two bulk requeues at once, each operation is requeued by one of them."""
+    desk = Desk()
+    for _ in range(4):
+        await dead(desk)
+    wanted = Wanted(None, "unauthorized", 0, 10, 1000)
+    first, second = await listed(desk.operations, wanted), await listed(desk.operations, wanted)
+    await run(first, desk)
+    await run(second, desk, BOB)
+    assert (str(first), str(second)) == ("4 requeued, 0 skipped, 0 left", "0 requeued, 4 skipped, 0 left")
+
+
+async def test_a_store_that_goes_away_meanwhile() -> None:
+    """What was done stays counted, and the rest is left."""
+    desk = Desk()
+    for _ in range(3):
+        await dead(desk)
+    store = FaultyStore(desk.store)
+    bulk = await listed(desk.operations, Wanted(None, "unauthorized", 0, 10, 1000))
+    run_ = bulk.run(Operations(store, POLICIES, patience_seconds=0.0), AUDIT)
+    await anext(run_)
+    store.on(Event.REQUEUE, refused())
+    with pytest.raises(NotApplied):
+        await anext(run_)
+    assert str(bulk) == "1 requeued, 0 skipped, 2 left"

@@ -1,0 +1,76 @@
+"""The whole program delivers what it accepted, by itself or by a process that serves nobody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway import EXIT_FAILED, EXIT_OK
+from tests.app.test_start import configuration
+from tests.support.depot import KEY, accepting
+from tests.support.eventually import eventually
+from tests.support.gateway import GatewayProcess
+from tests.support.house import BODY, JSON, sqlite_store
+from tests.support.http import Response, request
+from tests.support.upstream import Answer, RecordingUpstream
+
+LATER = [JSON, ("X-Tenant", "t1"), ("Prefer", "respond-async")]
+
+
+def later(directory: Path, upstream: str, **changes: Any) -> dict[str, Any]:
+    """The configuration of a gateway with one route that accepts."""
+    whole = configuration(directory, upstream, sqlite_store(directory), route=accepting(), **changes)
+    return whole | {"secrets": {"encryption": [{"id": "a", "key": KEY.hex()}]}}
+
+
+async def accept(gateway: GatewayProcess, key: str = "k1") -> Response:
+    return await request(gateway.port, "POST", "/charges", [*LATER, ("Idempotency-Key", key)], BODY)
+
+
+async def replay(gateway: GatewayProcess, key: str = "k1") -> Response:
+    return await request(gateway.port, "POST", "/charges", [*LATER[:2], ("Idempotency-Key", key)], BODY)
+
+
+async def test_accepted_and_delivered(tmp_path: Path) -> None:
+    """The caller gets 202, the service its request, and a repeat the response; also after failures and a restart."""
+    async with RecordingUpstream() as upstream:
+        upstream.on("/charges", Answer(503), Answer(201, body=b"charged"))
+        gateway = GatewayProcess(later(tmp_path, upstream.url), tmp_path)
+        async with gateway:
+            response = await accept(gateway)
+            assert (response.status, response.header("Idempotency-Status")) == (202, "accepted")
+            await upstream.wait_for_requests(1)
+            assert gateway.terminate() == EXIT_OK
+            await gateway.start()
+            await upstream.wait_for_requests(2)
+            response = await replay(gateway)
+            assert (response.status, response.body) == (201, b"charged")
+        assert [each.values("Idempotency-Attempt") for each in upstream.requests] == [[b"1"], [b"2"]]
+
+
+async def test_a_process_that_only_delivers(tmp_path: Path) -> None:
+    """A gateway that accepts alone delivers nothing; the other process finds it in the store."""
+    async with RecordingUpstream() as upstream:
+        only_accepts = later(tmp_path, upstream.url) | {"delivery": {"workers": 0}}
+        async with GatewayProcess(only_accepts, tmp_path / "a") as gateway:
+            assert (await accept(gateway)).status == 202
+            async with GatewayProcess(only_accepts, tmp_path / "b", command="deliver") as delivering:
+                await upstream.wait_for_requests(1)
+                with pytest.raises(ConnectionRefusedError):
+                    await accept(delivering)
+                assert (await delivering.status("/metrics")).status == 200
+                assert delivering.terminate() == EXIT_OK
+            assert (await replay(gateway)).header("Idempotency-Status") == "replayed"
+            assert len(upstream.requests) == 1
+
+
+async def test_nothing_to_deliver(tmp_path: Path) -> None:
+    """Whoever starts it with the wrong configuration is told so."""
+    delivering = GatewayProcess(
+        configuration(tmp_path, "http://127.0.0.1:9", sqlite_store(tmp_path)), tmp_path, command="deliver"
+    )
+    delivering.launch()
+    assert await delivering.wait_exit() == EXIT_FAILED
+    await eventually(lambda: "no route of this configuration has `accept`" in delivering.output())

@@ -1,0 +1,167 @@
+"""A breaker spares an upstream that cannot be reached, and does not bury it when it comes back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.core.breaker import PLACES_MAX, Breaker, BreakerPolicy, Phase
+
+POLICY = BreakerPolicy(failures=5, open_seconds=10, open_seconds_max=300)
+
+
+def begun(breaker: Breaker, now: float) -> Breaker:
+    after = breaker.begin(now)
+    assert after is not None
+    return after
+
+
+def tried(breaker: Breaker, now: float, *, is_sent: bool | None, times: int = 1) -> Breaker:
+    """After so many attempts, one after another, that all ended so."""
+    for _ in range(times):
+        running = begun(breaker, now)
+        breaker = running.end(now, running.generation, is_sent=is_sent)
+    return breaker
+
+
+def opened(now: float = 0.0) -> Breaker:
+    return tried(Breaker(POLICY), now, is_sent=False, times=5)
+
+
+def test_failures_in_a_row_open_it() -> None:
+    """One that was sent begins the count anew, whatever its response."""
+    breaker = tried(Breaker(POLICY), 0, is_sent=False, times=4)
+    breaker = tried(breaker, 1, is_sent=True)
+    breaker = tried(breaker, 2, is_sent=False, times=4)
+    assert breaker.phase is Phase.CLOSED
+    assert tried(breaker, 3, is_sent=False).phase is Phase.OPEN
+
+
+def test_half_of_many_open_it() -> None:
+    """Of twenty in half a minute, ten; what is older does not count."""
+    breaker = Breaker(POLICY)
+    for second in range(9):
+        breaker = tried(tried(breaker, second, is_sent=True), second, is_sent=False)
+    breaker = tried(breaker, 10, is_sent=True)
+    assert breaker.phase is Phase.CLOSED
+    assert tried(breaker, 20, is_sent=False).phase is Phase.OPEN
+    assert tried(breaker, 45, is_sent=False).phase is Phase.CLOSED
+
+
+def test_what_nobody_tried_says_nothing() -> None:
+    """A claim that another gateway got first is no failure of the upstream, and no success either."""
+    breaker = tried(Breaker(POLICY), 0, is_sent=False, times=4)
+    breaker = tried(breaker, 0, is_sent=None, times=100)
+    assert (breaker.phase, breaker.failures_in_a_row, breaker.running) == (Phase.CLOSED, 4, 0)
+
+
+def test_while_it_is_open_nothing_is_tried() -> None:
+    """Until its time is over."""
+    breaker = opened()
+    assert breaker.begin(9.9) is None
+    assert (breaker.free(9.9), breaker.free(10), breaker.wake_seconds(4)) == (0, 1, 6)
+
+
+def test_half_open_lets_one_through() -> None:
+    """Exactly one at a time, until one was sent."""
+    breaker = begun(opened(), 10)
+    assert (breaker.phase, breaker.begin(10), breaker.free(99)) == (Phase.HALF_OPEN, None, 0)
+    untried = breaker.end(11, breaker.generation, is_sent=None)
+    assert untried.begin(11) is not None
+    assert untried.free(11) == 1
+
+
+def test_each_opening_is_twice_as_long() -> None:
+    """Up to a limit; one that was closed in between begins with the shortest."""
+    breaker, now, lengths = opened(), 0.0, []
+    for _ in range(7):
+        lengths.append(breaker.open_until - now)
+        now = breaker.open_until
+        breaker = tried(breaker, now, is_sent=False)
+    assert lengths == [10, 20, 40, 80, 160, 300, 300]
+    breaker = tried(breaker, breaker.open_until, is_sent=True)
+    later = now + 1000
+    assert breaker.free(later) is None
+    assert tried(breaker, later, is_sent=False, times=5).open_until == later + 10
+
+
+def test_an_attempt_from_before_it_opened() -> None:
+    """Its end says nothing about now, and does not let a second one through."""
+    early = begun(Breaker(POLICY), 0)
+    breaker = tried(early, 0, is_sent=False, times=5)
+    half_open = begun(breaker, 10)
+    for is_sent in (True, False, None):
+        assert half_open.end(11, early.generation, is_sent=is_sent) == half_open
+
+
+def test_slow_start() -> None:
+    """One place in the first second, twice as many in each second without a failure, then no bound."""
+    breaker = tried(opened(), 10, is_sent=True)
+    assert (breaker.phase, breaker.free(10.9)) == (Phase.SLOW_START, 0)
+    assert [breaker.free(10 + second) for second in range(1, 6)] == [2, 4, 8, 16, 32]
+    used = tried(breaker, 11, is_sent=True, times=2)
+    assert (used.free(11.5), used.begin(11.5), used.free(12)) == (0, None, 4)
+    running = begun(begun(breaker, 11), 11)
+    assert running.free(12) == 2, "those that still run have their places"
+    assert breaker.free(30) is None
+
+
+def test_a_second_with_a_failure_gives_no_more_places() -> None:
+    """And many in a row open it for longer than before."""
+    breaker = tried(opened(), 10, is_sent=True)
+    breaker = tried(breaker, 11, is_sent=False)
+    assert [breaker.free(second) for second in (12, 13)] == [2, 4]
+    breaker = tried(breaker, 13, is_sent=False, times=4)
+    assert (breaker.phase, breaker.open_until) == (Phase.OPEN, 33)
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["begin", "sent", "unsent", "untried"]), st.floats(0, 20), st.integers(0, 10)),
+    max_size=120,
+)
+
+
+@settings(max_examples=150)
+@given(STEPS)
+def test_any_history(steps: list[tuple[str, float, int]]) -> None:
+    """Never more than one attempt half open, never one while open, never a count below zero, and always a way out."""
+    breaker, now, running = Breaker(POLICY), 0.0, list[int]()
+    for step, seconds, which in steps:
+        now += seconds
+        if step == "begin":
+            free = breaker.free(now)
+            after = breaker.begin(now)
+            assert (after is None) == (free == 0)
+            if after is not None:
+                assert after.phase is not Phase.OPEN
+                running.append(after.generation)
+                breaker = after
+        elif running:
+            generation = running.pop(which % len(running))
+            is_sent = {"sent": True, "unsent": False, "untried": None}[step]
+            breaker = breaker.end(now, generation, is_sent=is_sent)
+        assert breaker.running == running.count(breaker.generation)
+        if breaker.phase is Phase.HALF_OPEN:
+            assert breaker.running <= 1
+        if breaker.phase is Phase.SLOW_START:
+            assert 1 <= breaker.places < PLACES_MAX
+        assert breaker.open_until <= now + POLICY.open_seconds_max
+    for generation in running:
+        breaker = breaker.end(now, generation, is_sent=None)
+    assert breaker.free(now + POLICY.open_seconds_max) != 0
+
+
+@pytest.mark.parametrize("places", [64, 200])
+def test_how_many_begin_after_an_outage(places: int) -> None:
+    """However fast the upstream responds: 1, 2, 4, ... in each second."""
+    breaker, now, total = begun(opened(), 10.0), 10.0, []
+    breaker = breaker.end(now, breaker.generation, is_sent=True)
+    for _ in range(6):
+        count = 0
+        while (after := breaker.begin(now)) is not None and count < places:
+            count += 1
+            breaker = after.end(now, after.generation, is_sent=True)
+        total.append(count)
+        now += 1
+    assert total == [0, 2, 4, 8, 16, 32]

@@ -1,0 +1,149 @@
+"""Defects of delivery: what is sent, when, how often, and what becomes of what cannot be."""
+
+from __future__ import annotations
+
+from tests.defects.defect import Defect, Edit
+
+LIFECYCLE = "core/lifecycle.py"
+DELIVERY = "core/delivery.py"
+OUTCOME = "core/outcome.py"
+CONCLUSION = "protect/conclusion.py"
+WORKER = "deliver/worker.py"
+_WORKER = "tests/deliver/test_worker.py::"
+_CORE = "tests/core/test_delivery.py::"
+
+_DOUBT_ENDS = Edit(
+    OUTCOME,
+    "            if carries_doubt:\n"
+    "                return Outcome(Event.ABANDON, Verdict.IN_DOUBT)\n"
+    "            if status",
+    "            if status",
+)
+
+DEFECTS = (
+    Defect(
+        "lapse-delivers-again",
+        "a delivery whose gateway died goes back to what is due",
+        (
+            Edit(
+                LIFECYCLE,
+                "return replace(record, state=row.next, doubt=LAPSED_DOUBT)",
+                "return replace(record, state=row.next if record.delivery is None else State.ACCEPTED)",
+            ),
+        ),
+        (_WORKER + "test_a_gateway_that_dies_during_a_delivery",),
+    ),
+    Defect(
+        "postponed-under-doubt",
+        "an attempt without effect says that the attempts before it had none",
+        (
+            _DOUBT_ENDS,
+            Edit(
+                LIFECYCLE,
+                '        "known to have had no effect, to be sent again later",\n        refused_under_doubt=True,\n',
+                '        "known to have had no effect, to be sent again later",\n',
+            ),
+        ),
+        (_WORKER + "test_resend_that_is_answered",),
+    ),
+    Defect(
+        "buried-under-doubt",
+        "credentials that are refused now make a dead letter of what may have had its effect",
+        (
+            _DOUBT_ENDS,
+            Edit(OUTCOME, "if carries_doubt and status in REFUSED_AT_THE_DOOR:", "if False:"),
+            Edit(
+                LIFECYCLE,
+                '        "known to have had no effect, not to be sent again by itself",\n'
+                "        refused_under_doubt=True,\n",
+                '        "known to have had no effect, not to be sent again by itself",\n',
+            ),
+        ),
+        (_WORKER + "test_a_refusal_under_doubt",),
+    ),
+    Defect(
+        "doubt-is-delivered-again",
+        "a service that does not respond gets the request again, as from every job queue",
+        (
+            Edit(
+                CONCLUSION,
+                "                return self.abandon(failure)\n",
+                "                kept = self.record.delivery is not None\n"
+                "                return self._undelivered(failure, head) if kept else self.abandon(failure)\n",
+            ),
+        ),
+        (_WORKER + "test_nothing_is_sent_again_in_doubt[no-response]",),
+    ),
+    Defect(
+        "place-is-kept",
+        "a delivery that ended keeps its place",
+        (
+            Edit(
+                WORKER,
+                "            self._places.give_back(place, is_sent=is_sent, why=why)\n",
+                "            _ = is_sent, why\n",
+            ),
+        ),
+        (_WORKER + "test_no_more_than_places",),
+    ),
+    Defect(
+        "dispatched-before-due",
+        "an accepted operation may be claimed before its next attempt is due",
+        (Edit(LIFECYCLE, "if row.when_due and _delivery(record).next_attempt_us > now_us:", "if False:"),),
+        (_WORKER + "test_the_store_says_what_is_due",),
+    ),
+    Defect(
+        "outage-counts",
+        "attempts under which nothing was sent use up the limit of answers",
+        (
+            Edit(
+                DELIVERY,
+                "return _postpone(record, drawn_us(pause_us, draw), failure, is_answered=False)",
+                "return _postpone(record, drawn_us(pause_us, draw), failure, is_answered=True)",
+            ),
+        ),
+        (_CORE + "test_what_was_not_sent_never_counts", _WORKER + "test_an_outage_burns_nothing"),
+    ),
+    Defect(
+        "half-open-for-all",
+        "an upstream that may be tried again is tried with everything",
+        (Edit("core/breaker.py", "return max(0, 1 - current.running)", "return None"),),
+        ("tests/core/test_breaker.py::test_half_open_lets_one_through",),
+    ),
+    Defect(
+        "unsent-is-released",
+        "a shutdown before the first byte drops what its caller was promised",
+        (
+            Edit(
+                OUTCOME,
+                "    if record.delivery is not None:\n        return Postpone",
+                "    if False:\n        return Postpone",
+            ),
+        ),
+        (_WORKER + "test_a_drain_before_the_first_byte",),
+    ),
+    Defect(
+        "probe-drops-the-request",
+        "a probe that finds nothing frees the key, and the accepted request is gone",
+        (
+            Edit(
+                "protect/probing.py",
+                "        if record.delivery is not None:\n            return Reinstate",
+                "        if False:\n            return Reinstate",
+            ),
+        ),
+        (_WORKER + "test_a_probe_that_finds_nothing",),
+    ),
+    Defect(
+        "unreadable-is-sent",
+        "what cannot be decrypted is sent all the same, as nothing",
+        (Edit("protect/attempt.py", "if delivery is None or delivery.unopenable is None:", "if True:"),),
+        (_WORKER + "test_a_request_that_cannot_be_opened",),
+    ),
+    Defect(
+        "paused-is-delivered",
+        "what is accepted during a pause is delivered at once",
+        (Edit(WORKER, "            or operation in self._paused\n", ""),),
+        (_WORKER + "test_a_pause",),
+    ),
+)

@@ -1,0 +1,519 @@
+"""Accepted requests are delivered: once, in time, and never beside an attempt that may have had its effect."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from gateway.core.operation import Audit, State, Withdraw
+from gateway.core.sealing import EncryptionKey, KeyRing
+from gateway.observe.facts import BreakerChanged, DeliveryAttempted, DeliveryResult
+from gateway.protect import claiming
+from gateway.protect import operations as runs
+from gateway.protect.operations import Drained
+from gateway.store.base import StoreError
+from tests.support.depot import HOUR, Depot, accepting, depot
+from tests.support.eventually import eventually
+from tests.support.faulty_store import Fault, dropped, lost, refused
+from tests.support.memory_store import Memory, MemoryStore
+from tests.support.ports import free_port
+from tests.support.upstream import Answer, Ending, RecordingUpstream
+
+LONG: dict[str, Any] = {"delivery": {"deliver_within": "10d"}, "retention": {"remember": "30d"}}
+AUDIT = Audit("me", "because")
+# All pauses of the default schedule.
+SCHEDULE = (1, 5, 30, 120, 600, 1800, 3600)
+LOST = Answer(bytes_max=0, ending=Ending.CLOSE)
+CUT = Answer(bytes_max=30, ending=Ending.CLOSE)
+
+
+@pytest.fixture(autouse=True)
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claims are repeated without pauses, and last words are tried for a tenth of a second."""
+    monkeypatch.setattr(claiming, "_PAUSES_SECONDS", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(runs, "_LAST_WORD_SECONDS", 0.1)
+
+
+async def test_delivered_once(tmp_path: Path) -> None:
+    """The upstream gets the request as it came, with its operation, and nothing is left of what was kept."""
+    async with depot(tmp_path) as it:
+        request, snapshot = await it.accept()
+        assert snapshot.record is not None
+        await it.poll()
+        (sent,) = it.office.upstream.requests
+        assert sent.body == b'{"amount":1000,"currency":"eur"}'
+        assert sent.values("Idempotency-Key") == [b"k1"]
+        assert sent.values("Idempotency-Operation") == [str(request.identity.operation_id).encode()]
+        assert int(sent.values("Idempotency-Fencing-Token")[0]) > snapshot.record.token
+        assert sent.values("Idempotency-Attempt") == [b"1"]
+        assert (it.office.state, it.office.memory.requests) == (State.COMPLETED, {})
+        await it.pass_time(120, 10)
+        assert len(it.office.upstream.requests) == 1
+
+
+async def test_delivered_at_once_by_the_gateway_that_accepted(tmp_path: Path) -> None:
+    """No poll is needed, and the request is not read back from the store."""
+    async with depot(tmp_path) as it:
+        it.delivery.deliver_accepted(*await it.accept())
+        await it.settled()
+        assert (it.office.state, it.charges) == (State.COMPLETED, [b"k1"])
+        assert "read_kept" not in it.office.store.said
+
+
+# What a response, or the lack of one, means
+
+RETRY: dict[str, Any] = {"delivery": {"unauthorized": "retry"}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "route", "state", "failure", "pauses", "result"),
+    [
+        (Answer(201), {}, State.COMPLETED, None, None, DeliveryResult.COMPLETED),
+        (Answer(422), {}, State.COMPLETED, None, None, DeliveryResult.COMPLETED),
+        (Answer(503), {}, State.ACCEPTED, "answered_503", (0.5, 1), DeliveryResult.POSTPONED),
+        (
+            Answer(503, headers=(("Retry-After", "120"),)),
+            {},
+            State.ACCEPTED,
+            "answered_503",
+            (120, 120),
+            DeliveryResult.POSTPONED,
+        ),
+        (
+            Answer(429, headers=(("Retry-After", "soon"),)),
+            {},
+            State.ACCEPTED,
+            "answered_429",
+            (0.5, 1),
+            DeliveryResult.POSTPONED,
+        ),
+        (Answer(401), {}, State.DEAD_LETTER, "answered_401", None, DeliveryResult.DEAD_LETTER),
+        (Answer(403), RETRY, State.ACCEPTED, "answered_403", (0.5, 1), DeliveryResult.POSTPONED),
+        (Answer(502), {}, State.IN_DOUBT, None, None, DeliveryResult.IN_DOUBT),
+        (LOST, {}, State.IN_DOUBT, None, None, DeliveryResult.IN_DOUBT),
+        (CUT, {}, State.IN_DOUBT, None, None, DeliveryResult.IN_DOUBT),
+    ],
+    ids=["201", "422", "503", "retry-after", "no-number", "401", "403-retry", "502", "no-response", "half-a-response"],
+)
+async def test_what_an_attempt_comes_to(
+    tmp_path: Path,
+    answer: Answer,
+    route: dict[str, Any],
+    state: State,
+    failure: str | None,
+    pauses: tuple[float, float] | None,
+    result: DeliveryResult,
+) -> None:
+    """Exactly as it is written down; and whoever looks at the log sees it."""
+    async with depot(tmp_path, route=accepting(**route)) as it:
+        it.office.upstream.on("/charges", answer)
+        await it.accept()
+        await it.poll()
+        assert it.office.state is state
+        (told,) = it.office.told(DeliveryAttempted)
+        assert (told.result, told.attempt, told.route) == (result, 1, "charge")
+        if failure is not None:
+            assert (it.kept.failure, it.kept.answers) == (failure, 1)
+        if pauses is not None:
+            pause = (it.kept.next_attempt_us - it.office.memory.clock()) / 1e6
+            assert pauses[0] <= pause <= pauses[1]
+            assert told.pause_seconds == pytest.approx(pause)
+
+
+async def test_the_reason_of_a_dead_letter(tmp_path: Path) -> None:
+    """After so many responses without effect nothing is sent any more, until somebody says so."""
+    async with depot(tmp_path, route=accepting(delivery={"max_answers": 3})) as it:
+        it.office.upstream.on("/charges", Answer(503))
+        await it.accept()
+        await it.pass_time(120, 10)
+        assert (it.office.state, it.kept.reason, it.kept.answers) == (State.DEAD_LETTER, "attempts-exhausted", 3)
+        assert len(it.office.upstream.requests) == 3
+
+
+@pytest.mark.parametrize("answer", [LOST, CUT, Answer(504)], ids=["no-response", "half-a-response", "504"])
+async def test_nothing_is_sent_again_in_doubt(tmp_path: Path, answer: Answer) -> None:
+    """The upstream may have done what it was told: in ten times all pauses it is not told again."""
+    async with depot(tmp_path, route=accepting(**LONG)) as it:
+        it.office.upstream.on("/charges", answer)
+        await it.accept()
+        await it.pass_time(10 * sum(SCHEDULE), HOUR / 2)
+        assert (it.office.state, len(it.office.upstream.requests)) == (State.IN_DOUBT, 1)
+
+
+async def test_a_gateway_that_dies_during_a_delivery(tmp_path: Path) -> None:
+    """Its claim lapses into doubt, not back to what is due."""
+    memory = Memory()
+    async with RecordingUpstream() as upstream:
+        upstream.on("/charges", Answer(hold=asyncio.Event()), Answer(201))
+        async with depot(tmp_path / "a", memory=memory, behind=upstream) as it:
+            await it.accept()
+            await it.delivery.run_once()
+            await upstream.wait_for_requests(1)
+            # Renewals do not arrive, and neither does a last word.
+            it.office.store.break_("renew", "abandon", fault=refused())
+            memory.clock.advance(HOUR)
+            async with depot(tmp_path / "b", memory=memory, behind=upstream) as other:
+                await other.pass_time(HOUR, 600)
+                assert (other.office.state, len(upstream.requests)) == (State.IN_DOUBT, 1)
+
+
+# Outages of the upstream
+
+
+async def test_an_outage_burns_nothing(tmp_path: Path) -> None:
+    """However long it lasts, no answer counts and no request is given up; then each is delivered once, slowly first."""
+    port = free_port()
+    route = accepting(**LONG)
+    async with depot(tmp_path, route=route, upstream={"url": f"http://127.0.0.1:{port}"}) as it:
+        ids = await it.accept_many(40)
+        await it.pass_time(2 * sum(SCHEDULE), 200)
+        assert set(it.states()) == {State.ACCEPTED}
+        assert {delivery.answers for each in ids if (delivery := it.record(each).delivery)} == {0}
+        assert [fact.is_open for fact in it.office.told(BreakerChanged)][:1] == [True]
+        tries = len(it.office.told(DeliveryAttempted))
+        async with RecordingUpstream(port=port) as upstream:
+            await it.pass_time(400, 400)
+            # One is tried, and a second later there are two places.
+            for bound in (1, 3, 7, 15, 31, 40):
+                assert len(upstream.requests) <= bound
+                await it.poll()
+                await it.pass_time(1, 1)
+            assert it.states() == [State.COMPLETED] * 40
+            sent = [each.values("Idempotency-Key")[0] for each in upstream.requests]
+            assert len(sent) == len(set(sent)) == 40
+        # While it was down, hardly anything was tried.
+        assert tries < 120
+
+
+async def test_a_full_second_of_failures_opens_no_more_than_once(tmp_path: Path) -> None:
+    """While the breaker is open, the store is not even asked what is due."""
+    async with depot(tmp_path, upstream={"url": f"http://127.0.0.1:{free_port()}"}) as it:
+        await it.accept_many(5)
+        await it.poll()
+        it.office.store.said.clear()
+        it.wait(4)
+        await it.poll()
+        assert "find_due" not in it.office.store.said
+        assert "dispatch" not in it.office.store.said
+
+
+# The order
+
+
+async def test_scopes_take_turns(tmp_path: Path) -> None:
+    """The oldest comes first, but a scope with much to deliver does not hide another."""
+    async with depot(tmp_path, route=accepting(delivery={"max_in_flight": 1})) as it:
+        for tenant, key in (("t1", "a"), ("t1", "b"), ("t1", "c"), ("t2", "d")):
+            await it.accept(key, tenant=tenant)
+            it.office.pass_time(0.001)
+        for _ in range(2):
+            await it.poll()
+        assert it.charges == [b"a", b"b"]
+        async with depot(tmp_path / "wide", memory=it.office.memory, behind=it.office.upstream) as wide:
+            await wide.poll()
+        assert set(it.charges[2:]) == {b"c", b"d"}
+
+
+async def test_no_more_than_places(tmp_path: Path) -> None:
+    """What has no place stays accepted, and follows when a place is free."""
+    async with depot(tmp_path, route=accepting(delivery={"max_in_flight": 2})) as it:
+        hold = asyncio.Event()
+        it.office.upstream.on("/charges", Answer(hold=hold))
+        await it.accept_many(3)
+        await it.delivery.run_once()
+        await it.office.upstream.wait_for_requests(2)
+        await it.delivery.run_once()
+        it.delivery.deliver_accepted(*await it.accept("k9"))
+        assert sorted(it.states()) == [State.ACCEPTED, State.ACCEPTED, State.CLAIMED, State.CLAIMED]
+        hold.set()
+        await it.settled()
+        await it.poll()
+        assert it.states() == [State.COMPLETED] * 4
+
+
+async def test_the_store_says_what_is_due(tmp_path: Path) -> None:
+    """Whatever a gateway believes: its claim is refused before that."""
+    async with depot(tmp_path) as it:
+        it.office.upstream.on("/charges", Answer(503), Answer(201))
+        request, _ = await it.accept()
+        await it.poll()
+        snapshot = MemoryStore(it.office.memory).read_now(request.identity.operation_id)
+        it.delivery.deliver_accepted(await it.keyed(), snapshot)
+        await it.settled()
+        assert (it.office.state, len(it.office.upstream.requests)) == (State.ACCEPTED, 1)
+
+
+# Several gateways, and faults of the store
+
+
+async def test_two_gateways_deliver_each_once(tmp_path: Path) -> None:
+    """Both find all of them, and the claim decides."""
+    memory = Memory()
+    async with (
+        RecordingUpstream() as upstream,
+        depot(tmp_path / "a", memory=memory, behind=upstream) as one,
+        depot(tmp_path / "b", memory=memory, behind=upstream) as two,
+    ):
+        await one.accept_many(30)
+        for _ in range(4):
+            await asyncio.gather(one.poll(), two.poll())
+        assert one.states() == [State.COMPLETED] * 30
+        assert sorted(one.charges) == sorted(f"k{n}".encode() for n in range(30))
+
+
+@pytest.mark.parametrize("losses", [[lost()], [dropped()], [refused()], [lost(), dropped()]], ids=str)
+@pytest.mark.parametrize("verb", ["dispatch", "complete", "read_kept"])
+async def test_a_lost_response_of_the_store(tmp_path: Path, verb: str, losses: list[Fault]) -> None:
+    """It is delivered once all the same."""
+    async with depot(tmp_path) as it:
+        await it.accept()
+        it.office.store.on(verb, *losses)
+        for _ in range(3):
+            await it.poll()
+        assert (it.office.state, it.charges) == (State.COMPLETED, [b"k1"])
+
+
+async def test_a_dispatch_that_is_never_answered(tmp_path: Path) -> None:
+    """Nothing is sent under it; once the store answers it is accepted again, and delivered."""
+    async with depot(tmp_path) as it:
+        await it.accept()
+        it.office.store.break_("dispatch", fault=lost())
+        await it.poll()
+        assert (it.office.state, it.charges) == (State.CLAIMED, [])
+        it.office.store.mend()
+        await it.office.claiming.wait_pursuits_ended()
+        assert it.office.state is State.ACCEPTED
+        await it.poll()
+        assert (it.office.state, it.charges) == (State.COMPLETED, [b"k1"])
+
+
+async def test_a_store_that_is_down(tmp_path: Path) -> None:
+    """It is asked again later, and nothing is lost."""
+    async with depot(tmp_path) as it:
+        await it.accept()
+        it.office.store.break_("find_due", "backlog", "dispatch", "read_kept", fault=refused())
+        with pytest.raises(StoreError):
+            await it.delivery.run_once()
+        it.office.store.mend()
+        await it.poll()
+        assert it.office.state is State.COMPLETED
+
+
+async def test_withdrawn_at_the_last_moment(tmp_path: Path) -> None:
+    """What its caller called off is not sent, although it was found before."""
+    async with depot(tmp_path) as it:
+        _, snapshot = await it.accept()
+        assert snapshot.record is not None
+        gate = it.office.store.stop_before("dispatch")
+        await it.delivery.run_once()
+        await gate.reached.wait()
+        MemoryStore(it.office.memory).apply_now(
+            Withdraw(snapshot.record.identity.operation_id, snapshot.record.token, uuid4(), 10**12)
+        )
+        gate.opened.set()
+        await it.settled()
+        assert (it.office.state, it.charges) == (State.RELEASED, [])
+
+
+# What is not delivered
+
+
+async def test_a_request_that_cannot_be_opened(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is never sent; an operator finds it among the dead letters, and the cause in the log."""
+    async with depot(tmp_path) as it:
+        await it.accept(ring=KeyRing([EncryptionKey("lost", bytes(32))], bytes))
+        await it.poll()
+        assert (it.office.state, it.kept.reason, it.kept.answers) == (State.DEAD_LETTER, "unreadable", 0)
+        assert it.charges == []
+        assert "key 'lost', which is not configured" in caplog.text
+        assert [fact.detail for fact in it.office.told(DeliveryAttempted)] == ["unreadable"]
+
+
+async def test_a_route_that_is_gone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Another gateway may have it; here it is left alone, and reported."""
+    memory = Memory()
+    async with RecordingUpstream() as upstream:
+        async with depot(
+            tmp_path / "a", memory=memory, behind=upstream, route=accepting(name="old", match={"path": "/old"})
+        ) as it:
+            await it.accept()
+        async with depot(tmp_path / "b", memory=memory, behind=upstream) as it:
+            await it.poll()
+            assert (it.office.state, it.charges) == (State.ACCEPTED, [])
+            assert "1 accepted requests are not delivered" in caplog.text
+
+
+async def test_a_pause(tmp_path: Path) -> None:
+    """What is paused is delivered neither when it is due nor when it is accepted; the time does not count."""
+    async with depot(tmp_path) as it:
+        store = MemoryStore(it.office.memory)
+        await store.start()
+        await store.pause("shop", "charge", AUDIT)
+        await it.accept("k1")
+        await it.poll()
+        it.delivery.deliver_accepted(*await it.accept("k2"))
+        await it.settled()
+        assert it.charges == []
+        await store.resume("shop", "charge")
+        it.wait(6)
+        await it.poll()
+        assert sorted(it.charges) == [b"k1", b"k2"]
+
+
+async def test_credentials_of_the_gateway(tmp_path: Path) -> None:
+    """They replace the caller's, which may have expired; and nobody but the gateway counts attempts."""
+    headers = {"X-Tenant": "ours", "Authorization": "Bearer service"}
+    async with depot(tmp_path, route=accepting(accept={"identity": "unverified", "headers": headers})) as it:
+        await it.accept()
+        await it.poll()
+        (sent,) = it.office.upstream.requests
+        assert [sent.values(name) for name in headers] == [[b"ours"], [b"Bearer service"]]
+        await it.office.reply("k2", headers=[("Idempotency-Attempt", "7"), ("idempotency_attempt", "8")])
+        (_, direct) = it.office.upstream.requests
+        assert (direct.values("Idempotency-Attempt"), direct.values("X-Tenant")) == ([b"1"], [b"t1"])
+
+
+# The end of a gateway
+
+
+@asynccontextmanager
+async def silent_tls() -> AsyncIterator[str]:
+    """A service that accepts connections and never greets: a request to it is not sent yet, and may be for long."""
+    done = asyncio.Event()
+
+    async def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await done.wait()
+        writer.close()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    try:
+        yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        done.set()
+        server.close()
+        await server.wait_closed()
+
+
+async def test_a_drain_before_the_first_byte(tmp_path: Path) -> None:
+    """What was not sent is postponed, and another gateway may deliver it at once."""
+    async with silent_tls() as url, depot(tmp_path, upstream={"url": url, "connect_timeout": "20s"}) as it:
+        await it.accept()
+        await it.delivery.run_once()
+        await eventually(lambda: it.office.state is State.CLAIMED)
+        it.delivery.stop()
+        assert await it.office.coordinator.drain(0) == Drained(recorded=1)
+        assert (it.office.state, it.kept.answers) == (State.ACCEPTED, 0)
+        assert it.kept.next_attempt_us == it.office.memory.clock()
+
+
+async def test_a_drain_after_the_first_byte(tmp_path: Path) -> None:
+    """What was sent is finished, and in doubt where that takes too long."""
+    async with depot(tmp_path) as it:
+        hold = asyncio.Event()
+        it.office.upstream.on("/charges", Answer(hold=hold), Answer(hold=asyncio.Event()))
+        await it.accept("k1")
+        await it.delivery.run_once()
+        await it.office.upstream.wait_for_requests(1)
+        await it.accept("k2")
+        await it.delivery.run_once()
+        await it.office.upstream.wait_for_requests(2)
+        it.delivery.stop()
+        draining = asyncio.create_task(it.office.coordinator.drain(1))
+        hold.set()
+        assert await draining == Drained(recorded=1)
+        assert sorted(it.states()) == [State.COMPLETED, State.IN_DOUBT]
+
+
+async def test_nothing_begins_after_the_stop(tmp_path: Path) -> None:
+    """Not even what is being read."""
+    async with depot(tmp_path) as it:
+        await it.accept()
+        gate = it.office.store.stop_before("read_kept")
+        await it.delivery.run_once()
+        await gate.reached.wait()
+        it.delivery.stop()
+        gate.opened.set()
+        await it.settled()
+        await it.delivery.run_once()
+        it.delivery.deliver_accepted(*await it.accept("k2"))
+        assert (set(it.states()), it.charges) == ({State.ACCEPTED}, [])
+
+
+# Doubt
+
+
+PROBE: dict[str, Any] = {
+    "path": "/charges/status?operation={operation_id}",
+    "done": [{"status": [200]}],
+    "never_happened": [{"status": [404]}],
+    "settle": "31s",
+}
+
+
+async def recover(it: Depot, *, after_seconds: float = 0.0) -> None:
+    """A pass of the background recovery, and the end of what it began."""
+    it.wait(after_seconds)
+    await it.office.parts._recovery.run_once()
+    await it.settled()
+
+
+async def test_a_probe_that_finds_nothing(tmp_path: Path) -> None:
+    """The request was promised to be delivered, and so it is, once."""
+    route = accepting(recovery={"probe": PROBE})
+    fast = {"answer_within": "1s", "response_timeout": "1s"}
+    async with depot(tmp_path, route=route, upstream=fast) as it:
+        it.office.upstream.on("/charges", LOST, Answer(201))
+        it.office.upstream.on("/charges/status", Answer(404, effect=False))
+        await it.accept()
+        await it.poll()
+        assert it.office.state is State.IN_DOUBT
+        for _ in range(3):
+            await recover(it, after_seconds=60)
+        assert it.office.state is State.ACCEPTED
+        await it.poll()
+        posts = [each for each in it.office.upstream.requests if each.method == "POST"]
+        assert (it.office.state, len(posts)) == (State.COMPLETED, 2)
+
+
+async def test_resend(tmp_path: Path) -> None:
+    """Where the upstream deduplicates, it gets the request again by itself; in the end it stays in doubt."""
+    async with depot(tmp_path, route=accepting(recovery="resend", delivery={"max_answers": 3})) as it:
+        it.office.upstream.on("/charges", LOST)
+        await it.accept()
+        await it.poll()
+        for _ in range(20):
+            await recover(it)
+        assert len(it.office.upstream.requests) == 1, "before the pause"
+        for _ in range(10):
+            await recover(it, after_seconds=HOUR)
+        tokens = [each.values("Idempotency-Fencing-Token")[0] for each in it.office.upstream.requests]
+        assert (it.office.state, len(tokens), len(set(tokens))) == (State.IN_DOUBT, 3, 3)
+        assert len(set(it.charges)) == 1
+
+
+async def test_resend_that_is_answered(tmp_path: Path) -> None:
+    """Only a final response ends it: one that says nothing happened proves nothing about the first attempt."""
+    async with depot(tmp_path, route=accepting(recovery="resend")) as it:
+        it.office.upstream.on("/charges", LOST, Answer(503), Answer(401), Answer(201))
+        await it.accept()
+        await it.poll()
+        for state in (State.IN_DOUBT, State.IN_DOUBT, State.COMPLETED):
+            await recover(it, after_seconds=HOUR)
+            assert it.office.state is state
+        assert len(it.office.upstream.requests) == 4
+
+
+async def test_a_refusal_under_doubt(tmp_path: Path) -> None:
+    """Credentials that expired meanwhile say nothing about the first attempt."""
+    async with depot(tmp_path, route=accepting(recovery="resend")) as it:
+        it.office.upstream.on("/charges", LOST, Answer(401))
+        await it.accept()
+        await it.poll()
+        await recover(it, after_seconds=HOUR)
+        assert (it.office.state, len(it.office.upstream.requests)) == (State.IN_DOUBT, 2)

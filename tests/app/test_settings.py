@@ -10,8 +10,8 @@ import ast
 import asyncio
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, closing, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -23,7 +23,7 @@ from pydantic import BaseModel
 from gateway.app.life import StartError
 from gateway.app.parts import Environment
 from gateway.config import Config
-from gateway.core.operation import State
+from gateway.core.operation import Snapshot, State
 from gateway.store.operations import Query
 from tests.support import http
 from tests.support.accepting import ASYNC, accepting
@@ -487,37 +487,57 @@ async def key_that_the_service_gets(place: Place, key: str) -> object:
 # -- what is accepted and delivered later ------------------------------------------------------------------------------
 
 
-async def _accepted(place: Place, status: int, delivery: dict[str, Any]) -> tuple[int, list[str]]:
-    """A request that is accepted and answered with this status: how often it was sent in a moment, and its state if it
-    is not delivered."""
+@asynccontextmanager
+async def _accepted(place: Place, status: int, delivery: dict[str, Any]) -> AsyncIterator[House]:
+    """A gateway that has accepted a request, which its service answers with this status."""
     changes = accepting(delivers=True) | {"delivery": delivery, "surround": lambda environment: environment}
     async with place.house(**changes) as home:
-        home.upstream.on("/charges", Answer(status), Answer(status, hold=asyncio.Event()))
+        home.upstream.on("/charges", Answer(status))
         assert (await home.send(headers=[ASYNC])).status == 202
-        with suppress(AssertionError):
-            await home.upstream.wait_for_requests(2, MOMENT_SECONDS)
-        found = await home.gateway._store.find(Query(frozenset((State.ACCEPTED, State.DEAD_LETTER))))
-        return len(home.upstream.requests), [str(snapshot.state) for snapshot in found]
+        yield home
+
+
+async def _sent_in_a_moment(home: House, count: int) -> int:
+    with suppress(AssertionError):
+        await home.upstream.wait_for_requests(count, MOMENT_SECONDS)
+    return min(len(home.upstream.requests), count)
+
+
+async def _state_after_an_attempt(home: House) -> str:
+    await home.upstream.wait_for_requests(1)
+    undelivered = Query(frozenset((State.ACCEPTED, State.DEAD_LETTER)))
+    found: list[Snapshot] = []
+
+    async def is_over() -> bool:
+        found[:] = await home.gateway._store.find(undelivered)
+        return bool(found)
+
+    await eventually(is_over, what="the attempt is over")
+    return str(found[0].state)
 
 
 @shows("delivery.workers", (0, 0), (1, 1))
 async def sent_by_this_gateway(place: Place, workers: int) -> object:
-    return (await _accepted(place, 200, {"workers": workers}))[0]
+    async with _accepted(place, 200, {"workers": workers}) as home:
+        return await _sent_in_a_moment(home, 1)
 
 
 @shows("delivery.schedule", (["100ms"], 2), (["1h"], 1))
 async def sent_in_a_moment(place: Place, pauses: list[str]) -> object:
-    return (await _accepted(place, 503, {"schedule": pauses}))[0]
+    async with _accepted(place, 503, {"schedule": pauses}) as home:
+        return await _sent_in_a_moment(home, 2)
 
 
-@shows("delivery.max_answers", (1, ["dead_letter"]), (2, ["accepted"]))
+@shows("delivery.max_answers", (1, "dead_letter"), (2, "accepted"))
 async def after_one_answer_without_effect(place: Place, count: int) -> object:
-    return (await _accepted(place, 503, {"max_answers": count, "schedule": ["1h"]}))[1]
+    async with _accepted(place, 503, {"max_answers": count, "schedule": ["1h"]}) as home:
+        return await _state_after_an_attempt(home)
 
 
-@shows("delivery.unauthorized", ("bury", ["dead_letter"]), ("retry", ["accepted"]))
+@shows("delivery.unauthorized", ("bury", "dead_letter"), ("retry", "accepted"))
 async def after_a_401(place: Place, choice: str) -> object:
-    return (await _accepted(place, 401, {"unauthorized": choice, "schedule": ["1h"]}))[1]
+    async with _accepted(place, 401, {"unauthorized": choice, "schedule": ["1h"]}) as home:
+        return await _state_after_an_attempt(home)
 
 
 @shows("delivery.deliver_within", ("1m", "dead_letter"), ("1h", "accepted"))
@@ -536,9 +556,7 @@ async def delivered_at_once(place: Place, count: int) -> object:
         home.upstream.on("/charges", Answer(hold=hold))
         for key in ("k1", "k2"):
             await home.send(key, headers=[ASYNC])
-        with suppress(AssertionError):
-            await home.upstream.wait_for_requests(2, MOMENT_SECONDS)
-        sent = len(home.upstream.requests)
+        sent = await _sent_in_a_moment(home, 2)
         hold.set()
         return sent
 

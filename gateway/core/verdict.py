@@ -107,7 +107,7 @@ RULES: Final[tuple[Rule, ...]] = (
         13,
         "the request was accepted, and its delivery has no known end yet",
         "202 with the state of the operation; where the caller does not ask for that, waits, then 409 with `Location`",
-        (_V.ACCEPTED, _V.IN_FLIGHT, _V.WITHDRAWN),
+        (_V.ACCEPTED, _V.IN_FLIGHT, _V.IN_DOUBT, _V.WITHDRAWN),
     ),
     Rule(
         14,

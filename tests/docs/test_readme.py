@@ -11,7 +11,7 @@ import yaml
 
 from gateway import config
 from gateway.cli import parser
-from gateway.config import Config, Route
+from gateway.config import Accept, Config, Route
 from gateway.config.leaf import duration_text, size_text
 from gateway.core.identity.canonical import CANONICAL_BYTES_MAX, PAIRS_MAX, QUOTES_MAX, VALUES_MAX
 from gateway.core.verdict import Verdict
@@ -23,7 +23,14 @@ from tests.support.readme import README, filled
 ROOT = README.parent
 TEXT = README.read_text()
 PROSE = re.sub(r"```.*?```", "", TEXT, flags=re.DOTALL)
-ENVIRONMENT = {"HOME": "/home/you", "DATABASE_PASSWORD": "secret", "FINGERPRINT_KEY": "k" * 32, "PROBE_TOKEN": "p"}
+ENVIRONMENT = {
+    "HOME": "/home/you",
+    "DATABASE_PASSWORD": "secret",
+    "FINGERPRINT_KEY": "k" * 32,
+    "PROBE_TOKEN": "p",
+    "SERVICE_TOKEN": "t",
+    "STORAGE_KEY": "0f" * 32,
+}
 
 
 def blocks(language: str) -> list[str]:
@@ -34,6 +41,7 @@ def blocks(language: str) -> list[str]:
 CONFIGS = [config.parse(text, environ=ENVIRONMENT) for text in blocks("yaml")]
 FIRST, SHARED, *_ = CONFIGS
 ROUTE: Route = FIRST.routes[0]
+ACCEPT = Accept()
 
 
 def test_the_tables_are_those_of_the_program() -> None:
@@ -57,7 +65,7 @@ def test_ten_lines_are_enough_to_begin_with() -> None:
 
 def test_every_configuration_is_free_of_second_thoughts() -> None:
     """`check` has nothing to remark on the configurations that the README shows."""
-    assert [config.notices(shown) for shown in CONFIGS] == [(), (), ()]
+    assert [config.notices(shown) for shown in CONFIGS] == [()] * 4
 
 
 def test_what_the_routes_of_a_library_need_is_configuration() -> None:
@@ -160,6 +168,11 @@ def spoken(text: str) -> str:
         ("A response is replayed for {}", spoken(duration_text(ROUTE.retention.replay))),
         ("and a key remembered for {}", spoken(duration_text(ROUTE.retention.remember))),
         ("Responses over {} (`response.max_stored_bytes`)", spoken(size_text(ROUTE.response.max_stored_bytes))),
+        ("It is given up after {} (`delivery.deliver_within`)", spoken(duration_text(FIRST.delivery.deliver_within))),
+        ("after {} responses without effect (`delivery.max_answers`)", str(FIRST.delivery.max_answers)),
+        ("at most {} undelivered requests (`max_pending`)", f"{ACCEPT.max_pending:,}"),
+        ("undelivered requests (`max_pending`), {} of one caller", str(ACCEPT.max_pending_per_scope)),
+        ("with bodies up to {}", spoken(size_text(ACCEPT.max_bytes))),
         ("then within the lease, {}.", spoken(duration_text(FIRST.store.lease))),
         ("`shutdown.delay` ({})", spoken(duration_text(FIRST.shutdown.delay))),
         ("`shutdown.drain_timeout` ({})", spoken(duration_text(FIRST.shutdown.drain_timeout))),
@@ -170,7 +183,9 @@ def spoken(text: str) -> str:
         ("or {} thousand quotes", str(QUOTES_MAX // 1000)),
     ],
     ids=[
-        *("wait", "answer_within", "replay", "remember", "max_stored_bytes", "lease", "delay", "drain_timeout"),
+        *("wait", "answer_within", "replay", "remember", "max_stored_bytes"),
+        *("deliver_within", "max_answers", "max_pending", "max_pending_per_scope", "accept.max_bytes"),
+        *("lease", "delay", "drain_timeout"),
         *("status.listen", "canonical bytes", "form fields", "json values", "json quotes"),
     ],
 )

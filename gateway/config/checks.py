@@ -228,7 +228,7 @@ def _outcome(route: _Draft, config: _Draft) -> Iterator[Mistake]:
 def _accept(route: _Draft, accept: Accept, config: _Draft) -> Iterator[Mistake]:
     if not config.writes("secrets", "encryption"):
         message = "accept requires secrets.encryption, because the requests that it keeps hold credentials"
-        hint = 'write secrets: {encryption: [{id: NAME, key: "${NAME}"}]}, with a key from: openssl rand -base64 32'
+        hint = 'write secrets: {encryption: [{id: NAME, key: "${NAME}"}]}, with a key from: openssl rand -hex 32'
         yield route.mistake(("accept",), message, hint)
     unverified = _why_unverified(route.values.get("scope"))
     if accept.identity == "verified" and unverified is not None:

@@ -113,8 +113,8 @@ def _encryption_key(value: object) -> bytes:
     except (binascii.Error, ValueError):
         key = b""
     if len(key) != KEY_BYTES:
-        message = f"expected {KEY_BYTES} bytes as base64, or as {2 * KEY_BYTES} hexadecimal digits"
-        raise wrong(message, "make one with: openssl rand -base64 32", is_secret=True)
+        message = f"expected {KEY_BYTES} bytes as {2 * KEY_BYTES} hexadecimal digits, or as base64"
+        raise wrong(message, "make one with: openssl rand -hex 32", is_secret=True)
     return key
 
 
@@ -124,7 +124,7 @@ class EncryptionKey(Section):
     id: Annotated[str, Name()]
     """The name of this key, stored with what it encrypted. A new key needs a new name."""
     key: Annotated[SecretBytes, BeforeValidator(_encryption_key, json_schema_input_type=str)]
-    """32 random bytes as base64 or hexadecimal; `${NAME}` or `${file:/run/secrets/name}` keeps it out of this file."""
+    """32 random bytes as hexadecimal or base64; `${NAME}` or `${file:/run/secrets/name}` keeps it out of this file."""
 
 
 PLACEHOLDER_KEY = "A" * 43 + "="

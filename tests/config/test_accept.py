@@ -91,7 +91,7 @@ STRANGERS = "routes[0].accept: strangers could fill the store: "
             written(top=TOP.replace("secrets:", "#")),
             "routes[0].accept: accept requires secrets.encryption, because the requests that it keeps hold "
             'credentials; write secrets: {encryption: [{id: NAME, key: "${NAME}"}]}, with a key from: '
-            "openssl rand -base64 32",
+            "openssl rand -hex 32",
         ),
         (written(scope="shared"), f"{STRANGERS}a shared scope names no caller; {VERIFIED}"),
         (
@@ -175,8 +175,8 @@ def test_a_wrong_key_is_not_shown(key: str) -> None:
     """The report says how to make a key, and never repeats the wrong one."""
     (mistake,) = mistakes(written(top=TOP.replace(KEY, key)))
     assert mistake == (
-        "secrets.encryption[0].key: expected 32 bytes as base64, or as 64 hexadecimal digits; "
-        "make one with: openssl rand -base64 32"
+        "secrets.encryption[0].key: expected 32 bytes as 64 hexadecimal digits, or as base64; "
+        "make one with: openssl rand -hex 32"
     )
 
 

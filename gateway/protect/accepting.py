@@ -43,6 +43,8 @@ _PAUSE_SECONDS_MIN: Final = 0.05
 _PAUSE_SECONDS_MAX: Final = 1.0
 # For all store calls of one acceptance. A healthy store responds long before.
 _STORE_SECONDS_MAX: Final = 5.0
+# The bodies that are being accepted at one time are in memory, however long ones are received.
+_BYTES_MAX: Final = 256 << 20
 # How old a count may be.
 _FRESH_SECONDS: Final = 1.0
 # How many callers are counted one by one.
@@ -80,6 +82,7 @@ class Accepting:
         self._ring = ring
         self._hand_over = hand_over
         self._pending = Pending(store, service, clock)
+        self._bytes_in_progress = 0
         self.in_progress = 0
         """How many requests are being accepted."""
 
@@ -88,7 +91,11 @@ class Accepting:
 
         Only `Accepted` takes the body. When this is cancelled, the acceptance may have arrived all the same.
         """
+        length = request.body.length
+        if self._bytes_in_progress + length > _BYTES_MAX:
+            return _refuse(request, Verdict.OVERLOADED, "Too many long requests are being accepted.")
         self.in_progress += 1
+        self._bytes_in_progress += length
         try:
             async with asyncio.timeout(_STORE_SECONDS_MAX):
                 refusal = await self._refuse_new(request, policy)
@@ -96,7 +103,7 @@ class Accepting:
                     # Only a new request is refused: what was accepted before has its status.
                     snapshot = await self._store.read(request.identity.operation_id)
                     return refusal if isinstance(request.judge(snapshot), Claimable) else Seen(snapshot)
-                with self._pending.counted(request):
+                with self._pending.under_way(request):
                     return await self._accept(request, policy)
         except Amnesic:
             return _refuse(request, Verdict.STORE_AMNESIA)
@@ -105,6 +112,7 @@ class Accepting:
             return _refuse(request, Verdict.STORE_UNAVAILABLE)
         finally:
             self.in_progress -= 1
+            self._bytes_in_progress -= length
 
     async def requeue(self, snapshot: Snapshot, policy: AcceptPolicy) -> Snapshot:
         """The record of a dead letter after a repeat: requeued where the route does so and it is time, or as it is."""
@@ -157,6 +165,7 @@ class Accepting:
             )
             snapshot = (await apply_until_known(self._store, command)).snapshot
             if _is_of(snapshot, kept):
+                self._pending.add(request)
                 self._publish(snapshot, kept)
                 self._hand_over(request, snapshot)
                 return Accepted(snapshot)
@@ -219,29 +228,32 @@ class Pending:
         return operation in self._backlog.paused
 
     @contextmanager
-    def counted(self, request: KeyedRequest) -> Iterator[None]:
-        """Count an acceptance while it is under way and, unless this raises, after that."""
-        of_scope = self._by_scope.get(_scope_of(request))
-        counts = [count for count in (self._of_route(request), of_scope) if count is not None]
+    def under_way(self, request: KeyedRequest) -> Iterator[None]:
+        """Count an acceptance while it is under way."""
+        counts = self._counts_of(request)
         for count in counts:
-            count.added += 1
             count.under_way += 1
         try:
             yield
-        except BaseException:
-            for count in counts:
-                count.added -= 1
-            raise
         finally:
             for count in counts:
                 count.under_way -= 1
+
+    def add(self, request: KeyedRequest) -> None:
+        """Count an acceptance until the store does."""
+        for count in self._counts_of(request):
+            count.added += 1
+
+    def _counts_of(self, request: KeyedRequest) -> list[_Count]:
+        of_scope = self._by_scope.get(_scope_of(request))
+        return [count for count in (self._of_route(request), of_scope) if count is not None]
 
     async def _read_backlog(self) -> None:
         async with self._lock:
             started = self._clock()
             if started - self._read_seconds < _FRESH_SECONDS:
                 return
-            included = {name: count.ended for name, count in self._by_route.items()}
+            included = {name: count.added for name, count in self._by_route.items()}
             self._backlog = await self._store.backlog(self._service)
             self._read_seconds = started
             for name, count in self._by_route.items():
@@ -255,7 +267,7 @@ class Pending:
                 del self._by_scope[next(iter(self._by_scope))]
             count = self._by_scope[_scope_of(request)] = _Count()
         async with count.lock:
-            started, included = self._clock(), count.ended
+            started, included = self._clock(), count.added
             if started - count.read_seconds >= _FRESH_SECONDS:
                 waiting = await self._store.count_pending(self._service, *_scope_of(request), limit)
                 count.set(waiting, included)
@@ -276,7 +288,7 @@ class Pending:
 
 
 class _Count:
-    """`counted` by the store, and `added` here since; of those, `under_way` are not known to be accepted."""
+    """`counted` by the store, `added` here since, and `under_way`."""
 
     __slots__ = ("added", "counted", "lock", "read_seconds", "under_way")
 
@@ -287,15 +299,10 @@ class _Count:
 
     @property
     def total(self) -> int:
-        return self.counted + self.added
-
-    @property
-    def ended(self) -> int:
-        """How many of those that were added a count that begins now includes."""
-        return self.added - self.under_way
+        return self.counted + self.added + self.under_way
 
     def set(self, counted: int, included: int) -> None:
-        """The store counted so many; `included` as in `ended`."""
+        """The store counted so many, among them so many of those that were `added`."""
         self.counted = counted
         self.added -= included
 

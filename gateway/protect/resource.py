@@ -155,7 +155,10 @@ class StatusResource:
         return shown
 
     async def _status(self, snapshot: Snapshot, route: Route, headers: Headers) -> Reply:
-        tags = {tag for value in header_values(headers, b"if-none-match") for tag in _ENTITY_TAG.findall(value)}
+        values = header_values(headers, b"if-none-match")
+        tags = {tag for value in values for tag in _ENTITY_TAG.findall(value)}
+        if b"*" in values and snapshot.record is not None:
+            tags.add(_opaque(snapshot))
         preferred: int | None = None
         if snapshot.state not in DONE and (not tags or _opaque(snapshot) in tags):
             snapshot, preferred = await self._wait(snapshot, route, headers, _Changed(etag(snapshot)))

@@ -324,6 +324,30 @@ async def test_no_caller_fills_the_backlog_for_others(tmp_path: Path) -> None:
         assert status_of(await it.accept("k1", tenant="t2")) == ACCEPTED
 
 
+async def test_repeats_fill_no_backlog(tmp_path: Path) -> None:
+    """Only what is kept counts, however often it is asked for."""
+    async with desk(tmp_path, accept={"max_pending": 2}) as it:
+        for _ in range(5):
+            assert status_of(await it.accept()) == ACCEPTED
+        assert status_of(await it.accept("k2")) == ACCEPTED
+        assert status_of(await it.accept("k3")) == (503, "backlog-full")
+
+
+async def test_long_bodies_that_are_accepted_at_once_are_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are in memory meanwhile."""
+    monkeypatch.setattr(product, "_BYTES_MAX", 100)
+    async with desk(tmp_path) as it:
+        gate = it.store.stop_before("accept")
+        first = asyncio.create_task(it.accept(body=b"x" * 60))
+        await gate.reached.wait()
+        assert status_of(await it.accept("k2", body=b"x" * 60)) == (503, "overloaded")
+        gate.opened.set()
+        assert status_of(await first) == ACCEPTED
+        assert status_of(await it.accept("k2", body=b"x" * 60)) == ACCEPTED
+
+
 async def test_no_request_costs_a_count(tmp_path: Path) -> None:
     """The store counts what waits about once a second, and single callers only where much waits."""
     async with desk(tmp_path) as it:

@@ -29,7 +29,7 @@ ROOT: Final = Path(__file__).parents[1]
 
 # Every directory with tests is in one of them, or in `BESIDE`; `tests/docs/test_run.py` sees to that.
 HALVES: Final = (
-    ("admin", "app", "clients", "conformance", "core", "integration"),
+    ("admin", "app", "clients", "conformance", "core", "deliver", "integration"),
     ("config", "defects", "docs", "http", "observe", "protect", "simulation", "store", "support_tests", "upkeep"),
 )
 
@@ -38,7 +38,7 @@ HALVES: Final = (
 QUICK: Final = (
     ("core", "conformance", "docs", "config"),
     ("http/edge", "observe"),
-    ("http/gateway", "upkeep"),
+    ("http/gateway", "deliver", "upkeep"),
     ("http/test_forwarding.py", "http/upstream", "protect", "store"),
 )
 

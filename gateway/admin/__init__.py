@@ -2,8 +2,8 @@
 
 *Actions.* `operations` inspects, lists, resolves, requeues and purges; `resolution` turns a ruling about a doubt into a
 command, or explains why not, and `delivery` a decision about a kept request. `requeueing` requeues many. `memory` deals
-with a store that lost its memory, `journal` with the outcomes in the journals of this host. `answer` reads a service's
-response that an operator provides, and `listing` a file of many resolutions.
+with a store that lost its memory, `journal` with the outcomes in the journals of this host. `provided_response` reads a
+response of the service that an operator provides, and `listing` a file of many resolutions.
 
 *Presentation.* `view` shows an operation, and `inspection` all that is known of one.
 

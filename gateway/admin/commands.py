@@ -22,13 +22,13 @@ from typing import Final
 from uuid import UUID
 
 from gateway import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, PROGRAM
-from gateway.admin.answer import HEAD_BYTES_MAX, ResponseRefused, read_response
 from gateway.admin.console import EVERY_STATE, STATES, full_text, journal_table, json_line, table_head, table_row
 from gateway.admin.delivery import NoSuchRoute
 from gateway.admin.inspection import full_json
 from gateway.admin.journal import REFUSED, OutcomeRefused, acknowledge, export, kept, notes
 from gateway.admin.listing import LIST_BYTES_MAX, End, ListWrong, read_list, resolve_all
 from gateway.admin.operations import PAGE_SIZE_MAX, CannotIdentify, Operations, audit_by
+from gateway.admin.provided_response import HEAD_BYTES_MAX, ResponseRefused, read_response
 from gateway.admin.requeueing import LIMIT_MAX, RATE_MAX, Wanted, listed
 from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, Ruling
 from gateway.admin.view import described
@@ -256,7 +256,7 @@ async def _requeue_many(operations: Operations, wanted: Wanted, audit: Audit) ->
             is_done = isinstance(outcome, Changed) and not outcome.is_repeat
             print(f"{operation_id}  requeued" if is_done else f"{operation_id}  skipped: {outcome.text}", flush=True)
     except asyncio.CancelledError:
-        print(f"{bulk}. Interrupted; give the same command again to go on", flush=True)
+        print(bulk, flush=True)
         raise
     except (NotApplied, Indefinite) as error:
         return _fail(f"{bulk}. Stopped; give the same command again to go on: {error}")

@@ -156,8 +156,9 @@ def pausing(operation: str, policies: Policies, *, is_new: bool) -> str:
     """The text for a pause."""
     named = _named(operation, policies.routes_with(operation))
     return (
-        f"{'Paused' if is_new else 'Paused already'}: {named}. Requests are accepted and kept, nothing new is "
-        "delivered, and the time does not count against their deadline; attempts under way go on. To end it: resume."
+        f"{'Paused' if is_new else 'Paused already'}: {named}. Within seconds gateways deliver nothing of it any more. "
+        "Requests are accepted and kept, and the time does not count against their deadline; attempts under way go on. "
+        "To end it: resume."
     )
 
 

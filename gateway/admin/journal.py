@@ -20,7 +20,7 @@ from uuid import UUID, uuid4
 
 import orjson
 
-from gateway.admin.answer import ResponseRefused, read_response, written
+from gateway.admin.provided_response import ResponseRefused, read_response, written
 from gateway.admin.view import ago, moment, printable
 from gateway.core.message import StoredResponse
 from gateway.core.operation import MICROSECONDS, Audit, Complete, Record, State

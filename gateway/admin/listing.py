@@ -15,8 +15,8 @@ from enum import StrEnum
 from typing import Final
 from uuid import UUID
 
-from gateway.admin.answer import ResponseRefused, read_response
 from gateway.admin.operations import Operations
+from gateway.admin.provided_response import ResponseRefused, read_response
 from gateway.admin.resolution import Changed, Happened, NothingHappened, Refused, Ruling, is_said_by, moved
 from gateway.admin.view import moment
 from gateway.core.operation import Audit, State

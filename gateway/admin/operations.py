@@ -281,6 +281,10 @@ class Operations:
             return Changed(decided_before(before, snapshot), snapshot, is_repeat=True)
         if token is not None and token != record.token:
             return moved(token, snapshot)
+        memory = await self.memory()
+        if memory.refuses(record):
+            # An attempt may be among what was lost: then "no attempt had an effect" is not known any more.
+            return Refused(Refusal.STATE, memory.text, snapshot)
         result, _ = await self._apply(command)
         if isinstance(result, Applied):
             notes = () if self.policies.routes_with(record.identity.operation) else (_WITHOUT_ROUTE,)

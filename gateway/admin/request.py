@@ -14,9 +14,9 @@ from uuid import UUID
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from gateway.admin.answer import response_of
 from gateway.admin.journal import REFUSED, WAITING
 from gateway.admin.operations import PAGE_SIZE_MAX, audit_by
+from gateway.admin.provided_response import response_of
 from gateway.admin.requeueing import LIMIT_MAX, RATE_MAX, Wanted
 from gateway.admin.resolution import Happened, NothingHappened, Ruling
 from gateway.config.leaf import duration_seconds

@@ -36,8 +36,9 @@ async def deliver(config: Config) -> int:
 
     Raises `StartError`.
     """
+    # One process: what it does is wait for the store and the upstreams.
     delivery = config.delivery.model_copy(update={"workers": 1})
-    config = config.model_copy(update={"delivery": delivery})
+    config = config.model_copy(update={"delivery": delivery, "workers": 1})
     return await run_until_signal(config, lambda logs: Gateway(config, (logs,), lambda: logs.dropped, is_public=False))
 
 

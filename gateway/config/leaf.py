@@ -215,8 +215,8 @@ _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,128}\Z")  # RFC 9110 section
 _POINTER = r"(/([^~/]|~[01])*)+"  # RFC 6901 section 3, without the whole document
 _POINTER_CHARS_MAX = 256
 _PROBE_PATH = re.compile(r"/[!-\"$-~]{0,2047}\Z")  # visible ASCII without #
-# The registered methods (RFC 9110 section 16.1.1, and those of WebDAV and similar): any other is taken for a typo.
-_METHODS = (
+# The methods that the HTTP parser of the edge (llhttp) knows. It refuses others, so a route with one could not match.
+METHODS = (
     "ACL", "BIND", "CHECKOUT", "CONNECT", "COPY", "DELETE", "GET", "HEAD", "LINK", "LOCK", "M-SEARCH", "MERGE",
     "MKACTIVITY", "MKCALENDAR", "MKCOL", "MOVE", "NOTIFY", "OPTIONS", "PATCH", "POST", "PROPFIND", "PROPPATCH",
     "PURGE", "PUT", "QUERY", "REBIND", "REPORT", "SEARCH", "SOURCE", "SUBSCRIBE", "TRACE", "UNBIND", "UNLINK",
@@ -284,9 +284,10 @@ class Method(Leaf):
             raise self.unexpected(f"write {text.upper()}" if _TOKEN.match(text) else "")
         if text in _NEVER_PROTECTED:
             raise self.unexpected("a safe method has no effect to protect")
-        if text not in _METHODS:
-            close = difflib.get_close_matches(text, _METHODS, n=1)
-            hint = f"did you mean {close[0]}?" if close else "this one is not registered"
+        if text not in METHODS:
+            close = difflib.get_close_matches(text, METHODS, n=1)
+            possible = ", ".join(method for method in METHODS if method not in _NEVER_PROTECTED)
+            hint = f"did you mean {close[0]}?" if close else f"the HTTP parser refuses it; possible are {possible}"
             raise self.unexpected(hint)
         return text
 

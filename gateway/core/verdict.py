@@ -132,8 +132,9 @@ RULES: Final[tuple[Rule, ...]] = (
         17,
         "the key is new, or an earlier attempt is known to have had no effect; the route accepts requests, and the "
         "caller does not wait",
-        "202 once the request is stored / 503 with `Retry-After` where too many are stored",
-        (_V.ACCEPTED, _V.BACKLOG_FULL),
+        "202 once the request is stored / 503 with `Retry-After` where too many are stored, or it is not known whether "
+        "this one is",
+        (_V.ACCEPTED, _V.BACKLOG_FULL, _V.IN_DOUBT),
     ),
     Rule(
         18,

@@ -161,9 +161,10 @@ class DeliveryWorker:
         free = {route.name: self._places.free(route) for route in routes}
         names = {route.operation for route in routes if free[route.name]}
         self._has_more = len(names) < len({route.operation for route in routes})
-        self._is_turn_of_others = not self._is_turn_of_others
+        others = names - self._behind
+        self._is_turn_of_others = bool(others) and others != names and not self._is_turn_of_others
         if self._is_turn_of_others:
-            names = names - self._behind or names
+            names = others
         if not names:
             return _IDLE_SECONDS_MAX
         limit = min(sum(free.values()) + _SPARE, _BATCH_MAX)

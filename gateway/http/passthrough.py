@@ -55,8 +55,8 @@ class Passthrough:
     def __init__(self, target: Target, events: Events, key_headers: frozenset[bytes] = frozenset()) -> None:
         self._target = target
         self._events = events
-        self._key_fields = key_headers
-        self._is_key_field = NameTable(lambda name: name.lower() in key_headers)
+        self._key_headers = key_headers
+        self._is_key_header = NameTable(lambda name: name.lower() in key_headers)
         self._loop = asyncio.get_running_loop()
 
     async def __call__(
@@ -79,12 +79,12 @@ class Passthrough:
     def _publish(
         self, incoming: Incoming, route: Route | None, verdict: Verdict | None, stopwatch: Stopwatch, result: Result
     ) -> None:
-        key_field: str | None = None
+        key_header: str | None = None
         path: str | None = None
         if verdict is None:
             headers = incoming.head.headers
-            if not self._key_fields.isdisjoint(values_by_name(headers)):
-                key_field = self._first_key_field(headers).decode("latin-1")
+            if not self._key_headers.isdisjoint(values_by_name(headers)):
+                key_header = self._first_key_header(headers).decode("latin-1")
                 path = normalise_path(incoming.head.target).decode("latin-1")
         self._events.publish(
             RequestPassed(
@@ -92,17 +92,17 @@ class Passthrough:
                 incoming.head.method.decode("latin-1"),
                 _status_of(result),
                 stopwatch.seconds,
-                key_field,
+                key_header,
                 path,
                 None if route is None else route.name,
                 None if isinstance(result, UpstreamResponse) else f"{result.reason}: {result.detail}",
             )
         )
 
-    def _first_key_field(self, headers: Headers) -> bytes:
+    def _first_key_header(self, headers: Headers) -> bytes:
         """The name of the first key header in the request, as it is spelt."""
         for name, _ in headers:
-            if self._is_key_field[name]:
+            if self._is_key_header[name]:
                 return name
         return b""
 

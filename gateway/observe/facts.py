@@ -46,7 +46,7 @@ class RequestAnswered:
 class RequestPassed:
     """An unprotected request was passed through.
 
-    `verdict` says why `route` did not protect it; both are None where no route matched. `key_field` then names the key
+    `verdict` says why `route` did not protect it; both are None where no route matched. `key_header` then names the key
     header that it has all the same, if any, and `path` is its normalised path. `why` says why the upstream gave no
     response, where that is so.
     """
@@ -55,7 +55,7 @@ class RequestPassed:
     method: str
     status: int
     duration_seconds: float
-    key_field: str | None = None
+    key_header: str | None = None
     path: str | None = None
     route: str | None = None
     why: str | None = None

@@ -123,7 +123,7 @@ class Logs:
             case RequestPassed():
                 if self._requests == "all":
                     self._line(INFO, f"{fact.method} {fact.status} unprotected", **_passed(fact))
-                if fact.key_field is not None and fact.path is not None:
+                if fact.key_header is not None and fact.path is not None:
                     self._warn_unprotected(fact.path[:_PATH_CHARS_MAX], fact)
             case OperationClaimed():
                 self._line(DEBUG, "claimed", **_claim(fact), attempt=fact.attempt)
@@ -238,7 +238,7 @@ class Logs:
             "a request with a key matches no route: it is not protected",
             method=fact.method,
             path=path,
-            key_field=fact.key_field,
+            key_header=fact.key_header,
         )
 
     def _line(self, level: int, message: str, **fields: Value) -> None:

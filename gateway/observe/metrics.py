@@ -303,7 +303,7 @@ class Metrics:
                 if fact.upstream_seconds is not None:
                     self._overheads.observe(max(0.0, fact.duration_seconds - fact.upstream_seconds), fact.route)
             case RequestPassed():
-                self._unprotected_requests.add(fact.reason if fact.key_field is None else "no_route_keyed")
+                self._unprotected_requests.add(fact.reason if fact.key_header is None else "no_route_keyed")
                 if fact.route is not None and fact.verdict is not None:
                     self._requests.add(fact.route, fact.verdict)
             case OperationClaimed():

@@ -91,7 +91,8 @@ class Accepting:
 
         Only `Accepted` takes the body. When this is cancelled, the acceptance may have arrived all the same.
         """
-        length = request.body.length
+        # A longer body is refused before it is read.
+        length = min(request.body.length, policy.request_bytes_max)
         if self._bytes_in_progress + length > _BYTES_MAX:
             return _refuse(request, Verdict.OVERLOADED, "Too many long requests are being accepted.")
         self.in_progress += 1
@@ -103,10 +104,13 @@ class Accepting:
                     # Only a new request is refused: what was accepted before has its status.
                     snapshot = await self._store.read(request.identity.operation_id)
                     return refusal if isinstance(request.judge(snapshot), Claimable) else Seen(snapshot)
-                with self._pending.under_way(request):
-                    return await self._accept(request, policy)
+            with self._pending.under_way(request):
+                return await self._accept(request, policy)
         except Amnesic:
             return _refuse(request, Verdict.STORE_AMNESIA)
+        except ResultLost as error:
+            _LOG.debug("an acceptance may have arrived: %s", error)
+            return _refuse(request, Verdict.IN_DOUBT, status=503)
         except (StoreError, TimeoutError) as error:
             _LOG.debug("an acceptance was not possible: %s", str(error) or "the store did not respond in time")
             return _refuse(request, Verdict.STORE_UNAVAILABLE)
@@ -129,7 +133,7 @@ class Accepting:
             async with asyncio.timeout(_STORE_SECONDS_MAX):
                 if await self._pending.is_paused(record.identity.operation):
                     return snapshot
-                return (await apply_until_known(self._store, command)).snapshot
+            return (await apply_until_known(self._store, command)).snapshot
         except (StoreError, TimeoutError) as error:
             _LOG.debug("a dead letter was not requeued: %s", str(error) or "the store did not respond in time")
             return snapshot
@@ -307,23 +311,31 @@ class _Count:
         self.added -= included
 
 
-async def apply_until_known(store: Store, command: Command) -> Result:
-    """Apply a command until its result is known. The caller limits the time; the command may have arrived then.
+class ResultLost(Indefinite):
+    """The command may have taken effect, now or later. Applying it again is safe."""
 
-    Raises `StoreError` where nothing was changed, or nothing can be known of it.
-    """
+
+async def apply_until_known(store: Store, command: Command) -> Result:
+    """Apply a command until its result is known, for a bounded time. Raises `ResultLost`, or another `StoreError` where
+    nothing was changed."""
     is_lost = False
     pause = _PAUSE_SECONDS_MIN
-    while True:
-        try:
-            return await store.apply(command)
-        except Indefinite:
-            is_lost = True
-        except NotApplied:
-            if not is_lost:
-                raise
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, _PAUSE_SECONDS_MAX)
+    try:
+        async with asyncio.timeout(_STORE_SECONDS_MAX):
+            while True:
+                try:
+                    return await store.apply(command)
+                except Indefinite:
+                    is_lost = True
+                except StoreError as error:
+                    if not is_lost:
+                        raise
+                    if not isinstance(error, NotApplied):
+                        raise ResultLost(str(error)) from error
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _PAUSE_SECONDS_MAX)
+    except TimeoutError:
+        raise ResultLost("the store did not respond in time") from None
 
 
 def _is_of(snapshot: Snapshot, kept: SealedRequest) -> bool:
@@ -336,5 +348,7 @@ def _scope_of(request: KeyedRequest) -> tuple[str, bytes]:
     return request.identity.operation, request.identity.scope_digest
 
 
-def _refuse(request: KeyedRequest, verdict: Verdict, detail: str | None = None) -> Reply:
-    return refuse(verdict, shape=request.route.shape, operation_id=request.identity.operation_id, detail=detail)
+def _refuse(request: KeyedRequest, verdict: Verdict, detail: str | None = None, *, status: int | None = None) -> Reply:
+    return refuse(
+        verdict, shape=request.route.shape, status=status, operation_id=request.identity.operation_id, detail=detail
+    )

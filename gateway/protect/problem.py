@@ -250,8 +250,8 @@ ANSWERED: Final = frozenset(
 )
 
 _NOT_YET_KEPT: Final = (
-    "Your request was sent, but what became of it could not be recorded yet. It may have taken effect. "
-    "Do not send it again under a new key. Repeat with the same key."
+    "Your request was received, but what became of it could not be recorded yet. It may have taken effect, or may do "
+    "so later. Do not send it again under a new key. Repeat with the same key."
 )
 
 

@@ -216,8 +216,7 @@ class StatusResource:
             command = Withdraw(
                 record.identity.operation_id, record.token, uuid4(), route.retention.remember_us, _WITHDRAWN
             )
-            async with asyncio.timeout(_STORE_SECONDS_MAX):
-                result = await apply_until_known(self._store, command)
+            result = await apply_until_known(self._store, command)
             snapshot = result.snapshot
             if isinstance(result, Applied) and snapshot.record is not None:
                 return status_reply(snapshot, self._prefix)

@@ -172,8 +172,8 @@ class Query:
     """Which records to find: in these states, of these routes (None: all), first claimed at least `age_us` ago.
 
     With `recoverable`, only operations in doubt whose recovery lease is free and whose pause is over. With `reason`,
-    only dead letters for this reason. At most `limit`
-    records are found, in the order of operation ids and after the id `after`. Fewer than `limit`: there are no more.
+    only dead letters for this reason. At most `limit` records are found, in the order of operation ids and after the id
+    `after`. Fewer than `limit`: there are no more.
     """
 
     states: frozenset[State]
@@ -306,7 +306,7 @@ class ManagedStore(Store, Protocol):
     async def find_due(self, service: str, operations: Collection[str], limit: int) -> list[Snapshot]:
         """Accepted operations of these names that may be dispatched now and are not paused, the longest due first.
 
-        No grant: another gateway may dispatch them first.
+        No grant: another gateway may dispatch them first. Those that a lost memory may have dispatched are left out.
         """
 
     async def read_kept(self, operation_id: UUID) -> SealedRequest | None:
@@ -323,7 +323,8 @@ class ManagedStore(Store, Protocol):
         """Dispatch nothing of this operation name any more; False if it was paused before. What runs goes on."""
 
     async def resume(self, service: str, operation: str) -> bool:
-        """End the pause; False if there was none."""
+        """End the pause; False if there was none. The name stays paused until this returns; if that takes too long,
+        a repeated call goes on where the last one stopped."""
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         """The latest `AUDITS_MAX` audits of an operation, oldest first."""

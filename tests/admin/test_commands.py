@@ -40,7 +40,7 @@ async def test_completed(store: Store, tmp_path: Path) -> None:
         listed = await shell.spawned("inspect", "--list")
         assert listed.code == 0
         head, row = listed.out.splitlines()
-        assert head.split() == ["OPERATION", "STATE", "AGE", "TOKEN", "TRIES", "STATUS", "DOUBT", "ROUTE"]
+        assert head.split() == ["OPERATION", "STATE", "AGE", "TOKEN", "TRIES", "STATUS", "WHY", "ROUTE"]
         assert (row.split()[:2], row.split()[-1]) == ([operation_id, "in_doubt"], "charge")
 
         shown = await shell("inspect", operation_id)

@@ -15,6 +15,7 @@ from gateway.admin.requeueing import Requeueing, Wanted, listed
 from gateway.admin.resolution import Changed, NothingHappened, Policies, Refusal, Refused
 from gateway.core.operation import Audit, Event, State, microseconds
 from gateway.store.base import NotApplied
+from gateway.store.epoch import Amnesia, memo_of
 from gateway.store.operations import AuditEntry
 from tests.admin.hand import AUDIT, CHARGE, LEASE_SECONDS, POLICIES, SETTLE_SECONDS, TREATMENT, Desk
 from tests.support.faulty_store import FaultyStore, lost, refused
@@ -231,6 +232,19 @@ async def test_what_is_kept_is_neither_resolved_nor_purged_nor_erased(state_: St
         assert declined(outcome).reason is Refusal.STATE
         assert "withdraw it" in outcome.text
     assert desk.record(operation_id) == before
+
+
+async def test_a_store_that_lost_its_memory() -> None:
+    """What was accepted before the loss may have been sent since: nobody calls it off before the loss is accepted."""
+    desk = Desk()
+    operation_id = await dead(desk)
+    lost_ = Amnesia(until_us=desk.memory.clock() + microseconds(3600), why="a failover", beyond=desk.memory.token)
+    await desk.store.begin_epoch(memo_of(lost_), lost_.beyond)
+    for decide in (desk.operations.withdraw, desk.operations.requeue):
+        outcome = declined(await decide(operation_id, AUDIT))
+        assert outcome.text.startswith("The store lost its memory: a failover.")
+    await desk.operations.accept_loss(AUDIT)
+    changed(await desk.operations.withdraw(operation_id, AUDIT))
 
 
 async def test_without_a_route() -> None:

@@ -288,7 +288,9 @@ REPLACED = [
         "match",
         "match: {path: /a, methods: [▸XYZ]}",
         ".methods[0]",
-        f"{METHOD}, found 'XYZ'; this one is not registered",
+        f"{METHOD}, found 'XYZ'; the HTTP parser refuses it; possible are ACL, BIND, CHECKOUT, COPY, DELETE, LINK, "
+        "LOCK, M-SEARCH, MERGE, MKACTIVITY, MKCALENDAR, MKCOL, MOVE, NOTIFY, PATCH, POST, PROPFIND, PROPPATCH, PURGE, "
+        "PUT, QUERY, REBIND, REPORT, SEARCH, SOURCE, SUBSCRIBE, UNBIND, UNLINK, UNLOCK, UNSUBSCRIBE",
     ),
     ("match", "match: {path: /a, methods: [PUT, ▸PUT]}", ".methods[1]", "this is listed already"),
     (

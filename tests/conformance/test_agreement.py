@@ -19,6 +19,7 @@ from tests.conformance.hand import (
     SERVICE,
     Hand,
     Script,
+    Speech,
     do,
     new_identity,
     state,
@@ -73,10 +74,17 @@ async def test_recipes_are_agreed_on_once_and_kept(database: Database, store: St
     assert await store.compare_configuration(recipes(charges=b"one")) == FINE
 
 
-async def test_what_is_in_doubt_keeps_its_recipe_alive(database: Database, store: Store) -> None:
-    """A key in doubt is never too old to be lost by another way of making identities, and nobody knows for how long."""
+@pytest.mark.parametrize(
+    "history",
+    [(Hand.claim,), (Hand.accept,), (Hand.accept, Hand.dispatch, Hand.bury)],
+    ids=["in-doubt", "expired", "dead-letter"],
+)
+async def test_what_has_no_end_keeps_its_recipe_alive(
+    history: tuple[Speech, ...], database: Database, store: Store
+) -> None:
+    """Such a key is never too old to be lost by another way of making identities, and nobody knows for how long."""
     await store.compare_configuration(recipes(charges=b"one"))
-    await do(store, of("charges"), Hand.claim)
+    await do(store, of("charges"), *history)
     await database.advance(100 * LEASE_SECONDS)
     agreement = await store.compare_configuration(recipes(charges=b"two"))
     assert agreement == Agreement((RecipeConflict(SERVICE, "charges", Living(1, None)),))

@@ -163,6 +163,19 @@ async def test_a_gateway_that_dies_during_a_delivery(tmp_path: Path) -> None:
                 assert (other.office.state, len(upstream.requests)) == (State.IN_DOUBT, 1)
 
 
+async def test_a_response_that_is_too_long_to_keep(tmp_path: Path) -> None:
+    """It happened, and that is kept; nobody reads the rest, so nothing waits for it."""
+    async with depot(tmp_path, route=accepting(response={"max_stored_bytes": 10})) as it:
+        it.office.upstream.on("/charges", Answer(201, body=(b"x" * 1000, asyncio.Event())))
+        await it.accept()
+        await it.poll()
+        assert (it.office.state, it.charges) == (State.COMPLETED, [b"k1"])
+        response = it.office.record.response
+        assert response is not None
+        assert (response.status, response.body) == (201, None)
+        await eventually(lambda: it.office.open_connections == 0, what="the connection is closed")
+
+
 # Outages of the upstream
 
 
@@ -220,6 +233,35 @@ async def test_scopes_take_turns(tmp_path: Path) -> None:
         assert set(it.charges[2:]) == {b"c", b"d"}
 
 
+async def test_a_route_with_much_to_do_hides_no_other(tmp_path: Path) -> None:
+    """However much of it is older, and however few places it has."""
+    routes = [
+        accepting(name="slow", delivery={"max_in_flight": 1}),
+        accepting(name="quick", match={"path": "/quick"}),
+    ]
+    async with depot(tmp_path, routes=routes) as it:
+        await it.accept_many(200)
+        _, quick = it.office.parts.routes
+        request, _ = await it.accept("late", route=quick)
+        for _ in range(2):
+            await it.poll()
+        assert it.record(request.identity.operation_id).state is State.COMPLETED
+
+
+async def test_an_idle_gateway_asks_for_little(tmp_path: Path) -> None:
+    """Two statements a poll at most, and less often the longer nothing is due."""
+    async with depot(tmp_path) as it:
+        it.office.store.said.clear()
+        pauses = []
+        for _ in range(5):
+            pauses.append(await it.poll())
+            it.wait(pauses[-1])
+        assert pauses == [2, 4, 5, 5, 5]
+        assert len(it.office.store.said) <= 10
+        await it.accept()
+        assert await it.poll() == 1
+
+
 async def test_no_more_than_places(tmp_path: Path) -> None:
     """What has no place stays accepted, and follows when a place is free."""
     async with depot(tmp_path, route=accepting(delivery={"max_in_flight": 2})) as it:
@@ -267,7 +309,11 @@ async def test_two_gateways_deliver_each_once(tmp_path: Path) -> None:
         assert sorted(one.charges) == sorted(f"k{n}".encode() for n in range(30))
 
 
-@pytest.mark.parametrize("losses", [[lost()], [dropped()], [refused()], [lost(), dropped()]], ids=str)
+@pytest.mark.parametrize(
+    "losses",
+    [[lost()], [dropped()], [refused()], [lost(), dropped()]],
+    ids=["effect", "no-effect", "refused", "both"],
+)
 @pytest.mark.parametrize("verb", ["dispatch", "complete", "read_kept"])
 async def test_a_lost_response_of_the_store(tmp_path: Path, verb: str, losses: list[Fault]) -> None:
     """It is delivered once all the same."""

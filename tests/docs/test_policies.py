@@ -32,6 +32,7 @@ POLICIES = {
     # Rules 9 to 18: what the record says, to a claim and to a request that does not claim.
     "judge": ["protect/claiming.py _judge", "protect/identification.py KeyedRequest.judge"],
     ".claim": ["protect/operations.py Operations._execute"],
+    ".claim_kept": ["protect/operations.py Operations._execute"],
     "replay_of": ["protect/compose.py reply_by_judgement", "protect/resource.py StatusResource._result_of"],
     "wait_preference": ["protect/duplicates.py _wait_limit", "protect/resource.py StatusResource._wait"],
     "responds_async": ["protect/identification.py Identifying._keyed"],
@@ -42,6 +43,10 @@ POLICIES = {
     "unprotected_request": ["http/passthrough.py Passthrough.__call__"],
     "conclude_answered": ["protect/conclusion.py ClaimedRequest.answered"],
     "conclude_not_sent": ["protect/conclusion.py ClaimedRequest.not_sent"],
+    # What an attempt without effect comes to, where the request is kept.
+    ".conclude_answered": ["protect/conclusion.py ClaimedRequest._undelivered"],
+    ".conclude_unsent": ["protect/conclusion.py ClaimedRequest._undelivered"],
+    "end_unused": ["protect/claiming.py _last_word_of", "protect/conclusion.py ClaimedRequest.end_unused"],
     "conclude_unknown": ["protect/conclusion.py ClaimedRequest.unknown"],
     "kept_headers": ["protect/conclusion.py ClaimedRequest.answered"],
     "without_response": ["protect/attempt.py Attempt._settle"],

@@ -26,7 +26,11 @@ POLICY = ForwardingPolicy(authority=b"upstream:9000", trusted_proxies=(ip_networ
 OPERATION_ID = UUID("6f1c1f3e-8a5b-5a6f-9c0d-2b7a3e4d5c6b")
 OPERATION = str(OPERATION_ID).encode()
 VIA = (b"Via", b"1.1 idempotency-gateway")
-ADDED = ((b"Idempotency-Operation", OPERATION), (b"Idempotency-Fencing-Token", b"42"))
+ADDED = (
+    (b"Idempotency-Operation", OPERATION),
+    (b"Idempotency-Fencing-Token", b"42"),
+    (b"Idempotency-Attempt", b"3"),
+)
 
 
 def said_of_hop(peer: bytes = b"203.0.113.9", host: bytes = b"api.example") -> Headers:
@@ -48,14 +52,15 @@ def protected(
     *fields: tuple[bytes, bytes],
     key: UpstreamKey = UpstreamKey.ORIGINAL,
     key_headers: tuple[bytes, ...] = (b"Idempotency-Key",),
+    replaced: Headers = (),
 ) -> Headers:
     """What a protected request with these fields becomes, without what every one of them gets."""
-    execution = Execution(OPERATION_ID, 42, key, key_headers)
+    execution = Execution(OPERATION_ID, 42, key, key_headers, attempt=3, replaced=replaced)
     sent = protected_request(RequestHead(b"POST", b"/", (HOST, *fields)), CLIENT, POLICY, execution).headers
     assert sent[0] == HOST
-    assert sent[-2:] == ADDED
+    assert sent[-3:] == ADDED
     assert [field for field in sent if field in said_of_hop()] == list(said_of_hop())
-    return tuple(field for field in sent[1:-2] if field not in said_of_hop())
+    return tuple(field for field in sent[1:-3] if field not in said_of_hop())
 
 
 def test_fields_keep_their_bytes_their_order_and_their_repeats() -> None:
@@ -94,6 +99,7 @@ def test_hop_by_hop_fields_and_those_that_connection_names_stay() -> None:
         b"idempotent-replayed",
         b"Idempotency-Operation",
         b"Idempotency-Fencing-Token",
+        b"Idempotency-Attempt",
         b"idempotency_status",
         b"IDEMPOTENT_REPLAYED",
         b"Idempotency_Operation",
@@ -271,3 +277,10 @@ def test_a_101_says_to_the_client_what_it_switches_to() -> None:
     """Upgrade stays and Connection names it."""
     fields = ((b"Upgrade", b"websocket"), (b"Connection", b"upgrade, X"), (b"X", b"1"), (b"Sec-WebSocket-Accept", b"s"))
     assert response_headers(fields, upgraded=True) == (fields[0], fields[3], (b"Connection", b"Upgrade"))
+
+
+def test_headers_of_the_gateway_replace_those_of_the_caller() -> None:
+    """In whatever spelling, and however often the caller sent them; all others stay."""
+    caller = ((b"authorization", b"Bearer a"), (b"X-Other", b"1"), (b"Authorization", b"Bearer b"), (b"X_Key", b"c"))
+    ours = ((b"Authorization", b"Bearer service"), (b"X-Key", b"s"))
+    assert protected(*caller, replaced=ours) == ((b"X-Other", b"1"), *ours)

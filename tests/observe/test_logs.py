@@ -64,7 +64,7 @@ ANSWERED = RequestAnswered(
 )
 REQUEST = RequestInfo("POST", "shop.example", "/v1/payments", "req-7", TRACE)
 PASSED = RequestPassed(None, "GET", 200, 0.001)
-KEYED = RequestPassed(None, "POST", 200, 0.001, key_field="Idempotency-Key", path="/v1/refunds")
+KEYED = RequestPassed(None, "POST", 200, 0.001, key_header="Idempotency-Key", path="/v1/refunds")
 
 
 class Paper:

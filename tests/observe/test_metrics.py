@@ -79,7 +79,7 @@ def answered(verdict: Verdict = Verdict.STORED, **known: float | None) -> Reques
             id="no-route",
         ),
         pytest.param(
-            RequestPassed(None, "POST", 200, 0.1, key_field="Idempotency-Key", path="/v1/refunds"),
+            RequestPassed(None, "POST", 200, 0.1, key_header="Idempotency-Key", path="/v1/refunds"),
             {("idempotency_unprotected_requests_total", "no_route_keyed"): 1},
             id="no-route-with-a-key",
         ),
@@ -370,6 +370,8 @@ def number(text: str, sample: str) -> float:
         ('idempotency_store_up{tier="fast"}', 0),
         ('idempotency_in_doubt{route="create_order"}', 3),
         ('idempotency_in_doubt{route="of_old"}', 3),
+        ('idempotency_backlog{route="create_order"}', 3),
+        ('idempotency_breaker_open{upstream="http://x"}', 1),
         ("idempotency_store_amnesia", 1),
         ("idempotency_journal_waiting", 5),
         ("idempotency_journal_oldest_seconds", 3),
@@ -405,6 +407,8 @@ async def test_workers_are_one_gateway(sample: str, expected: float) -> None:
         metrics(TierChanged("fast", up=up))
         metrics(MemoryChanged(not up, 1.0, "", ""))
         metrics(TallyTaken((("create_order", count), *([] if up else [("of_old", count)])), count))
+        metrics(BacklogTaken((RouteWaiting("create_order", count, 1, 1.0),), (), 0))
+        metrics(BreakerChanged("http://x", not up))
         return metrics.take()
 
     merged = Metrics(["create_payment", "create_order"], has_fast_tier=True, version="1.2.3")

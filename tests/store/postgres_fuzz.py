@@ -71,6 +71,7 @@ STORES: Final = 3
 ACTORS: Final = 12
 # What no statement here takes, so that none is given up for being slow.
 _COMMAND_SECONDS: Final = 60.0
+_MORE_SECONDS: Final = 20.0
 _MS: Final = 1_000
 
 # Each version of each record with its delivery, in the order in which they were written: at the end of the transaction,
@@ -108,41 +109,18 @@ _FITTING: Final[dict[State, tuple[type[Command], ...]]] = {
     State.ABSENT: (Claim, Accept),
     State.RELEASED: (Claim, Claim, Accept, Accept, Complete, Erase),
     State.ACCEPTED: (Dispatch, Dispatch, Dispatch, Dispatch, Withdraw, Complete, Accept),
-    State.CLAIMED: (
-        Claim,
-        Renew,
-        Renew,
-        Complete,
-        Complete,
-        Release,
-        Forget,
-        Abandon,
-        Takeover,
-        Prove,
-        Disprove,
-        Postpone,
-        Postpone,
-        Bury,
-    ),
-    State.IN_DOUBT: (
-        Takeover,
-        Takeover,
-        Complete,
-        Release,
-        Forget,
-        Abandon,
-        Prove,
-        Disprove,
-        Postpone,
-        Bury,
-        Reinstate,
-        Reinstate,
-    ),
+    State.CLAIMED: (Claim, Renew, Renew, Complete, Complete, Release, Forget, Abandon, Takeover, Prove, Disprove),
+    State.IN_DOUBT: (Takeover, Takeover, Complete, Release, Forget, Abandon, Prove, Disprove),
     State.DEAD_LETTER: (Requeue, Requeue, Withdraw, Complete, Accept),
     State.COMPLETED: (Claim, Purge, Erase),
     State.TOMBSTONE: (Claim, Erase),
 }
-_ANY: Final = tuple({kind: None for kinds in _FITTING.values() for kind in kinds})
+# The same of a record that keeps its request.
+_FITTING_KEPT: Final[dict[State, tuple[type[Command], ...]]] = {
+    State.CLAIMED: (Renew, Complete, Abandon, Abandon, Abandon, Postpone, Postpone, Bury, Bury),
+    State.IN_DOUBT: (Reinstate, Reinstate, Reinstate, Takeover, Complete, Postpone, Bury, Prove, Disprove),
+}
+_ANY: Final = tuple({kind: None for kinds in (*_FITTING.values(), *_FITTING_KEPT.values()) for kind in kinds})
 
 
 @dataclass
@@ -215,7 +193,7 @@ class _Actor:
         except StoreError as error:
             result = error
         said = Said(operation_id, command, begun, time.monotonic(), result)
-        self._history.said.append(said)
+        self._history.note(said)
         return said
 
     async def _recover(self, known: _Known) -> None:
@@ -235,7 +213,9 @@ class _Actor:
     def _command(self, known: _Known) -> Command:
         if known.said and self._random.random() < 0.1:
             return self._random.choice(known.said)
-        kinds = _FITTING[known.seen.state] if self._random.random() < 0.75 else _ANY
+        state, record = known.seen.state, known.seen.record
+        fitting = _FITTING | _FITTING_KEPT if record is not None and record.delivery is not None else _FITTING
+        kinds = fitting[state] if self._random.random() < 0.75 else _ANY
         return self._made(self._random.choice(kinds), known)
 
     def _made(self, kind: type[Command], known: _Known) -> Command:
@@ -297,30 +277,38 @@ class _Actor:
 
 
 async def fuzz(url: str, seed: int, seconds: float) -> History:
-    """Let the actors work on this empty database for so long, and return what happened."""
+    """Let the actors work on this empty database for so long, and return what happened.
+
+    On a slow machine they go on for a bounded time until every command had an effect.
+    """
     history = History()
     known = [_Known(new_identity()) for _ in range(OPERATIONS)]
     async with AsyncExitStack() as stack:
         stores = [await stack.enter_async_context(opened(url, command_seconds=_COMMAND_SECONDS)) for _ in range(STORES)]
         admin, *holders = [await stack.enter_async_context(session(url)) for _ in range(3)]
         await admin.execute(_LOG)
-        until = time.monotonic() + seconds
+        begun = time.monotonic()
+
+        def is_over() -> bool:
+            spent_seconds = time.monotonic() - begun
+            return spent_seconds >= seconds + _MORE_SECONDS or (spent_seconds >= seconds and history.has_effects)
+
         actors = [_Actor(n, seed, stores[n % STORES], known, history) for n in range(ACTORS)]
         async with asyncio.TaskGroup() as working:
             for actor in actors:
-                working.create_task(_until(until, actor.act))
+                working.create_task(_until(is_over, actor.act))
             for number, store in enumerate(stores[:2]):
                 source = random.Random(f"{seed}/sweeper/{number}")
-                working.create_task(_until(until, lambda store=store, source=source: _sweep(store, source, history)))
+                working.create_task(_until(is_over, lambda store=store, source=source: _sweep(store, source, history)))
             for number, holder in enumerate(holders):
                 source = random.Random(f"{seed}/holder/{number}")
-                working.create_task(_until(until, lambda holder=holder, source=source: _hold(holder, source, known)))
+                working.create_task(_until(is_over, lambda holder=holder, source=source: _hold(holder, source, known)))
         await _collect(admin, history)
     return history
 
 
-async def _until(until: float, act: Callable[[], Awaitable[None]]) -> None:
-    while time.monotonic() < until:
+async def _until(is_over: Callable[[], bool], act: Callable[[], Awaitable[None]]) -> None:
+    while not is_over():
         await act()
 
 

@@ -96,6 +96,7 @@ class History:
     """What happened: as the actors saw it, and as the server logged it and has it at the end."""
 
     said: list[Said] = field(default_factory=list)
+    applied: set[type[Command]] = field(default_factory=set)
     given: list[Given] = field(default_factory=list)
     swept: Swept = field(default_factory=Swept)
     versions: dict[UUID, list[Version]] = field(default_factory=dict)
@@ -108,9 +109,16 @@ class History:
         leases = f"{len(self.given)} recovery leases"
         return f"{len(self.said)} commands and reads, {leases}, {changes} changes, {swept} of them by sweeps"
 
-    def events(self) -> set[tuple[str, str]]:
-        """Which commands had which results."""
-        return {(type(said.command).__name__, type(said.result).__name__) for said in self.said}
+    def note(self, said: Said) -> None:
+        """Add a command, with what came of it."""
+        self.said.append(said)
+        if said.command is not None and isinstance(said.result, Applied):
+            self.applied.add(type(said.command))
+
+    @property
+    def has_effects(self) -> bool:
+        """Whether every command was applied."""
+        return self.applied == EVENT_OF.keys()
 
 
 def judge(history: History) -> list[str]:

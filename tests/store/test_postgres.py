@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,7 +14,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from gateway.core.operation import Applied, State
+from gateway.core.operation import Applied, Audit, State
 from gateway.store.base import EpochChanged, NotApplied, StartRefused, StoreError, Unreadable
 from gateway.store.operations import Query
 from gateway.store.postgres.schema import checksum
@@ -42,6 +43,25 @@ def with_password(url: str, password: str, path: str | None = None) -> str:
     parts = urlsplit(url)
     netloc = f"nobody:{password}@{parts.hostname}:{parts.port}"
     return parts._replace(netloc=netloc, path=path or parts.path).geturl()
+
+
+async def deliver(store: PostgresStore, other: PostgresStore) -> None:
+    """Say all that is said of kept requests, in turn through two gateways."""
+    await do(store, Hand(), Hand.accept, Hand.dispatch, Hand.complete)
+    await do(store, Hand(), Hand.claim, Hand.release, Hand.accept_again, Hand.dispatch, Hand.renew, Hand.complete_grant)
+    await do(store, Hand(), Hand.accept, Hand.dispatch, Hand.abandon, Hand.reinstate, Hand.withdraw, Hand.accept_again)
+    await do(store, dead := Hand(), Hand.accept, Hand.dispatch, Hand.bury)
+    assert len(await other.find(Query(frozenset((State.DEAD_LETTER,)), reason="unauthorized"))) == 1
+    assert (await other.backlog(SERVICE)).waiting["create_payment"].dead_letters == {"unauthorized": 1}
+    await do(other, dead, Hand.requeue)
+    assert await store.read_kept(dead.operation_id) is not None
+    scope = dead.script.identity.scope_digest
+    assert await store.count_pending(SERVICE, "charges", scope, 10) == 1
+    assert len(await store.find_due(SERVICE, ["charges"], 10)) == 2
+    assert await store.pause(SERVICE, "charges", Audit("somebody", "for a reason")) is True
+    assert await other.find_due(SERVICE, ["charges"], 10) == []
+    assert await other.resume(SERVICE, "charges") is True
+    await do(store, dead, Hand.dispatch, lambda hand: replace(hand.postpone(), pause_us=0), Hand.withdraw)
 
 
 async def test_nobody_listening_is_said_at_once() -> None:
@@ -193,13 +213,14 @@ async def test_a_role_that_owns_nothing_can_run(postgres_url: str) -> None:
             await do(store, Hand(), Hand.claim, Hand.release, Hand.retry, Hand.complete)
             await do(store, Hand(), Hand.claim, Hand.abandon, Hand.takeover, Hand.complete)
             await do(store, Hand(), Hand.claim, Hand.abandon, Hand.disprove, Hand.retry, Hand.forget)
+            await deliver(store, store)
             await do(store, hand := Hand(), Hand.claim, Hand.abandon)
             lease = await store.recover(hand.operation_id, hand.token, 60_000_000, is_urgent=False)
             assert lease is not None
             await store.put_off(lease, 0, "asked")
             await do(store, hand, Hand.prove)
             assert len(await store.audits(hand.operation_id)) == 1
-            assert len(await store.find(Query(frozenset((State.COMPLETED,))))) == 3
+            assert len(await store.find(Query(frozenset((State.COMPLETED,))))) == 5
             await store.compare_configuration(serving(), is_trial=False)
             await store.note_running(serving().gateway_id, is_running=False)
             await store.begin_epoch(b"", (await store.check_memory()).token + 1_000_000)
@@ -237,6 +258,7 @@ async def test_a_role_without_rights_is_told_how_to_get_them(postgres_url: str) 
     ("lost", "named"),
     [
         pytest.param("DELETE ON idempotency_gateway.recovery", "DELETE on recovery", id="table"),
+        pytest.param("INSERT ON idempotency_gateway.request", "INSERT on request", id="requests"),
         pytest.param("UPDATE ON SEQUENCE idempotency_gateway.token", "UPDATE on token", id="tokens"),
         pytest.param("EXECUTE ON FUNCTION idempotency_gateway.add_partition", "EXECUTE on add_partition", id="days"),
     ],
@@ -291,6 +313,7 @@ async def test_columns_of_a_newer_schema_disturb_nobody(postgres_url: str) -> No
         await do(store, Hand(), Hand.claim, Hand.release, Hand.retry, Hand.complete)
         await do(store, Hand(), Hand.claim, Hand.abandon, Hand.takeover, Hand.complete)
         await do(store, Hand(), Hand.claim, Hand.abandon, Hand.disprove, Hand.retry, Hand.forget)
+        await deliver(store, store)
         await do(store, hand := Hand(), Hand.claim, Hand.abandon)
         for states in (frozenset((State.IN_DOUBT,)), frozenset((State.IN_DOUBT, State.CLAIMED))):
             assert len(await store.find(Query(states, recoverable=len(states) == 1))) == len(states)
@@ -302,7 +325,7 @@ async def test_columns_of_a_newer_schema_disturb_nobody(postgres_url: str) -> No
         assert len(await store.audits(hand.operation_id)) == 1
         await do(store, Hand(), Hand.claim)
         await store.compare_configuration(serving(recipes={"charges": b"one"}))
-        assert await store.count_without_route(SERVICE, ()) == {"charges": 7}
+        assert await store.count_without_route(SERVICE, ()) == {"charges": 11}
         await store.begin_epoch(b"", 1)
         clock.advance(LEASE_SECONDS + 1)
         assert (await store.tally()).in_doubt == {"create_payment": 2}
@@ -409,6 +432,7 @@ async def test_a_pooler_in_transaction_mode_is_no_obstacle(query: str, own_postg
             await do(other, Hand(), Hand.claim, Hand.abandon, Hand.takeover, Hand.complete, Hand.purge, Hand.erase)
             await do(other, Hand(), Hand.claim, Hand.abandon, Hand.prove)
             await do(other, Hand(), Hand.claim, Hand.abandon, Hand.disprove, Hand.retry, Hand.forget)
+            await deliver(store, other)
             doubted = Hand()
             await do(store, doubted, Hand.claim, Hand.abandon)
             lease = await store.recover(doubted.operation_id, doubted.token, 60_000_000, is_urgent=False)

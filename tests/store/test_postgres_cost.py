@@ -12,15 +12,17 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from gateway.core.operation import Applied, Complete, Identity, State, microseconds
+from gateway.core.operation import Applied, Audit, Complete, Identity, State, microseconds
+from gateway.store.base import NotApplied
 from gateway.store.operations import Swept
+from gateway.store.postgres import delivery
 from gateway.store.postgres.batch import acceptance_arguments, claim_arguments, completion_arguments
 from gateway.store.postgres.connection import Connection
 from gateway.store.postgres.dialer import Dialer
 from gateway.store.postgres.statements import SWEEP_LOCK, load, statement_texts
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.witness_files import WitnessFiles
-from tests.conformance.hand import ANSWER, REMEMBER_US, SAME, Hand, do, state
+from tests.conformance.hand import ANSWER, REMEMBER_US, SAME, SERVICE, Hand, do, state
 from tests.store.postgres_sessions import let_statements_end, opened, session
 from tests.support.eventually import eventually
 from tests.support.memory_store import EPOCH_US, ManualClock
@@ -50,6 +52,28 @@ SELECT operation_id, 1, 9e15, 1, 'prove', 'w', 'y' FROM idempotency_gateway.oper
 UPDATE idempotency_gateway.upkeep SET passed_token = (SELECT max(token) FROM idempotency_gateway.operation);
 ANALYZE
 """
+# Accepted requests that are all due, of one service and two operation names, one of them with few.
+FILL_PENDING: Final = """
+WITH accepted AS (
+    INSERT INTO idempotency_gateway.operation (
+        operation_id, attempt_id, token, first_claimed_us, claimed_us, lease_until_us, due_us, attempts, version,
+        carries_doubt, is_kept, state, last_event, holder, route, operation, scope_digest, key_digest
+    )
+    SELECT
+        gen_random_uuid(), gen_random_uuid(), nextval('idempotency_gateway.token'), 1, 1, 0, 9e15, 0, 1,
+        false, true, 'accepted', 'accept', '', 'r', CASE WHEN n % 1000 = 0 THEN 'few' ELSE 'many' END,
+        decode(md5((n % 1000)::text), 'hex'), 'k'
+    FROM generate_series(1, $1) AS n
+    RETURNING operation_id, attempt_id, operation, route, scope_digest
+), kept AS (
+    INSERT INTO idempotency_gateway.request SELECT operation_id, attempt_id, 'key', 'sealed' FROM accepted
+)
+INSERT INTO idempotency_gateway.delivery (
+    operation_id, acceptance_id, accepted_us, since_us, next_attempt_us, deliver_until_us, request_bytes, answers,
+    waits, service, operation, route, scope_digest
+)
+SELECT operation_id, attempt_id, 1, 1, 1, 9e15, 6, 0, 'accepted', 'shop', operation, route, scope_digest FROM accepted
+"""
 
 
 _ANY: Final = UUID(int=0)
@@ -63,7 +87,6 @@ OF_COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
     "accept": (None, *acceptance_arguments([Hand().accept() for _ in range(BATCH)]), _ANY),
     "deliveries": (_IDS,),
     "write_deliveries": ([],) * 12,
-    "insert_requests": ([], [], [], []),
     "drop_kept": (_IDS,),
     "delete": (_IDS,),
     "insert_responses": ([], [], [], []),
@@ -79,6 +102,16 @@ OTHERS: Final[dict[str, tuple[Any, ...]]] = {
     "put_off": (None, _ANY, 1, 1, 1, "asked"),
     "recovery": (_ANY,),
     "audits": (_ANY, 100),
+    "find_due": (None, SERVICE, ["many", "few"], 10),
+    "read_kept": (_ANY,),
+    "count_pending": (None, SERVICE, "many", b"s", 10),
+    "count_backlog": (None, SERVICE, 1000),
+    "paused": (SERVICE,),
+    "is_paused": (SERVICE, "many"),
+    "resume": (SERVICE, "many"),
+    "credit_pause": (None, SERVICE, "many", _ANY, 1000),
+    "extend_paused": (None, 100),
+    "find_undelivered": (None, _ANY, 1000, 0, None, ["dead_letter"], "deadline", 100),
     "find": (None, _ANY, 1000, 0, None, ["released"], ["claimed"], 100),
     "find_in_doubt": (None, _ANY, 1000, 0, ["r"], True, 100),
 }
@@ -107,24 +140,29 @@ async def test_hot_statements_go_by_index(mode: str, postgres_url: str) -> None:
     """No statement of a command, and no read, looks through a table of ten thousand records, whoever plans it."""
     async with opened(postgres_url), session(postgres_url) as admin:
         await admin.execute(FILL)
+        await admin.fetch(FILL_PENDING, 10_000)
         await admin.execute(FILL_ANSWERS)
     url = f"{postgres_url}?pgbouncer=true" if mode == "pgbouncer" else postgres_url
     link = Dialer(url).link()
     try:
         for name, arguments in OF_COMMANDS.items():
             scans = await link.run(lambda c, n=name, a=arguments: plan_of(c, load(n), *a))
-            assert any("operation" in scan or "response" in scan for scan in scans), name
-            # Witnesses are few: a planner who finds that may read them all.
-            few = ["Seq Scan: witness"] if mode == "pgbouncer" else []
+            assert any(re.search("operation|response|delivery|request", scan) for scan in scans), name
+            # Witnesses are few and requests short: a planner who finds that may read them all.
+            few = ["Seq Scan: witness", "Seq Scan: request"] if mode == "pgbouncer" else []
+            # Of the narrow tables, it may collect the places of what it drops first.
+            few += ["Bitmap Heap Scan: delivery", "Bitmap Heap Scan: request"] if name == "drop_kept" else []
             assert [scan for scan in scans if not scan.startswith("Index") and scan not in few] == [], name
         scans = await link.run(lambda c: plan_of(c, load("read"), None, [uuid4() for _ in range(32)]))
         assert {scan.partition(":")[0] for scan in scans} == {"Index Scan"}
         for name, arguments in OTHERS.items():
             scans = await link.run(lambda c, n=name, a=arguments: plan_of(c, load(n), *a))
             assert scans, name
-            # What has one row may be read as it is; and what a sweep tidies, by a planner who finds it short.
-            short = ("audit", "recovery", "witness") if (mode, name) == ("pgbouncer", "tidy") else ()
-            small = (": upkeep", ": token", *short)
+            # What has one row may be read as it is; and what a sweep tidies or a count is to read most of, by a planner
+            # who finds that.
+            reads = {"tidy": ("audit", "recovery", "witness"), "count_backlog": ("delivery",)}
+            short = reads.get(name, ()) if mode == "pgbouncer" else ()
+            small = (": upkeep", ": token", ": pause", *short)
             assert [scan for scan in scans if scan.startswith("Seq Scan") and not scan.endswith(small)] == [], name
             assert [scan for scan in scans if scan.startswith("Bitmap Heap Scan: operation")] == [], name
     finally:
@@ -169,6 +207,96 @@ async def test_what_is_in_doubt_is_found_among_what_is_in_doubt(recoverable: boo
         arguments = (None, _ANY, 1000, 0, None, recoverable, 100)
         ((text,),) = await admin.fetch(f"EXPLAIN (ANALYZE, FORMAT JSON) {load('find_in_doubt')}", *arguments)
         assert rows_read(json.loads(text)[0]["Plan"], "operation") == len(hands)
+
+
+# What the server read by statements of stores that have ended.
+_READ = """
+SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::bigint
+FROM pg_stat_user_tables WHERE schemaname = 'idempotency_gateway'
+"""
+_SESSIONS = """
+SELECT count(*) FROM pg_stat_activity
+WHERE application_name = 'idempotency-gateway' AND datname = current_database()
+"""
+
+
+async def rows_read_by_delivery(url: str, admin: Any) -> int:
+    """The rows that a store reads to find what is due, and to serve some operations of each kind."""
+    before = await admin.fetchval(_READ)
+    async with opened(url) as store:
+        assert len(await store.find_due(SERVICE, ("many", "few"), 10)) == 10
+        assert await store.count_pending(SERVICE, "many", b"scope", 10) == 0
+        await do(store, Hand(), Hand.claim, Hand.complete)
+        for _ in range(5):
+            await do(store, Hand(), Hand.accept, Hand.dispatch, Hand.postpone)
+            await do(store, Hand(), Hand.accept, Hand.dispatch, Hand.complete)
+
+    async def is_published() -> bool:
+        return await admin.fetchval(_SESSIONS) == 0
+
+    await eventually(is_published)
+    return int(await admin.fetchval(_READ) - before)
+
+
+async def test_what_waits_makes_nothing_dearer(postgres_url: str) -> None:
+    """With twenty thousand pending requests, claims, dispatches and the search for what is due read no more rows."""
+    async with opened(postgres_url), session(postgres_url) as admin:
+        await admin.fetch(FILL_PENDING, 20)
+    async with session(postgres_url) as admin:
+        with_few = await rows_read_by_delivery(postgres_url, admin)
+        await admin.fetch(FILL_PENDING, 20_000)
+        await admin.execute("ANALYZE")
+        with_many = await rows_read_by_delivery(postgres_url, admin)
+    assert 0 < with_many <= with_few + 50, with_few
+
+
+async def test_a_large_backlog_is_estimated(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond what may be counted, a sample of the table gives the numbers, for a few seconds."""
+    monkeypatch.setattr(delivery, "BACKLOG_COUNT_MAX", 1_000)
+    monkeypatch.setattr(delivery, "_SAMPLED_PAGES", 100)
+    async with opened(postgres_url) as store, session(postgres_url) as admin:
+        await admin.fetch(FILL_PENDING, 20_000)
+        (waiting,) = (await store.backlog(SERVICE)).waiting.values()
+        assert 10_000 < waiting.accepted < 40_000
+        assert waiting.request_bytes == pytest.approx(6 * waiting.accepted, rel=0.01)
+        assert waiting.oldest_seconds > 1e9
+        await do(store, Hand(), Hand.accept)
+        assert (await store.backlog(SERVICE)).waiting == {"r": waiting}
+        arguments = (None, SERVICE, delivery.BACKLOG_COUNT_MAX)
+        ((text,),) = await admin.fetch(f"EXPLAIN (ANALYZE, FORMAT JSON) {load('count_backlog')}", *arguments)
+        assert rows_read(json.loads(text)[0]["Plan"], "delivery") <= 1_000
+
+
+async def test_a_long_pause_ends_in_pieces(postgres_url: str) -> None:
+    """Each request gets what it waited, once, however many there are, also if the end has to be repeated."""
+    ends = "SELECT DISTINCT deliver_until_us FROM idempotency_gateway.delivery WHERE operation = 'many'"
+    kept = "SELECT DISTINCT due_us FROM idempotency_gateway.operation WHERE operation = 'many'"
+    end_us = 9 * 10**15
+    clock = ManualClock()
+    async with opened(postgres_url, clock_us=clock) as store, session(postgres_url) as admin:
+        await admin.fetch(FILL_PENDING, 2_500)
+        await store.pause(SERVICE, "many", Audit("who", "why"))
+        clock.advance(100)
+        locked = await admin.fetchval(
+            "SELECT max(operation_id::text) FROM idempotency_gateway.delivery WHERE operation = 'many'"
+        )
+        async with admin.transaction():
+            await admin.fetch(
+                "SELECT FROM idempotency_gateway.operation WHERE operation_id = $1 FOR UPDATE", UUID(locked)
+            )
+            with pytest.raises(NotApplied):
+                await store.resume(SERVICE, "many")
+        assert (await store.backlog(SERVICE)).paused.keys() == {"many"}
+        clock.advance(20)
+        assert await store.resume(SERVICE, "many") is True
+        assert [row[0] for row in await admin.fetch(ends)] == [end_us + 120_000_000]
+        assert [row[0] for row in await admin.fetch(kept)] == [end_us + 120_000_000]
+        assert (
+            await admin.fetchval(
+                "SELECT max(deliver_until_us) FROM idempotency_gateway.delivery WHERE operation = 'few'"
+            )
+            == end_us
+        )
 
 
 async def test_many_at_once_take_few_statements(postgres_url: str) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
+from uuid import uuid4
 
 import pytest
 
@@ -14,6 +15,8 @@ from tests.conformance.hand import Hand, Speech, do
 from tests.store.postgres_sessions import opened, session
 from tests.support.eventually import eventually
 
+# How many tokens each of these draws: a claim draws one before the record is found to be there, and one for it.
+_DRAWS: Final = {Hand.retry: 2, Hand.accept_again: 1, Hand.dispatch: 1}
 # What nothing here takes.
 COMMAND_SECONDS = 60.0
 _WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
@@ -29,6 +32,10 @@ class Crossing:
     second: Speech
 
 
+def _postpone_at_once(hand: Hand) -> Command:
+    return replace(hand.postpone(), pause_us=0)
+
+
 _RETRIED = (Hand.claim, Hand.release)
 CROSSINGS = {
     "renew": Crossing(_RETRIED, Hand.retry, Hand.renew),
@@ -41,6 +48,14 @@ CROSSINGS = {
     "disprove": Crossing((Hand.claim,), Hand.abandon, Hand.disprove),
     "purge": Crossing((Hand.claim,), Hand.complete, Hand.purge),
     "erase": Crossing((Hand.claim,), Hand.release, Hand.erase),
+    "dispatch": Crossing((Hand.accept, Hand.dispatch), _postpone_at_once, Hand.dispatch),
+    "complete-accepted": Crossing((Hand.accept,), Hand.dispatch, Hand.complete),
+    "postpone": Crossing((Hand.accept,), Hand.dispatch, Hand.postpone),
+    "bury": Crossing((Hand.accept,), Hand.dispatch, Hand.bury),
+    "requeue": Crossing((Hand.accept, Hand.dispatch), Hand.bury, Hand.requeue),
+    "withdraw": Crossing((Hand.accept, Hand.dispatch), Hand.bury, Hand.withdraw),
+    "withdraw-accepted-again": Crossing((Hand.claim, Hand.release), Hand.accept_again, Hand.withdraw),
+    "reinstate": Crossing((Hand.accept, Hand.dispatch), Hand.abandon, Hand.reinstate),
 }
 
 
@@ -78,24 +93,61 @@ async def test_what_a_command_waited_for_counts(name: str, postgres_url: str) ->
         assert await _is_consistent(observer)
 
 
+@pytest.mark.parametrize("before", [(), _RETRIED, (Hand.accept, Hand.withdraw)], ids=["new", "released", "withdrawn"])
+async def test_of_many_claims_and_acceptances_one_is_granted(before: tuple[Speech, ...], postgres_url: str) -> None:
+    """Whoever is first on a key has it, also while others insert it, and everybody else gets that record."""
+    async with opened(postgres_url) as store, opened(postgres_url) as other, session(postgres_url) as observer:
+        for _ in range(5):
+            hand = Hand()
+            await do(store, hand, *before)
+            read_token = hand.token if before else None
+            commands: list[Command] = []
+            for _ in range(10):
+                accept, attempt_id = hand.accept(), uuid4()
+                kept = replace(accept.kept, acceptance_id=attempt_id)
+                commands += (
+                    replace(hand.claim(), attempt_id=uuid4(), read_token=read_token),
+                    replace(accept, attempt_id=attempt_id, kept=kept, read_token=read_token),
+                )
+            stores = [store, other]
+            results = await asyncio.gather(*(stores[n // 2 % 2].apply(each) for n, each in enumerate(commands)))
+            granted = [result for result in results if isinstance(result, Applied)]
+            assert len(granted) == 1
+            assert {result.snapshot.record for result in results} == {granted[0].snapshot.record}
+            record, found = granted[0].snapshot.record, await store.read_kept(hand.operation_id)
+            assert record is not None
+            assert (found is not None) == (record.delivery is not None)
+            assert found is None or found.acceptance_id == record.attempt_id
+        assert await _is_consistent(observer)
+
+
 async def _foretold(crossing: Crossing, hand: Hand, first: Command, observer: Any) -> Command:
     """The second command, by whoever knows how the first will end."""
     foretold = replace(hand, tokens=[*hand.tokens])
-    if crossing.first is Hand.retry:
-        # One is drawn before the record is found to be there, and one for it.
-        token = await observer.fetchval("SELECT last_value FROM idempotency_gateway.token") + 2
+    if crossing.first in _DRAWS:
+        drawn = await observer.fetchval("SELECT last_value FROM idempotency_gateway.token")
         assert hand.record is not None
-        claimed = replace(hand.record, state=State.CLAIMED, token=token, attempt_id=hand.next_id)
+        claimed = replace(
+            hand.record, state=State.CLAIMED, token=drawn + _DRAWS[crossing.first], attempt_id=hand.next_id
+        )
         foretold.look(Snapshot(claimed, hand.snapshot.now_us))
     foretold.attempts += 1
     return crossing.second(foretold)
 
 
 async def _is_consistent(observer: Any) -> bool:
-    """Whether there are responses of completed records, and no others."""
-    return bool(
-        await observer.fetchval(
-            "SELECT (SELECT array_agg(token ORDER BY token) FROM idempotency_gateway.response) IS NOT DISTINCT FROM"
-            " (SELECT array_agg(token ORDER BY token) FROM idempotency_gateway.operation WHERE state = 'completed')"
-        )
+    """Whether there are responses of completed records, kept requests of those that keep one, and no others."""
+    operations, kept = (
+        "idempotency_gateway.operation WHERE",
+        "SELECT array_agg(operation_id ORDER BY operation_id) FROM",
     )
+    pairs = (
+        (
+            "SELECT array_agg(token ORDER BY token) FROM idempotency_gateway.response",
+            f"SELECT array_agg(token ORDER BY token) FROM {operations} state = 'completed'",
+        ),
+        (f"{kept} idempotency_gateway.request", f"{kept} {operations} is_kept"),
+        (f"{kept} idempotency_gateway.delivery", f"{kept} {operations} is_kept"),
+    )
+    alike = [await observer.fetchval(f"SELECT ({one}) IS NOT DISTINCT FROM ({other})") for one, other in pairs]
+    return all(alike)

@@ -33,7 +33,7 @@ from gateway.store.sqlite.connection import filesystem_of
 from gateway.store.sqlite.inquiry import PIECE_RECORDS_MAX
 from gateway.store.sqlite.rows import decode_headers, encode_headers
 from gateway.store.sqlite.statements import PAUSE_STEP_US, SCHEMA_VERSION, SWEEP_TURN_US, statements
-from gateway.store.sqlite.store import SWEEP_TRANSACTION_MAX, SqliteStore
+from gateway.store.sqlite.store import RESUME_TRANSACTION_MAX, SWEEP_TRANSACTION_MAX, SqliteStore
 from gateway.store.witness_files import WitnessFiles
 from tests.conformance.hand import DELIVER_SECONDS, LEASE_SECONDS, REMEMBER_SECONDS, SERVICE, Hand, Speech, do, state
 from tests.support.failing_disk import FailingDisk
@@ -247,9 +247,9 @@ async def test_another_schema_of_the_same_number_is_refused(store: SqliteStore, 
         sqlite.is_migrated(path)
 
 
-@pytest.mark.parametrize("change", ["version = 2", "state = 'frozen'", "last_event = 'thaw'"])
+@pytest.mark.parametrize("change", ["version = 2", "state = 'frozen'", "last_event = 'thaw'", "request_kept = 1"])
 async def test_a_record_that_cannot_be_read_is_left_alone(change: str, store: SqliteStore, path: Path) -> None:
-    """A record of another version or state is neither guessed nor swept, and its neighbours are served."""
+    """A record of another version or state, or without what it keeps, is not guessed; its neighbours are served."""
     strange, neighbour = Hand(), Hand()
     await do(store, strange, Hand.claim)
     tamper(path, f"UPDATE operation SET {change}")
@@ -259,7 +259,7 @@ async def test_a_record_that_cannot_be_read_is_left_alone(change: str, store: Sq
     assert [type(answer) for answer in answers] == [Unreadable, Applied]
     with pytest.raises(Unreadable):
         await store.read(strange.operation_id)
-    tamper(path, "UPDATE operation SET version = 1, state = 'claimed', last_event = 'claim'")
+    tamper(path, "UPDATE operation SET version = 1, state = 'claimed', last_event = 'claim', request_kept = 0")
     await do(store, strange, Hand.complete)
 
 
@@ -692,22 +692,44 @@ async def counting_steps(store: SqliteStore) -> AsyncIterator[list[int]]:
 
 
 async def test_a_pause_ends_in_short_transactions(store: SqliteStore, path: Path, clock: ManualClock) -> None:
-    """Also one of many operations; each gets the time of the pause once, also where the end is tried again."""
+    """Where its end is cancelled it stays paused, and a later end goes on: each operation gets the time once."""
     hand = Hand()
     await do(store, hand, lambda hand: replace(hand.accept(), deliver_within_us=microseconds(86_400)))
-    number = 2 * SWEEP_TRANSACTION_MAX + 1
+    number, until_us = 2 * RESUME_TRANSACTION_MAX + 1, clock() + microseconds(86_400)
     fill(path, number - 1)
     await store.pause(SERVICE, "charges", Audit("operator", "repair"))
     clock.advance(100)
     resuming = asyncio.create_task(store.resume(SERVICE, "charges"))
-    # The first transaction is over when the second thing that was asked of the writer is.
+    # The writer gets to this after the first transaction, and before the second.
     await do(store, Hand(), Hand.claim)
     resuming.cancel()
     assert isinstance((await asyncio.gather(resuming, return_exceptions=True))[0], asyncio.CancelledError)
-    some = ends_of_delivery(path)
-    assert 0 < some.count(some[-1]) < number
+    await do(store, Hand(), Hand.claim)
+    prolonged = ends_of_delivery(path).count(until_us + microseconds(100))
+    assert 0 < prolonged < number
+    assert await store.find_due(SERVICE, ("charges",), 1) == []
+    clock.advance(1)
     assert await store.resume(SERVICE, "charges") is True
-    assert ends_of_delivery(path) == [clock() + microseconds(86_400)] * number
+    assert ends_of_delivery(path) == [until_us + microseconds(100)] * number
+
+
+async def test_what_is_paused_again_gets_no_time_twice(store: SqliteStore, path: Path, clock: ManualClock) -> None:
+    """Also where the end of the pause had not come to its own end."""
+    await do(store, Hand(), lambda hand: replace(hand.accept(), deliver_within_us=microseconds(86_400)))
+    number, until_us = RESUME_TRANSACTION_MAX + 1, clock() + microseconds(86_400)
+    fill(path, number - 1)
+    audit = Audit("operator", "repair")
+    await store.pause(SERVICE, "charges", audit)
+    clock.advance(100)
+    resuming = asyncio.create_task(store.resume(SERVICE, "charges"))
+    await do(store, Hand(), Hand.claim)
+    resuming.cancel()
+    await asyncio.gather(resuming, return_exceptions=True)
+    assert await store.pause(SERVICE, "charges", audit) is True
+    assert await store.pause(SERVICE, "charges", audit) is False
+    clock.advance(100)
+    assert await store.resume(SERVICE, "charges") is True
+    assert ends_of_delivery(path) == [until_us + microseconds(200)] * number
 
 
 async def test_a_sweep_holds_what_is_paused_in_short_transactions(
@@ -751,7 +773,7 @@ HOT = (
     "update_recovery", "select_horizon", "select_horizon_stopped", "select_horizon_by_row", "select_alive",
     "select_delivery", "update_delivery", "delete_delivery", "delete_request", "select_request",
     "select_operation_by_row", "find_due", "select_backlog", "select_pauses", "delete_pause",
-    "select_paused", "prolong_delivery", "prolong_operation",
+    "resume_pause", "update_pause", "select_paused", "prolong_delivery", "prolong_operation",
 )  # fmt: skip
 
 

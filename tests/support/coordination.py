@@ -256,7 +256,8 @@ async def coordination(
     look: Callable[[UUID], asyncio.Future[Snapshot | None]] | None = None,
     **changes: Any,
 ) -> AsyncIterator[Office]:
-    """An office with one route, in front of `behind` or an upstream of its own; see `house.config_text` for `changes`.
+    """An office in front of `behind` or an upstream of its own; see `house.config_text` for `changes`. Its route is the
+    only one, or the first of `routes`.
     `look` is what a fast tier is asked with, None for no such tier; `store_on` makes the durable store.
 
     At the end it is drained, and nothing is left.
@@ -308,7 +309,7 @@ async def coordination(
     # What was said and stated in a start is no part of any test.
     store.said.clear()
     facts.clear()
-    coordinator, leases, claiming, (route,) = parts.coordinator, parts.leases, parts.claiming, parts.routes
+    coordinator, leases, claiming, route = parts.coordinator, parts.leases, parts.claiming, parts.routes[0]
     try:
         yield Office(
             memory, store, behind, client, route, parts.store, coordinator, leases, claiming, journal, now, parts, facts

@@ -77,7 +77,7 @@ class Depot:
         return request, result.snapshot
 
     async def accept_many(self, count: int, **options: Any) -> list[UUID]:
-        """So many of them, with keys of their own; their operation ids."""
+        """So many of them, with keys of their own; returns their operation ids."""
         return [(await self.accept(f"k{n}", **options))[0].identity.operation_id for n in range(count)]
 
     async def poll(self) -> float:
@@ -129,7 +129,8 @@ class Depot:
 @asynccontextmanager
 async def depot(directory: Path, **options: Any) -> AsyncIterator[Depot]:
     """A depot with one route that accepts; see `coordination` for `options`."""
-    options.setdefault("route", accepting())
+    if "routes" not in options:
+        options.setdefault("route", accepting())
     secrets = {"encryption": [{"id": "a", "key": KEY.hex()}]}
     async with coordination(directory, secrets=secrets, **options) as office:
         yield Depot(office, office.parts.delivery)

@@ -15,6 +15,7 @@ from gateway.core.message import Headers
 from gateway.core.operation import State
 from gateway.core.outcome import Meaning, Preset, StatusPolicy, meaning_of
 from gateway.core.verdict import RULES, Verdict
+from gateway.observe.metrics import Metrics
 from gateway.protect.problem import ANSWERED, CASES, DOUBTS
 
 README = Path(__file__).parents[2] / "README.md"
@@ -112,6 +113,13 @@ def _selections(preset: Preset) -> list[str]:
     return [" ".join(said[each]) or "–" for each in Meaning]
 
 
+def metrics() -> str:
+    """Every metric with its labels."""
+    families = Metrics([], has_fast_tier=True, version="")._families.values()
+    rows = [(f"`{each.name}`", _names(each.label_names), each.text) for each in families]
+    return _table(("metric", "labels", "what it says"), rows)
+
+
 def _names(items: Sequence[str]) -> str:
     return ", ".join(f"`{item}`" for item in items)
 
@@ -127,6 +135,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "verdicts": verdicts,
     "words": words,
     "outcomes": outcomes,
+    "metrics": metrics,
 }
 
 

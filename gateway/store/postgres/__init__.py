@@ -2,5 +2,5 @@
 
 `store` is the store, `dialer` owns the driver and checks each server, `connection` is one connection. `batch` executes
 commands, with `change` for the less frequent ones; `rows` encodes and decodes records, `statements` loads the SQL.
-`schema`, `upkeep`, `inquiry` and `news` do the rest.
+`schema`, `upkeep`, `inquiry` (for recovery and operators), `delivery` (of kept requests) and `news` do the rest.
 """

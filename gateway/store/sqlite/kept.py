@@ -18,10 +18,6 @@ from gateway.store.operations import Backlog, RouteBacklog
 from gateway.store.sqlite.rows import VERSION
 from gateway.store.sqlite.statements import Cursor, prolong, record_of, statements
 
-Place = tuple[int, int]
-"""A place in the order in which `resume_some` goes through paused operations: the end of delivery, and the row."""
-START: Place = (2**63 - 1, 2**63 - 1)
-
 
 def find_due(cursor: Cursor, service: str, operations: Collection[str], now_us: int, limit: int) -> list[Snapshot]:
     """Accepted operations of these names that may be dispatched now and are not paused, the longest due first."""
@@ -71,20 +67,22 @@ def pause(cursor: Cursor, service: str, operation: str, now_us: int, audit: Audi
     return bool(cursor.connection.changes())
 
 
-def resume_some(cursor: Cursor, service: str, operation: str, before: Place, now_us: int, limit: int) -> Place | None:
-    """Add the pause to the time of at most `limit` operations, and return the place of the last; None at the end.
+def resume_some(cursor: Cursor, service: str, operation: str, now_us: int, limit: int) -> bool:
+    """Add the pause to the time of at most `limit` operations; False when there are no more.
 
-    Repeatable: what was added to an operation before, here or by a sweep, is not added again.
+    A later call goes on where this one stopped, also of another process.
     """
-    bounds = (service, operation, *before, now_us, VERSION, limit)
-    rows = cursor.execute(statements()["select_paused"], bounds).fetchall()
-    for row, _, counted_us in rows:
-        if counted_us < now_us:
-            prolong(cursor, row, now_us - counted_us, now_us)
+    sql, name = statements(), (service, operation)
+    cursor.execute(sql["resume_pause"], (*name, now_us))
+    rows = cursor.execute(sql["select_paused"], (*name, now_us, VERSION, limit)).fetchall()
+    for row, _, resumed_us, left_us in rows:
+        if left_us > 0:
+            prolong(cursor, row, left_us, resumed_us)
     if len(rows) < limit:
-        return None
-    row, deliver_until_us, _ = rows[-1]
-    return deliver_until_us, row
+        return False
+    last, deliver_until_us, *_ = rows[-1]
+    cursor.execute(sql["update_pause"], (*name, deliver_until_us, last))
+    return True
 
 
 def end_pause(cursor: Cursor, service: str, operation: str) -> bool:

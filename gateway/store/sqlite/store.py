@@ -11,6 +11,10 @@ the table itself runs, under the lock that excludes every other process, and one
 on an absent key, and a completion whose granted record is at hand, are written without a read, by a statement that
 changes nothing if the row is not the one that `step` assumed.
 
+The table `operation` only has a flag for a kept request. What the record knows of it is in `delivery`, its bytes are in
+`request`, and both rows go in the transaction after which the record has no `delivery`. What waits for an attempt is in
+partial indexes, and triggers count it, so that neither workers nor claims read more the more is waiting.
+
 The reader sees only what is committed, which is all that was ever acknowledged, and waits for no write. Queries over
 more than a few records run in pieces, so that other calls get their turn in between. `connection` defines what is known
 when one fails.
@@ -65,6 +69,8 @@ from gateway.store.worker import Worker
 BUSY_SECONDS: Final = 5.0
 # Records per transaction of a sweep: what a command may have to wait for.
 SWEEP_TRANSACTION_MAX: Final = 20
+# The same for the end of a pause, which changes two integers of each.
+RESUME_TRANSACTION_MAX: Final = 100
 # The place of the store's only link in the witness files.
 _PLACE: Final = 0
 
@@ -285,10 +291,9 @@ class SqliteStore:
         )
 
     async def resume(self, service: str, operation: str) -> bool:
-        writing = self._started().writing
-        place: kept.Place | None = kept.START
-        while place is not None:
-            place, spent_seconds = await writing.run(self._resume_some, service, operation, place)
+        writing, has_more = self._started().writing, True
+        while has_more:
+            has_more, spent_seconds = await writing.run(self._resume_some, service, operation)
             await asyncio.sleep(spent_seconds)
         return await writing.run(self._writer.transact, lambda cursor: kept.end_pause(cursor, service, operation))
 
@@ -373,13 +378,13 @@ class SqliteStore:
     def _count_some(self, names: Collection[Name], after: int) -> tuple[Mapping[Name, Living], int | None]:
         return self._reader.query(lambda cursor: inquiry.count_some(cursor, names, after, self._clock_us()))
 
-    def _resume_some(self, service: str, operation: str, before: kept.Place) -> tuple[kept.Place | None, float]:
-        """Where to go on, and for how many seconds that kept the writer busy."""
+    def _resume_some(self, service: str, operation: str) -> tuple[bool, float]:
+        """Whether there is more, and for how many seconds this kept the writer busy."""
         began = time.perf_counter()
-        place = self._writer.note(
-            lambda cursor: kept.resume_some(cursor, service, operation, before, self._clock_us(), SWEEP_TRANSACTION_MAX)
+        has_more = self._writer.note(
+            lambda cursor: kept.resume_some(cursor, service, operation, self._clock_us(), RESUME_TRANSACTION_MAX)
         )
-        return place, time.perf_counter() - began
+        return has_more, time.perf_counter() - began
 
     def _is_due(self) -> bool:
         return self._reader.query(lambda cursor: sql.is_due(cursor, self._clock_us()))

@@ -36,11 +36,11 @@ DEFECTS = (
         (
             Edit(
                 ACCEPTING,
-                "        except Indefinite:\n            is_lost = True\n",
-                "        except Indefinite:\n            is_lost = True\n"
-                "            if isinstance(command, Accept):\n"
-                "                from gateway.core.lifecycle import step\n"
-                "                return step(None, command, 0, lambda: 1)[0]\n",
+                "                    is_lost = True\n",
+                "                    is_lost = True\n"
+                "                    if isinstance(command, Accept):\n"
+                "                        from gateway.core.lifecycle import step\n"
+                "                        return step(None, command, 0, lambda: 1)[0]\n",
             ),
         ),
         (_ACCEPT + "test_an_acceptance_that_nobody_heard_of_is_found_by_its_repeat",),
@@ -48,7 +48,7 @@ DEFECTS = (
     Defect(
         "lost-acceptance-is-given-up",
         "an acceptance whose acknowledgement was lost is not asked for again",
-        (Edit(ACCEPTING, "        except Indefinite:\n            is_lost = True\n", ""),),
+        (Edit(ACCEPTING, "                    is_lost = True\n", "                    raise\n"),),
         (_ACCEPT + "test_a_lost_acknowledgement_is_asked_for_again",),
     ),
     Defect(

@@ -334,6 +334,33 @@ DEFECTS = (
         ("tests/store/test_guard.py::test_a_release_from_before_the_loss_is_not_believed",),
     ),
     Defect(
+        "requeued-again-by-a-repeat",
+        "a requeue that is given again, because its answer was lost, delivers what was given up once more",
+        (Edit("admin/operations.py", "before is not None and token in (None, before.token)", "False"),),
+        (
+            "tests/admin/test_delivery.py::test_a_requeue_that_did_not_help",
+            "tests/admin/test_delivery.py::test_many_twice",
+        ),
+    ),
+    Defect(
+        "kept-request-lost-with-its-doubt",
+        "resolved as never happened, an accepted request is dropped, although its caller was promised that it is kept",
+        (
+            Edit(
+                "admin/resolution.py",
+                "case NothingHappened(drops) if record.delivery is not None and not drops:",
+                "case NothingHappened(drops) if record.delivery is not None and drops:",
+            ),
+        ),
+        ("tests/admin/test_delivery.py::test_never_happened_delivers_what_is_kept",),
+    ),
+    Defect(
+        "bulk-requeue-without-a-rate",
+        "dead letters are requeued as fast as the store takes them",
+        (Edit("admin/requeueing.py", "due = max(due, now) + 1 / self.rate", "due = now"),),
+        ("tests/admin/test_delivery.py::test_many_at_a_rate",),
+    ),
+    Defect(
         "old-acceptance-is-delivered",
         "a request that was accepted before the loss is delivered although a delivery may be forgotten",
         (Edit("store/epoch.py", "(State.RELEASED, State.ACCEPTED, State.DEAD_LETTER)", "(State.RELEASED,)"),),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from aiohttp.http_exceptions import BadHttpMessage, BadHttpMethod, LineTooLong
 from aiohttp.http_parser import HttpRequestParser, RawRequestMessage
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
+from gateway.config.leaf import METHODS
 from gateway.http import connection as module
 from gateway.http.connection import ClientConnection
 from gateway.http.limits import HEAD_TOO_BIG, EdgeSettings, has_c_parser, refusal_of
@@ -99,6 +101,17 @@ async def test_what_it_says_of_a_request() -> None:
     ((_, payload),), _, _ = parsed(b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")
     assert payload is EMPTY_PAYLOAD
     assert (payload.is_eof(), payload.total_bytes, payload.read_nowait()) == (True, 0, b"")
+
+
+async def test_the_methods_that_a_route_may_have_are_those_of_the_parser() -> None:
+    """A route with another registered one could never match, so the configuration refuses it."""
+    found = set()
+    for method in {*METHODS, "LIST", "UPDATE", "LABEL", "CHECKIN", "UNCHECKOUT", "MKWORKSPACE", "VERSION-CONTROL"}:
+        with suppress(BadHttpMethod):
+            ((message, _),), _, _ = parsed(method.encode() + b" /a HTTP/1.1\r\n" + HOST + b"\r\n")
+            assert isinstance(message, RawRequestMessage)
+            found.add(message.method)
+    assert found == set(METHODS)
 
 
 @pytest.mark.parametrize(

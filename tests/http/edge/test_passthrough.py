@@ -457,7 +457,7 @@ async def test_a_key_beside_every_route_is_told_of(upstream: RecordingUpstream) 
         await request(edge.port, "POST", "//other/?x=1", [("Idempotency-KEY", "k")])
         await request(edge.port, "POST", "/other")
         facts = [fact for fact in edge.facts if isinstance(fact, RequestPassed)]
-        assert [(fact.reason, fact.key_field, fact.path) for fact in facts] == [
+        assert [(fact.reason, fact.key_header, fact.path) for fact in facts] == [
             ("no_route", "Idempotency-KEY", "/other"),
             ("no_route", None, None),
         ]

@@ -80,6 +80,14 @@ async def refused(edge: RunningEdge, data: bytes) -> Response:
     return response
 
 
+async def test_garbage_behind_a_request_in_one_piece() -> None:
+    """The whole piece is refused: the request before the garbage is not handed on."""
+    async with serving() as edge:
+        response = await exchange(edge.port, post() + b"garbage\r\n\r\n")
+        assert response.status == 400
+        assert edge.taken == []
+
+
 @pytest.mark.parametrize("name", AMBIGUOUS)
 async def test_what_is_ambiguous_is_refused_on_a_protected_route(name: str) -> None:
     """The verdict is `request-invalid`, told once, and neither the handler nor the upstream sees the request."""

@@ -377,13 +377,14 @@ async def test_a_lost_acknowledgement_is_asked_for_again(tmp_path: Path, fault: 
 async def test_an_acceptance_that_nobody_heard_of_is_found_by_its_repeat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Patience ends in 503, not in 202; the request was kept all the same, and its repeat gets the 202."""
+    """Patience ends in 503, which promises neither; the request was kept all the same, and its repeat gets the 202."""
     monkeypatch.setattr(product, "_STORE_SECONDS_MAX", 0.3)
     async with desk(tmp_path) as it:
         it.store.break_("accept", fault=lost())
         response = await it.accept()
-        assert status_of(response) == (503, "store-unavailable")
+        assert status_of(response) == (503, "in-doubt")
         assert response.header("Retry-After") == "1"
+        assert b"Nothing was executed" not in response.body
         it.store.mend()
         again = await it.accept()
         assert (status_of(again), again.header("Idempotent-Replayed")) == (ACCEPTED, "true")

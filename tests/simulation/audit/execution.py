@@ -10,7 +10,7 @@ from tests.simulation.audit.case import AWAY, BEGINNINGS, GRANTS, RECORDED, REPE
 from tests.simulation.audit.memory import known
 from tests.simulation.history import Answer, digest_of
 
-_AUTHORISING = frozenset(("release", "forget", "disprove", "takeover", "postpone", "reinstate", "requeue"))
+_AUTHORISING = frozenset(("release", "forget", "disprove", "takeover", "postpone", "reinstate", "requeue", "withdraw"))
 # What a holder says of an attempt that had no effect.
 _HARMLESS = frozenset(("release", "forget", "postpone", "bury"))
 _NOTHING_SENT = AWAY | {"upstream-unreachable", "key-missing", "key-invalid", "scope-missing", "body-too-large"}

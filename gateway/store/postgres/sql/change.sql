@@ -85,9 +85,8 @@ FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::bytea[]) AS i (for_id, new_a
 -- name: drop_kept
 -- No row of its own: the requests of records that keep them no more, and what was known of them.
 WITH dropped AS (
-    DELETE FROM idempotency_gateway.delivery d USING unnest($1::uuid[]) AS i (for_id) WHERE d.operation_id = i.for_id
+    DELETE FROM idempotency_gateway.delivery d WHERE d.operation_id = ANY($1::uuid[])
 )
 DELETE FROM idempotency_gateway.request r
-USING unnest($1::uuid[]) AS i (for_id)
-WHERE r.operation_id = i.for_id
+WHERE r.operation_id = ANY($1::uuid[])
 RETURNING r.operation_id

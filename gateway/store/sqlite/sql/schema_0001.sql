@@ -134,13 +134,17 @@ BEGIN
     SET number = number + 1, request_bytes = request_bytes + excluded.request_bytes;
 END;
 
--- Which operation names of a service are paused, since when, by whom and why.
+-- Which operation names of a service are paused, since when, by whom and why. While a pause is being ended: since when, and
+-- the place that was reached in `delivery_end`, from its last entry.
 CREATE TABLE pause (
     service TEXT NOT NULL,
     operation TEXT NOT NULL,
     since_us INTEGER NOT NULL,
     who TEXT NOT NULL,
     why TEXT NOT NULL,
+    resumed_us INTEGER,
+    place_us INTEGER NOT NULL DEFAULT 0x7fffffffffffffff,
+    place_row INTEGER NOT NULL DEFAULT 0x7fffffffffffffff,
     PRIMARY KEY (service, operation)
 ) WITHOUT ROWID;
 

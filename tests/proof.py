@@ -38,6 +38,7 @@ PARTS: Final = (
         for seed in (1, 2, 3)
     ],
     Part("storm", ("-m", "tests.integration.storm", "--seconds", "240")),
+    Part("accepting", ("-m", "tests.integration.accepting", "--kills", "200")),
     Part("soak", ("-m", "tests.integration.soak", "--seconds", "240")),
     Part("defects", ("-m", "tests.defects", "--run", "all")),
     Part("costs", ("-m", "tests.benchmarks", "--short", "--check")),

@@ -289,7 +289,7 @@ def _paused(chosen: argparse.Namespace) -> Job:
 
 def _pause(chosen: argparse.Namespace) -> Job:
     if chosen.why is None:
-        raise CommandWrong("pause needs --why; it is recorded")
+        raise CommandWrong("a pause needs --why; it is recorded")
     audit = _audit(chosen)
 
     async def change(operations: Operations, _: JournalDesk) -> int:

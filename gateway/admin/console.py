@@ -178,7 +178,9 @@ def _add_pause(add: AddParser) -> argparse.ArgumentParser:
 def _add_resume(add: AddParser) -> argparse.ArgumentParser:
     resume = add("resume", help="deliver a paused route again", description="End a pause.")
     resume.add_argument("route", metavar="ROUTE", help="a route or, if none has it any more, an operation name")
-    _add_audit(resume)
+    # The store keeps why a name is paused for as long as it is.
+    resume.add_argument("--why", required=True, metavar="TEXT", help="the reason; over HTTP, the gateway's log has it")
+    resume.add_argument("--by", metavar="NAME", help="who decides; default: your user name")
     return resume
 
 

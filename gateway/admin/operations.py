@@ -291,7 +291,12 @@ class Operations:
             return Changed(decided(command, result.snapshot), result.snapshot, notes)
         if result.snapshot.record is None:
             return unknown(operation_id, result.snapshot)
-        return nothing_to_decide(command, result.snapshot, await self.audits(operation_id))
+        audits = await self.audits(operation_id)
+        done = earlier(audits, command)
+        if done is not None and done != before:
+            # The result of the first try was lost, and the operation has gone on since.
+            return Changed(decided_before(done, result.snapshot), result.snapshot)
+        return nothing_to_decide(command, result.snapshot, audits)
 
     async def paused(self) -> list[Paused]:
         """The operation names that are paused."""

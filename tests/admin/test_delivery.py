@@ -13,8 +13,8 @@ from gateway.admin.inspection import full_json
 from gateway.admin.operations import Operations
 from gateway.admin.requeueing import Requeueing, Wanted, listed
 from gateway.admin.resolution import Changed, NothingHappened, Policies, Refusal, Refused
-from gateway.core.operation import Audit, Event, State, microseconds
-from gateway.store.base import NotApplied
+from gateway.core.operation import Audit, Command, Event, Result, State, microseconds
+from gateway.store.base import Indefinite, NotApplied
 from gateway.store.epoch import Amnesia, memo_of
 from gateway.store.operations import AuditEntry
 from tests.admin.hand import AUDIT, CHARGE, LEASE_SECONDS, POLICIES, SETTLE_SECONDS, TREATMENT, Desk
@@ -110,6 +110,27 @@ async def test_a_command_whose_answer_was_lost(verb: str) -> None:
         f"The same command was given already, at 2027-01-15T08:00:00Z (1m ago); the operation is {now} now.",
     )
     assert len((await desk.operations.inspect(operation_id)).audits) == 1
+
+
+async def test_a_requeue_that_is_delivered_before_its_answer_is_missed() -> None:
+    """It was lost on its way, and a worker was quick: the command is done, and not refused."""
+    desk = Desk()
+    operation_id = await dead(desk)
+
+    class Quick(FaultyStore):
+        async def apply(self, command: Command) -> Result:
+            result = await super().apply(command)
+            record = result.snapshot.record
+            if record is not None and record.state is State.ACCEPTED:
+                desk.attempted(record, State.CLAIMED)
+                raise Indefinite("the answer was lost")
+            return result
+
+    outcome = changed(await Operations(Quick(desk.store), POLICIES).requeue(operation_id, AUDIT))
+    assert (outcome.is_repeat, outcome.text) == (
+        False,
+        "The same command was given already, at 2027-01-15T08:00:00Z (0s ago); the operation is claimed now.",
+    )
 
 
 async def test_a_requeue_that_did_not_help() -> None:

@@ -191,7 +191,7 @@ async def test_what_the_command_line_refuses(sqlite: Store, tmp_path: Path) -> N
         (("inspect", "--list", "--reason", "deadline", "--state", "accepted"), "--reason is for dead letters"),
         (("inspect", operation_id, "--reason", "deadline"), "--reason is for --list"),
         (("resolve", operation_id, "--completed", "-", "--drop", "--why", "x"), "--drop is for --never-happened"),
-        (("pause", "charge"), "pause needs --why; it is recorded"),
+        (("pause", "charge"), "a pause needs --why; it is recorded"),
         (("pause", "--why", "x"), "--why is for a ROUTE"),
     ):
         said = await shell(*arguments)

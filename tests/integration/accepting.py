@@ -39,7 +39,7 @@ _CALLERS: Final = 4
 # From the start of a life to its end: before the first acceptance, and while several deliveries are under way.
 _LIFE_SECONDS: Final = (0.02, 0.4)
 # A lease, the time for a lapse to be noticed, and some polls.
-_SETTLE_SECONDS: Final = 30.0
+_SETTLE_SECONDS: Final = 60.0
 
 
 @dataclass
@@ -104,8 +104,9 @@ async def _accept(victim: GatewayProcess, kills: int, dice: random.Random) -> di
 
 async def _judge(other: GatewayProcess, upstream: RecordingUpstream, accepted: dict[str, str], kills: int) -> Verdict:
     verdict = Verdict(kills, len(accepted))
-    for key, url in accepted.items():
-        status = await _settled(other, url)
+    asking = asyncio.Semaphore(_CALLERS)
+    statuses = await asyncio.gather(*[_settled(other, url, asking) for url in accepted.values()])
+    for key, status in zip(accepted, statuses, strict=True):
         state = str(status["state"])
         verdict.states[state] += 1
         arrived = sum(key_of(received) == key for received in upstream.requests)
@@ -124,11 +125,12 @@ async def _judge(other: GatewayProcess, upstream: RecordingUpstream, accepted: d
     return verdict
 
 
-async def _settled(gateway: GatewayProcess, url: str) -> dict[str, Any]:
+async def _settled(gateway: GatewayProcess, url: str, asking: asyncio.Semaphore) -> dict[str, Any]:
     """The status of an operation once it is done, or stalled."""
 
     async def asked() -> dict[str, Any] | None:
-        response = await http.request(gateway.port, "GET", url, [("X-Tenant", "t1")], b"")
+        async with asking:
+            response = await http.request(gateway.port, "GET", url, [("X-Tenant", "t1"), ("Prefer", "wait=2")], b"")
         assert response.status == 200, (response.status, response.body)
         status: dict[str, Any] = orjson.loads(response.body)
         return status if status["done"] or status["stalled"] else None

@@ -10,8 +10,9 @@ here is delivered at once; where that is not possible, it is found when the stor
 
 *Polls.* Each is at most one search. After one that found something the next follows in a second, otherwise a little
 later each time; a postponed delivery, a free place where some had none, and an upstream that may be tried again bring
-it it nearer. Of what is due, the oldest are found; among those, scopes take turns. Every second search leaves out the
-routes that had more due than places, so that they hide no other route.
+it nearer. Of what is due, the oldest are found; among those, scopes take turns. Every second search leaves out the
+routes that had more due than places, so that they hide no other route. What could not be claimed or read is left alone
+for some seconds, for the same reason.
 """
 
 from __future__ import annotations
@@ -52,6 +53,9 @@ _SPARE: Final = 8
 _BATCH_MAX: Final = 200
 # How old the knowledge of pauses and of requests without a route may be.
 _BACKLOG_SECONDS: Final = 2.0
+# For how long what could not be claimed or read is left alone, and of how many operations that is known.
+_PUT_OFF_SECONDS: Final = 5.0
+_PUT_OFF_MAX: Final = 1000
 # A longer request is decrypted in a thread.
 _INLINE_BYTES_MAX: Final = 64 * 1024
 # Operations that this process reports because their requests cannot be opened.
@@ -98,6 +102,8 @@ class DeliveryWorker:
         # The deliveries that run, and the integers of their operation ids.
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: set[int] = set()
+        # Until when an operation is left alone.
+        self._put_off: dict[int, float] = {}
         self._unopenable: set[int] = set()
         self._is_stopped = False
         self._loop = asyncio.get_running_loop()
@@ -123,8 +129,9 @@ class DeliveryWorker:
             or not self._begin(request.route, record, request)
         ):
             request.body.close()
-            self._has_more = True
-            self._wake_in(_POLL_SECONDS)
+            if not self._is_stopped:
+                self._has_more = True
+                self._wake_in(_POLL_SECONDS)
 
     def resend(self, route: Route, record: Record) -> None:
         """Send a kept request that is in doubt again, if there is a place. The route must be one that does so."""
@@ -167,14 +174,18 @@ class DeliveryWorker:
             names = others
         if not names:
             return _IDLE_SECONDS_MAX
-        limit = min(sum(free.values()) + _SPARE, _BATCH_MAX)
+        self._forget_put_off()
+        places = sum(free[route.name] for route in routes if route.operation in names)
+        limit = min(places + _SPARE, _BATCH_MAX) + len(self._put_off)
         due = await self._store.find_due(self._service, names, limit)
         behind, begun = set(self._behind - names), 0
         for record in taking_turns(due):
             route = self._route_of(record.identity)
-            if route is None or self._is_running(record):
+            if route is None:
+                self._leave_alone(record)
+            elif self._is_running(record) or record.identity.operation_id.int in self._put_off:
                 continue
-            if self._begin(route, record):
+            elif self._begin(route, record):
                 begun += 1
             else:
                 behind.add(route.operation)
@@ -216,6 +227,7 @@ class DeliveryWorker:
         """Open the request unless it is at hand, claim the operation, send it, and wait for the end of it."""
         operation_id = record.identity.operation_id
         operation: Operation | None = None
+        is_recorded = False
         is_sent: bool | None = None
         why = ""
         try:
@@ -230,17 +242,27 @@ class DeliveryWorker:
             operation = self._operations.begin(request, delivery)
             ended = await operation.wait_ended()
             if isinstance(ended, AttemptResult):
-                is_sent = ended.is_sent
+                is_sent, is_recorded = ended.is_sent, isinstance(ended.others, Snapshot)
                 why = self._read_ended(ended)
         except StoreError as error:
             _LOG.debug("the request of operation %s cannot be read, and is tried again: %s", operation_id, error)
         finally:
             if request is not None and (operation is None or not operation.keeps_body):
                 request.body.close()
+            if not is_recorded:
+                self._leave_alone(record)
             self._running.discard(operation_id.int)
             self._places.give_back(place, is_sent=is_sent, why=why)
             if self._has_more:
                 self._wake_in(_BUSY_SECONDS)
+
+    def _leave_alone(self, record: Record) -> None:
+        if len(self._put_off) < _PUT_OFF_MAX:
+            self._put_off[record.identity.operation_id.int] = self._clock() + _PUT_OFF_SECONDS
+
+    def _forget_put_off(self) -> None:
+        now = self._clock()
+        self._put_off = {number: until for number, until in self._put_off.items() if until > now}
 
     def _read_ended(self, ended: AttemptResult) -> str:
         """Poll again when the next attempt is due; returns why this one failed."""

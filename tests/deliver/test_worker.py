@@ -7,17 +7,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
-from gateway.core.operation import Audit, State, Withdraw
+from gateway.core.operation import Audit, SealedRequest, State, Withdraw
 from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.observe.facts import BreakerChanged, DeliveryAttempted, DeliveryResult
 from gateway.protect import claiming
 from gateway.protect import operations as runs
 from gateway.protect.operations import Drained
-from gateway.store.base import StoreError
+from gateway.store.base import StoreError, Unreadable
 from tests.support.depot import HOUR, Depot, accepting, depot
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, dropped, lost, refused
@@ -320,8 +320,7 @@ async def test_a_lost_response_of_the_store(tmp_path: Path, verb: str, losses: l
     async with depot(tmp_path) as it:
         await it.accept()
         it.office.store.on(verb, *losses)
-        for _ in range(3):
-            await it.poll()
+        await it.pass_time(20, 6)
         assert (it.office.state, it.charges) == (State.COMPLETED, [b"k1"])
 
 
@@ -335,8 +334,27 @@ async def test_a_dispatch_that_is_never_answered(tmp_path: Path) -> None:
         it.office.store.mend()
         await it.office.claiming.wait_pursuits_ended()
         assert it.office.state is State.ACCEPTED
-        await it.poll()
+        await it.pass_time(6, 6)
         assert (it.office.state, it.charges) == (State.COMPLETED, [b"k1"])
+
+
+async def test_what_cannot_be_read_hides_nothing(tmp_path: Path) -> None:
+    """However much of it is older than what can."""
+    torn: list[UUID] = []
+
+    class Torn(MemoryStore):
+        async def read_kept(self, operation_id: UUID) -> SealedRequest | None:
+            if operation_id in torn:
+                raise Unreadable("a page of the disk is damaged")
+            return await super().read_kept(operation_id)
+
+    async with depot(tmp_path, store_on=Torn, route=accepting(delivery={"max_in_flight": 1})) as it:
+        torn += await it.accept_many(30)
+        it.office.pass_time(0.001)
+        request, _ = await it.accept("late")
+        for _ in range(31):
+            await it.poll()
+        assert it.record(request.identity.operation_id).state is State.COMPLETED
 
 
 async def test_a_store_that_is_down(tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ from tests.conformance.hand import Hand, Speech, do, state
 from tests.store.postgres_sessions import opened, session
 
 
-def on_update(body: str) -> str:
-    """SQL for a trigger of somebody else on every change of a record."""
+def on_update(body: str, table: str = "operation") -> str:
+    """SQL for a trigger of somebody else on every change of a record or of its delivery."""
     return (
         "CREATE FUNCTION meddle() RETURNS trigger LANGUAGE plpgsql AS"
         f" $$ BEGIN {body} END $$;"
-        "CREATE TRIGGER meddle BEFORE UPDATE ON idempotency_gateway.operation FOR EACH ROW EXECUTE FUNCTION meddle()"
+        f"CREATE TRIGGER meddle BEFORE UPDATE ON idempotency_gateway.{table} FOR EACH ROW EXECUTE FUNCTION meddle()"
     )
 
 
@@ -46,6 +46,18 @@ async def test_a_change_that_was_swallowed_is_not_told_as_made(
         assert [type(each) for each in results] == [told] * 2
         expected = State.IN_DOUBT if speech is Hand.takeover else State.CLAIMED
         assert [await state(store, hand) for hand in hands] == [expected] * 2
+
+
+@pytest.mark.parametrize("table", ["operation", "delivery"])
+async def test_a_dispatch_that_was_swallowed_is_not_told_as_made(table: str, postgres_url: str) -> None:
+    """Where a trigger undoes what it wrote to either table, nothing of it stays."""
+    async with opened(postgres_url) as store, session(postgres_url) as connection:
+        hand = Hand()
+        await do(store, hand, Hand.accept)
+        await connection.execute(on_update("RETURN NULL;", table))
+        with pytest.raises(NotApplied, match="other records"):
+            await store.apply(hand.dispatch())
+        assert await state(store, hand) is State.ACCEPTED
 
 
 async def test_a_grant_on_another_record_than_was_seen_is_not_told(postgres_url: str) -> None:

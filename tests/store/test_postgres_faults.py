@@ -146,22 +146,26 @@ async def test_a_lost_answer_is_recognised(own_postgres: PostgresServer) -> None
         opened(relayed(relay), connect_seconds=1.0, command_seconds=0.5) as store,
         opened(own_postgres.url) as witness,
     ):
-        hand = Hand()
+        hand, kept = Hand(), Hand()
         await do(store, Hand(), Hand.claim, Hand.complete, Hand.purge)
-        for speech, wanted in ((Hand.claim, State.CLAIMED), (Hand.complete, State.COMPLETED)):
-            command = speech(hand)
+        for whose, speech, wanted in (
+            (hand, Hand.claim, State.CLAIMED),
+            (hand, Hand.complete, State.COMPLETED),
+            (kept, Hand.accept, State.ACCEPTED),
+        ):
+            command = speech(whose)
             relay.to_client.rule = Rule(b"C\x00\x00\x00", Fault.SWALLOW)
             with pytest.raises(Indefinite):
                 await store.apply(command)
             relay.to_client.rule = None
-            assert (await witness.read(hand.operation_id)).state is wanted
+            assert (await witness.read(whose.operation_id)).state is wanted
             answer = await eventually(lambda command=command: tried(store, command), PATIENCE_SECONDS)
             assert isinstance(answer, Applied)
-            hand.see(command, answer)
+            whose.see(command, answer)
         assert hand.record is not None
         assert hand.record.attempts == 1
         assert hand.record.response == ANSWER
-        assert len(hand.tokens) == 1
+        assert len(hand.tokens) == len(kept.tokens) == 1
 
 
 @pytest.mark.parametrize(
@@ -306,6 +310,11 @@ async def test_a_value_that_cannot_be_stored_hurts_no_neighbour(postgres_url: st
         assert [index for index, each in enumerate(told) if not isinstance(each, Applied)] == [3]
         assert isinstance(told[3], Unstorable)
         assert await state(store, good[3]) is State.CLAIMED
+        accepted = [Hand().accept() for _ in range(20)]
+        accepted[5] = replace(accepted[5], service="a\x00b")
+        told = await asyncio.gather(*(store.apply(each) for each in accepted), return_exceptions=True)
+        assert [index for index, each in enumerate(told) if not isinstance(each, Applied)] == [5]
+        assert isinstance(told[5], Unstorable)
 
 
 async def test_a_deadlock_is_nobodys_fault(postgres_url: str) -> None:

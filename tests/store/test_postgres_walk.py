@@ -16,12 +16,15 @@ from tests.store.postgres_sessions import let_pass, let_statements_end, opened, 
 from tests.support.memory_store import ManualClock
 
 
-async def test_a_takeover_that_the_walk_has_passed(postgres_url: str) -> None:
-    """A commit may take longer than the walk for lapsed claims waits; what was taken over is listed all the same."""
+@pytest.mark.parametrize(
+    "speeches", [(Hand.claim, Hand.abandon, Hand.takeover), (Hand.accept, Hand.dispatch)], ids=["takeover", "dispatch"]
+)
+async def test_a_claim_that_the_walk_has_passed(speeches: tuple[Speech, ...], postgres_url: str) -> None:
+    """A commit may take longer than the walk for lapsed claims waits; what was taken over or dispatched is listed."""
     clock = ManualClock()
     async with opened(postgres_url, clock_us=clock) as store, session(postgres_url) as beside:
         hand = Hand()
-        await do(store, hand, Hand.claim, Hand.abandon, Hand.takeover)
+        await do(store, hand, *speeches)
         await beside.execute("UPDATE idempotency_gateway.upkeep SET passed_token = 1000000")
         clock.advance(LEASE_SECONDS + 1)
         (found,) = await store.find(Query(frozenset((State.IN_DOUBT,))))

@@ -257,12 +257,7 @@ def _due_us(record: Record, before: Row) -> int | None:
 
 
 def _attention_us(record: Record, before: Row, now_us: int) -> int | None:
-    """Since when the record needs attention: in doubt, taken over, or long under way.
-
-    What was just dispatched has a new token, by which the walk finds it.
-    """
-    if record.state is State.CLAIMED and record.last_event is Event.DISPATCH:
-        return before.attention_us
+    """Since when the record needs attention: in doubt, taken over, dispatched, or long under way."""
     if record.state in (State.CLAIMED, State.IN_DOUBT):
         return now_us if before.attention_us is None else before.attention_us
     return None

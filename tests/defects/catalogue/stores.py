@@ -6,6 +6,7 @@ from tests.defects.defect import Defect, Edit
 
 LIFECYCLE = "core/lifecycle.py"
 TIERED = "store/tiered.py"
+_KEPT = "tests/conformance/test_kept_requests.py::"
 _RETENTION = "tests/conformance/test_retention.py::"
 _TIERED = "tests/store/test_tiered.py::"
 _SIMULATION = "tests/simulation/test_simulation.py::"
@@ -323,6 +324,24 @@ DEFECTS = (
             ),
         ),
         (_RETENTION + "test_a_sweep_writes_down_what_everybody_already_sees[postgres]",),
+    ),
+    Defect(
+        "postgres-keeps-what-was-delivered",
+        "the requests of operations that are over stay in Postgres for ever",
+        (Edit("store/postgres/change.py", "    if dropped:\n", "    if False and dropped:\n"),),
+        (_KEPT + "test_a_request_is_kept_until_the_end[postgres-withdraw]",),
+    ),
+    Defect(
+        "postgres-completes-what-it-keeps",
+        "a completion on Postgres leaves the request that was delivered, for a record that keeps none",
+        (Edit("store/postgres/sql/complete.sql", "        AND NOT l.is_kept\n", ""),),
+        ("tests/store/test_postgres_fences.py::test_what_a_command_waited_for_counts[complete-accepted]",),
+    ),
+    Defect(
+        "postgres-lets-the-paused-expire",
+        "the time of a pause counts against what it holds up on Postgres",
+        (Edit("store/postgres/upkeep.py", "extended = await self._extend_paused(limit)", "extended = 0"),),
+        (_KEPT + "test_a_pause_holds_everything_of_its_name[postgres]",),
     ),
     Defect(
         "postgres-forgets-the-fence",

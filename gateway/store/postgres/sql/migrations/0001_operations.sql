@@ -8,7 +8,7 @@ CREATE SEQUENCE idempotency_gateway.token AS bigint NO CYCLE;
 --   due_us        when the clock may next change the record (expire, retire, collect). The claim predicts it from the window
 --                 of the last completion of the same operation name; the completion keeps it if it is right within 5 s. Of
 --                 an accepted record it is exactly `delivery.deliver_until_us`.
---   attention_us  since when the record is in doubt or its lease is being renewed; null for all others.
+--   attention_us  since when the record is in doubt, its lease is being renewed, or it is dispatched; null for all others.
 -- Lapsed claims are found by walking the tokens from where the last walk ended (`upkeep.passed_token`).
 CREATE TABLE idempotency_gateway.operation (
     operation_id      uuid     NOT NULL PRIMARY KEY,

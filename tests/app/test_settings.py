@@ -23,7 +23,7 @@ from pydantic import BaseModel
 from gateway.app.life import StartError
 from gateway.app.parts import Environment
 from gateway.config import Config
-from gateway.core.operation import Snapshot, State
+from gateway.core.operation import MICROSECONDS, Snapshot, State
 from gateway.store.operations import Query
 from tests.support import http
 from tests.support.accepting import ASYNC, accepting
@@ -504,6 +504,10 @@ async def _sent_in_a_moment(home: House, count: int) -> int:
 
 
 async def _state_after_an_attempt(home: House) -> str:
+    return str((await _after_an_attempt(home)).state)
+
+
+async def _after_an_attempt(home: House) -> Snapshot:
     await home.upstream.wait_for_requests(1)
     undelivered = Query(frozenset((State.ACCEPTED, State.DEAD_LETTER)))
     found: list[Snapshot] = []
@@ -513,7 +517,7 @@ async def _state_after_an_attempt(home: House) -> str:
         return bool(found)
 
     await eventually(is_over, what="the attempt is over")
-    return str(found[0].state)
+    return found[0]
 
 
 @shows("delivery.workers", (0, 0), (1, 1))
@@ -522,10 +526,15 @@ async def sent_by_this_gateway(place: Place, workers: int) -> object:
         return await _sent_in_a_moment(home, 1)
 
 
-@shows("delivery.schedule", (["100ms"], 2), (["1h"], 1))
-async def sent_in_a_moment(place: Place, pauses: list[str]) -> object:
+@shows("delivery.schedule", (["1h"], 1), (["24h"], 24))
+async def hours_until_the_next_attempt(place: Place, pauses: list[str]) -> object:
     async with _accepted(place, 503, {"schedule": pauses}) as home:
-        return await _sent_in_a_moment(home, 2)
+        snapshot = await _after_an_attempt(home)
+        assert snapshot.record is not None
+        assert snapshot.record.delivery is not None
+        # At least the second half of the pause.
+        pause_us = snapshot.record.delivery.next_attempt_us - snapshot.record.claimed_us
+        return 24 if pause_us > 2 * 3600 * MICROSECONDS else 1
 
 
 @shows("delivery.max_answers", (1, "dead_letter"), (2, "accepted"))

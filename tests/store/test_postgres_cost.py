@@ -16,7 +16,7 @@ from gateway.core.operation import Applied, Audit, Complete, Identity, State, mi
 from gateway.store.base import NotApplied
 from gateway.store.operations import Swept
 from gateway.store.postgres import delivery
-from gateway.store.postgres.batch import acceptance_arguments, claim_arguments, completion_arguments
+from gateway.store.postgres.arguments import acceptance_arguments, claim_arguments, completion_arguments
 from gateway.store.postgres.connection import Connection
 from gateway.store.postgres.dialer import Dialer
 from gateway.store.postgres.statements import SWEEP_LOCK, load, statement_texts

@@ -1,6 +1,7 @@
 """The durable store that many gateways share.
 
 `store` is the store, `dialer` owns the driver and checks each server, `connection` is one connection. `batch` executes
-commands, with `change` for the less frequent ones; `rows` encodes and decodes records, `statements` loads the SQL.
-`schema`, `upkeep`, `inquiry` (for recovery and operators), `delivery` (of kept requests) and `news` do the rest.
+commands, with `arguments` for the hot statements and `change` for the other commands; `rows` encodes and decodes
+records, `statements` loads the SQL. `schema`, `upkeep`, `inquiry` (for recovery and operators), `delivery` (of kept
+requests) and `news` do the rest.
 """

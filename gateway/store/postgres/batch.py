@@ -1,8 +1,7 @@
 """Executes batches of commands on Postgres, and derives each result from the table.
 
-It turns a list of commands into a list of results over one link: it packs the arguments, repeats what lost to
-contention, and splits a batch with a value that cannot be stored or an operation that is locked. It reads no clock and
-knows no driver.
+It turns a list of commands into a list of results over one link: it repeats what lost to contention, and splits a batch
+with a value that cannot be stored or an operation that is locked. It reads no clock and knows no driver.
 
 Theory of operation
 -------------------
@@ -50,12 +49,12 @@ from gateway.core.operation import (
     operation_id_of,
 )
 from gateway.store.base import Indefinite, NotApplied, StoreError, Unreadable, Unstorable
+from gateway.store.postgres.arguments import acceptance_arguments, claim_arguments, completion_arguments
 from gateway.store.postgres.change import Change, deliveries, write
 from gateway.store.postgres.connection import CHECK_VIOLATION, Connection, ServerRefused
 from gateway.store.postgres.dialer import WitnessedLink
-from gateway.store.postgres.rows import DUE_SLACK_US, WIDTH, is_kept, pack_headers, pack_location, record_of, row_of
+from gateway.store.postgres.rows import DUE_SLACK_US, WIDTH, is_kept, record_of, row_of
 from gateway.store.postgres.statements import load
-from gateway.store.request_line import line_of
 
 C = TypeVar("C", bound=Command)
 
@@ -326,99 +325,6 @@ def _response_size(response: StoredResponse) -> int:
     for name, value in response.headers:
         size += len(name) + len(value)
     return size
-
-
-# The arguments of the three statements, between the time and the link: arrays with one element per operation; some are
-# shorter.
-
-
-def _once(column: list[Any]) -> list[Any]:
-    """Only the first element if all are equal, because the driver encodes each. For a column without nulls."""
-    return column[:1] if column.count(column[0]) == len(column) else column
-
-
-def _if_any(column: list[Any]) -> list[Any]:
-    """No element if all are null."""
-    return [] if column.count(None) == len(column) else column
-
-
-def claim_arguments(commands: Sequence[Claim], due_in_us: Callable[[str], int]) -> tuple[list[Any], ...]:
-    """`due_in_us` predicts by operation name after how long upkeep has to check the claim."""
-    identities = [command.identity for command in commands]
-    fingerprints = [command.fingerprint for command in commands]
-    probes = [command.probe for command in commands]
-    requests = [command.request for command in commands]
-    return (
-        [identity.operation_id for identity in identities],
-        [command.attempt_id for command in commands],
-        _once([command.holder for command in commands]),
-        _once([identity.route for identity in identities]),
-        _once([identity.operation for identity in identities]),
-        _once([identity.scope_digest for identity in identities]),
-        [identity.key_digest for identity in identities],
-        _if_any([identity.key for identity in identities]),
-        _once([fingerprint.recipe for fingerprint in fingerprints]),
-        [fingerprint.digest for fingerprint in fingerprints],
-        [fingerprint.raw for fingerprint in fingerprints],
-        _once([fingerprint.key_id for fingerprint in fingerprints]),
-        _once([command.lease_us for command in commands]),
-        _if_any([command.read_token for command in commands]),
-        _once([due_in_us(identity.operation) for identity in identities]),
-        _if_any([None if probe is None else probe.target for probe in probes]),
-        _if_any([None if probe is None else probe.host for probe in probes]),
-        _once([line_of(request) for request in requests]),
-        _if_any([None if request is None else request.request_id for request in requests]),
-        _if_any([None if request is None else request.trace_id for request in requests]),
-    )
-
-
-def acceptance_arguments(commands: Sequence[Accept]) -> tuple[list[Any], ...]:
-    identities = [command.identity for command in commands]
-    fingerprints = [command.fingerprint for command in commands]
-    probes = [command.probe for command in commands]
-    requests = [command.request for command in commands]
-    return (
-        [identity.operation_id for identity in identities],
-        [command.attempt_id for command in commands],
-        _once([command.service for command in commands]),
-        _once([identity.route for identity in identities]),
-        _once([identity.operation for identity in identities]),
-        _once([identity.scope_digest for identity in identities]),
-        [identity.key_digest for identity in identities],
-        _if_any([identity.key for identity in identities]),
-        _once([fingerprint.recipe for fingerprint in fingerprints]),
-        [fingerprint.digest for fingerprint in fingerprints],
-        [fingerprint.raw for fingerprint in fingerprints],
-        _once([fingerprint.key_id for fingerprint in fingerprints]),
-        _once([command.deliver_within_us for command in commands]),
-        _if_any([command.read_token for command in commands]),
-        _if_any([None if probe is None else probe.target for probe in probes]),
-        _if_any([None if probe is None else probe.host for probe in probes]),
-        _once([line_of(request) for request in requests]),
-        _if_any([None if request is None else request.request_id for request in requests]),
-        _if_any([None if request is None else request.trace_id for request in requests]),
-        [command.kept.acceptance_id for command in commands],
-        _once([command.kept.key_id for command in commands]),
-        [command.kept.sealed for command in commands],
-    )
-
-
-def completion_arguments(commands: Sequence[Complete]) -> tuple[Any, ...]:
-    responses = [command.response for command in commands]
-    return (
-        [command.operation_id for command in commands],
-        [command.token for command in commands],
-        [command.attempt_id for command in commands],
-        _once([command.replay_us for command in commands]),
-        _once([command.remember_us for command in commands]),
-        _once([response.status for response in responses]),
-        _if_any([pack_location(response.headers) for response in responses]),
-        _once([response.reason for response in responses]),
-        [pack_headers(response.headers) for response in responses],
-        _if_any([response.body for response in responses]),
-        # No records need to be returned if every caller has that of its claim.
-        all(command.granted is not None for command in commands),
-    )
 
 
 def _granted(commands: Sequence[Claim], rows: Rows) -> Results:

@@ -133,6 +133,7 @@ class Clients:
         )
         self._history.calls.append(call)
         prefers = self._preference(call)
+        call.is_async = prefers is not None
         connection = Connection(self._loop, self._weather, call, _head(call, self._dice, prefers))
         is_cut = self._weather.happens("client_body_cut")
         cut_at = self._dice.randrange(len(body) + 1)

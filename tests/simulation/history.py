@@ -46,7 +46,7 @@ class Call:
     """One request of a client. `answer` None: none came, or the client did not wait for it.
 
     `gave_up`: the client went before its answer was whole. `reached_gateway` is when a gateway took it in,
-    `left_gateway` when it had decided on the reply.
+    `left_gateway` when it had decided on the reply. `is_async`: it prefers not to wait.
     """
 
     number: int
@@ -63,6 +63,7 @@ class Call:
     left_gateway: float | None = None
     is_final_check: bool = False
     gave_up: bool = False
+    is_async: bool = False
 
     @property
     def subject(self) -> tuple[str, str, str]:

@@ -62,6 +62,9 @@ def _fits(call: Call, nonce: str, is_same: bool, *, has_body: bool, is_acknowled
     answer = call.answer
     if answer is None or answer.verdict in AWAY or answer.verdict == "unprotected":
         return True
+    # The store did not say whether it accepted: that may have been refused because of what it has, or may arrive yet.
+    if call.is_async and (answer.verdict, answer.status, answer.nonce) == ("in-doubt", 503, None):
+        return True
     if not is_acknowledged and (answer.verdict == "in-flight" or (answer.verdict, answer.status) == ("in-doubt", 503)):
         return True
     if not is_same:

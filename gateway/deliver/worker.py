@@ -12,7 +12,7 @@ here is delivered at once; where that is not possible, it is found when the stor
 later each time; a postponed delivery, a free place where some had none, and an upstream that may be tried again bring
 it nearer. Of what is due, the oldest are found; among those, scopes take turns. Every second search leaves out the
 routes that had more due than places, so that they hide no other route. What could not be claimed or read is left alone
-for some seconds, for the same reason.
+for a while, longer each time, for the same reason.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ _SPARE: Final = 8
 _BATCH_MAX: Final = 200
 # How old the knowledge of pauses and of requests without a route may be.
 _BACKLOG_SECONDS: Final = 2.0
-# For how long what could not be claimed or read is left alone, and of how many operations that is known.
-_PUT_OFF_SECONDS: Final = 5.0
+# For how long what could not be claimed or read is left alone, doubled each time; of how many operations that is known.
+_PUT_OFF_SECONDS_MIN: Final = 0.5
+_PUT_OFF_SECONDS_MAX: Final = 30.0
 _PUT_OFF_MAX: Final = 1000
 # A longer request is decrypted in a thread.
 _INLINE_BYTES_MAX: Final = 64 * 1024
@@ -102,8 +103,8 @@ class DeliveryWorker:
         # The deliveries that run, and the integers of their operation ids.
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: set[int] = set()
-        # Until when an operation is left alone.
-        self._put_off: dict[int, float] = {}
+        # Until when an operation is left alone, and for how long that is.
+        self._put_off: dict[int, tuple[float, float]] = {}
         self._unopenable: set[int] = set()
         self._is_stopped = False
         self._loop = asyncio.get_running_loop()
@@ -174,16 +175,16 @@ class DeliveryWorker:
             names = others
         if not names:
             return _IDLE_SECONDS_MAX
-        self._forget_put_off()
+        left_alone = self._left_alone()
         places = sum(free[route.name] for route in routes if route.operation in names)
-        limit = min(places + _SPARE, _BATCH_MAX) + len(self._put_off)
+        limit = min(places + _SPARE, _BATCH_MAX) + len(left_alone)
         due = await self._store.find_due(self._service, names, limit)
         behind, begun = set(self._behind - names), 0
         for record in taking_turns(due):
             route = self._route_of(record.identity)
             if route is None:
                 self._leave_alone(record)
-            elif self._is_running(record) or record.identity.operation_id.int in self._put_off:
+            elif self._is_running(record) or record.identity.operation_id.int in left_alone:
                 continue
             elif self._begin(route, record):
                 begun += 1
@@ -257,12 +258,17 @@ class DeliveryWorker:
                 self._wake_in(_BUSY_SECONDS)
 
     def _leave_alone(self, record: Record) -> None:
-        if len(self._put_off) < _PUT_OFF_MAX:
-            self._put_off[record.identity.operation_id.int] = self._clock() + _PUT_OFF_SECONDS
+        number = record.identity.operation_id.int
+        known = self._put_off.get(number)
+        if known is not None or len(self._put_off) < _PUT_OFF_MAX:
+            seconds = _PUT_OFF_SECONDS_MIN if known is None else min(2 * known[1], _PUT_OFF_SECONDS_MAX)
+            self._put_off[number] = (self._clock() + seconds, seconds)
 
-    def _forget_put_off(self) -> None:
+    def _left_alone(self) -> set[int]:
+        """What is left alone now. Whatever has gone well for as long after that is forgotten."""
         now = self._clock()
-        self._put_off = {number: until for number, until in self._put_off.items() if until > now}
+        self._put_off = {number: each for number, each in self._put_off.items() if sum(each) + _POLL_SECONDS > now}
+        return {number for number, (until, _) in self._put_off.items() if until > now}
 
     def _read_ended(self, ended: AttemptResult) -> str:
         """Poll again when the next attempt is due; returns why this one failed."""

@@ -320,7 +320,7 @@ async def test_a_lost_response_of_the_store(tmp_path: Path, verb: str, losses: l
     async with depot(tmp_path) as it:
         await it.accept()
         it.office.store.on(verb, *losses)
-        await it.pass_time(20, 6)
+        await it.pass_time(6, 1)
         assert (it.office.state, it.charges) == (State.COMPLETED, [b"k1"])
 
 
@@ -334,7 +334,7 @@ async def test_a_dispatch_that_is_never_answered(tmp_path: Path) -> None:
         it.office.store.mend()
         await it.office.claiming.wait_pursuits_ended()
         assert it.office.state is State.ACCEPTED
-        await it.pass_time(6, 6)
+        await it.pass_time(1, 1)
         assert (it.office.state, it.charges) == (State.COMPLETED, [b"k1"])
 
 

@@ -43,13 +43,14 @@ def new_keys() -> Iterator[bytes]:
 class Shape:
     """What is asked: the path, how long both bodies are, and the word that every answer has to carry, None for none.
 
-    `more` are further header fields, each with its end of line.
+    `more` are further header fields, each with its end of line. `status` is that of every answer.
     """
 
     path: bytes
     body_bytes: int
     verdict: bytes | None
     more: bytes = b""
+    status: int = 200
 
     def parts(self) -> tuple[bytes, bytes]:
         """The request before and after its key."""
@@ -99,7 +100,7 @@ class _Caller(Messages):
 
     def message_arrived(self, head: bytes) -> None:
         run = self._run
-        if not head.startswith(b"HTTP/1.1 200") or run.wanted not in head:
+        if not head.startswith(run.status_line) or run.wanted not in head:
             run.fail(f"an answer that was not expected:\n{head.decode('latin-1')}")
             return
         run.answered += 1
@@ -116,6 +117,7 @@ class _Run:
     def __init__(self, shape: Shape, keys: Iterator[bytes]) -> None:
         self.before, self.after = shape.parts()
         self.wanted = b"" if shape.verdict is None else b"\r\nIdempotency-Status: " + shape.verdict
+        self.status_line = b"HTTP/1.1 %d" % shape.status
         self.keys = keys
         self.answered = 0
         self.latencies: list[float] = []

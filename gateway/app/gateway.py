@@ -80,7 +80,7 @@ class Gateway:
         """
         self._config = config
         self._is_public = is_public
-        if not is_public and all(route.accept is None for route in config.routes):
+        if not is_public and not any(route.is_accepting for route in config.routes):
             raise StartError("no route of this configuration has `accept`, so there is nothing to deliver")
         self._lines_dropped = lines_dropped
         make_state_dir(config)

@@ -48,7 +48,7 @@ def _policy(config: Config, route: settings.Route) -> RoutePolicy:
     return RoutePolicy(
         name=route.name,
         operation=route.operation,
-        key=key_spec(route.key),
+        key=key_spec(route),
         scope=scope_spec(route.scope),
         treatment=Treatment(
             keep=keep_policy(route),

@@ -32,6 +32,7 @@ from gateway.protect.leases import Leases
 from gateway.protect.operations import Drained
 from gateway.protect.probing import Prober
 from gateway.protect.resource import StatusResource
+from gateway.protect.verification import Verifying
 from gateway.protect.waiting import Waiting
 from gateway.store.base import FastTier, Indefinite, NotApplied, StoreError, boot_seconds
 from gateway.store.epoch import SeenFile, SharedNote
@@ -131,6 +132,7 @@ class Parts:
                 config.service,
                 Spool(config.state_dir / "spool"),
                 UploadSlots(config.limits.max_in_flight),
+                Verifying(events, clock),
                 keeps_clear_keys=config.store.clear_keys,
             ),
             store=store,
@@ -151,11 +153,13 @@ class Parts:
         }
         self.forward = Passthrough(target_of(config, config.upstream, client_for(config.upstream)), events, key_names)
         self.resource: StatusResource | None = None
-        if any(route.accept is not None for route in self.routes):
+        # The sender of an inbox is no caller: nobody has the credentials to be shown its events.
+        shown = [route for route in self.routes if route.inbox is None]
+        if any(route.accept is not None for route in shown):
             self.resource = StatusResource(
                 store,
                 waiting,
-                self.routes,
+                shown,
                 service=config.service,
                 path=config.operations.path,
                 prefix=status_prefix(config),

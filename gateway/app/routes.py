@@ -25,6 +25,7 @@ from gateway.core.identity.key import BodyPart, ComposedKey, HeaderKey, HeaderPa
 from gateway.core.identity.operation_id import identity_recipe, single_headers
 from gateway.core.identity.pointer import Pointer, parse_pointer
 from gateway.core.identity.scope import ApiKeyScope, ComposedScope, HeaderScope, ScopeSpec, SharedScope
+from gateway.core.inbox.examination import Inbox, SignAgain
 from gateway.core.operation import microseconds
 from gateway.core.outcome import Meaning, Preset, StatusPolicy
 from gateway.core.recovery import Hold, Probe, ProbeRule, Recovery, Resend
@@ -40,15 +41,16 @@ from gateway.upstream import Upstream, UpstreamSettings, tls_context
 
 def route_of(config: settings.Config, route: settings.Route, upstream: Upstream) -> Route:
     """A configured route with the client of its upstream."""
-    key, scope = key_spec(route.key), scope_spec(route.scope)
-    fingerprinter = _fingerprinter(config.secrets, route.fingerprint)
+    inbox = inbox_of(route)
+    key, scope = key_spec(route), scope_spec(route.scope)
+    fingerprinter = _fingerprinter(config.secrets, route)
     return Route(
         name=route.name,
         operation=route.operation,
         key=key,
-        is_key_required=route.key.required,
+        is_key_required=route.key is None or route.key.required,
         scope=scope,
-        once=single_headers(scope, key),
+        once=single_headers(scope, key) | (frozenset() if inbox is None else inbox.headers),
         compared=frozenset((*METHOD_OVERRIDES, *TARGET_OVERRIDES, *fingerprinter.spec.headers)),
         fingerprinter=fingerprinter,
         accepts_recipe_change=route.fingerprint.on_recipe_change == "accept",
@@ -74,6 +76,7 @@ def route_of(config: settings.Config, route: settings.Route, upstream: Upstream)
         target=target_of(config, config.upstream_for(route), upstream, route),
         path=route.match.path,
         accept=accept_policy(config, route),
+        inbox=inbox,
         recovery=recovery_policy(config, route),
     )
 
@@ -81,8 +84,12 @@ def route_of(config: settings.Config, route: settings.Route, upstream: Upstream)
 def accept_policy(config: settings.Config, route: settings.Route) -> AcceptPolicy | None:
     """Which requests of a route are accepted, and how they are delivered."""
     accept, delivery = route.accept, config.delivery_for(route)
+    if accept is None and route.inbox is not None:
+        accept = settings.Accept()
     if accept is None:
         return None
+    # All events of an inbox have one sender.
+    is_of_one = route.inbox is not None and "max_pending_per_scope" not in accept.model_fields_set
     return AcceptPolicy(
         delivery=DeliveryPolicy(
             schedule_us=tuple(microseconds(pause) for pause in delivery.schedule),
@@ -91,15 +98,34 @@ def accept_policy(config: settings.Config, route: settings.Route) -> AcceptPolic
             in_flight_max=delivery.max_in_flight,
             buries_unauthorized=delivery.unauthorized == "bury",
         ),
-        is_always=accept.mode == "always",
+        is_always=accept.mode == "always" or route.inbox is not None,
         request_bytes_max=min(accept.max_bytes, route.body.max_bytes),
         pending_max=accept.max_pending,
-        pending_per_scope_max=accept.max_pending_per_scope,
-        may_withdraw=accept.withdraw == "allow",
+        pending_per_scope_max=accept.max_pending if is_of_one else accept.max_pending_per_scope,
+        may_withdraw=accept.withdraw == "allow" and route.inbox is None,
         headers=tuple((name.encode(), value.get_secret_value().encode()) for name, value in accept.headers.items()),
         requeues_on_repeat=route.dead_letter.on_repeat == "requeue",
         requeue_after_us=microseconds(route.dead_letter.requeue_after),
         status_prefix=status_prefix(config),
+    )
+
+
+def inbox_of(route: settings.Route) -> Inbox | None:
+    """Whose webhooks a route takes."""
+    inbox = route.inbox
+    if inbox is None:
+        return None
+    origins = inbox.cloudevents.origins
+    return Inbox(
+        schemes=inbox.schemes,
+        secrets=tuple(inbox.compiled_secrets()),
+        tolerance_seconds=inbox.tolerance,
+        acknowledgement=inbox.known.acknowledgement,
+        guards_content=inbox.guards_content,
+        sign_again=SignAgain(inbox.sign_again),
+        refuses_changed=inbox.on_change == "refuse",
+        answers_challenge=inbox.known.has_challenge,
+        origins=(b"*",) if origins == "any" else tuple(origin.lower().encode() for origin in origins),
     )
 
 
@@ -137,14 +163,15 @@ def target_of(
     config: settings.Config, upstream_config: settings.Upstream, upstream: Upstream, route: settings.Route | None = None
 ) -> Target:
     """Where requests of a route go; without a route, those that match none."""
-    names = () if route is None or isinstance(route.key, settings.ComposedKey) else route.key.header_names
+    key = None if route is None else route.key
+    names = () if key is None or isinstance(key, settings.ComposedKey) else key.header_names
     return Target(
         upstream=upstream,
         forwarding=ForwardingPolicy(
             authority=upstream_config.url.authority.encode(),
             host=target_host(upstream_config),
             trusted_proxies=config.trusted_proxies,
-            heeds_async=route is not None and route.accept is not None,
+            heeds_async=route is not None and route.is_accepting,
         ),
         key=UpstreamKey(_upstream_key(config, upstream_config, route)),
         key_headers=tuple(name.encode() for name in names),
@@ -231,7 +258,7 @@ def upstream_settings(config: settings.Config, upstream: settings.Upstream) -> U
 
 def _deliveries_max(config: settings.Config) -> int:
     """How many deliveries may run at once, whichever upstream they go to."""
-    return sum(config.delivery_for(route).max_in_flight for route in config.routes if route.accept is not None)
+    return sum(config.delivery_for(route).max_in_flight for route in config.routes if route.is_accepting)
 
 
 def breaker_policy(config: settings.Config) -> BreakerPolicy:
@@ -255,14 +282,18 @@ def _recipes(config: settings.Config) -> dict[str, bytes]:
     """The digest of the identity recipes of each operation name, over all routes that share it."""
     found: dict[str, set[bytes]] = {}
     for route in config.routes:
-        recipe = identity_recipe(config.service, route.operation, scope_spec(route.scope), key_spec(route.key))
+        recipe = identity_recipe(config.service, route.operation, scope_spec(route.scope), key_spec(route))
         found.setdefault(route.operation, set()).add(recipe)
     return {operation: digest(b"recipes", *sorted(each)) for operation, each in found.items()}
 
 
-def key_spec(key: settings.Key) -> KeySpec:
+def key_spec(route: settings.Route) -> KeySpec:
     """Where the key is, for the core."""
-    match key:
+    if (inbox := inbox_of(route)) is not None:
+        return inbox.key
+    match key := route.key:
+        case None:
+            raise AssertionError("a route has a key or an inbox")
         case settings.HeaderKey() | settings.HeadersKey():
             return HeaderKey(tuple(name.encode() for name in key.header_names), KeyFormat(key.format))
         case settings.BodyKey():
@@ -299,11 +330,15 @@ def _scope_part(part: settings.HeaderScope | settings.ApiKeyScope) -> HeaderScop
     return HeaderScope(part.header.encode(), None if part.from_ == "any" else part.from_)
 
 
-def _fingerprinter(secrets: settings.Secrets, fingerprint: settings.Fingerprint) -> Fingerprinter:
+def _fingerprinter(secrets: settings.Secrets, route: settings.Route) -> Fingerprinter:
+    fingerprint = route.fingerprint
+    ignore = tuple(parse_pointer(pointer) for pointer in fingerprint.ignore)
+    if route.inbox is not None and fingerprint.body in (None, "json") and not fingerprint.only:
+        ignore += route.inbox.known.ignored
     keys = [FingerprintKey(key.id, key.key.get_secret_value()) for key in secrets.fingerprint_keys]
     spec = FingerprintSpec(
         body=BodyForm.AUTO if fingerprint.body is None else BodyForm(fingerprint.body),
-        ignore=tuple(parse_pointer(pointer) for pointer in fingerprint.ignore),
+        ignore=ignore,
         only=tuple(parse_pointer(pointer) for pointer in fingerprint.only),
         headers=tuple(name.encode() for name in fingerprint.headers),
     )

@@ -4,7 +4,7 @@ load() reads a file and returns a Config, or raises every mistake of the file at
 values only: no YAML, no environment, no positions.
 
 *The file as values.* `models` is the whole file, `route` a protected route, `upstream` the service and its probes,
-`delivery` what is accepted now and delivered later.
+`delivery` what is accepted now and delivered later, `inbox` webhooks.
 `section` is what mappings have in common, `leaf` reads single values, `address` hosts, networks, files and URLs.
 
 *From text to mistakes.* `document` reads YAML and knows all positions. pydantic finds mistakes within a section,
@@ -31,6 +31,7 @@ from gateway.config.document import (
     read_document,
 )
 from gateway.config.explanation import empty_values, explain
+from gateway.config.inbox import Inbox
 from gateway.config.models import (
     PLACEHOLDER_DIRECTORY,
     WORKERS_MAX,
@@ -85,6 +86,7 @@ __all__ = [
     "HeaderPart",
     "HeaderScope",
     "HeadersKey",
+    "Inbox",
     "Key",
     "Mistake",
     "Placeholders",

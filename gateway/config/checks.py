@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar
 from gateway.config.address import Address, Network, PostgresUrl, SqliteUrl, UpstreamUrl
 from gateway.config.delivery import Accept, Delivery, RouteDelivery
 from gateway.config.document import Document, Mistake, Path
+from gateway.config.inbox import REMEMBER_SECONDS, Inbox
 from gateway.config.leaf import duration_text, size_text
 from gateway.config.models import Admin, Config, Listen, Operations, Status, Store
 from gateway.config.route import (
@@ -31,6 +32,7 @@ from gateway.config.route import (
 )
 from gateway.config.section import RightValues, Section, repeated, too_long
 from gateway.config.upstream import TCP_USER_TIMEOUT_SECONDS, ProbeRecovery, RouteUpstream, Upstream
+from gateway.core.inbox.scheme import Algorithm
 from gateway.core.message import is_forwarding_header
 from gateway.core.recovery import probe_placeholders
 from gateway.core.routing import PathPattern, unreachable
@@ -41,6 +43,8 @@ _WILDCARDS = frozenset(("0.0.0.0", "::"))  # noqa: S104 - compared, not listened
 _LOOPBACK = frozenset(("127.0.0.1", "::1", "localhost"))
 # A caller that does not wait may come for the response on the next day.
 _ACCEPTED_REPLAY_SECONDS = 24 * 3600.0
+# How far the usual schedule of deliveries goes in which doubt is resolved by sending again.
+_RESENT_SECONDS = 3600.0
 _WEBHOOK_KEYS = frozenset(("webhook-id", "svix-id"))
 _STORAGE = {
     "fsync": "itself keeps every acknowledged commit",
@@ -141,7 +145,7 @@ def _is_own(url: UpstreamUrl, listen: Address) -> bool:
 def _operations(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
     """A path of the gateway's own that a route matches: its requests would never reach the service."""
     operations = config.part(Operations)
-    if operations is None or not any(route.part(Accept) for route in routes):
+    if operations is None or not any(route.part(Accept) and not route.part(Inbox) for route in routes):
         return
     reserved = PathPattern.parse(f"{operations.path}/{{rest:.*}}")
     for route in routes:
@@ -177,7 +181,9 @@ def _route(route: _Draft, config: _Draft) -> Iterator[Mistake]:
         yield from _recovery(route, merged)
     yield from _retention(route)
     yield from _outcome(route, config)
-    if accept := route.part(Accept):
+    if inbox := route.part(Inbox):
+        yield from _inbox(route, inbox, config)
+    elif accept := route.part(Accept):
         yield from _accept(route, accept, config)
         yield from _kept_long_enough(route, config)
     yield from _headers(route)
@@ -225,11 +231,15 @@ def _outcome(route: _Draft, config: _Draft) -> Iterator[Mistake]:
         yield route.mistake(("outcome", "preset"), message)
 
 
-def _accept(route: _Draft, accept: Accept, config: _Draft) -> Iterator[Mistake]:
+def _encrypted(route: _Draft, key: str, config: _Draft) -> Iterator[Mistake]:
     if not config.writes("secrets", "encryption"):
-        message = "accept requires secrets.encryption, because the requests that it keeps hold credentials"
+        message = f"{key} requires secrets.encryption, because the requests that it keeps hold credentials"
         hint = 'write secrets: {encryption: [{id: NAME, key: "${NAME}"}]}, with a key from: openssl rand -hex 32'
-        yield route.mistake(("accept",), message, hint)
+        yield route.mistake((key,), message, hint)
+
+
+def _accept(route: _Draft, accept: Accept, config: _Draft) -> Iterator[Mistake]:
+    yield from _encrypted(route, "accept", config)
     unverified = _why_unverified(route.values.get("scope"))
     if accept.identity == "verified" and unverified is not None:
         keys = ("accept", "identity") if "identity" in accept.model_fields_set else ("accept",)
@@ -240,13 +250,17 @@ def _accept(route: _Draft, accept: Accept, config: _Draft) -> Iterator[Mistake]:
     if accept.mode == "always" and key is not None and not key.required:
         message = "mode always needs a key in every request"
         yield route.mistake(("accept", "mode"), message, "write key: {..., required: true}, or mode: prefer")
+    yield from _accepted_bytes(route, accept)
+    for name in accept.headers:
+        if name.lower() in _key_headers(route):
+            yield route.mistake(("accept", "headers", name), "the service would get another key than the caller's")
+
+
+def _accepted_bytes(route: _Draft, accept: Accept) -> Iterator[Mistake]:
     body = route.part(Body)
     if body and accept.max_bytes > body.max_bytes and {"max_bytes"} <= accept.model_fields_set & body.model_fields_set:
         limits = f"{size_text(accept.max_bytes)} is more than {size_text(body.max_bytes)}"
         yield route.mistake(("accept", "max_bytes"), f"max_bytes must be at most body.max_bytes; {limits}")
-    for name in accept.headers:
-        if name.lower() in _key_headers(route):
-            yield route.mistake(("accept", "headers", name), "the service would get another key than the caller's")
 
 
 def _why_unverified(scope: object) -> str | None:
@@ -273,13 +287,56 @@ def _kept_long_enough(route: _Draft, config: _Draft) -> Iterator[Mistake]:
         name = "replay" if "replay" in retention.model_fields_set else "remember"
         message = f"accept requires retention.{name} of at least 24h: its callers come back for the response"
         yield route.mistake(("retention", name), f"{message}; {duration_text(getattr(retention, name))} is shorter")
-    elif delivery and own and (within := delivery.under(own).deliver_within) > retention.remember:
-        keys = ("delivery", "deliver_within") if "deliver_within" in own.model_fields_set else ("accept",)
-        limits = f"{duration_text(within)} is longer than {duration_text(retention.remember)}"
+    elif delivery and own:
+        yield from _delivered_in_time(route, delivery.under(own), "accept", retention.remember)
+
+
+def _delivered_in_time(route: _Draft, delivery: Delivery, key: str, remember: float) -> Iterator[Mistake]:
+    own = route.part(RouteDelivery)
+    within = delivery.deliver_within
+    if within > remember:
+        keys = ("delivery", "deliver_within") if own and "deliver_within" in own.model_fields_set else (key,)
+        limits = f"{duration_text(within)} is longer than {duration_text(remember)}"
         message = f"delivery.deliver_within must be at most retention.remember; {limits}"
         yield route.mistake(
             keys, message, f"write retention: {{remember: {duration_text(within)}}}, or deliver earlier"
         )
+
+
+def _inbox(route: _Draft, inbox: Inbox, config: _Draft) -> Iterator[Mistake]:
+    yield from _encrypted(route, "inbox", config)
+    accept, retention = route.part(Accept), route.part(Retention)
+    if accept is not None:
+        for name in sorted({"mode", "identity", "withdraw"} & accept.model_fields_set):
+            message = "an inbox accepts every event that its sender signed; leave this out"
+            yield route.mistake(("accept", name), message)
+        yield from _accepted_bytes(route, accept)
+    if route.values.get("store_unavailable") == "forward":
+        message = "an inbox acknowledges nothing that is not stored, so it cannot forward without the store"
+        yield route.mistake(("store_unavailable",), message)
+    if retention is not None:
+        yield from _remembered(route, inbox, retention, config)
+    grows_old = inbox.has_time and inbox.sign_again == "never"
+    if grows_old and route.values.get("recovery") == "resend" and inbox.tolerance < _RESENT_SECONDS:
+        message = "with resend, a service that checks the time would refuse what it may have done before"
+        hint = "let the gateway sign again, or accept older signatures here and there: tolerance: 1h"
+        yield route.mistake(("inbox", "sign_again"), message, hint)
+
+
+def _remembered(route: _Draft, inbox: Inbox, retention: Retention, config: _Draft) -> Iterator[Mistake]:
+    """How long ids are kept, against how long one can come again."""
+    is_written = "remember" in retention.model_fields_set
+    remember = retention.remember if is_written else max(REMEMBER_SECONDS, retention.remember)
+    horizon = float(inbox.known.horizon_seconds)
+    if remember < horizon:
+        message = f"remember must be at least {duration_text(horizon)}: the sender may send events again for so long"
+        yield route.mistake(("retention", "remember"), f"{message}; {duration_text(remember)} is shorter")
+    elif inbox.has_time and remember < 2 * inbox.tolerance:
+        message = "remember must be at least twice inbox.tolerance: for so long a captured message passes for a new one"
+        yield route.mistake(("retention", "remember"), f"{message}; {duration_text(remember)} is shorter")
+    delivery, own = config.part(Delivery), route.part(RouteDelivery)
+    if delivery and own:
+        yield from _delivered_in_time(route, delivery.under(own), "inbox", remember)
 
 
 def _headers(route: _Draft) -> Iterator[Mistake]:
@@ -330,7 +387,7 @@ class Notice:
 def notices(config: Config) -> tuple[Notice, ...]:
     """Every remark, those about routes in their order."""
     found = [*_of_admin(config.admin), *_of_store(config.store)]
-    if config.delivery.workers == 0 and any(route.accept for route in config.routes):
+    if config.delivery.workers == 0 and any(route.is_accepting for route in config.routes):
         message = "what is accepted waits until `idempotency-gateway deliver` runs elsewhere"
         found.append(Notice("delivery.workers", message))
     for index, route in enumerate(config.routes):
@@ -391,15 +448,27 @@ def _of_probe(path: str, route: Route, store: Store) -> Iterator[Notice]:
 
 
 def _of_delivery(path: str, route: Route) -> Iterator[Notice]:
-    if route.accept is None:
+    if route.inbox is not None:
+        yield from _of_inbox(path, route.inbox)
+    elif route.accept is None:
         for name in {"dead_letter", "delivery"} & route.model_fields_set:
             yield Notice(f"{path}.{name}", "has no effect: this route accepts nothing")
         return
-    if route.accept.identity == "unverified":
+    elif route.accept.identity == "unverified":
         yield Notice(f"{path}.accept.identity", "any client that reaches the gateway can store requests, to the limits")
     if route.outcome.preset == "payments" and route.recovery == "hold":
         message = "every 5xx of a delivery is in doubt, and waits for an operator: let a probe find out what happened"
         yield Notice(f"{path}.recovery", message)
+
+
+def _of_inbox(path: str, inbox: Inbox) -> Iterator[Notice]:
+    is_asymmetric = any(secret.algorithm is Algorithm.ED25519 for secret in inbox.compiled_secrets())
+    if inbox.sign_again != "never" and is_asymmetric:
+        message = (
+            "a signature of a private key cannot be made again: a service that checks the time refuses late "
+            "deliveries. Let it trust the gateway, or the sender sign with a shared secret too"
+        )
+        yield Notice(f"{path}.inbox.sign_again", message)
 
 
 def _all_within(sources: Sequence[Network] | Literal["any"], trusted: Sequence[Network]) -> bool:

@@ -11,6 +11,7 @@ import difflib
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
@@ -18,6 +19,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from gateway.config.document import alternatives
 from gateway.core.identity.fingerprint import may_be_fingerprinted
+from gateway.core.inbox.scheme import parse_template
 from gateway.core.message import HOP_BY_HOP
 from gateway.core.routing import PathPattern, PatternError
 
@@ -209,6 +211,43 @@ class Name(Leaf):
         return {"type": "string", "pattern": f"^({_NAME}{SUBSTITUTED})$"}
 
 
+class Moment(Leaf):
+    """A point in time (RFC 3339); the value is Unix time in seconds."""
+
+    expected = "a time such as 2026-12-01T00:00:00Z"
+
+    def read(self, text: str) -> float:
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise self.unexpected() from None
+        if moment.tzinfo is None:
+            raise self.unexpected("with its offset from UTC, which is Z for none")
+        return moment.timestamp()
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "format": "date-time"}
+
+
+@dataclass(frozen=True)
+class VisibleText(Leaf):
+    """Some visible ASCII characters, or none."""
+
+    most: int
+
+    @property
+    def expected(self) -> str:
+        return f"at most {self.most} visible ASCII characters"
+
+    def read(self, text: str) -> str:
+        if len(text) > self.most or not re.fullmatch(r"[!-~]*", text):
+            raise self.unexpected()
+        return text
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "maxLength": self.most}
+
+
 # -- parts of HTTP messages --------------------------------------------------------------------------------------------
 
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,128}\Z")  # RFC 9110 section 5.6.2
@@ -390,3 +429,33 @@ class ProbeFollow(Leaf):
 
     def json_schema(self) -> dict[str, Any]:
         return {"type": "string", "pattern": f"^(location|{_POINTER})$"}
+
+
+class EventIdPlace(Leaf):
+    """Where the id of an event is: in a header, or in the body."""
+
+    expected = "the name of a header, or a JSON pointer such as /id"
+
+    def read(self, text: str) -> str:
+        if text.startswith("/"):
+            return JsonPointer().read(text)
+        return HeaderName(is_trusted=True).read(text)
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string"}
+
+
+class SignatureTemplate(Leaf):
+    """What a sender signs."""
+
+    expected = "what is signed, such as {body} or {timestamp}.{body}"
+
+    def read(self, text: str) -> str:
+        try:
+            parse_template(text)
+        except ValueError as error:
+            raise self.unexpected(str(error)) from None
+        return text
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string"}

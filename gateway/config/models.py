@@ -306,7 +306,8 @@ class Placeholders:
             return _PLACEHOLDER_URLS[path[-2:]]  # type: ignore[index]
         if is_all and path in _PLACEHOLDER_ADDRESSES:
             return "127.0.0.1:0"
-        if is_all and path[:2] == ("secrets", "encryption") and path[-1] == "key":
+        is_key = path[:2] == ("secrets", "encryption") or "inbox" in path
+        if is_all and is_key and path[-1] == "key":
             return PLACEHOLDER_KEY
         if is_all and path == ("public_url",):
             return "https://placeholder"

@@ -6,13 +6,14 @@ wrong caller has no default. `checks` compares a route's sections.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, Tag
+from pydantic import ConfigDict, Field, Tag, model_validator
 
 from gateway.config.address import HostName, Network, NetworkRange
 from gateway.config.delivery import Accept, DeadLetter, RouteDelivery
+from gateway.config.inbox import REMEMBER_SECONDS, Inbox
 from gateway.config.leaf import (
     Count,
     Duration,
@@ -344,8 +345,16 @@ class Body(Section):
             yield Disagreement(("spool_over",), f"spool_over must be at most max_bytes; {limits}")
 
 
+def _key_or_inbox(schema: dict[str, Any]) -> None:
+    """A route has a key or an inbox, for editors."""
+    schema["required"].remove("key")
+    schema["anyOf"] = [{"required": ["key"]}, {"required": ["inbox"]}]
+
+
 class Route(Holder):
     """One kind of operation that is protected."""
+
+    model_config = ConfigDict(json_schema_extra=_key_or_inbox)
 
     name: Annotated[str, Name()]
     """The name of the route in logs and metrics."""
@@ -353,7 +362,7 @@ class Route(Holder):
     """The name in the identity of its operations: the route's name if left out. Routes may share one."""
     match: Match
     """Which requests the route protects: {path}, and optionally methods and host."""
-    key: Annotated[Key, Field(description=f"Where the key is: {KEY_FORMS}.")]
+    key: Annotated[Key | None, Field(description=f"Where the key is: {KEY_FORMS}. An inbox has none.")]
     scope: Annotated[Scope, Field(description=f"Whose key it is: {SCOPE_FORMS}.")]
     fingerprint: Fingerprint = Field(default_factory=Fingerprint)
     """What makes two requests the same request."""
@@ -372,6 +381,8 @@ class Route(Holder):
     """Limits of request bodies."""
     accept: Accept | None = None
     """Which requests are stored first and delivered later, if any: {} for those that say `Prefer: respond-async`."""
+    inbox: Inbox | None = None
+    """Webhooks that are acknowledged at once and delivered later, if this route takes any: {preset, secrets}."""
     dead_letter: DeadLetter = Field(default_factory=DeadLetter)
     """What a repeat of a request gets that was accepted, and then given up."""
     delivery: RouteDelivery = Field(default_factory=RouteDelivery)
@@ -389,6 +400,31 @@ class Route(Holder):
     identity_change: Literal["refuse", "accept"] = "refuse"
     """Whether the gateway starts if a change of the file would make it forget keys that are still remembered."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _key_of_inbox(cls, given: object) -> object:
+        """The key may be left out where an inbox takes its place."""
+        if isinstance(given, Mapping) and given.get("inbox") is not None and "key" not in given:
+            return {**given, "key": None}
+        return given
+
+    @model_validator(mode="after")
+    def _remember_events(self) -> Self:
+        """Events are remembered for longer than other requests, unless the file says how long."""
+        if self.inbox is not None and "remember" not in self.retention.model_fields_set:
+            values = self.retention.__dict__
+            values["remember"] = max(REMEMBER_SECONDS, values["remember"])
+        return self
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        if self.inbox is not None and self.key is not None:
+            yield Disagreement(("key",), "the preset of an inbox says where the key is; leave this out")
+
+    @property
+    def is_accepting(self) -> bool:
+        """Whether some requests are stored first and delivered later."""
+        return self.accept is not None or self.inbox is not None
+
     @property
     def settle(self) -> float | None:
         """The `settle` of the route's probe, in seconds, if written."""
@@ -396,6 +432,9 @@ class Route(Holder):
 
     @property
     def rule(self) -> Rule:
-        """The rule for `routing.RouteTable`."""
+        """The rule for `routing.RouteTable`. An inbox with origins answers their handshake, too."""
         host = None if self.match.host is None else normalise_host(self.match.host.encode())
-        return Rule(frozenset(method.encode() for method in self.match.methods), self.match.path, host)
+        methods = frozenset(method.encode() for method in self.match.methods)
+        if self.inbox is not None and self.inbox.cloudevents.origins:
+            methods |= {b"OPTIONS"}
+        return Rule(methods, self.match.path, host)

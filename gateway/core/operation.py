@@ -209,6 +209,11 @@ class Record:
     delivery: Delivery | None = None
 
 
+def is_withdrawn(record: Record) -> bool:
+    """Whether it was called off: what was kept of it is gone, and it has no effect."""
+    return record.state is State.RELEASED and record.last_event is Event.WITHDRAW
+
+
 @immutable
 class Snapshot:
     """A settled record (None: absent) as of `now_us` of the store's clock, which remaining times are counted from."""

@@ -25,11 +25,16 @@ class Verdict(StrEnum):
     SCOPE_MISSING = "scope-missing"
     SCOPE_UNSUITABLE = "scope-unsuitable"
     BODY_TOO_LARGE = "body-too-large"
+    SIGNATURE_MISSING = "signature-missing"
+    SIGNATURE_INVALID = "signature-invalid"
+    SIGNATURE_STALE = "signature-stale"
+    EVENT_UNSUPPORTED = "event-unsupported"
     KEY_INVALID = "key-invalid"
     STORE_UNAVAILABLE = "store-unavailable"
     STORE_AMNESIA = "store-amnesia"
     UNPROTECTED = "unprotected"
     KEY_REUSED = "key-reused"
+    EVENT_DUPLICATE = "event-duplicate"
     REPLAYED = "replayed"
     RECOVERED = "recovered"
     RESPONSE_NOT_STORED = "response-not-stored"
@@ -77,7 +82,19 @@ RULES: Final[tuple[Rule, ...]] = (
         (_V.SCOPE_MISSING, _V.SCOPE_UNSUITABLE),
     ),
     Rule(6, "the body is over the route's limit", "413", (_V.BODY_TOO_LARGE,)),
-    Rule(7, "the key is malformed or too long", "400", (_V.KEY_INVALID,)),
+    Rule(
+        7,
+        "the sender of a webhook did not sign it, or not just now / it holds several events / the key is malformed or "
+        "too long",
+        "401 / 415 / 400",
+        (
+            _V.SIGNATURE_MISSING,
+            _V.SIGNATURE_INVALID,
+            _V.SIGNATURE_STALE,
+            _V.EVENT_UNSUPPORTED,
+            _V.KEY_INVALID,
+        ),
+    ),
     Rule(
         8,
         "the durable store is needed, and it lost data or cannot be reached (then the route refuses / forwards)",
@@ -86,9 +103,9 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         9,
-        "the key was used for a different request, whatever its outcome",
-        "422 (a route may choose 409 or 400)",
-        (_V.KEY_REUSED,),
+        "the key was used for a different request, whatever its outcome / an inbox has the event already",
+        "422 (a route may choose 409 or 400) / 200 or 202, as the sender expects",
+        (_V.KEY_REUSED, _V.EVENT_DUPLICATE),
     ),
     Rule(
         10,

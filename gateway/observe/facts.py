@@ -118,6 +118,35 @@ class OperationAccepted:
     request_bytes: int
 
 
+@immutable
+class WebhookRefused:
+    """A message to an inbox was refused before anything was stored, for this `reason`.
+
+    `missing`, `invalid` and `stale` are said of its signature, `unsupported` and `unidentified` of its event;
+    `throttled`: too many messages from its address were not signed.
+    """
+
+    route: str
+    reason: str
+
+
+@immutable
+class WebhookVerified:
+    """A message to an inbox was signed by these secrets."""
+
+    route: str
+    secret_ids: tuple[str, ...]
+
+
+@immutable
+class WebhookRepeated:
+    """An event that an inbox has already was delivered to it again. `is_changed`: with another content."""
+
+    route: str
+    operation_id: UUID
+    is_changed: bool
+
+
 class DeliveryResult(StrEnum):
     """What became of an attempt to deliver an accepted request."""
 
@@ -360,6 +389,9 @@ Fact = (
     | OperationTakenOver
     | EndedUnanswered
     | OperationAccepted
+    | WebhookRefused
+    | WebhookVerified
+    | WebhookRepeated
     | DeliveryAttempted
     | BreakerChanged
     | OperationSettled

@@ -45,6 +45,9 @@ from gateway.observe.facts import (
     TallyTaken,
     TierChanged,
     UpstreamChanged,
+    WebhookRefused,
+    WebhookRepeated,
+    WebhookVerified,
     WriteRefused,
 )
 from gateway.observe.writer import JsonFormatter, Line, LogWriter, Message, TextFormatter, Value
@@ -112,6 +115,8 @@ class Logs:
     def wants(self, kind: type[Fact]) -> bool:
         if kind is RequestAnswered or kind is EndedUnanswered:
             return self._requests != "none" and self._level <= INFO
+        if kind is WebhookVerified or kind is WebhookRefused:
+            return False
         return kind not in (OperationClaimed, OperationAccepted, StoreCalled) or self._level <= DEBUG
 
     def __call__(self, fact: Fact) -> None:  # noqa: C901 -- a case for each kind of fact
@@ -129,6 +134,17 @@ class Logs:
                 self._line(DEBUG, "claimed", **_claim(fact), attempt=fact.attempt)
             case OperationAccepted():
                 self._line(DEBUG, "accepted", **_claim(fact), request_bytes=fact.request_bytes)
+            case WebhookRepeated(route, operation_id, is_changed):
+                if is_changed:
+                    self._line(
+                        WARNING,
+                        "an event came again with another content, and is not delivered",
+                        route=route,
+                        operation_id=str(operation_id),
+                    )
+            case WebhookVerified() | WebhookRefused():
+                # The line of the request says so.
+                pass
             case DeliveryAttempted():
                 is_dead = fact.result is DeliveryResult.DEAD_LETTER
                 if is_dead or self._requests != "none":

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final, TypeVar, assert_never
 
 from gateway.core.delivery import ATTEMPTS_EXHAUSTED, UNAUTHORIZED, UNREADABLE
+from gateway.core.inbox.signature import Fault
 from gateway.core.lifecycle import DEADLINE
 from gateway.core.operation import Event
 from gateway.core.verdict import Verdict
@@ -47,12 +48,18 @@ from gateway.observe.facts import (
     TallyTaken,
     TierChanged,
     UpstreamChanged,
+    WebhookRefused,
+    WebhookRepeated,
+    WebhookVerified,
     WriteRefused,
 )
 
 # `no_route_keyed`: no route matches the request although its client sent a key.
 _REASONS: Final = ("no_route", "no_route_keyed", "unkeyed", "store_unavailable")
 _ENDINGS: Final = (Event.COMPLETE, Event.RELEASE, Event.FORGET, Event.ABANDON, Event.POSTPONE, Event.BURY)
+
+# The reasons of `WebhookRefused`.
+_UNSTORED: Final = (*Fault, "unidentified", "throttled")
 
 _SWEPT: Final = (Event.LAPSE, Event.RETIRE, Event.COLLECT, Event.EXPIRE)
 
@@ -171,6 +178,24 @@ class Metrics:
         self._claims = self._counter("idempotency_claims_total", "Claims that were granted", route=routes)
         self._accepted = self._counter(
             "idempotency_accepted_total", "Requests that were accepted, to be delivered later", route=routes
+        )
+        self._refused_webhooks = self._counter(
+            "idempotency_inbox_rejected_total",
+            "Messages to inboxes of which nothing was stored, by reason",
+            route=routes,
+            reason=_UNSTORED,
+        )
+        self._repeated_webhooks = self._counter(
+            "idempotency_inbox_duplicates_total", "Events that an inbox had already", route=routes
+        )
+        self._changed_webhooks = self._counter(
+            "idempotency_inbox_changed_total",
+            "Those of them that had another content, and were not delivered",
+            route=routes,
+        )
+        # By route and by the name that the configuration gives the secret.
+        self._used_secrets = self._counter(
+            "idempotency_secret_used_total", "Messages that a secret of an inbox signed", place=(), id=()
         )
         self._deliveries = self._counter(
             "idempotency_deliveries_total",
@@ -312,6 +337,15 @@ class Metrics:
                     self._takeovers.add(fact.route)
             case OperationAccepted():
                 self._accepted.add(fact.route)
+            case WebhookVerified(route, secret_ids):
+                for secret_id in secret_ids:
+                    self._used_secrets.add(route, secret_id)
+            case WebhookRefused(route, reason):
+                self._refused_webhooks.add(route, reason)
+            case WebhookRepeated():
+                self._repeated_webhooks.add(fact.route)
+                if fact.is_changed:
+                    self._changed_webhooks.add(fact.route)
             case DeliveryAttempted():
                 self._deliveries.add(fact.route, fact.result)
             case BreakerChanged():

@@ -12,7 +12,7 @@ for as long as their `preference` allows. `compose` builds replies, and `decodin
 not accept. `trace` gathers what operators see of a request, and `stopwatch` measures it.
 
 *Requests that are delivered later.* `accepting` stores them: `kept` encodes and encrypts one. `resource` shows callers
-the `status` of their operations.
+the `status` of their operations. `verification` asks of a webhook who sent it, and `inbox` acknowledges it.
 
 *To the service.* `forwarding` decides which headers cross, and `answer_stream` streams a long response.
 """

@@ -42,6 +42,7 @@ from gateway.protect.leases import Lease
 from gateway.protect.operation import AttemptResult, Operation, abort_stream
 from gateway.protect.reply import Reply
 from gateway.protect.stopwatch import Stopwatch
+from gateway.protect.verification import signed_again
 from gateway.store.base import Indefinite, Store, StoreError, Unstorable
 from gateway.upstream import BodyLost, Lost, NotSent, TooLong, UpstreamResponse
 
@@ -120,8 +121,11 @@ class Attempt:
             () if accept is None or record.delivery is None else accept.headers,
         )
         try:
+            head, inbox = request.head, request.route.inbox
+            if inbox is not None and record.delivery is not None:
+                head = await signed_again(inbox, head, request.body)
             result = await target.upstream.exchange(
-                protected_request(request.head, request.hop, target.forwarding, execution),
+                protected_request(head, request.hop, target.forwarding, execution),
                 request.body.outbound(),
                 protected=True,
                 may_send=self._may_send,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from gateway.core.message import Headers, header_values
-from gateway.core.operation import MICROSECONDS, Event, Record, Snapshot, State
+from gateway.core.operation import MICROSECONDS, Event, Record, Snapshot, State, is_withdrawn
 from gateway.core.recovery import for_repeats, retry_after_seconds
 from gateway.core.verdict import Claimable, Doubt, Judgement, Refuse, Replay, Undelivered, Verdict, Wait
 from gateway.protect.decoding import is_unaccepted
@@ -17,7 +17,7 @@ from gateway.protect.identification import KeyedRequest
 from gateway.protect.problem import refuse
 from gateway.protect.reply import Reply, http_date
 from gateway.protect.route import Route
-from gateway.protect.status import accepted_reply, is_withdrawn, operation_url
+from gateway.protect.status import accepted_reply, operation_url
 from gateway.protect.status import retry_after_seconds as status_retry_after_seconds
 
 _REPLAYED = (b"Idempotent-Replayed", b"true")

@@ -9,6 +9,8 @@
 5. Otherwise claim and execute it (rules 8 and 18), or accept it to be delivered later (rules 8 and 17); where a record
    forbids that, reply from the record (rules 9 to 16).
 
+An event of an inbox is accepted after step 2, or acknowledged as a repeat (rules 8, 9 and 17): its sender never waits.
+
 Each operation in flight is one `Operation` with one task, which outlives its callers. The first caller's request is
 executed, and duplicates wait for its result: any number of them costs one claim. A duplicate never claims or takes
 over; if its operation gets no claim, it starts over. Cancelling a caller cancels nothing else. Only `drain` ends an
@@ -34,6 +36,7 @@ from gateway.protect.body import WholeBody
 from gateway.protect.claiming import Claiming, Granted, Seen, Unavailable
 from gateway.protect.duplicates import Duplicates
 from gateway.protect.identification import Identifying, KeyedRequest
+from gateway.protect.inbox import Receiving
 from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Leases
 from gateway.protect.operation import Operation
@@ -93,6 +96,7 @@ class Coordinator:
             accepting=accepting,
             recall=recall,
         )
+        self._receiving = Receiving(accepting, events, recall)
         self._look_up = look_up
         self._lookups: dict[int, asyncio.Future[Snapshot | None]] = {}
         self._is_draining = False
@@ -151,6 +155,8 @@ class Coordinator:
         if not isinstance(request, KeyedRequest):
             return request
         trace.operation_id = request.identity.operation_id
+        if route.inbox is not None and route.accept is not None:
+            return await self._receiving.receive(request, route.inbox, route.accept)
         if not self._is_pending(request):
             try:
                 reply = self._duplicates.reply_from_memory(request, trace) or await self._look_up_reply(request, trace)

@@ -18,9 +18,9 @@ from gateway.core.identity.operation_id import identity_of
 from gateway.core.identity.scope import Scope, ScopeMissing, ScopeUnsuitable, scope_of
 from gateway.core.immutable import immutable
 from gateway.core.message import RequestHead, header_values
-from gateway.core.operation import Fingerprint, Identity, ProbeTarget, Snapshot
+from gateway.core.operation import Fingerprint, Identity, ProbeTarget, Snapshot, is_withdrawn
 from gateway.core.recovery import Probe, Resend, probe_values, render_probe
-from gateway.core.verdict import Judgement, Verdict, judge
+from gateway.core.verdict import Claimable, Judgement, Refuse, Verdict, judge
 from gateway.protect.body import NoSlot, Spool, SpoolFailed, TakenBody, UploadSlots, WholeBody, taken_now
 from gateway.protect.hop import Hop
 from gateway.protect.preference import responds_async
@@ -28,6 +28,7 @@ from gateway.protect.problem import refuse
 from gateway.protect.reply import Incoming, Reply, Untouched
 from gateway.protect.route import Route
 from gateway.protect.structured_fields import unquote
+from gateway.protect.verification import Verifying
 
 _LOG = logging.getLogger("gateway")
 
@@ -55,16 +56,29 @@ class KeyedRequest:
     is_async: bool = False
 
     def judge(self, snapshot: Snapshot) -> Judgement:
-        """Rules 9 to 18 for this request."""
-        return judge(snapshot, self.fingerprints, accept_recipe_change=self.route.accepts_recipe_change)
+        """Rules 9 to 18 for this request. An event that was called off is not accepted anew: its sender may repeat it
+        only because an acknowledgement was lost."""
+        judgement = judge(snapshot, self.fingerprints, accept_recipe_change=self.route.accepts_recipe_change)
+        record = snapshot.record
+        is_event = self.route.inbox is not None and isinstance(judgement, Claimable)
+        if is_event and record is not None and is_withdrawn(record):
+            return Refuse(Verdict.WITHDRAWN, record)
+        return judgement
 
 
 class Identifying:
     """Identifies requests for one service. With `keeps_clear_keys`, records hold keys in clear."""
 
     def __init__(
-        self, service: str, spool: Spool, upload_slots: UploadSlots, *, keeps_clear_keys: bool = False
+        self,
+        service: str,
+        spool: Spool,
+        upload_slots: UploadSlots,
+        verifying: Verifying,
+        *,
+        keeps_clear_keys: bool = False,
     ) -> None:
+        self._verifying = verifying
         self._service = service
         self._spool = spool
         self._upload_slots = upload_slots
@@ -76,26 +90,29 @@ class Identifying:
         The caller owns the body of the request that is returned; a refusal leaves none. Raises what the request's body
         raises when it is cut short.
         """
-        headers = incoming.head.headers
-        is_key_in_body = needs_body(route.key)
-        key = None if is_key_in_body else find_key(route.key, headers, None, unquote)
+        inbox, headers = route.inbox, incoming.head.headers
+        if inbox is not None and (reply := self._verifying.reply_unread(incoming, route, inbox)) is not None:
+            return reply
+        is_key_in_body = inbox is not None or needs_body(route.key)
+        key: Key | KeyFault | Reply | None = None
         scope = scope_of(route.scope, headers, incoming.hop.peer)
         if not is_key_in_body:
+            key = find_key(route.key, headers, None, unquote)
             if key is None:
                 return _without_key(incoming, route)
             if not isinstance(scope, Scope):
                 return _refuse_scope(scope, route)
-        body = taken_now(incoming.body, bytes_max=min(route.body_bytes_max, route.spool_over_bytes))
-        if body is None:
-            taken = await self._read_body(incoming, route)
-            if isinstance(taken, Reply):
-                return taken
-            body = taken
+        bytes_max = min(route.body_bytes_max, route.spool_over_bytes)
+        body = taken_now(incoming.body, bytes_max=bytes_max) or await self._read_body(incoming, route)
+        if isinstance(body, Reply):
+            return body
         found: KeyedRequest | Reply | Untouched | None = None
         try:
             if is_key_in_body:
-                key = await body.read(lambda content: find_key(route.key, headers, content, unquote))
-            if key is None:
+                key = await self._key_in_body(incoming, route, body)
+            if isinstance(key, Reply):
+                found = key
+            elif key is None:
                 found = _without_key(replace(incoming, body=WholeBody(body)), route)
             elif not isinstance(scope, Scope):
                 found = _refuse_scope(scope, route)
@@ -109,6 +126,13 @@ class Identifying:
         finally:
             if found is None or isinstance(found, Reply):
                 body.close()
+
+    async def _key_in_body(self, incoming: Incoming, route: Route, body: TakenBody) -> Key | KeyFault | Reply | None:
+        """The key, or the refusal of a webhook: of what its sender did not sign, nothing but the size is looked at."""
+        if route.inbox is not None:
+            return await self._verifying.verify(incoming, body, route, route.inbox)
+        headers = incoming.head.headers
+        return await body.read(lambda content: find_key(route.key, headers, content, unquote))
 
     async def _read_body(self, incoming: Incoming, route: Route) -> TakenBody | Reply:
         """Rule 6 for a body that has not arrived yet, or is long. It needs an upload slot."""

@@ -96,6 +96,15 @@ DOUBTS: Final[Mapping[type[Recovery], Case]] = {
     ),
 }
 
+# The same text for all: it helps nobody who guesses.
+_UNSIGNED: Final = Case(
+    401,
+    "The message is not signed by its sender",
+    "Nothing was stored. Sign it with the current secret and time.",
+    False,
+    _INVALID,
+)
+
 CASES: Final[Mapping[Verdict, Case]] = {
     Verdict.REQUEST_INVALID: Case(
         400, "The request is ambiguous", "Nothing was executed. Correct the request.", False, _INVALID
@@ -131,6 +140,16 @@ CASES: Final[Mapping[Verdict, Case]] = {
     ),
     Verdict.BODY_TOO_LARGE: Case(
         413, "The request body is too large", "Nothing was executed. Send a shorter body.", False, _INVALID
+    ),
+    Verdict.SIGNATURE_MISSING: _UNSIGNED,
+    Verdict.SIGNATURE_INVALID: _UNSIGNED,
+    Verdict.SIGNATURE_STALE: _UNSIGNED,
+    Verdict.EVENT_UNSUPPORTED: Case(
+        415,
+        "The message holds several events",
+        "Nothing was stored. Send each event in a message of its own.",
+        False,
+        _INVALID,
     ),
     Verdict.KEY_INVALID: Case(
         400,
@@ -241,6 +260,7 @@ ANSWERED: Final = frozenset(
     (
         Verdict.UNKEYED,
         Verdict.UNPROTECTED,
+        Verdict.EVENT_DUPLICATE,
         Verdict.REPLAYED,
         Verdict.RECOVERED,
         Verdict.STORED,

@@ -21,7 +21,7 @@ from uuid import UUID, uuid4
 from gateway.core.identity.operation_id import is_of
 from gateway.core.identity.scope import Scope, ScopeMissing, ScopeSpec, ScopeUnsuitable, scope_of
 from gateway.core.message import Headers, header_values
-from gateway.core.operation import Applied, Audit, Record, Snapshot, State, Withdraw
+from gateway.core.operation import Applied, Audit, Record, Snapshot, State, Withdraw, is_withdrawn
 from gateway.core.routing import normalise_path
 from gateway.core.verdict import Verdict
 from gateway.protect.accepting import apply_until_known
@@ -31,7 +31,7 @@ from gateway.protect.preference import preference_applied, wait_preference
 from gateway.protect.problem import plain, refuse
 from gateway.protect.reply import Incoming, Reply, reason_phrase
 from gateway.protect.route import Route
-from gateway.protect.status import DONE, STALLED, etag, is_withdrawn, operation_url, retry_after_seconds, status_reply
+from gateway.protect.status import DONE, STALLED, etag, operation_url, retry_after_seconds, status_reply
 from gateway.protect.waiting import Until, Waiting
 from gateway.store.base import Amnesic, Store, StoreError
 

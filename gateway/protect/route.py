@@ -11,6 +11,7 @@ from gateway.core.delivery import DeliveryPolicy
 from gateway.core.identity.fingerprint import Fingerprinter
 from gateway.core.identity.key import KeySpec
 from gateway.core.identity.scope import ScopeSpec
+from gateway.core.inbox.examination import Inbox
 from gateway.core.message import Headers
 from gateway.core.operation import MICROSECONDS
 from gateway.core.outcome import StatusPolicy
@@ -103,4 +104,5 @@ class Route:
     target: Target
     path: PathPattern
     accept: AcceptPolicy | None = None
+    inbox: Inbox | None = None
     recovery: Recovery = Hold()  # noqa: RUF009  a value without state

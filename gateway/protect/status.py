@@ -11,7 +11,7 @@ from zlib import crc32
 import orjson
 
 from gateway.core.message import Headers, header_values
-from gateway.core.operation import MICROSECONDS, Event, Record, Snapshot, State
+from gateway.core.operation import MICROSECONDS, Record, Snapshot, State, is_withdrawn
 from gateway.core.recovery import doubted_status
 from gateway.core.verdict import Verdict
 from gateway.protect.preference import RESPOND_ASYNC, preference_applied, prefers_async
@@ -165,8 +165,3 @@ def _problem(record: Record) -> orjson.Fragment | None:
 
 
 _PROBLEMS: Final = {State.IN_DOUBT: Verdict.IN_DOUBT, State.DEAD_LETTER: Verdict.DEAD_LETTER}
-
-
-def is_withdrawn(record: Record) -> bool:
-    """Whether it was called off: what was kept of it is gone, and it has no effect."""
-    return record.state is State.RELEASED and record.last_event is Event.WITHDRAW

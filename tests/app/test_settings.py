@@ -648,6 +648,7 @@ _LOGS: Final = "tests/observe/test_logs.py::"
 _KEYS: Final = "tests/core/test_identity_key.py::"
 _ACCEPT: Final = "tests/http/gateway/test_accept.py::"
 _STATUS: Final = "tests/http/gateway/test_status.py::"
+_INBOX: Final = "tests/http/gateway/test_inbox.py::"
 _OVERRIDE: Final = "tests/app/test_settings.py::test_what_a_route_says_of_its_service"
 
 ELSEWHERE: Final = (
@@ -730,6 +731,22 @@ ELSEWHERE: Final = (
     | {
         f"routes.delivery.{name}": "tests/config/test_accept.py::test_a_route_overrides_the_delivery_of_all"
         for name in ("schedule", "deliver_within", "max_answers", "max_in_flight", "unauthorized")
+    }
+    | {
+        "routes.inbox.preset": _INBOX + "test_accepted_and_delivered_once",
+        "routes.inbox.secrets.id": _INBOX + "test_what_is_not_genuine_leaves_a_counter",
+        "routes.inbox.secrets.key": _INBOX + "test_what_is_not_genuine_leaves_a_counter",
+        "routes.inbox.secrets.until": "tests/core/test_inbox.py::test_every_living_secret_is_tried",
+        "routes.inbox.tolerance": _INBOX + "test_a_stale_signature",
+        "routes.inbox.sign_again": _INBOX + "test_a_late_delivery_is_signed_again",
+        "routes.inbox.replay_guard": _INBOX + "test_ids_that_are_not_signed",
+        "routes.inbox.on_change": _INBOX + "test_a_change_is_refused_where_the_route_says_so",
+        "routes.inbox.cloudevents.signature": "tests/config/test_inbox.py::test_cloud_events_under_another_signature",
+        "routes.inbox.cloudevents.origins": _INBOX + "test_the_handshake_of_cloud_events",
+    }
+    | {
+        f"routes.inbox.hmac.{name}": "tests/core/test_inbox.py::test_a_sender_without_a_preset"
+        for name in ("header", "prefix", "signed", "digest", "encoding", "id", "timestamp")
     }
     | {f"routes.upstream.{name}": _OVERRIDE for name in ("url", "tls.ca", "tls.cert", "tls.key", "tls.server_name")}
 )

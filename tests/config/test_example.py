@@ -28,10 +28,14 @@ ENVIRON = {
     "ADMIN_TOKEN": "a" * 32,
     "DATABASE_PASSWORD": "swordfish",
     "ENCRYPTION_KEY": "ZW5jcnlwdGlvbiBrZXkgb2YgdGhlIGV4YW1wbGUsIDE=",
+    "EVENTS_TOKEN": "e" * 32,
     "FINGERPRINT_KEY": "f" * 32,
     "FINGERPRINT_KEY_RETIRED": "r" * 32,
+    "PARTNER_SECRET": "q" * 32,
     "PROBE_TOKEN": "p" * 32,
     "SERVICE_TOKEN": "s" * 32,
+    "STRIPE_SECRET": "whsec_" + "s" * 32,
+    "STRIPE_SECRET_RETIRED": "whsec_" + "r" * 32,
 }
 COMPLETE = re.sub(r"(?m)^( *)#(?=[^ \n])", r"\1", re.sub(r"(?m)^  #  ", "    ", EXAMPLE)).replace(
     "http://127.0.0.1", "https://127.0.0.1"
@@ -58,7 +62,7 @@ def test_example() -> None:
     assert isinstance(config.store.durable, PostgresUrl)
     assert config.store.durable.dsn.get_secret_value() == "postgresql://gateway:swordfish@db/gateway"
     assert [route.name for route in config.routes][:2] == ["create_payment", "capture_charge"]
-    assert [notice.path for notice in notices(config)] == ["routes[3].scope"]
+    assert [notice.path for notice in notices(config)] == ["routes[6].scope"]
 
 
 def test_example_tells_stripes_accounts_apart() -> None:
@@ -213,7 +217,8 @@ def test_schema_says_what_the_models_say() -> None:
     definitions = schema["$defs"]
     assert schema["additionalProperties"] is False
     assert schema["required"] == ["upstream", "store", "routes"]
-    assert set(definitions["Route"]["required"]) == {"name", "match", "key", "scope", "outcome"}
+    assert set(definitions["Route"]["required"]) == {"name", "match", "scope", "outcome"}
+    assert definitions["Route"]["anyOf"] == [{"required": ["key"]}, {"required": ["inbox"]}]
     assert "from" in definitions["HeaderScope"]["required"]
     assert definitions["InFlight"]["properties"]["wait"]["default"] == "5s"
     assert re.search(definitions["InFlight"]["properties"]["wait"]["pattern"], "300ms")

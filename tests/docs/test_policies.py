@@ -24,7 +24,11 @@ POLICIES = {
     "framing_fault": ["http/request.py examine"],
     # Rules 4 to 7: what it is, and whose.
     ".identify": ["protect/coordinator.py Coordinator._reply_to"],
-    "find_key": ["protect/identification.py Identifying.identify"],
+    "find_key": [
+        "protect/identification.py Identifying._key_in_body",
+        "protect/identification.py Identifying.identify",
+    ],
+    ".verify": ["protect/identification.py Identifying._key_in_body"],
     "scope_of": ["protect/identification.py Identifying.identify", "protect/resource.py StatusResource._respond"],
     ".digests": ["protect/identification.py Identifying.identify"],
     "identity_of": ["protect/identification.py Identifying._keyed"],
@@ -36,7 +40,7 @@ POLICIES = {
     "replay_of": ["protect/compose.py reply_by_judgement", "protect/resource.py StatusResource._result_of"],
     "wait_preference": ["protect/duplicates.py _wait_limit", "protect/resource.py StatusResource._wait"],
     "responds_async": ["protect/identification.py Identifying._keyed"],
-    ".accept": ["protect/coordinator.py Coordinator._join_or_execute"],
+    ".accept": ["protect/coordinator.py Coordinator._join_or_execute", "protect/inbox.py Receiving.receive"],
     "may_recover": ["protect/claiming.py Claiming.may_recover"],
     # The attempt: what is sent, and what came of it.
     "protected_request": ["protect/attempt.py Attempt._forward"],

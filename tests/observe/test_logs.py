@@ -37,6 +37,7 @@ from gateway.observe.facts import (
     SweepDone,
     TallyTaken,
     TierChanged,
+    WebhookRepeated,
     WriteRefused,
 )
 from gateway.observe.logs import Logs
@@ -206,6 +207,7 @@ def test_the_configuration_says_which_requests_get_a_line(
         pytest.param(SweepDone(0, 0, 0, 0.5, expired=2), "warning", "dead letters", id="swept-expired"),
         pytest.param(TallyTaken((("r", 3),), 90.0), "debug", "in doubt", id="tally"),
         pytest.param(OperationAccepted("r", OPERATION, 5, 700), "debug", "accepted", id="accepted"),
+        pytest.param(WebhookRepeated("r", OPERATION, is_changed=True), "warning", "another content", id="changed"),
         pytest.param(delivery(DeliveryResult.POSTPONED), "info", "delivery of r: postponed", id="postponed"),
         pytest.param(delivery(DeliveryResult.DEAD_LETTER), "warning", "delivery of r: dead_letter", id="dead-letter"),
         pytest.param(BreakerChanged("http://x", True, "connect_refused"), "warning", "connect_refused", id="open"),

@@ -33,6 +33,9 @@ from gateway.observe.facts import (
     SweepDone,
     TallyTaken,
     TierChanged,
+    WebhookRefused,
+    WebhookRepeated,
+    WebhookVerified,
     WriteRefused,
 )
 from gateway.observe.metrics import Metrics, Readings
@@ -189,6 +192,27 @@ def answered(verdict: Verdict = Verdict.STORED, **known: float | None) -> Reques
             OperationAccepted("create_payment", OPERATION, 5, 700),
             {("idempotency_accepted_total", "create_payment"): 1},
             id="accepted",
+        ),
+        pytest.param(
+            WebhookRefused("create_payment", "stale"),
+            {("idempotency_inbox_rejected_total", "stale", "create_payment"): 1},
+            id="webhook-refused",
+        ),
+        pytest.param(
+            WebhookVerified("create_payment", ("a", "b")),
+            {
+                ("idempotency_secret_used_total", "a", "create_payment"): 1,
+                ("idempotency_secret_used_total", "b", "create_payment"): 1,
+            },
+            id="webhook-verified",
+        ),
+        pytest.param(
+            WebhookRepeated("create_payment", OPERATION, is_changed=True),
+            {
+                ("idempotency_inbox_duplicates_total", "create_payment"): 1,
+                ("idempotency_inbox_changed_total", "create_payment"): 1,
+            },
+            id="webhook-changed",
         ),
         pytest.param(
             DeliveryAttempted(

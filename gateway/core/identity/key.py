@@ -6,6 +6,8 @@ certainty is a fault, not another key. The caller passes the parser of quoted st
 
 A composed key takes each part from a place of its own, and needs all of them. Parts from the body may hold any
 characters (a business key is not made for headers); those from headers obey the grammar of a key.
+
+Two keys are for webhooks alone: source and id of a CloudEvent, and the content itself where nothing else is signed.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from hashlib import sha256
 from typing import Final, assert_never
 
 from gateway.core.framing import digest, framed
 from gateway.core.identity.canonical import Body, number_lexeme, parse_json
+from gateway.core.identity.media import parse_media_type
 from gateway.core.identity.pointer import MISSING, Pointer, format_pointer, resolve
 from gateway.core.immutable import immutable
 from gateway.core.message import Headers, header_values
@@ -33,6 +37,18 @@ _VISIBLE = re.compile(r"[\x21-\x7e]*")
 _PLAIN = re.compile(rb"[!#-+\--~][!-+\--~]{0,%d}" % (KEY_CHARACTERS_MAX - 1))
 # The layout of RFC 9562 section 4. Version and variant are not checked: keys of real clients do not set them.
 _UUID = re.compile(r"[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}")
+
+# CloudEvents 1.0. An attribute is a text of any characters; in a header it is percent-encoded UTF-8.
+_CE_ID: Final = b"ce-id"
+_CE_SOURCE: Final = b"ce-source"
+_STRUCTURED: Final = b"application/cloudevents"
+_BATCH: Final = b"application/cloudevents-batch"
+_STRUCTURED_JSON: Final = (b"application/cloudevents", b"application/cloudevents+json")
+_ATTRIBUTE_CHARACTERS_MAX: Final = 1024
+_ATTRIBUTE_BYTES_MAX: Final = 16 * _ATTRIBUTE_CHARACTERS_MAX
+_PERCENT = re.compile(rb"%([0-9A-Fa-f]{2})")
+_QUOTED_PAIR = re.compile(rb"\\(.)", re.DOTALL)
+_HASHED_BYTES: Final = 1 << 20
 
 
 class KeyFormat(StrEnum):
@@ -78,7 +94,20 @@ class ComposedKey:
             raise ValueError(f"a key is composed of 1 to {KEY_PARTS_MAX} parts")
 
 
-KeySpec = HeaderKey | ComposedKey
+@immutable
+class CloudEventKey:
+    """The key is source and id of a CloudEvent, which are the same in binary and in structured mode.
+
+    CloudEvents 1.0: the two together are unique for an event; HTTP protocol binding section 3.
+    """
+
+
+@immutable
+class ContentKey:
+    """The key is the body: equal bytes are one operation, and other bytes another, whatever the headers are."""
+
+
+KeySpec = HeaderKey | ComposedKey | CloudEventKey | ContentKey
 
 
 @immutable
@@ -128,13 +157,26 @@ def find_key(spec: KeySpec, headers: Headers, body: Body | None, unquote: Unquot
             return None
         case ComposedKey(parts):
             return _compose(parts, headers, body, unquote)
+        case CloudEventKey():
+            return _cloud_event(headers, body)
+        case ContentKey():
+            hashed = _sha256(b"" if body is None else body)
+            return Key(digest(b"key", framed(b"content", hashed)), hashed.hex())
         case _:
             assert_never(spec)
 
 
 def needs_body(spec: KeySpec) -> bool:
     """Whether the key depends on the body."""
-    return isinstance(spec, ComposedKey) and any(isinstance(part, BodyPart) for part in spec.parts)
+    match spec:
+        case HeaderKey():
+            return False
+        case ComposedKey(parts):
+            return any(isinstance(part, BodyPart) for part in parts)
+        case CloudEventKey() | ContentKey():
+            return True
+        case _:
+            assert_never(spec)
 
 
 def key_headers_of(spec: KeySpec) -> frozenset[bytes]:
@@ -144,6 +186,10 @@ def key_headers_of(spec: KeySpec) -> frozenset[bytes]:
             return frozenset(name.lower() for name in names)
         case ComposedKey(parts):
             return frozenset(part.name.lower() for part in parts if isinstance(part, HeaderPart))
+        case CloudEventKey():
+            return frozenset((_CE_ID, _CE_SOURCE))
+        case ContentKey():
+            return frozenset()
         case _:
             assert_never(spec)
 
@@ -158,6 +204,10 @@ def key_places(spec: KeySpec) -> str:
                 _shown(part.name) if isinstance(part, HeaderPart) else f"{format_pointer(part.pointer)} of the body"
                 for part in parts
             ]
+        case CloudEventKey():
+            places = ["source and id of the event"]
+        case ContentKey():
+            places = ["the body"]
         case _:
             assert_never(spec)
     return " or ".join([", ".join(places[:-1]), places[-1]] if len(places) > 1 else places)
@@ -170,6 +220,10 @@ def key_recipe(spec: KeySpec) -> bytes:
             return framed(b"header", *[name.lower() for name in names])
         case ComposedKey(parts):
             return framed(b"composed", *[_part_recipe(part) for part in parts])
+        case CloudEventKey():
+            return framed(b"cloudevent")
+        case ContentKey():
+            return framed(b"content")
         case _:
             assert_never(spec)
 
@@ -216,6 +270,64 @@ def _compose(
                 assert_never(part)
     framed_parts = [_tagged(kind, text) for kind, text in found]
     return Key(digest(b"key", *framed_parts), json.dumps([text for _, text in found], separators=(",", ":")))
+
+
+def is_event_batch(headers: Headers) -> bool:
+    """Whether the message is a batch of CloudEvents, in whatever format."""
+    return _essence(headers).startswith(_BATCH)
+
+
+def _essence(headers: Headers) -> bytes:
+    values = header_values(headers, b"content-type")
+    media_type = parse_media_type(values[0]) if len(values) == 1 else None
+    return b"" if media_type is None else media_type.essence
+
+
+def _cloud_event(headers: Headers, body: Body | None) -> Key | KeyFault | None:
+    essence = _essence(headers)
+    if essence.startswith(_STRUCTURED):
+        if essence not in _STRUCTURED_JSON:
+            return KeyFault("Only single CloudEvents in JSON, or in binary mode, can be read.")
+        document = MISSING if body is None or header_values(headers, b"content-encoding") else parse_json(body)
+        if not isinstance(document, dict):
+            return KeyFault("The CloudEvent is not a JSON object that can be read.")
+        found = [document.get("source"), document.get("id")]
+        if any(text is None for text in found):
+            return None
+        texts = [text if isinstance(text, str) and number_lexeme(text) is None else "" for text in found]
+    else:
+        values = [header_values(headers, name) for name in (_CE_SOURCE, _CE_ID)]
+        if not all(values):
+            return None
+        texts = ["" if len(each) > 1 else _decoded_attribute(each[0]) for each in values]
+    if not all(0 < len(text) <= _ATTRIBUTE_CHARACTERS_MAX for text in texts):
+        longest = f"1 to {_ATTRIBUTE_CHARACTERS_MAX} characters"
+        return KeyFault(f"Source and id of a CloudEvent are given once, as strings of {longest}.")
+    tagged = [_tagged(b"text", text) for text in texts]
+    return Key(digest(b"key", framed(b"cloudevent", *tagged)), json.dumps(texts, separators=(",", ":")))
+
+
+def _decoded_attribute(value: bytes) -> str:
+    """An attribute in a header: unquoted, then percent-decoded once (HTTP protocol binding section 3.1.3.2).
+
+    Empty where that gives no text.
+    """
+    if len(value) > _ATTRIBUTE_BYTES_MAX:
+        return ""
+    text = value.strip(b" \t")
+    if len(text) > 1 and text.startswith(b'"') and text.endswith(b'"'):
+        text = _QUOTED_PAIR.sub(rb"\1", text[1:-1])
+    try:
+        return _PERCENT.sub(lambda escaped: bytes((int(escaped[1], 16),)), text).decode()
+    except UnicodeDecodeError:
+        return ""
+
+
+def _sha256(body: Body) -> bytes:
+    hashed = sha256()
+    for start in range(0, len(body), _HASHED_BYTES):
+        hashed.update(body[start : start + _HASHED_BYTES])
+    return hashed.digest()
 
 
 def _tagged(kind: bytes, text: str) -> bytes:

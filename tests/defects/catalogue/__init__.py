@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.defects.catalogue import acceptance, claims, delivery, doubt, execution, identity, stores, wire, wiring
+from tests.defects.catalogue import (
+    acceptance,
+    claims,
+    delivery,
+    doubt,
+    execution,
+    identity,
+    inbox,
+    stores,
+    wire,
+    wiring,
+)
 from tests.defects.defect import Defect
 
 DEFECTS: Final[dict[str, Defect]] = {
     defect.name: defect
-    for module in (claims, execution, doubt, acceptance, delivery, identity, wire, stores, wiring)
+    for module in (claims, execution, doubt, acceptance, delivery, inbox, identity, wire, stores, wiring)
     for defect in module.DEFECTS
 }
 

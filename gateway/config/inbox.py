@@ -1,0 +1,215 @@
+"""An inbox in the file: whose webhooks a route takes, and with which secrets.
+
+Such a route has no key of its own: its preset says which header or value of the body identifies an event. `checks`
+compares this section with the rest of the route.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, SecretStr, Tag
+
+from gateway.config.address import HostName
+from gateway.config.leaf import (
+    Duration,
+    EventIdPlace,
+    HeaderName,
+    Moment,
+    Name,
+    SignatureTemplate,
+    VisibleText,
+    wrong,
+)
+from gateway.config.section import Disagreement, Section, only, repeated, word_or_list, written
+from gateway.core.identity.key import CloudEventKey
+from gateway.core.identity.pointer import parse_pointer
+from gateway.core.inbox.scheme import (
+    PRESETS,
+    SECRET_BYTES_MIN,
+    Algorithm,
+    Digest,
+    Encoding,
+    Place,
+    Preset,
+    Scheme,
+    Secret,
+    custom_scheme,
+    parse_template,
+    secret_key,
+)
+
+REMEMBER_SECONDS = 35 * 86400.0
+"""How long events are remembered by default: longer than any sender sends one again."""
+
+_Header = Annotated[str, HeaderName()]
+# What is signed where a CloudEvent is: its id is that of the event, whatever the scheme calls an id.
+_NO_ID = b"ce-id"
+
+
+def _secret(value: object) -> str:
+    text = value if isinstance(value, str) else ""
+    if len(text.encode()) < SECRET_BYTES_MIN:
+        raise wrong(f"a secret has at least {SECRET_BYTES_MIN} bytes", is_secret=True)
+    return text
+
+
+class InboxSecret(Section):
+    """A secret that the sender signs with."""
+
+    id: Annotated[str, Name()]
+    """The name of this secret in metrics."""
+    key: Annotated[SecretStr, BeforeValidator(_secret, json_schema_input_type=str)]
+    """The secret as the sender shows it, at least 24 bytes; `${NAME}` or `${file:/run/secrets/name}` keeps it out of
+    this file. For standard_webhooks whsec_... or, where the sender signs with a private key, whpk_..."""
+    until: Annotated[float, Moment()] | None = None
+    """When it ends, such as 2026-12-01T00:00:00Z, while another one takes its place. For ever if left out."""
+
+
+class HmacSignature(Section):
+    """How a sender without a preset signs: an HMAC in a header."""
+
+    header: _Header
+    """The header that holds the signature."""
+    prefix: Annotated[str, VisibleText(64)] = ""
+    """What stands before the signature in its header, such as `sha256=`."""
+    signed: Annotated[str, SignatureTemplate()] = "{body}"
+    """What is signed: text with {body} and perhaps {timestamp} and {id}, such as `{timestamp}.{body}`."""
+    digest: Literal["sha256", "sha512"] = "sha256"
+    """The digest of the HMAC."""
+    encoding: Literal["hex", "base64"] = "hex"
+    """How the signature is written; hex in lower case."""
+    id: Annotated[str, EventIdPlace()] | None = None
+    """Where the id of an event is: the name of a header, or a JSON pointer into the body."""
+    timestamp: _Header | None = None
+    """The header that holds the time of signing, in seconds since 1970, if {timestamp} is signed."""
+
+
+_ORIGINS = "a list of names such as [eventgrid.azure.net], or any"
+Origins = Annotated[
+    Annotated[Literal["any"], only("any", expected=_ORIGINS), Tag("<word>")]
+    | Annotated[tuple[Annotated[str, HostName()], ...], Field(max_length=64), Tag("<list>")],
+    word_or_list(_ORIGINS),
+]
+
+
+class CloudEvents(Section):
+    """How CloudEvents are signed, and who may deliver them."""
+
+    signature: Literal["bearer", "standard_webhooks", "stripe", "slack", "github", "shopify", "hmac"] = "bearer"
+    """How events are signed: by the scheme of another preset, or not at all: bearer takes the secret for a token."""
+    origins: Origins = ()
+    """The origins that may deliver here, by the names that they give in their handshake (an OPTIONS request)."""
+
+
+class Inbox(Section):
+    """Webhooks: acknowledged as soon as they are stored, and delivered until the service has them."""
+
+    preset: Literal["standard_webhooks", "stripe", "slack", "github", "shopify", "cloudevents", "hmac"]
+    """Whose webhooks they are: how they are signed, what identifies an event, how one is acknowledged."""
+    secrets: Annotated[tuple[InboxSecret, ...], Field(min_length=1, max_length=8)]
+    """The secrets of the sender; a message is genuine if one of them signed it."""
+    tolerance: Annotated[float, Duration("1s", "24h")] = written("5m")
+    """How old a signature may be, and how far in the future, where the sender signs the time."""
+    sign_again: Literal["late", "always", "never"] = "late"
+    """When a delivery is signed anew, with the same secret and a new time: when half of the tolerance has passed."""
+    replay_guard: Literal["content", "none"] | None = None
+    """What identifies an event: content compares bodies, none relies on the id. If left out: content where the
+    signature does not cover the id."""
+    on_change: Literal["acknowledge", "refuse"] = "acknowledge"
+    """What the sender gets for an id that came before with another content: it is not delivered either way."""
+    hmac: HmacSignature | None = None
+    """How the sender signs, for the presets hmac and cloudevents."""
+    cloudevents: CloudEvents = Field(default_factory=CloudEvents)
+    """Settings of the preset cloudevents."""
+
+    @property
+    def known(self) -> Preset:
+        """What is known of the sender."""
+        return PRESETS[self.preset]
+
+    @property
+    def is_bearer(self) -> bool:
+        return self.preset == "cloudevents" and self.cloudevents.signature == "bearer"
+
+    @property
+    def signature(self) -> str:
+        """The preset whose scheme signs."""
+        return self.cloudevents.signature if self.preset == "cloudevents" and not self.is_bearer else self.preset
+
+    @property
+    def schemes(self) -> tuple[Scheme, ...]:
+        """The schemes that messages are verified by. Raises ValueError where `hmac` proves nothing."""
+        schemes = PRESETS[self.signature].schemes
+        if self.signature == "hmac" and self.hmac is not None:
+            schemes = (self._custom(self.hmac),)
+        if self.preset == "cloudevents":
+            schemes = tuple(replace(scheme, key=CloudEventKey()) for scheme in schemes)
+        return schemes
+
+    @property
+    def guards_content(self) -> bool:
+        """Whether bodies identify events, and not their ids."""
+        if self.replay_guard is not None:
+            return self.replay_guard == "content"
+        return not self.is_bearer and not all(scheme.is_id_signed for scheme in self.schemes)
+
+    @property
+    def has_time(self) -> bool:
+        """Whether the sender signs the time."""
+        return any(scheme.time is not None for scheme in self.schemes)
+
+    def compiled_secrets(self) -> Iterator[Secret]:
+        """The secrets as they are used."""
+        for secret in self.secrets:
+            key, algorithm = self._key(secret)
+            yield Secret(secret.id, key, algorithm, secret.until)
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        for index in repeated(secret.id for secret in self.secrets):
+            yield Disagreement(("secrets", index, "id"), "another secret has this id already")
+        for index, secret in enumerate(self.secrets):
+            try:
+                self._key(secret)
+            except ValueError as error:
+                yield Disagreement(("secrets", index, "key"), str(error))
+        yield from self._scheme_disagreements()
+
+    def _scheme_disagreements(self) -> Iterator[Disagreement]:
+        if "cloudevents" in self.model_fields_set and self.preset != "cloudevents":
+            yield Disagreement(("cloudevents",), f"these settings are for the preset cloudevents, not {self.preset}")
+        if self.signature != "hmac":
+            if self.hmac is not None:
+                yield Disagreement(("hmac",), "the preset knows how its sender signs; leave this out")
+        elif self.hmac is None:
+            yield Disagreement((), "hmac is required: {header: NAME, id: NAME} and how the sender signs")
+            return
+        elif self.preset == "hmac" and self.hmac.id is None:
+            yield Disagreement(("hmac",), "id is required: the header or the value in the body that names an event")
+            return
+        try:
+            has_time = self.has_time
+        except ValueError as error:
+            yield Disagreement(("hmac", "signed"), str(error))
+            return
+        for name in ("tolerance", "sign_again"):
+            if name in self.model_fields_set and not has_time:
+                yield Disagreement((name,), "this sender signs no time, so its signatures do not grow old")
+
+    def _custom(self, hmac: HmacSignature) -> Scheme:
+        place = hmac.id or ""
+        event_id = parse_pointer(place) if place.startswith("/") else place.encode() or _NO_ID
+        return custom_scheme(
+            signature=Place(hmac.header.lower().encode(), hmac.prefix.encode()),
+            signed=parse_template(hmac.signed),
+            digest=Digest(hmac.digest),
+            encoding=Encoding(hmac.encoding),
+            event_id=event_id,
+            time_header=None if hmac.timestamp is None else hmac.timestamp.encode(),
+        )
+
+    def _key(self, secret: InboxSecret) -> tuple[bytes, Algorithm]:
+        key, algorithm = secret_key(secret.key.get_secret_value(), is_base64=PRESETS[self.signature].is_secret_base64)
+        return key, Algorithm.BEARER if self.is_bearer else algorithm

@@ -1,0 +1,87 @@
+"""Accepts the events of an inbox, and acknowledges them.
+
+A sender learns one of two things: the event is stored, or it should send it again later. What becomes of the delivery
+is none of its business: a status such as 409, 410 or 422 makes senders give up an endpoint. So every repeat is
+acknowledged, whatever state the operation is in, and nothing is acknowledged before the durable store has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+from uuid import UUID
+
+from gateway.core.inbox.examination import Inbox
+from gateway.core.operation import Snapshot
+from gateway.core.verdict import Claimable, Refuse, Undelivered, Verdict, Wait
+from gateway.observe.facts import Events, WebhookRepeated
+from gateway.protect.accepting import Accepted, Accepting
+from gateway.protect.identification import KeyedRequest
+from gateway.protect.problem import refuse
+from gateway.protect.reply import Reply, reason_phrase
+from gateway.protect.route import AcceptPolicy
+
+_RETRY_AFTER_SECONDS: Final = 5
+
+
+class Receiving:
+    """The inboxes of one gateway process."""
+
+    def __init__(self, accepting: Accepting, events: Events, recall: Callable[[UUID], Snapshot | None]) -> None:
+        """`recall` returns the record of a completed operation if this process remembers it."""
+        self._accepting = accepting
+        self._events = events
+        self._recall = recall
+
+    async def receive(self, request: KeyedRequest, inbox: Inbox, policy: AcceptPolicy) -> Reply:
+        """The reply to a genuine event. Takes the ownership of the request's body.
+
+        When this is cancelled, the event may have been accepted all the same: the sender repeats it, and learns that.
+        """
+        is_handed_over = False
+        try:
+            snapshot = self._recall(request.identity.operation_id)
+            if snapshot is None or snapshot.record is None:
+                found = await self._accepting.accept(request, policy)
+                if isinstance(found, Reply):
+                    return found
+                snapshot = found.snapshot
+                if isinstance(found, Accepted):
+                    is_handed_over = True
+                    return _acknowledged(inbox, Verdict.ACCEPTED)
+            return await self._reply_to_repeat(snapshot, request, inbox, policy)
+        finally:
+            if not is_handed_over:
+                request.body.close()
+
+    async def _reply_to_repeat(
+        self, snapshot: Snapshot, request: KeyedRequest, inbox: Inbox, policy: AcceptPolicy
+    ) -> Reply:
+        is_changed = False
+        match request.judge(snapshot):
+            case Claimable() | Wait():
+                # Not an event of this inbox: an earlier configuration executed it, and its sender still waits.
+                return refuse(
+                    Verdict.IN_FLIGHT,
+                    shape=request.route.shape,
+                    status=503,
+                    operation_id=request.identity.operation_id,
+                    retry_after_seconds=_RETRY_AFTER_SECONDS,
+                )
+            case Refuse(Verdict.KEY_REUSED, record):
+                is_changed = True
+                if inbox.refuses_changed:
+                    self._publish(request, is_changed=True)
+                    return refuse(Verdict.KEY_REUSED, shape=request.route.shape, status=409, record=record)
+            case Undelivered(_, True):
+                await self._accepting.requeue(snapshot, policy)
+        self._publish(request, is_changed=is_changed)
+        return _acknowledged(inbox, Verdict.EVENT_DUPLICATE)
+
+    def _publish(self, request: KeyedRequest, *, is_changed: bool) -> None:
+        self._events.publish(WebhookRepeated(request.route.name, request.identity.operation_id, is_changed))
+
+
+def _acknowledged(inbox: Inbox, verdict: Verdict) -> Reply:
+    status = inbox.acknowledgement
+    return Reply(status, reason_phrase(status), ((b"Cache-Control", b"no-store"),), b"", verdict)

@@ -443,7 +443,8 @@ class MemoryStore:
     def _undelivered(self, service: str) -> list[Record]:
         """The settled records of the service that keep a request."""
         now_us = self.memory.clock()
-        settled = (settle(record, now_us) for record in self.memory.records.values() if record.delivery is not None)
+        kept = (self.memory.records[operation_id] for operation_id in self.memory.requests)
+        settled = (settle(record, now_us) for record in kept)
         return [record for record in settled if record and record.delivery and record.delivery.service == service]
 
     def _is_paused(self, record: Record) -> bool:

@@ -128,7 +128,7 @@ def invariant_24_fidelity(case: Case) -> Iterator[str]:
         if not given:
             continue
         # Who asked to wait for the delivery of a kept request gets what the record has.
-        is_kept = any(change.event == "accept" for change in case.changes[given[0].operation_id])
+        is_kept = any(change.event == "accept" for change in case.changes.get(given[0].operation_id, ()))
         ignored = _OWN_FIELDS | _UNRECORDED if is_kept else _OWN_FIELDS
         got = [field for field in answer.headers if field[0].lower() not in ignored]
         if got != [field for field in given[0].answer_headers if field[0].lower() not in ignored]:
@@ -197,7 +197,9 @@ def invariant_32_waiters_are_bounded_and_never_forward(case: Case) -> Iterator[s
     is_calm = not case.history.faults
     for call in case.history.calls:
         requests = [sent for sent in case.by_call.get(call.number, ()) if sent.is_protected]
-        is_kept = any(change.event == "accept" for sent in requests for change in case.changes[sent.operation_id])
+        is_kept = any(
+            change.event == "accept" for sent in requests for change in case.changes.get(sent.operation_id, ())
+        )
         if len(requests) > 1 and not is_kept:
             yield f"call {call.number}: sent {len(requests)} times"
         answer = call.answer

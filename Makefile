@@ -12,13 +12,14 @@ LOCKED := --require-hashes --no-deps --requirement
 UV_COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-config \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 
-.PHONY: help run story test test-quick test-servers proof bench lint readme lock
+.PHONY: help run story triangle test test-quick test-servers proof bench lint readme lock
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make run                                  try the gateway in front of a small upstream that charges cards'
 	@echo 'make run UPSTREAM=http://localhost:9000   the same in front of your own service'
 	@echo 'make story                                watch a charge, a lost answer, a retry, and what was really charged'
+	@echo 'make triangle                             watch charges, webhooks and events through a kill of the gateway'
 	@echo 'make test [ARGS="-k replay"]              run the tests, with a real Postgres and a real Redis'
 	@echo 'make test-quick                           run what of them needs no server and no process'
 	@echo 'make proof                                run everything there is, one part after the other'
@@ -34,6 +35,9 @@ run: $(VENV)/.installed
 
 story: $(VENV)/.installed
 	@"$(VENV)/bin/idempotency-gateway" demo --story
+
+triangle: $(VENV)/.installed
+	@"$(VENV)/bin/idempotency-gateway" demo --triangle
 
 test: $(VENV)/.installed-test
 	"$(VENV)/bin/python" -m tests.run $(ARGS)

@@ -96,6 +96,7 @@ def parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="serve in front of a small upstream that charges cards")
     kind = demo.add_mutually_exclusive_group()
     kind.add_argument("--story", action="store_true", help="play the story by itself, and exit")
+    kind.add_argument("--triangle", action="store_true", help="play charges, webhooks and events through a kill")
     kind.add_argument("--upstream", metavar="URL", help="serve in front of this service instead")
     kind.add_argument("--upstream-only", action="store_true", help="serve the small upstream alone")
     demo.add_argument("--host", default="127.0.0.1", help="where to listen; default: %(default)s")
@@ -210,6 +211,7 @@ def _demo(chosen: argparse.Namespace) -> int:
         port=chosen.port,
         upstream=chosen.upstream,
         story=chosen.story,
+        corners=chosen.triangle,
         upstream_only=chosen.upstream_only,
     )
 

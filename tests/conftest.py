@@ -22,7 +22,9 @@ from tests.support.redis import Redis, RedisServer
 
 _SKIPPED = "skipped or expected to fail: a test that does not judge the program is a failure here"
 # The fixtures that start, or use, a server.
-_SERVERS = frozenset(("postgres_server", "postgres_url", "own_postgres", "redis_server", "redis_url", "own_redis"))
+_SERVERS = frozenset(
+    ("postgres_server", "postgres_url", "own_postgres", "redis_server", "redis_url", "own_redis", "nats_server")
+)
 _numbers = itertools.count(1)
 # For each of setup, test and teardown. No test needs this long; the run is ended where this does not help.
 PATIENCE_SECONDS = float(os.environ.get("GATEWAY_TEST_PATIENCE", "100"))

@@ -29,14 +29,14 @@ ROOT: Final = Path(__file__).parents[1]
 
 # Every directory with tests is in one of them, or in `BESIDE`; `tests/docs/test_run.py` sees to that.
 HALVES: Final = (
-    ("admin", "app", "clients", "conformance", "core", "deliver", "integration"),
+    ("admin", "app", "clients", "conformance", "core", "deliver", "events", "integration"),
     ("config", "defects", "docs", "http", "observe", "protect", "simulation", "store", "support_tests", "upkeep"),
 )
 
 # Those of them with tests that need no server and no process, for `--quick`. Most of these wait for timers, so there
 # are more processes than cores.
 QUICK: Final = (
-    ("core", "conformance", "docs", "config"),
+    ("core", "conformance", "docs", "config", "events"),
     ("http/edge", "observe"),
     ("http/gateway", "deliver", "upkeep"),
     ("http/test_forwarding.py", "http/upstream", "protect", "store"),

@@ -1,9 +1,10 @@
 """What operators do about operations, by the console and by the admin API.
 
 *Actions.* `operations` inspects, lists, resolves, requeues and purges; `resolution` turns a ruling about a doubt into a
-command, or explains why not, and `delivery` a decision about a kept request. `requeueing` requeues many. `memory` deals
-with a store that lost its memory, `journal` with the outcomes in the journals of this host. `provided_response` reads a
-response of the service that an operator provides, and `listing` a file of many resolutions.
+command, or explains why not, and `delivery` a decision about a kept request. `requeueing` requeues many. `sinks` is
+about sinks and their events. `memory` deals with a store that lost its memory, `journal` with the outcomes in the
+journals of this host. `provided_response` reads a response of the service that an operator provides, and `listing` a
+file of many resolutions.
 
 *Presentation.* `view` shows an operation, and `inspection` all that is known of one.
 

@@ -7,6 +7,10 @@
     POST /requeue                                               deliver many dead letters after all
     GET  /paused                                                which deliveries are paused
     POST /pause, /resume                                        deliver nothing of a route for a while
+    GET  /sinks                                                 what waits for which sink
+    POST /sinks/{name}/suspend, /sinks/{name}/resume            publish nothing to a sink for a while
+    GET  /events?sink=&state=&after=&limit=                     events that a sink has not received, page by page
+    POST /events/{id}/redeliver                                 publish a dead event after all
     POST /operations/{id}/purge, /operations/{id}/erase         drop a response; forget a key
     GET  /memory                                                whether the store lost its memory
     POST /memory/accept-loss                                    trust it again
@@ -43,10 +47,12 @@ from gateway.admin.request import (
     Asked,
     DecideAsked,
     EraseAsked,
+    EventsQuery,
     JournalQuery,
     ListQuery,
     Malformed,
     PauseAsked,
+    RedeliverAsked,
     RequeueAsked,
     ResolveAsked,
     json_object,
@@ -54,6 +60,7 @@ from gateway.admin.request import (
 )
 from gateway.admin.requeueing import Requeueing, listed
 from gateway.admin.resolution import Changed, Refusal, Refused
+from gateway.admin.sinks import NoSuchSink, event_document
 from gateway.admin.view import described, moment
 from gateway.observe.side_port import SidePort, terse
 from gateway.store.base import Amnesic, Indefinite, NotApplied, StartRefused, Unreadable, Unstorable, boot_seconds
@@ -113,6 +120,11 @@ class AdminApi:
                 web.get("/paused", self._paused, allow_head=False),
                 web.post("/pause", self._pause),
                 web.post("/resume", self._resume),
+                web.get("/sinks", self._sinks, allow_head=False),
+                web.post("/sinks/{name}/suspend", self._suspend_sink),
+                web.post("/sinks/{name}/resume", self._resume_sink),
+                web.get("/events", self._events, allow_head=False),
+                web.post("/events/{id}/redeliver", self._redeliver),
                 web.post("/operations/{id}/purge", self._purge),
                 web.post("/operations/{id}/erase", self._erase),
                 web.get("/memory", self._memory, allow_head=False),
@@ -241,6 +253,31 @@ class AdminApi:
         asked = await _asked(PauseAsked, request)
         return _changed("resume", asked, await self._operations.resume(asked.route))
 
+    async def _sinks(self, request: web.Request) -> web.Response:
+        return _json(200, {"sinks": [each.document for each in await self._operations.sinks()]})
+
+    async def _suspend_sink(self, request: web.Request) -> web.Response:
+        asked = await _asked(Asked, request)
+        text = await self._operations.suspend_sink(request.match_info["name"], asked.audit)
+        return _changed("suspend", asked, text)
+
+    async def _resume_sink(self, request: web.Request) -> web.Response:
+        asked = await _asked(Asked, request)
+        return _changed("resume", asked, await self._operations.resume_sink(request.match_info["name"]))
+
+    async def _events(self, request: web.Request) -> web.Response:
+        asked = parsed(EventsQuery, _query(request))
+        page = await self._operations.events(
+            asked.sink, is_dead=asked.state == "dead", after=asked.after, limit=asked.limit
+        )
+        after = page[-1].event_id if len(page) == asked.limit else None
+        return _json(200, {"events": [event_document(event) for event in page], "next": after})
+
+    async def _redeliver(self, request: web.Request) -> web.Response:
+        asked = await _asked(RedeliverAsked, request)
+        text, number = await self._operations.redeliver(request.match_info["id"], asked.sink)
+        return _changed("redeliver", asked, text) if number else problem(409, "not-dead", text)
+
     async def _purge(self, request: web.Request) -> web.Response:
         operation_id, asked = _operation_id(request), await _asked(Asked, request)
         return _done("purge", operation_id, asked, await self._operations.purge(operation_id, asked.audit))
@@ -317,6 +354,8 @@ async def _failures(request: web.Request, handler: Handler) -> web.StreamRespons
         return problem(400, "malformed", str(error))
     except NoSuchRoute as error:
         return problem(404, "no-such-route", f"Nothing was changed: {error}.")
+    except NoSuchSink as error:
+        return problem(404, "no-such-sink", f"Nothing was changed: {error}.")
     except Unstorable as error:
         return problem(422, "rejected", f"The store cannot keep this; nothing was changed: {error}")
     except NotApplied as error:
@@ -353,7 +392,7 @@ def _counts(bulk: Requeueing) -> dict[str, int]:
     return {"requeued": bulk.requeued, "skipped": bulk.skipped, "left": bulk.left}
 
 
-def _changed(verb: str, asked: PauseAsked, text: str) -> web.Response:
+def _changed(verb: str, asked: Asked, text: str) -> web.Response:
     _LOG.info("the admin API did a %s, by %s: %s: %s", verb, asked.audit.who, asked.audit.why, text)
     return _json(200, {"detail": text})
 

@@ -31,6 +31,7 @@ from gateway.admin.operations import PAGE_SIZE_MAX, CannotIdentify, Operations, 
 from gateway.admin.provided_response import HEAD_BYTES_MAX, ResponseRefused, read_response
 from gateway.admin.requeueing import LIMIT_MAX, RATE_MAX, Wanted, listed
 from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, Ruling
+from gateway.admin.sinks import NoSuchSink, event_document, event_line
 from gateway.admin.view import described
 from gateway.core.message import Headers
 from gateway.core.operation import Audit, Record, State
@@ -82,6 +83,12 @@ def job_of(chosen: argparse.Namespace) -> Job:
             return _paused(chosen)
         case "pause" | "resume":
             return _pause(chosen)
+        case "sinks":
+            return _sinks(chosen)
+        case "events":
+            return Job(lambda operations, _: _events(operations, chosen))
+        case "redeliver":
+            return _redeliver(chosen)
         case "memory":
             return _memory(chosen)
         case "journal":
@@ -301,6 +308,70 @@ def _pause(chosen: argparse.Namespace) -> Job:
         return EXIT_OK
 
     return Job(change, changes=True)
+
+
+def _sinks(chosen: argparse.Namespace) -> Job:
+    name = chosen.suspend or chosen.resume
+    if name is None:
+        _refuse({"--why": chosen.why, "--by": chosen.by}, "is for --suspend and --resume")
+
+        async def show(operations: Operations, _: JournalDesk) -> int:
+            views = await operations.sinks()
+            for view in views:
+                print(view if chosen.format == "table" else json_line(view.document))
+            if chosen.format == "table" and not views:
+                print("There are no sinks.")
+            return EXIT_OK
+
+        return Job(show)
+    if chosen.why is None:
+        raise CommandWrong("--suspend and --resume need --why; it is recorded")
+    audit = _audit(chosen)
+
+    async def change(operations: Operations, _: JournalDesk) -> int:
+        try:
+            is_suspend = chosen.suspend is not None
+            print(await (operations.suspend_sink(name, audit) if is_suspend else operations.resume_sink(name)))
+        except NoSuchSink as error:
+            return _fail(str(error))
+        return EXIT_OK
+
+    return Job(change, changes=True)
+
+
+async def _events(operations: Operations, chosen: argparse.Namespace) -> int:
+    left, after, count = chosen.limit, None, 0
+    try:
+        while left > 0:
+            size = min(left, PAGE_SIZE_MAX)
+            page = await operations.events(chosen.sink, is_dead=chosen.state == "dead", after=after, limit=size)
+            for event in page:
+                print(event_line(event) if chosen.format == "table" else json_line(event_document(event)))
+            count, left = count + len(page), left - size
+            if len(page) < size:
+                break
+            after = page[-1].event_id
+    except NoSuchSink as error:
+        return _fail(str(error))
+    if chosen.format == "table" and not count:
+        print(f"No event of {chosen.sink} is {chosen.state}.")
+    return EXIT_OK
+
+
+def _redeliver(chosen: argparse.Namespace) -> Job:
+    _audit(chosen)
+
+    async def redeliver(operations: Operations, _: JournalDesk) -> int:
+        try:
+            text, number = await operations.redeliver(chosen.event, chosen.sink)
+        except NoSuchSink as error:
+            return _fail(str(error))
+        if not number:
+            return _fail(text)
+        print(text)
+        return EXIT_OK
+
+    return Job(redeliver, changes=True)
 
 
 def _purge(chosen: argparse.Namespace) -> Job:

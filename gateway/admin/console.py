@@ -26,7 +26,12 @@ from gateway.store.journal import JournalView
 
 AddParser = Callable[..., argparse.ArgumentParser]
 
-NAMES: Final = frozenset(("inspect", "resolve", "requeue", "withdraw", "pause", "resume", "purge", "memory", "journal"))
+NAMES: Final = frozenset(
+    (
+        *("inspect", "resolve", "requeue", "withdraw", "pause", "resume", "sinks", "events", "redeliver"),
+        *("purge", "memory", "journal"),
+    )
+)
 
 STATES: Final = tuple(state.value for state in State if state is not State.ABSENT)
 EVERY_STATE: Final = "all"
@@ -43,6 +48,9 @@ def add_commands(add: AddParser) -> list[argparse.ArgumentParser]:
         _add_withdraw(add),
         _add_pause(add),
         _add_resume(add),
+        _add_sinks(add),
+        _add_events(add),
+        _add_redeliver(add),
         _add_purge(add),
         _add_memory(add),
         _add_journal(add),
@@ -182,6 +190,48 @@ def _add_resume(add: AddParser) -> argparse.ArgumentParser:
     resume.add_argument("--why", required=True, metavar="TEXT", help="the reason; over HTTP, the gateway's log has it")
     resume.add_argument("--by", metavar="NAME", help="who decides; default: your user name")
     return resume
+
+
+def _add_sinks(add: AddParser) -> argparse.ArgumentParser:
+    sinks = add(
+        "sinks",
+        help="list the sinks of events and what waits for them; suspend or resume one",
+        description="List the sinks and what waits for each of them. With --suspend or --resume, publish nothing to a "
+        "sink for a while, or publish to it again; its events are kept.",
+    )
+    which = sinks.add_mutually_exclusive_group()
+    which.add_argument("--suspend", metavar="NAME", help="publish nothing to this sink any more")
+    which.add_argument("--resume", metavar="NAME", help="publish to this sink again, also what waited")
+    _add_audit(sinks, is_required=False)
+    sinks.add_argument("--format", choices=("table", "json"), default="table", help="json: one object per line")
+    return sinks
+
+
+def _add_events(add: AddParser) -> argparse.ArgumentParser:
+    events = add(
+        "events",
+        help="list the events that a sink has not received",
+        description="List the events that a sink has not received, in the order of their ids. Changes nothing.",
+    )
+    events.add_argument("--sink", required=True, metavar="NAME", help="the sink")
+    events.add_argument(
+        "--state", choices=("dead", "waiting"), default="dead", help="dead: given up (default); or those that wait"
+    )
+    events.add_argument("--limit", type=_count, default=1000, metavar="N", help="at most this many (default 1000)")
+    events.add_argument("--format", choices=("table", "json"), default="table", help="json: one object per line")
+    return events
+
+
+def _add_redeliver(add: AddParser) -> argparse.ArgumentParser:
+    redeliver = add(
+        "redeliver",
+        help="publish an event that was given up after all",
+        description="Publish a dead event after all, under the same id. events --sink NAME lists them.",
+    )
+    redeliver.add_argument("event", metavar="EVENT_ID")
+    redeliver.add_argument("--sink", metavar="NAME", help="to this sink; otherwise to all where it is dead")
+    _add_audit(redeliver)
+    return redeliver
 
 
 def _add_purge(add: AddParser) -> argparse.ArgumentParser:

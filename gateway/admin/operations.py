@@ -57,6 +57,8 @@ from gateway.admin.resolution import (
     without_peer,
     would_resolve,
 )
+from gateway.admin.sinks import NoSuchSink, SinkView, redelivering, suspending, views
+from gateway.admin.sinks import resuming as sink_resuming
 from gateway.admin.view import foreign, moment
 from gateway.core.identity.key import Key, KeyFault, find_key, needs_body
 from gateway.core.identity.operation_id import derive_operation_id
@@ -77,7 +79,7 @@ from gateway.core.operation import (
 from gateway.protect.structured_fields import unquote
 from gateway.store.base import Indefinite, NotApplied, Unreadable
 from gateway.store.journal import OF_ONE_MAX, JournalView
-from gateway.store.operations import AuditEntry, ManagedStore, Query
+from gateway.store.operations import AuditEntry, KeptEvent, ManagedStore, Query
 
 T = TypeVar("T")
 
@@ -316,6 +318,45 @@ class Operations:
         operation = operation_named(name, self.policies, await self.paused())
         was_paused = await _timed(self._store.resume(self.policies.service, operation))
         return resuming(operation, self.policies, was_paused=was_paused)
+
+    # -- sinks --------------------------------------------------------------------------------------------------------
+
+    async def sinks(self) -> list[SinkView]:
+        """The sinks of the configuration, and those that have events left. Raises `NotApplied`."""
+        return views(self.policies.sinks, await _bounded(self._store.sinks(self.policies.service)))
+
+    async def events(self, sink: str, *, is_dead: bool, after: str | None, limit: int) -> list[KeptEvent]:
+        """A page of events that a sink has not received, by id. Raises `NoSuchSink`, `NotApplied`."""
+        await self._known_sink(sink)
+        find = self._store.find_events(self.policies.service, sink, is_dead=is_dead, after=after, limit=limit)
+        return await _bounded(find)
+
+    async def redeliver(self, event_id: str, sink: str | None) -> tuple[str, int]:
+        """Publish a dead event again, to this sink or to all where it is dead; returns the text and how many.
+
+        Repeatable. Raises `NoSuchSink`, `NotApplied`, `Indefinite` (give the same command again).
+        """
+        if sink is not None:
+            await self._known_sink(sink)
+        number = await _timed(self._store.redeliver_event(self.policies.service, event_id, sink))
+        return redelivering(event_id, number), number
+
+    async def suspend_sink(self, name: str, audit: Audit) -> str:
+        """Publish nothing to this sink any more; returns the text. Repeatable. Raises as `redeliver`."""
+        await self._known_sink(name)
+        why = f"{audit.who}: {audit.why}"
+        return suspending(name, is_new=await _timed(self._store.suspend_sink(self.policies.service, name, why)))
+
+    async def resume_sink(self, name: str) -> str:
+        """Publish to this sink again; returns the text. Repeatable. Raises as `redeliver`."""
+        await self._known_sink(name)
+        return sink_resuming(name, was_suspended=await _timed(self._store.resume_sink(self.policies.service, name)))
+
+    async def _known_sink(self, name: str) -> None:
+        if name not in self.policies.sinks:
+            names = [each.name for each in await self.sinks()]
+            if name not in names:
+                raise NoSuchSink(f"there is no sink {name!r}; there are {', '.join(names) or 'none'}")
 
     # -- purging ------------------------------------------------------------------------------------------------------
 

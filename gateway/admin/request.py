@@ -149,6 +149,14 @@ class JournalQuery(_Query):
         return None if len(self.state) > 1 else REFUSED in self.state
 
 
+class EventsQuery(_Query):
+    """Which events of a sink to list: the dead ones, unless others are asked for."""
+
+    sink: Annotated[str, _Once]
+    state: Annotated[Literal["dead", "waiting"], _Once] = "dead"
+    after: Annotated[str | None, _Once] = None
+
+
 # -- bodies -----------------------------------------------------------------------------------------------------------
 
 
@@ -243,6 +251,12 @@ class RequeueAsked(Asked):
     def _is_bounded(self) -> Self:
         _ = self.wanted
         return self
+
+
+class RedeliverAsked(Asked):
+    """The sink to publish an event to; to all where it is dead if left out."""
+
+    sink: str | None = None
 
 
 class PauseAsked(Asked):

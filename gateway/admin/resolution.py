@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Final, assert_never
 from uuid import UUID
 
@@ -59,11 +60,14 @@ class RoutePolicy:
 
 
 class Policies:
-    """All routes of a service, of which there is at least one."""
+    """All routes of a service, of which there is at least one, and the kinds of its sinks by name."""
 
-    def __init__(self, service: str, routes: Sequence[RoutePolicy]) -> None:
+    def __init__(
+        self, service: str, routes: Sequence[RoutePolicy], sinks: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self.service = service
         self.routes = tuple(routes)
+        self.sinks = sinks
 
     def named(self, name: str) -> RoutePolicy | None:
         """The route of that name."""

@@ -45,7 +45,7 @@ from gateway.config import Address, Config
 from gateway.core.routing import RouteTable
 from gateway.http.limits import EdgeSettings
 from gateway.http.server import Edge, ListenError, listen_fault
-from gateway.observe.facts import Events, Observer
+from gateway.observe.facts import Events, Fact, Observer, OperationAccepted, OperationSettled, SweepDone
 from gateway.observe.metrics import Metrics, Readings
 from gateway.observe.status import Health, StatusServer
 from gateway.protect.route import Route
@@ -80,8 +80,10 @@ class Gateway:
         """
         self._config = config
         self._is_public = is_public
-        if not is_public and not any(route.is_accepting for route in config.routes):
-            raise StartError("no route of this configuration has `accept`, so there is nothing to deliver")
+        if not is_public and not config.events.sinks and not any(route.is_accepting for route in config.routes):
+            raise StartError(
+                "no route of this configuration has `accept` or an inbox, and there are no sinks: nothing to deliver"
+            )
         self._lines_dropped = lines_dropped
         make_state_dir(config)
         self._tls = server_tls(config.listen.tls)
@@ -89,9 +91,14 @@ class Gateway:
         has_fast_tier = config.store.fast is not None
         self.health = Health(fast_up=False if has_fast_tier else None)
         self.metrics = Metrics(
-            [route.name for route in config.routes], has_fast_tier=has_fast_tier, version=__version__
+            [route.name for route in config.routes],
+            has_fast_tier=has_fast_tier,
+            version=__version__,
+            sinks=[sink.name for sink in config.events.sinks],
         )
-        self.events = Events(self.metrics, self.health, *observers)
+        self.events = Events(
+            self.metrics, self.health, *observers, *((self._wake_relay,) if config.events.sinks else ())
+        )
         self._upstreams = Upstreams(config, self.events)
         environment = environment or environment_of(config)
         self._journal = environment.journal
@@ -236,6 +243,11 @@ class Gateway:
             exchanges_lost=sum(each.lost for each in upstreams),
             exchanges_not_sent=sum(each.not_sent for each in upstreams),
         )
+
+    def _wake_relay(self, fact: Fact) -> None:
+        """A change of this process may have events that nobody has to wait a poll for."""
+        if isinstance(fact, OperationSettled | OperationAccepted | SweepDone) and self._parts.relay is not None:
+            self._parts.relay.wake()
 
     # -- parts --------------------------------------------------------------------------------------------------------
 

@@ -41,7 +41,11 @@ class OperatingError(Exception):
 
 def policies_of(config: Config) -> Policies:
     """What operators' actions need to know about the routes."""
-    return Policies(config.service, [_policy(config, route) for route in config.routes])
+    return Policies(
+        config.service,
+        [_policy(config, route) for route in config.routes],
+        {sink.name: sink.kind for sink in config.events.sinks},
+    )
 
 
 def _policy(config: Config, route: settings.Route) -> RoutePolicy:

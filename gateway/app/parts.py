@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
+from gateway.app.events import relay_of
 from gateway.app.routes import breaker_policy, key_ring, route_of, serving_of, status_prefix, target_of
 from gateway.app.stores import durable_store, tiered_store
 from gateway.config import Config
@@ -167,7 +168,9 @@ class Parts:
             )
         self._sweeper = Sweeper(store, events, clock=clock)
         accepted = {route.name: route.operation for route in self.routes if route.accept is not None}
-        self._tally_taker = TallyTaker(store, events, service=config.service, accepting=accepted)
+        sinks = [sink.name for sink in config.events.sinks]
+        self._tally_taker = TallyTaker(store, events, service=config.service, accepting=accepted, sinks=sinks)
+        self.relay = relay_of(config, store, events, clock)
         delivers = config.delivery.workers > 0
         self.delivery = DeliveryWorker(
             store,
@@ -223,6 +226,7 @@ class Parts:
             self._tally_taker.run(),
             self._recovery.run(),
             self.delivery.run(),
+            *([] if self.relay is None else [self.relay.run()]),
         ]
 
     def stop_upkeep(self) -> None:
@@ -237,6 +241,8 @@ class Parts:
         drained = await self.coordinator.drain(self._config.shutdown.drain_timeout)
         await self.delivery.close()
         await self._flush(_LAST_FLUSH_SECONDS)
+        if self.relay is not None:
+            await self.relay.close()
         return drained, self._journal.tally.waiting
 
     async def _flush(self, seconds: float) -> None:

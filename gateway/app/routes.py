@@ -25,13 +25,13 @@ from gateway.core.identity.key import BodyPart, ComposedKey, HeaderKey, HeaderPa
 from gateway.core.identity.operation_id import identity_recipe, single_headers
 from gateway.core.identity.pointer import Pointer, parse_pointer
 from gateway.core.identity.scope import ApiKeyScope, ComposedScope, HeaderScope, ScopeSpec, SharedScope
-from gateway.core.inbox.examination import Inbox, SignAgain
 from gateway.core.operation import microseconds
 from gateway.core.outcome import Meaning, Preset, StatusPolicy
 from gateway.core.recovery import Hold, Probe, ProbeRule, Recovery, Resend
 from gateway.core.replay import KeepPolicy
 from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.core.succession import ServedRoute
+from gateway.core.webhook.examination import Inbox, SignAgain
 from gateway.protect.forwarding import ForwardingPolicy, UpstreamKey
 from gateway.protect.probing import PROBES_MAX
 from gateway.protect.route import AcceptPolicy, InFlightPolicy, Retention, Route, Target

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import assert_never
 from urllib.parse import urlsplit
 
+from gateway.app.events import outbox_of
 from gateway.config import Config, PostgresUrl, SqliteUrl
 from gateway.core.operation import microseconds
 from gateway.observe.facts import Events, TierChanged
@@ -114,13 +115,14 @@ def bare_store(config: Config, witness_files: WitnessFiles | None = None) -> Man
     """The durable store without its guard. It notes in `witness_files` what it acknowledges."""
     match config.store.durable:
         case SqliteUrl(path):
-            return SqliteStore(path, witness_files=witness_files)
+            return SqliteStore(path, witness_files=witness_files, outbox=outbox_of(config))
         case PostgresUrl(dsn):
             return PostgresStore(
                 dsn.get_secret_value(),
                 accepts_off=config.store.accept_server_settings,
                 replay_us={microseconds(route.retention.replay) for route in config.routes},
                 witness_files=witness_files,
+                outbox=outbox_of(config),
             )
         case url:
             assert_never(url)

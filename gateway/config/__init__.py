@@ -4,7 +4,7 @@ load() reads a file and returns a Config, or raises every mistake of the file at
 values only: no YAML, no environment, no positions.
 
 *The file as values.* `models` is the whole file, `route` a protected route, `upstream` the service and its probes,
-`delivery` what is accepted now and delivered later, `inbox` webhooks.
+`delivery` what is accepted now and delivered later, `inbox` webhooks, `events` what other systems receive.
 `section` is what mappings have in common, `leaf` reads single values, `address` hosts, networks, files and URLs.
 
 *From text to mistakes.* `document` reads YAML and knows all positions. pydantic finds mistakes within a section,

@@ -21,7 +21,7 @@ from gateway.core.message import bracketed
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _LABEL = r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}"
-_HOST_NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(\.{_LABEL})*\.?\Z")
+HOST_NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(\.{_LABEL})*\.?\Z")
 _PORT = re.compile(r"[0-9]{1,5}\Z")
 _PATH = r"(/[A-Za-z0-9_~-]+)+"
 _RESERVED_CHARS_MAX = 128
@@ -44,7 +44,7 @@ class HostName(Leaf):
     def read(self, text: str) -> str:
         has_port = re.search(r":[0-9]{1,5}\Z", text)
         name, colon, port = text.rpartition(":") if has_port else (text, "", "")
-        is_name = bool(_HOST_NAME.match(name)) or _is_bracketed_ipv6(name)
+        is_name = bool(HOST_NAME.match(name)) or is_bracketed_ipv6(name)
         if not is_name or (colon and (not self.may_have_port or not 1 <= int(port) <= 65535)):
             raise self.unexpected()
         return text
@@ -75,9 +75,9 @@ class ListenAddress(Leaf):
             raise self.unexpected(f"write 127.0.0.1:{text}" if _PORT.match(text) else "")
         if not host or host == "*":
             raise self.unexpected(f"write 0.0.0.0:{port} for every interface")
-        if _is_bracketed_ipv6(host):
+        if is_bracketed_ipv6(host):
             return Address(host[1:-1], int(port))
-        if not _HOST_NAME.match(host):
+        if not HOST_NAME.match(host):
             raise self.unexpected()
         return Address(host, int(port))
 
@@ -85,7 +85,7 @@ class ListenAddress(Leaf):
         return {"type": "string", "pattern": rf"^(.+:[0-9]{{1,5}}{SUBSTITUTED})$"}
 
 
-def _is_bracketed_ipv6(host: str) -> bool:
+def is_bracketed_ipv6(host: str) -> bool:
     if not (host.startswith("[") and host.endswith("]")):
         return False
     try:
@@ -170,7 +170,7 @@ class ServiceUrl(Leaf):
             raise self.unexpected()
         if url.path not in ("", "/") or "?" in text or "#" in text:
             raise self.unexpected("without a path or query: paths are never rewritten")
-        if not (_HOST_NAME.match(host) or _is_bracketed_ipv6(f"[{host}]")):
+        if not (HOST_NAME.match(host) or is_bracketed_ipv6(f"[{host}]")):
             raise self.unexpected()
         return UpstreamUrl(url.scheme, host, port or (443 if url.scheme == "https" else 80))
 
@@ -191,7 +191,7 @@ class PublicUrl(Leaf):
             raise self.unexpected(is_secret=True) from None
         if "@" in text:
             raise self.unexpected("credentials do not belong in this URL", is_secret=True)
-        is_host = host is not None and (_HOST_NAME.match(host) or _is_bracketed_ipv6(f"[{host}]"))
+        is_host = host is not None and (HOST_NAME.match(host) or is_bracketed_ipv6(f"[{host}]"))
         if url.scheme not in ("http", "https") or not is_host or port == 0:
             raise self.unexpected()
         if not re.fullmatch(rf"({_PATH})?/?", url.path) or "?" in text or "#" in text:

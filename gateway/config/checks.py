@@ -8,14 +8,18 @@ its findings. Invariant: a Config is made only of a file in which no check here 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import combinations
 from typing import Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
-from gateway.config.address import Address, Network, PostgresUrl, SqliteUrl, UpstreamUrl
+from gateway.config.address import Address, Network, PostgresUrl, RedisUrl, SqliteUrl, UpstreamUrl
 from gateway.config.delivery import Accept, Delivery, RouteDelivery
 from gateway.config.document import Document, Mistake, Path
+from gateway.config.events import Egress, EventSettings, NatsSink, RedisStreamSink, StdoutSink, WebhookSink
 from gateway.config.inbox import REMEMBER_SECONDS, Inbox
 from gateway.config.leaf import duration_text, size_text
 from gateway.config.models import Admin, Config, Listen, Operations, Status, Store
@@ -32,10 +36,11 @@ from gateway.config.route import (
 )
 from gateway.config.section import RightValues, Section, repeated, too_long
 from gateway.config.upstream import TCP_USER_TIMEOUT_SECONDS, ProbeRecovery, RouteUpstream, Upstream
-from gateway.core.inbox.scheme import Algorithm
+from gateway.core.egress import Forbidden, check_address
 from gateway.core.message import is_forwarding_header
 from gateway.core.recovery import probe_placeholders
 from gateway.core.routing import PathPattern, unreachable
+from gateway.core.webhook.scheme import Algorithm
 
 T = TypeVar("T", bound=Section)
 
@@ -85,6 +90,7 @@ def disagreements(document: Document, right: RightValues) -> Iterator[Mistake]:
     yield from _tls_without_https(config, routes)
     yield from _loops(config, routes)
     yield from _operations(config, routes)
+    yield from _events(config, routes)
     for route in routes:
         yield from _route(route, config)
 
@@ -154,6 +160,55 @@ def _operations(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
             yield route.mistake(
                 ("match", "path"), message, "write another operations: {path: ...}, or narrow the route"
             )
+
+
+def _events(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
+    events, egress, store = config.part(EventSettings), config.part(Egress), config.part(Store)
+    if events is None:
+        return
+    names = {route.values.get("name") for route in routes}
+    for index, sink in enumerate(events.sinks):
+        place: Path = ("events", "sinks", index)
+        for number, name in enumerate(sink.routes or ()):
+            # One that is invalid elsewhere may be meant.
+            if name not in names and None not in names:
+                yield config.mistake((*place, "routes", number), "there is no route of this name")
+        if isinstance(sink, WebhookSink) and egress is not None:
+            message = _why_not_reached(sink.url.get_secret_value(), egress)
+            if message is not None:
+                yield config.mistake((*place, "url"), message)
+        fast = None if store is None else store.fast
+        if (
+            isinstance(sink, RedisStreamSink)
+            and fast is not None
+            and not sink.shares_fast
+            and _redis_database(sink.url) == _redis_database(fast)
+        ):
+            message = "this is the database of store.fast, which may lose anything at any moment"
+            hint = "write another database, such as /1, or another Redis; or shares_fast: true"
+            yield config.mistake((*place, "url"), message, hint)
+
+
+def _why_not_reached(url: str, egress: Egress) -> str | None:
+    """Why egress forbids this URL, as far as the URL itself shows it; a name is checked when it is resolved."""
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    if egress.https_only and parts.scheme != "https":
+        return "events leave the gateway over TLS alone; write https://, or egress: {https_only: false}"
+    if port not in egress.ports:
+        return f"egress.ports does not name port {port}"
+    host = parts.hostname or ""
+    if egress.proxy is None and re.fullmatch(r"[0-9.]+|[0-9a-f:.]*:[0-9a-f:.]*", host):
+        try:
+            check_address(egress.policy, host)
+        except Forbidden as error:
+            return str(error)
+    return None
+
+
+def _redis_database(url: RedisUrl) -> tuple[str | None, int, str]:
+    parts = urlsplit(url.url.get_secret_value())
+    return parts.hostname, parts.port or 6379, parts.path.strip("/") or "0"
 
 
 def _names(routes: list[_Draft]) -> Iterator[Mistake]:
@@ -390,6 +445,7 @@ def notices(config: Config) -> tuple[Notice, ...]:
     if config.delivery.workers == 0 and any(route.is_accepting for route in config.routes):
         message = "what is accepted waits until `idempotency-gateway deliver` runs elsewhere"
         found.append(Notice("delivery.workers", message))
+    found += _of_events(config)
     for index, route in enumerate(config.routes):
         found += _of_route(f"routes[{index}]", route, config.trusted_proxies)
         found += _of_probe(f"routes[{index}].recovery.probe", route, config.store)
@@ -406,6 +462,19 @@ def _of_admin(admin: Admin) -> Iterator[Notice]:
         yield Notice("admin.listen", "nothing listens here without admin.token")
     if admin.token is not None and admin.listen.host not in _LOOPBACK:
         yield Notice("admin.listen", "the admin API speaks plain HTTP: its traffic shows the token")
+
+
+def _of_events(config: Config) -> Iterator[Notice]:
+    if config.egress.proxy is not None:
+        yield Notice("egress.proxy", "the proxy has to check the addresses of webhooks: the gateway does not see them")
+    for index, sink in enumerate(config.events.sinks):
+        path = f"events.sinks[{index}]"
+        if isinstance(sink, NatsSink) and find_spec("nats") is None:
+            yield Notice(path, "its library is missing; install it: pip install 'idempotency-gateway[nats]'")
+        if isinstance(sink, StdoutSink):
+            yield Notice(path, "for trying: what is written to standard output is not acknowledged, and may be lost")
+        if isinstance(sink, WebhookSink) and all(secret.until is not None for secret in sink.secrets):
+            yield Notice(f"{path}.secrets", "all of them end: events then wait for a new one")
 
 
 def _of_store(store: Store) -> Iterator[Notice]:

@@ -20,7 +20,7 @@ from gateway.config.section import DISAGREEMENT_ERROR, FORM_ERROR, INSTEAD, form
 
 _SHOWN_CHARS_MAX = 60
 # Sections that contain secrets.
-_HOLDERS = frozenset(("secrets", "store", "admin"))
+_HOLDERS = frozenset(("secrets", "store", "admin", "sinks"))
 _KEY_CHARS_MAX = 40
 _NOT_KEYS = tuple(form_tag(name) for name in ("word", "list", "one"))
 
@@ -214,6 +214,7 @@ def _is_hidden(path: Path, document: Document) -> bool:
     is_secret = path[:1] == ("secrets",) or path[-1:] == ("api_key",) or path in (("admin",), ("admin", "token"))
     # A URL with a password may be written in place of its section.
     is_url = path == ("store",) or path[-1:] == ("upstream",)
+    is_url = is_url or (path[:2] == ("events", "sinks") and path[-1] in ("url", "servers", "password", "key"))
     is_credential = path[3:5] == ("probe", "headers") or path[2:4] == ("accept", "headers")
     return is_secret or is_url or is_credential or path in document.substituted
 

@@ -26,7 +26,7 @@ from gateway.config.leaf import (
 from gateway.config.section import Disagreement, Section, only, repeated, word_or_list, written
 from gateway.core.identity.key import CloudEventKey
 from gateway.core.identity.pointer import parse_pointer
-from gateway.core.inbox.scheme import (
+from gateway.core.webhook.scheme import (
     PRESETS,
     SECRET_BYTES_MIN,
     Algorithm,

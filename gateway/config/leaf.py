@@ -19,9 +19,9 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from gateway.config.document import alternatives
 from gateway.core.identity.fingerprint import may_be_fingerprinted
-from gateway.core.inbox.scheme import parse_template
 from gateway.core.message import HOP_BY_HOP
 from gateway.core.routing import PathPattern, PatternError
+from gateway.core.webhook.scheme import parse_template
 
 # In a JSON Schema pattern: a value that is substituted when the file is read.
 SUBSTITUTED = r"|.*\$\{.*"

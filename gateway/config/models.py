@@ -31,6 +31,7 @@ from gateway.config.address import (
 )
 from gateway.config.delivery import PLACEHOLDER_KEY, Delivery, EncryptionKey
 from gateway.config.document import Path as KeyPath
+from gateway.config.events import Egress, EventSettings
 from gateway.config.leaf import Count, Duration, Flag, Leaf, Name, Size, wrong
 from gateway.config.route import Route
 from gateway.config.section import (
@@ -258,6 +259,10 @@ class Config(Holder):
     """How accepted requests are delivered, unless their route writes something else."""
     operations: Operations = Field(default_factory=Operations)
     """The resource that shows callers what became of a request that was accepted."""
+    events: EventSettings = Field(default_factory=EventSettings)
+    """Events about operations, for other systems. Without sinks there are none."""
+    egress: Egress = Field(default_factory=Egress)
+    """Where webhooks may lead."""
     log: Log = Field(default_factory=Log)
     """What is logged."""
     workers: Annotated[int | Literal["auto"], Count(1, WORKERS_MAX, may_be_auto=True)] = 1
@@ -306,10 +311,10 @@ class Placeholders:
             return _PLACEHOLDER_URLS[path[-2:]]  # type: ignore[index]
         if is_all and path in _PLACEHOLDER_ADDRESSES:
             return "127.0.0.1:0"
-        is_key = path[:2] == ("secrets", "encryption") or "inbox" in path
+        is_key = path[:2] in (("secrets", "encryption"), ("events", "sinks")) or "inbox" in path
         if is_all and is_key and path[-1] == "key":
             return PLACEHOLDER_KEY
-        if is_all and path == ("public_url",):
+        if is_all and (path == ("public_url",) or (path[:2] == ("events", "sinks") and path[-1] == "url")):
             return "https://placeholder"
         if is_all and (path[-2:-1] == ("tls",) or path == ("state_dir",)):
             return str(PLACEHOLDER_DIRECTORY / word)

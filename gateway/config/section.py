@@ -182,6 +182,20 @@ def one_of(*keys: str, expected: str, word: bool = False) -> Discriminator:
     return _discriminator(choose, expected)
 
 
+def of_kind(*kinds: str) -> Discriminator:
+    """Choose the form of a mapping by its `kind`, or by the one that this probably misspells."""
+
+    def choose(value: object) -> str | None:
+        if not isinstance(value, Mapping):
+            return None
+        key = "kind" if "kind" in value else next((key for key in value if nearest(str(key), ("kind",))), None)
+        kind = str(value.get(key))
+        close = kind if kind in kinds else nearest(kind, kinds)
+        return None if close is None else form_tag(close)
+
+    return _discriminator(choose, f"a mapping with kind: {' or '.join((', '.join(kinds[:-1]), kinds[-1]))}")
+
+
 def only(*words: str, expected: str) -> BeforeValidator:
     """Refuse every other word, with an error that lists all forms of the value."""
 

@@ -1,14 +1,16 @@
-"""What is true. Pure: no clock, no I/O, no logging, no third-party import but ciphers and signatures.
+"""What is true. Pure: no clock, no I/O, no logging, no third-party import but ciphers, signatures and JSON.
 
 *The life of an operation.* `operation` has the nouns and `lifecycle` the table. `verdict` decides what a request gets,
 `outcome` what an attempt comes to, `recovery` how doubt is resolved, `delivery` when a kept request is sent again,
 `breaker` whether an upstream is tried at all.
 
-*Which operation a request is about, and whether it is the same request:* `identity`. *Who sent a webhook, and which
-event it is:* `inbox`.
+*Which operation a request is about, and whether it is the same request:* `identity`. *Who sent a webhook, which
+event it is, and how webhooks are signed:* `webhook`.
 
 *HTTP as values.* `message` has heads and headers, `replay` what is kept of a response, `routing` which route a path
 meets, `succession` which operations lose requests when routes change.
+
+*What others hear.* `outbox` has the events of changes, `egress` decides which addresses a webhook may have.
 
 *Beneath all of these.* `immutable` declares a value, `framing` digests parts so that they cannot run into one another,
 `sealing` encrypts what is stored.

@@ -3,6 +3,9 @@
 It is the real program with a real configuration (`setting`), in one process with a service that charges cards
 (`upstream`). It keeps everything in a temporary directory, so each demonstration starts from nothing. `story` plays the
 same scenes by itself, with requests of a `client`.
+
+`triangle` plays requests that are kept, webhooks and events with a `consumer`, and kills the gateway, a
+`process` of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from gateway.app.life import StartError
 from gateway.app.serve import run
 from gateway.config import Config
 from gateway.core.message import bracketed
-from gateway.demo import setting
+from gateway.demo import setting, triangle
 from gateway.demo.client import Caller
 from gateway.demo.story import Scenario, UnexpectedResult
 from gateway.demo.upstream import CardService
@@ -34,14 +37,16 @@ _SERVICE_PORT: Final = 9000
 _REACH_SECONDS: Final = 2.0
 
 
-def demo(*, host: str, port: int | None, upstream: str | None, story: bool, upstream_only: bool) -> int:
-    """Run until SIGINT or SIGTERM, or to the end of the story; returns the exit code.
+def demo(*, host: str, port: int | None, upstream: str | None, story: bool, corners: bool, upstream_only: bool) -> int:
+    """Run until SIGINT or SIGTERM, or to the end of a story; returns the exit code.
 
     `port` None is the default, and any free one for the story. Raises `StartError` with what to do, and `ConfigError`
     when `upstream` is not the URL of a service.
     """
     if upstream_only:
         return run(_serve_cards(host, _SERVICE_PORT if port is None else port))
+    if corners:
+        return run(triangle.play(_print))
     if story:
         return run(_play(host, 0 if port is None else port))
     port = _GATEWAY_PORT if port is None else port

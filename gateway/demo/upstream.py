@@ -1,6 +1,6 @@
-"""The service of the demonstration: it charges cards, and knows nothing of idempotency.
+"""The service of the demonstration: it charges cards, takes webhooks, and knows nothing of idempotency.
 
-Every request that reaches it is a charge of its own, so its ledger shows what was really executed. The ledger is in
+Every request that reaches it has an effect of its own, so its ledger shows what was really executed. The ledger is in
 memory.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -30,16 +31,34 @@ class CardService:
     """`async with CardService(host, port) as service`: charges cards on `service.port`; port 0 is any free one.
 
     `POST /v1/charges` with `{"amount": 1200, "currency": "eur", "card": "tok_visa"}` charges, `GET /v1/charges` shows
-    the ledger. Raises `OSError` when it cannot listen.
+    the ledger. `POST /webhooks/stripe` acts on each webhook. `delay` is what a charge of `tok_slow` waits for, and
+    `charged` is called after each charge. Raises `OSError` when it cannot listen.
     """
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        delay: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(_SLOW_SECONDS),
+        charged: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
         self._host = host
         self._port = port
         self._ledger: deque[dict[str, Any]] = deque(maxlen=_LEDGER_CHARGES_MAX)
         self._numbers = itertools.count(1)
+        self._delay = delay
+        self._charged = charged
+        self.webhooks = 0
+        """How many webhooks it acted on."""
         app = web.Application()
-        app.add_routes([web.post("/v1/charges", self._charge), web.get("/v1/charges", self._list)])
+        app.add_routes(
+            [
+                web.post("/v1/charges", self._charge),
+                web.get("/v1/charges", self._list),
+                web.post("/webhooks/stripe", self._take_webhook),
+            ]
+        )
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=_SLOW_SECONDS + 1)
 
     async def __aenter__(self) -> Self:
@@ -62,6 +81,11 @@ class CardService:
         port: int = self._runner.addresses[0][1]
         return port
 
+    @property
+    def charges(self) -> int:
+        """How many charges it made."""
+        return len(self._ledger)
+
     async def _charge(self, request: web.Request) -> web.Response:
         try:
             charge = await request.json()
@@ -79,12 +103,19 @@ class CardService:
         if card == "tok_declined":
             return _error(402, "the card was declined")
         if card == "tok_slow":
-            await asyncio.sleep(_SLOW_SECONDS)
+            await self._delay()
         charge = {"id": f"ch_{next(self._numbers)}", "amount": amount, "currency": currency, "card": card}
         self._ledger.append(charge)
+        if self._charged is not None:
+            await self._charged()
         if card == "tok_lost_response" and request.transport is not None:
             request.transport.abort()
         return web.json_response(charge, status=201, headers={"Location": f"/v1/charges/{charge['id']}"})
+
+    async def _take_webhook(self, request: web.Request) -> web.Response:
+        await request.read()
+        self.webhooks += 1
+        return web.Response(status=204)
 
     async def _list(self, _: web.Request) -> web.Response:
         return web.json_response({"count": len(self._ledger), "charges": list(self._ledger)})

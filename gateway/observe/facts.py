@@ -189,6 +189,57 @@ class BreakerChanged:
     detail: str = ""
 
 
+@immutable
+class EventPublished:
+    """A publication of an event to a sink ended. `result` is what came of it, `detail` why it did not arrive.
+
+    `detail` may hold a part of a response, and is for operators alone. `secret_ids` signed it.
+    """
+
+    sink: str
+    event_id: str
+    type: str
+    result: PublicationResult
+    detail: str = ""
+    secret_ids: tuple[str, ...] = ()
+
+
+class PublicationResult(StrEnum):
+    DELIVERED = "delivered"
+    FAILED = "failed"
+    UNKNOWN = "unknown"  # it may have arrived
+    REFUSED = "refused"  # this event never will
+    SUSPENDED = "suspended"  # nothing will, until an operator has mended something
+
+
+@immutable
+class SinkChanged:
+    """A sink was suspended by what it answered, or its breaker opened (`is_failing`) or closed."""
+
+    sink: str
+    is_suspended: bool = False
+    is_failing: bool = False
+    detail: str = ""
+
+
+@immutable
+class SinkWaiting:
+    """The events of one sink: how many wait, the age of the oldest in seconds, how many are dead."""
+
+    sink: str
+    pending: int
+    oldest_seconds: float
+    dead: int
+    is_suspended: bool
+
+
+@immutable
+class EventsCounted:
+    """What waits for the sinks of the service."""
+
+    sinks: tuple[SinkWaiting, ...]
+
+
 class ProbeFinding(StrEnum):
     """What an upstream's response to a probe says about the operation."""
 
@@ -394,6 +445,9 @@ Fact = (
     | WebhookRepeated
     | DeliveryAttempted
     | BreakerChanged
+    | EventPublished
+    | SinkChanged
+    | EventsCounted
     | OperationSettled
     | ProbeMade
     | WriteRefused

@@ -26,6 +26,8 @@ from gateway.observe.facts import (
     DeliveryAttempted,
     DeliveryResult,
     EndedUnanswered,
+    EventPublished,
+    EventsCounted,
     Fact,
     FlushRefused,
     JournalFailed,
@@ -38,8 +40,10 @@ from gateway.observe.facts import (
     OperationTakenOver,
     OutcomeJournaled,
     ProbeMade,
+    PublicationResult,
     RequestAnswered,
     RequestPassed,
+    SinkChanged,
     StoreCalled,
     SweepDone,
     TallyTaken,
@@ -152,6 +156,12 @@ class Logs:
             case BreakerChanged(upstream, is_open, detail):
                 text = "the breaker is open: nothing is delivered" if is_open else "the breaker is closed"
                 self._line(WARNING if is_open else INFO, text, upstream=upstream, detail=detail or None)
+            case EventPublished():
+                is_dead = fact.result is PublicationResult.REFUSED
+                if fact.result is not PublicationResult.DELIVERED:
+                    self._log(WARNING if is_dead else DEBUG, partial(_unpublished, fact))
+            case SinkChanged():
+                self._sink_changed(fact)
             case OperationTakenOver():
                 ids = {"request_id": fact.request.request_id, "trace_id": fact.request.trace_id}
                 text = "in doubt, sent again"
@@ -199,13 +209,22 @@ class Logs:
                 if in_doubt:
                     count = sum(count for _, count in in_doubt)
                     self._line(DEBUG, "operations are in doubt", in_doubt=count, oldest_seconds=oldest_seconds)
-            case BacklogTaken():
+            case BacklogTaken() | EventsCounted():
                 # Metrics count it; each delivery and each dead letter has its own line.
                 pass
             case LoopStalled():
                 self._line(WARNING, f"the event loop was blocked for {fact.lag_seconds:.1f} s")
             case _:
                 assert_never(fact)
+
+    def _sink_changed(self, fact: SinkChanged) -> None:
+        # What the sink answered is for the admin port alone.
+        if fact.is_suspended:
+            self._line(ERROR, "a sink is suspended: its events wait until it is resumed", sink=fact.sink)
+        elif fact.is_failing:
+            self._line(WARNING, "a sink fails: its events wait", sink=fact.sink)
+        else:
+            self._line(INFO, "a sink takes events again", sink=fact.sink)
 
     def _swept(self, fact: SweepDone) -> None:
         for route, operation_id in fact.named:
@@ -315,6 +334,14 @@ def _delivered(fact: DeliveryAttempted) -> Line:
             "trace_id": None if request is None else request.trace_id,
         },
         {"route": fact.route, "result": fact.result},
+    )
+
+
+def _unpublished(fact: EventPublished) -> Line:
+    return Line(
+        f"event for {fact.sink}: {fact.result}",
+        {"event_id": fact.event_id, "type": fact.type},
+        {"sink": fact.sink, "result": fact.result},
     )
 
 

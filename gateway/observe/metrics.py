@@ -17,10 +17,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final, TypeVar, assert_never
 
 from gateway.core.delivery import ATTEMPTS_EXHAUSTED, UNAUTHORIZED, UNREADABLE
-from gateway.core.inbox.signature import Fault
 from gateway.core.lifecycle import DEADLINE
 from gateway.core.operation import Event
 from gateway.core.verdict import Verdict
+from gateway.core.webhook.signature import Fault
 from gateway.observe.exposition import Counted, Counter, Exposition, Family, Gauge, Histogram, Rule, encode
 from gateway.observe.facts import (
     BacklogTaken,
@@ -28,6 +28,8 @@ from gateway.observe.facts import (
     DeliveryAttempted,
     DeliveryResult,
     EndedUnanswered,
+    EventPublished,
+    EventsCounted,
     Fact,
     FlushRefused,
     JournalFailed,
@@ -41,8 +43,10 @@ from gateway.observe.facts import (
     OutcomeJournaled,
     ProbeFinding,
     ProbeMade,
+    PublicationResult,
     RequestAnswered,
     RequestPassed,
+    SinkChanged,
     StoreCalled,
     SweepDone,
     TallyTaken,
@@ -141,9 +145,9 @@ class Readings:
 class Metrics:
     """An observer of events, and what a scrape gets. Belongs to one event loop."""
 
-    def __init__(self, routes: Iterable[str], *, has_fast_tier: bool, version: str) -> None:
-        """`routes` have their series from the start; others get theirs with their first event."""
-        routes = tuple(routes)
+    def __init__(self, routes: Iterable[str], *, has_fast_tier: bool, version: str, sinks: Iterable[str] = ()) -> None:
+        """`routes` and `sinks` have their series from the start; others get theirs with their first event."""
+        routes, sinks = tuple(routes), tuple(sinks)
         self._families: dict[str, Family] = {}
         self._read: Callable[[], Readings] = Readings
         self._readings = Readings()
@@ -193,9 +197,9 @@ class Metrics:
             "Those of them that had another content, and were not delivered",
             route=routes,
         )
-        # By route and by the name that the configuration gives the secret.
+        # By route or sink, and by the name that the configuration gives the secret.
         self._used_secrets = self._counter(
-            "idempotency_secret_used_total", "Messages that a secret of an inbox signed", place=(), id=()
+            "idempotency_secret_used_total", "Messages that a secret of a route or a sink signed", place=(), id=()
         )
         self._deliveries = self._counter(
             "idempotency_deliveries_total",
@@ -272,6 +276,28 @@ class Metrics:
             "idempotency_orphans",
             "Accepted operations that no route of this gateway's configuration delivers",
             Rule.MAX,
+        )
+        self._published = self._counter(
+            "idempotency_events_published_total",
+            "Publications of events to sinks, by what came of them",
+            sink=sinks,
+            result=PublicationResult,
+        )
+        # Every worker counts the whole service.
+        self._events_pending = self._gauge(
+            "idempotency_events_pending", "Events that a sink has yet to receive", Rule.MAX, sink=sinks
+        )
+        self._oldest_event = self._gauge(
+            "idempotency_oldest_event_seconds", "Age of the oldest of them, 0 without one", Rule.MAX, sink=sinks
+        )
+        self._events_dead = self._gauge(
+            "idempotency_events_dead", "Events that were given up, until somebody redelivers them", Rule.MAX, sink=sinks
+        )
+        self._sink_suspended = self._gauge(
+            "idempotency_sink_suspended",
+            "Whether a sink gets nothing until an operator resumes it",
+            Rule.MAX,
+            sink=sinks,
         )
         self._store_up = self._gauge(
             "idempotency_store_up",
@@ -376,8 +402,15 @@ class Metrics:
                 self._store_amnesia.put(fact.is_lost)
             case TierChanged():
                 self._store_up.put(fact.up, fact.tier)
-            case UpstreamChanged() | OperationTakenOver() | EndedUnanswered():
-                # Counted elsewhere: by the upstream client, as a claim, and with the verdict that the caller got.
+            case EventPublished():
+                self._published.add(fact.sink, fact.result)
+                for secret_id in fact.secret_ids:
+                    self._used_secrets.add(fact.sink, secret_id)
+            case EventsCounted():
+                self._count_events(fact)
+            case UpstreamChanged() | OperationTakenOver() | EndedUnanswered() | SinkChanged():
+                # Counted elsewhere: by the upstream client, as a claim, with the verdict that the caller got, and with
+                # the events that wait.
                 pass
             case SweepDone():
                 for event, count in zip(_SWEPT, (fact.lapsed, fact.retired, fact.collected, fact.expired), strict=True):
@@ -393,6 +426,12 @@ class Metrics:
                 self._loop_stalls.observe(fact.lag_seconds)
             case _:
                 assert_never(fact)
+
+    def _count_events(self, fact: EventsCounted) -> None:
+        self._events_pending.put_all({(each.sink,): each.pending for each in fact.sinks})
+        self._oldest_event.put_all({(each.sink,): each.oldest_seconds for each in fact.sinks})
+        self._events_dead.put_all({(each.sink,): each.dead for each in fact.sinks})
+        self._sink_suspended.put_all({(each.sink,): each.is_suspended for each in fact.sinks})
 
     def _count_backlog(self, fact: BacklogTaken) -> None:
         waiting = fact.waiting

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
-from gateway.core.inbox.examination import Inbox
 from gateway.core.operation import Snapshot
 from gateway.core.verdict import Claimable, Refuse, Undelivered, Verdict, Wait
+from gateway.core.webhook.examination import Inbox
 from gateway.observe.facts import Events, WebhookRepeated
 from gateway.protect.accepting import Accepted, Accepting
 from gateway.protect.identification import KeyedRequest

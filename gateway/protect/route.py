@@ -11,13 +11,13 @@ from gateway.core.delivery import DeliveryPolicy
 from gateway.core.identity.fingerprint import Fingerprinter
 from gateway.core.identity.key import KeySpec
 from gateway.core.identity.scope import ScopeSpec
-from gateway.core.inbox.examination import Inbox
 from gateway.core.message import Headers
 from gateway.core.operation import MICROSECONDS
 from gateway.core.outcome import StatusPolicy
 from gateway.core.recovery import Hold, Recovery
 from gateway.core.replay import KeepPolicy
 from gateway.core.routing import PathPattern
+from gateway.core.webhook.examination import Inbox
 from gateway.protect.forwarding import ForwardingPolicy, UpstreamKey
 from gateway.protect.problem import Shape
 from gateway.upstream import Upstream

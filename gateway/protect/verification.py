@@ -14,7 +14,10 @@ from ipaddress import ip_address
 from typing import Final, assert_never
 
 from gateway.core.identity.key import Key, key_places
-from gateway.core.inbox.examination import (
+from gateway.core.message import Headers, RequestHead, header_values
+from gateway.core.operation import MICROSECONDS
+from gateway.core.verdict import Verdict
+from gateway.core.webhook.examination import (
     Challenge,
     Genuine,
     Inbox,
@@ -23,10 +26,7 @@ from gateway.core.inbox.examination import (
     granted_origin,
     renewed,
 )
-from gateway.core.inbox.signature import Fault, Refused
-from gateway.core.message import Headers, RequestHead, header_values
-from gateway.core.operation import MICROSECONDS
-from gateway.core.verdict import Verdict
+from gateway.core.webhook.signature import Fault, Refused
 from gateway.observe.facts import Events, WebhookRefused, WebhookVerified
 from gateway.protect.body import TakenBody
 from gateway.protect.problem import refuse

@@ -19,6 +19,11 @@ of `find_due` and `backlog` reads about as much as it returns, however many oper
 *Pauses.* While an operation name is paused, `find_due` leaves its operations out, and the time does not count against
 `deliver_until_us`: sweeps move it for those that would soon expire, and `resume` for all.
 
+*Events.* With the `Outbox` that it was built with, a store writes a row for each event and sink in the transaction of
+the change, also where a sweep or a flushed journal makes the change. Rows do not depend on the record: they survive its
+end. A relay leases rows, publishes them and reports the result. A lease that is not reported on lapses, and the row is
+leased again: a duplicate, never a loss.
+
 *Forwarding.* The layers in front of a durable store change little of this, so one class forwards it (`Forwarding`).
 """
 
@@ -27,10 +32,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final, Protocol, TypeVar
 from uuid import UUID
 
 from gateway.core.operation import MICROSECONDS, Audit, Event, SealedRequest, Snapshot, State
+from gateway.core.outbox import EventType, PublishedEvent
 from gateway.core.succession import ServedRoute
 from gateway.store.base import Store
 
@@ -228,6 +235,67 @@ class AuditEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class LeasedEvent:
+    """An event that the caller is to publish to a sink, until its lease ends.
+
+    `tries` counts the leases since it was written or delivered again, this one included; `redeliveries` how often an
+    operator had it delivered again. `age_us` counts from the change, or from the last redelivery.
+    """
+
+    sink: str
+    event: PublishedEvent
+    tries: int
+    redeliveries: int
+    age_us: int
+
+
+class EventFate(StrEnum):
+    PUBLISHED = "published"
+    PUT_OFF = "put_off"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class EventReport:
+    """What became of a leased event. `why` and `pause_us` are of one that is put off; a dead one has a `why`."""
+
+    sink: str
+    event_id: str
+    tries: int
+    fate: EventFate
+    why: str = ""
+    pause_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KeptEvent:
+    """An event as operators see it. `why` is why its last publication failed."""
+
+    sink: str
+    event_id: str
+    type: EventType
+    operation_id: UUID
+    at_us: int
+    tries: int
+    is_dead: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class SinkBacklog:
+    """The events of a sink that were not published: how many wait, the age of the oldest, how many are dead.
+
+    `suspended_why` is set while the sink is suspended. `last_error` is of the oldest that waits.
+    """
+
+    pending: int = 0
+    oldest_seconds: float = 0.0
+    dead: int = 0
+    last_error: str = ""
+    suspended_why: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Epoch:
     """Which memory a store has (its data set and that set's history), as of `now_us` of its clock.
 
@@ -326,6 +394,32 @@ class ManagedStore(Store, Protocol):
         """End the pause; False if there was none. The name stays paused until this returns; if that takes too long,
         a repeated call goes on where the last one stopped."""
 
+    async def lease_events(self, service: str, wanted: Mapping[str, int], lease_us: int) -> list[LeasedEvent]:
+        """Lease at most so many due events of each of these sinks, the longest due first. None of a suspended sink."""
+
+    async def report_events(self, service: str, reports: Collection[EventReport]) -> None:
+        """Write what became of leased events. Repeatable.
+
+        A published event is gone, whoever reports it. Another report counts only while nobody leased the event again.
+        """
+
+    async def find_events(
+        self, service: str, sink: str, *, is_dead: bool, after: str | None, limit: int
+    ) -> list[KeptEvent]:
+        """Events of a sink that wait, or are dead, in the order of their ids and after this one."""
+
+    async def redeliver_event(self, service: str, event_id: str, sink: str | None) -> int:
+        """Publish a dead event again to its sink (None: to each one where it is dead). Returns to how many."""
+
+    async def suspend_sink(self, service: str, sink: str, why: str) -> bool:
+        """Lease no event of this sink any more; False if it was suspended before. Its events are kept."""
+
+    async def resume_sink(self, service: str, sink: str) -> bool:
+        """Lease the sink's events again, all at once; False if it was not suspended."""
+
+    async def sinks(self, service: str) -> dict[str, SinkBacklog]:
+        """The sinks of the service that have events here or are suspended, by name."""
+
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         """The latest `AUDITS_MAX` audits of an operation, oldest first."""
 
@@ -400,6 +494,32 @@ class Forwarding(ABC):
 
     async def resume(self, service: str, operation: str) -> bool:
         return await self._forward("resume", lambda: self._behind.resume(service, operation))
+
+    async def lease_events(self, service: str, wanted: Mapping[str, int], lease_us: int) -> list[LeasedEvent]:
+        return await self._forward("lease_events", lambda: self._behind.lease_events(service, wanted, lease_us))
+
+    async def report_events(self, service: str, reports: Collection[EventReport]) -> None:
+        await self._forward("report_events", lambda: self._behind.report_events(service, reports))
+
+    async def find_events(
+        self, service: str, sink: str, *, is_dead: bool, after: str | None, limit: int
+    ) -> list[KeptEvent]:
+        return await self._forward(
+            "find_events",
+            lambda: self._behind.find_events(service, sink, is_dead=is_dead, after=after, limit=limit),
+        )
+
+    async def redeliver_event(self, service: str, event_id: str, sink: str | None) -> int:
+        return await self._forward("redeliver_event", lambda: self._behind.redeliver_event(service, event_id, sink))
+
+    async def suspend_sink(self, service: str, sink: str, why: str) -> bool:
+        return await self._forward("suspend_sink", lambda: self._behind.suspend_sink(service, sink, why))
+
+    async def resume_sink(self, service: str, sink: str) -> bool:
+        return await self._forward("resume_sink", lambda: self._behind.resume_sink(service, sink))
+
+    async def sinks(self, service: str) -> dict[str, SinkBacklog]:
+        return await self._forward("sinks", lambda: self._behind.sinks(service))
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._forward("audits", lambda: self._behind.audits(operation_id))

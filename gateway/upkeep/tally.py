@@ -1,4 +1,4 @@
-"""Counts what waits for somebody, for alerts: operations in doubt, accepted operations and dead letters.
+"""Counts what waits for somebody, for alerts: operations in doubt, accepted operations, dead letters, and events.
 
 Every gateway counts, because none can know that another does. Operations in doubt are counted in the whole store, those
 of other services included, since route names do not identify a service; what is not delivered, of its own service.
@@ -7,18 +7,18 @@ of other services included, since route names do not identify a service; what is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NoReturn
 
-from gateway.observe.facts import BacklogTaken, Events, RouteWaiting, TallyTaken
-from gateway.store.operations import Backlog, ManagedStore
+from gateway.observe.facts import BacklogTaken, Events, EventsCounted, RouteWaiting, SinkWaiting, TallyTaken
+from gateway.store.operations import Backlog, ManagedStore, SinkBacklog
 from gateway.upkeep.timer import Sleep, repeat
 
 
 class TallyTaker:
     """Takes the tally of one store every `pass_seconds` and publishes it; the backlog too, where a route accepts.
 
-    `accepting` are the operation names of the routes that accept requests, by route name.
+    `accepting` are the operation names of the routes that accept requests, by route name; `sinks` the configured ones.
     """
 
     def __init__(
@@ -28,6 +28,7 @@ class TallyTaker:
         *,
         service: str,
         accepting: Mapping[str, str],
+        sinks: Collection[str] = (),
         pass_seconds: float = 15.0,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
@@ -35,6 +36,7 @@ class TallyTaker:
         self._events = events
         self._service = service
         self._accepting = accepting
+        self._sinks = sinks
         self._pass_seconds = pass_seconds
         self._sleep = sleep
         self._is_stopped = False
@@ -51,6 +53,8 @@ class TallyTaker:
         self._events.publish(TallyTaken(tuple(sorted(tally.in_doubt.items())), tally.oldest_in_doubt_seconds))
         if self._accepting:
             self._events.publish(_taken(await self._store.backlog(self._service), self._accepting))
+        if self._sinks:
+            self._events.publish(_counted(await self._store.sinks(self._service)))
 
     async def run(self) -> NoReturn:
         """Take the tally for ever, until cancelled."""
@@ -59,6 +63,16 @@ class TallyTaker:
     async def _pass(self) -> float:
         await self.run_once()
         return self._pass_seconds
+
+
+def _counted(sinks: Mapping[str, SinkBacklog]) -> EventsCounted:
+    """The backlogs of all sinks as an event, those included that the configuration no longer has."""
+    return EventsCounted(
+        tuple(
+            SinkWaiting(name, each.pending, each.oldest_seconds, each.dead, each.suspended_why is not None)
+            for name, each in sinks.items()
+        )
+    )
 
 
 def _taken(backlog: Backlog, accepting: Mapping[str, str]) -> BacklogTaken:

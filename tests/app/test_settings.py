@@ -748,6 +748,29 @@ ELSEWHERE: Final = (
         f"routes.inbox.hmac.{name}": "tests/core/test_inbox.py::test_a_sender_without_a_preset"
         for name in ("header", "prefix", "signed", "digest", "encoding", "id", "timestamp")
     }
+    | {
+        f"events.{name}": "tests/config/test_events.py::test_what_a_sink_receives"
+        for name in ("types", "include", "sinks.name", "sinks.types", "sinks.routes", "sinks.include", "sinks.kind")
+    }
+    | dict.fromkeys(
+        (
+            *("events.source", "events.keep", "events.max_event_bytes"),
+            *("egress.allow", "egress.deny", "egress.ports", "egress.https_only"),
+            *(
+                f"events.sinks.{name}"
+                for name in (
+                    *("url", "format", "secrets.id", "secrets.key", "secrets.until"),
+                    *("stream", "fsync", "window", "max_length", "max_age"),
+                    *("servers", "subject", "user", "password"),
+                )
+            ),
+        ),
+        "tests/config/test_events.py::test_each_setting_reaches_its_sink",
+    )
+    | {
+        "events.sinks.shares_fast": "tests/config/test_events.py::test_the_stream_is_not_where_anything_may_be_lost",
+        "egress.proxy": "tests/events/test_egress.py::test_a_proxy_is_connected_to_and_not_checked",
+    }
     | {f"routes.upstream.{name}": _OVERRIDE for name in ("url", "tls.ca", "tls.cert", "tls.key", "tls.server_name")}
 )
 

@@ -46,8 +46,11 @@ def _ends(field: FieldInfo) -> Iterator[str]:
 def _alone(path: Path, value: str) -> str:
     """A minimal file with this setting beside what is required."""
     keys = path[1:] if path[0] == "routes" else path
-    if keys[-1] == "schedule":
+    if keys[-1] in ("schedule", "ports"):
         value = f"[{value}]"
+    if keys[:2] == ("events", "sinks"):
+        sink = "name: feed, kind: redis_stream, url: 'redis://feed:6379', stream: operations"
+        return with_global(f"events: {{sinks: [{{{sink}, {keys[-1]}: {value}}}]}}")
     if path[:2] == ("routes", "accept"):
         return ACCEPTING + with_route(f"accept: {{identity: unverified, {keys[-1]}: {value}}}")
     if path[:2] == ("routes", "inbox"):

@@ -9,8 +9,8 @@ import pytest
 from gateway.app.routes import accept_policy, inbox_of, key_spec
 from gateway.config import ConfigError, Placeholders, notices, parse
 from gateway.core.identity.key import CloudEventKey, ContentKey, HeaderKey
-from gateway.core.inbox.examination import SignAgain
-from gateway.core.inbox.scheme import PRESETS, Algorithm, Part
+from gateway.core.webhook.examination import SignAgain
+from gateway.core.webhook.scheme import PRESETS, Algorithm, Part
 from tests.config.support import report
 
 KEY: Final = "A" * 43 + "="

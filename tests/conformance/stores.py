@@ -13,6 +13,7 @@ from typing import Protocol
 
 import pytest
 
+from gateway.core.outbox import NO_EVENTS, Outbox
 from gateway.store.base import Store, boot_seconds
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.redis.store import RedisFastTier
@@ -30,10 +31,11 @@ class Database(Protocol):
     exact: bool
     """Whether time stands still between two advances, so that every time can be foretold to the microsecond."""
 
-    def open_store(self, witness_files: WitnessFiles | None = None) -> Store:
+    def open_store(self, witness_files: WitnessFiles | None = None, outbox: Outbox = NO_EVENTS) -> Store:
         """A further store object on the same data, not yet started. The test starts and closes it.
 
-        It notes what it acknowledges in `witness_files`, which the test opens and closes.
+        It notes what it acknowledges in `witness_files`, which the test opens and closes, and writes the events of
+        `outbox`.
         """
 
     async def advance(self, seconds: float) -> None:
@@ -51,8 +53,8 @@ class MemoryDatabase:
     exact: bool = True
     memory: Memory = field(default_factory=Memory)
 
-    def open_store(self, witness_files: WitnessFiles | None = None) -> Store:
-        return MemoryStore(self.memory, witness_files)
+    def open_store(self, witness_files: WitnessFiles | None = None, outbox: Outbox = NO_EVENTS) -> Store:
+        return MemoryStore(self.memory, witness_files, outbox)
 
     async def advance(self, seconds: float) -> None:
         self.memory.clock.advance(seconds)
@@ -72,8 +74,8 @@ class SqliteDatabase:
     exact: bool = True
     clock: ManualClock = field(default_factory=ManualClock)
 
-    def open_store(self, witness_files: WitnessFiles | None = None) -> Store:
-        return SqliteStore(self.path, clock_us=self.clock, witness_files=witness_files)
+    def open_store(self, witness_files: WitnessFiles | None = None, outbox: Outbox = NO_EVENTS) -> Store:
+        return SqliteStore(self.path, clock_us=self.clock, witness_files=witness_files, outbox=outbox)
 
     async def advance(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -93,8 +95,8 @@ class PostgresDatabase:
     exact: bool = True
     clock: ManualClock = field(default_factory=ManualClock)
 
-    def open_store(self, witness_files: WitnessFiles | None = None) -> Store:
-        return PostgresStore(self.url, clock_us=self.clock, witness_files=witness_files)
+    def open_store(self, witness_files: WitnessFiles | None = None, outbox: Outbox = NO_EVENTS) -> Store:
+        return PostgresStore(self.url, clock_us=self.clock, witness_files=witness_files, outbox=outbox)
 
     async def advance(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -120,11 +122,11 @@ class TieredDatabase:
     exact: bool = False
     ahead_seconds: float = 0.0
 
-    def open_store(self, witness_files: WitnessFiles | None = None) -> Store:
+    def open_store(self, witness_files: WitnessFiles | None = None, outbox: Outbox = NO_EVENTS) -> Store:
         fast = RedisFastTier(self.redis.url, clock=self._now)
         fast.bind("the-store")
         return Tiered(
-            self.durable.open_store(witness_files),
+            self.durable.open_store(witness_files, outbox),
             fast,
             cache_bytes=10_000_000,
             cache_max_age_seconds=REMEMBER_SECONDS,

@@ -22,7 +22,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.identity.key import CloudEventKey
-from gateway.core.inbox.examination import (
+from gateway.core.message import Headers, header_values
+from gateway.core.webhook.examination import (
     Challenge,
     Genuine,
     Inbox,
@@ -32,7 +33,7 @@ from gateway.core.inbox.examination import (
     granted_origin,
     renewed,
 )
-from gateway.core.inbox.scheme import (
+from gateway.core.webhook.scheme import (
     PRESETS,
     Algorithm,
     Digest,
@@ -43,8 +44,7 @@ from gateway.core.inbox.scheme import (
     parse_template,
     secret_key,
 )
-from gateway.core.inbox.signature import Fault, Refused
-from gateway.core.message import Headers, header_values
+from gateway.core.webhook.signature import Fault, Refused, sign
 from gateway.protect.structured_fields import unquote
 from tests.support.senders import PAID, SENDERS, TEXT, WHSEC, body_of, hex_hmac, signed
 
@@ -104,6 +104,14 @@ def test_what_the_sender_signed_is_genuine(preset: str) -> None:
     assert isinstance(found, Genuine)
     assert found.secret_ids == ("s0",)
     assert found.signed_at == (NOW if preset in TIMED else None)
+
+
+@pytest.mark.parametrize("preset", SIGNING)
+def test_the_gateway_signs_as_the_sender_does(preset: str) -> None:
+    """Time and signature are those that the sender's own library makes."""
+    inbox, body = inbox_of(preset), body_of(preset)
+    own = sign(inbox.schemes[0], inbox.secrets, body, now=NOW, event_id=b"msg_1")
+    assert {(name.lower(), value) for name, value in raw(signed(preset, body))} >= set(own)
 
 
 @pytest.mark.parametrize(

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from gateway.demo import setting
+from gateway.app.life import StartError
+from gateway.demo import demo, setting
 from gateway.demo.upstream import CARDS, CardService
 from tests.support import http
 from tests.support.curl import curl, curl_lines
-from tests.support.demo import DemoProcess, run_program
+from tests.support.demo import DemoProcess, program, run_program
 from tests.support.eventually import eventually_blocking
 from tests.support.ports import free_port
+from tests.support.processes import descendants, end, spawn
+from tests.support.readme import README
 from tests.support.upstream import RecordingUpstream
 
 
@@ -24,6 +29,47 @@ def test_the_story_comes_out_as_told() -> None:
     said = run_program("demo", "--story")
     assert len(re.findall(r"^\d\. ", said, re.MULTILINE)) == 6
     assert said.rstrip().endswith("The ledger shows 5.")
+
+
+def test_the_three_corners_come_out_as_the_readme_says() -> None:
+    """Charges, webhooks and events go through a `kill -9`, and each corner that is left out leaks what it holds."""
+    said = run_program("demo", "--triangle")
+    (shown,) = re.findall(r"```text\n(1\. .*?)```", README.read_text(), re.DOTALL)
+    # An acknowledgement that was slow makes one more.
+    came = re.compile(r"got \d+ events under")
+    assert came.sub("", said.strip()) == came.sub("", shown.strip())
+
+
+def test_the_triangle_can_be_stopped_and_leaves_nothing(tmp_path: Path) -> None:
+    """Stopped while a gateway runs, it ends that one, and its directory is gone."""
+    log, directory = tmp_path / "triangle.log", tmp_path / "temporary"
+    directory.mkdir()
+    environment = {**os.environ, "TMPDIR": str(directory)}
+    process = spawn(program("demo", "--triangle"), output=log, environment=environment)
+    try:
+        eventually_blocking(lambda: "kill -9" in log.read_text(), 30.0, "a gateway runs")
+        gateways = descendants(process.pid)
+    finally:
+        code = end(process, signal.SIGTERM)
+    assert (code, log.read_text().splitlines()[-1]) == (1, "Stopped. Nothing is left.")
+    assert [pid for pid in gateways if Path(f"/proc/{pid}").exists()] == []
+    assert list(directory.iterdir()) == []
+
+
+def test_a_figure_that_is_not_as_promised_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a gateway that lacks a corner where it should have all, it ends with a failure, and says which figure."""
+    monkeypatch.delitem(setting.CORNERS, "inbox")
+    assert demo(host="127.0.0.1", port=None, upstream=None, story=False, corners=True, upstream_only=False) == 1
+    assert "This is not what should have happened: the verdicts: expected [(200, 'accepted')" in capsys.readouterr().out
+
+
+def test_a_missing_temporary_directory_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says what to do, where it can store nothing."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    with pytest.raises(StartError, match="Name a place for it in TMPDIR"):
+        demo(host="127.0.0.1", port=None, upstream=None, story=False, corners=True, upstream_only=False)
 
 
 async def test_the_lines_that_it_prints_do_what_it_says(tmp_path: Path) -> None:

@@ -16,10 +16,12 @@ from gateway.cli import parser
 from gateway.config import Accept, Config, Route
 from gateway.config.leaf import duration_text, size_text
 from gateway.core.identity.canonical import CANONICAL_BYTES_MAX, PAIRS_MAX, QUOTES_MAX, VALUES_MAX
+from gateway.core.outbox import EventType
 from gateway.core.verdict import Verdict
 from gateway.observe.metrics import Metrics
 from tests.support.curl import curl, curl_lines
 from tests.support.demo import DemoProcess
+from tests.support.fleet import gateways
 from tests.support.readme import README, filled
 
 ROOT = README.parent
@@ -29,6 +31,7 @@ ENVIRONMENT = {
     "HOME": "/home/you",
     "DATABASE_PASSWORD": "secret",
     "FINGERPRINT_KEY": "k" * 32,
+    "LEDGER_SECRET": "whsec_" + "0f" * 32,
     "PROBE_TOKEN": "p",
     "SERVICE_TOKEN": "t",
     "STORAGE_KEY": "0f" * 32,
@@ -41,7 +44,13 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
 
 
-CONFIGS = [config.parse(text, environ=ENVIRONMENT) for text in blocks("yaml")]
+def whole(text: str) -> str:
+    """A configuration; one that is shown in part belongs to the one for Postgres and Redis."""
+    shown = yaml.safe_load(text)
+    return text if "routes" in shown else yaml.safe_dump(yaml.safe_load(blocks("yaml")[1]) | shown)
+
+
+CONFIGS = [config.parse(whole(text), environ=ENVIRONMENT) for text in blocks("yaml")]
 FIRST, SHARED, *_ = CONFIGS
 ROUTE: Route = FIRST.routes[0]
 ACCEPT = Accept()
@@ -68,7 +77,19 @@ def test_ten_lines_are_enough_to_begin_with() -> None:
 
 def test_every_configuration_is_free_of_second_thoughts() -> None:
     """`check` has nothing to remark on the configurations that the README shows."""
-    assert [config.notices(shown) for shown in CONFIGS] == [()] * 5
+    assert [config.notices(shown) for shown in CONFIGS] == [()] * 6
+
+
+async def test_what_runs_on_one_host_starts_as_written(tmp_path: Path) -> None:
+    """Each configuration on SQLite starts for an ordinary user; only its ports are other ones."""
+    shown = [text for text in blocks("yaml") if "sqlite://" in text and "routes:" in text]
+    assert len(shown) >= 4
+    homes = [tmp_path / str(number) for number in range(len(shown))]
+    configs = [(yaml.safe_load(text), home) for text, home in zip(shown, homes, strict=True)]
+    environments = [{**ENVIRONMENT, "HOME": str(home)} for home in homes]
+    async with gateways(*configs, environments=environments) as started:
+        for gateway in started:
+            assert (await gateway.status("/readyz")).status == 200
 
 
 def test_what_the_routes_of_a_library_need_is_configuration() -> None:
@@ -130,7 +151,8 @@ def test_every_link_leads_to_a_file() -> None:
 
 def test_every_dotted_name_is_a_key_of_the_configuration() -> None:
     """What is written like a key of the configuration is one."""
-    names = set(re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", PROSE)) - {"gateway.yaml"}
+    types = {type_.value for type_ in EventType}
+    names = set(re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", PROSE)) - {"gateway.yaml"} - types
     assert len(names) > 5
     for name in names:
         assert _is_key(Config, name) or _is_key(Route, name), name

@@ -32,7 +32,7 @@ each_alert = pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["a
 @pytest.fixture
 async def fresh() -> Scrape:
     """What a gateway exports before anything happened, its stores being up and its service not known to be down."""
-    metrics = Metrics(["create_payment"], has_fast_tier=True, version="1")
+    metrics = Metrics(["create_payment"], has_fast_tier=True, version="1", sinks=["ledger"])
     for tier in ("durable", "fast"):
         metrics(TierChanged(tier, True))
     metrics(BreakerChanged("http://127.0.0.1:9000", False))

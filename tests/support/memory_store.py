@@ -7,7 +7,7 @@ the `MemoryStore` objects that are opened on it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from uuid import UUID, uuid4
@@ -32,6 +32,7 @@ from gateway.core.operation import (
     microseconds,
     operation_id_of,
 )
+from gateway.core.outbox import NO_EVENTS, Outbox, OutboxRow, PublishedEvent, swept_rows, unpack
 from gateway.store.base import EpochChanged, NotApplied, Watch
 from gateway.store.epoch import WitnessNote, memory_digest, missing
 from gateway.store.operations import (
@@ -44,12 +45,17 @@ from gateway.store.operations import (
     AuditEntry,
     Backlog,
     Epoch,
+    EventFate,
+    EventReport,
+    KeptEvent,
+    LeasedEvent,
     Living,
     Query,
     RecoveryLease,
     RecoveryState,
     RouteBacklog,
     Serving,
+    SinkBacklog,
     Swept,
     Tally,
 )
@@ -108,6 +114,24 @@ class Serves:
 
 
 @dataclass(slots=True)
+class WaitingEvent:
+    """An event that a sink has yet to receive."""
+
+    row: OutboxRow
+    at_us: int
+    since_us: int
+    due_us: int
+    tries: int = 0
+    redeliveries: int = 0
+    is_dead: bool = False
+    why: str = ""
+
+    @property
+    def published(self) -> PublishedEvent:
+        return PublishedEvent(self.row.event_id, self.row.type, self.at_us, self.row.content, self.row.response)
+
+
+@dataclass(slots=True)
 class Memory:
     """What a restart does not forget."""
 
@@ -123,6 +147,10 @@ class Memory:
     requests: dict[UUID, SealedRequest] = field(default_factory=dict)
     # Since when an operation name is paused.
     pauses: dict[Name, int] = field(default_factory=dict)
+    # By service, sink and event id; and why a sink is suspended, by service and sink.
+    events: dict[tuple[str, str, str], WaitingEvent] = field(default_factory=dict)
+    suspensions: dict[tuple[str, str], str] = field(default_factory=dict)
+    outboxes: dict[str, Outbox] = field(default_factory=dict)
     audits: dict[UUID, list[Kept]] = field(default_factory=dict)
     witnesses: dict[UUID, int] = field(default_factory=dict)
     # The number at the last look at a witness, and when the next one is due.
@@ -132,6 +160,11 @@ class Memory:
     def draw_token(self) -> int:
         self.token += 1
         return self.token
+
+    def write_events(self, service: str, rows: Iterable[OutboxRow]) -> None:
+        now_us = self.clock()
+        for row in rows:
+            self.events.setdefault((service, row.sink, row.event_id), WaitingEvent(row, now_us, now_us, now_us))
 
     def keep(self, operation_id: UUID, record: Record | None) -> None:
         """Write the record as it now is. An unchanged one is no news."""
@@ -149,8 +182,14 @@ class Memory:
 class MemoryStore:
     """The `Store` of the tests. Atomic because no verb awaits anything between reading and writing."""
 
-    def __init__(self, memory: Memory | None = None, witness_files: WitnessFiles | None = None) -> None:
+    def __init__(
+        self,
+        memory: Memory | None = None,
+        witness_files: WitnessFiles | None = None,
+        outbox: Outbox = NO_EVENTS,
+    ) -> None:
         self.memory = Memory() if memory is None else memory
+        self._outbox = outbox
         self._witness_files = witness_files
         self._link = uuid4()
         self._started = False
@@ -196,7 +235,10 @@ class MemoryStore:
         now_us = memory.clock()
         before = settle(memory.records.get(operation_id), now_us)
         result, record = step(before, command, now_us, memory.draw_token)
-        memory.keep(operation_id, record)
+        stored = memory.records.get(operation_id)
+        if record is not stored:
+            memory.write_events(self._outbox.service, self._outbox.rows(stored, record))
+            memory.keep(operation_id, record)
         if isinstance(command, Accept) and record is not before and record is not None:
             memory.requests[operation_id] = command.kept
         if isinstance(command, Purge | Erase) and record is not before:
@@ -229,6 +271,8 @@ class MemoryStore:
                 continue
             if written.total() == limit:
                 return _swept(written, lapsed, more=True)
+            outboxes = {**memory.outboxes, self._outbox.service: self._outbox}
+            memory.write_events(*swept_rows(outboxes.values(), record, after))
             memory.keep(operation_id, after)
             if after is not None and after.state is State.IN_DOUBT:
                 lapsed.append((after.identity.route, operation_id))
@@ -283,6 +327,7 @@ class MemoryStore:
             memory.recipes.update({row.name: row for row in comparison.written})
             names = frozenset((serving.service, operation) for operation in serving.recipes)
             memory.gateways[serving.gateway_id] = Serves(names, now_us)
+            memory.outboxes[serving.service] = unpack(self._outbox.pack())
         return agreement
 
     async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
@@ -450,6 +495,98 @@ class MemoryStore:
     def _is_paused(self, record: Record) -> bool:
         delivery = record.delivery
         return delivery is not None and (delivery.service, record.identity.operation) in self.memory.pauses
+
+    async def lease_events(self, service: str, wanted: Mapping[str, int], lease_us: int) -> list[LeasedEvent]:
+        self._check_started()
+        now_us, leased = self.memory.clock(), list[LeasedEvent]()
+        for sink, number in wanted.items():
+            if (service, sink) in self.memory.suspensions:
+                continue
+            due = [each for each in self._events(service, sink) if not each.is_dead and each.due_us <= now_us]
+            for each in sorted(due, key=lambda one: one.due_us)[:number]:
+                each.due_us, each.tries = now_us + lease_us, each.tries + 1
+                leased.append(LeasedEvent(sink, each.published, each.tries, each.redeliveries, now_us - each.since_us))
+        return leased
+
+    async def report_events(self, service: str, reports: Collection[EventReport]) -> None:
+        self._check_started()
+        for report in reports:
+            key = (service, report.sink, report.event_id)
+            event = self.memory.events.get(key)
+            if event is None:
+                continue
+            if report.fate is EventFate.PUBLISHED:
+                del self.memory.events[key]
+            elif event.tries == report.tries and not event.is_dead:
+                event.why = report.why
+                event.is_dead = report.fate is EventFate.DEAD
+                event.due_us = self.memory.clock() + report.pause_us
+
+    async def find_events(
+        self, service: str, sink: str, *, is_dead: bool, after: str | None, limit: int
+    ) -> list[KeptEvent]:
+        self._check_started()
+        found = [
+            KeptEvent(
+                sink,
+                each.row.event_id,
+                each.row.type,
+                UUID(each.published.operation_id),
+                each.at_us,
+                each.tries,
+                each.is_dead,
+                each.why,
+            )
+            for each in self._events(service, sink)
+            if each.is_dead is is_dead and (after is None or each.row.event_id > after)
+        ]
+        return sorted(found, key=lambda one: one.event_id)[:limit]
+
+    async def redeliver_event(self, service: str, event_id: str, sink: str | None) -> int:
+        self._check_started()
+        now_us, number = self.memory.clock(), 0
+        for (of_service, of_sink, of_id), event in self.memory.events.items():
+            if (of_service, of_id, sink or of_sink) == (service, event_id, of_sink) and event.is_dead:
+                event.is_dead, event.tries, event.redeliveries = False, 0, event.redeliveries + 1
+                event.since_us = event.due_us = now_us
+                number += 1
+        return number
+
+    async def suspend_sink(self, service: str, sink: str, why: str) -> bool:
+        self._check_started()
+        was_suspended = (service, sink) in self.memory.suspensions
+        self.memory.suspensions.setdefault((service, sink), why)
+        return not was_suspended
+
+    async def resume_sink(self, service: str, sink: str) -> bool:
+        self._check_started()
+        if self.memory.suspensions.pop((service, sink), None) is None:
+            return False
+        for each in self._events(service, sink):
+            # What is leased has no reason yet.
+            if each.why and not each.is_dead:
+                each.due_us = min(each.due_us, self.memory.clock())
+        return True
+
+    async def sinks(self, service: str) -> dict[str, SinkBacklog]:
+        self._check_started()
+        now_us, found = self.memory.clock(), dict[str, SinkBacklog]()
+        names = [*self.memory.suspensions, *((of, sink) for of, sink, _ in self.memory.events)]
+        for sink in sorted({sink for of_service, sink in names if of_service == service}):
+            events = self._events(service, sink)
+            waiting = sorted((each for each in events if not each.is_dead), key=lambda one: one.due_us)
+            oldest_us = max((now_us - each.since_us for each in waiting), default=0)
+            found[sink] = SinkBacklog(
+                len(waiting),
+                oldest_us / MICROSECONDS,
+                len(events) - len(waiting),
+                waiting[0].why if waiting else "",
+                self.memory.suspensions.get((service, sink)),
+            )
+        return found
+
+    def _events(self, service: str, sink: str) -> list[WaitingEvent]:
+        return [event for key, event in self.memory.events.items() if key[:2] == (service, sink)]
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         self._check_started()

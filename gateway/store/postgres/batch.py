@@ -48,9 +48,10 @@ from gateway.core.operation import (
     audit_of,
     operation_id_of,
 )
+from gateway.core.outbox import EventType, Outbox, OutboxRow
 from gateway.store.base import Indefinite, NotApplied, StoreError, Unreadable, Unstorable
 from gateway.store.postgres.arguments import acceptance_arguments, claim_arguments, completion_arguments
-from gateway.store.postgres.change import Change, deliveries, write
+from gateway.store.postgres.change import Change, deliveries, event_columns, write, write_events
 from gateway.store.postgres.connection import CHECK_VIOLATION, Connection, ServerRefused
 from gateway.store.postgres.dialer import WitnessedLink
 from gateway.store.postgres.rows import DUE_SLACK_US, WIDTH, is_kept, record_of, row_of
@@ -72,6 +73,7 @@ _RECORD_PLACE: Final = 5
 
 _CLAIM: Final = load("claim")
 _COMPLETE: Final = load("complete")
+_COMPLETE_WITH_EVENTS: Final = load("complete_with_events")
 _ACCEPT: Final = load("accept")
 _LOCK: Final = load("lock")
 _BEGIN_GENERATION: Final = load("begin_generation")
@@ -125,8 +127,10 @@ class Executor:
         add_partitions: Callable[[Sequence[int]], Awaitable[None]],
         clock_us: Callable[[], int | None],
         windows: Windows,
+        outbox: Outbox,
     ) -> None:
         self._link = link
+        self._outbox = outbox
         self._add_partitions = add_partitions
         self._clock_us = clock_us
         self._windows = windows
@@ -136,7 +140,7 @@ class Executor:
 
     async def record(self, commands: Sequence[Complete | Accept]) -> Results:
         """Execute what carries bodies: completions and acceptances."""
-        completions = [each for each in commands if isinstance(each, Complete) and not _is_of_kept(each)]
+        completions = [each for each in commands if isinstance(each, Complete) and not self._needs_record(each)]
         acceptances = [each for each in commands if isinstance(each, Accept)]
         by_id = await self._in_parts(completions, self._complete) | await self._in_parts(acceptances, self._accept)
         left = [each for each in commands if isinstance(by_id.get(operation_id_of(each), _Left()), _Left)]
@@ -214,17 +218,62 @@ class Executor:
         return await self._witnessed(rows, _granted(commands, rows))
 
     async def _complete(self, commands: Sequence[Complete]) -> Results:
-        rows = await self._link.fetch(_COMPLETE, self._clock_us(), *completion_arguments(commands))
+        arguments, events = completion_arguments(commands), self._events_of(commands)
+        if events:
+            arguments += (self._outbox.service, *events)
+        statement = _COMPLETE_WITH_EVENTS if events else _COMPLETE
+        rows = await self._link.fetch(statement, self._clock_us(), *arguments)
         results = _completed(commands, rows)
         for command, result in zip(commands, results, strict=True):
             if isinstance(result, Applied) and result.snapshot.record is not None:
                 self._windows.learn(result.snapshot.record.identity.operation, command.replay_us)
         return await self._witnessed(rows, results)
 
+    def _needs_record(self, command: Complete) -> bool:
+        """Whether the record has to be locked first: to drop its request, or to make an event of what it says."""
+        return _is_of_kept(command) or (command.granted is None and bool(self._outbox.subscriptions))
+
+    def _events_of(self, commands: Sequence[Complete]) -> list[list[Any]]:
+        """The events of these completions, as columns that begin with the ordinal of the command; empty without any.
+
+        All that the statement can change of the record is as it was granted.
+        """
+        ordinals: list[int] = []
+        rows: list[OutboxRow] = []
+        for ordinal, command in enumerate(commands, start=1):
+            granted = command.granted
+            if granted is not None and self._outbox.subscriptions:
+                found = self._outbox.rows(granted, step(granted, command, granted.claimed_us, no_token)[1])
+                ordinals += [ordinal] * len(found)
+                rows += found
+        return [ordinals, *event_columns(rows)] if rows else []
+
     async def _accept(self, commands: Sequence[Accept]) -> Results:
+        if self._outbox.has(EventType.ACCEPTED):
+            return await self._accept_with_events(commands)
         arguments = acceptance_arguments(commands)
         rows = await self._link.fetch(_ACCEPT, self._clock_us(), *arguments, is_compared=True)
         return _accepted(commands, rows)
+
+    async def _accept_with_events(self, commands: Sequence[Accept]) -> Results:
+        """As `_accept`. The id of the event has the token, which only the statement knows."""
+        results: Results = []
+
+        async def accept(connection: Connection, link_id: UUID | None) -> Rows:
+            rows = await connection.fetch(_ACCEPT, self._clock_us(), *acceptance_arguments(commands), link_id)
+            results.extend(_accepted(commands, rows))
+            new = {row["for_id"] for row in rows if row["accepted_token"] is not None}
+            events = [
+                row
+                for command, result in zip(commands, results, strict=True)
+                if isinstance(result, Applied) and command.identity.operation_id in new
+                for row in self._outbox.rows(None, result.snapshot.record)
+            ]
+            await write_events(connection, self._outbox.service, events, rows[0][0])
+            return rows
+
+        await self._link.transact(accept)
+        return results
 
     async def _witnessed(self, rows: Rows, results: Results) -> Results:
         if (not rows or rows[0][-1] is None) and any(isinstance(result, Applied) for result in results):
@@ -246,7 +295,10 @@ class Executor:
                 for command in commands
             ]
             results.extend(result for result, _ in decided)
-            await write(connection, [change for _, change in decided if change is not None], rows[0][0])
+            changes = [change for _, change in decided if change is not None]
+            await write(connection, changes, rows[0][0])
+            events = [row for each in changes for row in self._outbox.rows(each.row.record, each.record)]
+            await write_events(connection, self._outbox.service, events, rows[0][0])
             pairs = zip(commands, decided, strict=True)
             if any(isinstance(command, Purge | Erase) and change is not None for command, (_, change) in pairs):
                 await connection.execute(_BEGIN_GENERATION)

@@ -12,6 +12,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from gateway.core.operation import Audit, Event, Record, SealedRequest, State
+from gateway.core.outbox import OutboxRow
 from gateway.store.base import NotApplied
 from gateway.store.postgres.connection import Connection
 from gateway.store.postgres.rows import DELIVERY_WIDTH, Row, encode, encode_delivery, is_kept, pack_headers, waits_of
@@ -26,6 +27,7 @@ _WRITE_DELIVERIES: Final = load("write_deliveries")
 _INSERT_REQUESTS: Final = load("insert_requests")
 _DROP_KEPT: Final = load("drop_kept")
 _INSERT_AUDITS: Final = load("insert_audits")
+_INSERT_EVENTS: Final = load("insert_events")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ async def deliveries(connection: Connection, rows: Sequence[Sequence[Any]]) -> M
 
 
 async def write(connection: Connection, changes: Sequence[Change], now_us: int) -> None:
-    """Write all changes. Raises `NotApplied` if the server did not; roll the transaction back then."""
+    """Write all changes but their events. Raises `NotApplied` if the server did not; then roll back."""
     kept = [(change.row, change.record) for change in changes if change.record is not None]
     gone = [change.row.record.identity.operation_id for change in changes if change.record is None]
     if kept:
@@ -80,6 +82,17 @@ async def write(connection: Connection, changes: Sequence[Change], now_us: int) 
     audits = [_audit(change, change.audit) for change in changes if change.audit is not None]
     if audits:
         await connection.execute(_INSERT_AUDITS, now_us, *_columns(audits))
+
+
+async def write_events(connection: Connection, service: str, rows: Sequence[OutboxRow], now_us: int) -> None:
+    """Write the events of changes, in their transaction."""
+    if rows:
+        await connection.execute(_INSERT_EVENTS, now_us, service, *event_columns(rows))
+
+
+def event_columns(rows: Sequence[OutboxRow]) -> list[list[Any]]:
+    """The columns of `insert_events`."""
+    return _columns([(row.sink, row.event_id, row.type.value, row.content, row.response) for row in rows])
 
 
 async def _write_kept(connection: Connection, changes: Sequence[Change]) -> None:

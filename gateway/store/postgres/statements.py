@@ -84,6 +84,20 @@ _MARKS: Final = {
     "{forgotten_us}": str(FORGOTTEN_US),
 }
 
+# `complete` writes the events of what it changes, where there are any; the link is its last argument.
+_EVENTS: Final = """, event AS (
+    INSERT INTO idempotency_gateway.event (service, sink, event_id, type, at_us, since_us, due_us, content, response)
+    SELECT
+        $13::text, i.to_sink, i.of_event, i.of_type, c.now_us, c.now_us, c.now_us, i.new_content, i.new_response
+    FROM unnest($14::bigint[], $15::text[], $16::text[], $17::text[], $18::bytea[], $19::bytea[])
+        AS i (ordinal, to_sink, of_event, of_type, new_content, new_response)
+        JOIN changed ch ON ch.ordinal = i.ordinal CROSS JOIN clock c
+    ON CONFLICT (service, sink, event_id) DO NOTHING
+)"""
+_VARIANTS: Final = {
+    "complete": {"complete": ("", "$13"), "complete_with_events": (_EVENTS, "$20")},
+}
+
 _NAME: Final = "-- name: "
 
 
@@ -100,7 +114,8 @@ def statement_texts() -> Mapping[str, str]:
         if file.name.endswith(".sql"):
             for part in file.read_text().split(_NAME)[1:]:
                 name, _, text = part.partition("\n")
-                found[name] = _filled(text.strip())
+                for variant, (events, link) in _VARIANTS.get(name, {name: ("", "")}).items():
+                    found[variant] = _filled(text.strip().replace("{events}", events).replace("{link}", link))
     return found
 
 

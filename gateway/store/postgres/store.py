@@ -7,13 +7,13 @@ Theory of operation
 Commands that arrive while a statement is under way form the next one. There are four queues, each with a connection of
 its own: claims; completions and acceptances; all other commands; reads. So no claim waits for a commit of large bodies,
 and no renewal for either. Upkeep has a fifth connection, news a sixth. A seventh serves recovery and operators, an
-eighth the delivery of kept requests; these two are opened on first use.
+eighth the delivery of kept requests and events; these two are opened on first use.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,6 +35,7 @@ from gateway.core.operation import (
     State,
     operation_id_of,
 )
+from gateway.core.outbox import NO_EVENTS, Outbox
 from gateway.store.base import KNOWN, NotApplied, StartRefused, StoreError, Unreadable, Watch
 from gateway.store.batching import LATER, Batcher, Later
 from gateway.store.operations import (
@@ -42,10 +43,14 @@ from gateway.store.operations import (
     AuditEntry,
     Backlog,
     Epoch,
+    EventReport,
+    KeptEvent,
+    LeasedEvent,
     Query,
     RecoveryLease,
     RecoveryState,
     Serving,
+    SinkBacklog,
     Swept,
     Tally,
 )
@@ -53,6 +58,7 @@ from gateway.store.postgres.batch import BatchResult, Executor, Results, Unclear
 from gateway.store.postgres.connection import Connection, Link, ServerRefused
 from gateway.store.postgres.delivery import Deliveries
 from gateway.store.postgres.dialer import COMMAND_SECONDS, CONNECT_SECONDS, Dialer, WitnessedLink
+from gateway.store.postgres.event import KeptEvents
 from gateway.store.postgres.inquiry import Inquiry
 from gateway.store.postgres.news import News
 from gateway.store.postgres.rows import DELIVERY_WIDTH, WIDTH, record_of, with_response
@@ -101,6 +107,7 @@ class _Running:
     reads: Batcher[UUID, Snapshot]
     inquiry: Inquiry
     deliveries: Deliveries
+    events: KeptEvents
     news: News
 
     def queue_of(self, command: Command) -> _Queue:
@@ -132,17 +139,20 @@ class PostgresStore:
         replay_us: Collection[int] = (),
         clock_us: Callable[[], int] | None = None,
         witness_files: WitnessFiles | None = None,
+        outbox: Outbox = NO_EVENTS,
     ) -> None:
         """`url` as in libpq, optionally with `?pgbouncer=true`; `accepts_off` as in `_greet`. `replay_us` are the
         expected replay windows; their partitions are made in advance. `clock_us` replaces the server's clock in tests.
 
         `witness_files` are open from before `start` until after `close`; without them, only the epoch reveals a loss.
+        `outbox` says which events are written.
         """
         self._dialer = Dialer(url, connect_seconds, command_seconds, accepts_off, witness_files)
         self._command_seconds = command_seconds
         self._clock_us: Callable[[], int | None] = clock_us or _server_clock
         self._watchers = Watchers()
         self._windows = Windows(replay_us)
+        self._outbox = outbox
         self._running: _Running | None = None
 
     async def start(self) -> None:
@@ -151,7 +161,7 @@ class PostgresStore:
         dialer = self._dialer
         # Reset here, not in `close`: a claim still under way then must not run in a memory that was not compared.
         dialer.epoch, dialer.seen_token = None, 0
-        upkeep = Upkeep(dialer, self._clock_us, self._command_seconds, self._windows)
+        upkeep = Upkeep(dialer, self._clock_us, self._command_seconds, self._windows, self._outbox)
         try:
             await _prepare(upkeep.link)
             await upkeep.link.run(check_role)
@@ -172,6 +182,7 @@ class PostgresStore:
             Batcher(partial(self._read_all, reads), size_max=_READS_SIZE_MAX),
             Inquiry(partial(dialer.fetch, inquiries), self._clock_us),
             Deliveries(partial(dialer.fetch, deliveries), self._clock_us),
+            KeptEvents(partial(dialer.fetch, deliveries), self._clock_us),
             news,
         )
         if not dialer.pgbouncer:
@@ -259,6 +270,29 @@ class PostgresStore:
     async def resume(self, service: str, operation: str) -> bool:
         return await self._started().deliveries.resume(service, operation)
 
+    async def lease_events(self, service: str, wanted: Mapping[str, int], lease_us: int) -> list[LeasedEvent]:
+        return await self._started().events.lease(service, wanted, lease_us)
+
+    async def report_events(self, service: str, reports: Collection[EventReport]) -> None:
+        await self._started().events.report(service, reports)
+
+    async def find_events(
+        self, service: str, sink: str, *, is_dead: bool, after: str | None, limit: int
+    ) -> list[KeptEvent]:
+        return await self._started().events.find(service, sink, after, limit, is_dead=is_dead)
+
+    async def redeliver_event(self, service: str, event_id: str, sink: str | None) -> int:
+        return await self._started().events.redeliver(service, event_id, sink)
+
+    async def suspend_sink(self, service: str, sink: str, why: str) -> bool:
+        return await self._started().events.suspend(service, sink, why)
+
+    async def resume_sink(self, service: str, sink: str) -> bool:
+        return await self._started().events.resume(service, sink)
+
+    async def sinks(self, service: str) -> dict[str, SinkBacklog]:
+        return await self._started().events.sinks(service)
+
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._started().inquiry.audits(operation_id)
 
@@ -301,7 +335,7 @@ class PostgresStore:
                 else:
                     return
 
-        executor = Executor(link, make_room, self._clock_us, self._windows)
+        executor = Executor(link, make_room, self._clock_us, self._windows, self._outbox)
         # Integers have the same order as the UUIDs, and hash and compare much faster.
         batcher: Batcher[Command, BatchResult] = Batcher(
             partial(execute, executor), key=lambda command: operation_id_of(command).int, size_max=_BATCH_SIZE_MAX

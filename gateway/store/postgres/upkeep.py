@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,10 +18,11 @@ from uuid import UUID
 from gateway.core.identity.operation_id import derivation_of
 from gateway.core.lifecycle import written_down
 from gateway.core.operation import MICROSECONDS, State
+from gateway.core.outbox import Outbox, OutboxRow, swept_rows, types_of, unpack
 from gateway.store.base import StoreError, Unreadable
 from gateway.store.operations import LAPSES_NAMED_MAX, Agreement, Epoch, Living, Serving, Swept, Tally
 from gateway.store.postgres.batch import Windows
-from gateway.store.postgres.change import Change, deliveries, write
+from gateway.store.postgres.change import Change, deliveries, write, write_events
 from gateway.store.postgres.connection import Connection, transaction
 from gateway.store.postgres.dialer import Dialer, check_memory
 from gateway.store.postgres.rows import row_of
@@ -58,6 +59,8 @@ _RECIPES: Final = load("recipes")
 _WRITE_RECIPES: Final = load("write_recipes")
 _RUNNING: Final = load("running")
 _WRITE_GATEWAY: Final = load("write_gateway")
+_WRITE_OUTBOX: Final = load("write_outbox")
+_OUTBOXES: Final = load("outboxes")
 _NOTE_RUNNING: Final = load("note_running")
 _NOTE_STOPPED: Final = load("note_stopped")
 
@@ -75,7 +78,12 @@ class Upkeep:
     """These verbs of `Store`, over one link."""
 
     def __init__(
-        self, dialer: Dialer, clock_us: Callable[[], int | None], command_seconds: float, windows: Windows
+        self,
+        dialer: Dialer,
+        clock_us: Callable[[], int | None],
+        command_seconds: float,
+        windows: Windows,
+        outbox: Outbox,
     ) -> None:
         """`windows` are those to make partitions for."""
         self.link = dialer.link()
@@ -84,6 +92,7 @@ class Upkeep:
         self._clock_us = clock_us
         self._command_seconds = command_seconds
         self._windows = windows
+        self._outbox = outbox
         # When, on the event loop's clock, to make partitions and to look for a past day next.
         self._next_make_at = 0.0
         self._next_drop_at, self._drop_pause_seconds = 0.0, _DROP_PAUSE_SECONDS
@@ -157,6 +166,7 @@ class Upkeep:
             change for row in rows if (change := _change_by_time(row[1:], known.get(row[1], ()), now_us)) is not None
         ]
         await write(connection, changes, now_us)
+        await self._write_events(connection, changes, now_us)
         after = [change.record for change in changes]
         states = Counter(State.ABSENT if record is None else record.state for record in after)
         lapsed = [each.identity for each in after if each is not None and each.state is State.IN_DOUBT]
@@ -168,6 +178,20 @@ class Upkeep:
             named=tuple((identity.route, identity.operation_id) for identity in lapsed[:LAPSES_NAMED_MAX]),
         )
         return _Part(swept, len(changes), len(changes) >= bound)
+
+    async def _write_events(self, connection: Connection, changes: Sequence[Change], now_us: int) -> None:
+        """Write the events of what time did to the records of any service."""
+        changed = [each for each in changes if each.record is not None and types_of(each.row.record, each.record)]
+        if not changed:
+            return
+        others = await connection.fetch(_OUTBOXES, self._outbox.service)
+        outboxes = [self._outbox, *(unpack(row["content"]) for row in others)]
+        rows: defaultdict[str, list[OutboxRow]] = defaultdict(list)
+        for each in changed:
+            service, own = swept_rows(outboxes, each.row.record, each.record)
+            rows[service] += own
+        for service, own_rows in rows.items():
+            await write_events(connection, service, own_rows, now_us)
 
     async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
         return await self.link.run(lambda connection: check_memory(connection, links))
@@ -200,6 +224,7 @@ class Upkeep:
                 agreement = comparison.agreement(living)
                 if not agreement.conflicts and not is_trial:
                     await self._write(connection, serving, comparison.written)
+                    await connection.execute(_WRITE_OUTBOX, serving.service, self._outbox.pack())
                 return agreement
 
         return await self.link.run(agree, MIGRATE_SECONDS)

@@ -32,6 +32,7 @@ from gateway.core.operation import (
     audit_of,
     operation_id_of,
 )
+from gateway.core.outbox import Outbox, OutboxRow, swept_rows, unpack
 from gateway.store.base import StartRefused, StoreError
 from gateway.store.operations import AUDIT_KEEP_US, LAPSES_NAMED_MAX, WITNESS_KEEP_US, Epoch, Swept, Tally
 from gateway.store.sqlite.rows import (
@@ -135,6 +136,7 @@ def apply_all(
     rejected: Mapping[int, Exception],
     now_us: int,
     data_errors: tuple[type[Exception], ...],
+    outbox: Outbox,
 ) -> list[Result | Exception]:
     """Execute the commands in order, except the rejected ones. Raises `Misfit` for a further one to reject."""
     tokens = _Tokens(cursor)
@@ -144,7 +146,7 @@ def apply_all(
             results.append(rejected[index])
             continue
         try:
-            results.append(_apply(cursor, command, now_us, tokens))
+            results.append(_apply(cursor, command, now_us, tokens, outbox))
         except data_errors as error:
             raise Misfit(index) from error
         except StoreError as error:
@@ -226,17 +228,18 @@ def record_of(cursor: Cursor, columns: Row) -> Record:
     return decode(columns, cursor.execute(statements()["select_delivery"], (columns[0],)).fetchone())
 
 
-def _apply(cursor: Cursor, command: Command, now_us: int, tokens: _Tokens) -> Result:
+def _apply(cursor: Cursor, command: Command, now_us: int, tokens: _Tokens, outbox: Outbox) -> Result:
     # The usual claim and completion take one statement. If it changes nothing, the record is read.
     if isinstance(command, Claim) and (granted := _claim_absent(cursor, command, now_us, tokens)) is not None:
         return granted
-    if isinstance(command, Complete) and (completed := _complete_granted(cursor, command, now_us)) is not None:
+    if isinstance(command, Complete) and (completed := _complete_granted(cursor, command, now_us, outbox)) is not None:
         return completed
     kept = _kept(cursor, _read(cursor, operation_id_of(command)))
     settled = settle(kept.record, now_us)
     result, record = step(settled, command, now_us, tokens.draw)
     if isinstance(result, Applied) and record is not kept.record:
         _write(cursor, kept, record, command.kept if isinstance(command, Accept) else None)
+        write_events(cursor, outbox.service, outbox.rows(kept.record, record), now_us)
         if isinstance(command, _PURGING):
             cursor.execute(statements()["update_generation"])
     # A repeated command leaves the settled record as it is, and so writes no second audit.
@@ -275,7 +278,7 @@ def _claim_absent(cursor: Cursor, command: Claim, now_us: int, tokens: _Tokens) 
     return None
 
 
-def _complete_granted(cursor: Cursor, command: Complete, now_us: int) -> Result | None:
+def _complete_granted(cursor: Cursor, command: Complete, now_us: int, outbox: Outbox) -> Result | None:
     """Complete a claim without reading its record; None if it has to be read, and nothing was changed."""
     granted = command.granted
     # A kept request has to be dropped with the completion, which takes more than one statement.
@@ -293,6 +296,7 @@ def _complete_granted(cursor: Cursor, command: Complete, now_us: int) -> Result 
         return None
     if command.response.body is not None:
         cursor.execute(statements()["insert_response_of"], (command.response.body, operation_id))
+    write_events(cursor, outbox.service, outbox.rows(granted, record), now_us)
     return result
 
 
@@ -331,6 +335,19 @@ def _write(cursor: Cursor, kept: _Kept, record: Record | None, request: SealedRe
         cursor.execute(sql["insert_request"], (row, request.key_id, request.sealed))
 
 
+def write_events(cursor: Cursor, service: str, rows: Iterable[OutboxRow], now_us: int) -> None:
+    """Write the events of a change, in its transaction."""
+    for row in rows:
+        bounds = (service, row.sink, row.event_id, row.type.value, now_us, row.content, row.response)
+        cursor.execute(statements()["insert_event"], bounds)
+
+
+def _outboxes(cursor: Cursor, outbox: Outbox) -> list[Outbox]:
+    """Which events each service writes; this one's as it is now."""
+    others = cursor.execute(statements()["select_outboxes"]).fetchall()
+    return [outbox, *(unpack(content) for service, content in others if service != outbox.service)]
+
+
 def read_all(cursor: Cursor, operation_ids: Sequence[UUID]) -> list[Record | Exception | None]:
     """The records as last written; for one that cannot be read, the error."""
     records: list[Record | Exception | None] = []
@@ -363,13 +380,14 @@ def is_due(cursor: Cursor, now_us: int) -> bool:
     )
 
 
-def sweep_some(cursor: Cursor, owner: bytes, now_us: int, limit: int, *, is_last: bool) -> SweptPart:
+def sweep_some(cursor: Cursor, owner: bytes, now_us: int, limit: int, outbox: Outbox, *, is_last: bool) -> SweptPart:
     """Sweep at most `limit` records, unless another sweeper has the turn; `more` when there were that many."""
     sql, part, written = statements(), SweptPart(), Counter[State]()
     lapsed: list[tuple[str, UUID]] = []
     cursor.execute(sql["take_sweeper"], (owner, now_us + SWEEP_TURN_US, now_us))
     if cursor.connection.changes() == 0:
         return part
+    outboxes = _outboxes(cursor, outbox)
     prolonged = _hold_paused(cursor, now_us, limit)
     limit -= prolonged
     for name, state, ahead_us in _SWEPT:
@@ -378,6 +396,8 @@ def sweep_some(cursor: Cursor, owner: bytes, now_us: int, limit: int, *, is_last
             kept = _kept(cursor, columns)
             settled = None if kept.record is None else written_down(kept.record, now_us)
             _write(cursor, kept, settled)
+            if kept.record is not None:
+                write_events(cursor, *swept_rows(outboxes, kept.record, settled), now_us)
             written[State.ABSENT if settled is None else settled.state] += 1
             part.operation_ids.append(UUID(bytes=columns[1]))
             if settled is not None and settled.state is State.IN_DOUBT:

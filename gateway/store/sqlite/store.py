@@ -34,6 +34,7 @@ from uuid import UUID, uuid4
 
 from gateway.core.lifecycle import settle
 from gateway.core.operation import Applied, Audit, Command, Result, SealedRequest, Snapshot, operation_id_of
+from gateway.core.outbox import NO_EVENTS, Outbox
 from gateway.store.base import EpochChanged, NotApplied, Unstorable, Watch, wall_clock_us
 from gateway.store.batching import BATCH_SIZE_MAX, QUEUE_MAX, Batcher
 from gateway.store.epoch import WitnessNote, memory_digest, missing
@@ -42,16 +43,20 @@ from gateway.store.operations import (
     AuditEntry,
     Backlog,
     Epoch,
+    EventReport,
+    KeptEvent,
+    LeasedEvent,
     Living,
     Query,
     RecoveryLease,
     RecoveryState,
     Serving,
+    SinkBacklog,
     Swept,
     Tally,
 )
 from gateway.store.recipes import Name
-from gateway.store.sqlite import inquiry, kept
+from gateway.store.sqlite import event, inquiry, kept
 from gateway.store.sqlite import statements as sql
 from gateway.store.sqlite.connection import (
     DATA_ERRORS,
@@ -115,15 +120,17 @@ class SqliteStore:
         clock_us: Callable[[], int] = wall_clock_us,
         busy_seconds: float = BUSY_SECONDS,
         witness_files: WitnessFiles | None = None,
+        outbox: Outbox = NO_EVENTS,
     ) -> None:
         """`witness_files` are open from before `start` until after `close`; without them, only the epoch can reveal a
-        restored copy.
+        restored copy. `outbox` says which events are written.
         """
         self._path = Path(path).absolute()
         self._clock_us = clock_us
         self._writer = Writer(self._path, busy_seconds)
         self._reader = Reader(self._path, busy_seconds)
         self._witness_files = witness_files
+        self._outbox = outbox
         self._witness: _Witness | None = None
         self._watchers = Watchers()
         self._sweeper_id = uuid4().bytes
@@ -211,7 +218,13 @@ class SqliteStore:
     def _agreeing(
         self, serving: Serving, counted: Mapping[Name, Living], *, writes: bool
     ) -> Callable[[sql.Cursor], Agreement | frozenset[Name]]:
-        return lambda cursor: inquiry.agree(cursor, serving, counted, self._clock_us(), writes=writes)
+        def agree(cursor: sql.Cursor) -> Agreement | frozenset[Name]:
+            agreed = inquiry.agree(cursor, serving, counted, self._clock_us(), writes=writes)
+            if writes and isinstance(agreed, Agreement) and not agreed.conflicts:
+                event.remember(cursor, serving.service, self._outbox)
+            return agreed
+
+        return agree
 
     async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
         await self._started().writing.run(
@@ -297,6 +310,49 @@ class SqliteStore:
             await asyncio.sleep(spent_seconds)
         return await writing.run(self._writer.transact, lambda cursor: kept.end_pause(cursor, service, operation))
 
+    async def lease_events(self, service: str, wanted: Mapping[str, int], lease_us: int) -> list[LeasedEvent]:
+        running = self._started()
+        if not await running.reading.run(
+            self._reader.query, lambda cursor: event.are_due(cursor, service, wanted, self._clock_us())
+        ):
+            return []
+        # A lease or a report that a power loss undoes costs a duplicate.
+        return await running.writing.run(
+            self._writer.note, lambda cursor: event.lease(cursor, service, wanted, lease_us, self._clock_us())
+        )
+
+    async def report_events(self, service: str, reports: Collection[EventReport]) -> None:
+        await self._started().writing.run(
+            self._writer.note, lambda cursor: event.report(cursor, service, reports, self._clock_us())
+        )
+
+    async def find_events(
+        self, service: str, sink: str, *, is_dead: bool, after: str | None, limit: int
+    ) -> list[KeptEvent]:
+        return await self._started().reading.run(
+            self._reader.query, lambda cursor: event.find(cursor, service, sink, after, limit, is_dead=is_dead)
+        )
+
+    async def redeliver_event(self, service: str, event_id: str, sink: str | None) -> int:
+        return await self._started().writing.run(
+            self._writer.transact, lambda cursor: event.redeliver(cursor, service, event_id, sink, self._clock_us())
+        )
+
+    async def suspend_sink(self, service: str, sink: str, why: str) -> bool:
+        return await self._started().writing.run(
+            self._writer.transact, lambda cursor: event.suspend(cursor, service, sink, why)
+        )
+
+    async def resume_sink(self, service: str, sink: str) -> bool:
+        return await self._started().writing.run(
+            self._writer.transact, lambda cursor: event.resume(cursor, service, sink, self._clock_us())
+        )
+
+    async def sinks(self, service: str) -> dict[str, SinkBacklog]:
+        return await self._started().reading.run(
+            self._reader.query, lambda cursor: event.sinks(cursor, service, self._clock_us())
+        )
+
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._started().reading.run(
             self._reader.query, lambda cursor: inquiry.audits(cursor, operation_id)
@@ -357,7 +413,7 @@ class SqliteStore:
         now_us, witness = self._clock_us(), self._witness
         if witness is not None:
             witness.compare(cursor, now_us)
-        results = sql.apply_all(cursor, commands, rejected, now_us, DATA_ERRORS)
+        results = sql.apply_all(cursor, commands, rejected, now_us, DATA_ERRORS, self._outbox)
         number = None
         # Also for a repeated command that took effect before: its number may never have been noted.
         if witness is not None and any(isinstance(result, Applied) for result in results):
@@ -393,7 +449,9 @@ class SqliteStore:
         """What was swept, and for how many seconds that kept the writer busy."""
         began = time.perf_counter()
         part = self._writer.note(
-            lambda cursor: sql.sweep_some(cursor, self._sweeper_id, self._clock_us(), limit, is_last=is_last)
+            lambda cursor: sql.sweep_some(
+                cursor, self._sweeper_id, self._clock_us(), limit, self._outbox, is_last=is_last
+            )
         )
         return part, time.perf_counter() - began
 

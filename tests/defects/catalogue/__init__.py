@@ -9,6 +9,7 @@ from tests.defects.catalogue import (
     claims,
     delivery,
     doubt,
+    events,
     execution,
     identity,
     inbox,
@@ -20,7 +21,7 @@ from tests.defects.defect import Defect
 
 DEFECTS: Final[dict[str, Defect]] = {
     defect.name: defect
-    for module in (claims, execution, doubt, acceptance, delivery, inbox, identity, wire, stores, wiring)
+    for module in (claims, execution, doubt, acceptance, delivery, inbox, events, identity, wire, stores, wiring)
     for defect in module.DEFECTS
 }
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tests.defects.defect import Defect, Edit
 
-SIGNATURE = "core/inbox/signature.py"
-EXAMINATION = "core/inbox/examination.py"
+SCHEME = "core/webhook/scheme.py"
+SIGNATURE = "core/webhook/signature.py"
+EXAMINATION = "core/webhook/examination.py"
 INBOX = "protect/inbox.py"
 _CORE = "tests/core/test_inbox.py::"
 _WHOLE = "tests/http/gateway/test_inbox.py::"
@@ -26,7 +27,7 @@ DEFECTS = (
     Defect(
         "ended-secrets-count",
         "a secret that was given away and replaced still signs events",
-        (Edit(SIGNATURE, "if secret.until is None or now < secret.until]", "]"),),
+        (Edit(SCHEME, "if secret.until is None or now < secret.until]", "]"),),
         (_CORE + "test_every_living_secret_is_tried",),
     ),
     Defect(

@@ -58,9 +58,9 @@ WITH input AS MATERIALIZED (
         ch.token, ch.drop_day, coalesce(($9::bytea[])[ch.ordinal], ($9::bytea[])[1]), ($10::bytea[])[ch.ordinal],
         ($11::bytea[])[ch.ordinal]
     FROM changed ch
-), raised AS (
+){events}, raised AS (
     UPDATE idempotency_gateway.witness w SET number = w.number + 1
-    WHERE w.link = $13::uuid AND EXISTS (SELECT FROM changed)
+    WHERE w.link = {link}::uuid AND EXISTS (SELECT FROM changed)
     RETURNING w.number
 )
 SELECT c.now_us, (SELECT coalesce(array_agg(ch.ordinal), '{}') FROM changed ch) AS changed, {record}, (SELECT r.number FROM raised r) AS witness

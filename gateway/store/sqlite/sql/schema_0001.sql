@@ -148,6 +148,47 @@ CREATE TABLE pause (
     PRIMARY KEY (service, operation)
 ) WITHOUT ROWID;
 
+-- Events that sinks have yet to receive (`core.outbox`), written with their change; they outlive the operation. A relay may
+-- publish one from `due_us` on, which is also the end of its lease. `since_us` is the time of the change (`at_us`), or of the
+-- last redelivery. Dead ones wait for an operator.
+CREATE TABLE event (
+    row INTEGER PRIMARY KEY,
+    service TEXT NOT NULL,
+    sink TEXT NOT NULL,
+    event_id TEXT NOT NULL,
+    type TEXT NOT NULL,
+    at_us INTEGER NOT NULL,
+    since_us INTEGER NOT NULL,
+    due_us INTEGER NOT NULL,
+    content BLOB NOT NULL,
+    response BLOB,
+    tries INTEGER NOT NULL DEFAULT 0,
+    redeliveries INTEGER NOT NULL DEFAULT 0,
+    is_dead INTEGER NOT NULL DEFAULT 0,
+    why TEXT NOT NULL DEFAULT ''
+);
+
+-- An id is made of the operation's, which is made of the service's name. Ids are random and in no other index, so that the rows
+-- and most entries are appended in order.
+CREATE UNIQUE INDEX event_identity ON event (event_id, sink);
+-- What relays ask for and how old it is; what operators look at.
+CREATE INDEX event_due ON event (service, sink, due_us, since_us) WHERE NOT is_dead;
+CREATE INDEX event_dead ON event (service, sink, event_id) WHERE is_dead;
+
+-- Which events each service writes (JSON): a sweep writes down what time did to the operations of all of them.
+CREATE TABLE outbox (
+    service TEXT PRIMARY KEY,
+    content BLOB NOT NULL
+) WITHOUT ROWID;
+
+-- Sinks that get nothing until an operator resumes them.
+CREATE TABLE suspension (
+    service TEXT NOT NULL,
+    sink TEXT NOT NULL,
+    why TEXT NOT NULL,
+    PRIMARY KEY (service, sink)
+) WITHOUT ROWID;
+
 -- The last fencing token drawn. It outlives every record.
 CREATE TABLE sequence (
     one INTEGER PRIMARY KEY CHECK (one = 1),

@@ -132,6 +132,49 @@ CREATE TABLE idempotency_gateway.pause (
     PRIMARY KEY (service, operation)
 );
 
+-- Events that sinks have yet to receive (`core.outbox`), written with their change; they outlive the operation. A relay may
+-- publish one from `due_us` on, while nobody's lease lasts: a lease changes no indexed column, and the update stays on its
+-- page. `since_us` is the time of the change (`at_us`), or of the last redelivery. Dead ones wait for an operator.
+CREATE TABLE idempotency_gateway.event (
+    at_us          bigint  NOT NULL,
+    since_us       bigint  NOT NULL,
+    due_us         bigint  NOT NULL,
+    lease_until_us bigint  NOT NULL DEFAULT 0,
+    tries          integer NOT NULL DEFAULT 0,
+    redeliveries   integer NOT NULL DEFAULT 0,
+    is_dead        boolean NOT NULL DEFAULT false,
+    service        text    NOT NULL,
+    sink           text    NOT NULL,
+    event_id       text    NOT NULL,
+    type           text    NOT NULL,
+    why            text    NOT NULL DEFAULT '',
+    content        bytea   NOT NULL,
+    response       bytea,
+    PRIMARY KEY (service, sink, event_id)
+) WITH (
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0.01,
+    autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_insert_scale_factor = 0.1,
+    autovacuum_analyze_scale_factor = 0.05
+);
+CREATE INDEX event_due ON idempotency_gateway.event (service, sink, due_us) INCLUDE (since_us) WHERE NOT is_dead;
+CREATE INDEX event_dead ON idempotency_gateway.event (service, sink, event_id) WHERE is_dead;
+
+-- Which events each service writes (JSON): a sweep writes down what time did to the operations of all of them.
+CREATE TABLE idempotency_gateway.outbox (
+    service text  NOT NULL PRIMARY KEY,
+    content bytea NOT NULL
+);
+
+-- Sinks that get nothing until an operator resumes them.
+CREATE TABLE idempotency_gateway.suspension (
+    service text NOT NULL,
+    sink    text NOT NULL,
+    why     text NOT NULL,
+    PRIMARY KEY (service, sink)
+);
+
 -- The longer the window, the coarser the day, so that a few dozen partitions serve every window.
 CREATE FUNCTION idempotency_gateway.drop_day(now_us bigint, replay_us bigint) RETURNS integer
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$

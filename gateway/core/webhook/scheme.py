@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
@@ -30,6 +30,8 @@ from gateway.core.identity.pointer import Pointer
 from gateway.core.immutable import immutable
 
 SECRET_BYTES_MIN: Final = 24
+# What Standard Webhooks asks of those who sign. Other senders may have longer ones.
+SIGNING_SECRET_BYTES_MAX: Final = 64
 ED25519_KEY_BYTES: Final = 32
 
 _HOUR_SECONDS: Final = 3600
@@ -40,7 +42,8 @@ class Algorithm(StrEnum):
     """What a secret is for. The secret decides, never the message."""
 
     HMAC = "hmac"
-    ED25519 = "ed25519"  # the secret is a public key
+    ED25519 = "ed25519"  # the secret is a public key, which verifies
+    ED25519_PRIVATE = "ed25519_private"  # the secret is a private key, which signs
     BEARER = "bearer"  # the message carries the secret itself
 
 
@@ -172,10 +175,12 @@ def _of_body(header: bytes, prefix: bytes, encoding: Encoding, id_header: bytes)
     )
 
 
-_STANDARD: Final = Preset((_standard(b"webhook"), _standard(b"svix")), 202, 76 * _HOUR_SECONDS, is_secret_base64=True)
+STANDARD_WEBHOOKS: Final = _standard(b"webhook")
 
 PRESETS: Final[Mapping[str, Preset]] = {
-    "standard_webhooks": _STANDARD,
+    "standard_webhooks": Preset(
+        (STANDARD_WEBHOOKS, _standard(b"svix")), 202, 76 * _HOUR_SECONDS, is_secret_base64=True
+    ),
     "stripe": Preset(
         (
             Scheme(
@@ -274,7 +279,7 @@ def parse_template(text: str) -> tuple[bytes | Part, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A secret of a route. It is used until `until` (Unix time in seconds), for ever without."""
+    """A secret of a route or a sink. It is used until `until` (Unix time in seconds), for ever without."""
 
     id: str
     key: bytes = field(repr=False)
@@ -282,28 +287,60 @@ class Secret:
     until: float | None = None
 
 
+def living(secrets: Sequence[Secret], now: float) -> list[Secret]:
+    """The secrets that are used at `now`, in Unix time."""
+    return [secret for secret in secrets if secret.until is None or now < secret.until]
+
+
 def secret_key(text: str, *, is_base64: bool) -> tuple[bytes, Algorithm]:
     """The key in a secret as the sender shows it. Raises ValueError, which does not repeat the secret."""
+    expected = "expected whsec_ or whpk_ and base64, as the sender shows it"
     if not is_base64:
         key, algorithm = text.encode(), Algorithm.HMAC
-    elif text.startswith("whsk_"):
+    elif text.startswith(_PRIVATE):
         raise ValueError("this is the sender's private key; a receiver needs the public one, whpk_...")
-    elif text.startswith("whpk_"):
-        key, algorithm = _decoded(text.removeprefix("whpk_")), Algorithm.ED25519
+    elif text.startswith(_PUBLIC):
+        key, algorithm = _decoded(text.removeprefix(_PUBLIC), expected), Algorithm.ED25519
         if len(key) != ED25519_KEY_BYTES:
             raise ValueError(f"a public key whpk_... is {ED25519_KEY_BYTES} bytes in base64")
     else:
-        key, algorithm = _decoded(text.removeprefix("whsec_")), Algorithm.HMAC
+        key, algorithm = _decoded(text.removeprefix(_SHARED), expected), Algorithm.HMAC
     if len(key) < SECRET_BYTES_MIN:
         raise ValueError(f"a secret has at least {SECRET_BYTES_MIN} bytes")
     return key, algorithm
 
 
-def _decoded(text: str) -> bytes:
+def signing_key(text: str) -> tuple[bytes, Algorithm]:
+    """The key in a secret that the gateway signs its own webhooks with, by Standard Webhooks.
+
+    Without a prefix it is a shared secret, as older programs show it. Raises ValueError, which does not repeat it.
+    """
+    expected = "expected whsec_ or whsk_, and base64"
+    if text.startswith(_PUBLIC):
+        raise ValueError("this is the consumer's public key; the gateway signs with the private one, whsk_...")
+    if text.startswith(_PRIVATE):
+        key = _decoded(text.removeprefix(_PRIVATE), expected)
+        # Some tools write the public key behind the private one.
+        if len(key) not in (ED25519_KEY_BYTES, 2 * ED25519_KEY_BYTES):
+            raise ValueError(f"expected an Ed25519 key of {ED25519_KEY_BYTES} bytes behind whsk_")
+        return key[:ED25519_KEY_BYTES], Algorithm.ED25519_PRIVATE
+    key = _decoded(text.removeprefix(_SHARED), expected)
+    if not SECRET_BYTES_MIN <= len(key) <= SIGNING_SECRET_BYTES_MAX:
+        raise ValueError(f"expected a secret of {SECRET_BYTES_MIN} to {SIGNING_SECRET_BYTES_MAX} bytes")
+    return key, Algorithm.HMAC
+
+
+# How Standard Webhooks marks the kinds of secrets.
+_SHARED: Final = "whsec_"
+_PUBLIC: Final = "whpk_"
+_PRIVATE: Final = "whsk_"
+
+
+def _decoded(text: str, expected: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise ValueError("expected whsec_ or whpk_ and base64, as the sender shows it") from None
+        raise ValueError(expected) from None
 
 
 def combined_key(schemes: tuple[Scheme, ...], *, guards_content: bool) -> KeySpec:

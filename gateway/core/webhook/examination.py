@@ -37,9 +37,9 @@ from gateway.core.identity.key import (
     key_headers_of,
 )
 from gateway.core.immutable import immutable
-from gateway.core.inbox.scheme import Scheme, Secret, combined_key
-from gateway.core.inbox.signature import Fault, Refused, sign_again, signed_at, verify
 from gateway.core.message import Headers, header_values
+from gateway.core.webhook.scheme import Scheme, Secret, combined_key
+from gateway.core.webhook.signature import Fault, Refused, sign_again, signed_at, verify
 
 _CHALLENGE_CHARACTERS_MAX: Final = 1024
 _ORIGIN_BYTES_MAX: Final = 256

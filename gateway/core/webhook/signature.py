@@ -1,4 +1,4 @@
-"""Verifies the signatures of webhooks, and makes them anew: the same code for all schemes.
+"""Verifies the signatures of webhooks, and makes them: the same code for all schemes.
 
 Everything is done on the bytes as received, of headers and body. Which algorithm a secret is for is part of the secret;
 a message chooses nothing but which of the route's schemes it claims to follow. Every living secret is tried against
@@ -20,12 +20,12 @@ from enum import StrEnum
 from typing import Final
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from gateway.core.identity.canonical import Body
 from gateway.core.immutable import immutable
-from gateway.core.inbox.scheme import Algorithm, Encoding, Part, Place, Scheme, Secret
 from gateway.core.message import Headers, header_values
+from gateway.core.webhook.scheme import Algorithm, Encoding, Part, Scheme, Secret, living
 
 SIGNATURES_MAX: Final = 10
 """How many signatures of a message are looked at. Senders sign with two secrets while they change them."""
@@ -101,11 +101,26 @@ def verify(
             return Refused(Fault.STALE)
     if _is_ambiguous(scheme, claim, body):
         return Refused(Fault.INVALID)
-    living = [secret for secret in secrets if secret.until is None or now < secret.until]
-    signers = _signers(scheme, living, claim, body)
+    signers = _signers(scheme, living(secrets, now), claim, body)
     if not signers:
         return Refused(Fault.INVALID)
     return Verified(scheme, tuple(secret.id for secret in signers), signed_at)
+
+
+def sign(scheme: Scheme, secrets: Sequence[Secret], body: Body, *, now: int, event_id: bytes = b"") -> Headers:
+    """The headers of a message that is made at `now` (Unix time in seconds) and signed by all of the secrets.
+
+    `event_id` is for schemes that sign it. Raises ValueError for one that could be read as another one.
+    """
+    if scheme.id_header is not None and not event_id:
+        raise ValueError("this scheme signs an id")
+    if any(delimiter in event_id for delimiter in scheme.delimiters):
+        raise ValueError("the id contains what separates it from what else is signed")
+    time = b"%d" % now
+    known = {Part.ID: event_id, Part.TIME: time}
+    content = tuple(part if isinstance(part, bytes) else known.get(part) for part in scheme.signed)
+    headers = _signed_headers(scheme, secrets, content, body, time)
+    return (*headers.items(),) if scheme.id_header is None else ((scheme.id_header, event_id), *headers.items())
 
 
 def sign_again(
@@ -119,9 +134,8 @@ def sign_again(
     """
     found: Headers | None = None
     for scheme in schemes:
-        place = scheme.time
         claim = _claim(scheme, headers)
-        if place is None or isinstance(claim, Refused) or claim.signed_at is None:
+        if scheme.time is None or isinstance(claim, Refused) or claim.signed_at is None:
             continue
         signers = [
             secret for secret in _signers(scheme, secrets, claim, body) if secret.algorithm is not Algorithm.ED25519
@@ -129,7 +143,7 @@ def sign_again(
         if not scheme.signature.separator:
             del signers[1:]
         if signers:
-            found = _replaced(found or headers, scheme, place, signers, claim, body, b"%d" % now)
+            found = _replaced(found or headers, scheme, signers, claim, body, b"%d" % now)
     return found
 
 
@@ -206,16 +220,19 @@ def _is_signer(scheme: Scheme, secret: Secret, claim: _Claim, body: Body) -> boo
             for signature in claim.signatures:
                 is_found |= signature.startswith(prefix) and _is_ed25519(secret.key, signature[len(prefix) :], message)
         return is_found
-    expected = _written(scheme, secret, claim.content, body)
+    expected = _signature(scheme, secret, claim.content, body)
     for signature in claim.signatures:
         is_found |= hmac.compare_digest(expected, signature)
     return is_found
 
 
-def _written(scheme: Scheme, secret: Secret, content: Content, body: Body) -> bytes:
+def _signature(scheme: Scheme, secret: Secret, content: Content, body: Body) -> bytes:
     """A signature as the header has it, or the bearer token."""
     if scheme.is_bearer:
         return scheme.signature.prefix + secret.key
+    if secret.algorithm is Algorithm.ED25519_PRIVATE:
+        signature = Ed25519PrivateKey.from_private_bytes(secret.key).sign(b"".join(_chunks(content, body)))
+        return (scheme.ed25519_prefix or b"") + base64.b64encode(signature)
     digest = hmac.new(secret.key, digestmod=scheme.digest.value)
     for chunk in _chunks(content, body):
         digest.update(chunk)
@@ -242,13 +259,26 @@ def _is_ed25519(public_key: bytes, signature: bytes, message: bytes) -> bool:
 
 
 def _replaced(
-    headers: Headers, scheme: Scheme, place: Place, signers: Sequence[Secret], claim: _Claim, body: Body, time: bytes
+    headers: Headers, scheme: Scheme, signers: Sequence[Secret], claim: _Claim, body: Body, time: bytes
 ) -> Headers:
     """The headers with a new time and new signatures, each where the old one was."""
     content = tuple(time if part is Part.TIME else old for part, old in zip(scheme.signed, claim.content, strict=True))
-    values = [_written(scheme, secret, content, body) for secret in signers]
-    changed = {place.header: place.prefix + time}
-    if place.header == scheme.signature.header:
-        values.insert(0, changed[place.header])
-    changed[scheme.signature.header] = (scheme.signature.separator or b" ").join(values)
+    changed = _signed_headers(scheme, signers, content, body, time)
     return tuple((name, changed.get(name.lower(), value)) for name, value in headers)
+
+
+def _signed_headers(
+    scheme: Scheme, secrets: Sequence[Secret], content: Content, body: Body, time: bytes
+) -> dict[bytes, bytes]:
+    """The headers of the time and the signatures, which may be one."""
+    place = scheme.signature
+    members = [_signature(scheme, secret, content, body) for secret in secrets]
+    headers: dict[bytes, bytes] = {}
+    if scheme.time is not None:
+        stamp = scheme.time.prefix + time
+        if scheme.time.header == place.header:
+            members.insert(0, stamp)
+        else:
+            headers[scheme.time.header] = stamp
+    headers[place.header] = (place.separator or b" ").join(members)
+    return headers

@@ -1,0 +1,103 @@
+"""Events as configured: what the stores write, and the sinks that receive it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final, assert_never
+
+from gateway.config import Config
+from gateway.config.events import NatsSink as NatsConfig
+from gateway.config.events import RedisStreamSink as RedisStreamConfig
+from gateway.config.events import Sink as SinkConfig
+from gateway.config.events import StdoutSink as StdoutConfig
+from gateway.config.events import WebhookSink as WebhookConfig
+from gateway.core.breaker import BreakerPolicy
+from gateway.core.operation import microseconds
+from gateway.core.outbox import BROKER_SCHEDULE_US, WEBHOOK_SCHEDULE_US, Outbox, Part, Subscription
+from gateway.events.nats import NatsSettings, NatsSink
+from gateway.events.redis_stream import RedisStreamSettings, RedisStreamSink
+from gateway.events.relay import Relay, SinkSettings
+from gateway.events.sink import Sink
+from gateway.events.stdout import StdoutSink
+from gateway.events.webhook import WebhookSettings, WebhookSink
+from gateway.observe.facts import Events
+from gateway.store.operations import ManagedStore
+
+_LOG = logging.getLogger("gateway")
+
+# Publications of one sink at a time, in this process.
+_PLACES: Final = 16
+
+
+def outbox_of(config: Config) -> Outbox:
+    """Which events the durable store writes."""
+    events = config.events
+    return Outbox(
+        config.service,
+        events.source or f"urn:idempotency-gateway:{config.service}",
+        tuple(
+            Subscription(
+                sink.name,
+                events.types_for(sink),
+                None if sink.routes is None else frozenset(sink.routes),
+                frozenset(Part(name) for name in events.include_for(sink)),
+            )
+            for sink in events.sinks
+        ),
+        events.max_event_bytes,
+    )
+
+
+def relay_of(config: Config, store: ManagedStore, events: Events, clock: Callable[[], float]) -> Relay | None:
+    """What publishes the events; None without sinks."""
+    if not config.events.sinks:
+        return None
+    sinks = [(settings_of(config, sink), sink_of(config, sink)) for sink in config.events.sinks]
+    return Relay(store, sinks, events, service=config.service, clock=clock)
+
+
+def settings_of(config: Config, sink: SinkConfig) -> SinkSettings:
+    """How a sink is published to."""
+    schedule_us = WEBHOOK_SCHEDULE_US if isinstance(sink, WebhookConfig) else BROKER_SCHEDULE_US
+    breaker = config.delivery.breaker
+    return SinkSettings(
+        sink.name,
+        schedule_us,
+        microseconds(config.events.keep),
+        _PLACES,
+        BreakerPolicy(breaker.failures, breaker.open, breaker.max_open),
+    )
+
+
+def sink_of(config: Config, sink: SinkConfig) -> Sink:
+    """The sink, not yet open."""
+    warn = partial(_LOG.warning, "sink %s: %s", sink.name)
+    match sink:
+        case WebhookConfig():
+            return WebhookSink(
+                WebhookSettings(
+                    sink.url.get_secret_value(), tuple(secret.compiled for secret in sink.secrets), sink.format
+                ),
+                config.egress.policy,
+            )
+        case RedisStreamConfig():
+            return RedisStreamSink(
+                RedisStreamSettings(
+                    sink.url.url.get_secret_value(),
+                    sink.stream,
+                    sink.fsync,
+                    sink.window,
+                    sink.max_length,
+                    sink.max_age,
+                ),
+                warn,
+            )
+        case NatsConfig():
+            password = None if sink.password is None else sink.password.get_secret_value()
+            return NatsSink(NatsSettings(sink.servers, sink.stream, sink.subject, sink.user, password), warn)
+        case StdoutConfig():
+            return StdoutSink()
+        case _:
+            assert_never(sink)

@@ -1,0 +1,268 @@
+"""Events for other systems, in the file: which are published, to which sinks, and where webhooks may lead.
+
+`checks` compares these sections with the rest of the file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
+
+from pydantic import BeforeValidator, Field, SecretStr, Tag
+
+from gateway.config.address import HOST_NAME, FastUrl, Network, NetworkRange, RedisUrl, is_bracketed_ipv6
+from gateway.config.leaf import SUBSTITUTED, Count, Duration, Flag, Leaf, Moment, Name, Size, wrong
+from gateway.config.section import Disagreement, Section, of_kind, repeated, written
+from gateway.core.egress import EgressPolicy
+from gateway.core.outbox import DEFAULT_TYPES, EventType
+from gateway.core.webhook.scheme import Secret, signing_key
+
+_TYPE_NAMES = Literal[
+    "operation.completed",
+    "operation.in_doubt",
+    "operation.resolved",
+    "operation.dead_lettered",
+    "operation.requeued",
+    "operation.withdrawn",
+    "operation.accepted",
+]
+_PARTS = Literal["key", "scope", "location", "response"]
+_Include = Annotated[tuple[_PARTS, ...], Field(max_length=4)]
+_Types = Annotated[tuple[_TYPE_NAMES, ...], Field(min_length=1, max_length=len(EventType))]
+_DEFAULT_TYPES: Final[tuple[_TYPE_NAMES, ...]] = tuple(type_.value for type_ in EventType if type_ in DEFAULT_TYPES)
+# Without blanks and controls; a URI reference (CloudEvents 1.0, `source`).
+_SOURCE = re.compile(r"[!-~]{1,256}\Z")
+_STREAM_KEY = re.compile(r"[!-~]{1,256}\Z")
+_STREAM_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
+_SUBJECT = re.compile(r"([A-Za-z0-9_-]|\{route\}|\{type\})+(\.([A-Za-z0-9_-]|\{route\}|\{type\})+)*\Z")
+_NATS_URL = re.compile(r"(nats|tls)://[^/?#@\s]+\Z")
+
+
+@dataclass(frozen=True)
+class _Text(Leaf):
+    """Text of a form that a pattern describes; `kind` says what that is."""
+
+    pattern: re.Pattern[str]
+    kind: str
+
+    @property
+    def expected(self) -> str:
+        return self.kind
+
+    def read(self, text: str) -> str:
+        if not self.pattern.match(text):
+            raise self.unexpected()
+        return text
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "minLength": 1}
+
+
+class _WebhookUrl(Leaf):
+    """Where a webhook is. A path and a query are allowed; the query may hold a secret, so the URL is never shown."""
+
+    expected = "a URL such as https://ledger.example.com/hooks"
+
+    def read(self, text: str) -> SecretStr:
+        try:
+            url = urlsplit(text)
+            host, port = url.hostname, url.port
+        except ValueError:
+            raise self.unexpected(is_secret=True) from None
+        if "@" in url.netloc:
+            raise self.unexpected("credentials do not belong in this URL: events are signed", is_secret=True)
+        if url.scheme not in ("http", "https") or not host or port == 0 or "#" in text:
+            raise self.unexpected(is_secret=True)
+        if not (HOST_NAME.match(host) or is_bracketed_ipv6(f"[{host}]")) or not re.match(r"[!-~]+\Z", text):
+            raise self.unexpected(is_secret=True)
+        return SecretStr(text)
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": rf"^(https?://[^/?#@]+.*{SUBSTITUTED})$"}
+
+
+class _ProxyUrl(Leaf):
+    """A proxy for webhooks."""
+
+    expected = "a URL such as http://proxy:3128"
+
+    def read(self, text: str) -> str:
+        if not re.match(r"http://[^/?#@\s]+/?\Z", text):
+            raise self.unexpected()
+        return text
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": "^http://[^/?#@]+/?$"}
+
+
+def _signing_key(value: object) -> str:
+    text = value if isinstance(value, str) else ""
+    try:
+        signing_key(text)
+    except ValueError as error:
+        hint = "make one with: echo whsec_$(openssl rand -hex 32)"
+        raise wrong(str(error), hint, is_secret=True) from None
+    return text
+
+
+class SinkSecret(Section):
+    """A secret that events are signed with, by Standard Webhooks."""
+
+    id: Annotated[str, Name()]
+    """The name of this secret in metrics."""
+    key: Annotated[SecretStr, BeforeValidator(_signing_key, json_schema_input_type=str)]
+    """The secret: whsec_ and 24 to 64 bytes as base64, or whsk_ and an Ed25519 private key; `${NAME}` or
+    `${file:/run/secrets/name}` keeps it out of this file."""
+    until: Annotated[float, Moment()] | None = None
+    """When it stops signing, such as 2026-12-01T00:00:00Z, while another one takes its place. For ever if left out."""
+
+    @property
+    def compiled(self) -> Secret:
+        """The secret as it is used."""
+        return Secret(self.id, *signing_key(self.key.get_secret_value()), self.until)
+
+
+class _SinkSettings(Section):
+    name: Annotated[str, Name()]
+    """The name of the sink, in metrics and for operators."""
+    routes: Annotated[tuple[Annotated[str, Name()], ...], Field(min_length=1, max_length=1000)] | None = None
+    """The routes whose events it receives; all of them if left out."""
+    types: _Types | None = None
+    """The events that it receives: events.types if left out."""
+    include: _Include | None = None
+    """What its events contain: events.include if left out."""
+
+
+class WebhookSink(_SinkSettings):
+    """Each event is posted to a URL, signed by Standard Webhooks."""
+
+    kind: Literal["webhook"]
+    """webhook."""
+    url: Annotated[SecretStr, _WebhookUrl()]
+    """Where events are posted."""
+    secrets: Annotated[tuple[SinkSecret, ...], Field(min_length=1, max_length=8)]
+    """The secrets that sign, all of them until they end, so that consumers can change to a new one at any time."""
+    format: Literal["cloudevents", "standard"] = "cloudevents"
+    """What is posted: a CloudEvent (structured JSON), or the payload that Standard Webhooks recommends."""
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        for index in repeated(secret.id for secret in self.secrets):
+            yield Disagreement(("secrets", index, "id"), "another secret has this id already")
+
+
+class RedisStreamSink(_SinkSettings):
+    """Each event is added to a stream on a Redis."""
+
+    kind: Literal["redis_stream"]
+    """redis_stream."""
+    url: Annotated[RedisUrl, FastUrl()]
+    """The Redis. Not the database of store.fast, unless `shares_fast` says so."""
+    stream: Annotated[str, _Text(_STREAM_KEY, "the key of a stream such as operations")]
+    """The key of the stream."""
+    shares_fast: Annotated[bool, Flag()] = False
+    """Whether the stream may be in the database of store.fast, which may lose anything at any moment."""
+    fsync: Annotated[bool, Flag()] = False
+    """Whether an event counts as published only once it is on the disk of the server (Redis 7.2 and later)."""
+    window: Annotated[float, Duration("1m", "30d")] = written("24h")
+    """How long an event that is published again is not added again."""
+    max_length: Annotated[int, Count(1, 1_000_000_000)] | None = None
+    """After how many events the oldest are removed, read or not. Never if left out."""
+    max_age: Annotated[float, Duration("1m", "3650d")] | None = None
+    """After how long events are removed, read or not. Never if left out."""
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        if self.max_length is not None and self.max_age is not None:
+            yield Disagreement(("max_age",), "only one of max_length and max_age can be used")
+
+
+class NatsSink(_SinkSettings):
+    """Each event is published to a JetStream stream of NATS."""
+
+    kind: Literal["nats"]
+    """nats."""
+    servers: Annotated[
+        tuple[Annotated[str, _Text(_NATS_URL, "a URL such as nats://nats:4222")], ...],
+        Field(min_length=1, max_length=16),
+    ]
+    """The servers of the cluster."""
+    stream: Annotated[str, _Text(_STREAM_NAME, "the name of a stream such as OPERATIONS")]
+    """The stream that has to acknowledge events."""
+    subject: Annotated[str, _Text(_SUBJECT, "a subject such as operations.{route}.{type}")] = (
+        "operations.{route}.{type}"
+    )
+    """The subject of an event, with {route} and {type}."""
+    user: Annotated[str, Name()] | None = None
+    """The user, if the servers ask for one."""
+    password: SecretStr | None = None
+    """Its password."""
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        if (self.user is None) is not (self.password is None):
+            yield Disagreement(("user",) if self.password is None else ("password",), "user and password go together")
+
+
+class StdoutSink(_SinkSettings):
+    """Each event is a line on standard output. For trying: nobody acknowledges a line."""
+
+    kind: Literal["stdout"]
+    """stdout."""
+
+
+Sink = Annotated[
+    Annotated[WebhookSink, Tag("<webhook>")]
+    | Annotated[RedisStreamSink, Tag("<redis_stream>")]
+    | Annotated[NatsSink, Tag("<nats>")]
+    | Annotated[StdoutSink, Tag("<stdout>")],
+    of_kind("webhook", "redis_stream", "nats", "stdout"),
+]
+
+
+class EventSettings(Section):
+    """Events about operations, for other systems. Without sinks there are none."""
+
+    source: Annotated[str, _Text(_SOURCE, "a URI such as urn:idempotency-gateway:payments")] | None = None
+    """The `source` of the events, part of their identity: urn:idempotency-gateway: and the service if left out."""
+    types: _Types = _DEFAULT_TYPES
+    """Which events there are; all but operation.accepted if left out."""
+    include: _Include = ()
+    """What events contain by choice: key, scope (as digests where the store has no clear ones), location, response."""
+    keep: Annotated[float, Duration("1h", "90d")] = written("7d")
+    """How long an event is tried before it is dead, and waits for an operator."""
+    max_event_bytes: Annotated[int, Size("1KiB", "1MiB")] = written("64KiB")
+    """The longest response that an event contains; of a longer one it says that it is truncated."""
+    sinks: Annotated[tuple[Sink, ...], Field(max_length=32)] = ()
+    """The systems that receive them."""
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        for index in repeated(sink.name for sink in self.sinks):
+            yield Disagreement(("sinks", index, "name"), "another sink has this name already")
+
+    def types_for(self, sink: _SinkSettings) -> frozenset[EventType]:
+        """The events that a sink receives."""
+        return frozenset(EventType(name) for name in (self.types if sink.types is None else sink.types))
+
+    def include_for(self, sink: _SinkSettings) -> tuple[str, ...]:
+        """What the events of a sink contain by choice."""
+        return self.include if sink.include is None else sink.include
+
+
+class Egress(Section):
+    """Where webhooks may lead: to public addresses alone, unless they are written here. Brokers are not concerned."""
+
+    allow: Annotated[tuple[Annotated[Network, NetworkRange()], ...], Field(max_length=256)] = ()
+    """Networks that are not public and may be connected to all the same."""
+    deny: Annotated[tuple[Annotated[Network, NetworkRange()], ...], Field(max_length=256)] = ()
+    """Networks that may not be connected to, whatever else is written."""
+    ports: Annotated[tuple[Annotated[int, Count(1, 65535)], ...], Field(min_length=1, max_length=64)] = (443, 80)
+    """The ports that may be connected to."""
+    proxy: Annotated[str, _ProxyUrl()] | None = None
+    """A proxy for all webhooks. It then has to check the addresses: the gateway does not see them."""
+    https_only: Annotated[bool, Flag()] = True
+    """Whether webhooks have to use TLS."""
+
+    @property
+    def policy(self) -> EgressPolicy:
+        return EgressPolicy(self.allow, self.deny, frozenset(self.ports), self.https_only, self.proxy)

@@ -1,0 +1,410 @@
+"""The events that consumers receive about operations: which change has which event, and how it is rendered.
+
+Owns the types, the identity and the rendering of events, and which sinks receive them. It does not know how a store
+keeps them or a sink publishes them.
+
+Theory of operation
+-------------------
+A store writes one row per event and sink in the transaction that makes the change (the transactional outbox). An event
+is made from nothing but the record before and after its change, so its id is the same for every publication, and
+another one after the key was forgotten and used again. The time is the store's clock at the change: the store adds it,
+because a statement that makes a change has that time before anybody else does. Everything else is in the `content` of
+the row, so later publications are equal byte for byte whatever became of the record or the configuration.
+
+An event describes what was *written*: a lapse that was not written before the operation completed has no event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from hashlib import sha256
+from typing import Any, Final
+
+import orjson
+
+from gateway.core.framing import framed
+from gateway.core.identity.media import parse_media_type
+from gateway.core.identity.operation_id import is_of
+from gateway.core.immutable import immutable
+from gateway.core.message import StoredResponse, header_values
+from gateway.core.operation import MICROSECONDS, Event, Record, State, microseconds
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_ID_BYTES: Final = 16
+_SPAN_BYTES: Final = 8
+# Two characters of ten bits, and where they are in the 130 bits of an id.
+_ALPHABET: Final = "abcdefghijklmnopqrstuvwxyz234567"
+_PAIRS: Final = tuple(first + second for first in _ALPHABET for second in _ALPHABET)
+_SHIFTS: Final = tuple(range(120, -1, -10))
+# What a `Retry-After` of a consumer may ask for at most.
+RETRY_AFTER_US_MAX: Final = 24 * 3600 * MICROSECONDS
+# How far a pause before the next publication differs from the schedule's.
+_JITTER: Final = 0.2
+
+
+class EventType(StrEnum):
+    COMPLETED = "operation.completed"
+    IN_DOUBT = "operation.in_doubt"
+    RESOLVED = "operation.resolved"
+    DEAD_LETTERED = "operation.dead_lettered"
+    REQUEUED = "operation.requeued"
+    WITHDRAWN = "operation.withdrawn"
+    ACCEPTED = "operation.accepted"
+
+
+DEFAULT_TYPES: Final = frozenset(EventType) - {EventType.ACCEPTED}
+_TYPES: Final = frozenset(each.value for each in EventType)
+
+
+class Part(StrEnum):
+    """What an event contains by choice alone, because it may be confidential."""
+
+    KEY = "key"
+    SCOPE = "scope"
+    LOCATION = "location"
+    RESPONSE = "response"
+
+
+_PARTS: Final = frozenset(each.value for each in Part)
+
+
+@immutable
+class Subscription:
+    """Which events a sink receives. `routes` None: those of all routes."""
+
+    sink: str
+    types: frozenset[EventType] = DEFAULT_TYPES
+    routes: frozenset[str] | None = None
+    include: frozenset[Part] = frozenset()
+
+
+@immutable
+class OutboxRow:
+    """An event for one sink, without its time. `response` is the JSON text of the upstream's response, if included."""
+
+    sink: str
+    event_id: str
+    type: EventType
+    content: bytes
+    response: bytes | None = None
+
+
+@immutable
+class Outbox:
+    """The subscriptions of a service. `source` is the CloudEvents source; `event_bytes_max` bounds a response."""
+
+    service: str = ""
+    source: str = ""
+    subscriptions: tuple[Subscription, ...] = ()
+    event_bytes_max: int = 64 * 1024
+
+    def has(self, type_: EventType) -> bool:
+        """Whether any sink receives events of this type."""
+        return any(type_ in each.types for each in self.subscriptions)
+
+    def rows(self, before: Record | None, after: Record | None) -> tuple[OutboxRow, ...]:
+        """What to write with a change of a record: `before` as it was stored, `after` as it is written."""
+        if not self.subscriptions or after is None:
+            return ()
+        types = types_of(before, after)
+        if not types:
+            return ()
+        rows: list[OutboxRow] = []
+        for type_ in types:
+            self._add_rows(rows, type_, before, after)
+        return tuple(rows)
+
+    def is_of(self, record: Record) -> bool:
+        """Whether the record is of this service."""
+        return is_of(record.identity, self.service, record.identity.operation)
+
+    def pack(self) -> bytes:
+        """The outbox as bytes, for sweeps of other services in the same store."""
+        return orjson.dumps(
+            {
+                "service": self.service,
+                "source": self.source,
+                "event_bytes_max": self.event_bytes_max,
+                "subscriptions": [
+                    {
+                        "sink": each.sink,
+                        "types": sorted(each.types),
+                        "routes": None if each.routes is None else sorted(each.routes),
+                        "include": sorted(each.include),
+                    }
+                    for each in self.subscriptions
+                ],
+            }
+        )
+
+    def _add_rows(self, rows: list[OutboxRow], type_: EventType, before: Record | None, after: Record) -> None:
+        event_id = ""
+        rendered: dict[frozenset[Part], tuple[bytes, bytes | None]] = {}
+        for each in self.subscriptions:
+            if type_ not in each.types or not (each.routes is None or after.identity.route in each.routes):
+                continue
+            event_id = event_id or _id_of(self.source, type_, after)
+            content = rendered.get(each.include)
+            if content is None:
+                content = rendered[each.include] = self._content(event_id, before, after, each.include)
+            rows.append(OutboxRow(each.sink, event_id, type_, *content))
+
+    def _content(
+        self, event_id: str, before: Record | None, after: Record, include: frozenset[Part]
+    ) -> tuple[bytes, bytes | None]:
+        identity, response = after.identity, after.response
+        delivery = after.delivery or (None if before is None else before.delivery)
+        data: dict[str, Any] = {
+            "operation_id": str(identity.operation_id),
+            "route": identity.route,
+            "state": after.state.value,
+            "outcome": _OUTCOMES[after.state],
+            "reason": _reason(after),
+            "status": None if response is None else response.status,
+            "location": None,
+            "attempts": after.attempts,
+            "token": after.token,
+            "accepted_at": None if delivery is None else timestamp(delivery.accepted_us),
+            "completed_at": None,
+            "recovered": after.state is State.COMPLETED and (after.last_event is Event.PROVE or _had_doubt(before)),
+            "key": None,
+            "scope": None,
+            "response": None,
+        }
+        json = self._add_parts(data, after, include) if include else None
+        content: dict[str, Any] = {"source": self.source, "data": data}
+        trace_id = None if after.request is None else after.request.trace_id
+        if trace_id is not None:
+            span = sha256(event_id.encode()).digest()[:_SPAN_BYTES].hex()
+            content["traceparent"] = f"00-{trace_id}-{span}-00"
+        return orjson.dumps(content), json
+
+    def _add_parts(self, data: dict[str, Any], after: Record, include: frozenset[Part]) -> bytes | None:
+        """Add what is chosen; returns the response as JSON, if that is chosen and there is one."""
+        if Part.KEY in include:
+            data["key"] = _text(after.identity.key)
+        if Part.SCOPE in include:
+            data["scope"] = after.identity.scope_digest.hex()
+        if Part.LOCATION in include:
+            data["location"] = _location(after.response)
+        if Part.RESPONSE not in include or after.response is None or after.response.body is None:
+            return None
+        if len(after.response.body) > self.event_bytes_max:
+            data["truncated"] = True
+            return None
+        return _json_of(after.response)
+
+
+NO_EVENTS: Final = Outbox()
+"""Nobody receives events: a store then writes nothing more than without them."""
+
+
+def unpack(packed: bytes) -> Outbox:
+    """Undo `Outbox.pack`. What only a newer program knows is left out: its own gateways sweep, too."""
+    fields = orjson.loads(packed)
+    subscriptions = tuple(
+        Subscription(
+            each["sink"],
+            frozenset(EventType(name) for name in each["types"] if name in _TYPES),
+            None if each["routes"] is None else frozenset(each["routes"]),
+            frozenset(Part(name) for name in each["include"] if name in _PARTS),
+        )
+        for each in fields["subscriptions"]
+    )
+    return Outbox(fields["service"], fields["source"], subscriptions, fields["event_bytes_max"])
+
+
+def swept_rows(outboxes: Iterable[Outbox], before: Record, after: Record | None) -> tuple[str, tuple[OutboxRow, ...]]:
+    """What to write with a change that the clock made, and of which service: a sweep finds the records of all."""
+    if after is None or not types_of(before, after):
+        return "", ()
+    own = next((each for each in outboxes if each.is_of(after)), NO_EVENTS)
+    return own.service, own.rows(before, after)
+
+
+# What is known of the effect in a state that has events.
+_OUTCOMES: Final[Mapping[State, str]] = {
+    State.COMPLETED: "final",
+    State.IN_DOUBT: "in_doubt",
+    State.DEAD_LETTER: "no_effect",
+    State.ACCEPTED: "no_effect",
+    State.RELEASED: "no_effect",
+}
+_ACCEPTED_BY: Final = {
+    Event.ACCEPT: EventType.ACCEPTED,
+    Event.REINSTATE: EventType.RESOLVED,
+    Event.REQUEUE: EventType.REQUEUED,
+}
+_RELEASED_BY: Final = {Event.DISPROVE: EventType.RESOLVED, Event.WITHDRAW: EventType.WITHDRAWN}
+
+
+def types_of(before: Record | None, after: Record) -> tuple[EventType, ...]:
+    """The events of one change that was written; `before` is the record as it was stored, not settled."""
+    if before is not None and before.state is after.state and _change_of(before) == _change_of(after):
+        return ()
+    match after.state:
+        case State.COMPLETED if after.last_event is Event.PROVE:
+            return (EventType.COMPLETED, EventType.RESOLVED)
+        case State.COMPLETED:
+            return (EventType.COMPLETED,)
+        case State.IN_DOUBT:
+            return () if before is not None and before.state is State.IN_DOUBT else (EventType.IN_DOUBT,)
+        case State.DEAD_LETTER:
+            return (EventType.DEAD_LETTERED,)
+        case State.ACCEPTED:
+            found = _ACCEPTED_BY.get(after.last_event)
+        case State.RELEASED:
+            found = _RELEASED_BY.get(after.last_event)
+        case _:
+            found = None
+    return () if found is None else (found,)
+
+
+def _change_of(record: Record) -> tuple[object, ...]:
+    """What differs between any two changes of one record that have events."""
+    return record.state, record.token, record.last_event, record.resolution_id
+
+
+def _id_of(source: str, type_: EventType, after: Record) -> str:
+    """The id of an event. It has no `.`, which separates the parts of what Standard Webhooks sign."""
+    # Under one token, a request may expire and be requeued several times. All else happens once.
+    number = 0
+    if type_ in (EventType.DEAD_LETTERED, EventType.REQUEUED) and after.delivery is not None:
+        number = after.delivery.since_us
+    operation_id = after.identity.operation_id.bytes
+    parts = framed(source.encode(), operation_id, b"%d" % after.token, type_.encode(), b"%d" % number)
+    return "evt_" + _base32(sha256(parts).digest()[:_ID_BYTES])
+
+
+def _base32(digest: bytes) -> str:
+    """The bytes in the alphabet of RFC 4648 section 6, in lower case and without padding. `base64` is much slower."""
+    bits = int.from_bytes(digest, "big") << 2
+    return "".join([_PAIRS[bits >> shift & 0x3FF] for shift in _SHIFTS])
+
+
+def _reason(after: Record) -> str | None:
+    """Why it is in doubt or a dead letter."""
+    if after.state is State.IN_DOUBT:
+        return _text(after.doubt)
+    return None if after.delivery is None else _text(after.delivery.reason)
+
+
+def _had_doubt(before: Record | None) -> bool:
+    return before is not None and before.carries_doubt
+
+
+def _location(response: StoredResponse | None) -> str | None:
+    values = [] if response is None else header_values(response.headers, b"location")
+    return values[0].decode("utf-8", "replace") if len(values) == 1 else None
+
+
+def _text(text: str | None) -> str | None:
+    """The text, with `?` for what UTF-8 cannot express."""
+    return None if text is None else text.encode("utf-8", "replace").decode()
+
+
+def _json_of(response: StoredResponse) -> bytes | None:
+    """The body where it is JSON and not encoded otherwise; numbers and spelling stay as the upstream wrote them."""
+    types, body = header_values(response.headers, b"content-type"), response.body
+    if body is None or len(types) != 1 or header_values(response.headers, b"content-encoding"):
+        return None
+    media_type = parse_media_type(types[0])
+    if media_type is None or not media_type.is_json:
+        return None
+    try:
+        orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    return body
+
+
+# -- rendering ---------------------------------------------------------------------------------------------------------
+
+
+@immutable
+class PublishedEvent:
+    """An event as its sink receives it, the same each time. `at_us` is the time of the change by the store's clock."""
+
+    id: str
+    type: EventType
+    at_us: int
+    content: bytes
+    response: bytes | None = None
+
+    @property
+    def _fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = orjson.loads(self.content)
+        return fields
+
+    @property
+    def route(self) -> str:
+        return str(self._fields["data"]["route"])
+
+    @property
+    def operation_id(self) -> str:
+        return str(self._fields["data"]["operation_id"])
+
+    def attributes(self) -> dict[str, str]:
+        """The CloudEvents attributes but `specversion`, in the order in which they are written."""
+        fields = self._fields
+        data = fields["data"]
+        attributes = {
+            "id": self.id,
+            "source": fields["source"],
+            "type": self.type.value,
+            "subject": data["operation_id"],
+            "time": timestamp(self.at_us),
+            "datacontenttype": "application/json",
+            # Compares as text. Events of one change have the same one.
+            "sequence": f"{data['token']:020d}.{self.at_us:016d}",
+            "partitionkey": data["operation_id"],
+        }
+        if "traceparent" in fields:
+            attributes["traceparent"] = fields["traceparent"]
+        return attributes
+
+    def data(self) -> bytes:
+        """The `data` member as JSON."""
+        data = self._fields["data"]
+        if data["state"] == State.COMPLETED:
+            data["completed_at"] = timestamp(self.at_us)
+        if self.response is not None:
+            data["response"] = orjson.Fragment(self.response)
+        return orjson.dumps(data)
+
+    def cloudevent(self) -> bytes:
+        """The event in the structured mode of CloudEvents 1.0 (JSON format, section 3)."""
+        return orjson.dumps({"specversion": "1.0", **self.attributes(), "data": orjson.Fragment(self.data())})
+
+    def standard(self) -> bytes:
+        """The event as the payload that Standard Webhooks recommends."""
+        data = orjson.Fragment(self.data())
+        return orjson.dumps({"type": self.type.value, "timestamp": timestamp(self.at_us), "data": data})
+
+
+def timestamp(at_us: int) -> str:
+    """A time of the store's clock in the form of RFC 3339, to the millisecond."""
+    at = _EPOCH + timedelta(microseconds=at_us)
+    return f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}Z"
+
+
+# -- publishing again --------------------------------------------------------------------------------------------------
+
+# The pauses after the first, second, ... failed publication; the last one repeats. The first is of the Standard
+# Webhooks specification, and spans 75.6 hours.
+WEBHOOK_SCHEDULE_US: Final = tuple(
+    microseconds(pause) for pause in (5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400)
+)
+BROKER_SCHEDULE_US: Final = tuple(microseconds(pause) for pause in (1, 5, 15, 60))
+
+
+def pause_us(schedule_us: tuple[int, ...], tries: int, draw: float, retry_after_us: int | None = None) -> int:
+    """The pause after so many failed publications. `draw` is uniform in [0, 1).
+
+    A longer `Retry-After` of the consumer is obeyed, up to a day.
+    """
+    scheduled_us = schedule_us[min(max(tries, 1), len(schedule_us)) - 1]
+    pause = round(scheduled_us * (1 - _JITTER + 2 * _JITTER * draw))
+    return max(pause, min(retry_after_us or 0, RETRY_AFTER_US_MAX))

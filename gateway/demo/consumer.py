@@ -1,0 +1,77 @@
+"""The consumer of the demonstration: it follows events that are posted to it, each id once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import TracebackType
+from typing import Final, Self
+
+from aiohttp import web
+
+from gateway.core.webhook.scheme import STANDARD_WEBHOOKS, Secret
+from gateway.core.webhook.signature import Verified, verify
+
+_TOLERANCE_SECONDS: Final = 300.0
+
+
+class Consumer:
+    """`async with Consumer(host, port, secret) as consumer`: takes events on `/events`.
+
+    What is not signed by `secret` gets 401. Raises `OSError` when it cannot listen.
+    """
+
+    def __init__(self, host: str, port: int, secret: Secret) -> None:
+        self.deliveries: list[str] = []
+        """The id of each event that came, in order of arrival."""
+        self.effects: set[str] = set()
+        """What it acted on: it ignores ids that it knows."""
+        self.acknowledges = asyncio.Event()
+        """While this is not set, it leaves events without a response."""
+        self.acknowledges.set()
+        self._secret = secret
+        self._news = asyncio.Condition()
+        app = web.Application()
+        app.add_routes([web.post("/events", self._take)])
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        self._address = host, port
+
+    async def __aenter__(self) -> Self:
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, *self._address).start()
+        except BaseException:
+            await self._runner.cleanup()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.acknowledges.set()
+        await self._runner.cleanup()
+
+    async def wait_deliveries(self, number: int, seconds: float) -> None:
+        """Return once so many have come, or after this time."""
+        try:
+            async with asyncio.timeout(seconds), self._news:
+                await self._news.wait_for(lambda: len(self.deliveries) >= number)
+        except TimeoutError:
+            return
+
+    async def _take(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        headers = tuple(request.raw_headers)
+        now = time.time()
+        found = verify(
+            (STANDARD_WEBHOOKS,), (self._secret,), headers, body, now=now, tolerance_seconds=_TOLERANCE_SECONDS
+        )
+        if not isinstance(found, Verified):
+            return web.Response(status=401)
+        event_id = request.headers["webhook-id"]
+        async with self._news:
+            self.deliveries.append(event_id)
+            self.effects.add(event_id)
+            self._news.notify_all()
+        await self.acknowledges.wait()
+        return web.Response(status=204)

@@ -1,0 +1,278 @@
+"""Publishes the events that wait in the store until their sinks have acknowledged them.
+
+For each event the relay leases the row, publishes, and reports the result. A relay that dies leaves leases that lapse,
+so that another one publishes the event again: a duplicate under the same id, never a loss. Any number of processes
+relay for one service, through the store alone.
+
+*Isolation.* Each sink has places of its own and a breaker. A publication takes a place before it is leased, and ends
+within its lease, so a slow sink delays neither the others nor any caller. While a breaker is open, nothing of its sink
+is leased, and its events lose no tries.
+
+*Polls.* One search serves all sinks. After one that found something the next follows at once; otherwise a little later
+each time, unless this process has just made a change that may have events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, NoReturn, assert_never
+
+from gateway.core.breaker import Breaker, BreakerPolicy, Phase
+from gateway.core.immutable import immutable
+from gateway.core.operation import microseconds
+from gateway.core.outbox import pause_us
+from gateway.events.sink import Closed, Delivered, Failed, Publication, Refused, Sink, SinkUnusable
+from gateway.observe.facts import EventPublished, Events, PublicationResult, SinkChanged
+from gateway.store.base import StoreError
+from gateway.store.operations import EventFate, EventReport, LeasedEvent, ManagedStore
+from gateway.upkeep.timer import repeat
+
+_LOG = logging.getLogger("gateway")
+
+LEASE_SECONDS: Final = 30.0
+# A publication that takes longer is given up, so that it ends within its lease.
+_PUBLISH_SECONDS: Final = 25.0
+_BATCH_MAX: Final = 100
+_POLL_SECONDS: Final = 1.0
+_IDLE_SECONDS_MAX: Final = 5.0
+_FAILING_SECONDS_MAX: Final = 30.0
+# Between polls under load: each finds what many changes wrote and many publications made room for.
+_BUSY_SECONDS: Final = 0.05
+# How long a stop waits for publications that have begun.
+_CLOSE_SECONDS: Final = 5.0
+
+
+@immutable
+class SinkSettings:
+    """A sink's settings for the relay. An event older than `keep_us` that fails again is dead."""
+
+    name: str
+    schedule_us: tuple[int, ...]
+    keep_us: int
+    places: int = 16
+    breaker: BreakerPolicy = BreakerPolicy()
+
+
+class Relay:
+    """The publications of one process. Lives on one event loop."""
+
+    def __init__(
+        self,
+        store: ManagedStore,
+        sinks: Sequence[tuple[SinkSettings, Sink]],
+        events: Events,
+        *,
+        service: str,
+        clock: Callable[[], float],
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        """`clock` counts seconds and never goes back; `draw` is uniform in [0, 1)."""
+        self._store = store
+        self._places = [_Places(settings, sink, events, clock) for settings, sink in sinks]
+        self._events = events
+        self._service = service
+        self._draw = draw
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._reports: deque[EventReport] = deque()
+        self._is_stopped = False
+        self._idle_seconds = _POLL_SECONDS
+        self._wake = asyncio.Event()
+
+    @property
+    def running(self) -> int:
+        """How many publications run."""
+        return len(self._tasks)
+
+    async def open(self) -> None:
+        """Open the sinks. One that cannot be used here is reported, and its events wait."""
+        for places in self._places:
+            await places.open()
+
+    async def run(self) -> NoReturn:
+        """Publish for ever, until cancelled."""
+        await self.open()
+        await repeat(
+            self.run_once, pause_seconds=_POLL_SECONDS, pause_seconds_max=_FAILING_SECONDS_MAX, sleep=self._sleep
+        )
+
+    def wake(self) -> None:
+        """Poll soon: a change was just made that may have events."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Lease nothing any more."""
+        self._is_stopped = True
+
+    async def close(self) -> None:
+        """Let publications that have begun end for a while, report them, and close the sinks."""
+        self.stop()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_CLOSE_SECONDS)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        try:
+            await self.report()
+        except StoreError as error:
+            _LOG.debug("some events will be published again, because their end was not written: %s", error)
+        for places in self._places:
+            await places.close()
+
+    async def run_once(self) -> float:
+        """One poll: report what ended, and publish what is due. Returns the pause before the next. Raises
+        `StoreError`."""
+        self._wake.clear()
+        await self.report()
+        wanted = {each.name: min(free, _BATCH_MAX) for each in self._places if (free := each.free) > 0}
+        if self._is_stopped or not wanted:
+            return _POLL_SECONDS
+        leased = await self._store.lease_events(self._service, wanted, microseconds(LEASE_SECONDS))
+        by_name = {each.name: each for each in self._places}
+        for event in leased:
+            places = by_name[event.sink]
+            task = asyncio.get_running_loop().create_task(self._publish(places, places.begin(), event))
+            self._tasks.add(task)
+            task.add_done_callback(self._ended)
+        self._idle_seconds = _POLL_SECONDS if leased else min(self._idle_seconds * 2, _IDLE_SECONDS_MAX)
+        return self._idle_seconds
+
+    async def _publish(self, places: _Places, generation: int, leased: LeasedEvent) -> None:
+        publication: Publication = Failed("given up", is_unknown=True)
+        try:
+            async with asyncio.timeout(_PUBLISH_SECONDS):
+                publication = await places.sink.publish(leased.event, leased.redeliveries)
+        except TimeoutError:
+            publication = Failed(f"no acknowledgement within {_PUBLISH_SECONDS:g} s", is_unknown=True)
+        except Exception as error:
+            publication = Failed(f"a bug: {type(error).__name__}", is_unknown=True)
+            raise
+        finally:
+            places.end(generation, publication)
+            self._reports.append(self._report_of(places.settings, leased, publication))
+            self._events.publish(_fact(leased, publication))
+            self._wake.set()
+        if isinstance(publication, Closed):
+            await self._suspend(places.name, publication.why)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            if isinstance(error, StoreError):
+                _LOG.debug("a sink could not be suspended: %s", error)
+            else:
+                _LOG.error("publishing an event failed because of a bug; it is tried again", exc_info=error)
+
+    async def _suspend(self, sink: str, why: str) -> None:
+        if await self._store.suspend_sink(self._service, sink, why):
+            self._events.publish(SinkChanged(sink, is_suspended=True, detail=why))
+
+    def _report_of(self, settings: SinkSettings, leased: LeasedEvent, publication: Publication) -> EventReport:
+        ids = leased.sink, leased.event.id, leased.tries
+        retry_after_us = None
+        match publication:
+            case Delivered():
+                return EventReport(*ids, EventFate.PUBLISHED)
+            case Refused():
+                return EventReport(*ids, EventFate.DEAD, publication.why)
+            case Failed():
+                if leased.age_us >= settings.keep_us:
+                    return EventReport(*ids, EventFate.DEAD, publication.why)
+                retry_after_us = publication.retry_after_us
+            case Closed():
+                pass
+            case _:
+                assert_never(publication)
+        pause = pause_us(settings.schedule_us, leased.tries, self._draw(), retry_after_us)
+        return EventReport(*ids, EventFate.PUT_OFF, publication.why, pause)
+
+    async def report(self) -> None:
+        """Write what ended. What could not be written stays for the next time. Raises `StoreError`."""
+        reports = list(self._reports)
+        if not reports:
+            return
+        await self._store.report_events(self._service, reports)
+        for _ in reports:
+            self._reports.popleft()
+
+    async def _sleep(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+                await asyncio.sleep(_BUSY_SECONDS)
+        except TimeoutError:
+            pass
+
+
+class _Places:
+    """One sink: how many publications may begin."""
+
+    def __init__(self, settings: SinkSettings, sink: Sink, events: Events, clock: Callable[[], float]) -> None:
+        self.settings = settings
+        self.name = settings.name
+        self.sink = sink
+        self._events = events
+        self._clock = clock
+        self._taken = 0
+        self._breaker = Breaker(settings.breaker)
+        self._is_open = False
+
+    @property
+    def free(self) -> int:
+        """How many publications may begin now."""
+        if not self._is_open:
+            return 0
+        free = self.settings.places - self._taken
+        of_breaker = self._breaker.free(self._clock())
+        return free if of_breaker is None else min(free, of_breaker)
+
+    async def open(self) -> None:
+        try:
+            await self.sink.open()
+        except SinkUnusable as error:
+            _LOG.error("events for sink %s wait: %s", self.name, error)
+        else:
+            self._is_open = True
+
+    async def close(self) -> None:
+        self._is_open = False
+        await self.sink.close()
+
+    def begin(self) -> int:
+        """Take a place; returns what `end` needs."""
+        self._taken += 1
+        self._breaker = self._breaker.begin(self._clock()) or self._breaker
+        return self._breaker.generation
+
+    def end(self, generation: int, publication: Publication) -> None:
+        self._taken -= 1
+        was_open = self._is_breaker_open
+        is_sent = not isinstance(publication, Failed)
+        self._breaker = self._breaker.end(self._clock(), generation, is_sent=is_sent)
+        if self._is_breaker_open != was_open:
+            why = publication.why if isinstance(publication, Failed) else ""
+            self._events.publish(SinkChanged(self.name, is_failing=self._is_breaker_open, detail=why))
+
+    @property
+    def _is_breaker_open(self) -> bool:
+        return self._breaker.phase in (Phase.OPEN, Phase.HALF_OPEN)
+
+
+def _fact(leased: LeasedEvent, publication: Publication) -> EventPublished:
+    match publication:
+        case Delivered():
+            result, detail = PublicationResult.DELIVERED, ""
+        case Refused():
+            result, detail = PublicationResult.REFUSED, publication.why
+        case Failed():
+            result = PublicationResult.UNKNOWN if publication.is_unknown else PublicationResult.FAILED
+            detail = publication.why
+        case Closed():
+            result, detail = PublicationResult.SUSPENDED, publication.why
+        case _:
+            assert_never(publication)
+    secret_ids = publication.secret_ids if isinstance(publication, Delivered) else ()
+    return EventPublished(leased.sink, leased.event.id, leased.event.type.value, result, detail, secret_ids)

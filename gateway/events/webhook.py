@@ -1,0 +1,115 @@
+"""Events to a webhook, signed by Standard Webhooks 1.0.
+
+A response of 2xx within the timeout is the acknowledgement; 410 says that nobody wants these events any more. Redirects
+are not followed, because nobody checked where they lead. The response is read to a limit and shown to operators only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from typing import Final, Literal
+
+from aiohttp import ClientConnectorError, ClientError, ClientResponse, ClientSession, ClientTimeout, DummyCookieJar
+from aiohttp.abc import AbstractResolver
+
+from gateway import __version__
+from gateway.core.delivery import retry_after_us
+from gateway.core.egress import EgressPolicy
+from gateway.core.immutable import immutable
+from gateway.core.outbox import PublishedEvent
+from gateway.core.webhook.scheme import STANDARD_WEBHOOKS, Secret, living
+from gateway.core.webhook.signature import sign
+from gateway.events.egress import guarded_connector
+from gateway.events.sink import Closed, Delivered, Failed, Publication, reason
+
+TIMEOUT_SECONDS: Final = 20.0
+RESPONSE_BYTES_MAX: Final = 1024
+
+_MEDIA_TYPES: Final = {
+    "cloudevents": "application/cloudevents+json; charset=utf-8",
+    "standard": "application/json",
+}
+
+
+@immutable
+class WebhookSettings:
+    """A webhook sink's settings. `url` has passed the checks of the configuration."""
+
+    url: str
+    secrets: tuple[Secret, ...]
+    format: Literal["cloudevents", "standard"] = "cloudevents"
+    timeout_seconds: float = TIMEOUT_SECONDS
+
+
+class WebhookSink:
+    """Posts each event to the URL."""
+
+    def __init__(
+        self,
+        settings: WebhookSettings,
+        egress: EgressPolicy,
+        *,
+        resolver: AbstractResolver | None = None,
+        wall_seconds: Callable[[], float] = time.time,
+    ) -> None:
+        """`wall_seconds` is Unix time: consumers compare the timestamp of a signature with their clock."""
+        self._settings = settings
+        self._egress = egress
+        self._resolver = resolver
+        self._wall_seconds = wall_seconds
+        self._session: ClientSession | None = None
+
+    async def open(self) -> None:
+        # `trust_env` stays off: a proxy, or credentials from .netrc, would come from nowhere in the configuration.
+        self._session = ClientSession(
+            connector=guarded_connector(self._egress, self._resolver),
+            cookie_jar=DummyCookieJar(),
+            auto_decompress=False,
+            timeout=ClientTimeout(total=self._settings.timeout_seconds),
+        )
+
+    async def publish(self, event: PublishedEvent, redeliveries: int) -> Publication:
+        if self._session is None:
+            return Failed("the sink is not open")
+        settings, now_seconds = self._settings, self._wall_seconds()
+        secrets = living(settings.secrets, now_seconds)
+        if not secrets:
+            return Closed("no secret is alive; write one with a later `until`")
+        body = event.cloudevent() if settings.format == "cloudevents" else event.standard()
+        signed = sign(STANDARD_WEBHOOKS, secrets, body, now=int(now_seconds), event_id=event.id.encode())
+        headers = {
+            "Content-Type": _MEDIA_TYPES[settings.format],
+            "User-Agent": f"idempotency-gateway/{__version__}",
+            **{name.decode(): value.decode() for name, value in signed},
+        }
+        try:
+            async with self._session.post(
+                settings.url, data=body, headers=headers, allow_redirects=False, proxy=self._egress.proxy
+            ) as response:
+                return await _read(response, secrets, now_seconds)
+        except TimeoutError:
+            return Failed(f"no response within {settings.timeout_seconds:g} s", is_unknown=True)
+        except ClientConnectorError as error:
+            return Failed(reason(f"no connection: {error.os_error}"))
+        except (ClientError, OSError, ValueError) as error:
+            return Failed(reason(f"{type(error).__name__}: {error}"), is_unknown=True)
+
+    async def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+
+async def _read(response: ClientResponse, secrets: Sequence[Secret], now_seconds: float) -> Publication:
+    status = response.status
+    if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
+        return Delivered(tuple(each.id for each in secrets))
+    begin = await response.content.read(RESPONSE_BYTES_MAX)
+    why = reason(f"HTTP {status} {begin.decode('utf-8', 'replace')}")
+    if status == HTTPStatus.GONE:
+        return Closed(why)
+    if HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
+        return Failed(f"HTTP {status}: redirects are not followed; write the URL that it leads to")
+    return Failed(why, retry_after_us=retry_after_us(tuple(response.raw_headers), now_seconds))

@@ -1,0 +1,92 @@
+"""What relays and operators do with kept events in Postgres. Changes write them, in `change` and `batch`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+from gateway.core.operation import MICROSECONDS
+from gateway.core.outbox import EventType, PublishedEvent
+from gateway.store.operations import BACKLOG_COUNT_MAX, EventReport, KeptEvent, LeasedEvent, SinkBacklog
+from gateway.store.postgres.statements import load
+
+_TYPES: Final = frozenset(EventType)
+
+_LEASE: Final = load("lease_events")
+_REPORT: Final = load("report_events")
+_FIND_WAITING: Final = load("find_waiting_events")
+_FIND_DEAD: Final = load("find_dead_events")
+_REDELIVER: Final = load("redeliver_event")
+_SUSPEND: Final = load("suspend_sink")
+_RESUME: Final = load("resume_sink")
+_SINKS: Final = load("sinks")
+
+
+class KeptEvents:
+    """These verbs of `ManagedStore`; each statement is its own transaction."""
+
+    def __init__(self, fetch: Callable[..., Awaitable[Sequence[Any]]], clock_us: Callable[[], int | None]) -> None:
+        self._fetch = fetch
+        self._clock_us = clock_us
+
+    async def lease(self, service: str, wanted: Mapping[str, int], lease_us: int) -> list[LeasedEvent]:
+        which = (service, list(wanted), list(wanted.values()), lease_us)
+        rows = await self._fetch(_LEASE, self._clock_us(), *which)
+        return [
+            LeasedEvent(
+                row["sink"],
+                PublishedEvent(row["event_id"], EventType(row["type"]), row["at_us"], row["content"], row["response"]),
+                row["tries"],
+                row["redeliveries"],
+                row["now_us"] - row["since_us"],
+            )
+            for row in sorted(rows, key=lambda row: row["due_us"])
+            # A newer program wrote another type, and publishes it.
+            if row["type"] in _TYPES
+        ]
+
+    async def report(self, service: str, reports: Collection[EventReport]) -> None:
+        columns = [
+            (each.sink, each.event_id, each.tries, each.fate.value, each.pause_us, _storable(each.why))
+            for each in reports
+        ]
+        if columns:
+            await self._fetch(_REPORT, self._clock_us(), service, *map(list, zip(*columns, strict=True)))
+
+    async def find(self, service: str, sink: str, after: str | None, limit: int, *, is_dead: bool) -> list[KeptEvent]:
+        statement = _FIND_DEAD if is_dead else _FIND_WAITING
+        found = []
+        for row in await self._fetch(statement, service, sink, after or "", limit):
+            if row["type"] in _TYPES:
+                event = PublishedEvent(row["event_id"], EventType(row["type"]), row["at_us"], row["content"])
+                whose = (sink, event.id, event.type, UUID(event.operation_id))
+                found.append(KeptEvent(*whose, event.at_us, row["tries"], row["is_dead"], row["why"]))
+        return found
+
+    async def redeliver(self, service: str, event_id: str, sink: str | None) -> int:
+        sinks = list(await self.sinks(service)) if sink is None else [sink]
+        return len(await self._fetch(_REDELIVER, self._clock_us(), service, event_id, sinks))
+
+    async def suspend(self, service: str, sink: str, why: str) -> bool:
+        return bool(await self._fetch(_SUSPEND, service, sink, _storable(why)))
+
+    async def resume(self, service: str, sink: str) -> bool:
+        return bool(await self._fetch(_RESUME, self._clock_us(), service, sink))
+
+    async def sinks(self, service: str) -> dict[str, SinkBacklog]:
+        return {
+            row["sink"]: SinkBacklog(
+                row["pending"],
+                0.0 if row["since_us"] is None else max(0, row["now_us"] - row["since_us"]) / MICROSECONDS,
+                row["dead"],
+                row["last_error"] or "",
+                row["suspended_why"],
+            )
+            for row in await self._fetch(_SINKS, self._clock_us(), service, BACKLOG_COUNT_MAX)
+        }
+
+
+def _storable(text: str) -> str:
+    """Postgres keeps no NUL in a text."""
+    return text.replace("\0", "?")

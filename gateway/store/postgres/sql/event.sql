@@ -1,0 +1,155 @@
+-- name: insert_events
+-- No row of its own: the events of changes, for the sinks of a service. Written before: the same event.
+INSERT INTO idempotency_gateway.event (service, sink, event_id, type, at_us, since_us, due_us, content, response)
+SELECT $2::text, i.to_sink, i.of_event, i.of_type, $1::bigint, $1::bigint, $1::bigint, i.new_content, i.new_response
+FROM unnest($3::text[], $4::text[], $5::text[], $6::bytea[], $7::bytea[])
+    AS i (to_sink, of_event, of_type, new_content, new_response)
+ON CONFLICT (service, sink, event_id) DO NOTHING
+
+-- name: lease_events
+-- No row of the table: at most so many due events of each sink, which nobody else publishes until the lease ends.
+--
+-- Skips those that another relay is leasing. A lease that a crash undoes costs a duplicate, so nothing is flushed.
+WITH clock AS MATERIALIZED (
+    SELECT {now} AS now_us, set_config('synchronous_commit', 'off', true)
+), wanted AS MATERIALIZED (
+    SELECT w.sink, w.number
+    FROM unnest($3::text[], $4::bigint[]) AS w (sink, number)
+    WHERE NOT EXISTS (SELECT FROM idempotency_gateway.suspension s WHERE s.service = $2::text AND s.sink = w.sink)
+), due AS MATERIALIZED (
+    SELECT e.sink, e.event_id
+    FROM wanted w CROSS JOIN clock c CROSS JOIN LATERAL (
+        SELECT e.sink, e.event_id
+        FROM idempotency_gateway.event e
+        WHERE e.service = $2::text AND e.sink = w.sink AND NOT e.is_dead
+            AND e.due_us <= c.now_us AND e.lease_until_us <= c.now_us
+        ORDER BY e.due_us
+        LIMIT w.number
+        FOR UPDATE SKIP LOCKED
+    ) e
+)
+UPDATE idempotency_gateway.event e SET lease_until_us = c.now_us + $5::bigint, tries = e.tries + 1
+FROM due d CROSS JOIN clock c
+WHERE e.service = $2::text AND e.sink = d.sink AND e.event_id = d.event_id
+RETURNING
+    c.now_us, e.sink, e.event_id, e.type, e.at_us, e.content, e.response, e.tries, e.redeliveries, e.since_us, e.due_us
+
+-- name: report_events
+-- No row of the table: what became of leased events. A published one is gone; another report counts only while nobody leased
+-- the event again.
+WITH clock AS MATERIALIZED (
+    SELECT {now} AS now_us, set_config('synchronous_commit', 'off', true)
+), report AS MATERIALIZED (
+    SELECT r.sink, r.event_id, r.tries, r.fate, r.pause_us, r.why
+    FROM unnest($3::text[], $4::text[], $5::integer[], $6::text[], $7::bigint[], $8::text[])
+        AS r (sink, event_id, tries, fate, pause_us, why)
+), published AS (
+    DELETE FROM idempotency_gateway.event e
+    USING report r
+    WHERE e.service = $2::text AND e.sink = r.sink AND e.event_id = r.event_id AND r.fate = 'published'
+), put_off AS (
+    UPDATE idempotency_gateway.event e SET due_us = c.now_us + r.pause_us, lease_until_us = 0, why = r.why
+    FROM report r CROSS JOIN clock c
+    WHERE e.service = $2::text AND e.sink = r.sink AND e.event_id = r.event_id AND e.tries = r.tries
+        AND r.fate = 'put_off' AND NOT e.is_dead
+), buried AS (
+    UPDATE idempotency_gateway.event e SET is_dead = true, lease_until_us = 0, why = r.why
+    FROM report r
+    WHERE e.service = $2::text AND e.sink = r.sink AND e.event_id = r.event_id AND e.tries = r.tries AND r.fate = 'dead'
+)
+SELECT c.now_us FROM clock c
+
+-- name: find_waiting_events
+-- No row of the table: a page of the events that a sink has yet to receive.
+SELECT e.event_id, e.type, e.at_us, e.content, e.tries, e.is_dead, e.why
+FROM idempotency_gateway.event e
+WHERE e.service = $1::text AND e.sink = $2::text AND NOT e.is_dead AND e.event_id > $3::text
+ORDER BY e.event_id
+LIMIT $4::bigint
+
+-- name: find_dead_events
+-- No row of the table: a page of the dead events of a sink.
+SELECT e.event_id, e.type, e.at_us, e.content, e.tries, e.is_dead, e.why
+FROM idempotency_gateway.event e
+WHERE e.service = $1::text AND e.sink = $2::text AND e.is_dead AND e.event_id > $3::text
+ORDER BY e.event_id
+LIMIT $4::bigint
+
+-- name: redeliver_event
+-- No row of the table: a dead event is published after all, to these sinks.
+WITH clock AS MATERIALIZED (
+    SELECT {now} AS now_us
+)
+UPDATE idempotency_gateway.event e
+SET is_dead = false, tries = 0, redeliveries = e.redeliveries + 1, since_us = c.now_us, due_us = c.now_us
+FROM clock c CROSS JOIN unnest($4::text[]) AS w (sink)
+WHERE e.service = $2::text AND e.sink = w.sink AND e.event_id = $3::text AND e.is_dead
+RETURNING e.sink
+
+-- name: suspend_sink
+-- No row of the table: no event of this sink is leased from now on.
+INSERT INTO idempotency_gateway.suspension (service, sink, why) VALUES ($1::text, $2::text, $3::text)
+ON CONFLICT (service, sink) DO NOTHING
+RETURNING sink
+
+-- name: resume_sink
+-- No row of the table: the sink gets its events again, those that failed before at once.
+WITH clock AS MATERIALIZED (
+    SELECT {now} AS now_us
+), resumed AS (
+    DELETE FROM idempotency_gateway.suspension s WHERE s.service = $2::text AND s.sink = $3::text
+    RETURNING s.sink
+), moved AS (
+    UPDATE idempotency_gateway.event e SET due_us = c.now_us
+    FROM resumed r CROSS JOIN clock c
+    WHERE e.service = $2::text AND e.sink = r.sink AND NOT e.is_dead AND e.due_us > c.now_us AND e.why <> ''
+)
+SELECT r.sink FROM resumed r
+
+-- name: sinks
+-- No row of the table: the sinks of a service that have events here or are suspended. Counts up to a limit.
+WITH RECURSIVE clock AS MATERIALIZED (
+    SELECT {now} AS now_us
+), named AS (
+    SELECT min(e.sink) AS sink FROM idempotency_gateway.event e WHERE e.service = $2::text
+    UNION ALL
+    SELECT (SELECT min(e.sink) FROM idempotency_gateway.event e WHERE e.service = $2::text AND e.sink > n.sink)
+    FROM named n
+    WHERE n.sink IS NOT NULL
+), known AS (
+    SELECT n.sink FROM named n WHERE n.sink IS NOT NULL
+    UNION
+    SELECT s.sink FROM idempotency_gateway.suspension s WHERE s.service = $2::text
+)
+SELECT c.now_us, k.sink, p.pending, p.since_us, d.dead, l.why AS last_error, s.why AS suspended_why
+FROM known k CROSS JOIN clock c CROSS JOIN LATERAL (
+    SELECT count(*) AS pending, min(e.since_us) AS since_us
+    FROM (
+        SELECT e.since_us
+        FROM idempotency_gateway.event e
+        WHERE e.service = $2::text AND e.sink = k.sink AND NOT e.is_dead
+        LIMIT $3::bigint
+    ) e
+) p CROSS JOIN LATERAL (
+    SELECT count(*) AS dead
+    FROM (
+        SELECT FROM idempotency_gateway.event e
+        WHERE e.service = $2::text AND e.sink = k.sink AND e.is_dead
+        LIMIT $3::bigint
+    ) e
+) d LEFT JOIN LATERAL (
+    SELECT e.why
+    FROM idempotency_gateway.event e
+    WHERE e.service = $2::text AND e.sink = k.sink AND NOT e.is_dead
+    ORDER BY e.due_us
+    LIMIT 1
+) l ON true LEFT JOIN idempotency_gateway.suspension s ON s.service = $2::text AND s.sink = k.sink
+
+-- name: write_outbox
+-- No row of the table: which events a service writes from now on.
+INSERT INTO idempotency_gateway.outbox (service, content) VALUES ($1::text, $2::bytea)
+ON CONFLICT (service) DO UPDATE SET content = excluded.content
+
+-- name: outboxes
+-- No row of the table: which events the other services write.
+SELECT b.content FROM idempotency_gateway.outbox b WHERE b.service <> $1::text

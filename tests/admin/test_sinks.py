@@ -1,0 +1,102 @@
+"""Sinks and their events as an operator meets them: a consumer that closes, and an event that was given up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from gateway.store.operations import EventFate, EventReport
+from tests.admin.shell import shell_for
+from tests.admin.test_api import Store, served
+from tests.observe.scrape import Scrape
+from tests.support.eventually import eventually
+from tests.support.receiver import Receiver, status
+from tests.support.signing import WHSEC
+from tests.support.upstream import Answer
+
+
+async def test_a_consumer_that_closes(store: Store, tmp_path: Path) -> None:
+    """It is suspended, with what it said shown to operators alone; resumed, it gets what waited. By command or HTTP."""
+    async with Receiver(status(410, "moved away")) as ledger:
+        sink = {"name": "ledger", "kind": "webhook", "url": ledger.url, "secrets": [{"id": "a", "key": WHSEC}]}
+        changes = {
+            "events": {"sinks": [sink]},
+            "egress": {"allow": ["127.0.0.1"], "ports": [urlsplit(ledger.url).port], "https_only": False},
+        }
+        async with served(store, tmp_path, **changes) as (running, admin):
+            shell = shell_for(running, store, tmp_path, **changes)
+            running.upstream.on("/charges", Answer(201))
+            assert (await running.send("k1")).status == 201
+
+            async def is_suspended() -> bool:
+                (found,) = (await admin("GET", "/sinks")).json()["sinks"]
+                return bool(found["state"] == "suspended")
+
+            await eventually(is_suspended, 20.0, "the sink is suspended")
+            (shown,) = (await admin("GET", "/sinks")).json()["sinks"]
+            assert (shown["name"], shown["kind"], shown["pending"], shown["dead"]) == ("ledger", "webhook", 1, 0)
+            assert shown["last_error"] == "HTTP 410 moved away"
+            await running.gateway._parts._tally_taker.run_once()
+            scrape = Scrape((await running.status("/metrics")).body.decode())
+            assert scrape.value("idempotency_sink_suspended", sink="ledger") == 1
+            assert scrape.value("idempotency_events_pending", sink="ledger") == 1
+            assert scrape.value("idempotency_events_published_total", sink="ledger", result="suspended") == 1
+            assert "moved away" not in (await running.status("/metrics")).body.decode()
+
+            listed = await shell("sinks")
+            assert listed.out.startswith("ledger  webhook  suspended, 1 wait, oldest ")
+            (waiting,) = (await shell("events", "--sink", "ledger", "--state", "waiting", "--format", "json")).rows()
+            assert (waiting["type"], waiting["state"], waiting["tries"]) == ("operation.completed", "waiting", 1)
+            assert (await shell("events", "--sink", "ledger")).out == "No event of ledger is dead.\n"
+
+            resumed = await shell("sinks", "--resume", "ledger", "--why", "it is back", "--by", "alice")
+            assert (resumed.code, resumed.out) == (0, "Resumed: ledger gets what waited.\n")
+            running.gateway._parts.relay.wake()
+            first, second = await ledger.wait_received(2)
+            assert (first.id, first.body) == (second.id, second.body)
+
+            paused = await admin("POST", "/sinks/ledger/suspend", {"why": "maintenance", "by": "bob"})
+            assert paused.json() == {"detail": "Suspended: ledger. Its events are kept until it is resumed."}
+            (shown,) = (await admin("GET", "/sinks")).json()["sinks"]
+            assert shown["last_error"] == "bob: maintenance"
+            assert (await admin("POST", "/sinks/ledger/resume", {"why": "done"})).status == 200
+            nobody = await admin("POST", "/sinks/nobody/suspend", {"why": "typo"})
+            assert (nobody.status, nobody.json()["code"]) == (404, "no-such-sink")
+            wrong = await shell("sinks", "--suspend", "nobody", "--why", "typo")
+            assert (wrong.code, "there are ledger" in wrong.err) == (1, True)
+            assert (await shell("sinks", "--suspend", "ledger")).code == 2
+
+
+async def test_an_event_that_was_given_up(store: Store, tmp_path: Path) -> None:
+    """It is listed with the reason, and published again under the same id when an operator says so."""
+    async with Receiver() as ledger:
+        sink = {"name": "ledger", "kind": "webhook", "url": ledger.url, "secrets": [{"id": "a", "key": WHSEC}]}
+        changes = {
+            "events": {"sinks": [sink]},
+            "egress": {"allow": ["127.0.0.1"], "ports": [urlsplit(ledger.url).port], "https_only": False},
+        }
+        async with served(store, tmp_path, **changes) as (running, admin):
+            shell = shell_for(running, store, tmp_path, **changes)
+            running.upstream.on("/charges", Answer(201))
+            await admin("POST", "/sinks/ledger/suspend", {"why": "while it is given up"})
+            await running.send("k1")
+            (waiting,) = (await admin("GET", "/events?sink=ledger&state=waiting")).json()["events"]
+            kept = running.gateway._parts.store
+            await kept.resume_sink("shop", "ledger")
+            (leased,) = await kept.lease_events("shop", {"ledger": 1}, 30_000_000)
+            await kept.report_events("shop", [EventReport("ledger", waiting["id"], 1, EventFate.DEAD, "too large")])
+            assert leased.event.id == waiting["id"]
+
+            (dead,) = (await admin("GET", "/events?sink=ledger")).json()["events"]
+            assert (dead["id"], dead["state"], dead["last_error"]) == (waiting["id"], "dead", "too large")
+            line = (await shell("events", "--sink", "ledger")).out
+            assert line.split()[:2] == [waiting["id"], "operation.completed"]
+            assert ledger.received == []
+            told = await shell("redeliver", waiting["id"], "--why", "the limit is raised")
+            assert (told.code, told.out.endswith("to 1 sink.\n")) == (0, True)
+            running.gateway._parts.relay.wake()
+            (got,) = await ledger.wait_received(1)
+            assert got.id == waiting["id"]
+            late = await admin("POST", f"/events/{waiting['id']}/redeliver", {"why": "again"})
+            assert (late.status, late.json()["code"]) == (409, "not-dead")
+            assert (await shell("redeliver", waiting["id"], "--why", "again")).code == 1

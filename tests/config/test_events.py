@@ -1,0 +1,120 @@
+"""Events and their sinks: what the file must say, and what `check` remarks."""
+
+from __future__ import annotations
+
+from ipaddress import ip_network
+
+import pytest
+
+from gateway.app.events import outbox_of, settings_of, sink_of
+from gateway.config import notices
+from gateway.core.egress import EgressPolicy
+from gateway.core.operation import microseconds
+from gateway.core.outbox import DEFAULT_TYPES, EventType, Part
+from gateway.events.nats import NatsSettings, NatsSink
+from gateway.events.redis_stream import RedisStreamSettings, RedisStreamSink
+from gateway.events.webhook import WebhookSink
+from tests.config.support import MINIMAL, read, report, with_global
+
+SECRET = "whsec_" + "0f" * 32
+LEDGER = f'{{name: ledger, kind: webhook, url: "https://ledger.test/hooks", secrets: [{{id: a, key: "{SECRET}"}}]}}'
+FEED = '{name: feed, kind: redis_stream, url: "redis://feed:6379/1", stream: operations}'
+
+
+def with_sinks(*sinks: str, top: str = "", **changes: str) -> str:
+    more = "".join(f", {name}: {value}" for name, value in changes.items())
+    return with_global(f"events: {{sinks: [{', '.join(sinks)}]{more}}}", *([top] if top else []))
+
+
+def test_without_sinks_nothing_is_written() -> None:
+    """Neither without the section, nor with an empty one."""
+    for text in (MINIMAL, with_global("events: {}"), with_global("events: {sinks: []}")):
+        assert outbox_of(read(text)).subscriptions == ()
+
+
+def test_what_a_sink_receives() -> None:
+    """What the section says, unless the sink says something else; the source is the service's by default."""
+    own = FEED.replace("}", ", types: [operation.accepted], include: [key], routes: [pay]}")
+    outbox = outbox_of(read(with_sinks(LEDGER, own, include="[location]")))
+    ledger, feed = outbox.subscriptions
+    assert (ledger.types, ledger.routes, ledger.include) == (DEFAULT_TYPES, None, frozenset((Part.LOCATION,)))
+    assert (feed.types, feed.routes) == (frozenset((EventType.ACCEPTED,)), frozenset(("pay",)))
+    assert feed.include == frozenset((Part.KEY,))
+    assert outbox.source == "urn:idempotency-gateway:default"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (with_sinks(LEDGER, LEDGER), "events.sinks[1].name: another sink has this name already"),
+        (with_sinks(LEDGER.replace(SECRET, "whsec_AAAA")), "expected a secret of 24 to 64 bytes"),
+        (with_sinks(LEDGER.replace("https", "http")), "events leave the gateway over TLS alone"),
+        (with_sinks(LEDGER.replace("test/", "test:8443/")), "egress.ports does not name port 8443"),
+        (with_sinks(LEDGER.replace("ledger.test", "169.254.169.254")), "169.254.169.254 is not a public address"),
+        (with_sinks(LEDGER.replace("ledger.test", "[::ffff:10.0.0.1]")), "is not a public address"),
+        (with_sinks(LEDGER.replace("https://", "https://me:swordfish@")), "credentials do not belong in this URL"),
+        (with_sinks(LEDGER.replace("}]", "}], routes: [nope]")), "there is no route of this name"),
+        (
+            with_sinks(FEED.replace("stream:", "max_length: 5, max_age: 1h, stream:")),
+            "only one of max_length and max_age",
+        ),
+        (with_sinks(FEED.replace("redis_stream", "kafka")), "kind: webhook, redis_stream, nats or stdout"),
+        (with_sinks("{name: a, kind: stdoutt}"), "did you mean stdout?"),
+        (with_sinks(LEDGER, types="[operation.sung]"), "expected operation.completed"),
+    ],
+)
+def test_a_mistake_is_explained(text: str, told: str) -> None:
+    """In its place, and without a secret."""
+    (found,) = report(text)
+    assert told in found
+    assert "swordfish" not in found
+    assert SECRET not in found
+
+
+def test_the_stream_is_not_where_anything_may_be_lost() -> None:
+    """The database of the fast tier evicts and is flushed, unless somebody says that it does not."""
+    fast = MINIMAL.replace("operations.db}", 'operations.db, fast: "redis://feed/1"}')
+    text = f"service: a\nevents: {{sinks: [{FEED}]}}\n{fast}"
+    (found,) = report(text)
+    assert "the database of store.fast" in found
+    assert read(text.replace(" stream:", " shares_fast: true, stream:")).events.sinks
+    assert read(text.replace("6379/1", "6379/2")).events.sinks
+
+
+def test_what_check_remarks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which library is missing, what the proxy has to do, that standard output acknowledges nothing."""
+    nats = '{name: bus, kind: nats, servers: ["nats://bus:4222"], stream: OPERATIONS}'
+    monkeypatch.setattr("gateway.config.checks.find_spec", lambda _: None)
+    config = read(with_sinks(LEDGER, nats, "{name: lines, kind: stdout}", top='egress: {proxy: "http://proxy:3128"}'))
+    found = {notice.path: notice.message for notice in notices(config)}
+    assert "idempotency-gateway[nats]" in found["events.sinks[1]"]
+    assert "not acknowledged" in found["events.sinks[2]"]
+    assert "proxy has to check" in found["egress.proxy"]
+    assert "events.sinks[0]" not in found
+
+
+def test_each_setting_reaches_its_sink() -> None:
+    """As the parts of a gateway are built from the file."""
+    ledger = LEDGER.replace("}]", ", until: 2030-01-01T00:00:00Z}], format: standard").replace("https", "http")
+    feed = FEED.replace(" stream:", " fsync: true, window: 2h, max_length: 9, stream:")
+    old = FEED.replace("feed,", "old,").replace(" stream:", " max_age: 3h, stream:")
+    nats = '{name: bus, kind: nats, servers: ["nats://b:1"], stream: S, subject: "s.{type}", user: u, password: p}'
+    egress = "egress: {allow: [10.0.0.0/8], deny: [10.1.0.0/16], ports: [80], https_only: false}"
+    text = with_sinks(ledger, feed, old, nats, keep="2h", max_event_bytes="2KiB", source="'urn:me'", top=egress)
+    config = read(text)
+    webhook, stream, aged, bus = (sink_of(config, sink) for sink in config.events.sinks)
+    assert isinstance(webhook, WebhookSink)
+    (secret,) = webhook._settings.secrets
+    assert (secret.id, len(secret.key), secret.until_seconds) == ("a", 48, 1893456000.0)
+    assert (webhook._settings.url, webhook._settings.format) == ("http://ledger.test/hooks", "standard")
+    networks = ((ip_network("10.0.0.0/8"),), (ip_network("10.1.0.0/16"),))
+    assert webhook._egress == EgressPolicy(*networks, frozenset((80,)), https_only=False)
+    assert isinstance(stream, RedisStreamSink)
+    assert stream._settings == RedisStreamSettings("redis://feed:6379/1", "operations", True, 7200.0, 9, None)
+    assert isinstance(aged, RedisStreamSink)
+    assert aged._settings.age_seconds_max == 10_800
+    assert isinstance(bus, NatsSink)
+    assert bus._settings == NatsSettings(("nats://b:1",), "S", "s.{type}", "u", "p")
+    assert settings_of(config, config.events.sinks[0]).keep_us == microseconds(7200)
+    outbox = outbox_of(config)
+    assert (outbox.source, outbox.event_bytes_max) == ("urn:me", 2048)

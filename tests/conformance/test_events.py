@@ -1,0 +1,293 @@
+"""The events of changes: each is written with its change for each sink that receives it, and kept until it has it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Final
+from uuid import uuid4
+
+import orjson
+import pytest
+
+from gateway.core.message import StoredResponse
+from gateway.core.operation import microseconds
+from gateway.core.outbox import EventType, Outbox, Part, Subscription
+from gateway.store.base import Store
+from gateway.store.operations import EventFate, EventReport, LeasedEvent, Serving, SinkBacklog
+from tests.conformance.hand import (
+    DELIVER_SECONDS,
+    LEASE_SECONDS,
+    REMEMBER_SECONDS,
+    REPLAY_SECONDS,
+    SERVICE,
+    Hand,
+    Script,
+    Speech,
+    do,
+    new_identity,
+)
+from tests.conformance.stores import Database
+from tests.conformance.test_retention import sweep_all
+
+LEASE_US: Final = microseconds(30)
+ALL: Final = "all"
+REFUNDS: Final = "refunds"
+OUTBOX: Final = Outbox(
+    SERVICE,
+    "urn:test",
+    (
+        Subscription(ALL, frozenset(EventType), include=frozenset(Part)),
+        Subscription(REFUNDS, routes=frozenset(("refund",))),
+    ),
+)
+
+
+@pytest.fixture
+async def telling(database: Database) -> AsyncIterator[Store]:
+    """A started store that writes events."""
+    store = database.open_store(outbox=OUTBOX)
+    await store.start()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def leased(store: Store, sink: str = ALL, number: int = 100) -> list[LeasedEvent]:
+    return await store.lease_events(SERVICE, {sink: number}, LEASE_US)
+
+
+def data_of(event: LeasedEvent) -> dict[str, object]:
+    data: dict[str, object] = orjson.loads(event.event.data())
+    return data
+
+
+def published(event: LeasedEvent) -> EventReport:
+    return EventReport(event.sink, event.event.id, event.tries, EventFate.PUBLISHED)
+
+
+HISTORIES: Final[dict[str, tuple[tuple[Speech, ...], tuple[str, ...]]]] = {
+    "complete": ((Hand.claim, Hand.complete), ("completed",)),
+    "complete-grant": ((Hand.claim, Hand.renew, Hand.complete_grant), ("completed",)),
+    "repeated": ((Hand.claim, Hand.complete_grant, Hand.complete, Hand.complete_grant), ("completed",)),
+    "release": ((Hand.claim, Hand.release, Hand.retry, Hand.forget), ()),
+    "abandon": ((Hand.claim, Hand.abandon, Hand.abandon), ("in_doubt",)),
+    "takeover": ((Hand.claim, Hand.abandon, Hand.takeover, Hand.abandon), ("in_doubt", "in_doubt")),
+    "late": ((Hand.claim, Hand.abandon, Hand.complete_grant), ("in_doubt", "completed")),
+    "prove": ((Hand.claim, Hand.abandon, Hand.prove), ("in_doubt", "completed", "resolved")),
+    "disprove": ((Hand.claim, Hand.abandon, Hand.disprove), ("in_doubt", "resolved")),
+    "after-disprove": (
+        (Hand.claim, Hand.abandon, Hand.disprove, Hand.complete_grant),
+        ("in_doubt", "resolved", "completed"),
+    ),
+    "accept": ((Hand.accept, Hand.dispatch, Hand.postpone), ("accepted",)),
+    "deliver": ((Hand.accept, Hand.dispatch, Hand.complete_grant), ("accepted", "completed")),
+    "bury": ((Hand.accept, Hand.dispatch, Hand.bury, Hand.requeue), ("accepted", "dead_lettered", "requeued")),
+    "withdraw": ((Hand.accept, Hand.withdraw, Hand.accept_again), ("accepted", "withdrawn", "accepted")),
+    "reinstate": ((Hand.accept, Hand.dispatch, Hand.abandon, Hand.reinstate), ("accepted", "in_doubt", "resolved")),
+    "purge": ((Hand.claim, Hand.complete, Hand.purge, Hand.erase), ("completed",)),
+}
+
+
+async def test_each_change_has_its_events(telling: Store, database: Database) -> None:
+    """No more and no fewer, also where a command is repeated; their ids differ, and their order can be told."""
+    hands = {history: Hand() for history in HISTORIES}
+    for history, (speeches, _) in HISTORIES.items():
+        for speech in speeches:
+            await do(telling, hands[history], speech)
+            await database.advance(0.001)
+    found = sorted(await leased(telling), key=lambda each: (each.event.attributes()["sequence"], each.event.type))
+    for history, (_, types) in HISTORIES.items():
+        own = [each.event for each in found if each.event.operation_id == str(hands[history].operation_id)]
+        assert [each.type for each in own] == [f"operation.{type_}" for type_ in types], history
+        assert len({each.id for each in own}) == len(types)
+
+
+async def test_what_did_not_happen_has_no_event(telling: Store) -> None:
+    """A command that is fenced off changes nothing, and so tells nothing."""
+    hand, other = Hand(), Hand()
+    await do(telling, hand, Hand.claim, Hand.complete)
+    await do(telling, other, Hand.claim)
+    stale = replace(other.complete(), token=other.future_token)
+    for command in (hand.abandon(), other.disprove(), stale, replace(stale, granted=other.granted)):
+        await telling.apply(command)
+    assert [each.event.type for each in await leased(telling)] == [EventType.COMPLETED]
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+async def test_what_the_clock_did_is_told_once_it_is_written(
+    telling: Store, database: Database, *, is_batch: bool
+) -> None:
+    """A lapse and an expiry by the sweep that writes them; a request that is requeued and expires again has two."""
+    lapsed = [Hand() for _ in range(30 if is_batch else 1)]
+    expired = Hand()
+    for hand in lapsed:
+        await do(telling, hand, Hand.claim)
+    await do(telling, expired, Hand.accept)
+    await database.advance(max(LEASE_SECONDS, DELIVER_SECONDS) + 1)
+    assert [each.event.type for each in await leased(telling)] == [EventType.ACCEPTED]
+    await sweep_all(telling)
+    types = sorted(each.event.type for each in await leased(telling))
+    assert types == [EventType.DEAD_LETTERED, *[EventType.IN_DOUBT] * len(lapsed)]
+    expired.look(await telling.read(expired.operation_id))
+    await do(telling, expired, Hand.requeue)
+    await database.advance(DELIVER_SECONDS + 1)
+    await sweep_all(telling)
+    again = await leased(telling)
+    assert {each.event.type for each in again} >= {EventType.REQUEUED, EventType.DEAD_LETTERED}
+    dead = {each.event.id for each in again if each.event.type is EventType.DEAD_LETTERED}
+    assert len(dead) == 2
+
+
+async def test_a_sink_receives_what_it_asked_for(telling: Store) -> None:
+    """By route and type; with the parts that were chosen, and no others."""
+    charge, refund = Hand(), Hand(Script(new_identity("refund")))
+    json = StoredResponse(201, b"", ((b"content-type", b"application/json"), (b"Location", b"/r/1")), b'{"a": 1.10}')
+    await do(telling, charge, Hand.claim, Hand.complete)
+    await do(telling, refund, Hand.claim, lambda hand: replace(hand.complete_grant(), response=json))
+    (thin,) = await leased(telling, REFUNDS)
+    assert thin.event.operation_id == str(refund.operation_id)
+    data = data_of(thin)
+    assert (data["state"], data["status"], data["attempts"], data["token"]) == ("completed", 201, 1, refund.token)
+    assert [data[part] for part in Part] == [None] * len(Part)
+    full = {each.event.operation_id: each for each in await leased(telling)}[str(refund.operation_id)]
+    assert b'"response":{"a": 1.10}' in full.event.data()
+    whole = data_of(full)
+    assert (whole["key"], whole["location"]) == ("key", "/r/1")
+    assert full.event.id == thin.event.id
+    assert data["completed_at"] == thin.event.attributes()["time"]
+
+
+async def test_a_sweep_tells_what_became_of_another_services_operations(telling: Store, database: Database) -> None:
+    """By the subscriptions of that service, which it left in the store; of one without any, nothing."""
+    others = Outbox("another", "urn:another", (Subscription("theirs"),))
+    other = database.open_store(outbox=others)
+    await other.start()
+    try:
+        await other.compare_configuration(Serving(uuid4(), "another", {"charges": b"recipe"}))
+        foreign, third = (Hand(Script(new_identity(service=service))) for service in ("another", "a third"))
+        for hand in (foreign, third):
+            await do(other, hand, Hand.claim)
+        await database.advance(LEASE_SECONDS + 1)
+        await sweep_all(telling)
+        assert await leased(telling) == []
+        assert (await telling.sinks(SERVICE), await telling.sinks("a third")) == ({}, {})
+        (event,) = await other.lease_events("another", {"theirs": 10}, LEASE_US)
+        assert (event.event.type, event.event.operation_id) == (EventType.IN_DOUBT, str(foreign.operation_id))
+        assert event.event.attributes()["source"] == "urn:another"
+    finally:
+        await other.close()
+
+
+async def test_an_event_outlives_its_operation(telling: Store, database: Database) -> None:
+    """With the same bytes in every publication, whatever became of the record, and in any process."""
+    hand = Hand()
+    await do(telling, hand, Hand.claim, Hand.complete)
+    (before,) = await leased(telling)
+    await database.advance(REPLAY_SECONDS + REMEMBER_SECONDS + 1)
+    await sweep_all(telling)
+    assert (await telling.read(hand.operation_id)).record is None
+    other = database.open_store()
+    await other.start()
+    try:
+        (after,) = await leased(other)
+    finally:
+        await other.close()
+    assert after.event.cloudevent() == before.event.cloudevent()
+    assert after.event.standard() == before.event.standard()
+    again = Hand(Script(hand.script.identity))
+    await do(telling, again, Hand.claim, Hand.complete)
+    assert [each.event.id != before.event.id for each in await leased(telling)] == [True]
+
+
+async def test_a_lease_keeps_an_event_from_other_relays(telling: Store, other_store: Store, database: Database) -> None:
+    """Until it is over: then the next relay gets it, with the number of tries. What was published is gone for good."""
+    hands = [Hand() for _ in range(3)]
+    for hand in hands:
+        await do(telling, hand, Hand.claim, Hand.complete)
+        await database.advance(1)
+    first = await leased(telling, number=2)
+    assert [each.event.operation_id for each in first] == [str(hand.operation_id) for hand in hands[:2]]
+    (rest,) = await leased(other_store)
+    assert rest.event.operation_id == str(hands[2].operation_id)
+    assert await leased(other_store) == []
+    await telling.report_events(SERVICE, [published(first[0])])
+    await database.advance(31)
+    again = await leased(other_store)
+    assert {each.event.id for each in again} == {first[1].event.id, rest.event.id}
+    assert {each.tries for each in again} == {2}
+    # A dead relay's late report: published counts, everything else is another's.
+    late = EventReport(ALL, first[1].event.id, 1, EventFate.DEAD, "gave up")
+    await telling.report_events(SERVICE, [published(rest), published(rest), late])
+    await database.advance(31)
+    (left,) = await leased(telling)
+    assert (left.event.id, left.tries) == (first[1].event.id, 3)
+
+
+async def test_two_relays_share_what_is_due(telling: Store, other_store: Store) -> None:
+    """No event is leased twice at a time."""
+    for _ in range(20):
+        await do(telling, Hand(), Hand.claim, Hand.complete)
+    parts = await asyncio.gather(*(leased(store, number=5) for store in (telling, other_store) * 3))
+    ids = [each.event.id for part in parts for each in part]
+    assert len(ids) == len(set(ids)) == 20
+
+
+async def test_what_failed_waits_and_what_is_dead_is_listed(telling: Store, database: Database) -> None:
+    """A dead event is published again only when an operator says so, with a count of that."""
+    hand = Hand()
+    await do(telling, hand, Hand.claim, Hand.complete)
+    (event,) = await leased(telling)
+    await telling.report_events(
+        SERVICE, [EventReport(ALL, event.event.id, 1, EventFate.PUT_OFF, "HTTP 500", microseconds(100))]
+    )
+    backlog = (await telling.sinks(SERVICE))[ALL]
+    assert (backlog.pending, backlog.last_error, backlog.dead) == (1, "HTTP 500", 0)
+    await database.advance(99)
+    assert await leased(telling) == []
+    (waiting,) = await telling.find_events(SERVICE, ALL, is_dead=False, after=None, limit=10)
+    assert (waiting.event_id, waiting.why, waiting.operation_id) == (event.event.id, "HTTP 500", hand.operation_id)
+    await database.advance(2)
+    (event,) = await leased(telling)
+    assert event.age_us >= microseconds(101)
+    await telling.report_events(SERVICE, [EventReport(ALL, event.event.id, 2, EventFate.DEAD, "too old")])
+    await database.advance(400 * 86_400)
+    await sweep_all(telling)
+    assert await leased(telling) == []
+    (dead,) = await telling.find_events(SERVICE, ALL, is_dead=True, after=None, limit=10)
+    assert (dead.event_id, dead.type, dead.why, dead.is_dead) == (event.event.id, EventType.COMPLETED, "too old", True)
+    assert await telling.find_events(SERVICE, ALL, is_dead=True, after=dead.event_id, limit=10) == []
+    assert (await telling.sinks(SERVICE))[ALL].dead == 1
+    assert await telling.redeliver_event(SERVICE, event.event.id, REFUNDS) == 0
+    assert await telling.redeliver_event(SERVICE, event.event.id, None) == 1
+    assert await telling.redeliver_event(SERVICE, event.event.id, ALL) == 0
+    (again,) = await leased(telling)
+    assert (again.tries, again.redeliveries) == (1, 1)
+    assert again.age_us < microseconds(60)
+    assert again.event.cloudevent() == event.event.cloudevent()
+    await telling.report_events(SERVICE, [published(again)])
+    assert await telling.sinks(SERVICE) == {}
+
+
+async def test_a_suspended_sink_keeps_its_events(telling: Store, other_store: Store, database: Database) -> None:
+    """Nothing is leased until it is resumed; then everything at once. Other sinks go on."""
+    hand = Hand(Script(new_identity("refund")))
+    await do(telling, hand, Hand.claim, Hand.complete)
+    (event,) = await leased(telling)
+    await telling.report_events(
+        SERVICE, [EventReport(ALL, event.event.id, 1, EventFate.PUT_OFF, "HTTP 410", microseconds(9_000))]
+    )
+    assert await telling.suspend_sink(SERVICE, ALL, "HTTP 410")
+    assert not await other_store.suspend_sink(SERVICE, ALL, "again")
+    await database.advance(10_000)
+    assert await other_store.lease_events(SERVICE, {ALL: 5, REFUNDS: 0}, LEASE_US) == []
+    assert len(await leased(other_store, REFUNDS)) == 1
+    assert (await other_store.sinks(SERVICE))[ALL].suspended_why == "HTTP 410"
+    assert await other_store.resume_sink(SERVICE, ALL)
+    assert not await telling.resume_sink(SERVICE, ALL)
+    assert [each.event.id for each in await leased(telling)] == [event.event.id]
+    assert await telling.suspend_sink("another", ALL, "by hand")
+    assert await telling.sinks("another") == {ALL: SinkBacklog(suspended_why="by hand")}
+    assert (await telling.sinks(SERVICE))[ALL].suspended_why is None

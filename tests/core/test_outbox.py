@@ -1,0 +1,130 @@
+"""Events as values: what they contain, what their ids are made of, and when they are published again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import orjson
+import pytest
+
+from gateway.core.message import StoredResponse
+from gateway.core.outbox import (
+    BROKER_SCHEDULE_US,
+    RETRY_AFTER_US_MAX,
+    WEBHOOK_SCHEDULE_US,
+    EventType,
+    Outbox,
+    Part,
+    PublishedEvent,
+    Subscription,
+    pause_us,
+    timestamp,
+    unpack,
+)
+from tests.conformance.hand import Hand
+from tests.events.support import new_event, outbox, record_after
+from tests.support.memory_store import EPOCH_US
+
+JSON = (b"Content-Type", b"application/json; charset=utf-8")
+
+
+def data_of(event: PublishedEvent) -> dict[str, object]:
+    data: dict[str, object] = orjson.loads(event.data())
+    return data
+
+
+def test_an_event_is_thin_unless_it_is_told_otherwise() -> None:
+    """Nothing of the request or the response but the status, and no key."""
+    event = new_event()
+    data = data_of(event)
+    assert [name for name, value in data.items() if value is not None] == [
+        *("operation_id", "route", "state", "outcome", "status", "attempts", "token", "completed_at", "recovered")
+    ]
+    assert (data["outcome"], data["completed_at"]) == ("final", timestamp(EPOCH_US))
+    assert len(event.cloudevent()) < 1024
+    attributes = orjson.loads(event.cloudevent())
+    assert attributes["traceparent"].startswith("00-0af7651916cd43dd8448eb211c80319c-")
+    assert len(attributes["traceparent"]) == 55
+
+
+@pytest.mark.parametrize(
+    ("response", "shown"),
+    [
+        (StoredResponse(200, b"", (JSON,), b'{"n": 1.10, "big": 123456789012345678901234567890}'), True),
+        (StoredResponse(200, b"", ((b"content-type", b"application/problem+json"),), b"[]"), True),
+        (StoredResponse(200, b"", ((b"content-type", b"text/plain"),), b"{}"), False),
+        (StoredResponse(200, b"", (JSON, (b"content-encoding", b"gzip")), b"{}"), False),
+        (StoredResponse(200, b"", (JSON,), b"{not json"), False),
+        (StoredResponse(200, b"", (JSON,), b"\xff"), False),
+        (StoredResponse(200, b"", (JSON,), None), False),
+        (StoredResponse(200, b"", (), b"{}"), False),
+    ],
+)
+def test_a_response_is_in_it_as_the_service_wrote_it(response: StoredResponse, shown: bool) -> None:
+    """Where it is JSON; everything else is null."""
+    event = new_event(response, Part.RESPONSE)
+    if shown:
+        assert b'"response":' + (response.body or b"") in event.cloudevent()
+    else:
+        assert data_of(event)["response"] is None
+    assert "truncated" not in data_of(event)
+
+
+def test_a_long_response_is_left_out_and_that_is_said() -> None:
+    """Truncated JSON would be none."""
+    long = StoredResponse(200, b"", (JSON,), b'"' + b"x" * 100 + b'"')
+    before, after = record_after(Hand(), Hand.claim, lambda hand: hand.complete(long))
+    (row,) = outbox(Part.RESPONSE, event_bytes_max=50).rows(before, after)
+    data = data_of(PublishedEvent(row.event_id, row.type, EPOCH_US, row.content, row.response))
+    assert (data["response"], data["truncated"]) == (None, True)
+
+
+def test_an_id_is_made_of_the_change_alone() -> None:
+    """The same for every sink and whatever it contains; another one for another source, token or type."""
+    before, after = record_after(Hand(), Hand.claim, Hand.complete)
+    (thin,), (full,) = outbox().rows(before, after), outbox(*Part).rows(before, after)
+    assert thin.event_id == full.event_id
+    assert thin.event_id.startswith("evt_")
+    assert thin.event_id.removeprefix("evt_").isalnum()
+    others = [
+        replace(outbox(), source="urn:other").rows(before, after)[0].event_id,
+        outbox().rows(before, replace(after, token=after.token + 1))[0].event_id,
+    ]
+    assert len({thin.event_id, *others}) == 3
+
+
+def test_text_that_utf_8_cannot_express_breaks_nothing() -> None:
+    """Events are written with the change: what cannot be rendered must not stop it."""
+    header = (b"Location", b"/\xff\xfe")
+    before, after = record_after(
+        Hand(), Hand.claim, lambda hand: hand.complete(StoredResponse(201, b"", (header,), b""))
+    )
+    after = replace(after, identity=replace(after.identity, key="\ud800"))
+    (row,) = outbox(*Part).rows(before, after)
+    assert data_of(PublishedEvent(row.event_id, row.type, EPOCH_US, row.content))["key"] == "?"
+
+
+def test_subscriptions_are_read_as_they_were_packed() -> None:
+    """What only a newer program knows is left out."""
+    packed = Outbox(
+        "shop",
+        "urn:x",
+        (Subscription("a", frozenset((EventType.COMPLETED,)), frozenset(("pay",)), frozenset((Part.KEY,))),),
+        5,
+    )
+    assert unpack(packed.pack()) == packed
+    newer = packed.pack().replace(b"operation.completed", b"operation.sung").replace(b'"key"', b'"song"')
+    assert unpack(newer).subscriptions == (Subscription("a", frozenset(), frozenset(("pay",)), frozenset()),)
+
+
+def test_the_pauses_between_publications() -> None:
+    """Those of Standard Webhooks, a fifth more or less; a longer `Retry-After` counts, up to a day."""
+    hours = sum(WEBHOOK_SCHEDULE_US) / 3_600_000_000
+    assert round(hours, 1) == 75.6
+    for schedule in (WEBHOOK_SCHEDULE_US, BROKER_SCHEDULE_US):
+        for tries, scheduled in enumerate((*schedule, schedule[-1], schedule[-1]), start=1):
+            assert pause_us(schedule, tries, 0.0) == round(0.8 * scheduled)
+            assert pause_us(schedule, tries, 0.5) == scheduled
+    assert pause_us(BROKER_SCHEDULE_US, 1, 0.5, 90_000_000) == 90_000_000
+    assert pause_us(WEBHOOK_SCHEDULE_US, 3, 0.5, 1_000_000) == WEBHOOK_SCHEDULE_US[2]
+    assert pause_us(BROKER_SCHEDULE_US, 1, 0.5, 10 * RETRY_AFTER_US_MAX) == RETRY_AFTER_US_MAX

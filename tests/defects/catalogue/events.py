@@ -1,0 +1,99 @@
+"""Defects of events: what consumers hear of, how often, and where the gateway can be led."""
+
+from __future__ import annotations
+
+from tests.defects.defect import Defect, Edit
+
+OUTBOX = "core/outbox.py"
+RELAY = "events/relay.py"
+_CONFORMANCE = "tests/conformance/test_events.py::"
+_RELAY = "tests/events/test_relay.py::"
+_EGRESS = "tests/events/test_egress.py::"
+_BROKERS = "tests/events/test_brokers.py::"
+
+DEFECTS = (
+    Defect(
+        "sweeps-tell-nothing",
+        "a lapse that a sweep writes down has no event",
+        (
+            Edit(
+                "store/sqlite/statements.py",
+                "                write_events(cursor, *swept_rows(outboxes, kept.record, settled), now_us)\n",
+                "                swept_rows(outboxes, kept.record, settled)\n",
+            ),
+        ),
+        (_CONFORMANCE + "test_what_the_clock_did_is_told_once_it_is_written[sqlite-False]",),
+    ),
+    Defect(
+        "id-of-the-operation",
+        "every life of a key has the same event",
+        (Edit(OUTBOX, 'b"%d" % after.token, type_.encode()', 'b"", type_.encode()'),),
+        (_CONFORMANCE + "test_an_event_outlives_its_operation[memory]",),
+    ),
+    Defect(
+        "second-expiry-has-no-event",
+        "a request that expires once more has the event of the first time",
+        (Edit(OUTBOX, "        number = after.delivery.since_us\n", "        number = 0\n"),),
+        (_CONFORMANCE + "test_what_the_clock_did_is_told_once_it_is_written[memory-False]",),
+    ),
+    Defect(
+        "given-up-silently",
+        "what nobody took in time is gone",
+        (
+            Edit(
+                RELAY,
+                "                    return EventReport(*ids, EventFate.DEAD, publication.why)\n",
+                "                    return EventReport(*ids, EventFate.PUBLISHED)\n",
+            ),
+        ),
+        (_RELAY + "test_an_event_that_is_too_old_is_dead_and_listed",),
+    ),
+    Defect(
+        "reported-before-it-is-published",
+        "an event is gone from the store although its sink failed",
+        (
+            Edit(
+                RELAY,
+                "            case Delivered():\n                return",
+                "            case Delivered() | Failed():\n                return",
+            ),
+        ),
+        (_RELAY + "test_what_failed_is_published_again_by_the_schedule",),
+    ),
+    Defect(
+        "one-place-for-all-sinks",
+        "a sink that hangs takes the places of the others",
+        (
+            Edit(
+                RELAY,
+                "        free = self.settings.places - self._taken\n",
+                "        free = self.settings.places\n",
+            ),
+        ),
+        (_RELAY + "test_a_sink_that_hangs_delays_no_other",),
+    ),
+    Defect(
+        "literals-are-not-checked",
+        "an address in a URL leads anywhere",
+        (Edit("events/egress.py", "        check_address(policy, str(target[0]))\n", ""),),
+        (_EGRESS + "test_no_spelling_of_a_loopback_address_is_reached[127.0.0.1]",),
+    ),
+    Defect(
+        "global-is-believed",
+        "an address that embeds another one is taken for public",
+        (Edit("core/egress.py", " or _is_within(address, _FORBIDDEN)", ""),),
+        (_EGRESS + "test_an_address_that_is_not_public_is_forbidden[64:ff9b::a9fe:a9fe]",),
+    ),
+    Defect(
+        "refused-is-a-repeat",
+        "an event that Redis refused is taken for one that it has",
+        (
+            Edit(
+                "events/redis_stream.py",
+                "if redis.call('EXISTS', KEYS[2]) == 1 then return 0 end\n",
+                "if not redis.call('SET', KEYS[2], '', 'NX', 'PX', ARGV[1]) then return 0 end\n",
+            ),
+        ),
+        (_BROKERS + "test_an_event_that_is_refused_is_not_taken_for_a_repeat",),
+    ),
+)

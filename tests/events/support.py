@@ -1,0 +1,41 @@
+"""An event for the tests of sinks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gateway.core.lifecycle import step
+from gateway.core.message import StoredResponse
+from gateway.core.operation import Record, RequestInfo, Snapshot, State
+from gateway.core.outbox import EventType, Outbox, Part, PublishedEvent, Subscription
+from tests.conformance.hand import ANSWER, SERVICE, Hand, Speech
+from tests.support.memory_store import EPOCH_US
+
+SINK = "ledger"
+
+
+def record_after(hand: Hand, *speeches: Speech) -> tuple[Record | None, Record]:
+    """The record before the last of these commands, and after it."""
+    before, record = None, hand.record
+    for speech in speeches:
+        before = record
+        result, record = step(record, speech(hand), EPOCH_US, lambda: 1041 + len(hand.tokens))
+        hand.see(speech(hand), result)
+    assert record is not None
+    return before, record
+
+
+def outbox(*include: Part, event_bytes_max: int = 64 * 1024) -> Outbox:
+    subscription = Subscription(SINK, frozenset(EventType), include=frozenset(include))
+    return Outbox(SERVICE, "urn:test", (subscription,), event_bytes_max)
+
+
+def new_event(response: StoredResponse = ANSWER, *include: Part) -> PublishedEvent:
+    """A completed operation's."""
+    before, after = record_after(Hand(), Hand.claim, lambda hand: hand.complete(response))
+    after = replace(after, request=RequestInfo("POST", "", "/", trace_id="0af7651916cd43dd8448eb211c80319c"))
+    (row,) = outbox(*include).rows(before, after)
+    return PublishedEvent(row.event_id, row.type, EPOCH_US, row.content, row.response)
+
+
+__all__ = ["SINK", "Snapshot", "State", "new_event", "outbox", "record_after"]

@@ -1,0 +1,228 @@
+"""Events on a real Redis and a real NATS: what consumers read, and what outages and refusals mean."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import unquote
+
+import orjson
+import pytest
+from redis.asyncio import Redis as Client
+
+from gateway.core.message import StoredResponse
+from gateway.core.outbox import Part
+from gateway.events.nats import NatsSettings, NatsSink
+from gateway.events.redis_stream import RedisStreamSettings, RedisStreamSink
+from gateway.events.sink import Closed, Delivered, Failed, Refused, Sink, SinkUnusable
+from gateway.events.stdout import StdoutSink
+from tests.events.support import new_event
+from tests.support.nats import NatsServer
+from tests.support.redis import Redis, RedisServer
+
+warnings: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _no_warnings() -> None:
+    warnings.clear()
+
+
+@asynccontextmanager
+async def opened(sink: Sink) -> AsyncIterator[Sink]:
+    await sink.open()
+    try:
+        yield sink
+    finally:
+        await sink.close()
+
+
+def stream_on(url: str, **settings: object) -> RedisStreamSink:
+    return RedisStreamSink(replace(RedisStreamSettings(url, "operations"), **settings), warnings.append)
+
+
+async def entries(url: str) -> list[dict[str, str]]:
+    async with Client.from_url(url, decode_responses=True) as client:
+        found: list[dict[str, str]] = [fields for _, fields in await client.xrange("operations")]
+        return found
+
+
+# -- Redis -------------------------------------------------------------------------------------------------------------
+
+
+async def test_an_event_is_an_entry_of_the_stream(redis_url: str) -> None:
+    """Once, however often it is published; again when an operator had it delivered again."""
+    event = new_event()
+    async with opened(stream_on(redis_url)) as sink:
+        for _ in range(2):
+            assert await sink.publish(event, 0) == Delivered()
+        (entry,) = await entries(redis_url)
+        attributes = event.attributes()
+        assert {name: entry[name] for name in ("id", "type", "source", "subject", "time")} == {
+            name: attributes[name] for name in ("id", "type", "source", "subject", "time")
+        }
+        assert entry["data"].encode() == event.data()
+        assert await sink.publish(event, 1) == Delivered()
+        assert [each["id"] for each in await entries(redis_url)] == [event.id, event.id]
+
+
+async def test_a_stream_keeps_everything_unless_it_is_told_otherwise(redis_url: str) -> None:
+    """With a length it is trimmed, and with an age."""
+    async with opened(stream_on(redis_url)) as sink:
+        for _ in range(300):
+            await sink.publish(new_event(), 0)
+    assert len(await entries(redis_url)) == 300
+    async with opened(stream_on(redis_url, length_max=10)) as sink:
+        await sink.publish(new_event(), 0)
+    assert 10 <= len(await entries(redis_url)) < 200
+    async with opened(stream_on(redis_url, age_seconds_max=3600.0)) as sink:
+        assert await sink.publish(new_event(), 0) == Delivered()
+    assert await entries(redis_url)
+
+
+async def test_an_event_that_is_refused_is_not_taken_for_a_repeat(redis_server: Redis, redis_url: str) -> None:
+    """A key of another type closes the sink; once it is gone, the same event is added."""
+    event = new_event()
+    async with Client.from_url(redis_url) as client, opened(stream_on(redis_url)) as sink:
+        await client.set("operations", "something else")
+        closed = await sink.publish(event, 0)
+        assert isinstance(closed, Closed)
+        assert "WRONGTYPE" in closed.why
+        await client.delete("operations")
+        assert await sink.publish(event, 0) == Delivered()
+    assert len(await entries(redis_url)) == 1
+
+
+async def test_without_its_redis_an_event_waits(own_redis: RedisServer) -> None:
+    """Whether it arrived is unknown; once the server is back, it is added."""
+    event = new_event()
+    async with opened(stream_on(own_redis.url)) as sink:
+        assert await sink.publish(event, 0) == Delivered()
+        own_redis.kill()
+        failed = await sink.publish(new_event(), 0)
+        assert isinstance(failed, Failed)
+        assert failed.is_unknown
+        own_redis.start()
+        assert await sink.publish(event, 0) == Delivered()
+    assert len(await entries(own_redis.url)) == 1
+
+
+async def test_a_user_without_permission_closes_the_sink(own_redis: RedisServer) -> None:
+    """NOPERM and a wrong password: no repeat helps."""
+    async with Client.from_url(own_redis.url) as client:
+        await client.execute_command("ACL", "SETUSER", "reader", "on", ">secret", "~*", "+@read", "+eval")
+    for user in ("reader:secret", "reader:wrong"):
+        url = own_redis.url.replace("redis://", f"redis://{user}@")
+        async with opened(stream_on(url)) as sink:
+            assert isinstance(await sink.publish(new_event(), 0), Closed)
+
+
+async def test_a_server_that_cannot_report_its_disk_is_used_with_a_warning(redis_url: str) -> None:
+    """WAITAOF came with Redis 7.2; where it is known and AOF is off, the sink is closed instead."""
+    async with Client.from_url(redis_url) as client:
+        version = (await client.info("server"))["redis_version"]
+    async with opened(stream_on(redis_url, fsync=True)) as sink:
+        results = [await sink.publish(new_event(), 0) for _ in range(2)]
+    if tuple(map(int, version.split(".")[:2])) < (7, 2):
+        assert results == [Delivered(), Delivered()]
+        assert len(warnings) == 1
+    else:
+        assert all(isinstance(result, Closed) for result in results)
+
+
+# -- NATS --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def nats_server(tmp_path: Path) -> AsyncIterator[NatsServer]:
+    server = NatsServer(tmp_path / "nats", max_payload=4096)
+    await server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+def subject_on(server: NatsServer, stream: str = "OPERATIONS", subject: str = "operations.{route}.{type}") -> NatsSink:
+    return NatsSink(NatsSettings((server.url,), stream, subject), warnings.append)
+
+
+async def test_an_event_is_a_message_of_the_stream(nats_server: NatsServer) -> None:
+    """In the binary mode of CloudEvents, once, however often it is published; again on a redelivery by hand."""
+    await nats_server.add_stream("OPERATIONS", "operations.>")
+    event = new_event()
+    async with opened(subject_on(nats_server)) as sink:
+        for redeliveries in (0, 0, 1):
+            assert await sink.publish(event, redeliveries) == Delivered()
+    first, second = await nats_server.messages("OPERATIONS")
+    subject, headers, payload = first
+    assert subject == "operations.create_payment.operation.completed"
+    assert {name.removeprefix("ce-"): unquote(value) for name, value in headers.items() if name.startswith("ce-")} == {
+        "specversion": "1.0",
+        **event.attributes(),
+    }
+    assert payload == event.data()
+    assert orjson.loads(payload)["operation_id"] == event.operation_id
+    assert [each["Nats-Msg-Id"] for each in (headers, second[1])] == [event.id, event.id + ".r1"]
+    assert any("replicas" in warning for warning in warnings)
+
+
+async def test_a_killed_server_gives_duplicates_and_no_loss(nats_server: NatsServer) -> None:
+    """Its table of ids outlives it, so that there is not even a duplicate here."""
+    await nats_server.add_stream("OPERATIONS", "operations.>")
+    event, other = new_event(), new_event()
+    async with opened(subject_on(nats_server)) as sink:
+        assert await sink.publish(event, 0) == Delivered()
+        nats_server.kill()
+        failed = await sink.publish(other, 0)
+        assert isinstance(failed, Failed)
+        assert failed.is_unknown
+        await nats_server.start()
+        results = [await sink.publish(event, 0)]
+        while not isinstance(results[-1], Delivered):
+            assert len(results) < 20
+            results.append(await sink.publish(event, 0))
+        assert await sink.publish(other, 0) == Delivered()
+    ids = [headers["ce-id"] for _, headers, _ in await nats_server.messages("OPERATIONS")]
+    assert sorted(ids) == sorted([event.id, other.id])
+
+
+async def test_without_its_stream_an_event_waits(nats_server: NatsServer) -> None:
+    """It is no dead letter; one that another stream takes is none either."""
+    event = new_event()
+    async with opened(subject_on(nats_server)) as sink:
+        assert isinstance(await sink.publish(event, 0), Failed)
+        await nats_server.add_stream("OTHER", "operations.>", window_seconds=2.0)
+        assert isinstance(await sink.publish(event, 0), Failed)
+    async with opened(subject_on(nats_server, "OTHER")) as sink:
+        assert await sink.publish(event, 0) == Delivered()
+    assert any("duplicate_window of stream OTHER is 2 s" in warning for warning in warnings)
+
+
+async def test_what_a_server_never_takes_is_refused(nats_server: NatsServer) -> None:
+    """An event over its max_payload: it must not block the others."""
+    await nats_server.add_stream("OPERATIONS", "operations.>")
+    async with opened(subject_on(nats_server)) as sink:
+        response = StoredResponse(200, b"OK", ((b"Content-Type", b"application/json"),), b'"%s"' % (b"x" * 5000))
+        assert isinstance(await sink.publish(new_event(response, Part.RESPONSE), 0), Refused)
+        assert await sink.publish(new_event(response), 0) == Delivered()
+
+
+async def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With what to install."""
+    monkeypatch.setattr("gateway.events.nats.find_spec", lambda _: None)
+    sink = NatsSink(NatsSettings(("nats://127.0.0.1:1",), "OPERATIONS", "operations"), warnings.append)
+    with pytest.raises(SinkUnusable, match=r"idempotency-gateway\[nats\]"):
+        await sink.open()
+
+
+async def test_standard_output_gets_a_line(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    """For trying."""
+    event = new_event()
+    sys.stdout.flush()
+    async with opened(StdoutSink()) as sink:
+        await sink.publish(event, 0)
+    assert capfdbinary.readouterr().out == event.cloudevent() + b"\n"

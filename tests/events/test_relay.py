@@ -1,0 +1,288 @@
+"""The relay: what it publishes, when again, and that one sink is nothing to another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from gateway.core.breaker import BreakerPolicy
+from gateway.core.operation import microseconds
+from gateway.core.outbox import BROKER_SCHEDULE_US, EventType, Outbox, PublishedEvent, Subscription
+from gateway.events.relay import LEASE_SECONDS, Relay, SinkSettings
+from gateway.events.sink import Closed, Delivered, Failed, Publication, Refused
+from gateway.observe.facts import EventPublished, Events, Fact, SinkChanged
+from gateway.store.base import NotApplied
+from tests.conformance.hand import SERVICE, Hand, do
+from tests.support.eventually import eventually
+from tests.support.memory_store import Memory, MemoryStore
+
+KEEP_SECONDS = 1000.0
+
+
+@dataclass
+class ScriptedSink:
+    """Gives these results one after the other, then `Delivered`; while `gate` is not set, none."""
+
+    results: list[Publication] = field(default_factory=list)
+    published: list[tuple[PublishedEvent, int]] = field(default_factory=list)
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.gate.set()
+
+    async def open(self) -> None:
+        pass
+
+    async def publish(self, event: PublishedEvent, redeliveries: int) -> Publication:
+        self.published.append((event, redeliveries))
+        result = self.results.pop(0) if self.results else Delivered()
+        await self.gate.wait()
+        return result
+
+    async def close(self) -> None:
+        pass
+
+
+class House:
+    """A store with events, and relays on it with the sinks `a` and `b`."""
+
+    def __init__(self) -> None:
+        subscriptions = tuple(Subscription(name, frozenset(EventType)) for name in ("a", "b"))
+        self.store = MemoryStore(Memory(), outbox=Outbox(SERVICE, "urn:test", subscriptions))
+        self.a, self.b = ScriptedSink(), ScriptedSink()
+        self.facts: list[Fact] = []
+        self.relays: list[Relay] = []
+
+    async def relay(self, *, failures: int = 1000, places: int = 4) -> Relay:
+        breaker = BreakerPolicy(failures, 10.0, 300.0)
+        sinks = [
+            (SinkSettings(name, BROKER_SCHEDULE_US, microseconds(KEEP_SECONDS), places, breaker), sink)
+            for name, sink in (("a", self.a), ("b", self.b))
+        ]
+        relay = Relay(
+            self.store,
+            sinks,
+            Events(self.facts.append),
+            service=SERVICE,
+            clock=lambda: self.store.memory.clock.now_us / 1e6,
+            draw=lambda: 0.5,
+        )
+        await relay.open()
+        self.relays.append(relay)
+        return relay
+
+    async def complete(self, number: int = 1) -> None:
+        for _ in range(number):
+            await do(self.store, Hand(), Hand.claim, Hand.complete)
+
+    async def waiting(self, sink: str) -> int:
+        backlog = (await self.store.sinks(SERVICE)).get(sink)
+        return 0 if backlog is None else backlog.pending
+
+
+@pytest.fixture
+async def house() -> AsyncIterator[House]:
+    house = House()
+    await house.store.start()
+    yield house
+    house.a.gate.set()
+    house.b.gate.set()
+    for relay in house.relays:
+        await relay.close()
+
+
+async def pump(relay: Relay) -> None:
+    """One poll, the publications that it began, and the report of them."""
+    await relay.run_once()
+    await eventually(lambda: not relay.running)
+    await relay.report()
+
+
+async def test_an_event_is_published_once_to_each_sink(house: House) -> None:
+    """And is gone then."""
+    relay = await house.relay()
+    await house.complete(3)
+    await pump(relay)
+    await pump(relay)
+    assert [len(sink.published) for sink in (house.a, house.b)] == [3, 3]
+    assert await house.store.sinks(SERVICE) == {}
+    results = [fact.result for fact in house.facts if isinstance(fact, EventPublished)]
+    assert results == ["delivered"] * 6
+
+
+async def test_what_failed_is_published_again_by_the_schedule(house: House) -> None:
+    """With the same bytes; a longer wish of the consumer is obeyed."""
+    relay = await house.relay()
+    house.a.results = [Failed("HTTP 500"), Failed("HTTP 503", retry_after_us=microseconds(90))]
+    await house.complete()
+    await pump(relay)
+    for seconds, number in ((0.9, 1), (0.2, 2), (89.0, 2), (1.1, 3)):
+        house.store.memory.clock.advance(seconds)
+        await pump(relay)
+        assert len(house.a.published) == number
+    assert len({event.cloudevent() for event, _ in house.a.published}) == 1
+    assert len(house.b.published) == 1
+    assert await house.waiting("a") == 0
+
+
+async def test_an_event_that_is_too_old_is_dead_and_listed(house: House) -> None:
+    """It was tried until then, and is never silently gone."""
+    relay = await house.relay()
+    await house.complete()
+    house.a.results = [Failed("HTTP 500")] * 100
+    for _ in range(30):
+        await pump(relay)
+        house.store.memory.clock.advance(60)
+    assert KEEP_SECONDS / 60 - 3 < len(house.a.published) < 25
+    assert {name: each.dead for name, each in (await house.store.sinks(SERVICE)).items()} == {"a": 1}
+    house.a.results = []
+    (dead,) = await house.store.find_events(SERVICE, "a", is_dead=True, after=None, limit=10)
+    assert dead.why == "HTTP 500"
+    await house.store.redeliver_event(SERVICE, dead.event_id, "a")
+    await pump(relay)
+    assert house.a.published[-1][1] == 1
+    assert await house.store.sinks(SERVICE) == {}
+
+
+async def test_what_is_refused_is_dead_at_once(house: House) -> None:
+    """And keeps nothing behind it."""
+    relay = await house.relay()
+    house.a.results = [Refused("too large")]
+    await house.complete(2)
+    await pump(relay)
+    assert (await house.store.sinks(SERVICE))["a"].dead == 1
+    assert len(house.a.published) == 2
+
+
+async def test_a_sink_that_closes_is_suspended_and_keeps_its_events(house: House) -> None:
+    """Until somebody resumes it, whatever other relays and restarts come between."""
+    relay = await house.relay(places=1)
+    house.a.results = [Closed("HTTP 410")]
+    await house.complete(2)
+    await pump(relay)
+    await pump(await house.relay())
+    house.store.memory.clock.advance(2 * KEEP_SECONDS)
+    await pump(relay)
+    assert len(house.a.published) == 1
+    backlog = (await house.store.sinks(SERVICE))["a"]
+    assert (backlog.pending, backlog.dead, backlog.suspended_why) == (2, 0, "HTTP 410")
+    changes = [fact for fact in house.facts if isinstance(fact, SinkChanged) and fact.is_suspended]
+    assert [fact.sink for fact in changes] == ["a"]
+    await house.store.resume_sink(SERVICE, "a")
+    for _ in range(2):
+        await pump(relay)
+    assert await house.store.sinks(SERVICE) == {}
+
+
+async def test_a_sink_that_hangs_delays_no_other(house: House) -> None:
+    """It takes its own places and no more."""
+    relay = await house.relay(places=4)
+    house.a.gate.clear()
+    await house.complete(12)
+    for _ in range(6):
+        await relay.run_once()
+        await eventually(lambda: relay.running == 4)
+    assert len(house.b.published) == 12
+    assert len(house.a.published) == 4
+    assert await house.waiting("b") == 0
+
+
+async def test_a_sink_that_fails_is_left_alone_for_a_while(house: House) -> None:
+    """While its breaker is open no event is leased, and none loses a try; then one goes first."""
+    relay = await house.relay(failures=2, places=2)
+    house.a.results = [Failed("refused")] * 2
+    await house.complete(6)
+    await pump(relay)
+    assert len(house.a.published) == 2
+    for _ in range(5):
+        house.store.memory.clock.advance(1)
+        await pump(relay)
+    assert len(house.a.published) == 2
+    house.store.memory.clock.advance(6)
+    await pump(relay)
+    assert len(house.a.published) == 3
+    for _ in range(10):
+        house.store.memory.clock.advance(1)
+        await pump(relay)
+    assert await house.waiting("a") == 0
+    failing = [fact.is_failing for fact in house.facts if isinstance(fact, SinkChanged)]
+    assert failing == [True, False]
+
+
+async def test_a_relay_that_dies_between_publication_and_report(house: House) -> None:
+    """The next one publishes the event again, under the same id and with the same bytes: never a loss."""
+    dead, heir = await house.relay(), await house.relay()
+    await house.complete()
+    await dead.run_once()
+    await eventually(lambda: len(house.a.published) == 1)
+    await pump(heir)
+    assert len(house.a.published) == 1
+    house.store.memory.clock.advance(LEASE_SECONDS + 1)
+    await pump(heir)
+    (first, _), (second, _) = house.a.published
+    assert (first.id, first.cloudevent()) == (second.id, second.cloudevent())
+    assert await house.store.sinks(SERVICE) == {}
+    # And what the dead one says afterwards does no harm.
+    await dead.report()
+    assert await house.store.sinks(SERVICE) == {}
+
+
+async def test_a_report_that_the_store_did_not_take_is_given_again(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event is not published again meanwhile, as long as its lease lasts."""
+    relay = await house.relay()
+    await house.complete()
+    with monkeypatch.context() as broken:
+        broken.setattr(house.store, "report_events", _fails)
+        await relay.run_once()
+        await eventually(lambda: not relay.running)
+        with pytest.raises(NotApplied):
+            await relay.run_once()
+    await pump(relay)
+    assert len(house.a.published) == 1
+    assert await house.store.sinks(SERVICE) == {}
+
+
+async def _fails(*_: object) -> None:
+    raise NotApplied("away")
+
+
+async def test_a_bug_of_a_sink_is_a_failure_like_others(house: House, caplog: pytest.LogCaptureFixture) -> None:
+    """The event waits, and the other sink goes on."""
+    relay = await house.relay()
+    house.a.publish = _raises  # type: ignore[method-assign]
+    await house.complete()
+    await pump(relay)
+    assert await house.waiting("a") == 1
+    assert await house.waiting("b") == 0
+    assert "because of a bug" in caplog.text
+
+
+async def _raises(*_: object) -> Publication:
+    raise RuntimeError("a bug")
+
+
+async def test_it_polls_rarely_while_nothing_happens(house: House) -> None:
+    """One search serves all sinks, at most once a second; a change of this process is published soon all the same."""
+    relay = await house.relay()
+    calls: list[object] = []
+    lease: Callable[..., object] = house.store.lease_events
+
+    def counted(*given: object) -> object:
+        calls.append(given)
+        return lease(*given)
+
+    house.store.lease_events = counted  # type: ignore[method-assign,assignment]
+    pauses = [await relay.run_once() for _ in range(4)]
+    assert pauses == [2.0, 4.0, 5.0, 5.0]
+    assert len(calls) == 4
+    running = asyncio.create_task(relay.run())
+    await house.complete()
+    relay.wake()
+    await eventually(lambda: len(house.a.published) == 1)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)

@@ -1,0 +1,199 @@
+"""What consumers of webhooks see, and what their answers mean."""
+
+from __future__ import annotations
+
+import hmac
+from base64 import b64decode, b64encode
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import datetime, tzinfo
+from ipaddress import ip_network
+from typing import Self
+
+import orjson
+import pytest
+from cloudevents.v1.conversion import from_json
+from cloudevents.v1.http import CloudEvent
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from standardwebhooks import Webhook
+
+from gateway.core.egress import EgressPolicy
+from gateway.core.operation import microseconds
+from gateway.core.webhook.scheme import STANDARD_WEBHOOKS, Algorithm, Secret, signing_key
+from gateway.core.webhook.signature import Verified, sign, verify
+from gateway.events.sink import Closed, Delivered, Failed, Publication
+from gateway.events.webhook import RESPONSE_BYTES_MAX, WebhookSettings, WebhookSink
+from tests.events.support import new_event
+from tests.support.receiver import Answer, Receiver, hang, status
+from tests.support.signing import SECRET, WHSEC
+
+EGRESS = EgressPolicy(allow=(ip_network("127.0.0.1"),), https_only=False)
+NOW = 1_800_000_000.0
+PRIVATE = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+PRIVATE_SECRET = Secret("b", *signing_key("whsk_" + b64encode(bytes(range(32))).decode()))
+
+
+@asynccontextmanager
+async def opened(settings: WebhookSettings, now: float = NOW) -> AsyncIterator[WebhookSink]:
+    sink = WebhookSink(settings, EGRESS, wall_seconds=lambda: now)
+    await sink.open()
+    try:
+        yield sink
+    finally:
+        await sink.close()
+
+
+async def answered(answer: Answer, *, timeout_seconds: float = 20.0) -> Publication:
+    async with Receiver(answer) as receiver:
+        settings = WebhookSettings(receiver.url, (SECRET,), timeout_seconds=timeout_seconds)
+        async with opened(settings) as sink:
+            result = await sink.publish(new_event(), 0)
+        assert len(receiver.received) == 1
+    return result
+
+
+async def test_a_consumer_verifies_what_it_gets_by_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard Webhooks' own; the event is a CloudEvent with the same id."""
+    async with Receiver() as receiver, opened(WebhookSettings(receiver.url, (SECRET,))) as sink:
+        event = new_event()
+        assert await sink.publish(event, 0) == Delivered(("a",))
+    (got,) = receiver.received
+    monkeypatch.setattr("standardwebhooks.webhooks.datetime", _Clock)
+    document = Webhook(WHSEC).verify(got.body, got.headers)
+    cloud_event = from_json(CloudEvent, got.body)
+    assert cloud_event["id"] == got.id == document["id"] == event.id
+    assert "." not in got.id
+    assert got.headers["content-type"].startswith("application/cloudevents+json")
+    assert cloud_event["type"] == "operation.completed"
+    assert cloud_event["subject"] == cloud_event.data["operation_id"] == event.operation_id
+
+
+class _Clock(datetime):
+    """The library's clock, at the time of the test."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> Self:
+        return cls.fromtimestamp(NOW + 10, tz)
+
+
+async def test_each_attempt_is_signed_anew_and_its_bytes_are_the_same() -> None:
+    """By every secret that is alive, by HMAC and by Ed25519."""
+    old = replace(SECRET, id="old", until=NOW + 50)
+    event = new_event()
+    async with Receiver(status(500)) as receiver:
+        for now in (NOW, NOW + 100):
+            async with opened(WebhookSettings(receiver.url, (old, SECRET, PRIVATE_SECRET), "standard"), now) as sink:
+                await sink.publish(event, 0)
+    first, second = receiver.received
+    assert first.body == second.body == event.standard()
+    assert (first.id, first.headers["webhook-timestamp"]) == (event.id, str(int(NOW)))
+    assert second.headers["webhook-timestamp"] == str(int(NOW) + 100)
+    assert set(orjson.loads(first.body)) == {"type", "timestamp", "data"}
+    assert [len(got.headers["webhook-signature"].split(" ")) for got in (first, second)] == [3, 2]
+    shared, private = second.headers["webhook-signature"].split(" ")
+    signed = f"{event.id}.{int(NOW) + 100}.".encode() + second.body
+    assert shared == "v1," + b64encode(hmac.digest(SECRET.key, signed, "sha256")).decode()
+    PRIVATE.public_key().verify(b64decode(private.removeprefix("v1a,")), signed)
+
+
+@pytest.mark.parametrize("code", [200, 201, 202, 204, 299])
+async def test_any_success_is_an_acknowledgement(code: int) -> None:
+    """Whatever is in it."""
+    assert isinstance(await answered(status(code)), Delivered)
+
+
+@pytest.mark.parametrize("code", [400, 401, 404, 409, 422, 429, 500, 503])
+async def test_a_failure_is_tried_again(code: int) -> None:
+    """With the reason for operators, and no sooner than the consumer asked for."""
+    result = await answered(status(code, "no\x1b[31m\nway", Retry_After="77"))
+    assert isinstance(result, Failed)
+    assert not result.is_unknown
+    assert (result.why, result.retry_after_us) == (f"HTTP {code} no?[31m?way", microseconds(77))
+
+
+async def test_gone_closes_the_sink() -> None:
+    """410: nobody wants these events any more."""
+    assert isinstance(await answered(status(410)), Closed)
+
+
+@pytest.mark.parametrize("code", [301, 302, 307, 308])
+async def test_a_redirect_is_not_followed(code: int) -> None:
+    """Nobody checked where it leads."""
+    async with Receiver() as elsewhere:
+        result = await answered(status(code, Location=elsewhere.url))
+        assert isinstance(result, Failed)
+        assert elsewhere.received == []
+
+
+async def test_silence_is_unknown() -> None:
+    """The consumer may have taken it; it gets the same id again."""
+    result = await answered(hang, timeout_seconds=0.2)
+    assert isinstance(result, Failed)
+    assert result.is_unknown
+
+
+async def test_a_long_response_is_cut() -> None:
+    """It is read to a limit, and shown to a shorter one."""
+    result = await answered(status(500, "x" * (100 * RESPONSE_BYTES_MAX)))
+    assert isinstance(result, Failed)
+    assert len(result.why) < RESPONSE_BYTES_MAX
+
+
+async def test_nobody_listens() -> None:
+    """Nothing was sent."""
+    async with Receiver() as receiver:
+        url = receiver.url
+    async with opened(WebhookSettings(url, (SECRET,))) as sink:
+        result = await sink.publish(new_event(), 0)
+    assert isinstance(result, Failed)
+    assert not result.is_unknown
+
+
+async def test_without_a_living_secret_nothing_is_sent() -> None:
+    """An unsigned event would be refused, or worse, not be."""
+    async with Receiver() as receiver:
+        ended = replace(SECRET, until=NOW - 1)
+        async with opened(WebhookSettings(receiver.url, (ended,))) as sink:
+            assert isinstance(await sink.publish(new_event(), 0), Closed)
+        assert receiver.received == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "whsec_", "whsec_AAAA", "whsec_!", "whsk_AAAA"),
+        "whsec_" + b64encode(bytes(65)).decode(),
+        "whpk_" + b64encode(bytes(32)).decode(),
+    ],
+)
+def test_a_secret_of_another_form_is_refused(text: str) -> None:
+    """Too short, too long, no base64, a public key; the error has none of it."""
+    with pytest.raises(ValueError, match=r"expected|private one") as caught:
+        signing_key(text)
+    assert text == "" or text not in str(caught.value)
+
+
+def test_a_signature_is_that_of_the_specification() -> None:
+    """The example that the authors of Standard Webhooks publish."""
+    event_id = b"msg_p5jXN8AQM9LWM0D4loKWxJek"
+    signed = sign(STANDARD_WEBHOOKS, [SECRET], b'{"test": 2432232314}', now=1_614_265_330, event_id=event_id)
+    headers = dict(signed)
+    assert headers[b"webhook-signature"] == b"v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+def test_an_inbox_verifies_what_a_sink_signs() -> None:
+    """By the shared secret, and by the public key of the private one."""
+    public = Secret("public", PRIVATE.public_key().public_bytes_raw(), Algorithm.ED25519)
+    headers = sign(STANDARD_WEBHOOKS, [SECRET, PRIVATE_SECRET], b"{}", now=int(NOW), event_id=b"evt_1")
+    for secret in (SECRET, public):
+        found = verify([STANDARD_WEBHOOKS], [secret], headers, b"{}", now=NOW, tolerance_seconds=1)
+        assert isinstance(found, Verified)
+        assert found.secret_ids == (secret.id,)
+
+
+@pytest.mark.parametrize("event_id", [b"evt.1", b""], ids=["read as another one", "none"])
+def test_an_id_that_consumers_could_not_trust_is_not_signed(event_id: bytes) -> None:
+    """What is behind a dot would pass for the time."""
+    with pytest.raises(ValueError, match=r"separates|signs an id"):
+        sign(STANDARD_WEBHOOKS, [SECRET], b"{}", now=int(NOW), event_id=event_id)

@@ -1,0 +1,83 @@
+"""A real NATS with JetStream for the tests: its data is kept over `stop` or `kill` and the next `start`."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import nats
+from nats.js.api import StreamConfig
+
+from tests.support import http
+from tests.support.eventually import eventually
+from tests.support.ports import free_port
+from tests.support.processes import end, spawn
+
+
+class NatsServer:
+    """`async with` is not needed: `start` it, `kill` it."""
+
+    def __init__(self, directory: Path, **options: Any) -> None:
+        """`options` are written into the server's configuration."""
+        self.port, self._monitor = free_port(), free_port()
+        directory.mkdir(parents=True)
+        self._directory = directory
+        self._file = directory / "nats.json"
+        self._file.write_text(
+            json.dumps(
+                {
+                    "listen": f"127.0.0.1:{self.port}",
+                    "http": f"127.0.0.1:{self._monitor}",
+                    "jetstream": {"store_dir": str(directory / "data")},
+                    **options,
+                }
+            )
+        )
+        self._process: Any = None
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        """Start, and return when it serves."""
+        program = Path(sys.prefix) / "bin" / "nats-server"
+        self._process = spawn([str(program), "-c", str(self._file)], output=self._directory / "log")
+        await eventually(self._is_ready, 30.0, "NATS is ready")
+
+    def kill(self) -> None:
+        """End at once. Nothing happens to one that is not running."""
+        process, self._process = self._process, None
+        if process is not None:
+            end(process, signal.SIGKILL)
+
+    async def add_stream(self, name: str, *subjects: str, window_seconds: float = 600.0) -> None:
+        client = await nats.connect(self.url)
+        try:
+            config = StreamConfig(name=name, subjects=list(subjects), duplicate_window=window_seconds)
+            await client.jetstream().add_stream(config)
+        finally:
+            await client.close()
+
+    async def messages(self, stream: str) -> list[tuple[str, dict[str, str], bytes]]:
+        """Subject, headers and payload of each message of a stream."""
+        client = await nats.connect(self.url)
+        try:
+            jetstream = client.jetstream()
+            last = (await jetstream.stream_info(stream)).state.last_seq
+            found = []
+            for sequence in range(1, last + 1):
+                message = await jetstream.get_msg(stream, sequence)
+                found.append((message.subject or "", dict(message.headers or {}), message.data or b""))
+            return found
+        finally:
+            await client.close()
+
+    async def _is_ready(self) -> bool:
+        with suppress(OSError):
+            return (await http.request(self._monitor, "GET", "/healthz")).status == 200
+        return False

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,8 @@ async def test_many_interrupted(sqlite: Store, tmp_path: Path) -> None:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "gateway", *words, "--rate", "1", "--config", str(shell.config),
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=ROOT,
+            # Where the tests run in the background they ignore it, and so would their children.
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
         assert process.stdout is not None
         line = await process.stdout.readline()

@@ -241,7 +241,7 @@ async def play(print_line: PrintLine) -> int:
         try:
             await scenes
         except (UnexpectedResult, OSError) as error:
-            print_line(f"\nThis is not what should have happened: {error}")
+            print_line(f"\nThis is not what should have happened: {str(error) or 'nothing came in time'}")
             return EXIT_FAILED
         except asyncio.CancelledError:
             print_line("\nStopped. Nothing is left.")

@@ -105,7 +105,7 @@ def test_each_setting_reaches_its_sink() -> None:
     webhook, stream, aged, bus = (sink_of(config, sink) for sink in config.events.sinks)
     assert isinstance(webhook, WebhookSink)
     (secret,) = webhook._settings.secrets
-    assert (secret.id, len(secret.key), secret.until_seconds) == ("a", 48, 1893456000.0)
+    assert (secret.id, len(secret.key), secret.until) == ("a", 48, 1893456000.0)
     assert (webhook._settings.url, webhook._settings.format) == ("http://ledger.test/hooks", "standard")
     networks = ((ip_network("10.0.0.0/8"),), (ip_network("10.1.0.0/16"),))
     assert webhook._egress == EgressPolicy(*networks, frozenset((80,)), https_only=False)

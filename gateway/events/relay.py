@@ -194,9 +194,14 @@ class Relay:
         reports = list(self._reports)
         if not reports:
             return
-        await self._store.report_events(self._service, reports)
-        for _ in reports:
-            self._reports.popleft()
+        # Taken out, because a stop reports beside a poll.
+        self._reports.clear()
+        try:
+            await self._store.report_events(self._service, reports)
+        except BaseException:
+            # They may have been written all the same. Reporting them again changes nothing.
+            self._reports.extendleft(reversed(reports))
+            raise
 
     async def _sleep(self, seconds: float) -> None:
         try:

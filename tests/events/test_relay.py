@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -245,6 +246,30 @@ async def test_a_report_that_the_store_did_not_take_is_given_again(
     await pump(relay)
     assert len(house.a.published) == 1
     assert await house.store.sinks(SERVICE) == {}
+
+
+async def test_a_stop_during_a_report_reports_the_rest(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a poll is just reporting is not the stop's to report, and what ended meanwhile is not lost."""
+    relay = await house.relay()
+    await house.complete()
+    await relay.run_once()
+    await eventually(lambda: not relay.running)
+    gate, asked = asyncio.Event(), asyncio.Event()
+    report_events = house.store.report_events
+
+    async def slowly(*arguments: Any) -> None:
+        asked.set()
+        await gate.wait()
+        await report_events(*arguments)
+
+    monkeypatch.setattr(house.store, "report_events", slowly)
+    poll = asyncio.create_task(relay.run_once())
+    await asked.wait()
+    stop = asyncio.create_task(relay.close())
+    await asyncio.sleep(0)
+    gate.set()
+    await asyncio.gather(poll, stop)
+    assert [await house.waiting(sink) for sink in ("a", "b")] == [0, 0]
 
 
 async def _fails(*_: object) -> None:

@@ -32,6 +32,7 @@ from gateway.app.operating import admin_api
 from gateway.app.parts import Environment, Parts
 from gateway.app.seats import Handed, Seating
 from gateway.app.stores import (
+    attempt_files,
     bare_store,
     journal_directory,
     make_fast_tier,
@@ -102,6 +103,7 @@ class Gateway:
         self._upstreams = Upstreams(config, self.events)
         environment = environment or environment_of(config)
         self._journal = environment.journal
+        self._attempt_files = environment.attempt_files
         self._parts = Parts(config, environment, self.events, self._upstreams.client_for)
         self._store = self._parts.store
         self.coordinator = self._parts.coordinator
@@ -121,6 +123,7 @@ class Gateway:
     async def start(self) -> None:
         """Serve. Raises `StartError`, and then nothing is left open."""
         try:
+            self._attempt_files.open()
             await self._start_journal()
             is_store_up = await self._start_store()
             # Before the first request, which is refused as long as the lease loop is not known to run.
@@ -198,6 +201,7 @@ class Gateway:
         """Close everything in reverse order, even if some of it fails."""
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._close_store)
+            stack.callback(self._attempt_files.close)
             stack.push_async_callback(self._journal.close)
             stack.push_async_callback(self._upstreams.close)
             stack.push_async_callback(self._status.stop)
@@ -315,6 +319,7 @@ def environment_of(config: Config) -> Environment:
         seen_file=seen_file(config),
         shared_note=shared_note(config),
         witness_files=witness,
+        attempt_files=attempt_files(config),
         journal=SqliteJournal(journal_directory(config), name_of(config)),
     )
 

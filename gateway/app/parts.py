@@ -35,6 +35,7 @@ from gateway.protect.probing import Prober
 from gateway.protect.resource import StatusResource
 from gateway.protect.verification import Verifying
 from gateway.protect.waiting import Waiting
+from gateway.store.attempt_files import AttemptFiles
 from gateway.store.base import FastTier, Indefinite, NotApplied, StoreError, boot_seconds
 from gateway.store.epoch import SeenFile, SharedNote
 from gateway.store.journal.journal import SqliteJournal
@@ -44,6 +45,7 @@ from gateway.upkeep.flusher import Flusher
 from gateway.upkeep.recovery import RecoveryWorker
 from gateway.upkeep.sweeper import Sweeper
 from gateway.upkeep.tally import TallyTaker
+from gateway.upkeep.unsent import UnsentWorker
 from gateway.upstream import Upstream
 
 _LOG = logging.getLogger("gateway")
@@ -57,7 +59,8 @@ _LAST_FLUSH_SECONDS: Final = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """What the parts of one process run on. None of it is open yet; the caller opens and closes the journal.
+    """What the parts of one process run on. None of it is open yet; the caller opens and closes the journal and the
+    attempt files.
 
     `holder` names the process in records. `durable` is the bare durable store, without its guard. `clock` counts
     seconds, also while the machine sleeps.
@@ -69,6 +72,7 @@ class Environment:
     seen_file: SeenFile
     shared_note: SharedNote | None
     witness_files: WitnessFiles | None = None
+    attempt_files: AttemptFiles
     journal: SqliteJournal
     clock: Callable[[], float] = boot_seconds
 
@@ -102,6 +106,7 @@ class Parts:
         self._flusher = flusher = Flusher(store, journal, events, on_flushed=journaling.flushed, clock=clock)
         self.claiming = Claiming(
             store,
+            environment.attempt_files,
             holder=environment.holder,
             lease_seconds=config.store.lease,
             grace_seconds=config.store.journal_grace,
@@ -167,6 +172,15 @@ class Parts:
                 in_flight_max=config.limits.max_in_flight,
             )
         self._sweeper = Sweeper(store, events, clock=clock)
+        remembered = {route.operation: route.retention.remember_us for route in self.routes}
+        self._unsent = UnsentWorker(
+            store,
+            environment.attempt_files,
+            events,
+            remember_us=lambda identity: remembered.get(identity.operation),
+            arrival_seconds=config.store.lease,
+            clock=clock,
+        )
         accepted = {route.name: route.operation for route in self.routes if route.accept is not None}
         sinks = [sink.name for sink in config.events.sinks]
         self._tally_taker = TallyTaker(store, events, service=config.service, accepting=accepted, sinks=sinks)
@@ -222,6 +236,7 @@ class Parts:
         """What to run in the background until cancelled. `leases` is not here: it must run before any request."""
         return [
             self._flusher.run(),
+            self._unsent.run(),
             self._sweeper.run(),
             self._tally_taker.run(),
             self._recovery.run(),
@@ -231,6 +246,7 @@ class Parts:
 
     def stop_upkeep(self) -> None:
         """Start no more background work, except flushing."""
+        self._unsent.stop()
         self._sweeper.stop()
         self._tally_taker.stop()
         self._recovery.stop()

@@ -12,6 +12,7 @@ from gateway.app.events import outbox_of
 from gateway.config import Config, PostgresUrl, SqliteUrl
 from gateway.core.operation import microseconds
 from gateway.observe.facts import Events, TierChanged
+from gateway.store.attempt_files import AttemptFiles
 from gateway.store.base import FastTier, StartRefused, boot_seconds
 from gateway.store.epoch import SeenFile, SharedNote
 from gateway.store.guard import EpochGuard
@@ -89,6 +90,11 @@ def seen_file(config: Config) -> SeenFile:
 def witness_files(config: Config) -> WitnessFiles:
     """What the durable store has acknowledged to the processes of this host."""
     return WitnessFiles(config.state_dir / "witness")
+
+
+def attempt_files(config: Config) -> AttemptFiles:
+    """What the attempts of this host's processes have sent."""
+    return AttemptFiles(config.state_dir / "attempts")
 
 
 def journal_directory(config: Config) -> Path:

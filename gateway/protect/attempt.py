@@ -12,6 +12,7 @@ The operation's `last_word` is always the command that ends the claim if everyth
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, assert_never
 
@@ -66,7 +67,10 @@ class Attempt:
         journaling: Journaling,
         events: Events,
         loop: asyncio.AbstractEventLoop,
+        *,
+        on_send: Callable[[], None],
     ) -> None:
+        """`on_send` is called in the step in which the first byte goes out, and before that byte."""
         self._operation = operation
         self._claimed = claimed
         self._lease = lease
@@ -74,6 +78,7 @@ class Attempt:
         self._journaling = journaling
         self._events = events
         self._loop = loop
+        self._on_send = on_send
 
     async def run(self) -> None:
         """Forward, conclude, record. A caller that cancels this must apply the operation's `last_word`."""
@@ -145,6 +150,7 @@ class Attempt:
     def _may_send(self) -> bool:
         if not self._lease.is_trusted():
             return False
+        self._on_send()
         self._operation.last_word = self._claimed.abandon("interrupted")
         return True
 

@@ -47,7 +47,9 @@ from gateway.core.recovery import may_recover
 from gateway.core.verdict import Claimable, Doubt, Judgement, judge
 from gateway.store.base import (
     KNOWN,
+    NO_PLACE,
     Amnesic,
+    AttemptMarks,
     Indefinite,
     NotApplied,
     Store,
@@ -78,13 +80,14 @@ class Granted:
     """The claim is ours. `started_seconds` is the boot-time clock's reading from before the granting call.
 
     `is_first`: no other request with this key is known, because the claim was on an absent record, or on one whose
-    fingerprint was forgotten.
+    fingerprint was forgotten. `place` is that of the attempt's mark, which whoever uses the claim has to remove.
     """
 
     record: Record
     now_us: int
     started_seconds: float
     is_first: bool = False
+    place: int = NO_PLACE
 
 
 @immutable
@@ -147,6 +150,7 @@ class Claiming:
     def __init__(
         self,
         store: Store,
+        marks: AttemptMarks,
         *,
         holder: str,
         lease_seconds: float,
@@ -158,6 +162,7 @@ class Claiming:
         long the store has been reachable.
         """
         self._store = store
+        self._marks = marks
         self._grace_seconds = grace_seconds
         self._reachable_seconds = reachable_seconds
         self._holder = holder
@@ -253,6 +258,14 @@ class Claiming:
         admission = await claim(record, terms, until)
         return replace(admission, is_refused=True) if isinstance(admission, Unavailable) else admission
 
+    def mark_sent(self, granted: Granted) -> None:
+        """Call it in the step in which the first byte goes out under this claim, and before that byte."""
+        self._marks.mark_sent(granted.place)
+
+    def unmark(self, granted: Granted) -> None:
+        """Call it when the claim has ended, or nobody here will end it."""
+        self._marks.unmark(granted.place)
+
     def may_recover(self, snapshot: Snapshot) -> bool:
         """Whether an operation in doubt may be taken over or probed now; see `core.recovery.may_recover`."""
         reachable_seconds = min(self._reachable_seconds(), 2 * self._grace_seconds)
@@ -280,6 +293,7 @@ class Claiming:
         # `is_withheld`: another request may hold the key, so nothing may be forwarded without this claim.
         is_definite, is_refused, is_withheld = True, False, False
         detail = ""
+        place = self._marks.mark_unsent(operation_id_of(pursuit.command), pursuit.command.attempt_id)
         try:
             async with asyncio.timeout_at(pursuit.until):
                 for pause in _PAUSES_SECONDS:
@@ -301,7 +315,10 @@ class Claiming:
                         if is_definite:
                             return Unavailable(detail, is_definite=True, is_refused=is_refused)
                     else:
-                        return self._admission_by(result, pursuit, started)
+                        admission = self._admission_by(result, pursuit, started, place)
+                        if isinstance(admission, Granted):
+                            place = NO_PLACE
+                        return admission
         except TimeoutError as over:
             # Cut off during a command, or in the pause after one whose result was lost.
             is_refused = is_withheld or (over.__cause__ is not None and KNOWN in over.__cause__.args)
@@ -310,13 +327,16 @@ class Claiming:
             # Cancelled, or a bug: neither forwards anything.
             self._pursue(pursuit.unexecuted())
             raise
+        finally:
+            # Without a grant, the request may be forwarded all the same.
+            self._marks.unmark(place)
         self._pursue(pursuit.unexecuted() if is_refused else pursuit)
         return Unavailable(detail, is_definite=False, is_refused=is_refused)
 
-    def _admission_by(self, result: Result, pursuit: _Pursuit, started: float) -> Admission:
+    def _admission_by(self, result: Result, pursuit: _Pursuit, started: float, place: int) -> Admission:
         match result:
             case Applied(Snapshot(Record() as record, now_us)):
-                return Granted(record, now_us, started, is_first=record.attempts == 1)
+                return Granted(record, now_us, started, record.attempts == 1, place)
             case Fenced(snapshot):
                 return Seen(snapshot)
             case Lapsed() | Applied():

@@ -14,6 +14,7 @@ import asyncio
 import logging
 import random
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Final
 from uuid import UUID
@@ -138,7 +139,16 @@ class Operations:
             random.random(),  # noqa: S311  spreads load, keeps no secret
             wall_clock_us() / MICROSECONDS,
         )
-        attempt = Attempt(operation, claimed, lease, self._store, self._journaling, self._events, self._loop)
+        attempt = Attempt(
+            operation,
+            claimed,
+            lease,
+            self._store,
+            self._journaling,
+            self._events,
+            self._loop,
+            on_send=partial(self._claiming.mark_sent, admission),
+        )
         operation.granted(admission, lease, claimed.end_unused())
         try:
             await attempt.run()
@@ -149,6 +159,7 @@ class Operations:
             raise
         finally:
             self._leases.drop(lease)
+            self._claiming.unmark(admission)
 
     def _remove(self, operation: Operation) -> None:
         del self._by_id[operation.request.identity.operation_id.int]

@@ -9,6 +9,8 @@ this host, and `recipes` finds that the configuration still finds the remembered
 
 *The stores:* `sqlite`, `postgres`, and `redis` as the fast tier.
 
+*On this host*, for whoever comes after a process that was killed: `attempt_files` has what its attempts had sent.
+
 *Tools.* `batching` groups statements, `worker` runs a thread, `watching` wakes waiters inside one process,
 `directories` makes directory entries durable, and `request_line` packs a request into one column.
 """

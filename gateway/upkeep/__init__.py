@@ -1,5 +1,6 @@
 """Background work, each a pass that `timer` repeats.
 
 `flusher` brings the journal's outcomes to the durable store, `recovery` probes operations in doubt or has them sent
-again, `sweeper` writes what became due (lapsed leases, expired records), and `tally` counts operations in doubt.
+again, `sweeper` writes what became due (lapsed leases, expired records), `tally` counts operations in doubt, and
+`unsent` ends the claims of processes that were killed before they sent anything.
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -68,7 +69,7 @@ async def test_kill_keeps_what_was_answered(store: Store, tmp_path: Path) -> Non
 async def test_killed_while_it_waits_for_the_upstream(store: Store, tmp_path: Path) -> None:
     """The key of a gateway that died with a request under way is in doubt after its lease, with one effect for ever."""
     async with RecordingUpstream() as upstream, process(store, tmp_path, upstream, store={"lease": "3s"}) as gateway:
-        upstream.on("/charges", Answer(hold=asyncio.Event()))
+        upstream.on("/charges", Answer(hold=asyncio.Event()), Answer(201))
         request = asyncio.create_task(send(gateway.port, "k1"))
         await upstream.wait_for_requests(1)
         gateway.kill()
@@ -84,6 +85,42 @@ async def test_killed_while_it_waits_for_the_upstream(store: Store, tmp_path: Pa
 
         await eventually(in_doubt, deadline_seconds=15)
         assert words <= {(409, "in-flight"), (409, "in-doubt")}
+        assert len(upstream.effects) == 1
+
+
+async def test_killed_before_it_sent_anything(store: Store, tmp_path: Path) -> None:
+    """The retry is executed as soon as a gateway of the host is back, and nothing was ever in doubt."""
+    with socket.socket() as full, socket.socket() as first, socket.socket() as second:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for filling in (first, second):
+            # Those who connect to it after them wait for ever.
+            filling.setblocking(False)
+            filling.connect_ex(full.getsockname())
+        unreachable = f"http://127.0.0.1:{full.getsockname()[1]}"
+        config = yaml.safe_load(config_text(unreachable, store, tmp_path, upstream={"connect_timeout": "1m"}))
+        async with GatewayProcess(config, tmp_path) as gateway:
+            request = asyncio.create_task(send(gateway.port, "k1"))
+
+            async def arrived() -> bool:
+                return b"\nidempotency_in_flight 1" in (await gateway.status("/metrics")).body
+
+            await eventually(arrived)
+            # A duplicate is told so once the claim was granted.
+            assert status_of(await send(gateway.port, "k1", headers=(("Prefer", "wait=0"),))) == (409, "in-flight")
+            gateway.kill()
+            with pytest.raises(http.NoAnswerError):
+                await request
+    words = set()
+    async with RecordingUpstream() as upstream, process(store, tmp_path, upstream) as gateway:
+
+        async def executed() -> bool:
+            response = await send(gateway.port, "k1", headers=(("Prefer", "wait=0"),))
+            words.add(status_of(response))
+            return status_of(response) == (200, "stored")
+
+        await eventually(executed)
+        assert words <= {(409, "in-flight"), (200, "stored")}
         assert len(upstream.effects) == 1
 
 

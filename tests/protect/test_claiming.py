@@ -15,7 +15,7 @@ from gateway.core.operation import Abandon, Disprove, Forget, Record, Release, S
 from gateway.protect.claiming import Admission, Claiming, Granted, Seen, Terms, Unavailable
 from gateway.store.base import Amnesic, Unreadable, Unstorable
 from tests.conformance.hand import OTHER, REMEMBER_US, SAME, new_identity
-from tests.support.coordination import LEASE_SECONDS, claiming_on
+from tests.support.coordination import LEASE_SECONDS, NO_MARKS, claiming_on
 from tests.support.faulty_store import Fault, FaultyStore, Gate, dropped, lost, refused, withheld
 from tests.support.memory_store import Memory, MemoryStore
 from tests.support.virtual_time import in_virtual_time, settle
@@ -580,6 +580,7 @@ async def test_a_lapsed_claim_is_left_to_its_owner_for_a_while() -> None:
     reachable_seconds = GRACE_SECONDS
     claiming = Claiming(
         it.store,
+        NO_MARKS,
         holder="there",
         lease_seconds=LEASE_SECONDS,
         grace_seconds=GRACE_SECONDS,

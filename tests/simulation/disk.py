@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from itertools import count
+from uuid import UUID
 
 from gateway.core.operation import OutcomeCommand
-from gateway.store.base import Indefinite, NotApplied
+from gateway.store.base import Indefinite, NotApplied, UnsentAttempt
 from gateway.store.epoch import Seen
 from gateway.store.journal import EntryId, JournalEntry, JournalTally
 from tests.simulation.faults import Weather
@@ -27,6 +28,44 @@ class Disk:
         self.refused: list[tuple[str, JournalEntry, str]] = []
         self.rows = count(1)
         self.seen: Seen | None = None
+        self.attempts: list[AttemptNotes] = []
+
+
+class AttemptNotes:
+    """What the attempts of one process have sent. Stands where `AttemptFiles` does."""
+
+    def __init__(self, disk: Disk, process: Process) -> None:
+        self._disk = disk
+        self._process = process
+        self._places = count(1)
+        self._unsent: dict[int, UnsentAttempt] = {}
+        disk.attempts.append(self)
+
+    @property
+    def attempts(self) -> tuple[UnsentAttempt, ...]:
+        return tuple(self._unsent.values())
+
+    def mark_unsent(self, operation_id: UUID, attempt_id: UUID) -> int:
+        place = next(self._places)
+        self._unsent[place] = UnsentAttempt(operation_id, attempt_id)
+        return place
+
+    def mark_sent(self, place: int) -> None:
+        self._unsent.pop(place, None)
+
+    def unmark(self, place: int) -> None:
+        self._unsent.pop(place, None)
+
+    def take_ended(self) -> list[AttemptNotes]:
+        ended = [notes for notes in self._disk.attempts if not notes._process.is_alive]
+        self._disk.attempts = [notes for notes in self._disk.attempts if notes._process.is_alive]
+        return ended
+
+    def leave(self) -> None:
+        self._disk.attempts.append(self)
+
+    def remove(self) -> None:
+        pass
 
 
 class SeenNote:

@@ -34,11 +34,12 @@ from gateway.observe.facts import (
 )
 from gateway.protect.hop import hop_from
 from gateway.protect.reply import Incoming, RequestCut, Untouched
+from gateway.store.attempt_files import AttemptFiles
 from gateway.store.base import StoreError
 from gateway.store.epoch import SeenFile
 from gateway.store.journal.journal import SqliteJournal
 from gateway.upstream import Upstream
-from tests.simulation.disk import Disk, DiskJournal, SeenNote
+from tests.simulation.disk import AttemptNotes, Disk, DiskJournal, SeenNote
 from tests.simulation.fast import FastDriver, FastNote, FastServer
 from tests.simulation.faults import Weather
 from tests.simulation.history import History, Life
@@ -242,6 +243,7 @@ class GatewayLife:
             fast=fast,
             seen_file=cast(SeenFile, SeenNote(house.disk)),
             shared_note=shared_note,
+            attempt_files=cast(AttemptFiles, AttemptNotes(house.disk, self.process)),
             journal=cast(SqliteJournal, self._journal),
             clock=clock,
         )

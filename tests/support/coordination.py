@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 from uuid import UUID
 
 from gateway.app.parts import Environment, Parts
@@ -28,6 +28,7 @@ from gateway.protect.hop import hop_from
 from gateway.protect.leases import Leases
 from gateway.protect.reply import Incoming, Reply, RequestBody, Untouched
 from gateway.protect.route import Route
+from gateway.store.attempt_files import AttemptFiles
 from gateway.store.base import FastTier, Store, Watch, boot_seconds
 from gateway.store.epoch import SeenFile
 from gateway.store.journal.journal import SqliteJournal
@@ -196,10 +197,14 @@ def spooled_files(directory: Path) -> list[str]:
     return found
 
 
+NO_MARKS: Final = AttemptFiles(Path("never opened"))
+
+
 def claiming_on(store: Store, *, clock: Callable[[], float] = boot_seconds) -> Claiming:
     """The claims of one gateway, where a lapsed one gets no grace."""
     return Claiming(
         store,
+        NO_MARKS,
         holder="here",
         lease_seconds=LEASE_SECONDS,
         grace_seconds=0.0,
@@ -294,12 +299,15 @@ async def coordination(
     now = [1000.0]
     await asyncio.to_thread((config.state_dir / "spool").mkdir, parents=True, exist_ok=True)
     journal = SqliteJournal(directory / "journal", "tests")
+    attempt_files = AttemptFiles(directory / "attempts")
+    await asyncio.to_thread(attempt_files.open)
     environment = Environment(
         holder="here",
         durable=store,
         fast=None if look is None else cast(FastTier, Looked(look)),
         seen_file=SeenFile(config.state_dir / "store-seen.json"),
         shared_note=None,
+        attempt_files=attempt_files,
         journal=journal,
         clock=lambda: now[0],
     )
@@ -321,6 +329,7 @@ async def coordination(
         await parts.delivery.close()
         await client.close()
         await journal.close()
+        attempt_files.close()
         await parts.store.close()
     assert coordinator.in_flight == 0
     assert coordinator.waiters == 0

@@ -13,6 +13,24 @@ _CLAIMING = "tests/protect/test_claiming.py::"
 
 DEFECTS = (
     Defect(
+        "sent-not-marked",
+        "an attempt is marked before its claim, and not when it sends",
+        (Edit("protect/attempt.py", "        self._on_send()\n", ""),),
+        ("tests/integration/test_processes.py::test_killed_while_it_waits_for_the_upstream[sqlite]",),
+    ),
+    Defect(
+        "marks-of-another-boot",
+        "the marks of a machine that went down are believed",
+        (
+            Edit(
+                "store/attempt_files.py",
+                ' or content[:_HEAD_BYTES].rstrip(b"\\0") != self._boot:',
+                ":",
+            ),
+        ),
+        ("tests/store/test_attempt_files.py::test_marks_of_another_boot_prove_nothing",),
+    ),
+    Defect(
         "look-up-then-insert",
         "a claim looks whether the key is free, and then writes whatever is there by then",
         (

@@ -1,0 +1,187 @@
+"""The files in which the workers of a host mark what their attempts have sent.
+
+A process that is killed leaves claims behind, and nobody knows what was sent under them: they lapse into doubt. These
+marks outlive the process. A worker marks an attempt before it asks for the claim, and once more before the first byte
+goes out. When it has died, other workers of the host read which of its attempts had sent nothing; their claims can be
+ended, because surely nothing happened under them. An attempt without a mark, or with the second one, proves nothing.
+
+It owns names, bytes and locks. A worker has one file, locks it while it runs, and writes to it in memory that it shares
+with the kernel: a mark costs no system call, and is there as soon as it is written, however the process ends. It is not
+written to the disk, so it proves nothing after the machine itself went down. Each file names the boot of the machine
+that it was written in, and one of another boot, or of another machine, is removed unread.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import mmap
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from uuid import UUID, uuid4
+
+from gateway.store.base import NO_PLACE, EndedWorker, UnsentAttempt
+from gateway.store.directories import make_directory
+
+PLACES: Final = 8192
+"""How many attempts can be marked at once. Those beyond have no mark."""
+SUFFIX: Final = ".attempts"
+
+_LOG = logging.getLogger("gateway")
+
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
+# The boot's id, then the places: operation id, attempt id, mark.
+_HEAD_BYTES: Final = 64
+_PLACE_BYTES: Final = 33
+_FILE_BYTES: Final = _HEAD_BYTES + PLACES * _PLACE_BYTES
+_FREE, _UNSENT, _SENT = 0, 1, 2
+
+
+def boot_of_this_machine() -> bytes:
+    """A name that this boot of this machine shares with no other; empty where there is none."""
+    try:
+        return _BOOT.read_bytes().strip()[:_HEAD_BYTES]
+    except OSError:
+        return b""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedFile:
+    """The file of a worker that has ended, locked by this process. Satisfies `EndedWorker`."""
+
+    path: Path
+    descriptor: int
+    attempts: tuple[UnsentAttempt, ...]
+
+    def leave(self) -> None:
+        """See `EndedWorker`."""
+        os.close(self.descriptor)
+
+    def remove(self) -> None:
+        """See `EndedWorker`."""
+        try:
+            self.path.unlink(missing_ok=True)
+        except OSError as error:
+            _LOG.warning("%s cannot be removed: %s", self.path, error.strerror or error)
+        finally:
+            os.close(self.descriptor)
+
+
+class AttemptFiles:
+    """One worker's file, and those of the host's ended workers. Satisfies `AttemptMarks`.
+
+    `open`, `take_ended` and `close` block on the disk. Without a file, which is logged once, nothing is marked.
+    """
+
+    def __init__(self, directory: Path, boot: bytes | None = None) -> None:
+        """`boot` as `boot_of_this_machine` returns it, which is the default."""
+        self._directory = directory
+        self._boot = boot_of_this_machine() if boot is None else boot
+        self._path: Path | None = None
+        self._descriptor = -1
+        self._marks: mmap.mmap | None = None
+        self._free_places: list[int] = []
+
+    def open(self) -> None:
+        """Make this worker's file, unless it is open."""
+        if self._marks is not None or not self._boot:
+            return
+        name = uuid4().hex
+        unfinished, path = self._directory / f".{name}", self._directory / f"{name}{SUFFIX}"
+        try:
+            make_directory(self._directory)
+            descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                # Writing to shared memory that has no room on the disk would end the process.
+                os.pwrite(descriptor, self._boot.ljust(_HEAD_BYTES, b"\0") + bytes(_FILE_BYTES - _HEAD_BYTES), 0)
+                os.posix_fallocate(descriptor, 0, _FILE_BYTES)
+                self._marks = mmap.mmap(descriptor, _FILE_BYTES)
+                unfinished.rename(path)
+            except BaseException:
+                self._marks = None
+                os.close(descriptor)
+                unfinished.unlink(missing_ok=True)
+                raise
+        except OSError as error:
+            _LOG.warning(
+                "what attempts have sent cannot be marked in %s (%s): if this process is killed, all of its operations "
+                "in flight come into doubt",
+                self._directory,
+                error.strerror or error,
+            )
+            return
+        self._descriptor, self._path = descriptor, path
+        self._free_places = list(range(_HEAD_BYTES, _FILE_BYTES, _PLACE_BYTES))
+
+    def mark_unsent(self, operation_id: UUID, attempt_id: UUID) -> int:
+        """See `AttemptMarks`."""
+        marks = self._marks
+        if marks is None or not self._free_places:
+            return NO_PLACE
+        place = self._free_places.pop()
+        # The mark comes last: until then the place counts as free.
+        marks[place : place + 32] = operation_id.bytes + attempt_id.bytes
+        marks[place + 32] = _UNSENT
+        return place
+
+    def mark_sent(self, place: int) -> None:
+        """See `AttemptMarks`."""
+        if place != NO_PLACE and self._marks is not None:
+            self._marks[place + 32] = _SENT
+
+    def unmark(self, place: int) -> None:
+        """See `AttemptMarks`."""
+        if place != NO_PLACE and self._marks is not None:
+            self._marks[place + 32] = _FREE
+            self._free_places.append(place)
+
+    def take_ended(self) -> list[EndedWorker]:
+        """See `AttemptMarks`. Locks the files that it returns."""
+        taken: list[EndedWorker] = []
+        try:
+            paths = [path for path in self._directory.iterdir() if path.suffix == SUFFIX and path != self._path]
+        except OSError:
+            return taken
+        for path in sorted(paths):
+            try:
+                descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            except OSError:
+                continue
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                attempts = self._unsent_in(os.pread(descriptor, _FILE_BYTES, 0))
+            except OSError:
+                # Its worker runs, or another one has taken it, or this file system has no locks.
+                os.close(descriptor)
+            else:
+                taken.append(EndedFile(path, descriptor, attempts))
+        return taken
+
+    def close(self) -> None:
+        """End this worker's marks. Its file stays only if it has some."""
+        marks, path = self._marks, self._path
+        if marks is None or path is None:
+            return
+        self._marks, self._path = None, None
+        is_empty = len(self._free_places) == PLACES
+        self._free_places = []
+        marks.close()
+        try:
+            if is_empty:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            _LOG.warning("%s cannot be removed: %s", path, error.strerror or error)
+        finally:
+            os.close(self._descriptor)
+
+    def _unsent_in(self, content: bytes) -> tuple[UnsentAttempt, ...]:
+        if len(content) != _FILE_BYTES or not self._boot or content[:_HEAD_BYTES].rstrip(b"\0") != self._boot:
+            return ()
+        return tuple(
+            UnsentAttempt(UUID(bytes=content[place : place + 16]), UUID(bytes=content[place + 16 : place + 32]))
+            for place in range(_HEAD_BYTES, _FILE_BYTES, _PLACE_BYTES)
+            if content[place + 32] == _UNSENT
+        )

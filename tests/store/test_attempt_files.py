@@ -1,0 +1,134 @@
+"""The files in which workers mark what their attempts have sent: only what surely sent nothing is read from them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+
+from gateway.store.attempt_files import PLACES, SUFFIX, AttemptFiles
+from gateway.store.base import NO_PLACE, UnsentAttempt
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[AttemptFiles]:
+    files = AttemptFiles(tmp_path)
+    files.open()
+    yield files
+    files.close()
+
+
+@pytest.fixture
+def heir(tmp_path: Path) -> Iterator[AttemptFiles]:
+    """Another worker of the host."""
+    heir = AttemptFiles(tmp_path)
+    heir.open()
+    yield heir
+    heir.close()
+
+
+def marked(files: AttemptFiles) -> tuple[UnsentAttempt, int]:
+    attempt = UnsentAttempt(uuid4(), uuid4())
+    return attempt, files.mark_unsent(attempt.operation_id, attempt.attempt_id)
+
+
+def left_by_ended(heir: AttemptFiles) -> list[UnsentAttempt]:
+    found: list[UnsentAttempt] = []
+    for ended in heir.take_ended():
+        found += ended.attempts
+        ended.remove()
+    return found
+
+
+def test_what_a_worker_left_unsent_is_read_by_another_and_once(files: AttemptFiles, heir: AttemptFiles) -> None:
+    """Neither what was sent, nor what has ended: of these, nothing is known."""
+    unsent = [marked(files)[0] for _ in range(3)]
+    files.mark_sent(marked(files)[1])
+    files.unmark(marked(files)[1])
+    assert heir.take_ended() == []
+    files.close()
+    assert sorted(left_by_ended(heir), key=lambda each: each.operation_id) == sorted(
+        unsent, key=lambda each: each.operation_id
+    )
+    assert heir.take_ended() == []
+
+
+def test_a_place_is_used_again(files: AttemptFiles, heir: AttemptFiles) -> None:
+    """The mark of an attempt says nothing of the one that had its place before."""
+    _, place = marked(files)
+    files.mark_sent(place)
+    files.unmark(place)
+    attempt, again = marked(files)
+    assert again == place
+    files.close()
+    assert left_by_ended(heir) == [attempt]
+
+
+def test_two_workers_never_have_the_same_file(files: AttemptFiles, heir: AttemptFiles, tmp_path: Path) -> None:
+    """What one has taken, others may take once it was left."""
+    attempt, _ = marked(files)
+    files.close()
+    (taken,) = heir.take_ended()
+    third = AttemptFiles(tmp_path)
+    assert third.take_ended() == []
+    taken.leave()
+    assert left_by_ended(third) == [attempt]
+
+
+def test_a_worker_that_stops_with_nothing_in_flight_leaves_no_file(files: AttemptFiles, tmp_path: Path) -> None:
+    files.unmark(marked(files)[1])
+    files.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_marks_of_another_boot_prove_nothing(tmp_path: Path, heir: AttemptFiles) -> None:
+    """The machine went down, or the directory was copied from another one: the last marks may be missing."""
+    before = AttemptFiles(tmp_path, b"another boot")
+    before.open()
+    marked(before)
+    before.close()
+    assert left_by_ended(heir) == []
+    assert len([path for path in tmp_path.iterdir() if path.suffix == SUFFIX]) == 1
+
+
+def test_without_a_name_of_the_boot_nothing_is_marked(tmp_path: Path) -> None:
+    files = AttemptFiles(tmp_path, b"")
+    files.open()
+    assert marked(files)[1] == NO_PLACE
+    files.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_was_cut_proves_nothing(files: AttemptFiles, heir: AttemptFiles, tmp_path: Path) -> None:
+    marked(files)
+    files.close()
+    for path in tmp_path.iterdir():
+        if path != heir._path:
+            path.write_bytes(path.read_bytes()[:-1])
+    assert left_by_ended(heir) == []
+
+
+def test_attempts_beyond_the_places_have_no_mark(files: AttemptFiles, heir: AttemptFiles) -> None:
+    places = {marked(files)[1] for _ in range(PLACES)}
+    assert len(places) == PLACES
+    assert marked(files)[1] == NO_PLACE
+    files.mark_sent(NO_PLACE)
+    files.unmark(NO_PLACE)
+    files.close()
+    assert len(left_by_ended(heir)) == PLACES
+
+
+def test_a_directory_that_cannot_be_used_costs_the_marks_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    files = AttemptFiles(tmp_path / "file" / "attempts")
+    with caplog.at_level(logging.WARNING):
+        files.open()
+    assert "cannot be marked" in caplog.text
+    assert files.mark_unsent(UUID(int=1), UUID(int=2)) == NO_PLACE
+    assert files.take_ended() == []
+    files.close()

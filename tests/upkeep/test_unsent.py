@@ -1,0 +1,179 @@
+"""What workers that were killed had not sent: their claims end, and no other."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from gateway.core.operation import Identity, State
+from gateway.observe.facts import Events, Fact, OperationSettled
+from gateway.store.base import EndedWorker, UnsentAttempt
+from gateway.upkeep.unsent import UnsentWorker
+from tests.conformance.hand import LEASE_SECONDS, REMEMBER_US, Hand, do
+from tests.support.faulty_store import FaultyStore, refused
+from tests.support.memory_store import Memory, MemoryStore
+
+ARRIVAL_SECONDS = 10.0
+
+
+@dataclass
+class Left:
+    """What an ended worker left. Satisfies `EndedWorker`."""
+
+    attempts: tuple[UnsentAttempt, ...]
+    is_removed: bool = False
+
+    def leave(self) -> None:
+        """Nobody else is here."""
+
+    def remove(self) -> None:
+        self.is_removed = True
+
+
+@dataclass
+class Marks:
+    """The marks of a host. Satisfies `AttemptMarks`, as far as it is read."""
+
+    ended: list[Left] = field(default_factory=list)
+
+    def take_ended(self) -> list[EndedWorker]:
+        taken: list[EndedWorker] = [*self.ended]
+        self.ended = []
+        return taken
+
+    def mark_unsent(self, *_: object) -> int:
+        raise NotImplementedError
+
+    def mark_sent(self, place: int) -> None:
+        raise NotImplementedError
+
+    def unmark(self, place: int) -> None:
+        raise NotImplementedError
+
+
+@dataclass
+class Bench:
+    memory: Memory
+    store: FaultyStore
+    worker: UnsentWorker
+    marks: Marks
+    facts: list[Fact]
+    now: list[float]
+
+    def left(self, hand: Hand) -> Left:
+        """A worker ended, and had sent nothing under this hand's last claim."""
+        left = Left((UnsentAttempt(hand.operation_id, hand.attempt_id),))
+        self.marks.ended.append(left)
+        return left
+
+    def state(self, hand: Hand) -> State:
+        record = self.memory.records.get(hand.operation_id)
+        return State.ABSENT if record is None else record.state
+
+
+@asynccontextmanager
+async def bench(remember_us: Callable[[Identity], int | None] = lambda _: REMEMBER_US) -> AsyncIterator[Bench]:
+    memory, marks, now = Memory(), Marks(), [0.0]
+    facts: list[Fact] = []
+    store = FaultyStore(MemoryStore(memory))
+    await store.start()
+    worker = UnsentWorker(
+        store,
+        marks,
+        Events(facts.append),
+        remember_us=remember_us,
+        arrival_seconds=ARRIVAL_SECONDS,
+        clock=lambda: now[0],
+    )
+    yield Bench(memory, store, worker, marks, facts, now)
+    await store.close()
+
+
+@pytest.mark.parametrize("has_lapsed", [False, True], ids=["claimed", "lapsed"])
+async def test_nothing_was_sent_under_the_claim(has_lapsed: bool) -> None:
+    """Nothing happened, also if the lease was over before anybody looked: the retry runs at once."""
+    async with bench() as it:
+        hand = Hand()
+        await do(it.store, hand, Hand.claim)
+        if has_lapsed:
+            it.memory.clock.advance(LEASE_SECONDS + 1)
+        left = it.left(hand)
+        await it.worker.run_once()
+        assert it.state(hand) is State.RELEASED
+        assert left.is_removed
+        assert [fact.event for fact in it.facts if isinstance(fact, OperationSettled)] == ["release"]
+
+
+async def test_a_kept_request_waits_to_be_delivered_again() -> None:
+    async with bench() as it:
+        hand = Hand()
+        await do(it.store, hand, Hand.accept, Hand.dispatch)
+        it.left(hand)
+        await it.worker.run_once()
+        assert it.state(hand) is State.ACCEPTED
+
+
+async def test_what_an_earlier_attempt_did_stays_in_doubt() -> None:
+    async with bench() as it:
+        hand = Hand()
+        await do(it.store, hand, Hand.claim, Hand.abandon, Hand.takeover)
+        it.left(hand)
+        await it.worker.run_once()
+        assert it.state(hand) is State.IN_DOUBT
+
+
+async def test_another_claim_is_not_touched() -> None:
+    """The operation was released and claimed again, by somebody who lives."""
+    async with bench() as it:
+        hand = Hand()
+        await do(it.store, hand, Hand.claim)
+        left = it.left(hand)
+        await do(it.store, hand, Hand.release, Hand.retry)
+        await it.worker.run_once()
+        it.now[0] += ARRIVAL_SECONDS
+        await it.worker.run_once()
+        assert left.is_removed
+        assert it.state(hand) is State.CLAIMED
+
+
+async def test_a_claim_that_arrives_late_ends_too() -> None:
+    """The store may get it after the process that sent it has ended."""
+    async with bench() as it:
+        hand = Hand()
+        left = it.left(hand)
+        await it.worker.run_once()
+        assert not left.is_removed
+        await do(it.store, hand, Hand.claim)
+        it.now[0] = ARRIVAL_SECONDS - 1
+        await it.worker.run_once()
+        assert it.state(hand) is State.RELEASED
+        assert left.is_removed
+
+
+async def test_while_the_store_is_away_nothing_is_forgotten() -> None:
+    async with bench() as it:
+        hand = Hand()
+        await do(it.store, hand, Hand.claim)
+        left = it.left(hand)
+        it.store.break_("read", fault=refused())
+        it.now[0] = 100 * ARRIVAL_SECONDS
+        await it.worker.run_once()
+        assert not left.is_removed
+        it.store.mend()
+        it.now[0] *= 2
+        await it.worker.run_once()
+        assert it.state(hand) is State.RELEASED
+        assert left.is_removed
+
+
+async def test_an_operation_without_a_route_lapses() -> None:
+    async with bench(lambda _: None) as it:
+        hand = Hand()
+        await do(it.store, hand, Hand.claim)
+        left = it.left(hand)
+        await it.worker.run_once()
+        assert it.state(hand) is State.CLAIMED
+        assert left.is_removed

@@ -46,6 +46,7 @@ from gateway.admin.resolution import (
     Resolution,
     Ruling,
     Treatment,
+    asserted_value,
     forced,
     moved,
     nothing_to_resolve,
@@ -62,7 +63,7 @@ from gateway.admin.sinks import resuming as sink_resuming
 from gateway.admin.view import foreign, moment
 from gateway.core.identity.key import Key, KeyFault, find_key, needs_body
 from gateway.core.identity.operation_id import derive_operation_id
-from gateway.core.identity.scope import Scope, scope_of
+from gateway.core.identity.scope import Scope, Unverified, VerifiedSpec, scope_of
 from gateway.core.message import Headers
 from gateway.core.operation import (
     Applied,
@@ -137,7 +138,16 @@ class Operations:
         key = find_key(route.key, headers, body, unquote)
         if isinstance(key, KeyFault):
             raise CannotIdentify(key.detail)
-        scope = scope_of(without_peer(route.scope), headers, None)
+        asserted: dict[VerifiedSpec, bytes] = {}
+        spec = without_peer(route.scope)
+        while isinstance(scope := scope_of(spec, headers, None, asserted), Unverified):
+            value = asserted_value(scope.part, headers)
+            if value is None:
+                raise CannotIdentify(
+                    f"these headers do not show whom route {route_name} would take for the caller: give the id of the "
+                    "operation"
+                )
+            asserted[scope.part] = value
         if not isinstance(scope, Scope):
             raise CannotIdentify(f"the caller of route {route_name} is not identified: {scope.detail}")
         if not isinstance(key, Key):

@@ -23,8 +23,18 @@ from gateway.core.delivery import DeliveryPolicy
 from gateway.core.framing import digest
 from gateway.core.identity.key import KeySpec
 from gateway.core.identity.operation_id import is_of
-from gateway.core.identity.scope import ComposedScope, HeaderScope, ScopeSpec
-from gateway.core.message import ResponseHead
+from gateway.core.identity.scope import (
+    ClientCertificateScope,
+    ComposedScope,
+    ForwardAuthScope,
+    HeaderScope,
+    JwtScope,
+    ScopeSpec,
+    VerifiedSpec,
+    principal_value,
+)
+from gateway.core.identity.token import Token, TokenFault, bearer_credential, claims_value, read_token
+from gateway.core.message import Headers, ResponseHead, header_values
 from gateway.core.operation import Audit, Disprove, Event, Prove, Record, Reinstate, Snapshot, State
 from gateway.core.outcome import Meaning, StatusPolicy, meaning_of, windows_us
 from gateway.core.recovery import Hold, Recovery
@@ -104,6 +114,30 @@ def without_peer(scope: ScopeSpec) -> ScopeSpec:
             return ComposedScope(tuple(replace(p, trusted=None) if isinstance(p, HeaderScope) else p for p in parts))
         case _:
             return scope
+
+
+def asserted_value(part: VerifiedSpec, headers: Headers) -> bytes | None:
+    """The value of a part of a scope that an operator asserts by these headers: nothing of it is verified.
+
+    That is the token of the request, even if it has expired, or a header that names the principal. A certificate cannot
+    be asserted: None.
+    """
+    match part:
+        case JwtScope(issuers):
+            credential = bearer_credential(headers)
+            token = None if credential is None else read_token(credential)
+            for issuer in issuers:
+                if isinstance(token, Token) and token.issuer == issuer.issuer:
+                    value = claims_value(issuer, token.payload)
+                    return None if isinstance(value, TokenFault) else value
+            return None
+        case ForwardAuthScope():
+            values = header_values(headers, part.principal.lower())
+            return principal_value(part, values[0].strip(b" \t")) if len(values) == 1 else None
+        case ClientCertificateScope():
+            return None
+        case _:
+            assert_never(part)
 
 
 def _cautious(several: Sequence[Treatment]) -> Treatment:

@@ -128,6 +128,7 @@ class Gateway:
             is_store_up = await self._start_store()
             # Before the first request, which is refused as long as the lease loop is not known to run.
             self._spawn(self._parts.leases.run())
+            self._parts.callers.start()
             if self._is_public:
                 self.address = await self._listen(self._config.listen.address)
             if self.seating is None:
@@ -204,6 +205,7 @@ class Gateway:
             stack.callback(self._attempt_files.close)
             stack.push_async_callback(self._journal.close)
             stack.push_async_callback(self._upstreams.close)
+            stack.push_async_callback(self._parts.callers.close)
             stack.push_async_callback(self._status.stop)
             if self._admin is not None:
                 stack.push_async_callback(self._admin.stop)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
+from gateway.app.callers import callers_of
 from gateway.app.events import relay_of
 from gateway.app.routes import breaker_policy, key_ring, route_of, serving_of, status_prefix, target_of
 from gateway.app.stores import durable_store, tiered_store
@@ -63,7 +65,7 @@ class Environment:
     attempt files.
 
     `holder` names the process in records. `durable` is the bare durable store, without its guard. `clock` counts
-    seconds, also while the machine sleeps.
+    seconds, also while the machine sleeps; `wall_seconds` is Unix time, which tokens are compared with.
     """
 
     holder: str
@@ -75,6 +77,7 @@ class Environment:
     attempt_files: AttemptFiles
     journal: SqliteJournal
     clock: Callable[[], float] = boot_seconds
+    wall_seconds: Callable[[], float] = time.time
 
 
 class Parts:
@@ -133,12 +136,15 @@ class Parts:
             hand_over=self._hand_over,
             clock=clock,
         )
+        self.routes = [route_of(config, route, client_for(config.upstream_for(route))) for route in config.routes]
+        self.callers = callers_of([route.scope for route in self.routes], clock, environment.wall_seconds)
         self.coordinator = Coordinator(
             identifying=Identifying(
                 config.service,
                 Spool(config.state_dir / "spool"),
                 UploadSlots(config.limits.max_in_flight),
                 Verifying(events, clock),
+                self.callers,
                 keeps_clear_keys=config.store.clear_keys,
             ),
             store=store,
@@ -153,7 +159,6 @@ class Parts:
             recall=store.recall,
             look_up=store.look,
         )
-        self.routes = [route_of(config, route, client_for(config.upstream_for(route))) for route in config.routes]
         key_names = frozenset(name for route in self.routes for name in key_headers_of(route.key)) | {
             b"idempotency-key"
         }
@@ -165,6 +170,7 @@ class Parts:
             self.resource = StatusResource(
                 store,
                 waiting,
+                self.callers,
                 shown,
                 service=config.service,
                 path=config.operations.path,

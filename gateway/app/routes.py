@@ -24,7 +24,23 @@ from gateway.core.identity.fingerprint import (
 from gateway.core.identity.key import BodyPart, ComposedKey, HeaderKey, HeaderPart, KeyFormat, KeySpec
 from gateway.core.identity.operation_id import identity_recipe, single_headers
 from gateway.core.identity.pointer import Pointer, parse_pointer
-from gateway.core.identity.scope import ApiKeyScope, ComposedScope, HeaderScope, ScopeSpec, SharedScope
+from gateway.core.identity.scope import (
+    ApiKeyScope,
+    ComposedScope,
+    HeaderScope,
+    JwtScope,
+    ScopePart,
+    ScopeSpec,
+    SharedScope,
+)
+from gateway.core.identity.token import (
+    KeysAt,
+    KeysDiscovered,
+    KeysInFile,
+    KeySource,
+    SharedSecret,
+    TokenIssuer,
+)
 from gateway.core.operation import microseconds
 from gateway.core.outcome import Meaning, Preset, StatusPolicy
 from gateway.core.recovery import Hold, Probe, ProbeRule, Recovery, Resend
@@ -318,16 +334,45 @@ def scope_spec(scope: settings.Scope) -> ScopeSpec:
             return SharedScope()
         case settings.ComposedScope():
             return ComposedScope(tuple(_scope_part(part) for part in scope.compose))
-        case settings.HeaderScope() | settings.ApiKeyScope():
-            return _scope_part(scope)
         case _:
-            assert_never(scope)
+            return _scope_part(scope)
 
 
-def _scope_part(part: settings.HeaderScope | settings.ApiKeyScope) -> HeaderScope | ApiKeyScope:
-    if isinstance(part, settings.ApiKeyScope):
-        return ApiKeyScope(part.api_key.encode())
-    return HeaderScope(part.header.encode(), None if part.from_ == "any" else part.from_)
+def _scope_part(part: settings.ScopePart) -> ScopePart:
+    match part:
+        case settings.ApiKeyScope():
+            return ApiKeyScope(part.api_key.encode())
+        case settings.HeaderScope():
+            return HeaderScope(part.header.encode(), None if part.from_ == "any" else part.from_)
+        case settings.JwtScope():
+            return JwtScope(tuple(_token_issuer(each) for each in part.issuers))
+        case _:
+            assert_never(part)
+
+
+def _token_issuer(issuer: settings.TokenIssuer) -> TokenIssuer:
+    return TokenIssuer(
+        issuer=issuer.issuer,
+        audience=issuer.audience,
+        claims=issuer.claims,
+        keys=_key_source(issuer),
+        algorithms=frozenset(issuer.algorithms),
+        leeway_seconds=issuer.leeway,
+        stale_seconds=issuer.stale_for,
+    )
+
+
+def _key_source(issuer: settings.TokenIssuer) -> KeySource:
+    ca = None if issuer.ca is None else str(issuer.ca)
+    match issuer.keys:
+        case settings.TokenSecret(secret=secret):
+            return SharedSecret(secret.get_secret_value().encode())
+        case "discover":
+            return KeysDiscovered(ca)
+        case place if place.startswith("/"):
+            return KeysInFile(place)
+        case url:
+            return KeysAt(url, ca)
 
 
 def _fingerprinter(secrets: settings.Secrets, route: settings.Route) -> Fingerprinter:

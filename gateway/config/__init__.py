@@ -3,9 +3,10 @@
 load() reads a file and returns a Config, or raises every mistake of the file at once. The rest of the program sees
 values only: no YAML, no environment, no positions.
 
-*The file as values.* `models` is the whole file, `route` a protected route, `upstream` the service and its probes,
-`delivery` what is accepted now and delivered later, `inbox` webhooks, `events` what other systems receive.
-`section` is what mappings have in common, `leaf` reads single values, `address` hosts, networks, files and URLs.
+*The file as values.* `models` is the whole file, `route` a protected route, `scope` whose keys they are, `upstream` the
+service and its probes, `delivery` what is accepted now and delivered later, `inbox` webhooks, `events` what other
+systems receive. `section` is what mappings have in common, `leaf` reads single values, `address` hosts, networks, files
+and URLs.
 
 *From text to mistakes.* `document` reads YAML and knows all positions. pydantic finds mistakes within a section,
 `checks` those between sections, and `explanation` turns pydantic's errors into mistakes.
@@ -41,19 +42,16 @@ from gateway.config.models import (
     Secrets,
     ServerTls,
 )
-from gateway.config.route import (
+from gateway.config.route import BodyKey, ComposedKey, Fingerprint, HeaderKey, HeaderPart, HeadersKey, Key, Route
+from gateway.config.scope import (
     ApiKeyScope,
-    BodyKey,
-    ComposedKey,
     ComposedScope,
-    Fingerprint,
-    HeaderKey,
-    HeaderPart,
     HeaderScope,
-    HeadersKey,
-    Key,
-    Route,
+    JwtScope,
     Scope,
+    ScopePart,
+    TokenIssuer,
+    TokenSecret,
 )
 from gateway.config.section import RightValues
 from gateway.config.upstream import (
@@ -87,6 +85,7 @@ __all__ = [
     "HeaderScope",
     "HeadersKey",
     "Inbox",
+    "JwtScope",
     "Key",
     "Mistake",
     "Placeholders",
@@ -98,9 +97,12 @@ __all__ = [
     "RouteDelivery",
     "RouteUpstream",
     "Scope",
+    "ScopePart",
     "Secrets",
     "ServerTls",
     "SqliteUrl",
+    "TokenIssuer",
+    "TokenSecret",
     "Upstream",
     "UpstreamTls",
     "UpstreamUrl",

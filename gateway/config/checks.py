@@ -23,17 +23,8 @@ from gateway.config.events import Egress, EventSettings, NatsSink, RedisStreamSi
 from gateway.config.inbox import REMEMBER_SECONDS, Inbox
 from gateway.config.leaf import duration_text, size_text
 from gateway.config.models import Admin, Config, Listen, Operations, Status, Store
-from gateway.config.route import (
-    ApiKeyScope,
-    Body,
-    ComposedScope,
-    Fingerprint,
-    HeaderScope,
-    Match,
-    Outcome,
-    Retention,
-    Route,
-)
+from gateway.config.route import Body, Fingerprint, Match, Outcome, Retention, Route
+from gateway.config.scope import ApiKeyScope, ComposedScope, HeaderScope, scope_header_names
 from gateway.config.section import RightValues, Section, repeated, too_long
 from gateway.config.upstream import TCP_USER_TIMEOUT_SECONDS, ProbeRecovery, RouteUpstream, Upstream
 from gateway.core.egress import Forbidden, check_address
@@ -299,7 +290,10 @@ def _accept(route: _Draft, accept: Accept, config: _Draft) -> Iterator[Mistake]:
     if accept.identity == "verified" and unverified is not None:
         keys = ("accept", "identity") if "identity" in accept.model_fields_set else ("accept",)
         message = f"strangers could fill the store: {unverified}"
-        hint = "take the scope from a header of a trusted hop: {header: NAME, from: [10.0.0.0/8]}; or write identity: "
+        hint = (
+            "verify tokens by {jwt: {...}}, or let a trusted hop name the caller: {header: NAME, from: [10.0.0.0/8]}; "
+        )
+        hint += "or write identity: "
         yield route.mistake(keys, message, hint + "unverified, where only callers that you trust reach this route")
     key = route.values.get("key")
     if accept.mode == "always" and key is not None and not key.required:
@@ -396,7 +390,7 @@ def _remembered(route: _Draft, inbox: Inbox, retention: Retention, config: _Draf
 
 def _headers(route: _Draft) -> Iterator[Mistake]:
     key = _key_headers(route)
-    if key & _scope_headers(route.values.get("scope")):
+    if key & {name.lower() for name in scope_header_names(route.values.get("scope"))}:
         yield route.mistake(("scope",), "the header that holds the key cannot name the caller")
     fingerprint = route.part(Fingerprint)
     for index, header in enumerate(fingerprint.headers if fingerprint else ()):
@@ -413,16 +407,6 @@ def _settle(route: _Draft) -> float | None:
 def _key_headers(route: _Draft) -> frozenset[str]:
     key = route.values.get("key")
     return frozenset() if key is None else frozenset(name.lower() for name in key.header_names)
-
-
-def _scope_headers(scope: object) -> frozenset[str]:
-    match scope:
-        case HeaderScope(header=name) | ApiKeyScope(api_key=name):
-            return frozenset((name.lower(),))
-        case ComposedScope(compose=parts):
-            return frozenset().union(*(_scope_headers(part) for part in parts))
-        case _:
-            return frozenset()
 
 
 # -- notices -----------------------------------------------------------------------------------------------------------

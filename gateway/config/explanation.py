@@ -211,7 +211,9 @@ def _wrong_value(place: _Place, details: ErrorDetails, document: Document) -> Mi
 
 def _is_hidden(path: Path, document: Document) -> bool:
     """Whether the value may be a secret: it was substituted, or its place is for secrets or credentials."""
-    is_secret = path[:1] == ("secrets",) or path[-1:] == ("api_key",) or path in (("admin",), ("admin", "token"))
+    is_secret = (
+        path[:1] == ("secrets",) or path[-1:] in (("api_key",), ("secret",)) or path in (("admin",), ("admin", "token"))
+    )
     # A URL with a password may be written in place of its section.
     is_url = path == ("store",) or path[-1:] == ("upstream",)
     is_url = is_url or (path[:2] == ("events", "sinks") and path[-1] in ("url", "servers", "password", "key"))

@@ -248,6 +248,25 @@ class VisibleText(Leaf):
         return {"type": "string", "maxLength": self.most}
 
 
+@dataclass(frozen=True)
+class PlainText(Leaf):
+    """Some text on one line, taken to the letter."""
+
+    most: int
+
+    @property
+    def expected(self) -> str:
+        return f"text of 1 to {self.most} characters, without white space at its ends"
+
+    def read(self, text: str) -> str:
+        if not 1 <= len(text) <= self.most or not text.isprintable() or text != text.strip():
+            raise self.unexpected()
+        return text
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "minLength": 1}
+
+
 # -- parts of HTTP messages --------------------------------------------------------------------------------------------
 
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,128}\Z")  # RFC 9110 section 5.6.2

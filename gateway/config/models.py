@@ -316,6 +316,8 @@ class Placeholders:
             return PLACEHOLDER_KEY
         if is_all and (path == ("public_url",) or (path[:2] == ("events", "sinks") and path[-1] == "url")):
             return "https://placeholder"
-        if is_all and (path[-2:-1] == ("tls",) or path == ("state_dir",)):
+        if is_all and "jwt" in path and path[-1] in ("issuer", "keys"):
+            return "https://placeholder"
+        if is_all and (path[-2:-1] == ("tls",) or path == ("state_dir",) or path[-1] == "ca"):
             return str(PLACEHOLDER_DIRECTORY / word)
         return word[:_PLACEHOLDER_CHARACTERS].ljust(_PLACEHOLDER_CHARACTERS, "-")

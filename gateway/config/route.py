@@ -1,4 +1,4 @@
-"""A protected route of the file: its key and scope, and all else below `routes[]`.
+"""A protected route of the file: its key, and all else below `routes[]`.
 
 A default may be slow or annoying, never unsafe: a setting that can execute something twice, forget it or show it to the
 wrong caller has no default. `checks` compares a route's sections.
@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, Tag, model_validator
 
-from gateway.config.address import HostName, Network, NetworkRange
+from gateway.config.address import HostName
 from gateway.config.delivery import Accept, DeadLetter, RouteDelivery
 from gateway.config.inbox import REMEMBER_SECONDS, Inbox
 from gateway.config.leaf import (
@@ -28,35 +28,24 @@ from gateway.config.leaf import (
     StatusSet,
     size_text,
 )
-from gateway.config.section import Disagreement, Holder, Section, listed_twice, one_of, only, word_or_list, written
+from gateway.config.scope import FRAMING, SCOPE_FORMS, Scope
+from gateway.config.section import Disagreement, Holder, Section, listed_twice, one_of, written
 from gateway.config.upstream import RECOVERY_FORMS, ProbeRecovery, Recovery, RouteUpstream
 from gateway.core.replay import PERSONAL
 from gateway.core.routing import PathPattern, Rule, normalise_host
 
-# -- key and scope. Neither has a default: under another one a request is another operation ----------------------------
+# -- the key. It has no default: under another one a request is another operation --------------------------------------
 
 _CREDENTIAL = "a credential is not a key: it stays the same over many requests"
-_FRAMING = "this header describes the connection or the body, not the intent"
 _KEY_REFUSED = (
     ("authorization", _CREDENTIAL),
     ("cookie", _CREDENTIAL),
-    ("host", _FRAMING),
-    ("content-", _FRAMING),
+    ("host", FRAMING),
+    ("content-", FRAMING),
     ("date", "this header changes with every retry"),
-    ("user-agent", _FRAMING),
-)
-_API_KEY_REFUSED = (
-    ("cookie", "cookies change while the caller stays the same"),
-    ("host", _FRAMING),
-    ("content-", _FRAMING),
-)
-_SCOPE_REFUSED = (
-    ("authorization", "this header holds a credential: write {api_key: Authorization}"),
-    *_API_KEY_REFUSED,
+    ("user-agent", FRAMING),
 )
 _KeyHeader = Annotated[str, HeaderName(refused=_KEY_REFUSED, is_trusted=True)]
-_ScopeHeader = Annotated[str, HeaderName(refused=_SCOPE_REFUSED, is_trusted=True)]
-_ApiKeyHeader = Annotated[str, HeaderName(refused=_API_KEY_REFUSED, is_trusted=True)]
 _Pointer = Annotated[str, JsonPointer()]
 
 
@@ -146,57 +135,6 @@ Key = Annotated[
     | Annotated[BodyKey, Tag("<body>")]
     | Annotated[ComposedKey, Tag("<compose>")],
     one_of("header", "headers", "body", "compose", expected=KEY_FORMS),
-]
-
-
-_SOURCES = "a list of networks such as [10.0.0.0/8], or any"
-Sources = Annotated[
-    Annotated[Literal["any"], only("any", expected=_SOURCES), Tag("<word>")]
-    | Annotated[tuple[Annotated[Network, NetworkRange()], ...], Field(min_length=1, max_length=256), Tag("<list>")],
-    word_or_list(_SOURCES),
-]
-
-
-class HeaderScope(Section):
-    """The caller is named by a header that a trusted hop sets."""
-
-    header: _ScopeHeader
-    """The header that names the caller."""
-    from_: Annotated[Sources, Field(alias="from")]
-    """The networks of the hops that may set it, or `any` if only such hops can reach the gateway."""
-
-
-class ApiKeyScope(Section):
-    """The caller is identified by a fixed credential; only its digest is stored."""
-
-    api_key: _ApiKeyHeader
-    """The header that holds the credential."""
-
-
-ScopePart = Annotated[
-    Annotated[HeaderScope, Tag("<header>")] | Annotated[ApiKeyScope, Tag("<api_key>")],
-    one_of("header", "api_key", expected="{header: NAME, from: [...]} or {api_key: HEADER}"),
-]
-
-
-class ComposedScope(Section):
-    """The caller is identified by several parts together, all of which must be present."""
-
-    compose: Annotated[tuple[ScopePart, ...], Field(min_length=2, max_length=8)]
-    """The parts of the scope, in order."""
-
-    def disagreements(self) -> Iterator[Disagreement]:
-        names = [part.header if isinstance(part, HeaderScope) else part.api_key for part in self.compose]
-        yield from listed_twice(("compose",), names)
-
-
-SCOPE_FORMS = "{header: NAME, from: [...]}, {api_key: HEADER}, {compose: [...]} or shared"
-Scope = Annotated[
-    Annotated[Literal["shared"], only("shared", expected=SCOPE_FORMS), Tag("<word>")]
-    | Annotated[HeaderScope, Tag("<header>")]
-    | Annotated[ApiKeyScope, Tag("<api_key>")]
-    | Annotated[ComposedScope, Tag("<compose>")],
-    one_of("header", "api_key", "compose", expected=SCOPE_FORMS, word=True),
 ]
 
 

@@ -28,7 +28,6 @@ from gateway.config.leaf import duration_text, wrong
 
 # Hints for forms that other programs have, by their key. None of them is a misspelling.
 INSTEAD = {
-    "jwt": "let the hop that verifies the token name the caller in a header: {header: X-Subject, from: [10.0.0.0/8]}",
     "query": "the query ends up in logs, and nothing is read from it; let the caller send a header",
     "cookie": "cookies change while the caller stays the same; let the caller send a header",
 }

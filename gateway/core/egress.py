@@ -65,3 +65,11 @@ def check_address(policy: EgressPolicy, host: str) -> None:
 
 def _is_within(address: IPv4Address | IPv6Address, networks: Sequence[Network]) -> bool:
     return any(address.version == network.version and address in network for network in networks)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host of a URL, without brackets, is this machine."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False

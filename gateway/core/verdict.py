@@ -24,6 +24,7 @@ class Verdict(StrEnum):
     UNKEYED = "unkeyed"
     SCOPE_MISSING = "scope-missing"
     SCOPE_UNSUITABLE = "scope-unsuitable"
+    IDENTITY_UNAVAILABLE = "identity-unavailable"
     BODY_TOO_LARGE = "body-too-large"
     SIGNATURE_MISSING = "signature-missing"
     SIGNATURE_INVALID = "signature-invalid"
@@ -77,9 +78,10 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         5,
-        "the caller is missing or ambiguous for the scope, or named by something that will change",
-        "401 with `WWW-Authenticate` where a credential is missing, else 400",
-        (_V.SCOPE_MISSING, _V.SCOPE_UNSUITABLE),
+        "the caller is missing or ambiguous for the scope, or named by something that will change / cannot be verified "
+        "now",
+        "401 with `WWW-Authenticate` where a credential is missing or not accepted, else 400 / 503 with `Retry-After`",
+        (_V.SCOPE_MISSING, _V.SCOPE_UNSUITABLE, _V.IDENTITY_UNAVAILABLE),
     ),
     Rule(6, "the body is over the route's limit", "413", (_V.BODY_TOO_LARGE,)),
     Rule(

@@ -9,19 +9,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, assert_never
 from uuid import UUID
 
 from gateway.core.identity.fingerprint import Digests
 from gateway.core.identity.key import Key, KeyFault, find_key, key_places, needs_body
 from gateway.core.identity.operation_id import identity_of
-from gateway.core.identity.scope import Scope, ScopeMissing, ScopeUnsuitable, scope_of
+from gateway.core.identity.scope import Scope
 from gateway.core.immutable import immutable
 from gateway.core.message import RequestHead, header_values
 from gateway.core.operation import Fingerprint, Identity, ProbeTarget, Snapshot, is_withdrawn
 from gateway.core.recovery import Probe, Resend, probe_values, render_probe
 from gateway.core.verdict import Claimable, Judgement, Refuse, Verdict, judge
 from gateway.protect.body import NoSlot, Spool, SpoolFailed, TakenBody, UploadSlots, WholeBody, taken_now
+from gateway.protect.callers import Caller, Callers, refuse_caller
 from gateway.protect.hop import Hop
 from gateway.protect.preference import responds_async
 from gateway.protect.problem import refuse
@@ -31,9 +31,6 @@ from gateway.protect.structured_fields import unquote
 from gateway.protect.verification import Verifying
 
 _LOG = logging.getLogger("gateway")
-
-# RFC 9110 section 11.6.1 wants a challenge with every 401. The scheme that the service takes is not known here.
-CHALLENGE: Final = b'Bearer realm="service"'
 
 
 @immutable
@@ -75,10 +72,12 @@ class Identifying:
         spool: Spool,
         upload_slots: UploadSlots,
         verifying: Verifying,
+        callers: Callers,
         *,
         keeps_clear_keys: bool = False,
     ) -> None:
         self._verifying = verifying
+        self._callers = callers
         self._service = service
         self._spool = spool
         self._upload_slots = upload_slots
@@ -94,38 +93,57 @@ class Identifying:
         if inbox is not None and (reply := self._verifying.reply_unread(incoming, route, inbox)) is not None:
             return reply
         is_key_in_body = inbox is not None or needs_body(route.key)
-        key: Key | KeyFault | Reply | None = None
-        scope = scope_of(route.scope, headers, incoming.hop.peer)
+        key: Key | KeyFault | None = None
+        caller: Caller | None = None
         if not is_key_in_body:
             key = find_key(route.key, headers, None, unquote)
             if key is None:
                 return _without_key(incoming, route)
-            if not isinstance(scope, Scope):
-                return _refuse_scope(scope, route)
+        if not is_key_in_body or (inbox is None and route.is_key_required):
+            # Whatever the body holds, a stranger is refused: so it is not read.
+            asked = await self._caller_of(incoming, route)
+            if isinstance(asked, Reply):
+                return asked
+            caller = asked
         bytes_max = min(route.body_bytes_max, route.spool_over_bytes)
         body = taken_now(incoming.body, bytes_max=bytes_max) or await self._read_body(incoming, route)
         if isinstance(body, Reply):
             return body
         found: KeyedRequest | Reply | Untouched | None = None
         try:
-            if is_key_in_body:
-                key = await self._key_in_body(incoming, route, body)
-            if isinstance(key, Reply):
-                found = key
-            elif key is None:
-                found = _without_key(replace(incoming, body=WholeBody(body)), route)
-            elif not isinstance(scope, Scope):
-                found = _refuse_scope(scope, route)
-            elif isinstance(key, KeyFault):
-                found = refuse(Verdict.KEY_INVALID, shape=route.shape, detail=key.detail)
-            else:
-                sha256 = body.digest
-                digests = await body.read(lambda content: route.fingerprinter.digests(incoming.head, content, sha256))
-                found = self._keyed(incoming, route, key, scope, body, digests)
+            found = await self._identify_whole(incoming, route, key, caller, body)
             return found
         finally:
             if found is None or isinstance(found, Reply):
                 body.close()
+
+    async def _identify_whole(
+        self, incoming: Incoming, route: Route, key: Key | KeyFault | None, caller: Caller | None, body: TakenBody
+    ) -> KeyedRequest | Reply | Untouched:
+        """The request whose body is here. `key` and `caller` are None where the head did not decide."""
+        if key is None:
+            in_body = await self._key_in_body(incoming, route, body)
+            if isinstance(in_body, Reply):
+                return in_body
+            if in_body is None:
+                return _without_key(replace(incoming, body=WholeBody(body)), route)
+            key = in_body
+        if caller is None:
+            found = await self._caller_of(incoming, route)
+            if isinstance(found, Reply):
+                return found
+            caller = found
+        if isinstance(key, KeyFault):
+            return refuse(Verdict.KEY_INVALID, shape=route.shape, detail=key.detail)
+        sha256 = body.digest
+        digests = await body.read(lambda content: route.fingerprinter.digests(incoming.head, content, sha256))
+        return self._keyed(incoming, route, key, caller.scope, body, digests)
+
+    async def _caller_of(self, incoming: Incoming, route: Route) -> Caller | Reply:
+        """Rule 5. The body waits meanwhile, where it is."""
+        callers = self._callers
+        found = callers.known_caller(route.scope, incoming) or await callers.find_caller(route.scope, incoming)
+        return found if isinstance(found, Caller) else refuse_caller(found, route.shape)
 
     async def _key_in_body(self, incoming: Incoming, route: Route, body: TakenBody) -> Key | KeyFault | Reply | None:
         """The key, or the refusal of a webhook: of what its sender did not sign, nothing but the size is looked at."""
@@ -182,18 +200,6 @@ def _without_key(incoming: Incoming, route: Route) -> Reply | Untouched:
         detail = f"{key_places(route.key)} is missing."
         return refuse(Verdict.KEY_MISSING, shape=route.shape, detail=detail)
     return Untouched(incoming, Verdict.UNKEYED)
-
-
-def _refuse_scope(scope: ScopeMissing | ScopeUnsuitable, route: Route) -> Reply:
-    """Rule 5."""
-    match scope:
-        case ScopeMissing(detail, is_credential):
-            challenge = CHALLENGE if is_credential else None
-            return refuse(Verdict.SCOPE_MISSING, shape=route.shape, detail=detail, authenticate=challenge)
-        case ScopeUnsuitable(detail):
-            return refuse(Verdict.SCOPE_UNSUITABLE, shape=route.shape, detail=detail)
-        case _:
-            assert_never(scope)
 
 
 def _probe_target(head: RequestHead, route: Route, operation_id: UUID, key: Key) -> ProbeTarget | None:

@@ -138,6 +138,14 @@ CASES: Final[Mapping[Verdict, Case]] = {
         False,
         _INVALID,
     ),
+    Verdict.IDENTITY_UNAVAILABLE: Case(
+        503,
+        "The caller cannot be verified now",
+        "Nothing was executed. Repeat with the same key.",
+        True,
+        _API,
+        retry_after_seconds=1,
+    ),
     Verdict.BODY_TOO_LARGE: Case(
         413, "The request body is too large", "Nothing was executed. Send a shorter body.", False, _INVALID
     ),

@@ -2,8 +2,8 @@
 
 It serves `{path}/{id}` and `{path}/{id}/result` on the public listener, before any route. An operation is shown to
 whoever is in its scope, as its route defines that, and to nobody else: ids are made of scope and key, so they may be
-guessed. What is unknown, somebody else's or erased gets one and the same 404. Whether a credential is missing (401) is
-decided by the request alone, never by the operation.
+guessed. What is unknown, somebody else's or erased gets one and the same 404. Whether a credential is missing (401) or
+cannot be verified now (503) is decided by the request alone, never by the operation.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Final, assert_never
 from uuid import UUID, uuid4
 
 from gateway.core.identity.operation_id import is_of
-from gateway.core.identity.scope import Scope, ScopeMissing, ScopeSpec, ScopeUnsuitable, scope_of
+from gateway.core.identity.scope import IdentityUnavailable, ScopeMissing, ScopeSpec, ScopeUnsuitable
 from gateway.core.message import Headers, header_values
 from gateway.core.operation import Applied, Audit, Record, Snapshot, State, Withdraw, is_withdrawn
 from gateway.core.routing import normalise_path
 from gateway.core.verdict import Verdict
 from gateway.protect.accepting import apply_until_known
+from gateway.protect.callers import Caller, Callers, Unidentified, refuse_caller
 from gateway.protect.compose import in_doubt, refuse_by, replay_of
-from gateway.protect.identification import CHALLENGE
 from gateway.protect.preference import preference_applied, wait_preference
 from gateway.protect.problem import plain, refuse
 from gateway.protect.reply import Incoming, Reply, reason_phrase
@@ -48,7 +48,8 @@ _COMMANDS_MAX: Final = 4
 _WITHDRAWN: Final = Audit("caller", "the caller called it off")
 _NOT_FOUND: Final = plain(404, "There is no such operation for this caller.")
 
-Found = Mapping[ScopeSpec, Scope | ScopeMissing | ScopeUnsuitable]
+# Who asks, in each of the scopes that are served here.
+Found = Mapping[ScopeSpec, Caller | Unidentified]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ class StatusResource:
         self,
         store: Store,
         waiting: Waiting,
+        callers: Callers,
         routes: Sequence[Route],
         *,
         service: str,
@@ -82,6 +84,7 @@ class StatusResource:
         """`path` is where it is on the listener; `prefix` as in `AcceptPolicy.status_prefix`."""
         self._store = store
         self._waiting = waiting
+        self._callers = callers
         self._service = service
         self._path = path.encode()
         self._prefix = prefix
@@ -120,8 +123,8 @@ class StatusResource:
     async def _respond(self, incoming: Incoming) -> Reply:
         """Raises `StoreError` and `TimeoutError`."""
         head = incoming.head
-        found: Found = {spec: scope_of(spec, head.headers, incoming.hop.peer) for spec in self._scopes}
-        if not any(isinstance(each, Scope) for each in found.values()):
+        found = await self._find_callers(incoming)
+        if not any(isinstance(each, Caller) for each in found.values()):
             return _unidentified(found.values())
         asked = _REST.fullmatch(normalise_path(head.target).lower(), len(self._path))
         if asked is None:
@@ -129,12 +132,23 @@ class StatusResource:
         snapshot = await self._read(UUID(asked[1].decode()))
         route = self._route_of(snapshot.record, found)
         if route is None:
-            return _NOT_FOUND
+            # It may be the caller's in a scope that cannot be verified now. That there is none would be a guess.
+            unavailable = [each for each in found.values() if isinstance(each, IdentityUnavailable)]
+            return refuse_caller(unavailable[0]) if unavailable else _NOT_FOUND
         if head.method == b"DELETE":
             return _not_allowed(b"GET, HEAD") if asked[2] else await self._withdraw(snapshot, route)
         if asked[2]:
             return await self._result(snapshot, route, head.headers)
         return await self._status(snapshot, route, head.headers)
+
+    async def _find_callers(self, incoming: Incoming) -> Found:
+        """Everybody that the caller may be. What has to be waited for is waited for at once."""
+        found = {spec: self._callers.known_caller(spec, incoming) for spec in self._scopes}
+        unknown = [spec for spec, caller in found.items() if caller is None]
+        rest = await asyncio.gather(*(self._callers.find_caller(spec, incoming) for spec in unknown))
+        return {spec: caller for spec, caller in found.items() if caller is not None} | dict(
+            zip(unknown, rest, strict=True)
+        )
 
     async def _read(self, operation_id: UUID) -> Snapshot:
         async with asyncio.timeout(_STORE_SECONDS_MAX):
@@ -147,8 +161,8 @@ class StatusResource:
         theirs = record.identity.scope_digest
         shown: Route | None = None
         for route in self._routes.get(record.identity.operation, ()):
-            scope = found[route.scope]
-            if isinstance(scope, Scope) and hmac.compare_digest(scope.digest, theirs):
+            caller = found[route.scope]
+            if isinstance(caller, Caller) and hmac.compare_digest(caller.scope.digest, theirs):
                 if route.name == record.identity.route:
                     return route
                 shown = shown or route
@@ -267,15 +281,14 @@ def _opaque(snapshot: Snapshot) -> bytes:
     return etag(snapshot).removeprefix(b"W/")
 
 
-def _unidentified(found: Iterable[Scope | ScopeMissing | ScopeUnsuitable]) -> Reply:
-    """The reply to a request that is in no scope at all."""
-    faults = sorted((each for each in found if not isinstance(each, Scope)), key=lambda each: each.detail)
-    for fault in faults:
-        if isinstance(fault, ScopeMissing) and fault.is_credential:
-            return refuse(Verdict.SCOPE_MISSING, detail=fault.detail, authenticate=CHALLENGE)
-    for fault in faults:
-        if isinstance(fault, ScopeUnsuitable):
-            return refuse(Verdict.SCOPE_UNSUITABLE, detail=fault.detail)
+def _unidentified(found: Iterable[Caller | Unidentified]) -> Reply:
+    """The reply to a request that is in no scope at all: what may help its caller most."""
+    faults = [each for each in found if not isinstance(each, Caller)]
+    faults.sort(key=lambda each: "" if isinstance(each, Reply) else each.detail)
+    for kind in (IdentityUnavailable, Reply, ScopeMissing, ScopeUnsuitable):
+        for fault in faults:
+            if isinstance(fault, kind) and not (isinstance(fault, ScopeMissing) and not fault.is_credential):
+                return refuse_caller(fault)
     return _NOT_FOUND
 
 

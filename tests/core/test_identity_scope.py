@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
+from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 import pytest
@@ -11,16 +12,22 @@ from hypothesis import strategies as st
 
 from gateway.core.identity.scope import (
     ApiKeyScope,
+    ClientCertificateScope,
     ComposedScope,
+    ForwardAuthScope,
     HeaderScope,
+    JwtScope,
     Scope,
     ScopeMissing,
     ScopeSpec,
     ScopeUnsuitable,
     SharedScope,
+    Unverified,
+    VerifiedSpec,
     scope_of,
     scope_recipe,
 )
+from gateway.core.identity.token import KeysAt, KeysDiscovered, TokenIssuer
 from gateway.core.message import Headers
 from gateway.protect.hop import hop_from
 
@@ -212,3 +219,48 @@ def test_recipe() -> None:
     assert scope_recipe(TENANT) == scope_recipe(HeaderScope(b"x-tenant", None))
     others = [API_KEY, SharedScope(), ApiKeyScope(b"X-Tenant"), ComposedScope((TENANT,)), HeaderScope(b"X-T", None)]
     assert len({scope_recipe(spec) for spec in [TENANT, *others]}) == 6
+
+
+ISSUER = TokenIssuer("https://a.example", "api", ("sub",), KeysDiscovered())
+JWT = JwtScope((ISSUER,))
+PRINCIPAL = ForwardAuthScope("http://127.0.0.1:4180/", b"X-User-Id")
+CERTIFICATE = ClientCertificateScope("san")
+
+
+@pytest.mark.parametrize("spec", [JWT, PRINCIPAL, CERTIFICATE], ids=["jwt", "forward-auth", "certificate"])
+def test_verified(spec: VerifiedSpec) -> None:
+    """What has to be verified is asked for, and its value makes the scope."""
+    assert scope_of(spec, (), None) == Unverified(spec)
+    one, other = (scope_of(spec, (), None, {spec: value}) for value in (b"a", b"b"))
+    assert isinstance(one, Scope)
+    assert one != other
+
+
+def test_verified_parts_come_last() -> None:
+    """What can be refused without verifying is refused first; then each part is asked for, in order."""
+    spec = ComposedScope((JWT, PRINCIPAL, TENANT))
+    headers, peer = ((b"X-Tenant", b"acme"),), ip_address("10.1.2.3")
+    assert isinstance(scope_of(spec, (), peer), ScopeMissing)
+    assert scope_of(spec, headers, peer) == Unverified(JWT)
+    assert scope_of(spec, headers, peer, {JWT: b"a"}) == Unverified(PRINCIPAL)
+    found = [scope_of(spec, headers, peer, {JWT: one, PRINCIPAL: two}) for one, two in ((b"a", b"b"), (b"b", b"a"))]
+    assert isinstance(found[0], Scope)
+    assert found[0] != found[1]
+
+
+def test_recipe_of_verified_parts() -> None:
+    """The recipe changes with the issuer, its claims, the principal's name and the certificate's part, and not with
+    what only refuses."""
+    same = replace(ISSUER, audience="other", keys=KeysAt("https://b.example/keys"), leeway_seconds=0.0)
+    assert scope_recipe(JWT) == scope_recipe(JwtScope((same,)))
+    assert scope_recipe(PRINCIPAL) == scope_recipe(ForwardAuthScope("http://127.0.0.1:1/", b"x-user-id", ()))
+    others = [
+        JwtScope((replace(ISSUER, issuer="https://b.example"),)),
+        JwtScope((replace(ISSUER, claims=("tenant", "sub")),)),
+        JwtScope((ISSUER, replace(ISSUER, issuer="https://b.example"))),
+        ForwardAuthScope(PRINCIPAL.url, b"X-Other"),
+        ClientCertificateScope("subject"),
+    ]
+    assert len({scope_recipe(spec) for spec in [JWT, PRINCIPAL, CERTIFICATE, *others]}) == 8
+    claims = replace(ISSUER, claims=("sub", "tenant")), replace(ISSUER, claims=("tenant", "sub"))
+    assert scope_recipe(JwtScope(claims[:1])) == scope_recipe(JwtScope(claims[1:]))

@@ -29,8 +29,12 @@ POLICIES = {
         "protect/identification.py Identifying.identify",
     ],
     ".verify": ["protect/identification.py Identifying._key_in_body"],
-    "scope_of": ["protect/identification.py Identifying.identify", "protect/resource.py StatusResource._respond"],
-    ".digests": ["protect/identification.py Identifying.identify"],
+    "scope_of": ["protect/callers.py Callers._found"],
+    ".find_caller": [
+        "protect/identification.py Identifying._caller_of",
+        "protect/resource.py StatusResource._find_callers",
+    ],
+    ".digests": ["protect/identification.py Identifying._identify_whole"],
     "identity_of": ["protect/identification.py Identifying._keyed"],
     "taken_now": ["protect/identification.py Identifying.identify"],
     # Rules 9 to 18: what the record says, to a claim and to a request that does not claim.

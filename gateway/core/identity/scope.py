@@ -2,18 +2,24 @@
 
 A scope is a digest; neither a credential nor a header value leaves this module in any other form. There is no default
 and no fallback: a caller that cannot be identified with certainty has no scope. This is not authorization.
+
+Some scopes are taken from what has to be verified: a token, a principal, a certificate. Verifying takes clocks, keys or
+another service, so it is done elsewhere. `scope_of` says what has to be verified, and is asked again with the result.
 """
 
 from __future__ import annotations
 
 import json
 from base64 import urlsafe_b64decode
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
-from typing import Final, assert_never
+from types import MappingProxyType
+from typing import Final, Literal, assert_never
 
 from gateway.core.framing import digest, framed
+from gateway.core.identity.token import TokenIssuer
 from gateway.core.immutable import immutable
 from gateway.core.message import Headers, header_values
 
@@ -56,17 +62,51 @@ class SharedScope:
 
 
 @dataclass(frozen=True, slots=True)
+class JwtScope:
+    """Claims of a verified token: the same caller after every refresh of the token. One issuer of these signed it."""
+
+    issuers: tuple[TokenIssuer, ...]
+
+    def __post_init__(self) -> None:
+        if not self.issuers or len({each.issuer for each in self.issuers}) < len(self.issuers):
+            raise ValueError("the issuers of tokens differ, and there is at least one")
+
+
+@immutable
+class ForwardAuthScope:
+    """The principal that an authorisation service names, in this header of its response.
+
+    `url` is the service, `headers` those of the request that it gets to see.
+    """
+
+    url: str
+    principal: bytes
+    headers: tuple[bytes, ...] = (b"Authorization", b"Cookie")
+
+
+@immutable
+class ClientCertificateScope:
+    """A part of the certificate that the client has proved to hold the key of."""
+
+    part: Literal["subject", "san", "sha256"]
+
+
+VerifiedSpec = JwtScope | ForwardAuthScope | ClientCertificateScope
+ScopePart = HeaderScope | ApiKeyScope | VerifiedSpec
+
+
+@dataclass(frozen=True, slots=True)
 class ComposedScope:
     """Callers are the same if all parts are equal."""
 
-    parts: tuple[HeaderScope | ApiKeyScope, ...]
+    parts: tuple[ScopePart, ...]
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.parts) <= SCOPE_PARTS_MAX:
             raise ValueError(f"a scope is composed of 1 to {SCOPE_PARTS_MAX} parts")
 
 
-ScopeSpec = HeaderScope | ApiKeyScope | SharedScope | ComposedScope
+ScopeSpec = ScopePart | SharedScope | ComposedScope
 
 
 @immutable
@@ -78,10 +118,12 @@ class Scope:
 
 @immutable
 class ScopeMissing:
-    """The caller cannot be identified. `is_credential`: a credential is missing, so the reply is 401."""
+    """The caller cannot be identified. `is_credential`: a credential is missing, so the reply is 401. `is_token`: it is
+    a bearer token, which is missing or not accepted (RFC 6750 section 3)."""
 
     detail: str
     is_credential: bool
+    is_token: bool = False
 
 
 @immutable
@@ -91,11 +133,35 @@ class ScopeUnsuitable:
     detail: str
 
 
-def scope_of(spec: ScopeSpec, headers: Headers, peer: Address | None) -> Scope | ScopeMissing | ScopeUnsuitable:
+@immutable
+class IdentityUnavailable:
+    """Nobody can say now who the caller is: neither that it is somebody, nor that it is nobody."""
+
+    detail: str
+    retry_after_seconds: int = 1
+
+
+@immutable
+class Unverified:
+    """This part has to be verified before there is a scope."""
+
+    part: VerifiedSpec
+
+
+# Keyed by what was verified; the values are framed, so that no two callers have the same.
+Verified = Mapping[VerifiedSpec, bytes]
+_NOTHING: Final[Verified] = MappingProxyType({})
+
+
+def scope_of(
+    spec: ScopeSpec, headers: Headers, peer: Address | None, verified: Verified = _NOTHING
+) -> Scope | ScopeMissing | ScopeUnsuitable | Unverified:
     """The caller's scope. `peer` is the remote address of this connection, never an address from a header.
 
-    It is None on a Unix socket; an IPv4-mapped IPv6 address is given as the IPv4 address.
+    It is None on a Unix socket; an IPv4-mapped IPv6 address is given as the IPv4 address. Whatever can be refused
+    without verifying is refused first.
     """
+    found: bytes | ScopeMissing | ScopeUnsuitable | Unverified
     match spec:
         case HeaderScope():
             found = _header(spec, headers, peer)
@@ -104,7 +170,9 @@ def scope_of(spec: ScopeSpec, headers: Headers, peer: Address | None) -> Scope |
         case SharedScope():
             found = framed(b"shared")
         case ComposedScope(parts):
-            found = _composed(parts, headers, peer)
+            found = _composed(parts, headers, peer, verified)
+        case JwtScope() | ForwardAuthScope() | ClientCertificateScope():
+            found = verified.get(spec) or Unverified(spec)
         case _:
             assert_never(spec)
     if not isinstance(found, bytes):
@@ -119,21 +187,36 @@ def _remembered(found: bytes) -> Scope:
     return Scope(digest(b"scope", found))
 
 
+def principal_value(spec: ForwardAuthScope, principal: bytes) -> bytes:
+    """What goes into the scope of this principal."""
+    return framed(b"forward_auth", spec.principal.lower(), principal)
+
+
+def certificate_value(spec: ClientCertificateScope, part: bytes) -> bytes:
+    """What goes into the scope of a certificate with this part."""
+    return framed(b"client_certificate", spec.part.encode(), part)
+
+
 def scope_headers(spec: ScopeSpec) -> frozenset[bytes]:
     """The names, in lower case, of the headers that the scope is taken from."""
     match spec:
         case HeaderScope(name) | ApiKeyScope(name):
             return frozenset((name.lower(),))
-        case SharedScope():
+        case SharedScope() | ClientCertificateScope():
             return frozenset()
+        case JwtScope():
+            return frozenset((b"authorization",))
+        case ForwardAuthScope(headers=names):
+            return frozenset(name.lower() for name in names)
         case ComposedScope(parts):
-            return frozenset(part.name.lower() for part in parts)
+            return frozenset().union(*(scope_headers(part) for part in parts))
         case _:
             assert_never(spec)
 
 
 def scope_recipe(spec: ScopeSpec) -> bytes:
-    """The settings that decide which scope a caller has. Trusted networks do not: they only refuse."""
+    """The settings that decide which scope a caller has. Trusted networks, audiences, keys and where a service is do
+    not: they only refuse."""
     match spec:
         case HeaderScope(name):
             return framed(b"header", name.lower())
@@ -141,6 +224,13 @@ def scope_recipe(spec: ScopeSpec) -> bytes:
             return framed(b"api_key", name.lower())
         case SharedScope():
             return framed(b"shared")
+        case JwtScope(issuers):
+            each = [framed(one.issuer.encode(), *[name.encode() for name in sorted(one.claims)]) for one in issuers]
+            return framed(b"jwt", *sorted(each))
+        case ForwardAuthScope(principal=name):
+            return framed(b"forward_auth", name.lower())
+        case ClientCertificateScope(part):
+            return framed(b"client_certificate", part.encode())
         case ComposedScope(parts):
             return framed(b"composed", *[scope_recipe(part) for part in parts])
         case _:
@@ -148,21 +238,26 @@ def scope_recipe(spec: ScopeSpec) -> bytes:
 
 
 def _composed(
-    parts: tuple[HeaderScope | ApiKeyScope, ...], headers: Headers, peer: Address | None
-) -> bytes | ScopeMissing | ScopeUnsuitable:
+    parts: tuple[ScopePart, ...], headers: Headers, peer: Address | None, verified: Verified
+) -> bytes | ScopeMissing | ScopeUnsuitable | Unverified:
     found = [b"composed"]
+    unverified: Unverified | None = None
     for part in parts:
+        value: bytes | ScopeMissing | ScopeUnsuitable
         match part:
             case HeaderScope():
                 value = _header(part, headers, peer)
             case ApiKeyScope():
                 value = _credential(part, headers)
+            case JwtScope() | ForwardAuthScope() | ClientCertificateScope():
+                value = verified.get(part, b"")
+                unverified = unverified or (None if value else Unverified(part))
             case _:
                 assert_never(part)
         if not isinstance(value, bytes):
             return value
         found.append(value)
-    return framed(*found)
+    return unverified or framed(*found)
 
 
 def _header(spec: HeaderScope, headers: Headers, peer: Address | None) -> bytes | ScopeMissing | ScopeUnsuitable:

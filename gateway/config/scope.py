@@ -1,0 +1,257 @@
+"""Whose key it is, in the file: the forms of a route's `scope`.
+
+There is no default: under another scope a request is another operation, and whoever is in a scope gets its responses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import BeforeValidator, Field, SecretStr, Tag
+
+from gateway.config.address import HOST_NAME, AbsolutePath, Network, NetworkRange, is_bracketed_ipv6
+from gateway.config.leaf import SUBSTITUTED, Duration, HeaderName, Leaf, PlainText, wrong
+from gateway.config.section import (
+    Disagreement,
+    Section,
+    listed_twice,
+    mapping_or_list,
+    one_of,
+    only,
+    repeated,
+    word_or_list,
+    written,
+)
+from gateway.core.egress import is_loopback
+from gateway.core.identity.token import SECRET_ALGORITHMS
+
+FRAMING = "this header describes the connection or the body, not the intent"
+_API_KEY_REFUSED = (
+    ("cookie", "cookies change while the caller stays the same"),
+    ("host", FRAMING),
+    ("content-", FRAMING),
+)
+_SCOPE_REFUSED = (
+    ("authorization", "this header holds a credential: write {api_key: Authorization}"),
+    *_API_KEY_REFUSED,
+)
+_ScopeHeader = Annotated[str, HeaderName(refused=_SCOPE_REFUSED, is_trusted=True)]
+_ApiKeyHeader = Annotated[str, HeaderName(refused=_API_KEY_REFUSED, is_trusted=True)]
+
+# -- headers -----------------------------------------------------------------------------------------------------------
+
+_SOURCES = "a list of networks such as [10.0.0.0/8], or any"
+Sources = Annotated[
+    Annotated[Literal["any"], only("any", expected=_SOURCES), Tag("<word>")]
+    | Annotated[tuple[Annotated[Network, NetworkRange()], ...], Field(min_length=1, max_length=256), Tag("<list>")],
+    word_or_list(_SOURCES),
+]
+
+
+class HeaderScope(Section):
+    """The caller is named by a header that a trusted hop sets."""
+
+    header: _ScopeHeader
+    """The header that names the caller."""
+    from_: Annotated[Sources, Field(alias="from")]
+    """The networks of the hops that may set it, or `any` if only such hops can reach the gateway."""
+
+
+class ApiKeyScope(Section):
+    """The caller is identified by a fixed credential; only its digest is stored."""
+
+    api_key: _ApiKeyHeader
+    """The header that holds the credential."""
+
+
+# -- tokens ------------------------------------------------------------------------------------------------------------
+
+_KEYS = "discover, the https URL of a key set, an absolute path to one or to PEM, or {secret: ...}"
+_Algorithm = Literal[
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "HS256", "HS384", "HS512"
+]  # fmt: skip
+
+
+def _token_secret(value: object) -> str:
+    least = min(SECRET_ALGORITHMS.values())
+    if not isinstance(value, str) or len(value.encode()) < least:
+        message = f"expected a secret of at least {least} bytes"
+        raise wrong(message, "make one with: openssl rand -hex 32", is_secret=True)
+    return value
+
+
+class TokenSecret(Section):
+    """A secret that the issuer and this gateway share. Whoever has it can make tokens."""
+
+    secret: Annotated[SecretStr, BeforeValidator(_token_secret, json_schema_input_type=str)]
+    """The secret, as long as the digest of its algorithm; `${NAME}` or `${file:/run/secrets/name}` keeps it out of this
+    file."""
+
+
+class _KeyPlace(Leaf):
+    """Where keys are: `discover`, a URL or a path. The value is the text."""
+
+    expected = _KEYS
+
+    def read(self, text: str) -> str:
+        if text == "discover" or (text.startswith("/") and "\0" not in text):
+            return text
+        if _has_tls(text):
+            return text
+        hint = "write https://; plain http is for this machine alone" if text.startswith("http://") else ""
+        raise self.unexpected(hint, is_secret=True)
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": f"^(discover|/.*|https?://.*{SUBSTITUTED})$"}
+
+
+def _has_tls(url: str) -> bool:
+    """Whether this is a URL that may be fetched: by https, or from this machine."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        return False
+    is_plain = url.isascii() and url.isprintable() and " " not in url and "@" not in parts.netloc and "#" not in url
+    is_host = bool(HOST_NAME.match(host)) or is_bracketed_ipv6(f"[{host}]")
+    return (
+        is_plain
+        and is_host
+        and port != 0
+        and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host)))
+    )
+
+
+class TokenIssuer(Section):
+    """Whose tokens are accepted, and which of their claims name the caller."""
+
+    issuer: Annotated[str, PlainText(512)]
+    """The `iss` of its tokens, to the letter."""
+    audience: Annotated[str, PlainText(512)]
+    """The `aud` of its tokens, or one in their list: the name of this API, so that no token for another is accepted."""
+    keys: Annotated[
+        Annotated[str, _KeyPlace(), Tag("<word>")] | Annotated[TokenSecret, Tag("<secret>")],
+        one_of("secret", expected=_KEYS, word=True),
+    ]
+    """Where its keys are: `discover` (in its openid-configuration), the https URL of a key set, the path of a key set
+    or of public keys as PEM, or {secret: ...}."""
+    claims: Annotated[tuple[Annotated[str, PlainText(128)], ...], Field(min_length=1, max_length=8)]
+    """The claims that name the caller, such as [sub]: the same in each of its tokens, and no other caller's."""
+    algorithms: Annotated[tuple[_Algorithm, ...], Field(min_length=1, max_length=16)] = (
+        "RS256",
+        "PS256",
+        "ES256",
+        "EdDSA",
+    )
+    """The algorithms that a token may be signed by. With a secret, HS256, HS384 or HS512 has to be written."""
+    ca: Annotated[Path, AbsolutePath("/etc/idempotency-gateway/ca.pem")] | None = None
+    """The certificates to trust where its keys are fetched; the system's if left out."""
+    leeway: Annotated[float, Duration("0s", "5m")] = written("30s")
+    """How far its clock and this one may differ."""
+    stale_for: Annotated[float, Duration("0s", "30d")] = written("24h")
+    """How long its keys are used after they should have been fetched anew, while they cannot be."""
+
+    @property
+    def is_fetched(self) -> bool:
+        """Whether its keys come over the network."""
+        return isinstance(self.keys, str) and not self.keys.startswith("/")
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        for key in ("claims", "algorithms"):
+            for index in repeated(getattr(self, key)):
+                yield Disagreement((key, index), "this is listed already")
+        if isinstance(self.keys, TokenSecret):
+            yield from self._secret_disagreements(self.keys)
+            return
+        for index, name in enumerate(self.algorithms):
+            if name in SECRET_ALGORITHMS:
+                message = f"{name} is for a shared secret: with a public key, everybody could make tokens"
+                yield Disagreement(("algorithms", index), message)
+        if self.keys == "discover" and not _has_tls(self.issuer):
+            message = "discover needs an issuer with an https URL; plain http is for this machine alone"
+            yield Disagreement(("issuer",), message)
+        if self.ca is not None and not self.is_fetched:
+            yield Disagreement(("ca",), "has no effect: these keys are not fetched")
+
+    def _secret_disagreements(self, keys: TokenSecret) -> Iterator[Disagreement]:
+        if "algorithms" not in self.model_fields_set:
+            yield Disagreement(("algorithms",), "required with a secret: write [HS256]")
+            return
+        length = len(keys.secret.get_secret_value().encode())
+        for index, name in enumerate(self.algorithms):
+            least = SECRET_ALGORITHMS.get(name)
+            if least is None:
+                yield Disagreement(("algorithms", index), f"{name} needs public keys; a secret is for HS256")
+            elif length < least:
+                yield Disagreement(("algorithms", index), f"{name} needs a secret of at least {least} bytes")
+        for key in {"ca", "stale_for"} & self.model_fields_set:
+            yield Disagreement((key,), "has no effect: these keys are not fetched")
+
+
+class JwtScope(Section):
+    """The caller is named by claims of a verified token: it is the same after every refresh of the token."""
+
+    jwt: Annotated[
+        Annotated[TokenIssuer, Tag("<one>")]
+        | Annotated[tuple[TokenIssuer, ...], Field(min_length=1, max_length=16), Tag("<list>")],
+        mapping_or_list("{issuer, audience, keys, claims}, or a list of them"),
+    ]
+    """Whose bearer tokens are accepted: {issuer, audience, keys, claims}, or a list of them."""
+
+    @property
+    def issuers(self) -> tuple[TokenIssuer, ...]:
+        """All of them."""
+        return (self.jwt,) if isinstance(self.jwt, TokenIssuer) else self.jwt
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        for index in repeated(each.issuer for each in self.issuers):
+            yield Disagreement(("jwt", index, "issuer"), "this issuer is listed already")
+
+
+# -- several of them ---------------------------------------------------------------------------------------------------
+
+_PART_FORMS = "{header: NAME, from: [...]}, {api_key: HEADER} or {jwt: {...}}"
+ScopePart = Annotated[
+    Annotated[HeaderScope, Tag("<header>")]
+    | Annotated[ApiKeyScope, Tag("<api_key>")]
+    | Annotated[JwtScope, Tag("<jwt>")],
+    one_of("header", "api_key", "jwt", expected=_PART_FORMS),
+]
+
+
+class ComposedScope(Section):
+    """The caller is identified by several parts together, all of which must be present."""
+
+    compose: Annotated[tuple[ScopePart, ...], Field(min_length=2, max_length=8)]
+    """The parts of the scope, in order."""
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        names = [name for part in self.compose for name in scope_header_names(part)]
+        yield from listed_twice(("compose",), names)
+
+
+SCOPE_FORMS = "{header: NAME, from: [...]}, {api_key: HEADER}, {jwt: {...}}, {compose: [...]} or shared"
+Scope = Annotated[
+    Annotated[Literal["shared"], only("shared", expected=SCOPE_FORMS), Tag("<word>")]
+    | Annotated[HeaderScope, Tag("<header>")]
+    | Annotated[ApiKeyScope, Tag("<api_key>")]
+    | Annotated[JwtScope, Tag("<jwt>")]
+    | Annotated[ComposedScope, Tag("<compose>")],
+    one_of("header", "api_key", "jwt", "compose", expected=SCOPE_FORMS, word=True),
+]
+
+
+def scope_header_names(scope: object) -> tuple[str, ...]:
+    """The headers that a scope, or a part of one, is taken from; none where it is invalid."""
+    match scope:
+        case HeaderScope(header=name) | ApiKeyScope(api_key=name):
+            return (name,)
+        case JwtScope():
+            return ("Authorization",)
+        case ComposedScope(compose=parts):
+            return tuple(name for part in parts for name in scope_header_names(part))
+        case _:
+            return ()

@@ -1,0 +1,227 @@
+"""Bearer tokens: signed JSON Web Tokens (RFC 7519, in the compact form of RFC 7515) and what is verified of them.
+
+Pure: reading a token, and comparing its claims with what an issuer's tokens must say. The signature is verified
+elsewhere, between the two. A token that can be read in more than one way is refused, so that nobody who reads it
+otherwise sees another caller. A fault is a sentence for the client, and repeats nothing of the token.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from gateway.core.framing import framed
+from gateway.core.immutable import immutable
+from gateway.core.message import Headers, header_values
+
+TOKEN_BYTES_MAX: Final = 16 * 1024
+PUBLIC_ALGORITHMS: Final = (
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
+)  # fmt: skip
+"""Algorithms with a public key to verify (RFC 7518 section 3.1, RFC 8037)."""
+SECRET_ALGORITHMS: Final = {"HS256": 32, "HS384": 48, "HS512": 64}
+"""Algorithms with a shared secret, and the bytes that it must have at least (RFC 7518 section 3.2)."""
+
+_MALFORMED: Final = "The token is malformed."
+
+
+@immutable
+class KeysAt:
+    """A key set (RFC 7517) at a URL. `ca` names a file with the certificates to trust, None for the system's."""
+
+    url: str
+    ca: str | None = None
+
+
+@immutable
+class KeysDiscovered:
+    """The key set that the issuer's configuration names (OpenID Connect Discovery 1.0 section 4). `ca` as above."""
+
+    ca: str | None = None
+
+
+@immutable
+class KeysInFile:
+    """A key set, or public keys as PEM, in a file."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class SharedSecret:
+    """One secret that the issuer and this gateway share."""
+
+    secret: bytes = field(repr=False)
+
+
+KeySource = KeysAt | KeysDiscovered | KeysInFile | SharedSecret
+
+
+@dataclass(frozen=True, slots=True)
+class TokenIssuer:
+    """Whose tokens are accepted, for which audience, and which of their claims name the caller.
+
+    `stale_seconds` is how long keys are still used while the issuer does not serve them anew.
+    """
+
+    issuer: str
+    audience: str
+    claims: tuple[str, ...]
+    keys: KeySource
+    algorithms: frozenset[str] = frozenset(("RS256", "PS256", "ES256", "EdDSA"))
+    leeway_seconds: float = 30.0
+    stale_seconds: float = 24 * 3600.0
+
+    def __post_init__(self) -> None:
+        possible = SECRET_ALGORITHMS if isinstance(self.keys, SharedSecret) else PUBLIC_ALGORITHMS
+        if not self.algorithms or not self.algorithms <= set(possible):
+            raise ValueError("an algorithm that these keys do not have")
+        if not self.claims:
+            raise ValueError("no claim names the caller")
+
+
+@immutable
+class Token:
+    """A token that is well-formed; nothing of it is verified. `signed` are the bytes that `signature` is about."""
+
+    algorithm: str
+    key_id: str | None
+    issuer: str
+    payload: Mapping[str, Any]
+    signed: bytes
+    signature: bytes
+
+
+@immutable
+class TokenFault:
+    """Why a token is not accepted."""
+
+    detail: str
+
+
+@immutable
+class Claims:
+    """What a verified token says of its caller: the value that goes into the scope, and when the token ends."""
+
+    value: bytes
+    until_seconds: float
+
+
+def bearer_credential(headers: Headers) -> bytes | None:
+    """What follows `Bearer` in the only Authorization header (RFC 6750 section 2.1), None where there is no such."""
+    values = header_values(headers, b"authorization")
+    if len(values) != 1:
+        return None
+    scheme, _, credential = values[0].strip(b" \t").partition(b" ")
+    return credential.strip(b" ") or None if scheme.lower() == b"bearer" else None
+
+
+def read_token(credential: bytes) -> Token | TokenFault:
+    """Read a token in the compact form of a signed one. An encrypted or nested one is malformed here."""
+    if len(credential) > TOKEN_BYTES_MAX:
+        return TokenFault(f"The token is longer than {TOKEN_BYTES_MAX} bytes.")
+    try:
+        first, second, third = credential.split(b".")
+        header, payload, signature = _object(_decoded(first)), _object(_decoded(second)), _decoded(third)
+    except (ValueError, RecursionError):
+        return TokenFault(_MALFORMED)
+    algorithm, key_id, issuer = header.get("alg"), header.get("kid"), payload.get("iss")
+    if not isinstance(algorithm, str) or not isinstance(key_id, str | None):
+        return TokenFault(_MALFORMED)
+    if "crit" in header or "b64" in header:
+        # RFC 7515 section 4.1.11: none of the extensions is understood here.
+        return TokenFault("The token needs an extension that is not supported.")
+    if not isinstance(issuer, str):
+        return TokenFault("The token names no issuer.")
+    return Token(algorithm, key_id, issuer, payload, b"%b.%b" % (first, second), signature)
+
+
+def verify_claims(issuer: TokenIssuer, token: Token, now_seconds: float) -> Claims | TokenFault:
+    """What the claims of a token say whose signature is verified, at this Unix time."""
+    payload = token.payload
+    expires, begins = _number(payload.get("exp")), _number(payload.get("nbf"))
+    if token.issuer != issuer.issuer:
+        return TokenFault("The token is from another issuer.")
+    if not _is_for(issuer.audience, payload.get("aud")):
+        return TokenFault("The token is for another audience.")
+    if expires is None:
+        return TokenFault("The token says not when it expires.")
+    until = expires + issuer.leeway_seconds
+    if now_seconds >= until:
+        return TokenFault("The token has expired.")
+    if begins is None and "nbf" in payload:
+        return TokenFault(_MALFORMED)
+    if begins is not None and now_seconds + issuer.leeway_seconds < begins:
+        return TokenFault("The token is not valid yet.")
+    value = claims_value(issuer, payload)
+    return value if isinstance(value, TokenFault) else Claims(value, until)
+
+
+def claims_value(issuer: TokenIssuer, payload: Mapping[str, Any]) -> bytes | TokenFault:
+    """The caller: the issuer, and each claim by name, type and value. `42` and `"42"` are two callers."""
+    parts = []
+    for name in sorted(issuer.claims):
+        value = payload.get(name)
+        number = _number(value)
+        kind, text = (b"string", value) if number is None else (b"number", _number_text(number))
+        if not isinstance(text, str) or not text:
+            return TokenFault("The token does not name its caller.")
+        try:
+            parts.append(framed(name.encode(), kind, text.encode()))
+        except UnicodeEncodeError:  # half of a surrogate pair
+            return TokenFault(_MALFORMED)
+    return framed(b"jwt", issuer.issuer.encode(), *parts)
+
+
+def _decoded(segment: bytes) -> bytes:
+    """Base64url without padding (RFC 7515 section 2), in its only spelling. Raises ValueError."""
+    decoded = urlsafe_b64decode(segment + b"=" * (-len(segment) % 4))
+    if urlsafe_b64encode(decoded).rstrip(b"=") != segment:
+        raise ValueError("not canonical")
+    return decoded
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    """A JSON object whose names differ, and whose numbers are finite. Raises ValueError and RecursionError."""
+    value = json.loads(text, object_pairs_hook=_unrepeated, parse_constant=_refused, parse_float=_finite)
+    if not isinstance(value, dict):
+        raise ValueError("not an object")
+    return value
+
+
+def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name is repeated")
+    return found
+
+
+def _refused(constant: str) -> float:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError("out of range")
+    return value
+
+
+def _is_for(ours: str, audience: object) -> bool:
+    """RFC 7519 section 4.1.3: one audience, or a list of them."""
+    if isinstance(audience, list):
+        return ours in audience
+    return audience == ours
+
+
+def _number(value: object) -> float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _number_text(value: float) -> str:
+    """One spelling for equal numbers: 42, 42.0 and 4.2e1 are one."""
+    return str(int(value)) if value == int(value) else repr(value)

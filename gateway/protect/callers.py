@@ -1,0 +1,148 @@
+"""Who the caller of a request is: the one place of a process that finds the scope of a request.
+
+A scope that is taken from headers is found at once. A part that has to be verified is given to its verifier, which may
+need a key that has to be fetched, or the word of another service; then the request waits. Nothing is claimed and
+nothing of the body is read meanwhile. A verifier reports a failure of its own as `IdentityUnavailable`: that says
+nothing about the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from typing import Final, Protocol, assert_never
+
+from gateway.core.identity.scope import (
+    IdentityUnavailable,
+    Scope,
+    ScopeMissing,
+    ScopeSpec,
+    ScopeUnsuitable,
+    Unverified,
+    VerifiedSpec,
+    scope_of,
+)
+from gateway.core.immutable import immutable
+from gateway.core.message import Headers
+from gateway.core.verdict import Verdict
+from gateway.protect.problem import Shape, refuse
+from gateway.protect.reply import Incoming, Reply
+
+# RFC 9110 section 11.6.1 wants a challenge with every 401. The scheme that the service takes is not known here.
+_CHALLENGE: Final = b'Bearer realm="service"'
+# RFC 6750 section 3. What stands in it has no quotes and no backslashes.
+_INVALID_TOKEN: Final = b'Bearer error="invalid_token", error_description="%b"'
+
+
+@immutable
+class Verified:
+    """What a verifier found out. `value` is framed and goes into the scope; `headers` go to the service, in place of
+    the client's of the same names."""
+
+    value: bytes
+    headers: Headers = ()
+
+
+@immutable
+class Caller:
+    """A caller that is known. `headers` as in `Verified`."""
+
+    scope: Scope
+    headers: Headers = ()
+
+
+# A `Reply` is another service's own refusal, to be passed on as it is.
+Unidentified = ScopeMissing | ScopeUnsuitable | IdentityUnavailable | Reply
+Verification = Verified | Unidentified
+
+
+class Verifier(Protocol):
+    """Verifies one part of a scope. Raises nothing but cancellation."""
+
+    def start(self) -> None:
+        """Begin what runs in the background. Waits for nothing, and needs nobody to respond."""
+
+    async def close(self) -> None:
+        """End that, and release connections. Safe to repeat."""
+
+    def known(self, incoming: Incoming) -> Verification | None:
+        """What is known without waiting; None where `ask` has to be awaited."""
+
+    async def ask(self, incoming: Incoming) -> Verification:
+        """What is found out; it has a limit of its own to how long that takes."""
+
+
+class Callers:
+    """The callers of one gateway process. Lives on one event loop."""
+
+    def __init__(self, verifiers: Mapping[VerifiedSpec, Verifier]) -> None:
+        """`verifiers` has one for each verified part of every scope that is asked for."""
+        self._verifiers = verifiers
+
+    def start(self) -> None:
+        """Let the verifiers begin what they do in the background."""
+        for verifier in self._verifiers.values():
+            verifier.start()
+
+    async def close(self) -> None:
+        """Close every verifier, even if closing another one fails."""
+        async with AsyncExitStack() as stack:
+            for verifier in self._verifiers.values():
+                stack.push_async_callback(verifier.close)
+
+    def known_caller(self, spec: ScopeSpec, incoming: Incoming) -> Caller | Unidentified | None:
+        """The caller as far as it is known without waiting; None where `find_caller` has to be awaited."""
+        found = self._found(spec, incoming, {}, [])
+        return None if isinstance(found, Unverified) else found
+
+    async def find_caller(self, spec: ScopeSpec, incoming: Incoming) -> Caller | Unidentified:
+        """The caller, once each part is verified. Safe to cancel."""
+        verified: dict[VerifiedSpec, bytes] = {}
+        headers: list[tuple[bytes, bytes]] = []
+        while isinstance(found := self._found(spec, incoming, verified, headers), Unverified):
+            verification = await self._verifiers[found.part].ask(incoming)
+            if not isinstance(verification, Verified):
+                return verification
+            verified[found.part] = verification.value
+            headers.extend(verification.headers)
+        return found
+
+    def _found(
+        self,
+        spec: ScopeSpec,
+        incoming: Incoming,
+        verified: dict[VerifiedSpec, bytes],
+        headers: list[tuple[bytes, bytes]],
+    ) -> Caller | Unidentified | Unverified:
+        """The caller, or the first part that has to be waited for. Adds to what is verified."""
+        while True:
+            found = scope_of(spec, incoming.head.headers, incoming.hop.peer, verified)
+            if isinstance(found, Scope):
+                return Caller(found, tuple(headers))
+            if not isinstance(found, Unverified):
+                return found
+            verification = self._verifiers[found.part].known(incoming)
+            if verification is None:
+                return found
+            if not isinstance(verification, Verified):
+                return verification
+            verified[found.part] = verification.value
+            headers.extend(verification.headers)
+
+
+def refuse_caller(found: Unidentified, shape: Shape = "problem") -> Reply:
+    """Rule 5: the reply to a request whose caller is not known."""
+    match found:
+        case ScopeMissing(detail, is_credential, is_token):
+            challenge = _INVALID_TOKEN % detail.encode() if is_token else _CHALLENGE if is_credential else None
+            return refuse(Verdict.SCOPE_MISSING, shape=shape, detail=detail, authenticate=challenge)
+        case ScopeUnsuitable(detail):
+            return refuse(Verdict.SCOPE_UNSUITABLE, shape=shape, detail=detail)
+        case IdentityUnavailable(detail, retry_after_seconds):
+            return refuse(
+                Verdict.IDENTITY_UNAVAILABLE, shape=shape, detail=detail, retry_after_seconds=retry_after_seconds
+            )
+        case Reply():
+            return found
+        case _:
+            assert_never(found)

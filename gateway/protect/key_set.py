@@ -1,0 +1,279 @@
+"""The keys of an issuer of tokens: fetched, kept, and used to verify signatures.
+
+A set is fetched at the start, when it gets old, and when a token names a key that is not in it: one fetch at a time,
+and at most one in `FETCH_PAUSE_SECONDS`, however many requests ask. Whoever asks meanwhile waits for the fetch under
+way, or gets what is known. While the issuer is away, the set is kept for as long as its settings say; then there is
+none. A document that holds no usable key counts as no answer, and never takes the place of a set that is known.
+
+PyJWT reads the keys and verifies the signatures. What a key is used for is decided here: a public key verifies the
+algorithms of its type and nothing else, and a shared secret is never read from a document.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Final, Protocol
+
+from jwt.algorithms import Algorithm, get_default_algorithms
+from jwt.exceptions import PyJWTError
+
+from gateway.core.identity.token import Token
+from gateway.core.immutable import immutable
+
+_LOG = logging.getLogger("gateway")
+
+FETCH_PAUSE_SECONDS: Final = 30.0
+DOCUMENT_BYTES_MAX: Final = 1 << 20
+_MAX_AGE_SECONDS_MIN: Final = 300.0
+_MAX_AGE_SECONDS_MAX: Final = 86400.0
+# More keys than any issuer has. A token without a key id is tried with each of them.
+_KEYS_MAX: Final = 64
+
+_ALGORITHMS: Final[Mapping[str, Algorithm]] = get_default_algorithms()
+_RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+# By `kty` and `crv` (RFC 7518 section 6, RFC 8037 section 2). A symmetric key (`oct`) is none of a public set.
+_OF_TYPE: Final[Mapping[tuple[str, str | None], tuple[str, ...]]] = {
+    ("RSA", None): _RSA,
+    ("EC", "P-256"): ("ES256",),
+    ("EC", "P-384"): ("ES384",),
+    ("EC", "P-521"): ("ES512",),
+    ("OKP", "Ed25519"): ("EdDSA",),
+    ("OKP", "Ed448"): ("EdDSA",),
+}
+_PUBLIC_MEMBERS: Final = frozenset(("kty", "crv", "n", "e", "x", "y"))
+_PEM: Final = re.compile(rb"-----BEGIN ([A-Z ]+)-----.*?-----END \1-----", re.DOTALL)
+
+
+class KeySetInvalid(Exception):
+    """A document that holds no usable key. The text says why, and repeats nothing of it."""
+
+
+class Unfetched(Exception):
+    """The document could not be had. The text is for the operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key that verifies signatures, by these algorithms. `key_id` is None where the set does not name it."""
+
+    key_id: str | None
+    algorithms: frozenset[str]
+    material: Any
+
+    def verifies(self, token: Token) -> bool:
+        """Whether this key made the token's signature, by the algorithm that the token names."""
+        if token.algorithm not in self.algorithms:
+            return False
+        try:
+            return _ALGORITHMS[token.algorithm].verify(token.signed, self.material, token.signature)
+        except (PyJWTError, ValueError, TypeError):
+            return False
+
+
+@immutable
+class Document:
+    """What a source returned. `max_age_seconds` is how long it may be cached, None where nobody says so."""
+
+    content: bytes
+    max_age_seconds: float | None = None
+
+
+class Source(Protocol):
+    """Where a document with keys comes from."""
+
+    async def fetch(self) -> Document:
+        """The document. Raises `Unfetched`. Takes a limited time."""
+
+    async def close(self) -> None:
+        """Release connections."""
+
+
+def secret_key(secret: bytes, algorithms: frozenset[str]) -> Key:
+    """A secret shared with the issuer."""
+    return Key(None, algorithms, secret)
+
+
+def read_keys(content: bytes) -> tuple[Key, ...]:
+    """The usable keys of a document: a JSON Web Key Set, or public keys as PEM. Raises `KeySetInvalid`."""
+    if len(content) > DOCUMENT_BYTES_MAX:
+        raise KeySetInvalid(f"it is longer than {DOCUMENT_BYTES_MAX} bytes")
+    keys = _pem_keys(content) if content.lstrip().startswith(b"-----BEGIN") else _set_keys(content)
+    if not keys:
+        raise KeySetInvalid("it holds no key that could verify a token")
+    if len(keys) > _KEYS_MAX:
+        raise KeySetInvalid(f"it holds more than {_KEYS_MAX} keys")
+    return keys
+
+
+def _set_keys(content: bytes) -> tuple[Key, ...]:
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError):
+        raise KeySetInvalid("it is neither JSON nor PEM") from None
+    listed = document.get("keys") if isinstance(document, dict) else None
+    if not isinstance(listed, list):
+        raise KeySetInvalid("it is no key set: there is no list of `keys`")
+    found = [_set_key(each) for each in listed if isinstance(each, dict)]
+    return tuple(key for key in found if key is not None)
+
+
+def _set_key(given: Mapping[str, Any]) -> Key | None:
+    """A key of a set (RFC 7517 section 4); None for one of an unknown type, a weak one, and one for another use."""
+    key_type, curve, operations = given.get("kty"), given.get("crv"), given.get("key_ops")
+    if not isinstance(key_type, str) or not isinstance(curve, str | None) or given.get("use", "sig") != "sig":
+        return None
+    if operations is not None and not (isinstance(operations, list) and "verify" in operations):
+        return None
+    possible = _OF_TYPE.get((key_type, curve), ())
+    algorithms = [name for name in possible if given.get("alg", name) == name]
+    key_id = given.get("kid")
+    if not algorithms or not isinstance(key_id, str | None):
+        return None
+    public = {name: value for name, value in given.items() if name in _PUBLIC_MEMBERS}
+    algorithm = _ALGORITHMS[algorithms[0]]
+    try:
+        material = algorithm.prepare_key(algorithm.from_jwk(public))
+    except (PyJWTError, ValueError, TypeError, KeyError):
+        return None
+    return None if algorithm.check_key_length(material) else Key(key_id, frozenset(algorithms), material)
+
+
+def _pem_keys(content: bytes) -> tuple[Key, ...]:
+    found = []
+    for block in _PEM.finditer(content):
+        if block[1] != b"PUBLIC KEY":
+            raise KeySetInvalid(f"it holds a {block[1].decode().lower()}; write public keys alone")
+        found += [key for names in dict.fromkeys(_OF_TYPE.values()) if (key := _pem_key(block[0], names)) is not None]
+    return tuple(found)
+
+
+def _pem_key(block: bytes, algorithms: tuple[str, ...]) -> Key | None:
+    algorithm = _ALGORITHMS[algorithms[0]]
+    try:
+        material = algorithm.prepare_key(block)
+    except (PyJWTError, ValueError, TypeError):
+        return None
+    return None if algorithm.check_key_length(material) else Key(None, frozenset(algorithms), material)
+
+
+class KeySet:
+    """The keys of one issuer in one process. Lives on one event loop."""
+
+    def __init__(
+        self,
+        name: str,
+        keys: tuple[Key, ...] = (),
+        source: Source | None = None,
+        *,
+        stale_seconds: float = 0.0,
+        clock: Callable[[], float],
+    ) -> None:
+        """`name` is for the log. Without a source, `keys` are all there ever are. `clock` counts seconds, also while
+        the machine sleeps."""
+        self._name = name
+        self._source = source
+        self._stale_seconds = stale_seconds
+        self._clock = clock
+        self._keys = keys
+        self._digest = b""
+        self._fresh_until = self._usable_until = float("-inf") if source is not None else float("inf")
+        self._may_fetch_from = float("-inf")
+        self._fetching: asyncio.Task[None] | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._is_failing = False
+        self.version = 0
+        """Another number once the keys are others."""
+
+    def start(self) -> None:
+        """Fetch the set, and fetch it anew whenever it gets old. Needs a running event loop; safe to repeat."""
+        if self._source is not None and self._running is None:
+            self._running = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        """Stop fetching."""
+        tasks = [task for task in (self._running, self._fetching) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._source is not None:
+            await self._source.close()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there are keys that may be used."""
+        return self._clock() < self._usable_until
+
+    @property
+    def may_refresh(self) -> bool:
+        """Whether `refresh` may change anything now."""
+        return self._source is not None and (self._fetching is not None or self._clock() >= self._may_fetch_from)
+
+    @property
+    def retry_after_seconds(self) -> float:
+        """When the next fetch may begin."""
+        return max(0.0, self._may_fetch_from - self._clock())
+
+    def keys_for(self, token: Token) -> tuple[tuple[Key, ...], bool]:
+        """The keys that may have signed the token, and whether the token names them: one that is named is the only one.
+
+        A set that has got old is fetched in the background.
+        """
+        if self._clock() >= self._fresh_until and self.may_refresh:
+            self._begin()
+        named = tuple(key for key in self._keys if key.key_id is not None and key.key_id == token.key_id)
+        if named:
+            return named, True
+        return tuple(key for key in self._keys if key.key_id is None or token.key_id is None), False
+
+    async def refresh(self) -> None:
+        """Fetch the set, unless that was tried a short time ago. Cancelling it stops no fetch."""
+        if self.may_refresh:
+            await asyncio.wait((self._begin(),))
+
+    def _begin(self) -> asyncio.Task[None]:
+        if self._fetching is None:
+            self._may_fetch_from = self._clock() + FETCH_PAUSE_SECONDS
+            self._fetching = asyncio.get_running_loop().create_task(self._fetch())
+            self._fetching.add_done_callback(self._ended)
+        return self._fetching
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._fetching = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _LOG.error("fetching the keys of %s failed because of a bug", self._name, exc_info=error)
+
+    async def _run(self) -> None:
+        while True:
+            await self.refresh()
+            await asyncio.sleep(max(self._fresh_until - self._clock(), self.retry_after_seconds, 1.0))
+
+    async def _fetch(self) -> None:
+        if self._source is None:
+            return
+        try:
+            document = await self._source.fetch()
+            keys = read_keys(document.content)
+        except (Unfetched, KeySetInvalid) as error:
+            if not self._is_failing:
+                kept = "those that are known are kept for now" if self.is_known else "none are known"
+                _LOG.warning("the keys of %s cannot be fetched (%s); %s", self._name, error, kept)
+            self._is_failing = True
+            return
+        if self._is_failing:
+            _LOG.info("the keys of %s were fetched", self._name)
+        self._is_failing = False
+        self._replace(keys, sha256(document.content).digest(), document.max_age_seconds)
+
+    def _replace(self, keys: tuple[Key, ...], digest: bytes, max_age_seconds: float | None) -> None:
+        age = min(max(max_age_seconds or 0.0, _MAX_AGE_SECONDS_MIN), _MAX_AGE_SECONDS_MAX)
+        self._fresh_until = self._clock() + age
+        self._usable_until = self._fresh_until + self._stale_seconds
+        if digest != self._digest:
+            self._keys, self._digest = keys, digest
+            self.version += 1

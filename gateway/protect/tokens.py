@@ -1,0 +1,114 @@
+"""Verifies bearer tokens: the verifier of `JwtScope`.
+
+A token that was verified is remembered by its digest until it expires or the keys of its issuer are others, so that a
+repeat costs a digest. Nothing else of a token is kept, and nothing of it gets into a log or a reply.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from typing import Final
+
+from gateway.core.identity.scope import IdentityUnavailable, JwtScope, ScopeMissing
+from gateway.core.identity.token import Token, TokenFault, bearer_credential, read_token, verify_claims
+from gateway.core.immutable import immutable
+from gateway.protect.callers import Verification, Verified
+from gateway.protect.key_set import KeySet
+from gateway.protect.reply import Incoming
+
+_REMEMBERED_MAX: Final = 10_000
+
+
+@immutable
+class _Remembered:
+    """A verified token. It counts until this Unix time, and while its issuer's keys have this version."""
+
+    verified: Verified
+    until_seconds: float
+    keys: KeySet
+    version: int
+
+
+class TokenVerifier:
+    """Verifies the tokens of one scope. Lives on one event loop."""
+
+    def __init__(self, scope: JwtScope, keys: Mapping[str, KeySet], wall_seconds: Callable[[], float]) -> None:
+        """`keys` by issuer; they may be shared with other verifiers. `wall_seconds` is Unix time."""
+        self._issuers = {each.issuer: each for each in scope.issuers}
+        self._keys = keys
+        self._wall_seconds = wall_seconds
+        self._remembered: dict[bytes, _Remembered] = {}
+
+    def start(self) -> None:
+        for keys in self._keys.values():
+            keys.start()
+
+    async def close(self) -> None:
+        for keys in self._keys.values():
+            await keys.close()
+
+    def known(self, incoming: Incoming) -> Verification | None:
+        credential = bearer_credential(incoming.head.headers)
+        if credential is None:
+            return _invalid("A bearer token is missing.")
+        digest = sha256(credential).digest()
+        known = self._remembered.get(digest)
+        if known is not None:
+            is_current = known.version == known.keys.version and known.keys.is_known
+            if is_current and self._wall_seconds() < known.until_seconds:
+                return known.verified
+            del self._remembered[digest]
+        return self._verify(credential, digest, may_wait=True)
+
+    async def ask(self, incoming: Incoming) -> Verification:
+        """Waits for the keys of the token's issuer."""
+        credential = bearer_credential(incoming.head.headers) or b""
+        token = read_token(credential)
+        if isinstance(token, Token) and token.issuer in self._keys:
+            await self._keys[token.issuer].refresh()
+        found = self._verify(credential, sha256(credential).digest(), may_wait=False)
+        return found if found is not None else _unavailable(0.0)
+
+    def _verify(self, credential: bytes, digest: bytes, *, may_wait: bool) -> Verification | None:
+        """The token's caller; None where its issuer's keys have to be fetched first, if that `may_wait`."""
+        token = read_token(credential)
+        if isinstance(token, TokenFault):
+            return _invalid(token.detail)
+        issuer = self._issuers.get(token.issuer)
+        if issuer is None:
+            return _invalid("The token is from another issuer.")
+        if token.algorithm not in issuer.algorithms:
+            return _invalid("The token is signed by an algorithm that is not accepted.")
+        # Before the signature, because it is cheaper, and a token that has expired is worth no fetch.
+        claims = verify_claims(issuer, token, self._wall_seconds())
+        if isinstance(claims, TokenFault):
+            return _invalid(claims.detail)
+        keys = self._keys[issuer.issuer]
+        candidates, is_named = keys.keys_for(token)
+        if keys.is_known:
+            if any(key.verifies(token) for key in candidates):
+                verified = Verified(claims.value)
+                self._remember(digest, _Remembered(verified, claims.until_seconds, keys, keys.version))
+                return verified
+            if is_named:
+                return _invalid("The signature of the token is not its issuer's.")
+        if may_wait and keys.may_refresh:
+            return None
+        if keys.is_known:
+            return _invalid("The token is not signed by a key of its issuer.")
+        return _unavailable(keys.retry_after_seconds)
+
+    def _remember(self, digest: bytes, known: _Remembered) -> None:
+        if len(self._remembered) >= _REMEMBERED_MAX:
+            del self._remembered[next(iter(self._remembered))]
+        self._remembered[digest] = known
+
+
+def _invalid(detail: str) -> ScopeMissing:
+    return ScopeMissing(detail, is_credential=True, is_token=True)
+
+
+def _unavailable(retry_after_seconds: float) -> IdentityUnavailable:
+    return IdentityUnavailable("The keys of the token's issuer are not known.", max(1, math.ceil(retry_after_seconds)))

@@ -1,0 +1,160 @@
+"""An issuer of tokens: a real HTTP server that serves its keys as a test says, and signs tokens with them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Self
+
+import jwt
+from aiohttp import web
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from jwt.algorithms import get_default_algorithms
+
+AUDIENCE = "payments"
+KEYS_PATH = "/keys"
+DISCOVERY_PATH = "/.well-known/openid-configuration"
+PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
+Answer = Callable[[], web.StreamResponse | None]
+
+
+@dataclass(frozen=True)
+class SigningKey:
+    """A private key, and what is told of it. `key_id` None names it nowhere."""
+
+    private: PrivateKey
+    algorithm: str
+    key_id: str | None
+
+    @property
+    def jwk(self) -> dict[str, Any]:
+        """The public key as an entry of a key set."""
+        public = get_default_algorithms()[self.algorithm].to_jwk(self.private.public_key(), as_dict=True)
+        named = {} if self.key_id is None else {"kid": self.key_id}
+        return {**public, "use": "sig", "alg": self.algorithm, **named}
+
+    @property
+    def pem(self) -> bytes:
+        """The public key as PEM."""
+        return self.private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+    def sign(self, claims: dict[str, Any], **header: Any) -> str:
+        """A token with exactly these claims."""
+        named = {} if self.key_id is None else {"kid": self.key_id}
+        return jwt.encode(claims, self.private, self.algorithm, headers={**named, **header})
+
+
+@cache
+def signing_key(key_id: str | None = "k1", algorithm: str = "ES256") -> SigningKey:
+    """A key for tests: the same for the same name, because making one takes time."""
+    curves = {"ES256": ec.SECP256R1(), "ES384": ec.SECP384R1(), "ES512": ec.SECP521R1()}
+    if algorithm in curves:
+        return SigningKey(ec.generate_private_key(curves[algorithm]), algorithm, key_id)
+    if algorithm == "EdDSA":
+        return SigningKey(ed25519.Ed25519PrivateKey.generate(), algorithm, key_id)
+    return SigningKey(rsa.generate_private_key(public_exponent=65537, key_size=2048), algorithm, key_id)
+
+
+def key_set(*keys: SigningKey) -> dict[str, Any]:
+    return {"keys": [key.jwk for key in keys]}
+
+
+class Issuer:
+    """`async with Issuer() as issuer`: serves its keys at `/keys`, and the configuration that names them.
+
+    `requests` are the paths that were asked for. While `answer` is set, it makes every response; one that returns None
+    never comes. `hold` keeps responses back until it is set.
+    """
+
+    def __init__(self, *keys: SigningKey, tls: ssl.SSLContext | None = None) -> None:
+        self.keys = list(keys) or [signing_key()]
+        self.headers: dict[str, str] = {}
+        self.answer: Answer | None = None
+        self.configuration: dict[str, Any] = {}
+        self.requests: list[str] = []
+        self.hold = asyncio.Event()
+        self.hold.set()
+        self._tls = tls
+        self._asked = asyncio.Condition()
+        self._closing = asyncio.Event()
+        self._runner: web.AppRunner | None = None
+        self.port = 0
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.leave()
+
+    async def open(self) -> None:
+        """Listen, on the same port as before."""
+        app = web.Application()
+        app.router.add_get("/{path:.*}", self._respond)
+        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=self._tls).start()
+        self.port = self._runner.addresses[0][1]
+
+    async def leave(self) -> None:
+        """Listen no longer."""
+        runner, self._runner = self._runner, None
+        self.hold.set()
+        self._closing.set()
+        if runner is not None:
+            await runner.cleanup()
+
+    @property
+    def url(self) -> str:
+        """The `iss` of its tokens."""
+        return f"{'http' if self._tls is None else 'https'}://127.0.0.1:{self.port}"
+
+    @property
+    def keys_url(self) -> str:
+        return self.url + KEYS_PATH
+
+    async def wait_requests(self, number: int, seconds: float = 30.0) -> None:
+        """Return once it was asked so often."""
+        async with asyncio.timeout(seconds), self._asked:
+            await self._asked.wait_for(lambda: len(self.requests) >= number)
+
+    def section(self, **changes: Any) -> dict[str, Any]:
+        """How a configuration names this issuer."""
+        named = {"issuer": self.url, "audience": AUDIENCE, "keys": self.keys_url, "claims": ["sub"]}
+        return named | changes
+
+    def claims(self, now: float, sub: Any = "u1", **changes: Any) -> dict[str, Any]:
+        """What its tokens say; a claim that is changed to None is left out."""
+        claims = {"iss": self.url, "aud": AUDIENCE, "exp": int(now) + 600, "iat": int(now), "sub": sub} | changes
+        return {name: value for name, value in claims.items() if value is not None}
+
+    def token(self, now: float, sub: Any = "u1", *, key: SigningKey | None = None, **changes: Any) -> str:
+        """A token, by the first of its keys if nothing else is said."""
+        return (key or self.keys[0]).sign(self.claims(now, sub, **changes))
+
+    async def _respond(self, request: web.Request) -> web.StreamResponse:
+        async with self._asked:
+            self.requests.append(request.path)
+            self._asked.notify_all()
+        await self.hold.wait()
+        if self.answer is not None:
+            response = self.answer()
+            if response is None:
+                await self._closing.wait()
+                return web.Response(status=503)
+            return response
+        if request.path == DISCOVERY_PATH:
+            configuration = {"issuer": self.url, "jwks_uri": self.keys_url, **self.configuration}
+            return web.json_response(configuration)
+        return web.Response(
+            body=json.dumps(key_set(*self.keys)), headers={"Content-Type": "application/json", **self.headers}
+        )
+
+
+def bearer(token: str) -> tuple[str, str]:
+    return "Authorization", f"Bearer {token}"

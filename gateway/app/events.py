@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final, assert_never
 
 from gateway.config import Config
+from gateway.config.events import KafkaSink as KafkaConfig
 from gateway.config.events import NatsSink as NatsConfig
 from gateway.config.events import RedisStreamSink as RedisStreamConfig
 from gateway.config.events import Sink as SinkConfig
@@ -16,6 +17,7 @@ from gateway.config.events import WebhookSink as WebhookConfig
 from gateway.core.breaker import BreakerPolicy
 from gateway.core.operation import microseconds
 from gateway.core.outbox import BROKER_SCHEDULE_US, WEBHOOK_SCHEDULE_US, Outbox, Part, Subscription
+from gateway.events.kafka import KafkaSettings, KafkaSink
 from gateway.events.nats import NatsSettings, NatsSink
 from gateway.events.redis_stream import RedisStreamSettings, RedisStreamSink
 from gateway.events.relay import Relay, SinkSettings
@@ -97,6 +99,20 @@ def sink_of(config: Config, sink: SinkConfig) -> Sink:
         case NatsConfig():
             password = None if sink.password is None else sink.password.get_secret_value()
             return NatsSink(NatsSettings(sink.servers, sink.stream, sink.subject, sink.user, password), warn)
+        case KafkaConfig():
+            password = None if sink.password is None else sink.password.get_secret_value()
+            return KafkaSink(
+                KafkaSettings(
+                    sink.servers,
+                    sink.topic,
+                    sink.idempotence,
+                    sink.tls,
+                    sink.ca,
+                    sink.mechanism,
+                    sink.user,
+                    password,
+                )
+            )
         case StdoutConfig():
             return StdoutSink()
         case _:

@@ -141,6 +141,7 @@ def inbox_of(route: settings.Route) -> Inbox | None:
         sign_again=SignAgain(inbox.sign_again),
         refuses_changed=inbox.on_change == "refuse",
         answers_challenge=inbox.known.has_challenge,
+        own_secrets=tuple(secret.compiled for secret in inbox.signing_secrets),
         origins=(b"*",) if origins == "any" else tuple(origin.lower().encode() for origin in origins),
     )
 

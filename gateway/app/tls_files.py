@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.config import PLACEHOLDER_DIRECTORY, Config
+from gateway.config.events import KafkaSink
 from gateway.upstream.certificates import PemError, check_dates, client_context
 
 
@@ -48,6 +49,9 @@ def _named(config: Config) -> Iterator[_Files]:
     for path, upstream in upstreams:
         if upstream.tls is not None:
             yield _Files(path, upstream.tls.cert, upstream.tls.key, upstream.tls.ca)
+    for index, sink in enumerate(config.events.sinks):
+        if isinstance(sink, KafkaSink) and sink.ca is not None:
+            yield _Files(f"events.sinks[{index}]", None, None, sink.ca)
 
 
 def _remarks(files: _Files) -> Iterator[TlsRemark]:

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from gateway.config.address import Address, Network, PostgresUrl, RedisUrl, SqliteUrl, UpstreamUrl
 from gateway.config.delivery import Accept, Delivery, RouteDelivery
 from gateway.config.document import Document, Mistake, Path
-from gateway.config.events import Egress, EventSettings, NatsSink, RedisStreamSink, StdoutSink, WebhookSink
+from gateway.config.events import Egress, EventSettings, KafkaSink, NatsSink, RedisStreamSink, StdoutSink, WebhookSink
 from gateway.config.inbox import REMEMBER_SECONDS, Inbox
 from gateway.config.leaf import duration_text, size_text
 from gateway.config.models import Admin, Config, Listen, Operations, Status, Store
@@ -365,7 +365,7 @@ def _inbox(route: _Draft, inbox: Inbox, config: _Draft) -> Iterator[Mistake]:
         yield route.mistake(("store_unavailable",), message)
     if retention is not None:
         yield from _remembered(route, inbox, retention, config)
-    grows_old = inbox.has_time and inbox.sign_again == "never"
+    grows_old = inbox.has_time and inbox.as_ == "sender" and inbox.sign_again == "never"
     if grows_old and route.values.get("recovery") == "resend" and inbox.tolerance < _RESENT_SECONDS:
         message = "with resend, a service that checks the time would refuse what it may have done before"
         hint = "let the gateway sign again, or accept older signatures here and there: tolerance: 1h"
@@ -423,6 +423,10 @@ class Notice:
         return f"{self.path}: {self.message}"
 
 
+# What a sink needs that may not be installed: a module, and the extra that brings it.
+_MODULES = {NatsSink: ("nats", "nats"), KafkaSink: ("aiokafka", "kafka")}
+
+
 def notices(config: Config) -> tuple[Notice, ...]:
     """Every remark, those about routes in their order."""
     found = [*_of_admin(config.admin), *_of_store(config.store)]
@@ -453,8 +457,8 @@ def _of_events(config: Config) -> Iterator[Notice]:
         yield Notice("egress.proxy", "the proxy has to check the addresses of webhooks: the gateway does not see them")
     for index, sink in enumerate(config.events.sinks):
         path = f"events.sinks[{index}]"
-        if isinstance(sink, NatsSink) and find_spec("nats") is None:
-            yield Notice(path, "its library is missing; install it: pip install 'idempotency-gateway[nats]'")
+        if (extra := _MODULES.get(type(sink))) is not None and find_spec(extra[0]) is None:
+            yield Notice(path, f"its library is missing; install it: pip install 'idempotency-gateway[{extra[1]}]'")
         if isinstance(sink, StdoutSink):
             yield Notice(path, "for trying: what is written to standard output is not acknowledged, and may be lost")
         if isinstance(sink, WebhookSink) and all(secret.until is not None for secret in sink.secrets):
@@ -516,12 +520,14 @@ def _of_delivery(path: str, route: Route) -> Iterator[Notice]:
 
 def _of_inbox(path: str, inbox: Inbox) -> Iterator[Notice]:
     is_asymmetric = any(secret.algorithm is Algorithm.ED25519 for secret in inbox.compiled_secrets())
-    if inbox.sign_again != "never" and is_asymmetric:
+    if inbox.as_ == "sender" and inbox.sign_again != "never" and is_asymmetric:
         message = (
             "a signature of a private key cannot be made again: a service that checks the time refuses late "
-            "deliveries. Let it trust the gateway, or the sender sign with a shared secret too"
+            "deliveries. Sign with a key of the gateway's own: as: standard_webhooks, signing_secrets: [...]"
         )
         yield Notice(f"{path}.inbox.sign_again", message)
+    if inbox.signing_secrets and all(secret.until is not None for secret in inbox.signing_secrets):
+        yield Notice(f"{path}.inbox.signing_secrets", "all of them end: the last one then signs on")
 
 
 def _all_within(sources: Sequence[Network] | Literal["any"], trusted: Sequence[Network]) -> bool:

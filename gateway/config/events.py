@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, SecretStr, Tag
 
-from gateway.config.address import HOST_NAME, FastUrl, Network, NetworkRange, RedisUrl, is_bracketed_ipv6
+from gateway.config.address import HOST_NAME, AbsolutePath, FastUrl, Network, NetworkRange, RedisUrl, is_bracketed_ipv6
 from gateway.config.leaf import SUBSTITUTED, Count, Duration, Flag, Leaf, Moment, Name, Size, wrong
 from gateway.config.section import Disagreement, Section, of_kind, repeated, written
 from gateway.core.egress import EgressPolicy
@@ -38,6 +39,8 @@ _SOURCE = re.compile(r"[!-~]{1,256}\Z")
 _STREAM_KEY = re.compile(r"[!-~]{1,256}\Z")
 _STREAM_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
 _SUBJECT = re.compile(r"([A-Za-z0-9_-]|\{route\}|\{type\})+(\.([A-Za-z0-9_-]|\{route\}|\{type\})+)*\Z")
+_TOPIC = re.compile(r"([A-Za-z0-9._-]|\{route\}|\{type\}){1,200}\Z")
+_KAFKA_SERVER = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\]):[0-9]{1,5}\Z")
 _NATS_URL = re.compile(r"(nats|tls)://[^/?#@\s]+\Z")
 
 
@@ -108,8 +111,8 @@ def _signing_key(value: object) -> str:
     return text
 
 
-class SinkSecret(Section):
-    """A secret that events are signed with, by Standard Webhooks."""
+class SigningSecret(Section):
+    """A secret that the gateway signs with, by Standard Webhooks."""
 
     id: Annotated[str, Name()]
     """The name of this secret in metrics."""
@@ -143,7 +146,7 @@ class WebhookSink(_SinkSettings):
     """webhook."""
     url: Annotated[SecretStr, _WebhookUrl()]
     """Where events are posted."""
-    secrets: Annotated[tuple[SinkSecret, ...], Field(min_length=1, max_length=8)]
+    secrets: Annotated[tuple[SigningSecret, ...], Field(min_length=1, max_length=8)]
     """The secrets that sign, all of them until they end, so that consumers can change to a new one at any time."""
     format: Literal["cloudevents", "standard"] = "cloudevents"
     """What is posted: a CloudEvent (structured JSON), or the payload that Standard Webhooks recommends."""
@@ -204,6 +207,40 @@ class NatsSink(_SinkSettings):
             yield Disagreement(("user",) if self.password is None else ("password",), "user and password go together")
 
 
+class KafkaSink(_SinkSettings):
+    """Each event is sent to a topic of Kafka, under the operation as its key."""
+
+    kind: Literal["kafka"]
+    """kafka."""
+    servers: Annotated[
+        tuple[Annotated[str, _Text(_KAFKA_SERVER, "a host and port such as kafka:9092")], ...],
+        Field(min_length=1, max_length=16),
+    ]
+    """Some brokers of the cluster."""
+    topic: Annotated[str, _Text(_TOPIC, "a topic such as operations or operations.{route}")]
+    """The topic of an event, perhaps with {route} and {type}."""
+    idempotence: Annotated[bool, Flag()] = True
+    """Whether the producer is idempotent, so that its own repeats write nothing twice. Some brokers cannot."""
+    tls: Annotated[bool, Flag()] = False
+    """Whether the connection is encrypted."""
+    ca: Annotated[Path, AbsolutePath()] | None = None
+    """The trusted certificates for it; the system's if left out."""
+    user: Annotated[str, Name()] | None = None
+    """The user, if the brokers ask for one (SASL)."""
+    password: SecretStr | None = None
+    """Its password."""
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
+    """How the password is shown. PLAIN needs tls."""
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        if (self.user is None) is not (self.password is None):
+            yield Disagreement(("user",) if self.password is None else ("password",), "user and password go together")
+        if self.ca is not None and not self.tls:
+            yield Disagreement(("ca",), "needs tls: true")
+        if self.user is not None and self.mechanism == "PLAIN" and not self.tls:
+            yield Disagreement(("mechanism",), "PLAIN shows the password to the network; it needs tls: true")
+
+
 class StdoutSink(_SinkSettings):
     """Each event is a line on standard output. For trying: nobody acknowledges a line."""
 
@@ -215,8 +252,9 @@ Sink = Annotated[
     Annotated[WebhookSink, Tag("<webhook>")]
     | Annotated[RedisStreamSink, Tag("<redis_stream>")]
     | Annotated[NatsSink, Tag("<nats>")]
+    | Annotated[KafkaSink, Tag("<kafka>")]
     | Annotated[StdoutSink, Tag("<stdout>")],
-    of_kind("webhook", "redis_stream", "nats", "stdout"),
+    of_kind("webhook", "redis_stream", "nats", "kafka", "stdout"),
 ]
 
 

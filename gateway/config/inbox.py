@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, SecretStr, Tag
 
 from gateway.config.address import HostName
+from gateway.config.events import SigningSecret
 from gateway.config.leaf import (
     Duration,
     EventIdPlace,
@@ -120,6 +121,11 @@ class Inbox(Section):
     signature does not cover the id."""
     on_change: Literal["acknowledge", "refuse"] = "acknowledge"
     """What the sender gets for an id that came before with another content: it is not delivered either way."""
+    as_: Annotated[Literal["sender", "standard_webhooks"], Field(alias="as")] = "sender"
+    """Whose signature the service gets: the sender's, which sign_again renews where that can be done, or the gateway's
+    own with signing_secrets, by Standard Webhooks."""
+    signing_secrets: Annotated[tuple[SigningSecret, ...], Field(max_length=8)] = ()
+    """The secrets for `as: standard_webhooks`, all of which sign until they end."""
     hmac: HmacSignature | None = None
     """How the sender signs, for the presets hmac and cloudevents."""
     cloudevents: CloudEvents = Field(default_factory=CloudEvents)
@@ -176,6 +182,19 @@ class Inbox(Section):
             except ValueError as error:
                 yield Disagreement(("secrets", index, "key"), str(error))
         yield from self._scheme_disagreements()
+        yield from self._signing_disagreements()
+
+    def _signing_disagreements(self) -> Iterator[Disagreement]:
+        for index in repeated(secret.id for secret in self.signing_secrets):
+            yield Disagreement(("signing_secrets", index, "id"), "another secret has this id already")
+        if self.as_ == "sender":
+            if self.signing_secrets:
+                yield Disagreement(("signing_secrets",), "these secrets are for as: standard_webhooks")
+            return
+        if not self.signing_secrets:
+            yield Disagreement((), "as: standard_webhooks needs signing_secrets: [{id: NAME, key: whsec_...}]")
+        if "sign_again" in self.model_fields_set:
+            yield Disagreement(("sign_again",), "the gateway signs every delivery; leave this out")
 
     def _scheme_disagreements(self) -> Iterator[Disagreement]:
         if "cloudevents" in self.model_fields_set and self.preset != "cloudevents":

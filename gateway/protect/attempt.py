@@ -128,7 +128,7 @@ class Attempt:
         try:
             head, inbox = request.head, request.route.inbox
             if inbox is not None and record.delivery is not None:
-                head = await signed_again(inbox, head, request.body)
+                head = await signed_again(inbox, head, request.body, request.identity.operation_id)
             result = await target.upstream.exchange(
                 protected_request(head, request.hop, target.forwarding, execution),
                 request.body.outbound(),

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import ip_address
 from typing import Final, assert_never
+from uuid import UUID
 
 from gateway.core.identity.key import Key, key_places
 from gateway.core.message import Headers, RequestHead, header_values
@@ -148,10 +149,10 @@ def _handshake(inbox: Inbox, head: RequestHead) -> Reply | None:
     )
 
 
-async def signed_again(inbox: Inbox, head: RequestHead, body: TakenBody) -> RequestHead:
+async def signed_again(inbox: Inbox, head: RequestHead, body: TakenBody, operation_id: UUID) -> RequestHead:
     """The head as an attempt sends it now: with a signature that the service still accepts, where one can be made."""
-    now = wall_clock_us() / MICROSECONDS
-    headers = await body.read(lambda content: renewed(inbox, head.headers, content, now=now))
+    now, event_id = wall_clock_us() / MICROSECONDS, str(operation_id).encode()
+    headers = await body.read(lambda content: renewed(inbox, head.headers, content, now=now, event_id=event_id))
     return head if headers is None else replace(head, headers=headers)
 
 

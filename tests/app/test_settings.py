@@ -739,10 +739,15 @@ ELSEWHERE: Final = (
         "routes.inbox.secrets.until": "tests/core/test_inbox.py::test_every_living_secret_is_tried",
         "routes.inbox.tolerance": _INBOX + "test_a_stale_signature",
         "routes.inbox.sign_again": _INBOX + "test_a_late_delivery_is_signed_again",
+        "routes.inbox.as": _INBOX + "test_the_gateway_signs_deliveries_by_itself",
         "routes.inbox.replay_guard": _INBOX + "test_ids_that_are_not_signed",
         "routes.inbox.on_change": _INBOX + "test_a_change_is_refused_where_the_route_says_so",
         "routes.inbox.cloudevents.signature": "tests/config/test_inbox.py::test_cloud_events_under_another_signature",
         "routes.inbox.cloudevents.origins": _INBOX + "test_the_handshake_of_cloud_events",
+    }
+    | {
+        f"routes.inbox.signing_secrets.{name}": "tests/core/test_inbox.py::test_the_gateway_signs_what_nobody_else_can"
+        for name in ("id", "key", "until")
     }
     | {
         f"routes.inbox.hmac.{name}": "tests/core/test_inbox.py::test_a_sender_without_a_preset"
@@ -762,6 +767,7 @@ ELSEWHERE: Final = (
                     *("url", "format", "secrets.id", "secrets.key", "secrets.until"),
                     *("stream", "fsync", "window", "max_length", "max_age"),
                     *("servers", "subject", "user", "password"),
+                    *("topic", "idempotence", "tls", "ca", "mechanism"),
                 )
             ),
         ),

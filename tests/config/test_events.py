@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ipaddress import ip_network
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from gateway.config import notices
 from gateway.core.egress import EgressPolicy
 from gateway.core.operation import microseconds
 from gateway.core.outbox import DEFAULT_TYPES, EventType, Part
+from gateway.events.kafka import KafkaSettings, KafkaSink
 from gateway.events.nats import NatsSettings, NatsSink
 from gateway.events.redis_stream import RedisStreamSettings, RedisStreamSink
 from gateway.events.webhook import WebhookSink
@@ -19,6 +21,11 @@ from tests.config.support import MINIMAL, read, report, with_global
 SECRET = "whsec_" + "0f" * 32
 LEDGER = f'{{name: ledger, kind: webhook, url: "https://ledger.test/hooks", secrets: [{{id: a, key: "{SECRET}"}}]}}'
 FEED = '{name: feed, kind: redis_stream, url: "redis://feed:6379/1", stream: operations}'
+
+LOG = (
+    '{name: log, kind: kafka, servers: ["b:9093"], topic: "o.{type}", tls: true, ca: /ca.pem, mechanism: PLAIN, '
+    "idempotence: false, user: u, password: p}"
+)
 
 
 def with_sinks(*sinks: str, top: str = "", **changes: str) -> str:
@@ -58,7 +65,11 @@ def test_what_a_sink_receives() -> None:
             with_sinks(FEED.replace("stream:", "max_length: 5, max_age: 1h, stream:")),
             "only one of max_length and max_age",
         ),
-        (with_sinks(FEED.replace("redis_stream", "kafka")), "kind: webhook, redis_stream, nats or stdout"),
+        (with_sinks(FEED.replace("redis_stream", "rabbit")), "kind: webhook, redis_stream, nats, kafka or stdout"),
+        (with_sinks(LOG.replace("user: u, ", "")), "user and password go together"),
+        (with_sinks(LOG.replace("tls: true, ", "").replace("PLAIN", "SCRAM-SHA-256")), "needs tls: true"),
+        (with_sinks(LOG.replace("ca: /ca.pem, ", "").replace("tls: true, ", "")), "PLAIN shows the password"),
+        (with_sinks(LOG.replace("b:9093", "b")), "a host and port such as kafka:9092"),
         (with_sinks("{name: a, kind: stdoutt}"), "did you mean stdout?"),
         (with_sinks(LEDGER, types="[operation.sung]"), "expected operation.completed"),
     ],
@@ -85,9 +96,12 @@ def test_what_check_remarks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which library is missing, what the proxy has to do, that standard output acknowledges nothing."""
     nats = '{name: bus, kind: nats, servers: ["nats://bus:4222"], stream: OPERATIONS}'
     monkeypatch.setattr("gateway.config.checks.find_spec", lambda _: None)
-    config = read(with_sinks(LEDGER, nats, "{name: lines, kind: stdout}", top='egress: {proxy: "http://proxy:3128"}'))
+    config = read(
+        with_sinks(LEDGER, nats, "{name: lines, kind: stdout}", LOG, top='egress: {proxy: "http://proxy:3128"}')
+    )
     found = {notice.path: notice.message for notice in notices(config)}
     assert "idempotency-gateway[nats]" in found["events.sinks[1]"]
+    assert "idempotency-gateway[kafka]" in found["events.sinks[3]"]
     assert "not acknowledged" in found["events.sinks[2]"]
     assert "proxy has to check" in found["egress.proxy"]
     assert "events.sinks[0]" not in found
@@ -100,9 +114,9 @@ def test_each_setting_reaches_its_sink() -> None:
     old = FEED.replace("feed,", "old,").replace(" stream:", " max_age: 3h, stream:")
     nats = '{name: bus, kind: nats, servers: ["nats://b:1"], stream: S, subject: "s.{type}", user: u, password: p}'
     egress = "egress: {allow: [10.0.0.0/8], deny: [10.1.0.0/16], ports: [80], https_only: false}"
-    text = with_sinks(ledger, feed, old, nats, keep="2h", max_event_bytes="2KiB", source="'urn:me'", top=egress)
+    text = with_sinks(ledger, feed, old, nats, LOG, keep="2h", max_event_bytes="2KiB", source="'urn:me'", top=egress)
     config = read(text)
-    webhook, stream, aged, bus = (sink_of(config, sink) for sink in config.events.sinks)
+    webhook, stream, aged, bus, log = (sink_of(config, sink) for sink in config.events.sinks)
     assert isinstance(webhook, WebhookSink)
     (secret,) = webhook._settings.secrets
     assert (secret.id, len(secret.key), secret.until) == ("a", 48, 1893456000.0)
@@ -115,6 +129,8 @@ def test_each_setting_reaches_its_sink() -> None:
     assert aged._settings.age_seconds_max == 10_800
     assert isinstance(bus, NatsSink)
     assert bus._settings == NatsSettings(("nats://b:1",), "S", "s.{type}", "u", "p")
+    assert isinstance(log, KafkaSink)
+    assert log._settings == KafkaSettings(("b:9093",), "o.{type}", False, True, Path("/ca.pem"), "PLAIN", "u", "p")
     assert settings_of(config, config.events.sinks[0]).keep_us == microseconds(7200)
     outbox = outbox_of(config)
     assert (outbox.source, outbox.event_bytes_max) == ("urn:me", 2048)

@@ -28,6 +28,7 @@ routes:
     scope: shared
     outcome: {preset: success_only}
 """
+OWN: Final = f"signing_secrets: [{{id: own, key: {KEY}}}]"
 HMAC: Final = "hmac: {header: X-Sign, id: X-Event}"
 
 
@@ -91,6 +92,11 @@ def test_secrets_while_they_change() -> None:
     assert (old.id, old.algorithm, old.until) == ("old", Algorithm.ED25519, 1796083200.0)
     (notice,) = notices(config)
     assert notice.path == "routes[0].inbox.sign_again"
+    assert "as: standard_webhooks" in notice.message
+    own = f"as: standard_webhooks, {OWN.replace('}]', ', until: 2027-01-01T00:00:00Z}]')}"
+    config = parse(written(f"inbox: {{preset: standard_webhooks, secrets: {secrets}, {own}}}"))
+    (notice,) = notices(config)
+    assert notice.path == "routes[0].inbox.signing_secrets"
 
 
 def test_a_sender_without_a_preset() -> None:
@@ -203,6 +209,22 @@ TIMELESS: Final = "this sender signs no time, so its signatures do not grow old"
             written(inbox().replace("}]", ", until: 2026-12-01}]")),
             "routes[0].inbox.secrets[0].until: expected a time such as 2026-12-01T00:00:00Z, found '2026-12-01'; "
             "with its offset from UTC, which is Z for none",
+        ),
+        (
+            written(inbox("github", "as: standard_webhooks")),
+            "routes[0].inbox: as: standard_webhooks needs signing_secrets: [{id: NAME, key: whsec_...}]",
+        ),
+        (
+            written(inbox("github", OWN)),
+            "routes[0].inbox.signing_secrets: these secrets are for as: standard_webhooks",
+        ),
+        (
+            written(inbox("stripe", "as: standard_webhooks", OWN, "sign_again: late")),
+            "routes[0].inbox.sign_again: the gateway signs every delivery; leave this out",
+        ),
+        (
+            written(inbox("stripe", "as: standard_webhooks", OWN.replace("}]", f"}}, {{id: own, key: {KEY}}}]"))),
+            "routes[0].inbox.signing_secrets[1].id: another secret has this id already",
         ),
         (written(inbox("github", "tolerance: 1m")), f"routes[0].inbox.tolerance: {TIMELESS}"),
         (written(inbox("cloudevents", "sign_again: late")), f"routes[0].inbox.sign_again: {TIMELESS}"),

@@ -649,6 +649,30 @@ def test_nothing_is_signed_that_was_not() -> None:
         assert renewed(always, raw(signed(preset)), PAID, now=LATER) is None
 
 
+@pytest.mark.parametrize("preset", SENDERS)
+def test_the_gateway_signs_what_nobody_else_can(preset: str) -> None:
+    """Each delivery by Standard Webhooks with a key of its own, under the signed id of the sender where there is one.
+
+    Nothing else changes, and a secret that has ended is used only where all have.
+    """
+    own = (Secret("old", b"o" * 32, until=NOW), Secret("new", b"n" * 32, until=LATER))
+    body, heads = body_of(preset), (*raw(signed(preset, body_of(preset))), (b"X-Other", b"1"))
+    inbox = replace(inbox_of(preset), own_secrets=own)
+    for now, key in ((NOW + 1, own[1].key), (LATER + 90_000, own[1].key)):
+        found = renewed(inbox, heads, body, now=now, event_id=b"6f1c1b0e")
+        assert found is not None
+        received = {name.decode().lower(): value.decode() for name, value in found}
+        event_id = "msg_1" if preset == "standard_webhooks" else "6f1c1b0e"
+        made = standardwebhooks.Webhook(base64.b64encode(key).decode()).sign(
+            event_id, datetime.fromtimestamp(now, UTC), body.decode()
+        )
+        expected = {"webhook-id": event_id, "webhook-timestamp": str(now), "webhook-signature": made}
+        assert {name: received[name] for name in expected} == expected
+        names = {b"webhook-id", b"webhook-timestamp", b"webhook-signature"}
+        kept = [each for each in heads if each[0].lower() not in names]
+        assert [each for each in found if each[0] not in names] == kept
+
+
 def test_a_message_under_both_names_is_signed_again_under_both() -> None:
     """The service may read either."""
     heads = signed("standard_webhooks")

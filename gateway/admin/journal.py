@@ -202,7 +202,10 @@ async def acknowledge(
         raise OutcomeRefused(f"no outcome of operation {operation_id} was refused. Those that wait: {TO_WAIT}")
     chosen = _one_attempt(refused, operation_id, token)
     if any(each.command is None for each in chosen):
-        raise OutcomeRefused("another version of this program wrote this outcome: use that version")
+        raise OutcomeRefused(
+            "this outcome cannot be read: another version of this program wrote it, or its key is not in "
+            "`secrets.encryption`"
+        )
     record = await read(operation_id)
     _check_known(record, chosen)
     lines = []

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, assert_never
 
+from gateway.app.encryption import sealing_of
 from gateway.config import Config
 from gateway.config.events import KafkaSink as KafkaConfig
 from gateway.config.events import NatsSink as NatsConfig
@@ -49,6 +50,7 @@ def outbox_of(config: Config) -> Outbox:
             for sink in events.sinks
         ),
         events.max_event_bytes,
+        sealing_of(config),
     )
 
 

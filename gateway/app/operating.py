@@ -15,6 +15,7 @@ from gateway.admin.commands import Job, Needs
 from gateway.admin.journal import Look
 from gateway.admin.operations import Operations
 from gateway.admin.resolution import Policies, RoutePolicy, Treatment
+from gateway.app.encryption import sealing_of
 from gateway.app.routes import (
     keep_policy,
     key_spec,
@@ -32,6 +33,7 @@ from gateway.store.base import Indefinite, StartRefused, StoreError
 from gateway.store.journal.view import Desk, look
 from gateway.store.operations import ManagedStore
 from gateway.store.recipes import conflicts_text, neighbour_warning, without_route_warning
+from gateway.store.sealed import SealedStore
 from gateway.store.tiered import Tiered
 
 
@@ -97,8 +99,9 @@ def admin_api(config: Config, store: Tiered) -> AdminApi | None:
 
 async def operate(config: Config, job: Job) -> int:
     """Carry out a command on the stores that it needs; returns its exit code. Raises `OperatingError`."""
-    desk = Desk(journal_directory(config), name_of(config))
-    store: ManagedStore = bare_store(config)
+    sealing = sealing_of(config)
+    desk = Desk(journal_directory(config), name_of(config), sealing)
+    store: ManagedStore = SealedStore(bare_store(config), sealing)
     operations = Operations(store, policies_of(config), journal=journal_look(config))
     try:
         if job.needs is Needs.JOURNAL:

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gateway.app.callers import callers_of
+from gateway.app.encryption import key_ring, reporting_sealing_of
 from gateway.app.events import relay_of
-from gateway.app.routes import breaker_policy, key_ring, route_of, serving_of, status_prefix, target_of
+from gateway.app.routes import breaker_policy, route_of, serving_of, status_prefix, target_of
 from gateway.app.stores import durable_store, tiered_store
 from gateway.config import Config
 from gateway.config import Upstream as UpstreamConfig
@@ -42,6 +43,7 @@ from gateway.store.base import FastTier, Indefinite, NotApplied, StoreError, boo
 from gateway.store.epoch import SeenFile, SharedNote
 from gateway.store.journal.journal import SqliteJournal
 from gateway.store.operations import ManagedStore
+from gateway.store.sealed import SealedStore
 from gateway.store.witness_files import WitnessFiles
 from gateway.upkeep.flusher import Flusher
 from gateway.upkeep.recovery import RecoveryWorker
@@ -94,9 +96,10 @@ class Parts:
         clock, journal = environment.clock, environment.journal
         self._config = config
         self._journal = journal
+        sealing = reporting_sealing_of(config, events, clock)
         durable = durable_store(
             config,
-            environment.durable,
+            SealedStore(environment.durable, sealing),
             events,
             serving_of(config),
             environment.seen_file,
@@ -105,7 +108,7 @@ class Parts:
             environment.fast,
         )
         self.store = store = tiered_store(config, durable, environment.fast, events, clock)
-        journaling = Journaling(journal, events, clock=clock)
+        journaling = Journaling(journal, events, sealing, clock=clock)
         self._flusher = flusher = Flusher(store, journal, events, on_flushed=journaling.flushed, clock=clock)
         self.claiming = Claiming(
             store,
@@ -141,7 +144,7 @@ class Parts:
         self.coordinator = Coordinator(
             identifying=Identifying(
                 config.service,
-                Spool(config.state_dir / "spool"),
+                Spool(config.state_dir / "spool", encrypts=ring is not None),
                 UploadSlots(config.limits.max_in_flight),
                 Verifying(events, clock),
                 self.callers,

@@ -5,7 +5,6 @@ A translation and nothing more: each setting becomes a value of the core in exac
 
 from __future__ import annotations
 
-import os
 from typing import Literal, assert_never
 from uuid import uuid4
 
@@ -45,7 +44,6 @@ from gateway.core.operation import microseconds
 from gateway.core.outcome import Meaning, Preset, StatusPolicy
 from gateway.core.recovery import Hold, Probe, ProbeRule, Recovery, Resend
 from gateway.core.replay import KeepPolicy
-from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.core.succession import ServedRoute
 from gateway.core.webhook.examination import Inbox, SignAgain
 from gateway.protect.forwarding import ForwardingPolicy, UpstreamKey
@@ -149,12 +147,6 @@ def inbox_of(route: settings.Route) -> Inbox | None:
 def status_prefix(config: settings.Config) -> bytes:
     """What stands before the id of an operation in the URL of its status."""
     return f"{config.public_url or ''}{config.operations.path}/".encode()
-
-
-def key_ring(config: settings.Config) -> KeyRing | None:
-    """The keys that kept requests are encrypted with, None where there are none."""
-    keys = [EncryptionKey(key.id, key.key.get_secret_value()) for key in config.secrets.encryption]
-    return KeyRing(keys, os.urandom) if keys else None
 
 
 def status_policy(route: settings.Route) -> StatusPolicy:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import assert_never
 from urllib.parse import urlsplit
 
+from gateway.app.encryption import sealing_of
 from gateway.app.events import outbox_of
 from gateway.config import Config, PostgresUrl, SqliteUrl
 from gateway.core.operation import microseconds
@@ -73,7 +74,7 @@ def tiered_store(
 def make_fast_tier(config: Config) -> RedisFastTier | None:
     """The fast tier, to be bound to the durable store before use; None without one."""
     fast = config.store.fast
-    return None if fast is None else RedisFastTier(fast.url.get_secret_value())
+    return None if fast is None else RedisFastTier(fast.url.get_secret_value(), sealing=sealing_of(config))
 
 
 def shared_note(config: Config) -> RedisSeen | None:

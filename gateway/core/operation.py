@@ -184,6 +184,8 @@ class Record:
     `probe` is the last claim's, `request` the last attempt's; it is None in a copy, which people are not shown.
     `delivery` is set while the record's request is kept: always in `accepted` and `dead_letter`, never in `released`,
     `completed` and `tombstone`. `first_claimed_us` and `claimed_us` are times of acceptance until the first dispatch.
+
+    `sealed` is set in a record that was decrypted: the record as it is stored, which is what goes back to a store.
     """
 
     identity: Identity
@@ -207,6 +209,7 @@ class Record:
     probe: ProbeTarget | None = None
     request: RequestInfo | None = field(default=None, compare=False)
     delivery: Delivery | None = None
+    sealed: Record | None = field(default=None, compare=False, repr=False)
 
 
 def is_withdrawn(record: Record) -> bool:

@@ -16,7 +16,9 @@ An event describes what was *written*: a lapse that was not written before the o
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Mapping
+from dataclasses import field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from hashlib import sha256
@@ -24,12 +26,14 @@ from typing import Any, Final
 
 import orjson
 
+from gateway.core.confidential import NO_SEALING, Sealing
 from gateway.core.framing import framed
 from gateway.core.identity.media import parse_media_type
 from gateway.core.identity.operation_id import is_of
 from gateway.core.immutable import immutable
 from gateway.core.message import StoredResponse, header_values
 from gateway.core.operation import MICROSECONDS, Event, Record, State, microseconds
+from gateway.core.sealing import SEALED
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ID_BYTES: Final = 16
@@ -68,6 +72,10 @@ class Part(StrEnum):
 
 
 _PARTS: Final = frozenset(each.value for each in Part)
+# The members of an event's data that are encrypted, beside the response.
+_CONFIDENTIAL: Final = ("key", "location")
+# That of `framed`.
+_LENGTH: Final = struct.Struct(">Q")
 
 
 @immutable
@@ -82,7 +90,11 @@ class Subscription:
 
 @immutable
 class OutboxRow:
-    """An event for one sink, without its time. `response` is the JSON text of the upstream's response, if included."""
+    """An event for one sink, without its time.
+
+    `response` is the JSON text of the upstream's response, if included. With encryption it is a sealed value, which has
+    the key and the `Location`, too.
+    """
 
     sink: str
     event_id: str
@@ -93,12 +105,16 @@ class OutboxRow:
 
 @immutable
 class Outbox:
-    """The subscriptions of a service. `source` is the CloudEvents source; `event_bytes_max` bounds a response."""
+    """The subscriptions of a service. `source` is the CloudEvents source; `event_bytes_max` bounds a response.
+
+    The records are as they are stored. `sealing` opens what an event includes of them, and seals it again.
+    """
 
     service: str = ""
     source: str = ""
     subscriptions: tuple[Subscription, ...] = ()
     event_bytes_max: int = 64 * 1024
+    sealing: Sealing = field(default=NO_SEALING, compare=False, repr=False)
 
     def has(self, type_: EventType) -> bool:
         """Whether any sink receives events of this type."""
@@ -141,7 +157,7 @@ class Outbox:
 
     def _add_rows(self, rows: list[OutboxRow], type_: EventType, before: Record | None, after: Record) -> None:
         event_id = ""
-        rendered: dict[frozenset[Part], tuple[bytes, bytes | None]] = {}
+        rendered: dict[frozenset[Part], tuple[bytes, bytes | None, bytes | None]] = {}
         for each in self.subscriptions:
             if type_ not in each.types or not (each.routes is None or after.identity.route in each.routes):
                 continue
@@ -149,11 +165,23 @@ class Outbox:
             content = rendered.get(each.include)
             if content is None:
                 content = rendered[each.include] = self._content(event_id, before, after, each.include)
-            rows.append(OutboxRow(each.sink, event_id, type_, *content))
+            rows.append(OutboxRow(each.sink, event_id, type_, *self._sealed(*content, event_id, each.sink)))
+
+    def _sealed(
+        self, content: bytes, response: bytes | None, confidential: bytes | None, event_id: str, sink: str
+    ) -> tuple[bytes, bytes | None]:
+        """`content` and `response` of a row: the latter with all that has to be sealed in the event."""
+        if confidential is None:
+            return content, response
+        parts = framed(confidential) + (response or b"")
+        return content, self.sealing.sealed_event(parts, event_id, sink)
 
     def _content(
         self, event_id: str, before: Record | None, after: Record, include: frozenset[Part]
-    ) -> tuple[bytes, bytes | None]:
+    ) -> tuple[bytes, bytes | None, bytes | None]:
+        """The content of an event, its response as JSON, and, where they have to be sealed, its key and `Location`."""
+        if include:
+            after = self.sealing.opened(after)
         identity, response = after.identity, after.response
         delivery = after.delivery or (None if before is None else before.delivery)
         data: dict[str, Any] = {
@@ -174,12 +202,16 @@ class Outbox:
             "response": None,
         }
         json = self._add_parts(data, after, include) if include else None
+        confidential = None
+        if self.sealing.seals and (json, data["key"], data["location"]) != (None, None, None):
+            confidential = orjson.dumps({name: data[name] for name in _CONFIDENTIAL})
+            data |= dict.fromkeys(_CONFIDENTIAL)
         content: dict[str, Any] = {"source": self.source, "data": data}
         trace_id = None if after.request is None else after.request.trace_id
         if trace_id is not None:
             span = sha256(event_id.encode()).digest()[:_SPAN_BYTES].hex()
             content["traceparent"] = f"00-{trace_id}-{span}-00"
-        return orjson.dumps(content), json
+        return orjson.dumps(content), json, confidential
 
     def _add_parts(self, data: dict[str, Any], after: Record, include: frozenset[Part]) -> bytes | None:
         """Add what is chosen; returns the response as JSON, if that is chosen and there is one."""
@@ -201,7 +233,7 @@ NO_EVENTS: Final = Outbox()
 """Nobody receives events: a store then writes nothing more than without them."""
 
 
-def unpack(packed: bytes) -> Outbox:
+def unpack(packed: bytes, sealing: Sealing) -> Outbox:
     """Undo `Outbox.pack`. What only a newer program knows is left out: its own gateways sweep, too."""
     fields = orjson.loads(packed)
     subscriptions = tuple(
@@ -213,7 +245,7 @@ def unpack(packed: bytes) -> Outbox:
         )
         for each in fields["subscriptions"]
     )
-    return Outbox(fields["service"], fields["source"], subscriptions, fields["event_bytes_max"])
+    return Outbox(fields["service"], fields["source"], subscriptions, fields["event_bytes_max"], sealing)
 
 
 def swept_rows(outboxes: Iterable[Outbox], before: Record, after: Record | None) -> tuple[str, tuple[OutboxRow, ...]]:
@@ -382,6 +414,18 @@ class PublishedEvent:
         """The event as the payload that Standard Webhooks recommends."""
         data = orjson.Fragment(self.data())
         return orjson.dumps({"type": self.type.value, "timestamp": timestamp(self.at_us), "data": data})
+
+
+def opened_event(event: PublishedEvent, sink: str, sealing: Sealing) -> PublishedEvent:
+    """The event of a row of this sink in clear. Raises `Unopenable`."""
+    if event.response is None or event.response[:1] != SEALED:
+        return event
+    parts = sealing.opened_event(event.response, event.id, sink)
+    (length,) = _LENGTH.unpack_from(parts)
+    end = _LENGTH.size + length
+    content = orjson.loads(event.content)
+    content["data"] |= orjson.loads(parts[_LENGTH.size : end])
+    return replace(event, content=orjson.dumps(content), response=parts[end:] or None)
 
 
 def timestamp(at_us: int) -> str:

@@ -1,8 +1,12 @@
-"""Encrypts what is stored of a caller's request, so that a copy of the store shows nothing of it.
+"""Encrypts what is stored of requests and responses, so that a copy of the store shows nothing of it.
 
 Owns the keys of `secrets.encryption` and the form of the sealed bytes: a random nonce of 96 bits, then the ciphertext
 and tag of AES-256-GCM. It does not know what it encrypts. The caller gives the *associated data*: what the bytes belong
 to. It is authenticated with them, so bytes that are moved to another place cannot be opened there.
+
+A sealed *value* also says the id of its key. It begins with `SEALED`, a control character with which no clear value
+begins that may stand in its place: no header, path, target or key does. So clear values of a store in which encryption
+was switched on later stay readable.
 
 Each associated data has its own key, derived from the configured one (HKDF-Expand, RFC 5869 section 2.3), so that
 random nonces never run out under one key (NIST SP 800-38D section 8.3 allows 2^32).
@@ -10,18 +14,28 @@ random nonces never run out under one key (NIST SP 800-38D section 8.3 allows 2^
 
 from __future__ import annotations
 
+import binascii
 import hmac
+import re
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import CTR
 
 from gateway.core.framing import framed
 from gateway.core.immutable import immutable
 
 KEY_BYTES: Final = 32
+SEALED: Final = b"\x01"
+SEALED_TEXT: Final = SEALED.decode()
 _NONCE_BYTES: Final = 12
+_BLOCK_BYTES: Final = 16
+_KEY_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 # Names the form of the sealed bytes: another form needs another label.
 _LABEL: Final = b"idempotency-gateway sealed 1"
 
@@ -66,7 +80,7 @@ class KeyRing:
         """The content of bytes that were sealed with the same associated data. Raises `Unopenable`."""
         key = self._by_id.get(key_id)
         if key is None:
-            raise Unopenable(f"it is encrypted with key '{key_id}', which is not configured")
+            raise _without_key(key_id)
         try:
             return _cipher(key, associated).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], associated)
         except (InvalidTag, ValueError):
@@ -74,6 +88,70 @@ class KeyRing:
             raise Unopenable(
                 f"it was changed, it belongs to another operation, or key '{key_id}' is another key than it was"
             ) from None
+
+    def seal_value(self, content: bytes, associated: bytes) -> bytes:
+        """The content as a sealed value."""
+        key_id, sealed = self.seal(content, associated)
+        name = key_id.encode()
+        return b"".join((SEALED, bytes((len(name),)), name, sealed))
+
+    def seal_text(self, content: bytes, associated: bytes) -> str:
+        """The content as a sealed value for a place that holds text: one word of ASCII behind `SEALED_TEXT`."""
+        return SEALED_TEXT + b64encode(self.seal_value(content, associated)[1:]).decode("ascii")
+
+
+class FileCipher:
+    """Encrypts one file that nobody but this process reads, so that parts of it can be read by their offsets.
+
+    AES-256 in counter mode, under a key of its own that exists in memory alone. Changes of the file are not noticed.
+    """
+
+    def __init__(self, random_bytes: Callable[[int], bytes]) -> None:
+        self._algorithm = AES256(random_bytes(KEY_BYTES))
+
+    def apply(self, data: bytes | memoryview, offset: int) -> bytes:
+        """Encrypt what is to be written at this offset, or decrypt what was read there."""
+        block, skipped = divmod(offset, _BLOCK_BYTES)
+        encryptor = Cipher(self._algorithm, CTR(block.to_bytes(_BLOCK_BYTES, "big"))).encryptor()
+        encryptor.update(bytes(skipped))
+        return encryptor.update(data)
+
+
+def open_value(ring: KeyRing | None, value: bytes | str, associated: bytes) -> bytes:
+    """The content of a value that was sealed with the same associated data; without a ring, no key is configured.
+
+    Raises `Unopenable`.
+    """
+    key_id, sealed = _split(value)
+    if ring is None:
+        raise _without_key(key_id)
+    return ring.open(key_id, sealed, associated)
+
+
+def key_id_of(value: bytes | str) -> str | None:
+    """The id of the key of a sealed value; None if that was cut."""
+    try:
+        return _split(value)[0]
+    except Unopenable:
+        return None
+
+
+def _split(value: bytes | str) -> tuple[str, bytes]:
+    """Key id and sealed bytes of a value that begins with `SEALED`."""
+    try:
+        content = b64decode(value[1:], validate=True) if isinstance(value, str) else value[1:]
+        end = 1 + content[0]
+        key_id = content[1:end].decode()
+    except (IndexError, ValueError, binascii.Error):
+        raise Unopenable("it was changed or cut") from None
+    if _KEY_ID.fullmatch(key_id) is None:
+        # It is named in logs and metrics, so it must not be of anybody's making.
+        raise Unopenable("it was changed or cut")
+    return key_id, content[end:]
+
+
+def _without_key(key_id: str) -> Unopenable:
+    return Unopenable(f"it is encrypted with key '{key_id}', which is not configured")
 
 
 def _cipher(key: bytes, associated: bytes) -> AESGCM:

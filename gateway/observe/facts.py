@@ -313,6 +313,18 @@ class JournalFailed:
 
 
 @immutable
+class RecordUnreadable:
+    """A record cannot be decrypted: `why`. It completed, and its response is not known any more.
+
+    `is_logged`: no such record was logged for a while.
+    """
+
+    operation_id: UUID
+    why: str
+    is_logged: bool
+
+
+@immutable
 class FlushRefused:
     """The durable store refused a journaled outcome; the journal keeps it for an operator."""
 
@@ -453,6 +465,7 @@ Fact = (
     | WriteRefused
     | OutcomeJournaled
     | JournalFailed
+    | RecordUnreadable
     | FlushRefused
     | LeaseLost
     | StoreCalled

@@ -41,6 +41,7 @@ from gateway.observe.facts import (
     OutcomeJournaled,
     ProbeMade,
     PublicationResult,
+    RecordUnreadable,
     RequestAnswered,
     RequestPassed,
     SinkChanged,
@@ -185,6 +186,9 @@ class Logs:
             case JournalFailed(detail, is_first):
                 text = "neither the durable store nor the journal takes an outcome"
                 self._line(ERROR if is_first else DEBUG, text, detail=detail)
+            case RecordUnreadable(operation_id, why, is_logged):
+                text = "a record cannot be decrypted; its response is not replayed any more"
+                self._line(ERROR if is_logged else DEBUG, text, operation=str(operation_id), detail=why)
             case FlushRefused():
                 text = "the durable store refused a journaled outcome, which is kept in the journal"
                 self._line(ERROR, text, **_claim(fact), event=fact.event, detail=fact.detail)

@@ -44,6 +44,7 @@ from gateway.observe.facts import (
     ProbeFinding,
     ProbeMade,
     PublicationResult,
+    RecordUnreadable,
     RequestAnswered,
     RequestPassed,
     SinkChanged,
@@ -241,6 +242,10 @@ class Metrics:
         self._journal_failures = self._counter(
             "idempotency_journal_failures_total", "Outcomes that neither the durable store nor the journal took"
         )
+        self._unreadable = self._counter(
+            "idempotency_unreadable_records_total",
+            "Reads of records that could not be decrypted: their key is missing, or they were changed",
+        )
         self._lost_leases = self._counter("idempotency_lost_leases_total", "Running attempts that lost their lease")
         # Every worker counts the whole store.
         self._in_doubt = self._gauge(
@@ -396,6 +401,8 @@ class Metrics:
                     self._upstream_durations.observe(fact.upstream_seconds, fact.route)
             case JournalFailed():
                 self._journal_failures.add()
+            case RecordUnreadable():
+                self._unreadable.add()
             case LeaseLost():
                 self._lost_leases.add()
             case MemoryChanged():

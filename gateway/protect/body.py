@@ -1,9 +1,10 @@
 """Receives the whole body of a request before anything is claimed: a short one in memory, a long one in a file.
 
-Owns the files. They have mode 0600 and never a name, so nothing is left behind whatever happens. It does not know what
-a body means. A body over its limit is refused as soon as that is known, and one that is cut short raises, so that half
-a request has no effect. The last part of the disk is reserved for the journal, and for a store on the same disk:
-without them, no outcome can be recorded.
+Owns the files. They have mode 0600 and never a name, so nothing is left behind whatever happens; where other things are
+encrypted at rest, they are too, with a key that is nowhere else. It does not know what a body means. A body over its
+limit is refused as soon as that is known, and one that is cut short raises, so that half a request has no effect. The
+last part of the disk is reserved for the journal, and for a store on the same disk: without them, no outcome can be
+recorded.
 
 A body that has not arrived yet needs an upload slot. A slot costs a client only a request head, and a byte now and
 then. So upload slots are separate from the limit on operations, and when all are taken, a new request takes the slot of
@@ -28,6 +29,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, TypeVar, cast
 
 from gateway.core.identity.canonical import Body
+from gateway.core.sealing import FileCipher
 from gateway.protect.reply import Cut, RequestBody, RequestCut
 from gateway.upstream.request import closed_after
 from gateway.upstream.result import FileBody
@@ -46,11 +48,13 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True)
 class TakenBody:
-    """A whole body. `digest` is the SHA-256 of its bytes, if they were hashed while they came in."""
+    """A whole body. `digest` is the SHA-256 of its bytes, if they were hashed while they came in. `cipher` is that of
+    an encrypted file."""
 
     content: bytes | BinaryIO = field(repr=False)
     length: int
     digest: bytes | None = None
+    cipher: FileCipher | None = field(default=None, repr=False)
     is_closed: bool = field(default=False, init=False)
 
     def outbound(self) -> bytes | FileBody:
@@ -59,7 +63,7 @@ class TakenBody:
             raise ValueError("the body was closed")
         if isinstance(self.content, bytes):
             return self.content
-        return FileBody(self.content.fileno(), self.length)
+        return FileBody(self.content.fileno(), self.length, None if self.cipher is None else self.cipher.apply)
 
     def close(self) -> None:
         """Release file and memory. Safe to repeat."""
@@ -83,7 +87,7 @@ class TakenBody:
         # Mapped before the thread starts: the mapping stays valid when the file object is closed.
         mapped = mmap.mmap(body.fileno(), 0, access=mmap.ACCESS_READ)
         try:
-            return await asyncio.to_thread(_use_and_close, mapped, use)
+            return await asyncio.to_thread(_use_and_close, mapped, use, self.cipher)
         except asyncio.CancelledError:
             # The thread may never start. If it is reading, it closes the mapping itself.
             with contextlib.suppress(BufferError):
@@ -91,9 +95,13 @@ class TakenBody:
             raise
 
 
-def _use_and_close(mapped: mmap.mmap, use: Callable[[Body], Result]) -> Result:
+def _use_and_close(mapped: mmap.mmap, use: Callable[[Body], Result], cipher: FileCipher | None) -> Result:
     with mapped:
-        return use(mapped)
+        if cipher is None:
+            return use(mapped)
+        with memoryview(mapped) as view:
+            content = cipher.apply(view, 0)
+        return use(content)
 
 
 class WholeBody:
@@ -121,14 +129,17 @@ class WholeBody:
             yield content
             return
         content.seek(0)
-        while chunk := await _at_disk(self._read, content):
+        offset = 0
+        while chunk := await _at_disk(self._read, content, offset):
+            offset += len(chunk)
             yield chunk
 
-    def _read(self, content: BinaryIO) -> bytes:
+    def _read(self, content: BinaryIO, offset: int) -> bytes:
         with self._lock:
             if self._taken.is_closed:
                 raise SpoolFailed("the body is no longer needed")
-            return content.read(_READ_BYTES)
+            chunk, cipher = content.read(_READ_BYTES), self._taken.cipher
+        return chunk if cipher is None else cipher.apply(chunk, offset)
 
     def crowd_out(self) -> bool:
         """Never: the body is here."""
@@ -153,10 +164,11 @@ class SpoolFailed(Exception):
 
 
 class Spool:
-    """Receives bodies. `directory` must exist and belong to this program."""
+    """Receives bodies. `directory` must exist and belong to this program. With `encrypts`, files are encrypted."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, encrypts: bool = False) -> None:
         self._directory = directory
+        self._encrypts = encrypts
 
     async def take(self, body: RequestBody, *, bytes_max: int, spool_over_bytes: int) -> TakenBody | None:
         """The body, or None if it is longer than `bytes_max`. When cancelled or cut short, this leaves nothing behind.
@@ -184,7 +196,8 @@ class Spool:
         return TakenBody(parts[0] if len(parts) == 1 else b"".join(parts), length)
 
     async def _take_to_file(self, prefix: bytes, chunks: AsyncIterator[bytes], bytes_max: int) -> TakenBody | None:
-        file = _GrowingFile(self._directory)
+        cipher = FileCipher(os.urandom) if self._encrypts else None
+        file = _GrowingFile(self._directory, cipher)
         length = len(prefix)
         buffer = bytearray(prefix)
         is_whole = False
@@ -202,7 +215,7 @@ class Spool:
         finally:
             if not is_whole:
                 file.give_up()
-        return TakenBody(content, length, digest)
+        return TakenBody(content, length, digest, cipher)
 
 
 class _GrowingFile:
@@ -211,8 +224,10 @@ class _GrowingFile:
     Threads open and write it. They run on when their caller is cancelled, and after `give_up` they write nothing more.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, cipher: FileCipher | None) -> None:
         self._directory = directory
+        self._cipher = cipher
+        self._length = 0
         self._lock = threading.Lock()
         self._file: BinaryIO | None = None
         self._hash = sha256()
@@ -242,7 +257,8 @@ class _GrowingFile:
             self._file = _unnamed_file(self._directory)
         _check_room(self._file.fileno())
         self._hash.update(data)
-        left = memoryview(data)
+        left = memoryview(data if self._cipher is None else self._cipher.apply(data, self._length))
+        self._length += len(data)
         while left:
             left = left[self._file.write(left) :]
         return self._file

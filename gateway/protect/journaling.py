@@ -1,5 +1,7 @@
 """Keeps outcomes in the journal while the durable store does not take them, and lists the completed operations.
 
+The journal keeps them as the durable store does (`core.confidential`), and passes them on to it like that.
+
 With the list, duplicates in this process get the response that the first caller got. It holds no responses in memory;
 they are read from the journal when needed. Invariant: an operation is on the list from before its response is on the
 disk until the durable store has taken or refused it. It leaves the list earlier when its replay window may be over: the
@@ -17,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
+from gateway.core.confidential import NO_SEALING, Sealing
 from gateway.core.lifecycle import no_token, step
 from gateway.core.operation import EVENT_OF, Applied, Complete, OutcomeCommand, Record, Snapshot, microseconds
 from gateway.observe.facts import Events, JournalFailed, OutcomeJournaled
@@ -39,9 +42,17 @@ class _Kept:
 class Journaling:
     """The journal, for attempts and their duplicates."""
 
-    def __init__(self, journal: Journal, events: Events, *, clock: Callable[[], float] = boot_seconds) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        events: Events,
+        sealing: Sealing = NO_SEALING,
+        *,
+        clock: Callable[[], float] = boot_seconds,
+    ) -> None:
         self._journal = journal
         self._events = events
+        self._sealing = sealing
         self._clock = clock
         self._kept: dict[UUID, _Kept] = {}
         self._is_failing = False
@@ -67,7 +78,7 @@ class Journaling:
             self._kept[operation_id] = kept
         try:
             async with asyncio.timeout(_APPEND_SECONDS):
-                kept.entry_id = await self._journal.append(record.identity.route, command)
+                kept.entry_id = await self._journal.append(record.identity.route, self._sealing.sealed(command))
         except BaseException as error:
             self._forget(operation_id, kept)
             if isinstance(error, TimeoutError):
@@ -103,7 +114,7 @@ class Journaling:
         if command is None or self._may_be_over(kept, command):
             self._forget(operation_id, kept)
             return None
-        return _anticipated(kept.record, command)
+        return _anticipated(kept.record, self._sealing.opened_outcome(command))
 
     def flushed(self, operation_id: UUID, token: int) -> None:
         """The durable store has taken or refused the outcome of this claim: duplicates read the store again."""

@@ -11,6 +11,7 @@ Bounded in bytes, least recently used first out; every verb is O(1).
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
@@ -86,6 +87,9 @@ class ProcessCache:
         if size_bytes > self._entry_bytes_max:
             return
         self._remove(number)
+        if record.sealed is not None:
+            # Nothing is written from here, so only the clear record is needed.
+            snapshot = Snapshot(replace(record, sealed=None), snapshot.now_us)
         self._entries[number] = _Entry(snapshot, started_seconds, size_bytes)
         self._bytes += size_bytes
         while self._bytes > self._bytes_max:

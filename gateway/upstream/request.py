@@ -116,6 +116,7 @@ class FileReader:
         """Raises OSError when the descriptor cannot be duplicated."""
         self.length = body.length
         self._descriptor = os.dup(body.descriptor)
+        self._decrypt = body.decrypt
         self._reading: Future[bytes] | None = None
         self._is_closed = False
 
@@ -124,12 +125,16 @@ class FileReader:
         offset = 0
         while offset < self.length:
             wanted = min(_CHUNK_BYTES, self.length - offset)
-            self._reading = executor.submit(os.pread, self._descriptor, wanted, offset)
+            self._reading = executor.submit(self._read, wanted, offset)
             chunk = await asyncio.wrap_future(self._reading)
             if not chunk:
                 return
             offset += len(chunk)
             yield chunk
+
+    def _read(self, wanted: int, offset: int) -> bytes:
+        data = os.pread(self._descriptor, wanted, offset)
+        return data if self._decrypt is None else self._decrypt(data, offset)
 
     def close(self) -> None:
         """Close the duplicate, after a read that is still under way."""

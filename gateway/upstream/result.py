@@ -102,11 +102,13 @@ class Framing(StrEnum):
 class FileBody:
     """A request body in a file: its first `length` bytes, read by offset.
 
-    `descriptor` stays the caller's and may be closed as soon as `exchange` has returned: a duplicate is read.
+    `descriptor` stays the caller's and may be closed as soon as `exchange` has returned: a duplicate is read. Where the
+    file is encrypted, `decrypt` gets the bytes that were read and their offset.
     """
 
     descriptor: int
     length: int
+    decrypt: Callable[[bytes, int], bytes] | None = None
 
 
 @immutable

@@ -289,6 +289,9 @@ def differences(
     found = []
     for name in (*Record.__slots__, *Delivery.__slots__):
         their, wanted = (_field(snapshot.record, name) for snapshot in (theirs, model))
+        if name == "sealed":
+            # How a store keeps a record is its own affair.
+            continue
         if name == "delivery":
             same = (their is None) == (wanted is None)
         elif name == "token":

@@ -5,18 +5,22 @@ A `Database` is what outlives store objects: two opened on it are two gateways, 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 
+from gateway.core.confidential import Sealing
 from gateway.core.outbox import NO_EVENTS, Outbox
+from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.store.base import Store, boot_seconds
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.redis.store import RedisFastTier
+from gateway.store.sealed import SealedStore
 from gateway.store.sqlite.store import SqliteStore
 from gateway.store.tiered import Tiered
 from gateway.store.witness_files import WitnessFiles
@@ -156,11 +160,44 @@ def tiered(durable: Opener) -> Opener:
     return opened
 
 
+@dataclass
+class SealedDatabase:
+    """A database whose stores encrypt what they keep."""
+
+    behind: Database
+    ring: KeyRing = field(default_factory=lambda: KeyRing([EncryptionKey("k1", bytes(range(32)))], os.urandom))
+
+    @property
+    def exact(self) -> bool:
+        return self.behind.exact
+
+    def open_store(self, witness_files: WitnessFiles | None = None, outbox: Outbox = NO_EVENTS) -> Store:
+        sealing = Sealing(self.ring)
+        return SealedStore(self.behind.open_store(witness_files, replace(outbox, sealing=sealing)), sealing)
+
+    async def advance(self, seconds: float) -> None:
+        await self.behind.advance(seconds)
+
+    def set_back(self, seconds: float) -> None:
+        self.behind.set_back(seconds)
+
+
+def sealed(behind: Opener) -> Opener:
+    @contextmanager
+    def opened(request: pytest.FixtureRequest, directory: Path) -> Iterator[Database]:
+        with behind(request, directory) as database:
+            yield SealedDatabase(database)
+
+    return opened
+
+
 # Each is entered once per test, outside an event loop, with the request (for fixtures like `postgres_url`) and an empty
 # directory; it ends by giving everything back, the data included.
 STORES: dict[str, Opener] = {
     "memory": memory,
     "postgres": postgres,
+    "sealed-postgres": sealed(postgres),
+    "sealed-sqlite": sealed(sqlite),
     "sqlite": sqlite,
     "tiered-memory": tiered(memory),
     "tiered-postgres": tiered(postgres),

@@ -10,7 +10,8 @@ import resource
 import signal
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -19,6 +20,7 @@ import pytest
 
 from gateway.protect.body import Spool, SpoolFailed, TakenBody, WholeBody, taken_now
 from gateway.upstream import FileBody
+from gateway.upstream.request import FileReader
 
 KIB = 1024
 BYTES_MAX = 1024 * KIB
@@ -137,6 +139,25 @@ async def test_a_whole_body(spool: Spool, tmp_path: Path, length: int, is_announ
         assert taken.outbound() == b"".join(parts)
         assert descriptors(tmp_path) == []
     taken.close()
+    taken.close()
+
+
+async def test_an_encrypted_file(tmp_path: Path) -> None:
+    """Nothing of the body is in the file, and each way to read it gives the body."""
+    parts = pieces(600 * KIB + 7)
+    body = b"".join(parts)
+    taken = await Spool(tmp_path, encrypts=True).take(Body(*parts), bytes_max=BYTES_MAX, spool_over_bytes=KIB)
+    assert taken is not None
+    outbound = taken.outbound()
+    assert isinstance(outbound, FileBody)
+    stored = os.pread(outbound.descriptor, BYTES_MAX, 0)
+    assert len(stored) == len(body)
+    assert not any(stored[at : at + 8] == body[at : at + 8] for at in range(0, len(body), 8))
+    assert taken.digest == sha256(body).digest()
+    assert await read(taken) == body
+    assert await taken.read(bytes) == body
+    with closing(FileReader(outbound)) as reader, ThreadPoolExecutor() as executor:
+        assert b"".join([chunk async for chunk in reader.chunks(executor)]) == body
     taken.close()
 
 

@@ -327,7 +327,7 @@ class MemoryStore:
             memory.recipes.update({row.name: row for row in comparison.written})
             names = frozenset((serving.service, operation) for operation in serving.recipes)
             memory.gateways[serving.gateway_id] = Serves(names, now_us)
-            memory.outboxes[serving.service] = unpack(self._outbox.pack())
+            memory.outboxes[serving.service] = unpack(self._outbox.pack(), self._outbox.sealing)
         return agreement
 
     async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:

@@ -74,7 +74,8 @@ class JournalView:
 
 @dataclass(frozen=True, slots=True)
 class KeptOutcome:
-    """A complete outcome, for operators. `command` is None if only another version of the program can read it."""
+    """A complete outcome, for operators. `command` is None if only another version of the program can read it, or
+    its response cannot be decrypted."""
 
     entry_id: EntryId
     entry: KeptEntry

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
 import apsw
 
-from gateway.core.operation import OutcomeCommand
+from gateway.core.confidential import NO_SEALING, Sealing
+from gateway.core.operation import Complete, OutcomeCommand
+from gateway.core.sealing import Unopenable
 from gateway.store.base import NotApplied, StoreError, wall_clock_us
 from gateway.store.journal import OF_ONE_MAX, EntryId, JournalView, KeptEntry, KeptOutcome
 from gateway.store.journal.file import BUSY_MS, DAMAGED, SUFFIX, check_ours, decode_row, fetch, statements
@@ -63,8 +66,9 @@ def look(
 class Desk:
     """Satisfies `JournalDesk`."""
 
-    def __init__(self, directory: Path, belongs_to: str) -> None:
+    def __init__(self, directory: Path, belongs_to: str, sealing: Sealing = NO_SEALING) -> None:
         self.directory = directory
+        self._sealing = sealing
         self._belongs_to = belongs_to
 
     def outcomes(self, operation_id: UUID) -> list[KeptOutcome]:
@@ -90,9 +94,15 @@ class Desk:
         for row in rows:
             columns, kept = row[:_ENTRY_COLUMNS], row[_ENTRY_COLUMNS:]
             command: OutcomeCommand | None = None
-            with suppress(NotApplied):
-                _, command = decode_row(columns)
+            with suppress(NotApplied, Unopenable):
+                command = self._opened(decode_row(columns)[1])
             yield KeptOutcome(EntryId(path.name, row[0]), KeptEntry(operation_id, *kept), command)
+
+    def _opened(self, command: OutcomeCommand) -> OutcomeCommand:
+        if not isinstance(command, Complete):
+            return command
+        opened = self._sealing.opened_response(command.response, command.operation_id, command.token)
+        return replace(command, response=opened)
 
     def drop(self, entry_id: EntryId) -> bool:
         """See `JournalDesk`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gateway.core.confidential import sealed_by
 from gateway.core.operation import Accept, Claim, Complete
 from gateway.store.postgres.rows import pack_headers, pack_location
 from gateway.store.request_line import line_of
@@ -22,6 +23,10 @@ def _once(column: list[Any]) -> list[Any]:
 def _if_any(column: list[Any]) -> list[Any]:
     """No element if all are null."""
     return [] if column.count(None) == len(column) else column
+
+
+def _sealed_by(commands: Sequence[Claim] | Sequence[Accept]) -> list[Any]:
+    return [sealed_by(command.identity, command.probe, command.request) for command in commands]
 
 
 def claim_arguments(commands: Sequence[Claim], due_in_us: Callable[[str], int]) -> tuple[list[Any], ...]:
@@ -48,6 +53,7 @@ def claim_arguments(commands: Sequence[Claim], due_in_us: Callable[[str], int]) 
         _once([due_in_us(identity.operation) for identity in identities]),
         _if_any([None if probe is None else probe.target for probe in probes]),
         _if_any([None if probe is None else probe.host for probe in probes]),
+        _if_any(_sealed_by(commands)),
         _once([line_of(request) for request in requests]),
         _if_any([None if request is None else request.request_id for request in requests]),
         _if_any([None if request is None else request.trace_id for request in requests]),
@@ -76,6 +82,7 @@ def acceptance_arguments(commands: Sequence[Accept]) -> tuple[list[Any], ...]:
         _if_any([command.read_token for command in commands]),
         _if_any([None if probe is None else probe.target for probe in probes]),
         _if_any([None if probe is None else probe.host for probe in probes]),
+        _if_any(_sealed_by(commands)),
         _once([line_of(request) for request in requests]),
         _if_any([None if request is None else request.request_id for request in requests]),
         _if_any([None if request is None else request.trace_id for request in requests]),
@@ -95,6 +102,7 @@ def completion_arguments(commands: Sequence[Complete]) -> tuple[Any, ...]:
         _once([command.remember_us for command in commands]),
         _once([response.status for response in responses]),
         _if_any([pack_location(response.headers) for response in responses]),
+        _if_any([sealed_by(response=response) for response in responses]),
         _once([response.reason for response in responses]),
         [pack_headers(response.headers) for response in responses],
         _if_any([response.body for response in responses]),

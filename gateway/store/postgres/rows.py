@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from gateway.core.confidential import sealed_by
 from gateway.core.lifecycle import due_us, tombstone_response
 from gateway.core.message import Headers, StoredResponse
 from gateway.core.operation import Delivery, Event, Fingerprint, Identity, ProbeTarget, Record, State
@@ -35,7 +36,7 @@ _CHANGED: Final = {
 # The columns that no change writes: the id is derived from them.
 _FIXED: Final = ("operation_id", "version", "operation", "scope_digest", "key_digest")
 # The store's own columns; the migration explains them.
-_OWN: Final = {"due_us": "bigint", "attention_us": "bigint"}
+_OWN: Final = {"due_us": "bigint", "attention_us": "bigint", "sealed_by": "text"}
 
 _RECORD: Final = (*_FIXED, *_CHANGED)
 _WRITTEN: Final = {"operation_id": "uuid", **_CHANGED, **_OWN}
@@ -94,6 +95,7 @@ class Row:
     drop_day: int | None
     due_us: int | None
     attention_us: int | None
+    sealed_by: str | None
 
 
 def pack_headers(headers: Headers) -> bytes:
@@ -222,6 +224,7 @@ def encode(record: Record, before: Row, now_us: int) -> tuple[Any, ...]:
         *((None, None) if request is None else (request.request_id, request.trace_id)),
         _due_us(record, before),
         _attention_us(record, before, now_us),
+        sealed_by(record.identity, probe, request, response),
     )
 
 

@@ -88,14 +88,14 @@ _MARKS: Final = {
 _EVENTS: Final = """, event AS (
     INSERT INTO idempotency_gateway.event (service, sink, event_id, type, at_us, since_us, due_us, content, response)
     SELECT
-        $13::text, i.to_sink, i.of_event, i.of_type, c.now_us, c.now_us, c.now_us, i.new_content, i.new_response
-    FROM unnest($14::bigint[], $15::text[], $16::text[], $17::text[], $18::bytea[], $19::bytea[])
+        $14::text, i.to_sink, i.of_event, i.of_type, c.now_us, c.now_us, c.now_us, i.new_content, i.new_response
+    FROM unnest($15::bigint[], $16::text[], $17::text[], $18::text[], $19::bytea[], $20::bytea[])
         AS i (ordinal, to_sink, of_event, of_type, new_content, new_response)
         JOIN changed ch ON ch.ordinal = i.ordinal CROSS JOIN clock c
     ON CONFLICT (service, sink, event_id) DO NOTHING
 )"""
 _VARIANTS: Final = {
-    "complete": {"complete": ("", "$13"), "complete_with_events": (_EVENTS, "$20")},
+    "complete": {"complete": ("", "$14"), "complete_with_events": (_EVENTS, "$21")},
 }
 
 _NAME: Final = "-- name: "

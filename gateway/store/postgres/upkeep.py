@@ -185,7 +185,7 @@ class Upkeep:
         if not changed:
             return
         others = await connection.fetch(_OUTBOXES, self._outbox.service)
-        outboxes = [self._outbox, *(unpack(row["content"]) for row in others)]
+        outboxes = [self._outbox, *(unpack(row["content"], self._outbox.sealing) for row in others)]
         rows: defaultdict[str, list[OutboxRow]] = defaultdict(list)
         for each in changed:
             service, own = swept_rows(outboxes, each.row.record, each.record)

@@ -44,8 +44,10 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID, uuid4
 
+from gateway.core.confidential import NO_SEALING, Sealing
 from gateway.core.immutable import immutable
 from gateway.core.operation import Snapshot, State
+from gateway.core.sealing import Unopenable
 from gateway.store.base import NotApplied, StoreError, Watch, boot_seconds
 from gateway.store.batching import Batcher
 from gateway.store.epoch import lineage
@@ -104,9 +106,11 @@ _Get = tuple[UUID, float]
 class RedisFastTier:
     """The `FastTier` on Redis. Satisfies the protocol of `base`; an unreachable server never fails `start`."""
 
-    def __init__(self, url: str, *, clock: Callable[[], float] = boot_seconds) -> None:
-        """Raises ValueError when the URL is none of Redis's."""
+    def __init__(self, url: str, *, clock: Callable[[], float] = boot_seconds, sealing: Sealing = NO_SEALING) -> None:
+        """`sealing` opens the copies, which are of records as they are stored. Raises ValueError when the URL is none
+        of Redis's."""
         self._clock = clock
+        self._sealing = sealing
         self._reader = make_link(url, ERA_KEY, clock)
         self._writer = make_link(url, ERA_KEY, clock)
         self._news = News(make_link(url, ERA_KEY, clock), self._key_of, _PURGES_CHANNEL, self._report_purge)
@@ -255,10 +259,21 @@ class RedisFastTier:
             return {}
         now_us = time_us(time)
         return {
-            operation_id.int: _valid_snapshot(entry, operation_id, self._reader.era, now_us)
+            operation_id.int: self._opened(_valid_snapshot(entry, operation_id, self._reader.era, now_us))
             for operation_id, entry in zip(operation_ids, entries, strict=True)
             if entry is not None
         }
+
+    def _opened(self, copy: Snapshot | None) -> Snapshot | None:
+        """The copy in clear; None if it cannot be opened, because the durable store may have the record whole."""
+        record = None if copy is None else copy.record
+        if copy is None or record is None:
+            return None
+        try:
+            clear = self._sealing.opened_copy(record)
+        except Unopenable:
+            return None
+        return copy if clear is record else Snapshot(clear, copy.now_us)
 
     async def _execute_writes(self, writes: list[_Write]) -> list[StoreError | None]:
         """All puts by one script, the others by one command each. A refused command fails the writes that it is for."""
@@ -307,7 +322,7 @@ class RedisFastTier:
         started_us = link.server_us(put.started_seconds)
         expires_us = started_us + record.replay_until_us - put.snapshot.now_us
         try:
-            entry = encode(record, link.era, expires_us)
+            entry = encode(record.sealed or record, link.era, expires_us)
         except ValueError:
             return None
         return None if len(entry) > ENTRY_BYTES_MAX else (entry, expires_us // 1000)

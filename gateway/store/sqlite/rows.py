@@ -11,6 +11,7 @@ import struct
 from typing import Any, Final
 from uuid import UUID
 
+from gateway.core.confidential import sealed_by
 from gateway.core.lifecycle import due_us
 from gateway.core.message import Headers, StoredResponse
 from gateway.core.operation import Delivery, Event, Fingerprint, Identity, ProbeTarget, Record, State
@@ -27,7 +28,7 @@ _CHANGED: Final = (
     "fingerprint_recipe", "fingerprint_digest", "fingerprint_raw", "fingerprint_key_id",
     "attempts", "first_claimed_us", "claimed_us", "lease_until_us", "replay_until_us", "remember_until_us",
     "completed_us", "doubt", "resolution_id", "status", "reason", "headers", "body_kept", "request_kept", "due_us",
-    "probe_target", "probe_host", "request", "request_id", "trace_id",
+    "probe_target", "probe_host", "sealed_by", "request", "request_id", "trace_id",
 )  # fmt: skip
 _IDENTITY: Final = ("id", "route", "operation", "scope_digest", "key_digest", "key")
 
@@ -113,6 +114,7 @@ def encode(record: Record) -> Row:
         record.delivery is not None,
         due_us(record),
         *((None, None) if probe is None else (probe.target, probe.host)),
+        sealed_by(record.identity, probe, request, response),
         line_of(request),
         *((None, None) if request is None else (request.request_id, request.trace_id)),
     )
@@ -179,7 +181,8 @@ def decode(columns: Row, delivery: Row | None = None) -> Record:
         recipe, digest, raw, key_id,
         attempts, first_claimed_us, claimed_us, lease_until_us, replay_until_us, remember_until_us, completed_us,
         doubt, resolution_id, status, reason, headers, body_kept, request_kept, _,
-        probe_target, probe_host, request, request_id, trace_id, route, operation, scope_digest, key_digest, key, body,
+        probe_target, probe_host, _, request, request_id, trace_id,
+        route, operation, scope_digest, key_digest, key, body,
     ) = columns  # fmt: skip
     if version != VERSION or state not in _STATES or last_event not in _EVENTS:
         raise Unreadable(

@@ -345,7 +345,7 @@ def write_events(cursor: Cursor, service: str, rows: Iterable[OutboxRow], now_us
 def _outboxes(cursor: Cursor, outbox: Outbox) -> list[Outbox]:
     """Which events each service writes; this one's as it is now."""
     others = cursor.execute(statements()["select_outboxes"]).fetchall()
-    return [outbox, *(unpack(content) for service, content in others if service != outbox.service)]
+    return [outbox, *(unpack(content, outbox.sealing) for service, content in others if service != outbox.service)]
 
 
 def read_all(cursor: Cursor, operation_ids: Sequence[UUID]) -> list[Record | Exception | None]:

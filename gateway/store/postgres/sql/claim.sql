@@ -22,17 +22,17 @@ WITH clock AS MATERIALIZED (
         coalesce(i.lease_us, ($14::bigint[])[1]) AS lease_us,
         i.read_token,
         coalesce(i.due_in_us, ($16::bigint[])[1]) AS due_in_us,
-        i.new_probe_target, i.new_probe_host,
-        coalesce(i.new_request, ($19::text[])[1]) AS new_request,
+        i.new_probe_target, i.new_probe_host, i.new_sealed_by,
+        coalesce(i.new_request, ($20::text[])[1]) AS new_request,
         i.new_request_id, i.new_trace_id
     FROM unnest(
         $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::bytea[], $9::text[],
         $10::bytea[], $11::bytea[], $12::bytea[], $13::text[], $14::bigint[], $15::bigint[], $16::bigint[],
-        $17::bytea[], $18::bytea[], $19::text[], $20::text[], $21::text[]
+        $17::bytea[], $18::bytea[], $19::text[], $20::text[], $21::text[], $22::text[]
     ) AS i (
         for_id, new_attempt_id, new_holder, new_route, new_operation, new_scope_digest, new_key_digest, new_key,
         new_recipe, new_digest, new_raw, new_key_id, lease_us, read_token, due_in_us,
-        new_probe_target, new_probe_host, new_request, new_request_id, new_trace_id
+        new_probe_target, new_probe_host, new_sealed_by, new_request, new_request_id, new_trace_id
     )
 ), seen AS MATERIALIZED (
     SELECT i.*, {record}
@@ -43,13 +43,13 @@ WITH clock AS MATERIALIZED (
     INSERT INTO idempotency_gateway.operation AS o (
         operation_id, attempt_id, token, first_claimed_us, claimed_us, lease_until_us, due_us, attempts, version,
         carries_doubt, state, last_event, holder, route, operation, scope_digest, key_digest, key,
-        recipe, digest, raw, key_id, probe_target, probe_host, request, request_id, trace_id
+        recipe, digest, raw, key_id, probe_target, probe_host, sealed_by, request, request_id, trace_id
     )
     SELECT
         s.for_id, s.new_attempt_id, nextval('idempotency_gateway.token'), c.now_us, c.now_us, c.now_us + s.lease_us,
         c.now_us + s.due_in_us, 1, {record_version}, false, 'claimed', 'claim', s.new_holder, s.new_route, s.new_operation,
         s.new_scope_digest, s.new_key_digest, s.new_key, s.new_recipe, s.new_digest, s.new_raw, s.new_key_id,
-        s.new_probe_target, s.new_probe_host, s.new_request, s.new_request_id, s.new_trace_id
+        s.new_probe_target, s.new_probe_host, s.new_sealed_by, s.new_request, s.new_request_id, s.new_trace_id
     FROM seen s CROSS JOIN clock c
     WHERE s.operation_id IS NULL
         OR s.state = 'released' AND s.token = s.read_token
@@ -81,12 +81,21 @@ WITH clock AS MATERIALIZED (
         request_id = excluded.request_id,
         trace_id = excluded.trace_id,
         -- Everything above is the same in both cases. What follows is kept by a retry, and new if the key was free again.
-        (first_claimed_us, attempts, route, operation, scope_digest, key_digest, key) = (
-            SELECT o.first_claimed_us, o.attempts + 1, o.route, o.operation, o.scope_digest, o.key_digest, o.key
+        (first_claimed_us, attempts, route, operation, scope_digest, key_digest, key, sealed_by) = (
+            SELECT o.first_claimed_us, o.attempts + 1, o.route, o.operation, o.scope_digest, o.key_digest, o.key,
+                -- The key is as it was sealed first.
+                CASE
+                    WHEN excluded.sealed_by IS NULL OR o.sealed_by = excluded.sealed_by THEN o.sealed_by
+                    WHEN o.sealed_by IS NULL THEN excluded.sealed_by
+                    ELSE (
+                        SELECT string_agg(DISTINCT k.id COLLATE "C", ' ' ORDER BY k.id COLLATE "C")
+                        FROM unnest(string_to_array(o.sealed_by || ' ' || excluded.sealed_by, ' ')) AS k (id)
+                    )
+                END
             WHERE greatest(o.replay_until_us, o.remember_until_us) > excluded.claimed_us
             UNION ALL
             SELECT excluded.first_claimed_us, 1, excluded.route, excluded.operation, excluded.scope_digest,
-                excluded.key_digest, excluded.key
+                excluded.key_digest, excluded.key, excluded.sealed_by
             WHERE greatest(o.replay_until_us, o.remember_until_us) <= excluded.claimed_us
         ),
         (recipe, digest, raw, key_id) = (
@@ -111,7 +120,7 @@ WITH clock AS MATERIALIZED (
     RETURNING o.operation_id, o.token, o.attempts, o.first_claimed_us, o.claimed_us
 ), raised AS (
     UPDATE idempotency_gateway.witness w SET number = w.number + 1
-    WHERE w.link = $22::uuid AND EXISTS (SELECT FROM granted)
+    WHERE w.link = $23::uuid AND EXISTS (SELECT FROM granted)
     RETURNING w.number
 )
 SELECT c.now_us, NULL::uuid AS granted_id, NULL::bigint AS granted_token, NULL::integer AS granted_attempts, NULL::bigint AS granted_first_us, {record}, (SELECT r.number FROM raised r) AS witness

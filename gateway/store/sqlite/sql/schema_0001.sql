@@ -36,6 +36,8 @@ CREATE TABLE operation (
     -- Where to probe the outcome, as given by the last claim; both or neither.
     probe_target BLOB,
     probe_host BLOB,
+    -- The ids of the keys that anything of the record is encrypted with, in order and separated by a space; NULL if nothing is.
+    sealed_by TEXT,
     route TEXT NOT NULL,
     operation TEXT NOT NULL,
     scope_digest BLOB NOT NULL,
@@ -52,6 +54,9 @@ CREATE INDEX operation_due ON operation (state, due_us) WHERE due_us IS NOT NULL
 
 -- What an operator has to resolve, in the order of its pages. Other operations are never in it.
 CREATE INDEX operation_stopped ON operation (state, id, route, claimed_us) WHERE state IN ('in_doubt', 'dead_letter');
+
+-- How many operations use which keys.
+CREATE INDEX operation_sealed ON operation (sealed_by) WHERE sealed_by IS NOT NULL;
 
 -- `row` is the operation's, so that bodies are appended in order and found without an index.
 CREATE TABLE response (

@@ -46,6 +46,9 @@ CREATE TABLE idempotency_gateway.operation (
     location          bytea,
     probe_target      bytea,
     probe_host        bytea,
+    -- The ids of the keys that anything of the record is encrypted with, in order and separated by a space; null if nothing
+    -- is. A completion changes it only if the current key is another one than at the claim.
+    sealed_by         text,
     -- The last attempt's request, for people: `METHOD HOST PATH`, empty if it is not known.
     request           text     NOT NULL DEFAULT '',
     request_id        text,
@@ -59,6 +62,8 @@ CREATE TABLE idempotency_gateway.operation (
 
 CREATE UNIQUE INDEX operation_token ON idempotency_gateway.operation (token);
 CREATE INDEX operation_due ON idempotency_gateway.operation (due_us);
+-- How many operations use which keys.
+CREATE INDEX operation_sealed ON idempotency_gateway.operation (sealed_by) WHERE sealed_by IS NOT NULL;
 -- In the order of the pages that operators see.
 CREATE INDEX operation_attention ON idempotency_gateway.operation (operation_id) WHERE attention_us IS NOT NULL;
 

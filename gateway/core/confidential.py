@@ -1,0 +1,403 @@
+"""Which parts of commands, records and events are encrypted where they are kept, and what becomes of those that cannot
+be decrypted.
+
+Owns the parts and their associated data; `sealing` owns keys and form. It knows no store.
+
+Theory of operation
+-------------------
+A store, a journal and a fast tier keep what they are given. Values are sealed on the way in (`sealed`) and opened on
+the way out (`opened`), and in between a sealed value stands in the place of the clear one. So the table moves sealed
+values without reading them, and a change of a record that cannot be opened loses nothing of it.
+
+*A response* keeps its status. Its reason and headers are one sealed header, its `Location` another one of that name,
+because a tombstone keeps it; its body is sealed by itself. All are associated with operation, token and part.
+
+*What was written with the claim* is associated with operation and part, because it outlives its attempt: a retry keeps
+the key, a takeover and a dispatch keep the probe's target. All attempts of an operation are of one request, so there is
+nothing that could be moved from one attempt to another and matter.
+
+*An event* is sealed as far as a sink includes the key, `Location` or the response, for that sink.
+
+An opened record has the sealed one beside it (`Record.sealed`). What goes back to a store, or to a fast tier, is always
+that. Clear values of before encryption was switched on are left as they are.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+from gateway.core.framing import framed
+from gateway.core.message import Headers, StoredResponse
+from gateway.core.operation import (
+    EVENT_OF,
+    Accept,
+    Applied,
+    Audit,
+    Claim,
+    Command,
+    Complete,
+    Disprove,
+    Erase,
+    Event,
+    Identity,
+    ProbeTarget,
+    Prove,
+    Purge,
+    Record,
+    Reinstate,
+    RequestInfo,
+    Requeue,
+    Result,
+    Snapshot,
+    Takeover,
+    Withdraw,
+)
+from gateway.core.sealing import SEALED, SEALED_TEXT, KeyRing, Unopenable, key_id_of, open_value
+
+C = TypeVar("C", bound=Command)
+
+# The header that all other headers are in. No HTTP message has a header of this name (RFC 9110 section 5.6.2).
+_HEADERS: Final = SEALED + b"headers"
+_LOCATION: Final = b"location"
+# Commands with an audit, but no other confidential part.
+_AUDITED: Final = (Disprove, Reinstate, Requeue, Withdraw, Purge, Erase)
+_LENGTH: Final = struct.Struct(">I")
+
+_Known = Mapping[int, Any]
+"""Clear values by the `id` of the sealed objects that were made of them: those need not be decrypted again."""
+_NOTHING: Final[_Known] = MappingProxyType({})
+
+
+class Sealing:
+    """Seals with the current key of a ring, and opens with all of them. Without a ring it seals nothing, but still
+    recognises what is sealed: that cannot be opened then."""
+
+    def __init__(
+        self, ring: KeyRing | None = None, on_unreadable: Callable[[UUID, str], None] = lambda _operation_id, _why: None
+    ) -> None:
+        """`on_unreadable` gets the operation and the cause, without any content, each time a record is met that cannot
+        be opened."""
+        self._ring = ring
+        self._on_unreadable = on_unreadable
+
+    # -- commands and records ------------------------------------------------------------------------------------------
+
+    def sealed(self, command: C) -> C:
+        """The command as a store or a journal keeps it."""
+        ring = self._ring
+        found: Any = command
+        if isinstance(command, Complete):
+            granted = command.granted
+            if ring is None and (granted is None or granted.sealed is None):
+                return command
+            found = replace(
+                command,
+                response=self._sealed_response(command.response, command.operation_id, command.token),
+                granted=granted if granted is None or granted.sealed is None else granted.sealed,
+            )
+        elif ring is None:
+            return command
+        elif isinstance(command, Claim | Accept):
+            operation_id = command.identity.operation_id
+            found = replace(
+                command,
+                identity=_sealed_identity(ring, command.identity),
+                probe=_sealed_probe(ring, command.probe, operation_id),
+                request=_sealed_request(ring, command.request, operation_id),
+            )
+        elif isinstance(command, Takeover):
+            found = replace(command, request=_sealed_request(ring, command.request, command.operation_id))
+        elif isinstance(command, Prove):
+            response = self._sealed_response(command.response, command.operation_id, command.read_token)
+            found = replace(command, response=response, audit=self._sealed_audit(command))
+        elif isinstance(command, _AUDITED):
+            found = replace(command, audit=self._sealed_audit(command))
+        result: C = found
+        return result
+
+    def opened(self, record: Record, known: _Known = _NOTHING) -> Record:
+        """The record in clear, with the sealed one beside it. What cannot be opened is missing: of a response, all but
+        its status. Such a response is one that was not stored."""
+        if not is_sealed(record):
+            return record
+        identity, probe, request, response = record.identity, record.probe, record.request, record.response
+        operation_id = identity.operation_id
+        try:
+            identity = known.get(id(identity)) or self._opened_identity(identity)
+            probe = known.get(id(probe)) or self._opened_probe(probe, operation_id)
+            request = known.get(id(request)) or self._opened_request(request, operation_id)
+        except Unopenable as error:
+            identity, probe, request = replace(record.identity, key=None), None, None
+            self._on_unreadable(operation_id, str(error))
+        if response is not None:
+            response = known.get(id(response)) or self._response_or_status(response, operation_id, record.token)
+        return replace(record, identity=identity, probe=probe, request=request, response=response, sealed=record)
+
+    def opened_copy(self, record: Record) -> Record:
+        """As `opened`, for a record of which there is another copy. Raises `Unopenable`, and reports nothing."""
+        if not is_sealed(record):
+            return record
+        operation_id, response = record.identity.operation_id, record.response
+        return replace(
+            record,
+            identity=self._opened_identity(record.identity),
+            probe=self._opened_probe(record.probe, operation_id),
+            response=None if response is None else self.opened_response(response, operation_id, record.token),
+            sealed=record,
+        )
+
+    def opened_snapshot(self, snapshot: Snapshot, known: _Known = _NOTHING) -> Snapshot:
+        """The snapshot with its record in clear."""
+        record = snapshot.record
+        if record is None or (clear := self.opened(record, known)) is record:
+            return snapshot
+        return Snapshot(clear, snapshot.now_us)
+
+    def opened_result(self, result: Result, command: Command, sealed: Command) -> Result:
+        """The result of a command that was sealed for the store, in clear."""
+        known = _known(command, sealed) if isinstance(result, Applied) and sealed is not command else _NOTHING
+        snapshot = self.opened_snapshot(result.snapshot, known)
+        return result if snapshot is result.snapshot else type(result)(snapshot)
+
+    def opened_outcome(self, command: C) -> C:
+        """A command that a journal kept, in clear; of a response that cannot be opened, the status."""
+        if not isinstance(command, Complete) or not _is_sealed_response(command.response):
+            return command
+        found: Any = replace(
+            command, response=self._response_or_status(command.response, command.operation_id, command.token)
+        )
+        result: C = found
+        return result
+
+    # -- responses -----------------------------------------------------------------------------------------------------
+
+    def _sealed_response(self, response: StoredResponse, operation_id: UUID, token: int) -> StoredResponse:
+        """A response that is sealed already, because it comes from a journal, stays as it is."""
+        ring, headers, body = self._ring, response.headers, response.body
+        if ring is None or _is_sealed_response(response):
+            return response
+        content = _packed(((b"", response.reason), *headers))
+        kept = [(_HEADERS, ring.seal_value(content, _of_attempt(operation_id, token, b"headers")))]
+        location = tuple(header for header in headers if header[0].lower() == _LOCATION)
+        if location:
+            associated = _of_attempt(operation_id, token, _LOCATION)
+            kept.append((_LOCATION, ring.seal_value(_packed(location), associated)))
+        if body is not None:
+            body = ring.seal_value(body, _of_attempt(operation_id, token, b"body"))
+        return StoredResponse(response.status, b"", tuple(kept), body)
+
+    def _response_or_status(self, response: StoredResponse, operation_id: UUID, token: int) -> StoredResponse:
+        try:
+            return self.opened_response(response, operation_id, token)
+        except Unopenable as error:
+            self._on_unreadable(operation_id, str(error))
+            return StoredResponse(response.status, b"", (), None)
+
+    def opened_response(self, response: StoredResponse, operation_id: UUID, token: int) -> StoredResponse:
+        """The response in clear, or of a tombstone what is left of it. Raises `Unopenable`."""
+        if not _is_sealed_response(response):
+            return response
+        body = response.body
+        (name, value), *_ = response.headers
+        if name != _HEADERS:
+            location = open_value(self._ring, value, _of_attempt(operation_id, token, _LOCATION))
+            return StoredResponse(response.status, b"", _unpacked(location), body)
+        content = open_value(self._ring, value, _of_attempt(operation_id, token, b"headers"))
+        (_, reason), *headers = _unpacked(content)
+        if body is not None:
+            body = open_value(self._ring, body, _of_attempt(operation_id, token, b"body"))
+        return StoredResponse(response.status, reason, tuple(headers), body)
+
+    # -- what was written with the claim -------------------------------------------------------------------------------
+
+    def _opened_identity(self, identity: Identity) -> Identity:
+        key = identity.key
+        if key is None or key[:1] != SEALED_TEXT:
+            return identity
+        content = open_value(self._ring, key, _of_operation(identity.operation_id, b"key"))
+        return replace(identity, key=content.decode("utf-8", "surrogatepass"))
+
+    def _opened_probe(self, probe: ProbeTarget | None, operation_id: UUID) -> ProbeTarget | None:
+        if probe is None or probe.target[:1] != SEALED:
+            return probe
+        content = open_value(self._ring, probe.target, _of_operation(operation_id, b"probe"))
+        ((target, host),) = _unpacked(content)
+        return ProbeTarget(target, host)
+
+    def _opened_request(self, request: RequestInfo | None, operation_id: UUID) -> RequestInfo | None:
+        if request is None or request.path[:1] != SEALED_TEXT:
+            return request
+        content = open_value(self._ring, request.path, _of_operation(operation_id, b"request"))
+        ((host, path),) = _unpacked(content)
+        return replace(request, host=host.decode(), path=path.decode())
+
+    # -- audits --------------------------------------------------------------------------------------------------------
+
+    def _sealed_audit(self, command: Prove | Disprove | Reinstate | Requeue | Withdraw | Purge | Erase) -> Audit | None:
+        if command.audit is None:
+            return None
+        token = None if isinstance(command, Purge | Erase) else command.read_token
+        return self.sealed_audit(command.audit, _of_audit(command.operation_id, EVENT_OF[type(command)], token))
+
+    def sealed_audit(self, audit: Audit, associated: bytes) -> Audit:
+        """Both texts as one sealed one."""
+        if self._ring is None:
+            return audit
+        content = _packed(((audit.who.encode("utf-8", "replace"), audit.why.encode("utf-8", "replace")),))
+        return Audit("", self._ring.seal_text(content, associated))
+
+    def opened_audit(self, audit: Audit, operation_id: UUID, event: Event, token: int) -> Audit:
+        """An audit of an operation in clear. One that cannot be opened says why in its place."""
+        if audit.why[:1] != SEALED_TEXT:
+            return audit
+        bound = None if event in (Event.PURGE, Event.ERASE) else token
+        try:
+            content = open_value(self._ring, audit.why, _of_audit(operation_id, event, bound))
+        except Unopenable as error:
+            self._on_unreadable(operation_id, str(error))
+            return Audit("", f"({error})")
+        ((who, why),) = _unpacked(content)
+        return Audit(who.decode(), why.decode())
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    @property
+    def seals(self) -> bool:
+        """Whether what is written from now on is sealed."""
+        return self._ring is not None
+
+    def sealed_event(self, content: bytes, event_id: str, sink: str) -> bytes:
+        """The confidential part of an event for a sink. Only where `seals`."""
+        if self._ring is None:
+            raise ValueError("there is no key to seal with")
+        return self._ring.seal_value(content, _of_event(event_id, sink))
+
+    def opened_event(self, sealed: bytes, event_id: str, sink: str) -> bytes:
+        """Undo `sealed_event`. Raises `Unopenable`."""
+        return open_value(self._ring, sealed, _of_event(event_id, sink))
+
+
+NO_SEALING: Final = Sealing()
+"""Nothing is encrypted, and what is cannot be read."""
+
+
+def is_sealed(record: Record) -> bool:
+    """Whether anything in the record is sealed."""
+    request, response, key, probe = record.request, record.response, record.identity.key, record.probe
+    return (
+        (request is not None and request.path[:1] == SEALED_TEXT)
+        or (response is not None and _is_sealed_response(response))
+        or (key is not None and key[:1] == SEALED_TEXT)
+        or (probe is not None and probe.target[:1] == SEALED)
+    )
+
+
+def sealed_by(
+    identity: Identity | None = None,
+    probe: ProbeTarget | None = None,
+    request: RequestInfo | None = None,
+    response: StoredResponse | None = None,
+) -> str | None:
+    """The ids of the keys that any of this is sealed with, in order and separated by a space; None if nothing is."""
+    values: list[bytes | str] = []
+    if request is not None and request.path[:1] == SEALED_TEXT:
+        values.append(request.path)
+    if response is not None and _is_sealed_response(response):
+        values.append(response.headers[0][1])
+    if identity is not None and identity.key is not None and identity.key[:1] == SEALED_TEXT:
+        values.append(identity.key)
+    if probe is not None and probe.target[:1] == SEALED:
+        values.append(probe.target)
+    return " ".join(sorted(filter(None, set(map(key_id_of, values))))) or None if values else None
+
+
+def _is_sealed_response(response: StoredResponse) -> bool:
+    return bool(response.headers) and response.headers[0][1][:1] == SEALED
+
+
+def _known(command: Command, sealed: Any) -> _Known:
+    known: dict[int, Any] = {}
+    match command:
+        case Claim() | Accept():
+            known[id(sealed.identity)] = command.identity
+            known[id(sealed.probe)] = command.probe
+            known[id(sealed.request)] = command.request
+        case Takeover():
+            known[id(sealed.request)] = command.request
+        case Complete():
+            known[id(sealed.response)] = command.response
+            granted = command.granted
+            if granted is not None and sealed.granted is not None:
+                known[id(sealed.granted.identity)] = granted.identity
+                known[id(sealed.granted.probe)] = granted.probe
+                known[id(sealed.granted.request)] = granted.request
+        case Prove():
+            known[id(sealed.response)] = command.response
+    return known
+
+
+def _sealed_identity(ring: KeyRing, identity: Identity) -> Identity:
+    if identity.key is None:
+        return identity
+    content = identity.key.encode("utf-8", "surrogatepass")
+    return replace(identity, key=ring.seal_text(content, _of_operation(identity.operation_id, b"key")))
+
+
+def _sealed_probe(ring: KeyRing, probe: ProbeTarget | None, operation_id: UUID) -> ProbeTarget | None:
+    if probe is None:
+        return None
+    content = _packed(((probe.target, probe.host),))
+    return ProbeTarget(ring.seal_value(content, _of_operation(operation_id, b"probe")), b"")
+
+
+def _sealed_request(ring: KeyRing, request: RequestInfo | None, operation_id: UUID) -> RequestInfo | None:
+    if request is None:
+        return None
+    content = _packed(((request.host.encode(), request.path.encode()),))
+    sealed = ring.seal_text(content, _of_operation(operation_id, b"request"))
+    return RequestInfo(request.method, "", sealed, request.request_id, request.trace_id)
+
+
+def _of_operation(operation_id: UUID, part: bytes) -> bytes:
+    return framed(b"operation", operation_id.bytes, part)
+
+
+def _of_attempt(operation_id: UUID, token: int, part: bytes) -> bytes:
+    return framed(b"attempt", operation_id.bytes, b"%d" % token, part)
+
+
+def _of_audit(operation_id: UUID, event: Event, token: int | None) -> bytes:
+    return framed(b"audit", operation_id.bytes, event.value.encode(), b"" if token is None else b"%d" % token)
+
+
+def _of_event(event_id: str, sink: str) -> bytes:
+    return framed(b"event", event_id.encode(), sink.encode())
+
+
+def of_pause(service: str, operation: str) -> bytes:
+    """The associated data of the audit of a pause."""
+    return framed(b"pause", service.encode(), operation.encode())
+
+
+def _packed(pairs: Headers) -> bytes:
+    """Pairs of bytes: all lengths, their number first, and then the bytes."""
+    parts = [part for pair in pairs for part in pair]
+    return struct.pack(f">{len(parts) + 1}I", len(parts), *map(len, parts)) + b"".join(parts)
+
+
+def _unpacked(packed: bytes) -> Headers:
+    """Undo `_packed`. Raises `Unopenable` if a newer program packed it otherwise."""
+    try:
+        (number,) = _LENGTH.unpack_from(packed)
+        at, parts = _LENGTH.size * (number + 1), []
+        for length in struct.unpack_from(f">{number}I", packed, _LENGTH.size):
+            parts.append(packed[at : at + length])
+            at += length
+        return tuple(zip(parts[::2], parts[1::2], strict=True))
+    except (struct.error, ValueError):
+        raise Unopenable("its format is unknown to this version of the gateway") from None

@@ -1,0 +1,94 @@
+"""A durable store behind encryption: what gets to it is sealed, and what comes from it is opened. Itself a
+`ManagedStore`.
+
+`core.confidential` decides what is sealed. The store's events are sealed by its `Outbox`, because the store makes them.
+Kept requests come sealed. The invariant: no change of a record reads, or loses, what is sealed in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from typing import TypeVar
+from uuid import UUID
+
+from gateway.core.confidential import Sealing, of_pause
+from gateway.core.operation import Audit, Command, Result, Snapshot
+from gateway.core.outbox import opened_event
+from gateway.core.sealing import Unopenable
+from gateway.store.base import Watch
+from gateway.store.operations import (
+    AuditEntry,
+    EventFate,
+    EventReport,
+    Forwarding,
+    LeasedEvent,
+    ManagedStore,
+    Query,
+)
+
+T = TypeVar("T")
+
+
+class SealedStore(Forwarding):
+    """Satisfies the `ManagedStore` protocol; owns the store behind it. Without keys it only recognises what is sealed.
+
+    Every gateway has it, with or without keys: another one beside it may have keys already.
+    """
+
+    def __init__(self, behind: ManagedStore, sealing: Sealing) -> None:
+        super().__init__(behind)
+        self._sealing = sealing
+
+    async def start(self) -> None:
+        await self._behind.start()
+
+    async def close(self) -> None:
+        await self._behind.close()
+
+    async def apply(self, command: Command) -> Result:
+        sealed = self._sealing.sealed(command)
+        return self._sealing.opened_result(await self._behind.apply(sealed), command, sealed)
+
+    async def read(self, operation_id: UUID) -> Snapshot:
+        return self._sealing.opened_snapshot(await self._behind.read(operation_id))
+
+    def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
+        return self._behind.watch(operation_id)
+
+    async def find(self, query: Query) -> list[Snapshot]:
+        return [self._sealing.opened_snapshot(each) for each in await self._behind.find(query)]
+
+    async def find_due(self, service: str, operations: Collection[str], limit: int) -> list[Snapshot]:
+        due = await self._behind.find_due(service, operations, limit)
+        return [self._sealing.opened_snapshot(each) for each in due]
+
+    async def audits(self, operation_id: UUID) -> list[AuditEntry]:
+        opened = self._sealing.opened_audit
+        found = []
+        for entry in await self._behind.audits(operation_id):
+            audit = opened(Audit(entry.who, entry.why), operation_id, entry.event, entry.token)
+            found.append(replace(entry, who=audit.who, why=audit.why))
+        return found
+
+    async def pause(self, service: str, operation: str, audit: Audit) -> bool:
+        sealed = self._sealing.sealed_audit(audit, of_pause(service, operation))
+        return await self._behind.pause(service, operation, sealed)
+
+    async def lease_events(self, service: str, wanted: Mapping[str, int], lease_us: int) -> list[LeasedEvent]:
+        """An event that cannot be opened becomes a dead one: an operator redelivers it once its key is back."""
+        opened: list[LeasedEvent] = []
+        dead: list[EventReport] = []
+        for leased in await self._behind.lease_events(service, wanted, lease_us):
+            try:
+                opened.append(replace(leased, event=opened_event(leased.event, leased.sink, self._sealing)))
+            except Unopenable as error:
+                why = f"unreadable: {error}"
+                dead.append(EventReport(leased.sink, leased.event.id, leased.tries, EventFate.DEAD, why))
+        if dead:
+            await self._behind.report_events(service, dead)
+        return opened
+
+    async def _forward(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
+        return await call()

@@ -23,7 +23,18 @@ from gateway.config.events import Egress, EventSettings, KafkaSink, NatsSink, Re
 from gateway.config.inbox import REMEMBER_SECONDS, Inbox
 from gateway.config.leaf import duration_text, size_text
 from gateway.config.models import Admin, Config, Listen, Operations, Status, Store
-from gateway.config.route import Body, Fingerprint, Match, Outcome, Retention, Route
+from gateway.config.route import (
+    Body,
+    BodyKey,
+    BodyPart,
+    ComposedKey,
+    Fingerprint,
+    Match,
+    Outcome,
+    Repeats,
+    Retention,
+    Route,
+)
 from gateway.config.scope import ApiKeyScope, ComposedScope, HeaderScope, scope_header_names
 from gateway.config.section import RightValues, Section, repeated, too_long
 from gateway.config.upstream import TCP_USER_TIMEOUT_SECONDS, ProbeRecovery, RouteUpstream, Upstream
@@ -227,6 +238,8 @@ def _route(route: _Draft, config: _Draft) -> Iterator[Mistake]:
         yield from _recovery(route, merged)
     yield from _retention(route)
     yield from _outcome(route, config)
+    yield from _explained(route, config)
+    yield from _repeats(route)
     if inbox := route.part(Inbox):
         yield from _inbox(route, inbox, config)
     elif accept := route.part(Accept):
@@ -247,6 +260,26 @@ def _retention(route: _Draft) -> Iterator[Mistake]:
     if retention and "expired_status" not in retention.model_fields_set and _WEBHOOK_KEYS & _key_headers(route):
         message = "required for keys of webhooks: 410 makes senders give up for good; write 410, 409 or 204"
         yield route.mistake(("retention", "expired_status"), message)
+
+
+def _explained(route: _Draft, config: _Draft) -> Iterator[Mistake]:
+    fingerprint = route.part(Fingerprint)
+    if fingerprint and fingerprint.explain and not config.writes("secrets", "fingerprint_key"):
+        message = "explain requires secrets.fingerprint_key, so that a stolen table cannot be used to guess members"
+        yield route.mistake(("fingerprint", "explain"), message)
+
+
+def _repeats(route: _Draft) -> Iterator[Mistake]:
+    repeats, retention = route.part(Repeats), route.part(Retention)
+    if repeats is None:
+        return
+    if route.part(Inbox):
+        message = "an event has an id of its own, and a sender that gets 409 gives up the endpoint; leave this out"
+        yield route.mistake(("repeats",), message)
+    if repeats.action == "refuse" and retention and repeats.within > retention.remember:
+        remember = duration_text(retention.remember)
+        message = f"within must be at most retention.remember ({remember}): what is forgotten cannot be named"
+        yield route.mistake(("repeats", "within"), message)
 
 
 def _recovery(route: _Draft, merged: Upstream) -> Iterator[Mistake]:
@@ -438,11 +471,40 @@ def notices(config: Config) -> tuple[Notice, ...]:
         found += _of_route(f"routes[{index}]", route, config.trusted_proxies)
         found += _of_probe(f"routes[{index}].recovery.probe", route, config.store)
         found += _of_delivery(f"routes[{index}]", route)
+        found += _of_repeats(f"routes[{index}].repeats", route)
     for shadowed in unreachable([route.rule for route in config.routes]):
         names = ", ".join(config.routes[index].name for index in shadowed.behind)
         message = f"{config.routes[shadowed.order].name} never matches: all its requests go to {names} before it"
         found.append(Notice(f"routes[{shadowed.order}].match", message))
     return tuple(found)
+
+
+def _of_repeats(path: str, route: Route) -> Iterator[Notice]:
+    repeats = route.repeats
+    if repeats is None:
+        return
+    if repeats.action == "refuse" and route.scope == "shared":
+        message = "all callers share one scope: the request of one may be refused as a repeat of another's"
+        yield Notice(f"{path}.action", message)
+    if repeats.action == "refuse" and route.store_unavailable == "forward":
+        message = "while the durable store is down, requests are forwarded without this, too (store_unavailable)"
+        yield Notice(f"{path}.action", message)
+    if repeats.by == "fingerprint" and route.fingerprint.body == "none":
+        message = "fingerprint.body is none: all requests of a caller to one URL are repeats of one another"
+        yield Notice(f"{path}.by", message)
+    if repeats.by == "fingerprint" and isinstance(route.key, BodyKey | ComposedKey) and _is_key_compared(route):
+        message = "the key is a part of the body that is compared, so two keys never have the same content"
+        yield Notice(f"{path}.by", message)
+
+
+def _is_key_compared(route: Route) -> bool:
+    """Whether a part of the key is in the part of the body that the fingerprint compares."""
+    fingerprint = route.fingerprint
+    parts = (route.key,) if isinstance(route.key, BodyKey) else getattr(route.key, "compose", ())
+    pointers = {part.body for part in parts if isinstance(part, BodyKey | BodyPart)}
+    if fingerprint.body == "none":
+        return False
+    return bool(pointers & set(fingerprint.only)) if fingerprint.only else bool(pointers - set(fingerprint.ignore))
 
 
 def _of_admin(admin: Admin) -> Iterator[Notice]:

@@ -29,7 +29,7 @@ from gateway.config.leaf import (
     size_text,
 )
 from gateway.config.scope import FRAMING, SCOPE_FORMS, Scope
-from gateway.config.section import Disagreement, Holder, Section, listed_twice, one_of, written
+from gateway.config.section import Disagreement, Holder, Section, listed_twice, one_of, only, word_or_list, written
 from gateway.config.upstream import RECOVERY_FORMS, ProbeRecovery, Recovery, RouteUpstream
 from gateway.core.replay import PERSONAL
 from gateway.core.routing import PathPattern, Rule, normalise_host
@@ -166,6 +166,9 @@ class Fingerprint(Section):
     """JSON pointers to the values that are compared; everything if left out."""
     headers: Annotated[tuple[Annotated[str, HeaderName(is_compared=True)], ...], Field(max_length=64)] = ()
     """Headers that are compared too. Those that override method or target always are."""
+    explain: Annotated[bool, Flag()] = False
+    """Whether a refused repeat is told which members of a JSON body differ, never a value; for at most 64 members, four
+    levels deep. Needs secrets.fingerprint_key."""
     on_recipe_change: Literal["refuse", "accept"] = "refuse"
     """Whether a record made under other settings may be replayed to a request that cannot be compared with it."""
 
@@ -175,7 +178,33 @@ class Fingerprint(Section):
         for key in ("ignore", "only"):
             if getattr(self, key) and self.body not in (None, "json"):
                 yield Disagreement((key,), f"{key} is for JSON bodies, but body is {self.body}")
+        if self.explain and self.body not in (None, "json"):
+            yield Disagreement(("explain",), f"explain is about JSON bodies, but body is {self.body}")
         yield from listed_twice(("headers",), self.headers)
+
+
+_REPEATS_BY = "fingerprint, or a list of JSON pointers such as [/account, /reference]"
+RepeatsBy = Annotated[
+    Annotated[Literal["fingerprint"], only("fingerprint", expected=_REPEATS_BY), Tag("<word>")]
+    | Annotated[tuple[_Pointer, ...], Field(min_length=1, max_length=16), Tag("<list>")],
+    word_or_list(_REPEATS_BY),
+]
+
+
+class Repeats(Section):
+    """What happens to a request that a caller has sent before under another key."""
+
+    by: RepeatsBy = "fingerprint"
+    """What makes it the same: all that the fingerprint compares, or the values at these places of the JSON body. A
+    request that lacks one of them is never taken for a repeat."""
+    within: Annotated[float, Duration("1s", "3650d")] = written("10m")
+    """For how long, counted from the first request. Refused repeats are also those of a request in doubt."""
+    action: Literal["count", "refuse"] = "count"
+    """Whether repeats are only counted and logged, or refused with 409 unless they say `Idempotency-Distinct: true`."""
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        if self.by != "fingerprint":
+            yield from listed_twice(("by",), self.by)
 
 
 class InFlight(Section):
@@ -304,6 +333,8 @@ class Route(Holder):
     scope: Annotated[Scope, Field(description=f"Whose key it is: {SCOPE_FORMS}.")]
     fingerprint: Fingerprint = Field(default_factory=Fingerprint)
     """What makes two requests the same request."""
+    repeats: Repeats | None = None
+    """What happens to a request that a caller has sent before under another key: {} counts such requests."""
     in_flight: InFlight = Field(default_factory=InFlight)
     """What a duplicate gets while the first request is still running."""
     outcome: Outcome

@@ -28,6 +28,11 @@ it is not to be delivered. `accepted` and `dead_letter` mean that no attempt can
 kept returns to `accepted` only by what is known: by its holder (`postpone`), or by whoever found that nothing happened
 (`reinstate`). A lapsed attempt may have had an effect, and goes to `in_doubt` like any other.
 
+A claim or an acceptance may hold the *content* of its request, so that another operation with the same content is not
+executed as well. That is no state: the store keeps which operations claimed a content, and whether one of them holds it
+follows from its record (`holds_content`). So whatever ends an operation without an effect frees its content, and a
+retry under its own key holds it again.
+
 A store's clock may be set back, which lengthens older leases by the same step. No lease that was granted can end later
 than the longest one that begins now, so a sweep shortens it to that (`written_down`). That is not a row: the state
 stays, and so does the holder, which was granted no more if it lives.
@@ -39,6 +44,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, assert_never
+from uuid import UUID
 
 from gateway.core.message import StoredResponse
 from gateway.core.operation import (
@@ -298,6 +304,24 @@ def _after_time(record: Record) -> Record | None:
     return None
 
 
+def holds_content(record: Record | None, fingerprint_digest: bytes, until_us: int, now_us: int) -> bool:
+    """Whether an operation holds a content at `now_us`, by its record; `until_us` is when that ends if it completed.
+
+    It does while it may still have its effect: a dead letter may be requeued. `fingerprint_digest` is that of the
+    request which claimed the content: a key that was free again may have been used for another request.
+    """
+    settled = settle(record, now_us)
+    if settled is None or settled.fingerprint is None or settled.fingerprint.digest != fingerprint_digest:
+        return False
+    match settled.state:
+        case State.RELEASED:
+            return False
+        case State.COMPLETED | State.TOMBSTONE:
+            return now_us < until_us
+        case _:
+            return True
+
+
 def written_down(record: Record, now_us: int) -> Record | None:
     """What a sweep at `now_us` writes: the settled record, its lease no longer than any that begins now."""
     settled = settle(record, now_us)
@@ -330,12 +354,16 @@ def tombstone_response(response: StoredResponse | None) -> StoredResponse | None
 
 
 def step(
-    record: Record | None, command: Command, now_us: int, draw_token: Callable[[], int]
+    record: Record | None,
+    command: Command,
+    now_us: int,
+    draw_token: Callable[[], int],
+    content_holder: UUID | None = None,
 ) -> tuple[Result, Record | None]:
     """Execute one command on one record at `now_us`: the result, and the record to keep.
 
     `draw_token` is called at most once, only when a claim is granted or a request accepted; it must return a number
-    higher than any before.
+    higher than any before. `content_holder` is another operation that holds the command's content.
     """
     record = settle(record, now_us)
     event = EVENT_OF[type(command)]
@@ -350,6 +378,8 @@ def step(
         if isinstance(command, Renew) and record is not None and _lapsed_under(record, command):
             return Lapsed(snapshot), record
         return Fenced(snapshot), record
+    if content_holder is not None and isinstance(command, _NEW):
+        return Fenced(Snapshot(record, now_us), content_holder), record
     after = _after(row, record, command, now_us, draw_token)
     return Applied(Snapshot(after, now_us)), after
 

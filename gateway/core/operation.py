@@ -71,13 +71,15 @@ class Fingerprint:
 
     `recipe` names the algorithm, the route's settings and the key that made `digest`; two digests are comparable only
     under one recipe. `raw` always covers the same parts (method, target, Host, media type, coding, body), so that under
-    one `key_id` it stays comparable when the recipe changes. `key_id` is empty when the digests are not keyed.
+    one `key_id` it stays comparable when the recipe changes. `key_id` is empty when the digests are not keyed. `parts`
+    are short digests of single parts, which explain a mismatch (`identity.difference`) and decide nothing.
     """
 
     recipe: bytes
     digest: bytes
     raw: bytes
     key_id: str = ""
+    parts: bytes = b""
 
     def equals(self, other: Fingerprint) -> bool | None:
         """Whether both are of the same request; None when that cannot be known (other recipe, other raw digest)."""
@@ -101,6 +103,19 @@ class Identity:
     scope_digest: bytes
     key_digest: bytes
     key: str | None = None
+
+
+@immutable
+class Content:
+    """What a request asks for, where likely duplicates are refused: a digest of caller and content.
+
+    Two operations with equal digests are likely duplicates, for `within_us` from the claim or acceptance of the first
+    and for as long as its outcome is not known. `is_distinct`: the caller says that this one is meant.
+    """
+
+    digest: bytes
+    within_us: int
+    is_distinct: bool = False
 
 
 @immutable
@@ -237,7 +252,8 @@ class Snapshot:
 class Claim:
     """Ask for the permission to execute.
 
-    `read_token` is that of the released record that was read, None if no record was.
+    `read_token` is that of the released record that was read, None if no record was. `content` is held from now on,
+    and where another operation holds it the claim is `Fenced`; None where repeats are not refused.
     """
 
     identity: Identity
@@ -248,14 +264,15 @@ class Claim:
     read_token: int | None = None
     probe: ProbeTarget | None = None
     request: RequestInfo | None = None
+    content: Content | None = None
 
 
 @immutable
 class Accept:
     """Keep the request, to be delivered later. Nothing is sent under it.
 
-    `read_token`, `probe` and `request` as in `Claim`. The first attempt may start at once, and none starts after
-    `deliver_within_us`.
+    `read_token`, `probe`, `request` and `content` as in `Claim`. The first attempt may start at once, and none starts
+    after `deliver_within_us`.
     """
 
     identity: Identity
@@ -267,6 +284,7 @@ class Accept:
     read_token: int | None = None
     probe: ProbeTarget | None = None
     request: RequestInfo | None = None
+    content: Content | None = None
 
 
 @immutable
@@ -486,6 +504,11 @@ def operation_id_of(command: Command) -> UUID:
     return command.identity.operation_id if isinstance(command, _BY_IDENTITY) else command.operation_id
 
 
+def content_of(command: Command) -> Content | None:
+    """The content that the command holds if it takes effect."""
+    return command.content if isinstance(command, _BY_IDENTITY) else None
+
+
 def audit_of(command: Command) -> Audit | None:
     return command.audit if isinstance(command, _AUDITED) else None
 
@@ -509,9 +532,13 @@ class Lapsed:
 
 @immutable
 class Fenced:
-    """Nothing was changed: the table has no such row for the record as it is, which is in the snapshot."""
+    """Nothing was changed: the table has no such row for the record as it is, which is in the snapshot.
+
+    `content_holder`: the row exists, but this other operation holds the content of the request.
+    """
 
     snapshot: Snapshot
+    content_holder: UUID | None = None
 
 
 Result = Applied | Lapsed | Fenced

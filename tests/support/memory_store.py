@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID, uuid4
 
 from gateway.core.identity.operation_id import is_of
-from gateway.core.lifecycle import settle, step, written_down
+from gateway.core.lifecycle import holds_content, settle, step, written_down
 from gateway.core.operation import (
     EVENT_OF,
     MICROSECONDS,
@@ -29,6 +29,7 @@ from gateway.core.operation import (
     Snapshot,
     State,
     audit_of,
+    content_of,
     microseconds,
     operation_id_of,
 )
@@ -114,6 +115,14 @@ class Serves:
 
 
 @dataclass(slots=True)
+class Held:
+    """That an operation claimed a content: with which fingerprint, and until when it holds it once it completed."""
+
+    fingerprint_digest: bytes
+    until_us: int
+
+
+@dataclass(slots=True)
 class WaitingEvent:
     """An event that a sink has yet to receive."""
 
@@ -145,6 +154,8 @@ class Memory:
     gateways: dict[UUID, Serves] = field(default_factory=dict)
     recovery_leases: dict[UUID, KeptLease] = field(default_factory=dict)
     requests: dict[UUID, SealedRequest] = field(default_factory=dict)
+    # By content, by operation.
+    contents: dict[bytes, dict[UUID, Held]] = field(default_factory=dict)
     # Since when an operation name is paused.
     pauses: dict[Name, int] = field(default_factory=dict)
     # By service, sink and event id; and why a sink is suspended, by service and sink.
@@ -234,8 +245,12 @@ class MemoryStore:
         memory, operation_id = self.memory, operation_id_of(command)
         now_us = memory.clock()
         before = settle(memory.records.get(operation_id), now_us)
-        result, record = step(before, command, now_us, memory.draw_token)
+        result, record = step(before, command, now_us, memory.draw_token, self._content_holder(command))
         stored = memory.records.get(operation_id)
+        content = content_of(command)
+        if content is not None and record is not before and record is not None and record.fingerprint is not None:
+            held = Held(record.fingerprint.digest, now_us + content.within_us)
+            memory.contents.setdefault(content.digest, {})[operation_id] = held
         if record is not stored:
             memory.write_events(self._outbox.service, self._outbox.rows(stored, record))
             memory.keep(operation_id, record)
@@ -248,6 +263,19 @@ class MemoryStore:
             entry = AuditEntry(now_us, EVENT_OF[type(command)], before.token, audit.who, audit.why)
             memory.audits.setdefault(operation_id, []).append(Kept(entry, now_us + AUDIT_KEEP_US))
         return result
+
+    def _content_holder(self, command: Command) -> UUID | None:
+        """Another operation that holds the command's content, the one that claimed it first."""
+        content, memory = content_of(command), self.memory
+        if content is None or content.is_distinct:
+            return None
+        own, now_us = operation_id_of(command), memory.clock()
+        holders = [
+            (held.until_us, other)
+            for other, held in memory.contents.get(content.digest, {}).items()
+            if other != own and holds_content(memory.records.get(other), held.fingerprint_digest, held.until_us, now_us)
+        ]
+        return min(holders)[1] if holders else None
 
     async def read(self, operation_id: UUID) -> Snapshot:
         self._check_started()

@@ -2,5 +2,5 @@
 
 `key` and `scope` make the `operation_id`; `token` reads the tokens that a scope may be taken from. `fingerprint`
 compares requests by the canonical forms of their bodies: `canonical` (JSON and forms) and `multipart`, with `media` for
-media types and `pointer` for JSON Pointers.
+media types and `pointer` for JSON Pointers. `difference` tells in what two requests differ.
 """

@@ -87,6 +87,11 @@ def parse_json(body: Body) -> Any:
         return MISSING
 
 
+def encode_json(document: Any) -> bytes:
+    """A parsed document, or a value in one, in its canonical form."""
+    return _ENCODER.encode(document).encode("ascii")
+
+
 def number_lexeme(value: str) -> str | None:
     """A parsed number as it was written; None for a string."""
     return value[1:] if value.startswith(_NUMBER_MARK) else None
@@ -112,14 +117,17 @@ def canonical_json(body: Body, *, ignore: Sequence[Pointer] = (), only: Sequence
     `only` keeps the named values, in the order given, and marks the absent ones; `ignore` removes values.
     """
     document = parse_json(body)
-    if document is MISSING:
-        return None
+    return None if document is MISSING else canonical_document(document, ignore=ignore, only=only)
+
+
+def canonical_document(document: Any, *, ignore: Sequence[Pointer] = (), only: Sequence[Pointer] = ()) -> bytes:
+    """As `canonical_json`, of a parsed document, from which what is ignored is removed."""
     if ignore:
         drop(document, ignore)
     if only:
         values = [resolve(document, pointer) for pointer in only]
         document = [[] if value is MISSING else [value] for value in values]
-    return _ENCODER.encode(document).encode("ascii")
+    return encode_json(document)
 
 
 _ESCAPED_BYTE = re.compile(rb"%([0-9A-Fa-f]{2})")

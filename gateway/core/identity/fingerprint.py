@@ -16,17 +16,19 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
 from typing import Final
+from uuid import UUID
 
 from gateway.core.framing import digest, framed
-from gateway.core.identity.canonical import Body, canonical_form, canonical_json
+from gateway.core.identity.canonical import Body, canonical_document, canonical_form, parse_json
+from gateway.core.identity.difference import FIXED, Parts, differences, members_of, pack
 from gateway.core.identity.media import MediaType, parse_media_type
 from gateway.core.identity.multipart import canonical_multipart
-from gateway.core.identity.pointer import Pointer, format_pointer
+from gateway.core.identity.pointer import MISSING, Pointer, format_pointer
 from gateway.core.immutable import immutable
 from gateway.core.message import HOP_BY_HOP, Headers, RequestHead, header_values, list_members, values_by_name
 from gateway.core.operation import Fingerprint
 
-ALGORITHM: Final = b"1"
+ALGORITHM: Final = b"2"
 """Raise it whenever a canonical form or the framing changes; the raw digest must never change.
 
 Do not raise it for a change that gives some requests a digest that no request had before, such as refusing one more
@@ -34,12 +36,16 @@ form: at worst a retry from before is taken for another request, and all others 
 """
 
 RECIPE_BYTES: Final = 16
+CONTENT_BYTES: Final = 16
 SECRET_BYTES_MIN: Final = 16
 # Two digests of 32 bytes and a dictionary entry each.
 _REMEMBERED_MAX: Final = 4096
 # A cache of head frames. A route has few distinct ones, unless it has ids in the path.
 _FRAMES_MAX: Final = 256
 _FRAME_BYTES_MAX: Final = 1024
+
+# Pointers and digests of values.
+Members = tuple[tuple[str, bytes], ...]
 
 _ALWAYS = frozenset((b"host", b"content-type", b"content-encoding"))
 
@@ -109,13 +115,15 @@ class FingerprintSpec:
     """What makes two requests of a route the same. ValueError where the settings contradict each other.
 
     `ignore` and `only` apply to JSON documents; a body without a canonical form is compared whole in spite of them.
-    The order of headers and pointers is irrelevant.
+    The order of headers and pointers is irrelevant. `explains`: a mismatch is explained by members of the document,
+    too; that changes no fingerprint.
     """
 
     body: BodyForm = BodyForm.AUTO
     ignore: tuple[Pointer, ...] = ()
     only: tuple[Pointer, ...] = ()
     headers: tuple[bytes, ...] = ()
+    explains: bool = field(default=False, compare=False)
     settings: bytes = field(init=False, repr=False, compare=False)
     """The framed settings, for the recipe."""
 
@@ -162,6 +170,7 @@ class Digests:
     """The unkeyed digests of one request. Do not store or log them: they can be used to guess a body."""
 
     canonical: bytes = field(repr=False)
+    parts: Parts = field(repr=False)
     raw: bytes = field(repr=False)
 
 
@@ -184,7 +193,7 @@ class Fingerprinter:
         # Records from before the first key was introduced stay comparable.
         keys.setdefault("", None)
         # Unkeyed, like `Digests`.
-        self._canonical_of: dict[bytes, bytes] = {}
+        self._canonical_of: dict[bytes, tuple[bytes, Parts]] = {}
         self._frames: dict[tuple[object, ...], _Frame] = {}
         self._digested = (*_ALWAYS, *METHOD_OVERRIDES, *TARGET_OVERRIDES, *spec.headers)
         self._keys = [(key_id, _recipe(spec, key), None if key is None else key.secret) for key_id, key in keys.items()]
@@ -197,15 +206,15 @@ class Fingerprinter:
         frame = self._frame_of(head)
         content = sha256_of(body) if body_sha256 is None else body_sha256
         raw = frame.raw(content)
-        if self.spec.headers:
-            return Digests(frame.canonical(body, content), raw)
-        canonical = self._canonical_of.get(raw)
-        if canonical is None:
-            canonical = frame.canonical(body, content)
+        if self.spec.headers or self.spec.explains:
+            return Digests(*frame.canonical(body, content), raw)
+        found = self._canonical_of.get(raw)
+        if found is None:
+            found = frame.canonical(body, content)
             if len(self._canonical_of) >= _REMEMBERED_MAX:
                 self._canonical_of.clear()
-            self._canonical_of[raw] = canonical
-        return Digests(canonical, raw)
+            self._canonical_of[raw] = found
+        return Digests(*found, raw)
 
     def _frame_of(self, head: RequestHead) -> _Frame:
         by_name = values_by_name(head.headers)
@@ -227,6 +236,33 @@ class Fingerprinter:
         """The fingerprint to record, then those that the same request would have under the retired keys."""
         return [self._under(digests, index) for index in range(len(self._keys))]
 
+    def with_parts(self, fingerprint: Fingerprint, digests: Digests, operation_id: UUID) -> Fingerprint:
+        """The current fingerprint of these digests as a record of this operation keeps it."""
+        secret = self._keys[0][2] or b""
+        return Fingerprint(
+            fingerprint.recipe,
+            fingerprint.digest,
+            fingerprint.raw,
+            fingerprint.key_id,
+            pack(digests.parts, secret, operation_id),
+        )
+
+    def differences(self, digests: Digests, recorded: Fingerprint, operation_id: UUID) -> list[str]:
+        """In what a request differs from the recorded one of its operation, as far as that can be known."""
+        for key_id, recipe, secret in self._keys:
+            if key_id == recorded.key_id:
+                is_same_recipe = recipe == recorded.recipe
+                return differences(
+                    digests.parts, recorded.parts, secret or b"", operation_id, is_same_recipe=is_same_recipe
+                )
+        return []
+
+    def content(self, caller: bytes, content: bytes) -> bytes:
+        """The digest of what a caller asks for, under the oldest key: the one that gateways share while keys change."""
+        inner = digest(b"content", caller, content)
+        secret = next((secret for _, _, secret in reversed(self._keys) if secret is not None), None)
+        return (inner if secret is None else _keyed(secret, inner))[:CONTENT_BYTES]
+
     def makes(self, recipe: bytes) -> bool:
         """Whether a fingerprint of this recipe can be compared by its canonical digest, not only by its raw one."""
         return any(recipe == each for _, each, _ in self._keys)
@@ -241,7 +277,18 @@ class Fingerprinter:
 class _Frame:
     """What is digested of a head, framed: shared by all requests whose heads agree in it."""
 
-    __slots__ = ("_before_canonical", "_before_raw", "_codings", "_head", "_listed", "_media", "_spec", "_types")
+    __slots__ = (
+        "_before_canonical",
+        "_before_raw",
+        "_codings",
+        "_head",
+        "_listed",
+        "_media",
+        "_names",
+        "_parts",
+        "_spec",
+        "_types",
+    )
 
     def __init__(self, spec: FingerprintSpec, head: RequestHead) -> None:
         host = _stripped(head.headers, b"host")
@@ -257,8 +304,13 @@ class _Frame:
         self._before_canonical: dict[BodyForm, bytes] = {}
         raw = framed(b"raw request", head.method, head.target, framed(*host), framed(*types), framed(*codings))
         self._before_raw = raw + overrides
+        listed = [framed(name, *_stripped(head.headers, name)) for name in spec.headers]
         # The rest depends on the body's form.
-        self._listed = framed(*[framed(name, *_stripped(head.headers, name)) for name in spec.headers])
+        self._listed = framed(*listed)
+        methods, targets = _overriding(head.headers, METHOD_OVERRIDES), _overriding(head.headers, TARGET_OVERRIDES)
+        parts = (framed(head.method, methods), framed(head.target, targets), lower_host, framed(*list_members(codings)))
+        self._parts = tuple(sha256(part).digest() for part in (*parts, *listed))
+        self._names = (*FIXED, *[f"header:{name.decode('latin-1')}" for name in spec.headers])
 
     @property
     def size_bytes(self) -> int:
@@ -269,13 +321,17 @@ class _Frame:
         """The digest over the parts as they came. `content` is the body's SHA-256."""
         return sha256(self._before_raw + framed(content)).digest()
 
-    def canonical(self, body: Body, content: bytes) -> bytes:
-        """The digest over what the settings compare."""
-        form, canonical_body = _canonical_body(self._spec, self._media, bool(self._codings), body)
+    def canonical(self, body: Body, content: bytes) -> tuple[bytes, Parts]:
+        """The digest over what the settings compare, and the parts that it covers."""
+        form, canonical_body, members = _canonical_body(self._spec, self._media, bool(self._codings), body)
         before = self._before_canonical.get(form)
         if before is None:
             before = self._before_canonical[form] = self._framed_in(form)
-        return sha256(before + framed(content if canonical_body is None else canonical_body)).digest()
+        compared = content if canonical_body is None else canonical_body
+        media = sha256(_canonical_media(self._types, self._media, form)).digest()
+        fixed = len(FIXED) - 2
+        values = (*self._parts[:fixed], media, form.encode() + b" " + compared, *self._parts[fixed:])
+        return sha256(before + framed(compared)).digest(), Parts(self._names, values, members)
 
     def _framed_in(self, form: BodyForm) -> bytes:
         tag = framed(b"canonical request")
@@ -306,25 +362,35 @@ def _overrides(headers: Headers) -> bytes:
     """
     parts = b""
     for tag, names in ((b"method overrides", METHOD_OVERRIDES), (b"target overrides", TARGET_OVERRIDES)):
-        values = [_stripped(headers, name) for name in names]
-        if any(values):
-            parts += framed(framed(tag, *[framed(*each) for each in values]))
+        if overriding := _overriding(headers, names):
+            parts += framed(framed(tag) + overriding)
     return parts
+
+
+def _overriding(headers: Headers, names: Sequence[bytes]) -> bytes:
+    """The values of these headers, framed; empty where there are none."""
+    values = [_stripped(headers, name) for name in names]
+    return framed(*[framed(*each) for each in values]) if any(values) else b""
 
 
 def _canonical_body(
     spec: FingerprintSpec, media: MediaType | None, is_coded: bool, body: Body
-) -> tuple[BodyForm, bytes | None]:
-    """The body's form, and its digest in that form; None where the digest is that of the bytes."""
+) -> tuple[BodyForm, bytes | None, Members]:
+    """The body's form, its digest in that form (None where that is the digest of the bytes), and the members that
+    explain a mismatch."""
     form = _form_of(media) if spec.body is BodyForm.AUTO else spec.body
+    members: Members = ()
     if form is BodyForm.NONE:
-        return form, b""
+        return form, b"", members
     canonical: bytes | None = None
     # Bodies with a content coding are not decoded.
     if not is_coded:
         match form:
             case BodyForm.JSON:
-                canonical = canonical_json(body, ignore=spec.ignore, only=spec.only)
+                document = parse_json(body)
+                if document is not MISSING:
+                    canonical = canonical_document(document, ignore=spec.ignore, only=spec.only)
+                    members = members_of(document, spec.only) if spec.explains else ()
             case BodyForm.FORM:
                 canonical = canonical_form(body)
             case BodyForm.MULTIPART:
@@ -332,7 +398,9 @@ def _canonical_body(
                 canonical = None if boundary is None else canonical_multipart(body, boundary)
             case _:
                 pass
-    return (BodyForm.RAW, None) if canonical is None else (form, sha256(canonical).digest())
+    if canonical is None:
+        return BodyForm.RAW, None, members
+    return form, sha256(canonical).digest(), members
 
 
 def _form_of(media: MediaType | None) -> BodyForm:
@@ -349,7 +417,7 @@ def _canonical_media(types: Sequence[bytes], media: MediaType | None, form: Body
     if media is None:
         return framed(b"as sent", *types)
     # In the raw form the bytes cannot be read without the boundary; the canonical parts no longer depend on it.
-    kept = [pair for pair in media.parameters if form is not BodyForm.MULTIPART or pair[0] != b"boundary"]
+    kept = [pair for pair in media.meaning if form is not BodyForm.MULTIPART or pair[0] != b"boundary"]
     return framed(b"parsed", media.essence, *[framed(*pair) for pair in kept])
 
 

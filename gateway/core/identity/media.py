@@ -22,6 +22,9 @@ _ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
 # A service receives the same few types again and again, and they are short.
 _KNOWN_BYTES_MAX = 64
 
+# RFC 8259 section 8.1; the URL standard, `application/x-www-form-urlencoded`.
+_UTF8 = ((b"charset", b"utf-8"), (b"charset", b"utf8"))
+
 # RFC 2046 section 5.1.1; a boundary never ends with a space.
 _BOUNDARY = re.compile(rb"[0-9A-Za-z'()+_,./:=? -]{0,69}[0-9A-Za-z'()+_,./:=?-]")
 
@@ -44,6 +47,13 @@ class MediaType:
     @property
     def is_form_data(self) -> bool:
         return self.essence == b"multipart/form-data"
+
+    @property
+    def meaning(self) -> tuple[tuple[bytes, bytes], ...]:
+        """The parameters without those that mean nothing: JSON and forms are UTF-8, whether or not that is said."""
+        if not (self.is_json or self.is_form):
+            return self.parameters
+        return tuple(pair for pair in self.parameters if pair not in _UTF8)
 
     @property
     def boundary(self) -> bytes | None:

@@ -14,6 +14,10 @@ An acceptance of a new key is an insert, because there is no record to lock: who
 known key, it locks the record like the others; so does the completion of a record that keeps its request, which is
 dropped with it.
 
+Where repeats of a content are refused, a claim or an acceptance takes a transaction: it locks the contents, reads who
+holds them in a statement of its own (whose snapshot has all that was waited for), and then does the same as the others.
+Locks of contents come before those of records.
+
 If a statement cannot show enough, its result is `Unclear`, and the caller reads the record. That happens when a claim
 lost a race to a record that is not in its snapshot, and when the result needs a response or a delivery, which only a
 read returns.
@@ -53,6 +57,7 @@ from gateway.store.base import Indefinite, NotApplied, StoreError, Unreadable, U
 from gateway.store.postgres.arguments import acceptance_arguments, claim_arguments, completion_arguments
 from gateway.store.postgres.change import Change, deliveries, event_columns, write, write_events
 from gateway.store.postgres.connection import CHECK_VIOLATION, Connection, ServerRefused
+from gateway.store.postgres.content import Contents
 from gateway.store.postgres.dialer import WitnessedLink
 from gateway.store.postgres.rows import DUE_SLACK_US, WIDTH, is_kept, record_of, row_of
 from gateway.store.postgres.statements import load
@@ -115,6 +120,10 @@ class Windows:
             self._replay_us[operation] = replay_us
 
 
+# The commands that draw a token once their record is locked.
+_DRAWING: Final = (Claim, Accept, Dispatch, Takeover)
+
+
 class Executor:
     """Executes the batches of one link. The operations of a batch are all different; the results are in their order.
 
@@ -136,13 +145,20 @@ class Executor:
         self._windows = windows
 
     async def claim(self, commands: Sequence[Claim]) -> Results:
-        return await self._execute(commands, self._claim)
+        with_content = [each for each in commands if each.content is not None]
+        if not with_content:
+            return await self._execute(commands, self._claim)
+        others = [each for each in commands if each.content is None]
+        by_id = await self._in_parts(others, self._claim) | await self._in_parts(with_content, self._take)
+        return [by_id[operation_id_of(command)] for command in commands]
 
     async def record(self, commands: Sequence[Complete | Accept]) -> Results:
         """Execute what carries bodies: completions and acceptances."""
         completions = [each for each in commands if isinstance(each, Complete) and not self._needs_record(each)]
-        acceptances = [each for each in commands if isinstance(each, Accept)]
+        acceptances = [each for each in commands if isinstance(each, Accept) and each.content is None]
+        with_content = [each for each in commands if isinstance(each, Accept) and each.content is not None]
         by_id = await self._in_parts(completions, self._complete) | await self._in_parts(acceptances, self._accept)
+        by_id |= await self._in_parts(with_content, self._take)
         left = [each for each in commands if isinstance(by_id.get(operation_id_of(each), _Left()), _Left)]
         by_id |= await self._in_parts(left, self._change)
         return [by_id[operation_id_of(command)] for command in commands]
@@ -260,20 +276,68 @@ class Executor:
         results: Results = []
 
         async def accept(connection: Connection, link_id: UUID | None) -> Rows:
-            rows = await connection.fetch(_ACCEPT, self._clock_us(), *acceptance_arguments(commands), link_id)
-            results.extend(_accepted(commands, rows))
-            new = {row["for_id"] for row in rows if row["accepted_token"] is not None}
-            events = [
-                row
-                for command, result in zip(commands, results, strict=True)
-                if isinstance(result, Applied) and command.identity.operation_id in new
-                for row in self._outbox.rows(None, result.snapshot.record)
-            ]
-            await write_events(connection, self._outbox.service, events, rows[0][0])
+            rows, accepted = await self._insert_accepted(connection, link_id, commands)
+            results.extend(accepted)
             return rows
 
         await self._link.transact(accept)
         return results
+
+    async def _insert_accepted(
+        self, connection: Connection, link_id: UUID | None, commands: Sequence[Accept]
+    ) -> tuple[Rows, Results]:
+        """Execute `accept`, and write the events of what it accepted."""
+        rows = await connection.fetch(_ACCEPT, self._clock_us(), *acceptance_arguments(commands), link_id)
+        results = _accepted(commands, rows)
+        new = {row["for_id"] for row in rows if row["accepted_token"] is not None}
+        events = [
+            row
+            for command, result in zip(commands, results, strict=True)
+            if isinstance(result, Applied) and command.identity.operation_id in new
+            for row in self._outbox.rows(None, result.snapshot.record)
+        ]
+        await write_events(connection, self._outbox.service, events, rows[0][0])
+        return rows, results
+
+    async def _take(self, commands: Sequence[Claim | Accept]) -> Results:
+        """Claims or acceptances of contents that other operations may hold."""
+        by_id: dict[UUID, BatchResult | Exception] = {}
+
+        async def take(connection: Connection, link_id: UUID | None) -> Rows:
+            contents = await Contents.lock(connection, commands, self._clock_us())
+            witnessed: Rows = []
+            known = [command for command in commands if contents.is_known(command)]
+            if known:
+                rows, results = await self._change_locked(connection, link_id, known, contents)
+                by_id.update(zip(map(operation_id_of, known), results, strict=True))
+                witnessed = rows
+            pending = [command for command in commands if not contents.is_known(command)]
+            while pending:
+                refused, wave, pending = contents.next_wave(pending)
+                by_id.update(refused)
+                if wave:
+                    rows, results = await self._insert(connection, link_id, wave)
+                    for command, result in zip(wave, results, strict=True):
+                        # A record that came in between is read, and executed on with the next try.
+                        by_id[operation_id_of(command)] = Unclear() if isinstance(result, _Left) else result
+                        contents.note(command, result)
+                    witnessed = rows if rows and rows[0][-1] is not None else witnessed
+            await contents.write(connection)
+            return witnessed
+
+        await self._link.transact(take)
+        return [by_id[operation_id_of(command)] for command in commands]
+
+    async def _insert(
+        self, connection: Connection, link_id: UUID | None, commands: Sequence[Claim | Accept]
+    ) -> tuple[Rows, Results]:
+        """Claim or accept operations without a record."""
+        if accepted := [each for each in commands if isinstance(each, Accept)]:
+            return await self._insert_accepted(connection, link_id, accepted)
+        claims = [each for each in commands if isinstance(each, Claim)]
+        arguments = claim_arguments(claims, self._windows.due_in_us)
+        rows = await connection.fetch(_CLAIM, self._clock_us(), *arguments, link_id)
+        return rows, _granted(claims, rows)
 
     async def _witnessed(self, rows: Rows, results: Results) -> Results:
         if (not rows or rows[0][-1] is None) and any(isinstance(result, Applied) for result in results):
@@ -282,34 +346,59 @@ class Executor:
         return results
 
     async def _change(self, commands: Sequence[Command]) -> Results:
-        operation_ids = list(map(operation_id_of, commands))
-        taken = [operation_id_of(command) for command in commands if isinstance(command, Takeover | Dispatch | Accept)]
         results: Results = []
 
         async def change(connection: Connection, link_id: UUID | None) -> Rows:
-            rows = await connection.fetch(_LOCK, self._clock_us(), operation_ids, taken, link_id)
-            locked = {row[1]: row for row in rows}
-            known = await deliveries(connection, [row[1:] for row in rows])
-            decided = [
-                _decide(command, locked.get(each := operation_id_of(command)), known.get(each, ()), rows[0][0])
-                for command in commands
-            ]
-            results.extend(result for result, _ in decided)
-            changes = [change for _, change in decided if change is not None]
-            await write(connection, changes, rows[0][0])
-            events = [row for each in changes for row in self._outbox.rows(each.row.record, each.record)]
-            await write_events(connection, self._outbox.service, events, rows[0][0])
-            pairs = zip(commands, decided, strict=True)
-            if any(isinstance(command, Purge | Erase) and change is not None for command, (_, change) in pairs):
-                await connection.execute(_BEGIN_GENERATION)
+            rows, changed = await self._change_locked(connection, link_id, commands)
+            results.extend(changed)
             return rows
 
         await self._link.transact(change)
         return results
 
+    async def _change_locked(
+        self,
+        connection: Connection,
+        link_id: UUID | None,
+        commands: Sequence[Command],
+        contents: Contents | None = None,
+    ) -> tuple[Rows, Results]:
+        """Lock the records of these commands, execute the table on them, and write what it returns."""
+        operation_ids = list(map(operation_id_of, commands))
+        taken = [operation_id_of(command) for command in commands if isinstance(command, _DRAWING)]
+        rows = await connection.fetch(_LOCK, self._clock_us(), operation_ids, taken, link_id)
+        locked = {row[1]: row for row in rows}
+        known = await deliveries(connection, [row[1:] for row in rows])
+        now_us = rows[0][0]
+        results: Results = []
+        changes: list[Change] = []
+        for command in commands:
+            operation_id = operation_id_of(command)
+            holder = None if contents is None else contents.holder_of(command)
+            result, change = _decide(
+                command, locked.get(operation_id), known.get(operation_id, ()), now_us, content_holder=holder
+            )
+            results.append(result)
+            if change is not None:
+                changes.append(change)
+                if contents is not None:
+                    contents.note(command, result)
+        await write(connection, changes, now_us)
+        events = [row for each in changes for row in self._outbox.rows(each.row.record, each.record)]
+        await write_events(connection, self._outbox.service, events, now_us)
+        changed = {each.row.record.identity.operation_id for each in changes}
+        if any(isinstance(command, Purge | Erase) and command.operation_id in changed for command in commands):
+            await connection.execute(_BEGIN_GENERATION)
+        return rows, results
+
 
 def _decide(
-    command: Command, values: Sequence[Any] | None, delivery: Sequence[Any], now_us: int
+    command: Command,
+    values: Sequence[Any] | None,
+    delivery: Sequence[Any],
+    now_us: int,
+    *,
+    content_holder: UUID | None = None,
 ) -> tuple[BatchResult | Exception, Change | None]:
     """Execute the table on a row of `lock` and its delivery: the result of the command, and what to write."""
     try:
@@ -317,7 +406,7 @@ def _decide(
     except Unreadable as error:
         return error, None
     settled = None if row is None else settle(row.record, now_us)
-    result, record = step(settled, command, now_us, lambda: values[-2] if values is not None else 0)
+    result, record = step(settled, command, now_us, lambda: 0 if values is None else values[-2], content_holder)
     if row is None:
         # A record that was to be accepted again is gone. Try once more, as with a new key.
         return Unclear() if record is not None else result, None

@@ -30,8 +30,9 @@ _CHANGED: Final = {
     "claimed_us": "bigint", "lease_until_us": "bigint", "replay_until_us": "bigint", "remember_until_us": "bigint",
     "completed_us": "bigint", "attempts": "integer", "status": "smallint", "carries_doubt": "boolean",
     "is_kept": "boolean", "route": "text", "key": "text", "state": "text", "last_event": "text", "doubt": "text",
-    "holder": "text", "recipe": "bytea", "digest": "bytea", "raw": "bytea", "key_id": "text", "location": "bytea",
-    "probe_target": "bytea", "probe_host": "bytea", "request": "text", "request_id": "text", "trace_id": "text",
+    "holder": "text", "recipe": "bytea", "digest": "bytea", "raw": "bytea", "key_id": "text", "parts": "bytea",
+    "location": "bytea", "probe_target": "bytea", "probe_host": "bytea", "request": "text", "request_id": "text",
+    "trace_id": "text",
 }  # fmt: skip
 # The columns that no change writes: the id is derived from them.
 _FIXED: Final = ("operation_id", "version", "operation", "scope_digest", "key_digest")
@@ -143,7 +144,8 @@ def record_of(values: Sequence[Any], delivery: Sequence[Any] = ()) -> Record | N
         operation_id, version, operation, scope_digest, key_digest,
         attempt_id, resolution_id, token, first_claimed_us, claimed_us, lease_until_us, replay_until_us,
         remember_until_us, completed_us, attempts, status, carries_doubt, has_delivery, route, key, state, last_event,
-        doubt, holder, recipe, digest, raw, key_id, location, probe_target, probe_host, request, request_id, trace_id,
+        doubt, holder, recipe, digest, raw, key_id, parts, location, probe_target, probe_host, request, request_id,
+        trace_id,
     ) = values  # fmt: skip
     if operation_id is None:
         return None
@@ -163,7 +165,7 @@ def record_of(values: Sequence[Any], delivery: Sequence[Any] = ()) -> Record | N
         _EVENTS[last_event],
         holder,
         carries_doubt,
-        None if recipe is None else Fingerprint(recipe, digest, raw, key_id),
+        None if recipe is None else Fingerprint(recipe, digest, raw, key_id, parts),
         attempts,
         first_claimed_us,
         claimed_us,
@@ -217,7 +219,7 @@ def encode(record: Record, before: Row, now_us: int) -> tuple[Any, ...]:
         record.last_event,
         record.doubt,
         record.holder,
-        *((None,) * 4 if fingerprint is None else _parts_of(fingerprint)),
+        *((None,) * 5 if fingerprint is None else _parts_of(fingerprint)),
         None if response is None else pack_location(response.headers),
         *((None, None) if probe is None else (probe.target, probe.host)),
         line_of(request),
@@ -240,7 +242,7 @@ def waits_of(record: Record) -> str | None:
 
 
 def _parts_of(fingerprint: Fingerprint) -> tuple[Any, ...]:
-    return (fingerprint.recipe, fingerprint.digest, fingerprint.raw, fingerprint.key_id)
+    return (fingerprint.recipe, fingerprint.digest, fingerprint.raw, fingerprint.key_id, fingerprint.parts)
 
 
 def _due_us(record: Record, before: Row) -> int | None:

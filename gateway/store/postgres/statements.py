@@ -48,7 +48,7 @@ NOW: Final = "coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000
 _TOKENS_DRAWN_MAX: Final = 200_000
 # One statement reads response bodies up to this size, plus the one that exceeds it.
 _READ_BYTES_MAX: Final = 4 * 1024 * 1024
-# How often upkeep checks whether a recovery lease is still needed.
+# How often upkeep checks whether a recovery lease, or the content of an operation, is still needed.
 _RECOVERY_CHECK_US: Final = 3_600_000_000
 
 # How much time a sweep gives to what is paused, and how soon it would end otherwise.

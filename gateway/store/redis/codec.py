@@ -27,7 +27,7 @@ VERSION: Final = 1
 # lengths come next.
 _ENTRY: Final = struct.Struct(f">3sQ {ERA_BYTES}sBQ 16s16s16sI5QHBBH")
 _HAS_KEY, _HAS_FINGERPRINT, _HAS_RESOLUTION, _HAS_BODY, _HAS_PROBE = 1, 2, 4, 8, 16
-_FIXED_PARTS: Final = 13
+_FIXED_PARTS: Final = 14
 _ZEROS: Final = bytes(16)
 
 _COMPLETED: Final = State.COMPLETED
@@ -64,7 +64,7 @@ def encode(record: Record, era: bytes, expires_us: int) -> bytes:
         (identity.key or "").encode(),
         record.holder.encode(),
         *((fingerprint.recipe, fingerprint.digest, fingerprint.raw) if fingerprint else (b"", b"", b"")),
-        fingerprint.key_id.encode() if fingerprint else b"",
+        *((fingerprint.key_id.encode(), fingerprint.parts) if fingerprint else (b"", b"")),
         *((probe.target, probe.host) if probe else (b"", b"")),
         response.reason,
     ]
@@ -110,7 +110,7 @@ def decode(entry: bytes, operation_id: UUID, era: bytes) -> tuple[Record, int] |
             return None
         parts, body = _parts(entry, _ENTRY.size, part_count)
         (
-            route, operation, scope_digest, key_digest, key, holder, recipe, digest, raw, key_id,
+            route, operation, scope_digest, key_digest, key, holder, recipe, digest, raw, key_id, compared,
             probe_target, probe_host, reason,
         ) = parts[:_FIXED_PARTS]  # fmt: skip
         headers = parts[_FIXED_PARTS:]
@@ -130,7 +130,7 @@ def decode(entry: bytes, operation_id: UUID, era: bytes) -> tuple[Record, int] |
             _EVENTS[event_number],
             holder.decode(),
             False,  # carries_doubt
-            Fingerprint(recipe, digest, raw, key_id.decode()) if flags & _HAS_FINGERPRINT else None,
+            Fingerprint(recipe, digest, raw, key_id.decode(), compared) if flags & _HAS_FINGERPRINT else None,
             attempts,
             first_claimed_us,
             claimed_us,

@@ -25,7 +25,7 @@ Row = tuple[Any, ...]
 # The columns that a change may write, and those that never change.
 _CHANGED: Final = (
     "version", "state", "token", "attempt_id", "last_event", "holder", "carries_doubt",
-    "fingerprint_recipe", "fingerprint_digest", "fingerprint_raw", "fingerprint_key_id",
+    "fingerprint_recipe", "fingerprint_digest", "fingerprint_raw", "fingerprint_key_id", "fingerprint_parts",
     "attempts", "first_claimed_us", "claimed_us", "lease_until_us", "replay_until_us", "remember_until_us",
     "completed_us", "doubt", "resolution_id", "status", "reason", "headers", "body_kept", "request_kept", "due_us",
     "probe_target", "probe_host", "sealed_by", "request", "request_id", "trace_id",
@@ -99,7 +99,7 @@ def encode(record: Record) -> Row:
         record.last_event,
         record.holder,
         record.carries_doubt,
-        *((None,) * 4 if fingerprint is None else _fingerprint_columns(fingerprint)),
+        *((None,) * 5 if fingerprint is None else _fingerprint_columns(fingerprint)),
         record.attempts,
         record.first_claimed_us,
         record.claimed_us,
@@ -121,7 +121,7 @@ def encode(record: Record) -> Row:
 
 
 def _fingerprint_columns(fingerprint: Fingerprint) -> Row:
-    return (fingerprint.recipe, fingerprint.digest, fingerprint.raw, fingerprint.key_id)
+    return (fingerprint.recipe, fingerprint.digest, fingerprint.raw, fingerprint.key_id, fingerprint.parts)
 
 
 def encode_identity(identity: Identity) -> Row:
@@ -178,7 +178,7 @@ def decode(columns: Row, delivery: Row | None = None) -> Record:
     """
     (
         _, operation_id, version, state, token, attempt_id, last_event, holder, carries_doubt,
-        recipe, digest, raw, key_id,
+        recipe, digest, raw, key_id, parts,
         attempts, first_claimed_us, claimed_us, lease_until_us, replay_until_us, remember_until_us, completed_us,
         doubt, resolution_id, status, reason, headers, body_kept, request_kept, _,
         probe_target, probe_host, _, request, request_id, trace_id,
@@ -202,7 +202,7 @@ def decode(columns: Row, delivery: Row | None = None) -> Record:
         _EVENTS[last_event],
         holder,
         bool(carries_doubt),
-        None if recipe is None else Fingerprint(recipe, digest, raw, key_id),
+        None if recipe is None else Fingerprint(recipe, digest, raw, key_id, parts),
         attempts,
         first_claimed_us,
         claimed_us,

@@ -23,6 +23,7 @@ from gateway.core.operation import (
     Claim,
     Command,
     Complete,
+    Content,
     Erase,
     Purge,
     Record,
@@ -30,6 +31,7 @@ from gateway.core.operation import (
     SealedRequest,
     State,
     audit_of,
+    content_of,
     operation_id_of,
 )
 from gateway.core.outbox import Outbox, OutboxRow, swept_rows, unpack
@@ -53,7 +55,7 @@ SCHEMA_VERSION: Final = 1
 APPLICATION_ID: Final = 0x69677779
 # How long a sweeper that died blocks the others.
 SWEEP_TURN_US: Final = 60 * MICROSECONDS
-# How often a sweep checks whether a recovery lease is still needed.
+# How often a sweep checks whether a recovery lease, or the content of an operation, is still needed.
 RECOVERY_CHECK_US: Final = 3_600 * MICROSECONDS
 # Sweeps move the end of paused operations that would expire sooner than this by as much.
 PAUSE_STEP_US: Final = 3_600 * MICROSECONDS
@@ -229,15 +231,25 @@ def record_of(cursor: Cursor, columns: Row) -> Record:
 
 
 def _apply(cursor: Cursor, command: Command, now_us: int, tokens: _Tokens, outbox: Outbox) -> Result:
+    content = content_of(command)
+    holder = None if content is None else _content_holder(cursor, command, content, now_us)
     # The usual claim and completion take one statement. If it changes nothing, the record is read.
-    if isinstance(command, Claim) and (granted := _claim_absent(cursor, command, now_us, tokens)) is not None:
+    if (
+        isinstance(command, Claim)
+        and holder is None
+        and (granted := _claim_absent(cursor, command, now_us, tokens)) is not None
+    ):
+        if content is not None:
+            _hold_content(cursor, content, granted.snapshot.record, now_us)
         return granted
     if isinstance(command, Complete) and (completed := _complete_granted(cursor, command, now_us, outbox)) is not None:
         return completed
     kept = _kept(cursor, _read(cursor, operation_id_of(command)))
     settled = settle(kept.record, now_us)
-    result, record = step(settled, command, now_us, tokens.draw)
+    result, record = step(settled, command, now_us, tokens.draw, holder)
     if isinstance(result, Applied) and record is not kept.record:
+        if content is not None and record is not settled:
+            _hold_content(cursor, content, record, now_us)
         _write(cursor, kept, record, command.kept if isinstance(command, Accept) else None)
         write_events(cursor, outbox.service, outbox.rows(kept.record, record), now_us)
         if isinstance(command, _PURGING):
@@ -257,6 +269,27 @@ def _apply(cursor: Cursor, command: Command, now_us: int, tokens: _Tokens, outbo
             ),
         )
     return result
+
+
+def _content_holder(cursor: Cursor, command: Command, content: Content, now_us: int) -> UUID | None:
+    """Another operation that holds the content, unless the caller means this one too."""
+    if content.is_distinct:
+        return None
+    bounds = (content.digest, operation_id_of(command).bytes, now_us)
+    found = cursor.execute(statements()["select_content_holder"], bounds).fetchone()
+    return None if found is None else UUID(bytes=found[0])
+
+
+def _hold_content(cursor: Cursor, content: Content, record: Record | None, now_us: int) -> None:
+    """The record's operation holds the content from now on."""
+    if record is not None and record.fingerprint is not None:
+        row = (
+            content.digest,
+            record.identity.operation_id.bytes,
+            record.fingerprint.digest,
+            now_us + content.within_us,
+        )
+        cursor.execute(statements()["upsert_content"], row)
 
 
 def _read(cursor: Cursor, operation_id: UUID) -> Row | None:
@@ -376,7 +409,7 @@ def is_due(cursor: Cursor, now_us: int) -> bool:
         for name, state, ahead_us in _SWEPT
     ) or any(
         cursor.execute(statements()[name], (now_us, 1)).fetchone()
-        for name in ("select_old_audits", "select_old_recoveries", "select_old_witnesses")
+        for name in ("select_old_audits", "select_old_recoveries", "select_old_contents", "select_old_witnesses")
     )
 
 
@@ -437,7 +470,7 @@ def prolong(cursor: Cursor, row: int, by_us: int, credited_us: int) -> None:
 
 
 def _tidy(cursor: Cursor, now_us: int, limit: int) -> int:
-    """Extend or delete at most `limit` due audits, recovery leases and witnesses; return how many."""
+    """Extend or delete at most `limit` due audits, recovery leases, contents and witnesses; return how many."""
     sql = statements()
     audits = cursor.execute(sql["select_old_audits"], (now_us, limit)).fetchall()
     for row, has_record in audits:
@@ -452,6 +485,13 @@ def _tidy(cursor: Cursor, now_us: int, limit: int) -> int:
         else:
             cursor.execute(sql["delete_recovery"], (operation_id,))
     checked = len(audits) + len(recoveries)
+    contents = cursor.execute(sql["select_old_contents"], (now_us, limit - checked)).fetchall()
+    for digest, operation_id, is_held in contents:
+        if is_held:
+            cursor.execute(sql["update_content"], (now_us + RECOVERY_CHECK_US, digest, operation_id))
+        else:
+            cursor.execute(sql["delete_content"], (digest, operation_id))
+    checked += len(contents)
     witnesses = cursor.execute(sql["select_old_witnesses"], (now_us, limit - checked)).fetchall()
     for link, was_raised in witnesses:
         if was_raised:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -11,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import jwt
-import pytest
-from aiohttp import web
 
 from gateway.app.parts import Environment
 from gateway.protect.key_set import FETCH_PAUSE_SECONDS
@@ -20,7 +16,6 @@ from tests.support.clocks import Clocks
 from tests.support.house import House, house, sqlite_store, status_of
 from tests.support.http import Response
 from tests.support.issuer import AUDIENCE, Issuer, bearer, signing_key
-from tests.support.upstream import Answer
 
 CHALLENGE = 'Bearer error="invalid_token", error_description="{}"'
 

@@ -18,22 +18,23 @@ WITH clock AS MATERIALIZED (
         coalesce(i.new_recipe, ($10::bytea[])[1]) AS new_recipe,
         i.new_digest, i.new_raw,
         coalesce(i.new_key_id, ($13::text[])[1]) AS new_key_id,
-        coalesce(i.deliver_within_us, ($14::bigint[])[1]) AS deliver_within_us,
+        i.new_parts,
+        coalesce(i.deliver_within_us, ($15::bigint[])[1]) AS deliver_within_us,
         i.read_token,
         i.new_probe_target, i.new_probe_host, i.new_sealed_by,
-        coalesce(i.new_request, ($19::text[])[1]) AS new_request,
+        coalesce(i.new_request, ($20::text[])[1]) AS new_request,
         i.new_request_id, i.new_trace_id,
         i.new_acceptance_id,
-        coalesce(i.new_sealing_key_id, ($23::text[])[1]) AS new_sealing_key_id,
+        coalesce(i.new_sealing_key_id, ($24::text[])[1]) AS new_sealing_key_id,
         i.new_sealed
     FROM unnest(
         $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::bytea[], $9::text[],
-        $10::bytea[], $11::bytea[], $12::bytea[], $13::text[], $14::bigint[], $15::bigint[],
-        $16::bytea[], $17::bytea[], $18::text[], $19::text[], $20::text[], $21::text[], $22::uuid[], $23::text[],
-        $24::bytea[]
+        $10::bytea[], $11::bytea[], $12::bytea[], $13::text[], $14::bytea[], $15::bigint[], $16::bigint[],
+        $17::bytea[], $18::bytea[], $19::text[], $20::text[], $21::text[], $22::text[], $23::uuid[], $24::text[],
+        $25::bytea[]
     ) AS i (
         for_id, new_attempt_id, new_service, new_route, new_operation, new_scope_digest, new_key_digest, new_key,
-        new_recipe, new_digest, new_raw, new_key_id, deliver_within_us, read_token,
+        new_recipe, new_digest, new_raw, new_key_id, new_parts, deliver_within_us, read_token,
         new_probe_target, new_probe_host, new_sealed_by, new_request, new_request_id, new_trace_id,
         new_acceptance_id, new_sealing_key_id, new_sealed
     )
@@ -49,14 +50,14 @@ WITH clock AS MATERIALIZED (
     INSERT INTO idempotency_gateway.operation AS o (
         operation_id, attempt_id, token, first_claimed_us, claimed_us, lease_until_us, due_us, attempts, version,
         carries_doubt, is_kept, state, last_event, holder, route, operation, scope_digest, key_digest, key,
-        recipe, digest, raw, key_id, probe_target, probe_host, sealed_by, request, request_id, trace_id
+        recipe, digest, raw, key_id, parts, probe_target, probe_host, sealed_by, request, request_id, trace_id
     )
     SELECT
         i.for_id, i.new_attempt_id, nextval('idempotency_gateway.token'), c.now_us, c.now_us, 0,
         c.now_us + i.deliver_within_us, 0, {record_version}, false, true, 'accepted', 'accept', '', i.new_route,
         i.new_operation, i.new_scope_digest, i.new_key_digest, i.new_key, i.new_recipe, i.new_digest, i.new_raw,
-        i.new_key_id, i.new_probe_target, i.new_probe_host, i.new_sealed_by, i.new_request, i.new_request_id,
-        i.new_trace_id
+        i.new_key_id, i.new_parts, i.new_probe_target, i.new_probe_host, i.new_sealed_by, i.new_request,
+        i.new_request_id, i.new_trace_id
     FROM seen s JOIN input i ON i.for_id = s.for_id CROSS JOIN clock c
     WHERE s.operation_id IS NULL
     ORDER BY i.for_id
@@ -77,7 +78,7 @@ WITH clock AS MATERIALIZED (
     FROM accepted a JOIN input i ON i.for_id = a.operation_id
 ), raised AS (
     UPDATE idempotency_gateway.witness w SET number = w.number + 1
-    WHERE w.link = $25::uuid AND EXISTS (SELECT FROM accepted)
+    WHERE w.link = $26::uuid AND EXISTS (SELECT FROM accepted)
     RETURNING w.number
 )
 SELECT

@@ -19,19 +19,20 @@ WITH clock AS MATERIALIZED (
         coalesce(i.new_recipe, ($10::bytea[])[1]) AS new_recipe,
         i.new_digest, i.new_raw,
         coalesce(i.new_key_id, ($13::text[])[1]) AS new_key_id,
-        coalesce(i.lease_us, ($14::bigint[])[1]) AS lease_us,
+        i.new_parts,
+        coalesce(i.lease_us, ($15::bigint[])[1]) AS lease_us,
         i.read_token,
-        coalesce(i.due_in_us, ($16::bigint[])[1]) AS due_in_us,
+        coalesce(i.due_in_us, ($17::bigint[])[1]) AS due_in_us,
         i.new_probe_target, i.new_probe_host, i.new_sealed_by,
-        coalesce(i.new_request, ($20::text[])[1]) AS new_request,
+        coalesce(i.new_request, ($21::text[])[1]) AS new_request,
         i.new_request_id, i.new_trace_id
     FROM unnest(
         $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::bytea[], $9::text[],
-        $10::bytea[], $11::bytea[], $12::bytea[], $13::text[], $14::bigint[], $15::bigint[], $16::bigint[],
-        $17::bytea[], $18::bytea[], $19::text[], $20::text[], $21::text[], $22::text[]
+        $10::bytea[], $11::bytea[], $12::bytea[], $13::text[], $14::bytea[], $15::bigint[], $16::bigint[],
+        $17::bigint[], $18::bytea[], $19::bytea[], $20::text[], $21::text[], $22::text[], $23::text[]
     ) AS i (
         for_id, new_attempt_id, new_holder, new_route, new_operation, new_scope_digest, new_key_digest, new_key,
-        new_recipe, new_digest, new_raw, new_key_id, lease_us, read_token, due_in_us,
+        new_recipe, new_digest, new_raw, new_key_id, new_parts, lease_us, read_token, due_in_us,
         new_probe_target, new_probe_host, new_sealed_by, new_request, new_request_id, new_trace_id
     )
 ), seen AS MATERIALIZED (
@@ -43,13 +44,14 @@ WITH clock AS MATERIALIZED (
     INSERT INTO idempotency_gateway.operation AS o (
         operation_id, attempt_id, token, first_claimed_us, claimed_us, lease_until_us, due_us, attempts, version,
         carries_doubt, state, last_event, holder, route, operation, scope_digest, key_digest, key,
-        recipe, digest, raw, key_id, probe_target, probe_host, sealed_by, request, request_id, trace_id
+        recipe, digest, raw, key_id, parts, probe_target, probe_host, sealed_by, request, request_id, trace_id
     )
     SELECT
         s.for_id, s.new_attempt_id, nextval('idempotency_gateway.token'), c.now_us, c.now_us, c.now_us + s.lease_us,
         c.now_us + s.due_in_us, 1, {record_version}, false, 'claimed', 'claim', s.new_holder, s.new_route, s.new_operation,
         s.new_scope_digest, s.new_key_digest, s.new_key, s.new_recipe, s.new_digest, s.new_raw, s.new_key_id,
-        s.new_probe_target, s.new_probe_host, s.new_sealed_by, s.new_request, s.new_request_id, s.new_trace_id
+        s.new_parts, s.new_probe_target, s.new_probe_host, s.new_sealed_by, s.new_request, s.new_request_id,
+        s.new_trace_id
     FROM seen s CROSS JOIN clock c
     WHERE s.operation_id IS NULL
         OR s.state = 'released' AND s.token = s.read_token
@@ -98,11 +100,11 @@ WITH clock AS MATERIALIZED (
                 excluded.key_digest, excluded.key, excluded.sealed_by
             WHERE greatest(o.replay_until_us, o.remember_until_us) <= excluded.claimed_us
         ),
-        (recipe, digest, raw, key_id) = (
-            SELECT o.recipe, o.digest, o.raw, o.key_id
+        (recipe, digest, raw, key_id, parts) = (
+            SELECT o.recipe, o.digest, o.raw, o.key_id, o.parts
             WHERE o.recipe IS NOT NULL AND greatest(o.replay_until_us, o.remember_until_us) > excluded.claimed_us
             UNION ALL
-            SELECT excluded.recipe, excluded.digest, excluded.raw, excluded.key_id
+            SELECT excluded.recipe, excluded.digest, excluded.raw, excluded.key_id, excluded.parts
             WHERE o.recipe IS NULL OR greatest(o.replay_until_us, o.remember_until_us) <= excluded.claimed_us
         )
     WHERE o.version = {record_version}
@@ -120,7 +122,7 @@ WITH clock AS MATERIALIZED (
     RETURNING o.operation_id, o.token, o.attempts, o.first_claimed_us, o.claimed_us
 ), raised AS (
     UPDATE idempotency_gateway.witness w SET number = w.number + 1
-    WHERE w.link = $23::uuid AND EXISTS (SELECT FROM granted)
+    WHERE w.link = $24::uuid AND EXISTS (SELECT FROM granted)
     RETURNING w.number
 )
 SELECT c.now_us, NULL::uuid AS granted_id, NULL::bigint AS granted_token, NULL::integer AS granted_attempts, NULL::bigint AS granted_first_us, {record}, (SELECT r.number FROM raised r) AS witness

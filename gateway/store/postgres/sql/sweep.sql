@@ -99,8 +99,8 @@ SELECT
     (SELECT t.last_value FROM idempotency_gateway.token t) AS drawn_token
 
 -- name: tidy
--- No row of the table: delete expired audits whose record is gone, recovery leases whose doubt is over, and witnesses that
--- were not raised between two checks.
+-- No row of the table: delete expired audits whose record is gone, recovery leases whose doubt is over, contents that their
+-- operation does not hold any more, and witnesses that were not raised between two checks.
 --
 -- What is still needed is checked again later.
 WITH turn AS MATERIALIZED (
@@ -146,6 +146,28 @@ WITH turn AS MATERIALIZED (
     DELETE FROM idempotency_gateway.recovery r
     USING old_recovery d
     WHERE r.operation_id = d.operation_id AND r.token = d.token AND NOT d.is_needed
+), due_content AS MATERIALIZED (
+    SELECT h.digest, h.operation_id, h.check_us, h.fingerprint
+    FROM idempotency_gateway.content h
+    WHERE (SELECT mine FROM turn) AND h.check_us <= (SELECT now_us FROM clock)
+    ORDER BY h.check_us
+    LIMIT $2::bigint
+), old_content AS MATERIALIZED (
+    SELECT
+        h.digest, h.operation_id, h.check_us,
+        coalesce(o.digest = h.fingerprint AND o.state NOT IN ('released', 'completed', 'tombstone'), false) AS is_needed
+    FROM due_content h LEFT JOIN LATERAL (
+        SELECT o.digest, o.state FROM idempotency_gateway.operation o WHERE o.operation_id = h.operation_id LIMIT 1
+    ) o ON true
+), kept_content AS (
+    UPDATE idempotency_gateway.content h SET check_us = c.now_us + {recovery_check_us}
+    FROM old_content d CROSS JOIN clock c
+    WHERE h.digest = d.digest AND h.operation_id = d.operation_id AND h.check_us = d.check_us AND d.is_needed
+), dropped_content AS (
+    -- With another time, its operation claimed it again.
+    DELETE FROM idempotency_gateway.content h
+    USING old_content d
+    WHERE h.digest = d.digest AND h.operation_id = d.operation_id AND h.check_us = d.check_us AND NOT d.is_needed
 ), due_witness AS MATERIALIZED (
     SELECT w.link
     FROM idempotency_gateway.witness w
@@ -163,5 +185,6 @@ WITH turn AS MATERIALIZED (
 )
 SELECT
     greatest(
-        (SELECT count(*) FROM old_audit), (SELECT count(*) FROM old_recovery), (SELECT count(*) FROM due_witness)
+        (SELECT count(*) FROM old_audit), (SELECT count(*) FROM old_recovery), (SELECT count(*) FROM old_content),
+        (SELECT count(*) FROM due_witness)
     ) AS looked_at

@@ -15,6 +15,7 @@ CREATE TABLE operation (
     fingerprint_digest BLOB,
     fingerprint_raw BLOB,
     fingerprint_key_id TEXT,
+    fingerprint_parts BLOB,
     attempts INTEGER NOT NULL,
     first_claimed_us INTEGER NOT NULL,
     claimed_us INTEGER NOT NULL,
@@ -138,6 +139,20 @@ BEGIN
     ON CONFLICT (service, route, reason) DO UPDATE
     SET number = number + 1, request_bytes = request_bytes + excluded.request_bytes;
 END;
+
+-- Which operations claimed a content, of routes that refuse likely duplicates. Whether one holds it follows from its record, as
+-- long as that has this fingerprint. `until_us` ends it where the operation completed; at `check_us` a sweep checks whether the
+-- row is still needed.
+CREATE TABLE content (
+    digest BLOB NOT NULL,
+    id BLOB NOT NULL,
+    fingerprint BLOB NOT NULL,
+    until_us INTEGER NOT NULL,
+    check_us INTEGER NOT NULL,
+    PRIMARY KEY (digest, id)
+) WITHOUT ROWID;
+
+CREATE INDEX content_check ON content (check_us);
 
 -- Which operation names of a service are paused, since when, by whom and why. While a pause is being ended: since when, and
 -- the place that was reached in `delivery_end`, from its last entry.

@@ -43,6 +43,7 @@ CREATE TABLE idempotency_gateway.operation (
     digest            bytea,
     raw               bytea,
     key_id            text,
+    parts             bytea,
     location          bytea,
     probe_target      bytea,
     probe_host        bytea,
@@ -126,6 +127,23 @@ CREATE TABLE idempotency_gateway.request (
     toast.autovacuum_vacuum_threshold = 1000
 );
 ALTER TABLE idempotency_gateway.request ALTER COLUMN sealed SET STORAGE EXTERNAL;
+
+-- Which operations claimed a content, of routes that refuse likely duplicates. Whether one holds it follows from its record, as
+-- long as that has this fingerprint. `until_us` ends it where the operation completed; at `check_us` upkeep checks whether the
+-- row is still needed. Whoever reads or writes rows of a digest holds its advisory lock (`content_locks`).
+CREATE TABLE idempotency_gateway.content (
+    digest       bytea  NOT NULL,
+    operation_id uuid   NOT NULL,
+    until_us     bigint NOT NULL,
+    check_us     bigint NOT NULL,
+    fingerprint  bytea  NOT NULL,
+    PRIMARY KEY (digest, operation_id)
+) WITH (
+    autovacuum_vacuum_scale_factor = 0.05,
+    autovacuum_vacuum_insert_scale_factor = 0.1,
+    autovacuum_analyze_scale_factor = 0.05
+);
+CREATE INDEX content_check ON idempotency_gateway.content (check_us);
 
 -- The operation names of which nothing is dispatched, since when, by whom and why.
 CREATE TABLE idempotency_gateway.pause (

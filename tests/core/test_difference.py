@@ -1,0 +1,149 @@
+"""In what two requests differ: each part by name, members by pointer, and nothing that is not known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID, uuid4
+
+import pytest
+
+from gateway.core.identity.difference import MEMBERS_MAX
+from gateway.core.identity.fingerprint import BodyForm, Fingerprinter, FingerprintKey, FingerprintSpec
+from gateway.core.message import Headers, RequestHead
+from gateway.core.operation import Fingerprint
+
+OPERATION = UUID(int=7)
+KEY = FingerprintKey("k1", b"0123456789abcdef")
+HEADERS: Headers = ((b"Host", b"api.example.com"), (b"Content-Type", b"application/json"), (b"Api-Version", b"1"))
+HEAD = RequestHead(b"POST", b"/v1/charges", HEADERS)
+BODY = b'{"amount":1000,"card":{"number":"4242","last4":"4242"},"lines":[1,2]}'
+
+
+def with_header(name: bytes, value: bytes) -> RequestHead:
+    kept = tuple(header for header in HEADERS if header[0] != name)
+    return replace(HEAD, headers=(*kept, (name, value)))
+
+
+def recorded(fingerprinter: Fingerprinter, head: RequestHead = HEAD, body: bytes = BODY) -> Fingerprint:
+    """The fingerprint that a record of the operation keeps."""
+    digests = fingerprinter.digests(head, body)
+    return fingerprinter.with_parts(fingerprinter.fingerprint(digests), digests, OPERATION)
+
+
+def differs(
+    fingerprinter: Fingerprinter, first: Fingerprint, head: RequestHead = HEAD, body: bytes = BODY
+) -> list[str]:
+    return fingerprinter.differences(fingerprinter.digests(head, body), first, OPERATION)
+
+
+@pytest.mark.parametrize("key", [None, KEY], ids=["unkeyed", "keyed"])
+@pytest.mark.parametrize(
+    ("head", "body", "expected"),
+    [
+        pytest.param(HEAD, BODY, [], id="nothing"),
+        pytest.param(HEAD, BODY.replace(b":1000", b": 1000"), [], id="white-space"),
+        pytest.param(replace(HEAD, method=b"PUT"), BODY, ["method"], id="method"),
+        pytest.param(with_header(b"X-HTTP-Method-Override", b"PUT"), BODY, ["method"], id="method-override"),
+        pytest.param(replace(HEAD, target=b"/v1/charges?a"), BODY, ["target"], id="target"),
+        pytest.param(with_header(b"Host", b"other.example.com"), BODY, ["host"], id="host"),
+        pytest.param(with_header(b"Content-Type", b"application/json; charset=utf-8"), BODY, [], id="charset"),
+        pytest.param(with_header(b"Content-Type", b"application/json; v=2"), BODY, ["media_type"], id="media-type"),
+        pytest.param(with_header(b"Api-Version", b"2"), BODY, ["header:api-version"], id="header"),
+        pytest.param(HEAD, b"[]", ["body"], id="body"),
+        pytest.param(
+            replace(with_header(b"Api-Version", b"2"), method=b"PUT"),
+            b"[]",
+            ["method", "header:api-version", "body"],
+            id="several",
+        ),
+    ],
+)
+def test_each_part_is_named(key: FingerprintKey | None, head: RequestHead, body: bytes, expected: list[str]) -> None:
+    """Each part that differs is named, in one order, and no other."""
+    fingerprinter = Fingerprinter(FingerprintSpec(headers=(b"Api-Version",)), key)
+    assert differs(fingerprinter, recorded(fingerprinter), head, body) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        pytest.param(BODY.replace(b"1000", b"1001"), ["/amount"], id="value"),
+        pytest.param(BODY.replace(b'"last4":"4242"', b'"last4":"1"'), ["/card/last4"], id="nested"),
+        pytest.param(BODY.replace(b"[1,2]", b"[2,1]"), ["/lines"], id="array"),
+        pytest.param(BODY.replace(b'"amount"', b'"extra":1,"amount"'), ["/extra"], id="added"),
+        pytest.param(BODY.replace(b'"amount":1000,', b""), [], id="removed-at-the-top"),
+        pytest.param(BODY.replace(b',"last4":"4242"', b""), ["/card"], id="removed-below"),
+        pytest.param(BODY.replace(b'{"number"', b'{"a/b~c":1,"number"'), ["/card/a~1b~0c"], id="escaped"),
+        pytest.param(b"[]", [], id="no-members"),
+        pytest.param(b"not json", [], id="no-document"),
+    ],
+)
+def test_members_are_named(body: bytes, expected: list[str]) -> None:
+    """The innermost members that differ are named; of one that is gone, what held it."""
+    fingerprinter = Fingerprinter(FingerprintSpec(explains=True), KEY)
+    found = differs(fingerprinter, recorded(fingerprinter), body=body)
+    assert found == ["body", *[f"body:{pointer}" for pointer in expected]]
+
+
+def test_members_within_bounds() -> None:
+    """Five levels are four, of many members some are known, and of those nothing false is said."""
+    fingerprinter = Fingerprinter(FingerprintSpec(explains=True), KEY)
+    deep = b'{"a":{"b":{"c":{"d":{"e":%b}}}}}'
+    assert differs(fingerprinter, recorded(fingerprinter, body=deep % b"1"), body=deep % b"2") == [
+        "body",
+        "body:/a/b/c/d",
+    ]
+    names = [b'"m%03d":1' % number for number in range(2 * MEMBERS_MAX)]
+    first = recorded(fingerprinter, body=b"{" + b",".join(names) + b"}")
+    without_first = b"{" + b",".join(names[1:]) + b"}"
+    assert differs(fingerprinter, first, body=without_first) == ["body"]
+    assert len(first.parts) < 600
+
+
+def test_only_what_is_compared_is_explained() -> None:
+    """What is ignored, or is not among what is compared alone, differs nowhere."""
+    ignoring = Fingerprinter(FingerprintSpec(ignore=(("card", "number"),), explains=True), KEY)
+    changed = BODY.replace(b'"number":"4242"', b'"number":"1"').replace(b"1000", b"1")
+    assert differs(ignoring, recorded(ignoring), body=changed) == ["body", "body:/amount"]
+    comparing = Fingerprinter(FingerprintSpec(only=(("card",),), explains=True), KEY)
+    assert differs(comparing, recorded(comparing), body=changed) == ["body", "body:/card/number"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "key"),
+    [
+        pytest.param(FingerprintSpec(body=BodyForm.RAW), KEY, id="body"),
+        pytest.param(FingerprintSpec(headers=(b"Api-Version",)), KEY, id="headers"),
+    ],
+)
+def test_across_recipes_only_what_is_sure_is_said(spec: FingerprintSpec, key: FingerprintKey) -> None:
+    """Under other settings, method, target and host are still comparable; the rest is not."""
+    before, now = Fingerprinter(FingerprintSpec(), KEY), Fingerprinter(spec, key)
+    other = replace(HEAD, target=b"/v1/other")
+    assert differs(now, recorded(before), other, b"[]") == ["target"]
+    assert differs(now, recorded(before), HEAD, b"[]") == []
+
+
+def test_under_an_unknown_key_nothing_is_said() -> None:
+    """A secret that is gone, or is another one under the same name, explains nothing; a retired one does."""
+    first = recorded(Fingerprinter(FingerprintSpec(), KEY))
+    other = FingerprintKey("k2", b"fedcba9876543210")
+    assert differs(Fingerprinter(FingerprintSpec(), other, [KEY]), first, body=b"[]") == ["body"]
+    assert differs(Fingerprinter(FingerprintSpec(), other), first, body=b"[]") == []
+    assert differs(Fingerprinter(FingerprintSpec(), replace(other, key_id="k1")), first, body=b"[]") == []
+    assert differs(Fingerprinter(FingerprintSpec(), KEY), replace(first, parts=b""), body=b"[]") == []
+    assert differs(Fingerprinter(FingerprintSpec(), KEY), replace(first, parts=first.parts[:9]), body=b"[]") == []
+
+
+def test_equal_parts_of_two_operations_look_different() -> None:
+    """What is kept is short, depends on the operation and on the secret, and holds nothing of the request."""
+    fingerprinter = Fingerprinter(FingerprintSpec(), KEY)
+    digests = fingerprinter.digests(HEAD, BODY)
+    kept = {
+        made.with_parts(made.fingerprint(digests), digests, operation_id).parts
+        for made in (fingerprinter, Fingerprinter(FingerprintSpec()))
+        for operation_id in (OPERATION, uuid4())
+    }
+    pieces = [parts[start : start + 4] for parts in kept for start in range(0, len(parts), 4)]
+    assert len(set(pieces)) == len(pieces)
+    assert {len(parts) for parts in kept} == {28}

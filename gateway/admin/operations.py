@@ -62,7 +62,7 @@ from gateway.admin.sinks import NoSuchSink, SinkView, redelivering, suspending, 
 from gateway.admin.sinks import resuming as sink_resuming
 from gateway.admin.view import foreign, moment
 from gateway.core.identity.key import Key, KeyFault, find_key, needs_body
-from gateway.core.identity.operation_id import derive_operation_id
+from gateway.core.identity.operation_id import derive_operation_id, stored_digest
 from gateway.core.identity.scope import Scope, Unverified, VerifiedSpec, scope_of
 from gateway.core.message import Headers
 from gateway.core.operation import (
@@ -152,7 +152,9 @@ class Operations:
             raise CannotIdentify(f"the caller of route {route_name} is not identified: {scope.detail}")
         if not isinstance(key, Key):
             raise CannotIdentify(f"these headers have no key for route {route_name}")
-        return derive_operation_id(self.policies.service, route.operation, scope.digest, key.digest)
+        service, secret = self.policies.service, self.policies.identity_secret
+        digests = stored_digest(scope, secret), stored_digest(key, secret)
+        return derive_operation_id(service, route.operation, *digests)
 
     async def inspect(self, operation_id: UUID) -> Inspected:
         """Everything known of one operation."""
@@ -259,8 +261,8 @@ class Operations:
             )
         if isinstance(command, Prove) and command.response.body is None:
             notes.append(
-                "The body is too long for the route, or a stream: only status and headers were recorded, and "
-                "repeats get response-not-stored."
+                "The body is too long for the route, or a stream, or values of it cannot be redacted: only status and "
+                "headers were recorded, and repeats get response-not-stored."
             )
         return tuple(notes)
 

@@ -38,6 +38,7 @@ from gateway.core.message import Headers, ResponseHead, header_values
 from gateway.core.operation import Audit, Disprove, Event, Prove, Record, Reinstate, Snapshot, State
 from gateway.core.outcome import Meaning, StatusPolicy, meaning_of, windows_us
 from gateway.core.recovery import Hold, Recovery
+from gateway.core.redaction import Redaction
 from gateway.core.replay import KeepPolicy, stored_response
 from gateway.store.operations import AuditEntry
 
@@ -70,12 +71,21 @@ class RoutePolicy:
 
 
 class Policies:
-    """All routes of a service, of which there is at least one, and the kinds of its sinks by name."""
+    """All routes of a service, of which there is at least one, and the kinds of its sinks by name.
+
+    `identity_secret` as in `operation_id`.
+    """
 
     def __init__(
-        self, service: str, routes: Sequence[RoutePolicy], sinks: Mapping[str, str] = MappingProxyType({})
+        self,
+        service: str,
+        routes: Sequence[RoutePolicy],
+        sinks: Mapping[str, str] = MappingProxyType({}),
+        *,
+        identity_secret: bytes | None = None,
     ) -> None:
         self.service = service
+        self.identity_secret = identity_secret
         self.routes = tuple(routes)
         self.sinks = sinks
 
@@ -148,6 +158,7 @@ def _cautious(several: Sequence[Treatment]) -> Treatment:
             body_bytes_max=max(each.keep.body_bytes_max for each in several),
             strip=frozenset().union(*(each.keep.strip for each in several)),
             keep=frozenset.intersection(*(each.keep.keep for each in several)),
+            redaction=Redaction.of_all(each.keep.redaction for each in several),
         ),
         replay_us=max(each.replay_us for each in several),
         remember_us=max(each.remember_us for each in several),
@@ -226,7 +237,9 @@ def resolution(record: Record, ruling: Ruling, audit: Audit, treatment: Treatmen
             is_kept = treatment.keep.keeps_body(head.headers, len(body))
             # A protected route has no method whose responses have no body.
             response = stored_response(b"POST", head, body if is_kept else None, treatment.keep)
-            content += [b"%d" % head.status, head.reason, *(part for header in head.headers for part in header), body]
+            # Of what is kept alone: the id is stored, and must not show whether a guess of a redacted value is right.
+            content += [b"%d" % response.status, response.reason, response.body or b""]
+            content += [part for header in response.headers for part in header]
             windows = windows_us(head.headers, treatment.replay_us, treatment.remember_us)
             resolution_id = resolution_id_of(record, Event.PROVE, content)
             return Prove(operation_id, record.token, resolution_id, response, *windows, audit)

@@ -17,6 +17,7 @@ from gateway.admin.operations import Operations
 from gateway.admin.resolution import Policies, RoutePolicy, Treatment
 from gateway.app.encryption import sealing_of
 from gateway.app.routes import (
+    identity_secret,
     keep_policy,
     key_spec,
     recovery_policy,
@@ -47,6 +48,7 @@ def policies_of(config: Config) -> Policies:
         config.service,
         [_policy(config, route) for route in config.routes],
         {sink.name: sink.kind for sink in config.events.sinks},
+        identity_secret=identity_secret(config),
     )
 
 

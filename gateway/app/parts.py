@@ -16,7 +16,7 @@ from typing import Any, Final
 from gateway.app.callers import callers_of
 from gateway.app.encryption import key_ring, reporting_sealing_of
 from gateway.app.events import relay_of
-from gateway.app.routes import breaker_policy, route_of, serving_of, status_prefix, target_of
+from gateway.app.routes import breaker_policy, identity_secret, route_of, serving_of, status_prefix, target_of
 from gateway.app.stores import durable_store, tiered_store
 from gateway.config import Config
 from gateway.config import Upstream as UpstreamConfig
@@ -148,6 +148,7 @@ class Parts:
                 UploadSlots(config.limits.max_in_flight),
                 Verifying(events, clock),
                 self.callers,
+                identity_secret=identity_secret(config),
                 keeps_clear_keys=config.store.clear_keys,
             ),
             store=store,
@@ -176,6 +177,7 @@ class Parts:
                 self.callers,
                 shown,
                 service=config.service,
+                identity_secret=identity_secret(config),
                 path=config.operations.path,
                 prefix=status_prefix(config),
                 in_flight_max=config.limits.max_in_flight,

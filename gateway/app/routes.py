@@ -5,10 +5,12 @@ A translation and nothing more: each setting becomes a value of the core in exac
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, assert_never
 from uuid import uuid4
 
 from gateway import config as settings
+from gateway.config.leaf import redacted_header
 from gateway.core.breaker import BreakerPolicy
 from gateway.core.delivery import DeliveryPolicy
 from gateway.core.framing import digest
@@ -43,6 +45,7 @@ from gateway.core.identity.token import (
 from gateway.core.operation import microseconds
 from gateway.core.outcome import Meaning, Preset, StatusPolicy
 from gateway.core.recovery import Hold, Probe, ProbeRule, Recovery, Resend
+from gateway.core.redaction import Redaction
 from gateway.core.replay import KeepPolicy
 from gateway.core.succession import ServedRoute
 from gateway.core.webhook.examination import Inbox, SignAgain
@@ -149,6 +152,12 @@ def status_prefix(config: settings.Config) -> bytes:
     return f"{config.public_url or ''}{config.operations.path}/".encode()
 
 
+def identity_secret(config: settings.Config) -> bytes | None:
+    """The secret that keys the digests of scopes and keys; None where they are not keyed."""
+    key = config.secrets.identity_key
+    return None if key is None else key.key.get_secret_value()
+
+
 def status_policy(route: settings.Route) -> StatusPolicy:
     """What the statuses of a route's upstream mean."""
     return StatusPolicy(
@@ -165,7 +174,14 @@ def keep_policy(route: settings.Route) -> KeepPolicy:
         body_bytes_max=route.response.max_stored_bytes,
         strip=frozenset(name.lower().encode() for name in route.response.strip),
         keep=frozenset(name.lower().encode() for name in route.response.keep),
+        redaction=_redaction(route.response.redact),
     )
+
+
+def _redaction(redact: Sequence[str]) -> Redaction | None:
+    pointers = tuple(parse_pointer(each) for each in redact if each.startswith("/"))
+    headers = frozenset(redacted_header(each).lower().encode() for each in redact if not each.startswith("/"))
+    return Redaction(pointers, headers) if redact else None
 
 
 def target_of(
@@ -291,7 +307,8 @@ def _recipes(config: settings.Config) -> dict[str, bytes]:
     """The digest of the identity recipes of each operation name, over all routes that share it."""
     found: dict[str, set[bytes]] = {}
     for route in config.routes:
-        recipe = identity_recipe(config.service, route.operation, scope_spec(route.scope), key_spec(route))
+        scope, key = scope_spec(route.scope), key_spec(route)
+        recipe = identity_recipe(config.service, route.operation, scope, key, identity_secret(config))
         found.setdefault(route.operation, set()).add(recipe)
     return {operation: digest(b"recipes", *sorted(each)) for operation, each in found.items()}
 

@@ -39,6 +39,7 @@ from gateway.config.scope import ApiKeyScope, ComposedScope, HeaderScope, scope_
 from gateway.config.section import RightValues, Section, repeated, too_long
 from gateway.config.upstream import TCP_USER_TIMEOUT_SECONDS, ProbeRecovery, RouteUpstream, Upstream
 from gateway.core.egress import Forbidden, check_address
+from gateway.core.identity.canonical import CANONICAL_BYTES_MAX
 from gateway.core.message import is_forwarding_header
 from gateway.core.recovery import probe_placeholders
 from gateway.core.routing import PathPattern, unreachable
@@ -555,6 +556,11 @@ def _of_route(path: str, route: Route, trusted: Sequence[Network]) -> Iterator[N
                 f"{path}.scope",
                 f"the service does not get {part.header}, which only hops in trusted_proxies may send it",
             )
+    if any(part.startswith("/") for part in route.response.redact):
+        bytes_max = route.response.max_stored_bytes
+        if bytes_max > CANONICAL_BYTES_MAX:
+            message = f"bodies over {size_text(CANONICAL_BYTES_MAX)} are not stored: their values cannot be redacted"
+            yield Notice(f"{path}.response.max_stored_bytes", message)
     if route.store_unavailable == "forward":
         yield Notice(f"{path}.store_unavailable", "while the durable store is down, requests run unprotected")
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import binascii
 import re
-from base64 import b64decode
+from base64 import b64decode, b64encode
+from hashlib import sha256
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, SecretBytes
@@ -106,13 +107,18 @@ class Delivery(_DeliverySettings):
         return self.model_copy(update={name: getattr(route, name) for name in route.model_fields_set})
 
 
-def _encryption_key(value: object) -> bytes:
-    text = value if isinstance(value, str) else ""
+def encryption_key_bytes(text: str) -> bytes | None:
+    """The key that is written as hexadecimal digits or base64; None where that is not `KEY_BYTES`."""
     try:
         key = bytes.fromhex(text) if _HEX_KEY.match(text) else b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        key = b""
-    if len(key) != KEY_BYTES:
+        return None
+    return key if len(key) == KEY_BYTES else None
+
+
+def _encryption_key(value: object) -> bytes:
+    key = encryption_key_bytes(value) if isinstance(value, str) else None
+    if key is None:
         message = f"expected {KEY_BYTES} bytes as {2 * KEY_BYTES} hexadecimal digits, or as base64"
         raise wrong(message, "make one with: openssl rand -hex 32", is_secret=True)
     return key
@@ -127,5 +133,16 @@ class EncryptionKey(Section):
     """32 random bytes as hexadecimal or base64; `${NAME}` or `${file:/run/secrets/name}` keeps it out of this file."""
 
 
-PLACEHOLDER_KEY = "A" * 43 + "="
-"""A key of the right form, for checking a file without its secrets."""
+class IdentityKey(EncryptionKey):
+    """A secret that the digests of scopes and keys are keyed with, so that a stolen table cannot be used to guess them.
+
+    Another secret makes every remembered key unknown, like another scope.
+    """
+
+    id: Annotated[str, Name()]
+    """The name of this key, for people. It is stored nowhere."""
+
+
+def placeholder_key(name: str) -> str:
+    """A key of the right form, for checking a file without its secrets: another one for each name."""
+    return b64encode(sha256(name.encode()).digest()).decode()

@@ -404,6 +404,27 @@ def _is_pointer(text: str) -> bool:
     return len(text) <= _POINTER_CHARS_MAX and re.fullmatch(_POINTER, text) is not None
 
 
+class Redacted(Leaf):
+    """What is replaced in a response before it is kept: a JSON pointer, or `header:` and a name."""
+
+    expected = "a JSON pointer such as /card/number, or header: and a name, such as header:X-Token"
+
+    def read(self, text: str) -> str:
+        if text.startswith("header:"):
+            return f"header:{HeaderName().read(redacted_header(text))}"
+        if not _is_pointer(text):
+            raise self.unexpected()
+        return text
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": f"^(header: *[!#$%&'*+.^_`|~0-9A-Za-z-]+|{_POINTER})$"}
+
+
+def redacted_header(text: str) -> str:
+    """The name of the header in a `Redacted` that is no pointer."""
+    return text.removeprefix("header:").strip(" ")
+
+
 class RoutePath(Leaf):
     """A path pattern; the value is compiled."""
 

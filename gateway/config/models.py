@@ -29,7 +29,7 @@ from gateway.config.address import (
     ReservedPath,
     SqliteUrl,
 )
-from gateway.config.delivery import PLACEHOLDER_KEY, Delivery, EncryptionKey
+from gateway.config.delivery import Delivery, EncryptionKey, IdentityKey, encryption_key_bytes, placeholder_key
 from gateway.config.document import Path as KeyPath
 from gateway.config.events import Egress, EventSettings
 from gateway.config.leaf import Count, Duration, Flag, Leaf, Name, Size, wrong
@@ -188,6 +188,9 @@ class Secrets(Section):
 
     fingerprint_key: _FingerprintKeys | None = None
     """{id, key}, or a list of them: the first is used, the others only compare with older records."""
+    identity_key: IdentityKey | None = None
+    """{id, key} that the digests of scopes and keys are keyed with. A part of the identity: it must not change while
+    keys are remembered."""
     encryption: Annotated[tuple[EncryptionKey, ...], Field(min_length=1, max_length=16)] = ()
     """Keys that accepted requests are encrypted with: the first encrypts, all of them read. Required by `accept`."""
 
@@ -207,6 +210,26 @@ class Secrets(Section):
             yield Disagreement(("fingerprint_key", index, "id"), "another key has this id already")
         for index in repeated(key.id for key in self.encryption):
             yield Disagreement(("encryption", index, "id"), "another key has this id already")
+        yield from self._shared_secrets()
+
+    def _shared_secrets(self) -> Iterator[Disagreement]:
+        """Secrets with two uses: whoever got one of its outputs could use it against the other."""
+        is_one = isinstance(self.fingerprint_key, FingerprintKey)
+        found: list[tuple[KeyPath, bytes]] = []
+        for index, key in enumerate(self.fingerprint_keys):
+            secret = key.key.get_secret_value()
+            # The text of a fingerprint key is its secret; the others are what their text encodes.
+            path: KeyPath = ("fingerprint_key", "key") if is_one else ("fingerprint_key", index, "key")
+            found.append((path, encryption_key_bytes(secret.decode()) or secret))
+        if self.identity_key is not None:
+            found.append((("identity_key", "key"), self.identity_key.key.get_secret_value()))
+        found += [
+            (("encryption", index, "key"), key.key.get_secret_value()) for index, key in enumerate(self.encryption)
+        ]
+        uses: dict[bytes, object] = {}
+        for path, secret in found:
+            if uses.setdefault(secret, path[0]) != path[0]:
+                yield Disagreement(path, f"{uses[secret]} has this secret already; make one for each use")
 
 
 class Log(Section):
@@ -311,9 +334,11 @@ class Placeholders:
             return _PLACEHOLDER_URLS[path[-2:]]  # type: ignore[index]
         if is_all and path in _PLACEHOLDER_ADDRESSES:
             return "127.0.0.1:0"
-        is_key = path[:2] in (("secrets", "encryption"), ("events", "sinks")) or "inbox" in path
+        is_key = (
+            path[:2] in (("secrets", "encryption"), ("secrets", "identity_key"), ("events", "sinks")) or "inbox" in path
+        )
         if is_all and is_key and path[-1] == "key":
-            return PLACEHOLDER_KEY
+            return placeholder_key(name)
         if is_all and (path == ("public_url",) or (path[:2] == ("events", "sinks") and path[-1] == "url")):
             return "https://placeholder"
         if is_all and "jwt" in path and path[-1] in ("issuer", "keys"):

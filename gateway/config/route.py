@@ -22,14 +22,26 @@ from gateway.config.leaf import (
     JsonPointer,
     Method,
     Name,
+    Redacted,
     RoutePath,
     Size,
     StatusChoice,
     StatusSet,
+    redacted_header,
     size_text,
 )
 from gateway.config.scope import FRAMING, SCOPE_FORMS, Scope
-from gateway.config.section import Disagreement, Holder, Section, listed_twice, one_of, only, word_or_list, written
+from gateway.config.section import (
+    Disagreement,
+    Holder,
+    Section,
+    listed_twice,
+    one_of,
+    only,
+    repeated,
+    word_or_list,
+    written,
+)
 from gateway.config.upstream import RECOVERY_FORMS, ProbeRecovery, Recovery, RouteUpstream
 from gateway.core.replay import PERSONAL
 from gateway.core.routing import PathPattern, Rule, normalise_host
@@ -274,6 +286,9 @@ class ResponsePolicy(Section):
     """Headers that are not stored."""
     keep: Annotated[tuple[Annotated[str, HeaderName()], ...], Field(max_length=2)] = ()
     """Set-Cookie or WWW-Authenticate, which are not stored otherwise."""
+    redact: Annotated[tuple[Annotated[str, Redacted()], ...], Field(max_length=64)] = ()
+    """Values that are replaced before a response is stored: JSON pointers into the body, and header:NAME. A body in
+    which this cannot be done (no JSON, encoded, longer than 1MiB) is not stored."""
 
     def disagreements(self) -> Iterator[Disagreement]:
         stripped = {header.lower() for header in self.strip}
@@ -283,6 +298,13 @@ class ResponsePolicy(Section):
             if header.lower() in stripped:
                 yield Disagreement(("keep", index), "this header is listed under strip too")
         yield from listed_twice(("strip",), self.strip)
+        for index in repeated(part.lower() if part.startswith("header:") else part for part in self.redact):
+            yield Disagreement(("redact", index), "this is listed already")
+        for index, part in enumerate(self.redact):
+            if part.startswith("header:") and redacted_header(part).lower() in stripped:
+                yield Disagreement(("redact", index), "this header is listed under strip, so it is not stored at all")
+        if self.redact and self.max_stored_bytes == 0 and all(part.startswith("/") for part in self.redact):
+            yield Disagreement(("redact",), "no body is stored, because max_stored_bytes is 0")
 
 
 class Retention(Section):

@@ -7,7 +7,8 @@
 *Which operation a request is about, and whether it is the same request:* `identity`. *Who sent a webhook, which
 event it is, and how webhooks are signed:* `webhook`.
 
-*HTTP as values.* `message` has heads and headers, `replay` what is kept of a response, `routing` which route a path
+*HTTP as values.* `message` has heads and headers, `replay` what is kept of a response, `redaction` which of its values
+are replaced before that, `routing` which route a path
 meets, `succession` which operations lose requests when routes change.
 
 *What others hear.* `outbox` has the events of changes, `egress` decides which addresses a webhook may have.

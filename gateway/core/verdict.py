@@ -117,7 +117,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         11,
-        "completed, but the response was not stored (streamed, too large)",
+        "completed, but the response was not stored (streamed, too large, or not to be redacted)",
         "409 with the first status and `Location`",
         (_V.RESPONSE_NOT_STORED,),
     ),

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final, assert_never
 
 from gateway.core.lifecycle import settle
@@ -53,6 +54,8 @@ _PAUSE_SECONDS_MAX: Final = 2.0
 _STORE_RETRY_SECONDS: Final = 1.0
 # How long one call of a store that does not respond may take.
 _APPLY_SECONDS_MAX: Final = 3.0
+# In longer bodies values are replaced in a thread: it takes milliseconds.
+_REDACTED_BYTES_MAX: Final = 64 * 1024
 
 
 class Attempt:
@@ -155,7 +158,8 @@ class Attempt:
         return True
 
     async def _read_response(self, response: UpstreamResponse, stopwatch: Stopwatch) -> Conclusion:
-        limit = self._claimed.request.route.keep.body_bytes_max
+        keep = self._claimed.request.route.keep
+        limit = keep.body_bytes_max
         prefix = b""
         if limit > 0 and not is_event_stream(response.head.headers):
             try:
@@ -165,7 +169,9 @@ class Attempt:
                 raise
             match body:
                 case bytes():
-                    return self._claimed.answered(response.head, body, len(body), stopwatch.seconds)
+                    conclude = partial(self._claimed.answered, response.head, body, len(body), stopwatch.seconds)
+                    is_slow = keep.redaction is not None and len(body) > _REDACTED_BYTES_MAX
+                    return await asyncio.to_thread(conclude) if is_slow else conclude()
                 case BodyLost(reason, detail):
                     return self._claimed.unknown(reason, detail, stopwatch.seconds, response.head.status)
                 case TooLong(prefix):
@@ -276,13 +282,8 @@ class Attempt:
                         is_late,
                     )
                 )
-                reply = conclusion.reply
-                # A completion that was recognised after its replay window has no such time.
-                if reply.verdict is Verdict.STORED and snapshot.record is not None and snapshot.record.replay_until_us:
-                    headers = (*reply.headers, expires_header(snapshot.record))
-                    # The constructor, because `replace` reads each field by name and every new key comes here.
-                    reply = Reply(reply.status, reply.reason, headers, reply.body, reply.verdict, reply.length)
-                others = conclusion.shared
+                reply = _with_expiry(conclusion.reply, snapshot)
+                others = None if conclusion.shared is None else _with_expiry(conclusion.shared, snapshot)
                 if others is None:
                     # While this waited for the store, what it saw may have expired.
                     now_us = snapshot.now_us + waited_us
@@ -315,3 +316,14 @@ class Attempt:
                 )
             case _:
                 assert_never(result)
+
+
+def _with_expiry(reply: Reply, snapshot: Snapshot) -> Reply:
+    """The reply with the end of its replay window, where it is one that is replayed."""
+    record = snapshot.record
+    # A completion that was recognised after its replay window has no such time.
+    if reply.verdict not in (Verdict.STORED, Verdict.REPLAYED) or record is None or not record.replay_until_us:
+        return reply
+    headers = (*reply.headers, expires_header(record))
+    # The constructor, because `replace` reads each field by name and every new key comes here.
+    return Reply(reply.status, reply.reason, headers, reply.body, reply.verdict, reply.length)

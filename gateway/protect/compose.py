@@ -15,12 +15,10 @@ from gateway.core.verdict import Claimable, Doubt, Judgement, Refuse, Replay, Un
 from gateway.protect.decoding import is_unaccepted
 from gateway.protect.identification import KeyedRequest
 from gateway.protect.problem import refuse
-from gateway.protect.reply import Reply, http_date
+from gateway.protect.reply import REPLAYED_HEADER, Reply, http_date
 from gateway.protect.route import Route
 from gateway.protect.status import accepted_reply, operation_url
 from gateway.protect.status import retry_after_seconds as status_retry_after_seconds
-
-_REPLAYED = (b"Idempotent-Replayed", b"true")
 
 
 def expires_header(record: Record) -> tuple[bytes, bytes]:
@@ -33,7 +31,7 @@ def replay_of(record: Record, request_headers: Headers) -> Reply:
     stored = record.response
     if stored is None or stored.body is None:
         raise ValueError("only a record with a body can be replayed")
-    headers = (*stored.headers, _REPLAYED)
+    headers = (*stored.headers, REPLAYED_HEADER)
     if record.replay_until_us:
         # Unknown until the durable store has the record.
         headers += (expires_header(record),)
@@ -46,7 +44,7 @@ def own_reply(reply: Reply) -> Reply:
     """A replay as the reply to the request itself that was executed."""
     if reply.verdict is not Verdict.REPLAYED:
         return reply
-    headers = tuple(header for header in reply.headers if header != _REPLAYED)
+    headers = tuple(header for header in reply.headers if header != REPLAYED_HEADER)
     return replace(reply, headers=headers, verdict=Verdict.STORED)
 
 

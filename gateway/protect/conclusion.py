@@ -34,13 +34,14 @@ from gateway.core.outcome import (
     windows_us,
 )
 from gateway.core.recovery import answered_doubt, for_repeats
+from gateway.core.redaction import REDACTED_HEADER
 from gateway.core.replay import kept_headers, stored_response
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import DeliveryAttempted, DeliveryResult
 from gateway.protect.forwarding import response_headers
 from gateway.protect.identification import KeyedRequest
 from gateway.protect.problem import refuse
-from gateway.protect.reply import Reply, ResponseStream
+from gateway.protect.reply import REPLAYED_HEADER, Reply, ResponseStream
 from gateway.upstream import SentNothing, Unknown, status_of
 
 # The upstream was not tried: the cause is in the request or on this side.
@@ -121,21 +122,25 @@ class ClaimedRequest:
     ) -> Conclusion:
         """A response came: whole, as bytes, or only its head where the body is not kept."""
         method, route = self.request.head.method, self.request.route
-        is_stored = isinstance(body, bytes)
+        is_whole = isinstance(body, bytes)
+        stored = stored_response(method, head, body if isinstance(body, bytes) else None, route.keep)
         outcome = conclude_answered(
             head.status,
             head.headers,
             route.policy,
             carries_doubt=self.record.carries_doubt,
             is_first_attempt=self.is_first,
-            is_stored=is_stored,
+            is_stored=stored.body is not None,
         )
-        stored = stored_response(method, head, body if isinstance(body, bytes) else None, route.keep)
         shared = None
-        if is_stored and outcome.event in (Event.RELEASE, Event.ABANDON):
+        if is_whole and outcome.event in (Event.RELEASE, Event.ABANDON):
             shared = self._shared(
                 Reply(head.status, head.reason, kept_headers(method, head, route.keep), body, outcome.verdict, length)
             )
+        elif outcome.verdict is Verdict.STORED and REDACTED_HEADER in stored.headers:
+            # Those that wait now are the same caller: they get the values that the record does not have.
+            headers = (*kept_headers(method, head, route.keep), REPLAYED_HEADER)
+            shared = self._shared(Reply(head.status, head.reason, headers, body, Verdict.REPLAYED, length))
         return Conclusion(
             outcome,
             self._command(outcome, answered_doubt(head.status), head, stored),
@@ -255,6 +260,7 @@ def without_response(conclusion: Conclusion) -> Conclusion | None:
         outcome=outcome,
         command=replace(command, response=_status_only(command.response)),
         reply=replace(conclusion.reply, verdict=outcome.verdict),
+        shared=None,
     )
 
 

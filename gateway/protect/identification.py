@@ -64,7 +64,8 @@ class KeyedRequest:
 
 
 class Identifying:
-    """Identifies requests for one service. With `keeps_clear_keys`, records hold keys in clear."""
+    """Identifies requests for one service. `identity_secret` keys identities. With `keeps_clear_keys`, records hold
+    keys in clear."""
 
     def __init__(
         self,
@@ -74,11 +75,13 @@ class Identifying:
         verifying: Verifying,
         callers: Callers,
         *,
+        identity_secret: bytes | None = None,
         keeps_clear_keys: bool = False,
     ) -> None:
         self._verifying = verifying
         self._callers = callers
         self._service = service
+        self._identity_secret = identity_secret
         self._spool = spool
         self._upload_slots = upload_slots
         self._keeps_clear_keys = keeps_clear_keys
@@ -179,6 +182,7 @@ class Identifying:
             operation=route.operation,
             scope=scope,
             key=key,
+            secret=self._identity_secret,
             keeps_clear_key=self._keeps_clear_keys,
         )
         return KeyedRequest(

@@ -10,12 +10,14 @@ from email.utils import formatdate
 from enum import StrEnum
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Protocol
+from typing import Final, Protocol
 
 from gateway.core.immutable import immutable
 from gateway.core.message import Headers, RequestHead
 from gateway.core.verdict import Verdict
 from gateway.protect.hop import Hop
+
+REPLAYED_HEADER: Final = (b"Idempotent-Replayed", b"true")
 
 
 class Cut(StrEnum):

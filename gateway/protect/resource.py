@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Final, assert_never
 from uuid import UUID, uuid4
 
-from gateway.core.identity.operation_id import is_of
+from gateway.core.identity.operation_id import is_of, stored_digest
 from gateway.core.identity.scope import IdentityUnavailable, ScopeMissing, ScopeSpec, ScopeUnsuitable
 from gateway.core.message import Headers, header_values
 from gateway.core.operation import Applied, Audit, Record, Snapshot, State, Withdraw, is_withdrawn
@@ -77,15 +77,18 @@ class StatusResource:
         routes: Sequence[Route],
         *,
         service: str,
+        identity_secret: bytes | None,
         path: str,
         prefix: bytes,
         in_flight_max: int,
     ) -> None:
-        """`path` is where it is on the listener; `prefix` as in `AcceptPolicy.status_prefix`."""
+        """`identity_secret` as in `operation_id`. `path` is where it is on the listener; `prefix` as in
+        `AcceptPolicy.status_prefix`."""
         self._store = store
         self._waiting = waiting
         self._callers = callers
         self._service = service
+        self._identity_secret = identity_secret
         self._path = path.encode()
         self._prefix = prefix
         self._in_flight_max = in_flight_max
@@ -162,7 +165,9 @@ class StatusResource:
         shown: Route | None = None
         for route in self._routes.get(record.identity.operation, ()):
             caller = found[route.scope]
-            if isinstance(caller, Caller) and hmac.compare_digest(caller.scope.digest, theirs):
+            if isinstance(caller, Caller) and hmac.compare_digest(
+                stored_digest(caller.scope, self._identity_secret), theirs
+            ):
                 if route.name == record.identity.route:
                     return route
                 shown = shown or route

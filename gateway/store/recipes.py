@@ -226,9 +226,10 @@ def _loss(serving: Serving, conflict: RecipeConflict) -> str:
     accept = "identity_change: accept"
     if not conflict.heirs:
         return (
-            f"the scope or key settings of operation {operation} changed ({_living(conflict)}): under the new settings "
-            "these keys are unknown, and a repeat of an old request would run again. Undo the change, wait until the "
-            f"keys are forgotten, or accept that with `{accept}` on its routes"
+            f"the scope or key settings of operation {operation} changed, or secrets.identity_key did "
+            f"({_living(conflict)}): under the new settings these keys are unknown, and a repeat of an old request "
+            "would run again. Undo the change, wait until the keys are forgotten, or accept that with "
+            f"`{accept}` on its routes"
         )
     if conflict.service == serving.service:
         return (

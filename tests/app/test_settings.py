@@ -337,24 +337,30 @@ async def answered_with_a_body(place: Place, size: str) -> object:
         return status_of(await home.send())[1]
 
 
-async def _fields_of_a_replay(place: Place, response: dict[str, Any]) -> dict[str, bool]:
+async def _fields_of_a_replay(place: Place, response: dict[str, Any]) -> dict[str, str | None]:
     fields = (("Content-Type", "text/plain"), ("X-Trace", "1"), ("Set-Cookie", "a=b"))
     async with place.house(route={"response": response}) as home:
         home.upstream.on("/charges", Answer(headers=fields))
         await home.send()
         again = await home.send()
         assert status_of(again)[1] == "replayed"
-        return {name: again.header(name) is not None for name in ("X-Trace", "Set-Cookie")}
+        return {name: again.header(name) for name in ("X-Trace", "Set-Cookie", "Idempotency-Redacted")}
 
 
-@shows("routes.response.strip", ([], True), (["X-Trace"], False))
+@shows("routes.response.strip", ([], "1"), (["X-Trace"], None))
 async def replayed_with_a_field(place: Place, names: list[str]) -> object:
     return (await _fields_of_a_replay(place, {"strip": names}))["X-Trace"]
 
 
-@shows("routes.response.keep", ([], False), (["Set-Cookie"], True))
+@shows("routes.response.keep", ([], None), (["Set-Cookie"], "a=b"))
 async def replayed_with_a_cookie(place: Place, names: list[str]) -> object:
     return (await _fields_of_a_replay(place, {"keep": names}))["Set-Cookie"]
+
+
+@shows("routes.response.redact", ([], ("1", None)), (["header:X-Trace"], ("[redacted]", "true")))
+async def replayed_without_a_value(place: Place, names: list[str]) -> object:
+    fields = await _fields_of_a_replay(place, {"redact": names})
+    return fields["X-Trace"], fields["Idempotency-Redacted"]
 
 
 async def _again_after(place: Place, seconds: float, **retention: Any) -> tuple[int, str | None]:
@@ -672,6 +678,8 @@ ELSEWHERE: Final = (
         "store.journal_grace": _TIMES + "test_lapsed_claim_waits_for_its_owners_journal",
         "secrets.fingerprint_key.id": _TIMES + "test_records_of_a_retired_fingerprint_key",
         "secrets.fingerprint_key.key": _TIMES + "test_records_of_a_retired_fingerprint_key",
+        "secrets.identity_key.id": "tests/config/test_values.py::test_identity_key",
+        "secrets.identity_key.key": "tests/http/gateway/test_identity_change.py::test_another_identity_key",
         "secrets.encryption.id": "tests/protect/test_kept.py::test_an_old_key_opens_and_does_not_seal",
         "secrets.encryption.key": "tests/protect/test_kept.py::test_an_old_key_opens_and_does_not_seal",
         "public_url": _ACCEPT + "test_a_public_url_makes_absolute_links",

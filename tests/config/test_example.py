@@ -27,6 +27,7 @@ EXAMPLE = (PUBLISHED / "gateway.example.yaml").read_text()
 ENVIRON = {
     "ADMIN_TOKEN": "a" * 32,
     "DATABASE_PASSWORD": "swordfish",
+    "IDENTITY_KEY": "11" * 32,
     "ENCRYPTION_KEY": "ZW5jcnlwdGlvbiBrZXkgb2YgdGhlIGV4YW1wbGUsIDE=",
     "EVENTS_TOKEN": "e" * 32,
     "FINGERPRINT_KEY": "f" * 32,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
@@ -309,6 +310,26 @@ def test_mistake_in_a_required_key(key: str, line: str, path: str, message: str)
     assert report(text) == [f"{ROUTE_LINE - 1}:{column(line)}: routes[0].{key}{path}: {message}"]
 
 
+REDACTABLE = "expected a JSON pointer such as /card/number, or header: and a name, such as header:X-Token"
+REDACT_MISTAKES = [
+    ("[card]", "[0]", f"{REDACTABLE}, found 'card'"),
+    ("['header:']", "[0]", "expected the name of a header, found 'header:'"),
+    ("['header:Connection']", "[0]", f"{CONNECTION}, found 'header:Connection'"),
+    ("[/a, /a]", "[1]", "this is listed already"),
+    ("['header:A', 'header: a']", "[1]", "this is listed already"),
+    ("['header:A'], strip: [a]", "[0]", "this header is listed under strip, so it is not stored at all"),
+    ("[/a], max_stored_bytes: 0", "", "no body is stored, because max_stored_bytes is 0"),
+]
+
+
+@pytest.mark.parametrize(("redact", "place", "message"), REDACT_MISTAKES, ids=[case[0] for case in REDACT_MISTAKES])
+def test_mistake_in_what_is_redacted(redact: str, place: str, message: str) -> None:
+    """What cannot be redacted, or would be in vain."""
+    (found,) = report(with_route(f"response: {{redact: {redact}}}"))
+    assert found.partition(": ")[2] == f"routes[0].response.redact{place}: {message}"
+
+
+HEX, BASE64 = "ab" * 32, b64encode(b"\xab" * 32).decode()
 GLOBAL_MISTAKES = [
     ("listen: 8080", "1:9: listen", f"{ADDRESS}, found '8080'; write 127.0.0.1:8080"),
     ("listen: ':8080'", "1:9: listen", f"{ADDRESS}, found ':8080'; write 0.0.0.0:8080 for every interface"),
@@ -368,6 +389,21 @@ GLOBAL_MISTAKES = [
         f"secrets: {{fingerprint_key: [{{id: a, key: {'s' * 32}}}, {{id: a, key: {'t' * 32}}}]}}",
         "1:82: secrets.fingerprint_key[1].id",
         "another key has this id already",
+    ),
+    (
+        f"secrets: {{identity_key: {{id: a, key: {'s' * 32}}}}}",
+        "1:38: secrets.identity_key.key",
+        "expected 32 bytes as 64 hexadecimal digits, or as base64; make one with: openssl rand -hex 32",
+    ),
+    (
+        f"secrets: {{identity_key: {{id: a, key: {HEX}}}, fingerprint_key: {{id: a, key: {HEX}}}}}",
+        "1:38: secrets.identity_key.key",
+        "fingerprint_key has this secret already; make one for each use",
+    ),
+    (
+        f"secrets: {{identity_key: {{id: a, key: {HEX}}}, encryption: [{{id: b, key: '{BASE64}'}}]}}",
+        "1:131: secrets.encryption[0].key",
+        "identity_key has this secret already; make one for each use",
     ),
 ]
 

@@ -187,6 +187,13 @@ def test_secrets_come_current_first() -> None:
     assert [key.id for key in several.fingerprint_keys] == ["b", "a"]
 
 
+def test_identity_key() -> None:
+    """It is what the digits or the base64 encode, under a name for people."""
+    found = read(with_global(f"secrets: {{identity_key: {{id: '2026', key: '{'0a' * 32}'}}}}")).secrets.identity_key
+    assert found is not None
+    assert (found.id, found.key.get_secret_value()) == ("2026", b"\n" * 32)
+
+
 def test_configuration_is_immutable() -> None:
     """Nobody changes a configuration after it was checked."""
     config = read(MINIMAL)

@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 
 from gateway.core.framing import digest, framed
 from gateway.core.identity.key import ComposedKey, HeaderKey, HeaderPart, Key, KeyFormat, parse_key
-from gateway.core.identity.operation_id import derive_operation_id, identity_of, identity_recipe, single_headers
+from gateway.core.identity.operation_id import (
+    derive_operation_id,
+    identity_of,
+    identity_recipe,
+    is_of,
+    single_headers,
+)
 from gateway.core.identity.scope import ApiKeyScope, ComposedScope, HeaderScope, Scope, SharedScope, scope_of
 from gateway.protect.structured_fields import unquote
 
@@ -91,6 +97,20 @@ def test_clear_key_by_request_only() -> None:
     assert kept.key == "k"
 
 
+def test_with_a_secret_the_digests_cannot_be_computed() -> None:
+    """A secret keys both digests, and the id through them; the derivations never change."""
+    plain, keyed, other = (
+        identity_of(service="s", route="r", operation="o", scope=shared(), key=key(b"k"), secret=secret)
+        for secret in (None, b"1" * 32, b"2" * 32)
+    )
+    for name in ("operation_id", "scope_digest", "key_digest"):
+        assert len({getattr(each, name) for each in (plain, keyed, other)}) == 3
+    assert str(keyed.operation_id) == "5c846f5b-2717-83c5-b9d2-0bbc467a0d32"
+    assert is_of(keyed, "s", "o")
+    assert not is_of(keyed, "t", "o")
+    assert b"1" * 8 not in repr(keyed).encode()
+
+
 def test_recipe() -> None:
     """A recipe changes with everything that moves requests to other identities, and with nothing else."""
     tenant = HeaderScope(b"X-Tenant", None)
@@ -102,8 +122,10 @@ def test_recipe() -> None:
         identity_recipe("s", "o", ApiKeyScope(), HeaderKey()),
         identity_recipe("s", "o", tenant, HeaderKey((b"webhook-id",))),
         identity_recipe("so", "", tenant, HeaderKey()),
+        identity_recipe("s", "o", tenant, HeaderKey(), b"1" * 32),
+        identity_recipe("s", "o", tenant, HeaderKey(), b"2" * 32),
     ]
-    assert len({base, *others}) == 6
+    assert len({base, *others}) == 8
 
 
 def test_single_fields() -> None:

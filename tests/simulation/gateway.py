@@ -132,6 +132,7 @@ def configuration() -> Config:
         "shutdown": {"drain_timeout": "4s"},
         "secrets": {
             "fingerprint_key": {"id": "k1", "key": "0123456789abcdef0123456789abcdef"},
+            "identity_key": {"id": "k1", "key": "5" * 64},
             "encryption": [{"id": "e1", "key": "00" * 32}],
         },
         "delivery": {

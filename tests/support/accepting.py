@@ -34,7 +34,7 @@ from tests.support.http import Response
 ASYNC = ("Prefer", "respond-async")
 RESPONSE = StoredResponse(201, b"Created", ((b"Content-Type", b"text/plain"), (b"Location", b"/charges/7")), b"charged")
 DAY_US = 86_400_000_000
-SECRETS = {"encryption": [{"id": "a", "key": "A" * 43 + "="}]}
+SECRETS = {"encryption": [{"id": "a", "key": "A" * 43 + "="}], "identity_key": {"id": "i", "key": "1" * 64}}
 
 
 @dataclass

@@ -3,10 +3,14 @@
 It is made of service, operation name, scope and key, each digested in a frame of its own. The derivations must never
 change: records are found by them, operators search for them, and upstreams may deduplicate on them. Any change makes
 every remembered key unknown.
+
+With a secret, the digests of scope and key are keyed (HMAC), and the operation id through them: whoever has the table
+alone can neither compute nor test one. Outside this module a digest of a scope or a key is always `stored_digest`'s.
 """
 
 from __future__ import annotations
 
+import hmac
 from functools import lru_cache
 from hashlib import sha256
 from uuid import UUID
@@ -37,16 +41,29 @@ def derivation_of(service: str, operation: str) -> bytes:
     return framed(b"operation", _utf8(service), _utf8(operation))
 
 
+def stored_digest(of: Scope | Key, secret: bytes | None) -> bytes:
+    """The digest of a scope or a key as records have it: keyed if there is a secret."""
+    return of.digest if secret is None else hmac.digest(secret, of.digest, "sha256")
+
+
 def identity_of(
-    *, service: str, route: str, operation: str, scope: Scope, key: Key, keeps_clear_key: bool = False
+    *,
+    service: str,
+    route: str,
+    operation: str,
+    scope: Scope,
+    key: Key,
+    secret: bytes | None = None,
+    keeps_clear_key: bool = False,
 ) -> Identity:
     """The identity to claim. `route` is stored for people only; it identifies nothing."""
+    scope_digest, key_digest = stored_digest(scope, secret), stored_digest(key, secret)
     return Identity(
-        operation_id=derive_operation_id(service, operation, scope.digest, key.digest),
+        operation_id=derive_operation_id(service, operation, scope_digest, key_digest),
         route=route,
         operation=operation,
-        scope_digest=scope.digest,
-        key_digest=key.digest,
+        scope_digest=scope_digest,
+        key_digest=key_digest,
         key=key.text if keeps_clear_key else None,
     )
 
@@ -61,12 +78,13 @@ def is_of(identity: Identity, service: str, operation: str) -> bool:
     return identity.operation == operation and identity.operation_id == derived
 
 
-def identity_recipe(service: str, operation: str, scope: ScopeSpec, key: KeySpec) -> bytes:
+def identity_recipe(service: str, operation: str, scope: ScopeSpec, key: KeySpec, secret: bytes | None = None) -> bytes:
     """The settings that make an operation's identities. While this is equal, a request keeps its identity.
 
     Settings that only refuse requests (trusted networks, the key's format) are not part of it.
     """
-    return digest(b"identity", _utf8(service), _utf8(operation), scope_recipe(scope), key_recipe(key))
+    recipe = digest(b"identity", _utf8(service), _utf8(operation), scope_recipe(scope), key_recipe(key))
+    return recipe if secret is None else hmac.digest(secret, recipe, "sha256")
 
 
 def single_headers(scope: ScopeSpec, key: KeySpec) -> frozenset[bytes]:

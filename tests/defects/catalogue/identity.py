@@ -39,6 +39,27 @@ DEFECTS = (
         ("tests/core/test_identity.py::test_operation_ids_differ",),
     ),
     Defect(
+        "identity-key-left-out",
+        "the digests of callers and keys can be computed without the secret",
+        (Edit(IDENTITY, "return of.digest if secret is None else", "return of.digest if True else"),),
+        (
+            "tests/core/test_identity.py::test_with_a_secret_the_digests_cannot_be_computed",
+            "tests/http/gateway/test_identity_change.py::test_guesses_cannot_be_tested[sqlite]",
+        ),
+    ),
+    Defect(
+        "identity-key-changes-unseen",
+        "a start with another identity key forgets every key",
+        (Edit(IDENTITY, "return recipe if secret is None else", "return recipe if True else"),),
+        ("tests/http/gateway/test_identity_change.py::test_another_identity_key[sqlite]",),
+    ),
+    Defect(
+        "status-of-a-plain-scope",
+        "callers are not shown their own operations where there is an identity key",
+        (Edit("protect/resource.py", "stored_digest(scope, self._identity_secret)", "scope.digest"),),
+        ("tests/http/gateway/test_status.py::test_a_head_has_no_body",),
+    ),
+    Defect(
         "parts-run-together",
         "a byte can move from one part of a digest into the next",
         (Edit("core/framing.py", "        pieces.append(_LENGTHS[length] if", "        _ = (_LENGTHS[length] if"),),

@@ -207,4 +207,37 @@ DEFECTS = (
         ),
         ("tests/http/gateway/test_outcomes.py::test_client_disconnect_cancels_nothing[sqlite]",),
     ),
+    Defect(
+        "kept-unredacted",
+        "a response in which no value can be replaced is kept as it is",
+        (
+            Edit(
+                "core/redaction.py",
+                "        if parse_json(body) is MISSING:\n            return None\n",
+                "        if parse_json(body) is MISSING:\n            return body\n",
+            ),
+        ),
+        (
+            "tests/core/test_redaction.py::test_what_cannot_be_looked_into_is_not_kept",
+            "tests/http/gateway/test_redaction.py::test_what_cannot_be_redacted_is_not_kept",
+        ),
+    ),
+    Defect(
+        "digest-of-redacted-kept",
+        "a guess of a redacted value can be tested by a digest of the body",
+        (Edit("core/redaction.py", "header[0].lower() not in _OF_BODY", "header[0]"),),
+        ("tests/core/test_redaction.py::test_a_digest_of_what_was_replaced_is_a_guess_away",),
+    ),
+    Defect(
+        "redacted-for-those-that-wait",
+        "callers that wait for the first response do not get its values",
+        (
+            Edit(
+                "protect/conclusion.py",
+                "outcome.verdict is Verdict.STORED and REDACTED_HEADER in",
+                "False and REDACTED_HEADER in",
+            ),
+        ),
+        ("tests/http/gateway/test_redaction.py::test_only_the_first_request_gets_the_values[sqlite]",),
+    ),
 )

@@ -7,13 +7,20 @@ from typing import Any
 
 import pytest
 
+from gateway.admin.operations import Operations
 from gateway.app.life import StartError
+from gateway.app.operating import policies_of
+from gateway.config import parse
+from gateway.core.identity.key import HeaderKey, Key, find_key
+from gateway.core.identity.scope import HeaderScope, Scope, scope_of
+from gateway.protect.structured_fields import unquote
 from gateway.store.postgres import store as postgres
 from tests.admin.shell import Shell
 from tests.support.house import config_text, house, neighbour, sqlite_store, status_of
 
 Store = dict[str, Any]
 
+TENANT = HeaderScope(b"X-Tenant", None)
 RENAMED = {"name": "create_charge"}
 ACCEPT = {"identity_change": "accept"}
 REFUSED = "the durable store must not be used: requests of operation charge "
@@ -50,6 +57,53 @@ async def test_a_renamed_route_that_keeps_its_operation(store: Store, tmp_path: 
     async with house(store, tmp_path, route={**RENAMED, "operation": "charge"}) as home:
         assert status_of(await home.send()) == (200, "replayed")
         assert not home.upstream.requests
+
+
+IDENTITY_KEY = {"secrets": {"identity_key": {"id": "one", "key": "1" * 64}}}
+OTHER_IDENTITY_KEY = {"secrets": {"identity_key": {"id": "two", "key": "2" * 64}}}
+
+
+async def test_another_identity_key(store: Store, tmp_path: Path) -> None:
+    """To switch it on, change it or leave it out is another identity: refused while there are keys, by the start and by
+    the check. Its name counts for nothing."""
+    await charged(store, tmp_path)
+    why = await refusal(store, tmp_path, **IDENTITY_KEY)
+    assert "operation charge changed, or secrets.identity_key did (1 living key, until 2" in why
+    keyed = {"route": {"name": "refund", "match": {"path": "/refunds"}, "identity_change": "accept"}}
+    async with house(store, tmp_path, **keyed, **IDENTITY_KEY) as home:
+        assert status_of(await home.send(target="/refunds")) == (200, "stored")
+    keyed["route"]["identity_change"] = "refuse"
+    for changes in ({}, OTHER_IDENTITY_KEY):
+        assert "operation refund changed, or secrets.identity_key did" in await refusal(
+            store, tmp_path, **keyed, **changes
+        )
+        shell = Shell(tmp_path, config_text("http://127.0.0.1:9", store, tmp_path, **keyed, **changes))
+        said = await shell("check", "--store")
+        assert (said.code, "operation refund changed, or secrets.identity_key did" in said.err) == (1, True)
+    renamed = {"secrets": {"identity_key": {"id": "another", "key": "1" * 64}}}
+    async with house(store, tmp_path, **keyed, **renamed) as home:
+        assert status_of(await home.send(target="/refunds")) == (200, "replayed")
+
+
+async def test_guesses_cannot_be_tested(store: Store, tmp_path: Path) -> None:
+    """With an identity key nothing in the record follows from service, caller and key, though all of them are known;
+    whoever has the configuration finds the operation by them."""
+    async with house(store, tmp_path, **IDENTITY_KEY) as home:
+        await home.send("k1")
+        guesses = [Operations(home.gateway._store, policies_of(parse(text))) for text in (
+            config_text("http://127.0.0.1:9", store, tmp_path),
+            config_text("http://127.0.0.1:9", store, tmp_path, **OTHER_IDENTITY_KEY),
+            config_text("http://127.0.0.1:9", store, tmp_path, **IDENTITY_KEY),
+        )]  # fmt: skip
+        headers = ((b"Idempotency-Key", b"k1"), (b"X-Tenant", b"t1"))
+        found = [await each.read(each.identify("charge", headers, None)) for each in guesses]
+        assert [snapshot.record is not None for snapshot in found] == [False, False, True]
+        record = found[-1].record
+        assert record is not None
+        scope, key = scope_of(TENANT, headers, None), find_key(HeaderKey(), headers, None, unquote)
+        assert isinstance(scope, Scope)
+        assert isinstance(key, Key)
+        assert not {scope.digest, key.digest} & {record.identity.scope_digest, record.identity.key_digest}
 
 
 async def test_a_rename_that_is_accepted(store: Store, tmp_path: Path) -> None:

@@ -1,0 +1,136 @@
+"""Values of a response that are replaced before it is kept."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.identity.pointer import MISSING, Pointer, parse_pointer, resolve
+from gateway.core.message import Headers, ResponseHead, StoredResponse
+from gateway.core.redaction import REDACTED, REDACTED_HEADER, Redaction
+from gateway.core.replay import KeepPolicy, stored_response
+
+JSON = (b"Content-Type", b"application/json")
+names = st.sampled_from(["a", "b", "", "0", "1", "/", "~", "\ud800", "\u00e9", '"'])
+documents = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3) | names,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
+    max_leaves=12,
+)
+pointers = st.lists(st.lists(names, min_size=1, max_size=3).map(tuple), min_size=1, max_size=3)
+
+
+def stored(
+    body: bytes | None, *pointers: str, headers: Headers = (JSON,), redact: frozenset[bytes] = frozenset()
+) -> StoredResponse:
+    redaction = Redaction(tuple(parse_pointer(pointer) for pointer in pointers), redact)
+    return stored_response(b"POST", ResponseHead(201, b"", headers), body, KeepPolicy(redaction=redaction))
+
+
+def body_of(body: bytes, *pointers: str) -> bytes | None:
+    return stored(body, *pointers).body
+
+
+def test_values_are_cut_out_and_all_else_stays() -> None:
+    """Byte for byte: white space, the order of members, how numbers and strings are written."""
+    body = (
+        b' { "id" : 1.50e+02, "card": {"number":"4242\\u0034","exp" :[ 1, {"cvc": 123} ]},\r\n"\\u0061":"\xc3\xa9" }\n'
+    )
+    assert body_of(body, "/card/number", "/card/exp/1/cvc", "/a", "/absent/too", "/id/no") == (
+        b' { "id" : 1.50e+02, "card": {"number":"[redacted]","exp" :[ 1, {"cvc": "[redacted]"} ]},\r\n'
+        b'"\\u0061":"[redacted]" }\n'
+    )
+    assert body_of(b'[0,{"a":[{}]},2]', "/1", "/1/a", "/02") == b'[0,"[redacted]",2]'
+
+
+@given(document=documents, pointers=pointers, indent=st.sampled_from([None, 1]))
+def test_what_is_named_is_gone_and_nothing_else(document: Any, pointers: list[Pointer], indent: int | None) -> None:
+    """The same document, but for what the pointers name."""
+    body = json.dumps(document, indent=indent).encode()
+    redaction = Redaction(tuple(pointers))
+    headers, found = redaction.redacted((), body)
+    assert found is not None
+    expected = _replaced(document, pointers)
+    assert json.loads(found) == expected
+    assert (REDACTED_HEADER in headers) == (found != body)
+    if expected == document:
+        assert found == body or REDACTED in json.dumps(document)
+
+
+def _replaced(document: Any, pointers: list[Pointer]) -> Any:
+    """The simplest way: an outer value is replaced with all that is in it."""
+    if () in pointers:
+        return REDACTED
+    if isinstance(document, dict):
+        return {
+            name: _replaced(value, [p[1:] for p in pointers if p[:1] == (name,)]) for name, value in document.items()
+        }
+    if isinstance(document, list):
+        return [_replaced(value, [p[1:] for p in pointers if p[:1] == (str(n),)]) for n, value in enumerate(document)]
+    return document
+
+
+def test_it_agrees_with_the_pointers_of_keys_and_fingerprints() -> None:
+    """A token means the same here as where a key is taken from a body."""
+    document = {"a": [{"0": "x"}, "y"], "0": {"1": "z"}}
+    for pointer in ("/a/0/0", "/a/1", "/a/2", "/a/-", "/a/00", "/0/1", "/1"):
+        found = body_of(json.dumps(document).encode(), pointer)
+        assert found is not None
+        assert (REDACTED.encode() in found) == (resolve(document, parse_pointer(pointer)) is not MISSING)
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        (b"<html>4242</html>", ()),
+        (b'{"a":1,"a":2}', (JSON,)),
+        (b'{"a":1', (JSON,)),
+        (b'{"a":NaN}', (JSON,)),
+        ('{"a":1}'.encode("utf-16"), (JSON,)),
+        (b'{"a":"' + b"x" * (1 << 20) + b'"}', (JSON,)),
+        (b"[" * 200 + b"]" * 200, (JSON,)),
+        (b'{"a":1}', (JSON, (b"content-encoding", b"gzip"))),
+        (None, (JSON,)),
+    ],
+    ids=["html", "twice", "cut", "constant", "utf-16", "too-long", "too-deep", "encoded", "streamed"],
+)  # fmt: skip
+def test_what_cannot_be_looked_into_is_not_kept(body: bytes | None, headers: Headers) -> None:
+    """Neither the body nor a digest of it; without a pointer it would be."""
+    digests = ((b"ETag", b'"1"'), (b"Content-MD5", b"1"), (b"Repr-Digest", b"1"))
+    assert stored(body, "/a", headers=headers + digests) == StoredResponse(201, b"", headers, None)
+    plain = stored(body, headers=headers + digests, redact=frozenset({b"x"}))
+    assert plain == StoredResponse(201, b"", headers + digests, body)
+
+
+def test_nothing_to_replace_changes_nothing() -> None:
+    """Such a response is replayed as any other, with its digests; an empty body has nothing to hide."""
+    digest = (b"Content-Digest", b"sha-256=:AA==:")
+    assert stored(b'{"b": 1}', "/a", headers=(JSON, digest)) == StoredResponse(201, b"", (JSON, digest), b'{"b": 1}')
+    assert stored(b"", "/a", headers=(digest,)) == StoredResponse(201, b"", (digest,), b"")
+
+
+def test_headers_by_name() -> None:
+    """Each line of them, in any case; the body and its digests stay."""
+    sent = ((b"x-TOKEN", b"s3cret"), JSON, (b"X-Token", b"s3cret2"), (b"ETag", b"1"))
+    assert stored(b"4242", headers=sent, redact=frozenset({b"x-token"})) == StoredResponse(
+        201,
+        b"",
+        ((b"x-TOKEN", b"[redacted]"), JSON, (b"X-Token", b"[redacted]"), (b"ETag", b"1"), REDACTED_HEADER),
+        b"4242",
+    )
+
+
+def test_a_digest_of_what_was_replaced_is_a_guess_away() -> None:
+    """With a value, the digests of the body go."""
+    sent = (JSON, (b"etag", b"1"), (b"Digest", b"1"), (b"X-Other", b"1"))
+    found = stored(b'{"a":1}', "/a", headers=sent)
+    assert found.headers == (JSON, (b"X-Other", b"1"), REDACTED_HEADER)
+
+
+def test_a_service_cannot_say_it_itself() -> None:
+    """`Idempotency-Redacted` is the gateway's."""
+    assert stored(b"{}", "/a", headers=(JSON, REDACTED_HEADER)).headers == (JSON,)

@@ -19,7 +19,7 @@ from uuid import UUID
 from gateway.admin.inspection import Inspected, next_step, recovery_rows
 from gateway.admin.journal import REFUSED, WAITING, sentence, since_us, state_of, why_of
 from gateway.admin.requeueing import LIMIT_MAX, RATE_MAX
-from gateway.admin.view import ago, described, location_of, moment, printable, span, times_of
+from gateway.admin.view import ago, described, moment, printable, span, times_of
 from gateway.config.leaf import duration_seconds
 from gateway.core.operation import Delivery, Identity, Record, RequestInfo, Snapshot, State, microseconds
 from gateway.store.journal import JournalView
@@ -469,12 +469,12 @@ def _record_text(inspected: Inspected, record: Record) -> Iterator[str]:
         yield _line(_LABELS[name], f"{moment(at_us)} ({ago(at_us, now_us)})")
     if record.delivery is not None:
         yield from _delivery_text(record.delivery)
+    if record.resource is not None:
+        yield _line("resource", printable(record.resource))
     if record.response is not None:
         about = described(inspected.snapshot, has_body=True)["response"]
         size = f", {about['body_bytes']} bytes" if "body_bytes" in about else ""
         yield _line("response", f"{about['status']}, body {about['body']}{size}")
-        if (location := location_of(record.response)) is not None:
-            yield _line("location", location)
 
 
 def _identity_text(identity: Identity) -> Iterator[str]:

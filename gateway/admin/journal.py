@@ -177,7 +177,7 @@ def _readable(outcome: KeptOutcome) -> bytes:
         head, body = read_response(data)
     except ResponseRefused as error:
         raise OutcomeRefused(f"this response cannot be given to resolve: {error}") from None
-    if StoredResponse(head.status, head.reason, head.headers, body) != response:
+    if StoredResponse(head.status, head.reason, head.headers, body, response.version) != response:
         raise OutcomeRefused("this response cannot be written to a file exactly; resolve it over the admin API")
     return data
 

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from gateway.core.delivery import ATTEMPTS_EXHAUSTED, UNAUTHORIZED, UNREADABLE, delivery_of
 from gateway.core.lifecycle import DEADLINE, LAPSED_DOUBT
-from gateway.core.message import StoredResponse, header_values
+from gateway.core.message import StoredResponse
 from gateway.core.operation import MICROSECONDS, Delivery, Record, RequestInfo, Snapshot, State
 from gateway.core.recovery import doubted_status
 from gateway.store.operations import AuditEntry
@@ -69,6 +69,7 @@ def described(snapshot: Snapshot, *, has_body: bool) -> dict[str, Any]:
         "upstream_status": doubted_status(record.doubt),
         "request": None if record.request is None else _request(record.request),
         "carries_doubt": record.carries_doubt,
+        "resource": record.resource,
         "age_seconds": (now_us - record.first_claimed_us) // MICROSECONDS,
         **{name: moment(at_us) for name, at_us in times_of(record)},
         "delivery": None if record.delivery is None else _delivery(record.delivery),
@@ -254,18 +255,8 @@ def _advice_on_dead_letter(operation_id: UUID, record: Record, now_us: int) -> s
     )
 
 
-def location_of(response: StoredResponse) -> str | None:
-    """The `Location` of the response, if it is printable."""
-    values = header_values(response.headers, b"location")
-    text = values[0].decode("utf-8", "replace") if values else ""
-    return text if text and text.isprintable() else None
-
-
 def _response(response: StoredResponse, state: State, *, has_body: bool) -> dict[str, Any]:
     about: dict[str, Any] = {"status": response.status}
-    location = location_of(response)
-    if location is not None:
-        about["location"] = location
     if state is State.TOMBSTONE:
         about["body"] = "gone"
     elif has_body:

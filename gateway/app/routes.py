@@ -6,7 +6,7 @@ A translation and nothing more: each setting becomes a value of the core in exac
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, assert_never
+from typing import assert_never
 from uuid import uuid4
 
 from gateway import config as settings
@@ -24,7 +24,7 @@ from gateway.core.identity.fingerprint import (
 )
 from gateway.core.identity.key import BodyPart, ComposedKey, HeaderKey, HeaderPart, KeyFormat, KeySpec
 from gateway.core.identity.operation_id import identity_recipe, single_headers
-from gateway.core.identity.pointer import Pointer, parse_pointer
+from gateway.core.identity.pointer import parse_pointer
 from gateway.core.identity.scope import (
     ApiKeyScope,
     ComposedScope,
@@ -44,7 +44,8 @@ from gateway.core.identity.token import (
 )
 from gateway.core.operation import microseconds
 from gateway.core.outcome import Meaning, Preset, StatusPolicy
-from gateway.core.recovery import Hold, Probe, ProbeRule, Recovery, Resend
+from gateway.core.reading import Reference, VersionHeader
+from gateway.core.recovery import Hold, Probe, Recovery, Resend
 from gateway.core.redaction import Redaction
 from gateway.core.replay import KeepPolicy
 from gateway.core.succession import ServedRoute
@@ -165,16 +166,28 @@ def status_policy(route: settings.Route) -> StatusPolicy:
         {status: Meaning(meaning) for status, meaning in route.outcome.codes.items()},
         {status: Meaning(meaning) for status, meaning in route.outcome.classes.items()},
         resends=route.recovery == "resend",
+        when=tuple((rule.compiled, Meaning(rule.is_)) for rule in route.outcome.when),
     )
 
 
 def keep_policy(route: settings.Route) -> KeepPolicy:
     """Which parts of a route's responses are stored."""
+    response = route.response
+    version = response.version
+    is_fetched = response.replay == "fetch"
     return KeepPolicy(
-        body_bytes_max=route.response.max_stored_bytes,
-        strip=frozenset(name.lower().encode() for name in route.response.strip),
-        keep=frozenset(name.lower().encode() for name in route.response.keep),
-        redaction=_redaction(route.response.redact),
+        body_bytes_max=0 if is_fetched else response.max_stored_bytes,
+        strip=frozenset(name.lower().encode() for name in response.strip),
+        keep=frozenset(name.lower().encode() for name in response.keep),
+        redaction=_redaction(response.redact),
+        reference=_reference(response.reference),
+        version=VersionHeader(version.header.lower().encode())
+        if isinstance(version, settings.VersionHeader)
+        else None
+        if version is None
+        else version.encode(),
+        reads_bodies=response.reference != "location" or bool(route.outcome.when),
+        is_fetched=is_fetched,
     )
 
 
@@ -241,10 +254,10 @@ def recovery_policy(config: settings.Config, route: settings.Route) -> Recovery:
                 headers=tuple(
                     (name.encode(), value.get_secret_value().encode()) for name, value in probe.headers.items()
                 ),
-                done=tuple(_probe_rule(rule) for rule in probe.done),
-                never_happened=tuple(_probe_rule(rule) for rule in probe.never_happened),
+                done=tuple(rule.compiled for rule in probe.done),
+                never_happened=tuple(rule.compiled for rule in probe.never_happened),
                 settle_us=microseconds(settle_seconds(config, route)),
-                follow=_follow(probe.follow),
+                follow=None if probe.follow is None else _reference(probe.follow),
                 pattern=route.match.path,
                 host=target_host(config.upstream_for(route)),
             )
@@ -252,15 +265,8 @@ def recovery_policy(config: settings.Config, route: settings.Route) -> Recovery:
             assert_never(route.recovery)
 
 
-def _probe_rule(rule: settings.ProbeRule) -> ProbeRule:
-    where = tuple((parse_pointer(pointer), frozenset(values)) for pointer, values in rule.where.items())
-    return ProbeRule(rule.statuses, where)
-
-
-def _follow(follow: str | None) -> Literal["location"] | Pointer | None:
-    if follow is None:
-        return None
-    return "location" if follow == "location" else parse_pointer(follow)
+def _reference(place: str) -> Reference:
+    return "location" if place == "location" else parse_pointer(place)
 
 
 def upstream_settings(config: settings.Config, upstream: settings.Upstream) -> UpstreamSettings:
@@ -396,5 +402,6 @@ def _fingerprinter(secrets: settings.Secrets, route: settings.Route) -> Fingerpr
         ignore=ignore,
         only=tuple(parse_pointer(pointer) for pointer in fingerprint.only),
         headers=tuple(name.encode() for name in fingerprint.headers),
+        defaults=tuple((parse_pointer(pointer), value) for pointer, value in fingerprint.defaults.items()),
     )
     return Fingerprinter(spec, keys[0] if keys else None, keys[1:])

@@ -42,7 +42,17 @@ from gateway.config.models import (
     Secrets,
     ServerTls,
 )
-from gateway.config.route import BodyKey, ComposedKey, Fingerprint, HeaderKey, HeaderPart, HeadersKey, Key, Route
+from gateway.config.route import (
+    BodyKey,
+    ComposedKey,
+    Fingerprint,
+    HeaderKey,
+    HeaderPart,
+    HeadersKey,
+    Key,
+    Route,
+    VersionHeader,
+)
 from gateway.config.scope import (
     ApiKeyScope,
     ComposedScope,
@@ -57,7 +67,7 @@ from gateway.config.section import RightValues
 from gateway.config.upstream import (
     TCP_USER_TIMEOUT_SECONDS,
     ProbeRecovery,
-    ProbeRule,
+    ResponseRule,
     RouteUpstream,
     Upstream,
     UpstreamTls,
@@ -91,8 +101,8 @@ __all__ = [
     "Placeholders",
     "PostgresUrl",
     "ProbeRecovery",
-    "ProbeRule",
     "RedisUrl",
+    "ResponseRule",
     "Route",
     "RouteDelivery",
     "RouteUpstream",
@@ -106,6 +116,7 @@ __all__ = [
     "Upstream",
     "UpstreamTls",
     "UpstreamUrl",
+    "VersionHeader",
     "load",
     "notices",
     "parse",

@@ -266,7 +266,8 @@ class EventSettings(Section):
     types: _Types = _DEFAULT_TYPES
     """Which events there are; all but operation.accepted if left out."""
     include: _Include = ()
-    """What events contain by choice: key, scope (as digests where the store has no clear ones), location, response."""
+    """What events contain by choice: key, scope (as digests where the store has no clear ones), location (with
+    resource: what the operation made, as a URL and as the reference that the route keeps), response."""
     keep: Annotated[float, Duration("1h", "90d")] = written("7d")
     """How long an event is tried before it is dead, and waits for an operator."""
     max_event_bytes: Annotated[int, Size("1KiB", "1MiB")] = written("64KiB")

@@ -8,6 +8,7 @@ be shown.
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -18,8 +19,11 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from gateway.config.document import alternatives
+from gateway.core.identity.canonical import parse_json
 from gateway.core.identity.fingerprint import may_be_fingerprinted
+from gateway.core.identity.pointer import MISSING
 from gateway.core.message import HOP_BY_HOP
+from gateway.core.reading import REFERENCE, is_target
 from gateway.core.routing import PathPattern, PatternError
 from gateway.core.webhook.scheme import parse_template
 
@@ -469,6 +473,56 @@ class ProbeFollow(Leaf):
 
     def json_schema(self) -> dict[str, Any]:
         return {"type": "string", "pattern": f"^(location|{_POINTER})$"}
+
+
+class FetchPath(Leaf):
+    """Where a reference is read: at the address that it is, or at a path that has it in a segment or a query value."""
+
+    expected = "location, or a path such as /v1/payments/{reference}"
+
+    def read(self, text: str) -> str:
+        if text == "location":
+            return text
+        if REFERENCE not in text or not is_target(text.replace(REFERENCE, "x").encode()):
+            raise self.unexpected()
+        outside = text.replace(REFERENCE, "")
+        if "{" in outside or "}" in outside:
+            raise wrong("a brace is not closed or not opened", f"write {REFERENCE}")
+        return text
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": "^(location|/)"}
+
+
+class VersionName(Leaf):
+    """A version of an API."""
+
+    expected = "a version such as v3 or 2026-11-23, or {header: NAME}"
+
+    def read(self, text: str) -> str:
+        if not text.isprintable() or not 0 < len(text) <= 64 or text != text.strip():
+            raise self.unexpected()
+        return text
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "minLength": 1, "maxLength": 64}
+
+
+class JsonScalar(Leaf):
+    """A value of a JSON document that is no object or array, as the text of a document."""
+
+    expected = (
+        "a string, a number, true, false or null, as in JSON; a string needs quotes only if it looks like another"
+    )
+
+    def read(self, text: str) -> str:
+        value = parse_json(text.encode("utf-8", "surrogatepass"))
+        if isinstance(value, dict | list) or len(text) > 256 or (value is MISSING and text[:1] in ('"', "{", "[")):
+            raise self.unexpected()
+        return json.dumps(text) if value is MISSING else text.strip()
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": ["string", "number", "boolean", "null"]}
 
 
 class EventIdPlace(Leaf):

@@ -17,16 +17,20 @@ from gateway.config.inbox import REMEMBER_SECONDS, Inbox
 from gateway.config.leaf import (
     Count,
     Duration,
+    FetchPath,
     Flag,
     HeaderName,
     JsonPointer,
+    JsonScalar,
     Method,
     Name,
+    ProbeFollow,
     Redacted,
     RoutePath,
     Size,
     StatusChoice,
     StatusSet,
+    VersionName,
     redacted_header,
     size_text,
 )
@@ -42,8 +46,8 @@ from gateway.config.section import (
     word_or_list,
     written,
 )
-from gateway.config.upstream import RECOVERY_FORMS, ProbeRecovery, Recovery, RouteUpstream
-from gateway.core.replay import PERSONAL
+from gateway.config.upstream import RECOVERY_FORMS, ProbeRecovery, Recovery, ResponseRule, RouteUpstream
+from gateway.core.replay import BODILESS, PERSONAL
 from gateway.core.routing import PathPattern, Rule, normalise_host
 
 # -- the key. It has no default: under another one a request is another operation --------------------------------------
@@ -181,18 +185,38 @@ class Fingerprint(Section):
     explain: Annotated[bool, Flag()] = False
     """Whether a refused repeat is told which members of a JSON body differ, never a value; for at most 64 members, four
     levels deep. Needs secrets.fingerprint_key."""
+    defaults: Annotated[
+        dict[Annotated[str, JsonPointer()], Annotated[str, JsonScalar()]],
+        Field(max_length=64),
+    ] = {}  # noqa: RUF012  copied by the model
+    """JSON pointers to members, each with the value that the service takes for it where it is absent."""
     on_recipe_change: Literal["refuse", "accept"] = "refuse"
     """Whether a record made under other settings may be replayed to a request that cannot be compared with it."""
 
     def disagreements(self) -> Iterator[Disagreement]:
         if self.ignore and self.only:
             yield Disagreement(("ignore",), "ignore and only cannot be used together")
-        for key in ("ignore", "only"):
+        for key in ("ignore", "only", "defaults"):
             if getattr(self, key) and self.body not in (None, "json"):
                 yield Disagreement((key,), f"{key} is for JSON bodies, but body is {self.body}")
         if self.explain and self.body not in (None, "json"):
             yield Disagreement(("explain",), f"explain is about JSON bodies, but body is {self.body}")
+        yield from self._useless_defaults()
         yield from listed_twice(("headers",), self.headers)
+
+    def _useless_defaults(self) -> Iterator[Disagreement]:
+        for pointer in self.defaults:
+            if any(_is_within(pointer, ignored) for ignored in self.ignore):
+                yield Disagreement(("defaults", pointer), "this value is not compared: it is listed under ignore")
+            elif self.only and not any(_is_within(pointer, compared) for compared in self.only):
+                yield Disagreement(("defaults", pointer), "this value is not compared: it is not listed under only")
+            elif any(_is_within(pointer, other) for other in self.defaults if other != pointer):
+                yield Disagreement(("defaults", pointer), "it is within another value that has a default")
+
+
+def _is_within(pointer: str, other: str) -> bool:
+    """Whether a JSON pointer is another one, or names something within that."""
+    return pointer == other or pointer.startswith(f"{other}/")
 
 
 _REPEATS_BY = "fingerprint, or a list of JSON pointers such as [/account, /reference]"
@@ -238,8 +262,22 @@ StatusSelector = Annotated[int | str, StatusSet()]
 Meaning = Literal["final", "retryable", "in_doubt"]
 
 
+class OutcomeRule(ResponseRule):
+    """What responses with these values in their JSON body mean."""
+
+    is_: Annotated[Meaning, Field(alias="is")]
+    """What they mean for the effect: final, retryable or in_doubt."""
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        if not self.where:
+            yield Disagreement(("where",), f"required, but missing; for whole statuses, write {self.is_}: [...]")
+        if self.compiled.statuses <= BODILESS:
+            yield Disagreement(("status",), "responses with this status have no body")
+
+
 class Outcome(Section):
-    """What the statuses of the service mean for its effects. A code beats a class, and both beat the preset."""
+    """What the responses of the service mean for its effects. A rule of `when` beats a code, a code beats a class, and
+    all of them beat the preset."""
 
     preset: Literal["standard", "payments", "success_only"]
     """What each status means; there is no default, because this is a decision about money."""
@@ -249,6 +287,9 @@ class Outcome(Section):
     """Codes and classes that mean that nothing happened, so that a retry executes."""
     in_doubt: Annotated[tuple[StatusSelector, ...], Field(max_length=64)] = ()
     """Codes and classes that leave the effect unknown, so that no retry executes."""
+
+    when: Annotated[tuple[OutcomeRule, ...], Field(max_length=16)] = ()
+    """What responses mean by their JSON body; the first rule that matches decides. An unreadable body matches none."""
 
     @property
     def codes(self) -> dict[int, Meaning]:
@@ -267,6 +308,11 @@ class Outcome(Section):
                 if status in first:
                     yield Disagreement((name, index), f"{status} is listed already, under {first[status]}")
                 first.setdefault(status, name)
+        for index, rule in enumerate(self.when):
+            for number, earlier in enumerate(self.when[:index]):
+                if earlier.compiled.covers(rule.compiled):
+                    yield Disagreement(("when", index), f"when[{number}] matches every response that this does")
+                    break
 
     def _selected(self) -> list[tuple[int | str, Meaning]]:
         listed: tuple[tuple[Meaning, tuple[int | str, ...]], ...] = (
@@ -277,8 +323,24 @@ class Outcome(Section):
         return [(status, meaning) for meaning, statuses in listed for status in statuses]
 
 
+_VERSIONS = "a version such as v3, or {header: NAME}"
+
+
+class VersionHeader(Section):
+    """A header of the request names the version of its response."""
+
+    header: Annotated[str, HeaderName(refused=_KEY_REFUSED)]
+    """The header that names the version."""
+
+
+Version = Annotated[
+    Annotated[str, VersionName(), Tag("<word>")] | Annotated[VersionHeader, Tag("<header>")],
+    one_of("header", expected=_VERSIONS, word=True),
+]
+
+
 class ResponsePolicy(Section):
-    """What is stored of a response for replay."""
+    """What is stored of a response, and what a repeat gets."""
 
     max_stored_bytes: Annotated[int, Size("0", "64MiB")] = written("1MiB")
     """The longest body that is stored; 0 stores none."""
@@ -289,6 +351,18 @@ class ResponsePolicy(Section):
     redact: Annotated[tuple[Annotated[str, Redacted()], ...], Field(max_length=64)] = ()
     """Values that are replaced before a response is stored: JSON pointers into the body, and header:NAME. A body in
     which this cannot be done (no JSON, encoded, longer than 1MiB) is not stored."""
+    reference: Annotated[str, ProbeFollow()] = "location"
+    """Where a response names what it made: `location`, or a JSON pointer into its body. Kept as long as the key."""
+    replay: Literal["stored", "fetch"] = "stored"
+    """What a repeat gets: the stored response, or one that is fetched from the service with the caller's own headers.
+    With fetch, nothing of a response is stored but its status and what it made."""
+    fetch: Annotated[str, FetchPath()] = "location"
+    """Where a repeat is fetched: at the `location` that the first response named, or at a path with {reference}."""
+    version: (
+        Annotated[Version, Field(description=f"The version of the API that responses are in: {_VERSIONS}.")] | None
+    ) = None
+    on_version_change: Literal["replay", "gone"] = "replay"
+    """What a repeat gets that expects another version than that of the stored response: that response, or 410."""
 
     def disagreements(self) -> Iterator[Disagreement]:
         stripped = {header.lower() for header in self.strip}
@@ -305,6 +379,25 @@ class ResponsePolicy(Section):
                 yield Disagreement(("redact", index), "this header is listed under strip, so it is not stored at all")
         if self.redact and self.max_stored_bytes == 0 and all(part.startswith("/") for part in self.redact):
             yield Disagreement(("redact",), "no body is stored, because max_stored_bytes is 0")
+        if self.on_version_change == "gone" and self.version is None:
+            yield Disagreement(("on_version_change",), "gone needs version: which version a response is in")
+        yield from self._useless_to_fetch() if self.replay == "fetch" else self._only_to_fetch()
+
+    def _useless_to_fetch(self) -> Iterator[Disagreement]:
+        for name in ("max_stored_bytes", "strip", "keep"):
+            if name in self.model_fields_set and getattr(self, name):
+                yield Disagreement((name,), "nothing is stored with replay: fetch; leave this out")
+        if self.version is not None:
+            yield Disagreement(("version",), "a fetched response is in the version that its own request asks for")
+        if self.fetch == "location" and self.reference != "location":
+            message = "fetch: location needs reference: location; or write a path such as /v1/payments/{reference}"
+            yield Disagreement(("fetch",) if "fetch" in self.model_fields_set else ("replay",), message)
+        if self.fetch != "location" and self.reference == "location":
+            yield Disagreement(("fetch",), "a path with {reference} needs reference: a JSON pointer such as /id")
+
+    def _only_to_fetch(self) -> Iterator[Disagreement]:
+        if "fetch" in self.model_fields_set:
+            yield Disagreement(("fetch",), "this needs replay: fetch")
 
 
 class Retention(Section):

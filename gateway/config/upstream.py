@@ -14,6 +14,8 @@ from pydantic import BeforeValidator, Field, SecretStr, Tag
 from gateway.config.address import AbsolutePath, HostName, ServiceUrl, UpstreamUrl
 from gateway.config.leaf import Count, Duration, HeaderName, JsonPointer, ProbeFollow, ProbePath, StatusSet, wrong
 from gateway.config.section import Disagreement, Section, follow, one_of, only, written
+from gateway.core import reading
+from gateway.core.identity.pointer import parse_pointer
 
 # How long sent bytes may stay unacknowledged. After that, no byte of a request is still on its way.
 TCP_USER_TIMEOUT_SECONDS = 30.0
@@ -106,8 +108,8 @@ def _header_value(value: object) -> object:
 HeaderValue = Annotated[SecretStr, BeforeValidator(_header_value)]
 
 
-class ProbeRule(Section):
-    """A response to a probe: its status and, where that is not enough, values of its JSON body."""
+class ResponseRule(Section):
+    """A response: its status and, where that is not enough, values of its JSON body."""
 
     status: Annotated[tuple[Annotated[int | str, StatusSet()], ...], Field(min_length=1, max_length=64)]
     """Codes and classes, one of which the status must match."""
@@ -118,10 +120,12 @@ class ProbeRule(Section):
     """JSON pointers into the response's body, each with its accepted values."""
 
     @property
-    def statuses(self) -> frozenset[int]:
-        """Every selected status."""
+    def compiled(self) -> reading.ResponseRule:
+        """The rule with every selected status."""
         selected = self.status
-        return frozenset(code for code in range(200, 600) if code in selected or f"{code // 100}xx" in selected)
+        statuses = frozenset(code for code in range(200, 600) if code in selected or f"{code // 100}xx" in selected)
+        where = tuple((parse_pointer(pointer), frozenset(values)) for pointer, values in self.where.items())
+        return reading.ResponseRule(statuses, where)
 
 
 class Probe(Section):
@@ -133,9 +137,9 @@ class Probe(Section):
     """The method."""
     headers: Annotated[dict[Annotated[str, HeaderName(refused=_PROBE_REFUSED)], HeaderValue], Field(max_length=32)] = {}  # noqa: RUF012  copied by the model
     """Headers to send, such as credentials. The caller's are never sent."""
-    done: Annotated[tuple[ProbeRule, ...], Field(min_length=1, max_length=16)]
+    done: Annotated[tuple[ResponseRule, ...], Field(min_length=1, max_length=16)]
     """Responses that mean that it happened; the response is recorded."""
-    never_happened: Annotated[tuple[ProbeRule, ...], Field(max_length=16)] = ()
+    never_happened: Annotated[tuple[ResponseRule, ...], Field(max_length=16)] = ()
     """Responses that mean that nothing happened, once `settle` is over. Any other response is probed again."""
     settle: Annotated[float, Duration("31s", "7d")] | None = None
     """How long after the last lease a request may still arrive: response_timeout + 30s if left out, and no less.

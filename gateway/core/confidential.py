@@ -9,14 +9,14 @@ A store, a journal and a fast tier keep what they are given. Values are sealed o
 the way out (`opened`), and in between a sealed value stands in the place of the clear one. So the table moves sealed
 values without reading them, and a change of a record that cannot be opened loses nothing of it.
 
-*A response* keeps its status. Its reason and headers are one sealed header, its `Location` another one of that name,
-because a tombstone keeps it; its body is sealed by itself. All are associated with operation, token and part.
+*A response* keeps its status and the digest of its version. Its reason and headers are one sealed header; its body is
+sealed by itself. Both are associated with operation, token and part.
 
-*What was written with the claim* is associated with operation and part, because it outlives its attempt: a retry keeps
-the key, a takeover and a dispatch keep the probe's target. All attempts of an operation are of one request, so there is
-nothing that could be moved from one attempt to another and matter.
+*What outlives its attempt* is associated with operation and part: a retry keeps the key, a takeover and a dispatch keep
+the probe's target, and the reference to what was made is kept until another one is known. All attempts of an operation
+are of one request, so there is nothing that could be moved from one attempt to another and matter.
 
-*An event* is sealed as far as a sink includes the key, `Location` or the response, for that sink.
+*An event* is sealed as far as a sink includes the key, the reference or the response, for that sink.
 
 An opened record has the sealed one beside it (`Record.sealed`). What goes back to a store, or to a fast tier, is always
 that. Clear values of before encryption was switched on are left as they are.
@@ -35,6 +35,7 @@ from gateway.core.framing import framed
 from gateway.core.message import Headers, StoredResponse
 from gateway.core.operation import (
     EVENT_OF,
+    Abandon,
     Accept,
     Applied,
     Audit,
@@ -63,7 +64,6 @@ C = TypeVar("C", bound=Command)
 
 # The header that all other headers are in. No HTTP message has a header of this name (RFC 9110 section 5.6.2).
 _HEADERS: Final = SEALED + b"headers"
-_LOCATION: Final = b"location"
 # Commands with an audit, but no other confidential part.
 _AUDITED: Final = (Disprove, Reinstate, Requeue, Withdraw, Purge, Erase)
 _LENGTH: Final = struct.Struct(">I")
@@ -98,6 +98,7 @@ class Sealing:
             found = replace(
                 command,
                 response=self._sealed_response(command.response, command.operation_id, command.token),
+                resource=_sealed_resource(ring, command.resource, command.operation_id),
                 granted=granted if granted is None or granted.sealed is None else granted.sealed,
             )
         elif ring is None:
@@ -114,7 +115,10 @@ class Sealing:
             found = replace(command, request=_sealed_request(ring, command.request, command.operation_id))
         elif isinstance(command, Prove):
             response = self._sealed_response(command.response, command.operation_id, command.read_token)
-            found = replace(command, response=response, audit=self._sealed_audit(command))
+            resource = _sealed_resource(ring, command.resource, command.operation_id)
+            found = replace(command, response=response, resource=resource, audit=self._sealed_audit(command))
+        elif isinstance(command, Abandon):
+            found = replace(command, resource=_sealed_resource(ring, command.resource, command.operation_id))
         elif isinstance(command, _AUDITED):
             found = replace(command, audit=self._sealed_audit(command))
         result: C = found
@@ -126,17 +130,27 @@ class Sealing:
         if not is_sealed(record):
             return record
         identity, probe, request, response = record.identity, record.probe, record.request, record.response
+        resource = record.resource
         operation_id = identity.operation_id
         try:
             identity = known.get(id(identity)) or self._opened_identity(identity)
             probe = known.get(id(probe)) or self._opened_probe(probe, operation_id)
             request = known.get(id(request)) or self._opened_request(request, operation_id)
+            resource = known.get(id(resource)) or self._opened_resource(resource, operation_id)
         except Unopenable as error:
-            identity, probe, request = replace(record.identity, key=None), None, None
+            identity, probe, request, resource = replace(record.identity, key=None), None, None, None
             self._on_unreadable(operation_id, str(error))
         if response is not None:
             response = known.get(id(response)) or self._response_or_status(response, operation_id, record.token)
-        return replace(record, identity=identity, probe=probe, request=request, response=response, sealed=record)
+        return replace(
+            record,
+            identity=identity,
+            probe=probe,
+            request=request,
+            response=response,
+            resource=resource,
+            sealed=record,
+        )
 
     def opened_copy(self, record: Record) -> Record:
         """As `opened`, for a record of which there is another copy. Raises `Unopenable`, and reports nothing."""
@@ -148,6 +162,7 @@ class Sealing:
             identity=self._opened_identity(record.identity),
             probe=self._opened_probe(record.probe, operation_id),
             response=None if response is None else self.opened_response(response, operation_id, record.token),
+            resource=self._opened_resource(record.resource, operation_id),
             sealed=record,
         )
 
@@ -166,11 +181,19 @@ class Sealing:
 
     def opened_outcome(self, command: C) -> C:
         """A command that a journal kept, in clear; of a response that cannot be opened, the status."""
-        if not isinstance(command, Complete) or not _is_sealed_response(command.response):
+        if not isinstance(command, Complete | Abandon):
             return command
-        found: Any = replace(
-            command, response=self._response_or_status(command.response, command.operation_id, command.token)
-        )
+        found: Any = command
+        operation_id = command.operation_id
+        if command.resource is not None and command.resource[:1] == SEALED_TEXT:
+            try:
+                resource = self._opened_resource(command.resource, operation_id)
+            except Unopenable as error:
+                resource = None
+                self._on_unreadable(operation_id, str(error))
+            found = replace(found, resource=resource)
+        if isinstance(command, Complete) and _is_sealed_response(command.response):
+            found = replace(found, response=self._response_or_status(command.response, operation_id, command.token))
         result: C = found
         return result
 
@@ -182,36 +205,29 @@ class Sealing:
         if ring is None or _is_sealed_response(response):
             return response
         content = _packed(((b"", response.reason), *headers))
-        kept = [(_HEADERS, ring.seal_value(content, _of_attempt(operation_id, token, b"headers")))]
-        location = tuple(header for header in headers if header[0].lower() == _LOCATION)
-        if location:
-            associated = _of_attempt(operation_id, token, _LOCATION)
-            kept.append((_LOCATION, ring.seal_value(_packed(location), associated)))
+        kept = ((_HEADERS, ring.seal_value(content, _of_attempt(operation_id, token, b"headers"))),)
         if body is not None:
             body = ring.seal_value(body, _of_attempt(operation_id, token, b"body"))
-        return StoredResponse(response.status, b"", tuple(kept), body)
+        return StoredResponse(response.status, b"", kept, body, response.version)
 
     def _response_or_status(self, response: StoredResponse, operation_id: UUID, token: int) -> StoredResponse:
         try:
             return self.opened_response(response, operation_id, token)
         except Unopenable as error:
             self._on_unreadable(operation_id, str(error))
-            return StoredResponse(response.status, b"", (), None)
+            return StoredResponse(response.status, b"", (), None, response.version)
 
     def opened_response(self, response: StoredResponse, operation_id: UUID, token: int) -> StoredResponse:
-        """The response in clear, or of a tombstone what is left of it. Raises `Unopenable`."""
+        """The response in clear. Raises `Unopenable`."""
         if not _is_sealed_response(response):
             return response
         body = response.body
-        (name, value), *_ = response.headers
-        if name != _HEADERS:
-            location = open_value(self._ring, value, _of_attempt(operation_id, token, _LOCATION))
-            return StoredResponse(response.status, b"", _unpacked(location), body)
+        (_, value), *_ = response.headers
         content = open_value(self._ring, value, _of_attempt(operation_id, token, b"headers"))
         (_, reason), *headers = _unpacked(content)
         if body is not None:
             body = open_value(self._ring, body, _of_attempt(operation_id, token, b"body"))
-        return StoredResponse(response.status, reason, tuple(headers), body)
+        return StoredResponse(response.status, reason, tuple(headers), body, response.version)
 
     # -- what was written with the claim -------------------------------------------------------------------------------
 
@@ -235,6 +251,11 @@ class Sealing:
         content = open_value(self._ring, request.path, _of_operation(operation_id, b"request"))
         ((host, path),) = _unpacked(content)
         return replace(request, host=host.decode(), path=path.decode())
+
+    def _opened_resource(self, resource: str | None, operation_id: UUID) -> str | None:
+        if resource is None or resource[:1] != SEALED_TEXT:
+            return resource
+        return open_value(self._ring, resource, _of_operation(operation_id, b"resource")).decode()
 
     # -- audits --------------------------------------------------------------------------------------------------------
 
@@ -294,6 +315,7 @@ def is_sealed(record: Record) -> bool:
         or (response is not None and _is_sealed_response(response))
         or (key is not None and key[:1] == SEALED_TEXT)
         or (probe is not None and probe.target[:1] == SEALED)
+        or (record.resource is not None and record.resource[:1] == SEALED_TEXT)
     )
 
 
@@ -302,6 +324,7 @@ def sealed_by(
     probe: ProbeTarget | None = None,
     request: RequestInfo | None = None,
     response: StoredResponse | None = None,
+    resource: str | None = None,
 ) -> str | None:
     """The ids of the keys that any of this is sealed with, in order and separated by a space; None if nothing is."""
     values: list[bytes | str] = []
@@ -313,6 +336,8 @@ def sealed_by(
         values.append(identity.key)
     if probe is not None and probe.target[:1] == SEALED:
         values.append(probe.target)
+    if resource is not None and resource[:1] == SEALED_TEXT:
+        values.append(resource)
     return " ".join(sorted(filter(None, set(map(key_id_of, values))))) or None if values else None
 
 
@@ -331,6 +356,7 @@ def _known(command: Command, sealed: Any) -> _Known:
             known[id(sealed.request)] = command.request
         case Complete():
             known[id(sealed.response)] = command.response
+            known[id(sealed.resource)] = command.resource
             granted = command.granted
             if granted is not None and sealed.granted is not None:
                 known[id(sealed.granted.identity)] = granted.identity
@@ -338,6 +364,9 @@ def _known(command: Command, sealed: Any) -> _Known:
                 known[id(sealed.granted.request)] = granted.request
         case Prove():
             known[id(sealed.response)] = command.response
+            known[id(sealed.resource)] = command.resource
+        case Abandon():
+            known[id(sealed.resource)] = command.resource
     return known
 
 
@@ -353,6 +382,13 @@ def _sealed_probe(ring: KeyRing, probe: ProbeTarget | None, operation_id: UUID) 
         return None
     content = _packed(((probe.target, probe.host),))
     return ProbeTarget(ring.seal_value(content, _of_operation(operation_id, b"probe")), b"")
+
+
+def _sealed_resource(ring: KeyRing | None, resource: str | None, operation_id: UUID) -> str | None:
+    """One that is sealed already, because it comes from a journal, stays as it is."""
+    if ring is None or resource is None or resource[:1] == SEALED_TEXT:
+        return resource
+    return ring.seal_text(resource.encode(), _of_operation(operation_id, b"resource"))
 
 
 def _sealed_request(ring: KeyRing, request: RequestInfo | None, operation_id: UUID) -> RequestInfo | None:

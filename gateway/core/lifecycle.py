@@ -346,11 +346,8 @@ def later(snapshot: Snapshot, elapsed_us: int) -> Snapshot:
 
 
 def tombstone_response(response: StoredResponse | None) -> StoredResponse | None:
-    """What a tombstone keeps of a response: its status and `Location`."""
-    if response is None:
-        return None
-    location = tuple(header for header in response.headers if header[0].lower() == b"location")
-    return StoredResponse(response.status, b"", location, None)
+    """What a tombstone keeps of a response: its status and the version that it was in."""
+    return None if response is None else StoredResponse(response.status, b"", (), None, response.version)
 
 
 def step(
@@ -464,7 +461,8 @@ def _after(
         case Release() | Disprove() | Withdraw() | Forget():
             return _released(row, record, command, now_us)
         case Abandon():
-            return replace(record, state=row.next, last_event=row.event, doubt=command.doubt)
+            resource = command.resource or record.resource
+            return replace(record, state=row.next, last_event=row.event, doubt=command.doubt, resource=resource)
         case Postpone() | Bury() | Reinstate() | Requeue():
             return _undelivered(row, record, command, now_us)
         case Purge():
@@ -493,6 +491,7 @@ def _released(row: Row, record: Record, command: Release | Disprove | Withdraw |
         fingerprint=None if is_forgotten else record.fingerprint,
         lease_until_us=0,
         remember_until_us=now_us + remember_us,
+        resource=None,
         doubt=None,
         resolution_id=command.resolution_id if isinstance(command, Disprove | Withdraw) else None,
         delivery=None,
@@ -564,6 +563,7 @@ def _undelivered(row: Row, record: Record, command: Postpone | Bury | Reinstate 
         last_event=row.event,
         carries_doubt=False,
         lease_until_us=0,
+        resource=None,
         doubt=None,
         resolution_id=command.resolution_id if isinstance(command, Reinstate | Requeue) else record.resolution_id,
         delivery=delivery,
@@ -612,6 +612,7 @@ def _completed(row: Row, record: Record, command: Complete | Prove, now_us: int)
         None,  # doubt
         command.resolution_id if isinstance(command, Prove) else None,
         command.response,
+        command.resource or record.resource,
         record.probe,
         record.request,
     )

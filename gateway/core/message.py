@@ -109,13 +109,15 @@ class ResponseHead:
 class StoredResponse:
     """A response as it is stored: end-to-end headers only, the body as received (never decoded or re-serialised).
 
-    `body` is None when the body was not stored (streamed, too large) or is retired; an empty body is `b""`.
+    `body` is None when the body was not stored (streamed, too large) or is retired; an empty body is `b""`. `version`
+    is a digest of the version of the API that the response is in, empty where none is known.
     """
 
     status: int
     reason: bytes
     headers: Headers
     body: bytes | None
+    version: bytes = b""
 
 
 def trace_id_of(traceparent: str | None) -> str | None:

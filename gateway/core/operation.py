@@ -195,7 +195,9 @@ class Record:
     `resolution_id` is that of the last prove, disprove, reinstate, requeue or withdraw. `lease_until_us` is set in
     `claimed` and, as the end of the last lease, in `in_doubt`; `replay_until_us` in `completed`; `remember_until_us` in
     `released`, `completed` and `tombstone`; 0 elsewhere. `response` is set in `completed` (its body None when it was
-    not stored) and, with status and `Location` alone, in `tombstone`. `doubt` is why the record came into doubt.
+    not stored) and, with status and version alone, in `tombstone`. `resource` is the reference to what was made, by the
+    last response that named one; None where it is known that nothing was made. `doubt` is why the record came into
+    doubt.
     `probe` is the last claim's, `request` the last attempt's; it is None in a copy, which people are not shown.
     `delivery` is set while the record's request is kept: always in `accepted` and `dead_letter`, never in `released`,
     `completed` and `tombstone`. `first_claimed_us` and `claimed_us` are times of acceptance until the first dispatch.
@@ -221,6 +223,7 @@ class Record:
     doubt: str | None = None
     resolution_id: UUID | None = None
     response: StoredResponse | None = None
+    resource: str | None = None
     probe: ProbeTarget | None = None
     request: RequestInfo | None = field(default=None, compare=False)
     delivery: Delivery | None = None
@@ -310,6 +313,7 @@ class Renew:
 class Complete:
     """Record the response. `remember_us` is never less than `replay_us`; both count from the moment of recording.
 
+    `resource` is the reference that the response names, here and in other commands; None keeps an earlier one.
     `granted` is the record as the claim was granted, if the caller has it: a store that finds the claim in force takes
     what the response does not change from it, and need not read the record.
     """
@@ -320,6 +324,7 @@ class Complete:
     response: StoredResponse
     replay_us: int
     remember_us: int
+    resource: str | None = None
     granted: Record | None = field(default=None, compare=False, repr=False)
 
 
@@ -346,6 +351,7 @@ class Abandon:
     token: int
     attempt_id: UUID
     doubt: str
+    resource: str | None = None
 
 
 @immutable
@@ -401,6 +407,7 @@ class Prove:
     replay_us: int
     remember_us: int
     audit: Audit | None = None
+    resource: str | None = None
 
 
 @immutable

@@ -33,6 +33,7 @@ from gateway.core.identity.operation_id import is_of
 from gateway.core.immutable import immutable
 from gateway.core.message import StoredResponse, header_values
 from gateway.core.operation import MICROSECONDS, Event, Record, State, microseconds
+from gateway.core.reading import is_address
 from gateway.core.sealing import SEALED
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -73,7 +74,7 @@ class Part(StrEnum):
 
 _PARTS: Final = frozenset(each.value for each in Part)
 # The members of an event's data that are encrypted, beside the response.
-_CONFIDENTIAL: Final = ("key", "location")
+_CONFIDENTIAL: Final = ("key", "location", "resource")
 # That of `framed`.
 _LENGTH: Final = struct.Struct(">Q")
 
@@ -192,6 +193,7 @@ class Outbox:
             "reason": _reason(after),
             "status": None if response is None else response.status,
             "location": None,
+            "resource": None,
             "attempts": after.attempts,
             "token": after.token,
             "accepted_at": None if delivery is None else timestamp(delivery.accepted_us),
@@ -203,7 +205,7 @@ class Outbox:
         }
         json = self._add_parts(data, after, include) if include else None
         confidential = None
-        if self.sealing.seals and (json, data["key"], data["location"]) != (None, None, None):
+        if self.sealing.seals and (json, data["key"], data["resource"]) != (None, None, None):
             confidential = orjson.dumps({name: data[name] for name in _CONFIDENTIAL})
             data |= dict.fromkeys(_CONFIDENTIAL)
         content: dict[str, Any] = {"source": self.source, "data": data}
@@ -219,8 +221,9 @@ class Outbox:
             data["key"] = _text(after.identity.key)
         if Part.SCOPE in include:
             data["scope"] = after.identity.scope_digest.hex()
-        if Part.LOCATION in include:
-            data["location"] = _location(after.response)
+        if Part.LOCATION in include and after.resource is not None:
+            data["resource"] = after.resource
+            data["location"] = after.resource if is_address(after.resource) else None
         if Part.RESPONSE not in include or after.response is None or after.response.body is None:
             return None
         if len(after.response.body) > self.event_bytes_max:
@@ -325,11 +328,6 @@ def _reason(after: Record) -> str | None:
 
 def _had_doubt(before: Record | None) -> bool:
     return before is not None and before.carries_doubt
-
-
-def _location(response: StoredResponse | None) -> str | None:
-    values = [] if response is None else header_values(response.headers, b"location")
-    return values[0].decode("utf-8", "replace") if len(values) == 1 else None
 
 
 def _text(text: str | None) -> str | None:

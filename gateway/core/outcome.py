@@ -1,7 +1,7 @@
 """What is known of an attempt, and which event that is. The most dangerous decision of the program: pure and total.
 
-An attempt ends in one of three ways. *Answered*: a complete response came, and the route's policy defines what its
-status means. *Not sent*: no byte of the request left, so nothing can have happened. *Unknown*: a byte may have left and
+An attempt ends in one of three ways. *Answered*: a complete response came, and the route's policy defines what it
+means. *Not sent*: no byte of the request left, so nothing can have happened. *Unknown*: a byte may have left and
 no complete response came. Each has a `conclude_…`, which returns the event to apply and the verdict for the client. It
 takes into account the doubt that the claim carries and whether this was the first attempt.
 """
@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 
+from gateway.core.identity.pointer import MISSING
 from gateway.core.immutable import immutable
 from gateway.core.message import Headers, header_values
 from gateway.core.operation import Abandon, Event, Postpone, Record, Release, microseconds
+from gateway.core.reading import ResponseRule
 from gateway.core.verdict import Verdict
 
 
@@ -47,7 +49,8 @@ RETENTION_SECONDS_MAX: Final = 366 * 24 * 3600
 
 @immutable
 class StatusPolicy:
-    """What statuses mean on a route: single codes, classes (the first digit), and a preset for the rest.
+    """What responses mean on a route: `when` by their JSON body, in order; single codes, classes (the first digit), and
+    a preset for the rest.
 
     `resends` is true where recovery sends again: the upstream may then respond for an attempt that it still runs.
     """
@@ -56,6 +59,7 @@ class StatusPolicy:
     codes: Mapping[int, Meaning] = field(default_factory=dict)
     classes: Mapping[int, Meaning] = field(default_factory=dict)
     resends: bool = False
+    when: tuple[tuple[ResponseRule, Meaning], ...] = ()
 
 
 @immutable
@@ -66,8 +70,15 @@ class Outcome:
     verdict: Verdict
 
 
-def meaning_of(status: int, headers: Headers, policy: StatusPolicy, *, carries_doubt: bool) -> Meaning:
-    """What a complete response means; the first rule that applies decides."""
+def meaning_of(
+    status: int, headers: Headers, policy: StatusPolicy, *, carries_doubt: bool, document: Any = MISSING
+) -> Meaning:
+    """What a complete response means; the first rule that applies decides.
+
+    First comes what the gateway knows of its own attempts, which no service can tell; then what the service says of
+    this response, by header or by body; then what the route says of the status. `document` is the JSON body, `MISSING`
+    where it could not be read.
+    """
     if policy.resends and status in RESEND_IN_PROGRESS:
         return Meaning.IN_DOUBT
     if carries_doubt and status in REFUSED_AT_THE_DOOR:
@@ -75,6 +86,9 @@ def meaning_of(status: int, headers: Headers, policy: StatusPolicy, *, carries_d
     declared = _declared(headers)
     if declared is not None:
         return declared
+    for rule, meaning in policy.when:
+        if rule.fits(status, document):
+            return meaning
     if status in policy.codes:
         return policy.codes[status]
     if status in REFUSED_AT_THE_DOOR:
@@ -120,13 +134,14 @@ def conclude_answered(
     carries_doubt: bool,
     is_first_attempt: bool,
     is_stored: bool,
+    document: Any = MISSING,
 ) -> Outcome:
     """The outcome of a response whose status counts: a complete one, or a head whose body will not be stored.
 
     `is_first_attempt`: no other request with this key is known, because the claim was on absent or on a record whose
-    fingerprint was forgotten. `is_stored`: the body is stored with the record.
+    fingerprint was forgotten. `is_stored`: the body is stored with the record. `document`: as in `meaning_of`.
     """
-    match meaning_of(status, headers, policy, carries_doubt=carries_doubt):
+    match meaning_of(status, headers, policy, carries_doubt=carries_doubt, document=document):
         case Meaning.FINAL:
             return Outcome(Event.COMPLETE, Verdict.STORED if is_stored else Verdict.RESPONSE_NOT_STORED)
         case Meaning.RETRYABLE:

@@ -14,44 +14,23 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from uuid import UUID
 
-from gateway.core.identity.canonical import number_lexeme, parse_json
-from gateway.core.identity.pointer import MISSING, Pointer, resolve
+from gateway.core.identity.canonical import number_lexeme
+from gateway.core.identity.pointer import resolve
 from gateway.core.lifecycle import LAPSED_DOUBT
 from gateway.core.message import ResponseHead, header_values
 from gateway.core.operation import CUT, MICROSECONDS, ProbeTarget, Record, Snapshot, State, microseconds
+from gateway.core.reading import Reference, ResponseRule, document_of, escaped, is_target
 from gateway.core.routing import PathPattern, normalise_path
 
 _PAUSE_SECONDS_MIN: Final = 1.0
 _PAUSE_SECONDS_MAX: Final = 600.0
 _RETRY_SECONDS_MAX: Final = 10
-_TARGET_BYTES_MAX: Final = 8 * 1024
 _PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
-_UNRESERVED: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
-# RFC 3986 section 2.1: every octet escaped unless it is unreserved.
-_ESCAPED: Final = [bytes((octet,)) if octet in _UNRESERVED else b"%%%02X" % octet for octet in range(256)]
 _ESCAPE: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
 _DOUBTED_STATUS: Final = re.compile(r"(?:\banswered|_after)_([1-9][0-9]{2})\Z")
-_FORBIDDEN: Final = re.compile(rb"[\x00-\x20\x7f#]")
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeRule:
-    """Matches responses to a probe by status and by values in the JSON body, as they are written there."""
-
-    statuses: frozenset[int]
-    where: tuple[tuple[Pointer, frozenset[str]], ...] = ()
-
-    def fits(self, status: int, body: bytes) -> bool:
-        """Whether the response matches the rule."""
-        if status not in self.statuses:
-            return False
-        if not self.where:
-            return True
-        document = parse_json(body)
-        return document is not MISSING and all(_text(resolve(document, at)) in wanted for at, wanted in self.where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +45,10 @@ class Probe:
     path: str
     method: Literal["GET", "HEAD"] = "GET"
     headers: tuple[tuple[bytes, bytes], ...] = ()
-    done: tuple[ProbeRule, ...] = ()
-    never_happened: tuple[ProbeRule, ...] = ()
+    done: tuple[ResponseRule, ...] = ()
+    never_happened: tuple[ResponseRule, ...] = ()
     settle_us: int = 0
-    follow: Literal["location"] | Pointer | None = None
+    follow: Reference | None = None
     pattern: PathPattern | None = None
     host: bytes | None = None
 
@@ -183,14 +162,11 @@ def render_probe(policy: Probe, values: Mapping[str, bytes], host: bytes) -> Pro
         value = values.get(found[1])
         if value is None:
             return None
-        parts.append(b"".join(_ESCAPED[octet] for octet in value))
+        parts.append(escaped(value))
         end = found.end()
     parts.append(policy.path[end:].encode())
     target = b"".join(parts)
-    segments = target.split(b"?", 1)[0].split(b"/")
-    if len(target) > _TARGET_BYTES_MAX or _FORBIDDEN.search(target) or b"." in segments or b".." in segments:
-        return None
-    return ProbeTarget(target, host)
+    return ProbeTarget(target, host) if is_target(target) else None
 
 
 def probe_values(policy: Probe, target: bytes, operation_id: UUID, key: str | None) -> dict[str, bytes]:
@@ -238,8 +214,9 @@ def conclude_probe(policy: Probe, head: ResponseHead, body: bytes, record: Recor
     "Never happened" counts once no request can arrive any more: `settle` after the last lease ended. A store's clock
     that was set ahead shows that too early, so a lease and `settle` must have passed since it may have been.
     """
-    is_done = any(rule.fits(head.status, body) for rule in policy.done)
-    is_never = any(rule.fits(head.status, body) for rule in policy.never_happened)
+    document = document_of(body)
+    is_done = any(rule.fits(head.status, document) for rule in policy.done)
+    is_never = any(rule.fits(head.status, document) for rule in policy.never_happened)
     if is_done == is_never:
         return AskAgain(f"the status is {head.status}, which no rule matches" if not is_done else "both rules match")
     if is_never:
@@ -251,7 +228,7 @@ def conclude_probe(policy: Probe, head: ResponseHead, body: bytes, record: Recor
         return NeverHappened()
     if policy.follow is None:
         return Done(None)
-    follow = _follow(policy.follow, head, body)
+    follow = _follow(policy.follow, head, document)
     return AskAgain("the response does not name the one to record") if follow is None else Done(follow)
 
 
@@ -260,29 +237,13 @@ def pause_us(tries: int) -> int:
     return microseconds(min(_PAUSE_SECONDS_MIN * float(2 ** min(tries, 16)), _PAUSE_SECONDS_MAX))
 
 
-def _follow(where: Literal["location"] | Pointer, head: ResponseHead, body: bytes) -> bytes | None:
+def _follow(where: Reference, head: ResponseHead, document: Any) -> bytes | None:
     """A target on the same upstream, which is a path: other hosts are not followed."""
     if where == "location":
         values = header_values(head.headers, b"location")
         target = values[0] if len(values) == 1 else b""
     else:
-        document = parse_json(body)
-        found = MISSING if document is MISSING else resolve(document, where)
+        found = resolve(document, where)
         is_text = isinstance(found, str) and number_lexeme(found) is None
         target = found.encode("utf-8", "surrogatepass") if is_text else b""
-    is_path = target.startswith(b"/") and not target.startswith(b"//")
-    return target if is_path and len(target) <= _TARGET_BYTES_MAX and not _FORBIDDEN.search(target) else None
-
-
-def _text(value: object) -> str | None:
-    """A scalar as it is written in JSON, strings without their quotes."""
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case None:
-            return "null"
-        case str():
-            lexeme = number_lexeme(value)
-            return value if lexeme is None else lexeme
-        case _:
-            return None
+    return target if is_target(target) else None

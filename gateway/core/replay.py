@@ -20,6 +20,7 @@ from gateway.core.message import (
     header_values,
     values_by_name,
 )
+from gateway.core.reading import BODY_BYTES_MAX, Reference, VersionHeader
 from gateway.core.redaction import Redaction
 
 # Sent by the gateway, or meant for it: from an upstream they never reach a client.
@@ -41,6 +42,9 @@ MOMENTARY_PREFIXES: Final = (b"ratelimit-", b"x-ratelimit-", b"x-rate-limit-")
 # Tells SDKs whether to retry. A retry gets the stored response, so only "false" stays true.
 _RETRY_ADVICE: Final = frozenset((b"x-should-retry", b"stripe-should-retry"))
 
+# Final statuses without a body (RFC 9112 section 6.3).
+BODILESS: Final = frozenset((204, 304))
+
 # Replayed only where a route keeps them.
 PERSONAL: Final = frozenset((b"set-cookie", b"www-authenticate"))
 
@@ -56,19 +60,30 @@ class KeepPolicy:
     """What a route stores of responses: the largest body (0: none), headers to strip, personal headers to keep, values
     to replace.
 
-    Header names are in lower case.
+    Header names are in lower case. `reference` is where a response names what it made, and `version` which version of
+    the API it is in. `reads_bodies`: bodies are read for what they say, stored or not. `is_fetched`: repeats are
+    fetched from the service, and of a response nothing is stored but its status and what it made.
     """
 
     body_bytes_max: int = 1024 * 1024
     strip: frozenset[bytes] = frozenset()
     keep: frozenset[bytes] = frozenset()
     redaction: Redaction | None = None
+    reference: Reference = "location"
+    version: bytes | VersionHeader | None = None
+    reads_bodies: bool = False
+    is_fetched: bool = False
     dropped: frozenset[bytes] = field(init=False, repr=False, compare=False)
     """All names that are never stored; `Content-Length` depends on the response."""
 
     def __post_init__(self) -> None:
         dropped = HOP_BY_HOP | GATEWAY_HEADERS | MOMENTARY | self.strip | (PERSONAL - self.keep)
         object.__setattr__(self, "dropped", dropped)
+
+    @property
+    def taken_bytes_max(self) -> int:
+        """The longest body that is received whole before its response is recorded."""
+        return max(self.body_bytes_max, BODY_BYTES_MAX) if self.reads_bodies else self.body_bytes_max
 
     def keeps_body(self, headers: Headers, body_bytes: int) -> bool:
         """Whether a body of this length is stored; never that of an event stream."""
@@ -77,7 +92,7 @@ class KeepPolicy:
 
 def has_no_body(method: bytes, status: int) -> bool:
     """Whether the response has no body (RFC 9112 section 6.3), whatever its headers say."""
-    return method == b"HEAD" or status in (204, 304) or 100 <= status < 200
+    return method == b"HEAD" or status in BODILESS or 100 <= status < 200
 
 
 def kept_headers(method: bytes, head: ResponseHead, policy: KeepPolicy) -> Headers:
@@ -97,18 +112,22 @@ def kept_headers(method: bytes, head: ResponseHead, policy: KeepPolicy) -> Heade
     )
 
 
-def stored_response(method: bytes, head: ResponseHead, body: bytes | None, policy: KeepPolicy) -> StoredResponse:
-    """The response as it is stored; `body` is None when it is stored without it.
+def stored_response(
+    method: bytes, head: ResponseHead, body: bytes | None, policy: KeepPolicy, version: bytes = b""
+) -> StoredResponse:
+    """The response as it is stored; `body` is None when it is stored without it. `version`: as in `StoredResponse`.
 
     Where values are replaced, that takes up to some 20 ms for a body of 1 MiB. A body in which that cannot be done is
     not stored.
     """
+    if policy.is_fetched:
+        return StoredResponse(head.status, b"", (), None, version)
     headers = kept_headers(method, head, policy)
     if not _RETRY_ADVICE.isdisjoint(values_by_name(head.headers)):
         headers = tuple([header for header in headers if not _asks_for_a_retry(*header)])
     if policy.redaction is not None:
         headers, body = policy.redaction.redacted(headers, body)
-    return StoredResponse(head.status, head.reason, headers, body)
+    return StoredResponse(head.status, head.reason, headers, body, version)
 
 
 def _asks_for_a_retry(name: bytes, value: bytes) -> bool:

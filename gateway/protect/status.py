@@ -10,7 +10,7 @@ from zlib import crc32
 
 import orjson
 
-from gateway.core.message import Headers, header_values
+from gateway.core.message import Headers
 from gateway.core.operation import MICROSECONDS, Record, Snapshot, State, is_withdrawn
 from gateway.core.recovery import doubted_status
 from gateway.core.verdict import Verdict
@@ -143,11 +143,10 @@ def _result(record: Record, url: str) -> dict[str, Any] | None:
     response = record.response
     if response is None:
         return None
-    location = header_values(response.headers, b"location")
     is_kept = record.state is State.COMPLETED
     return {
         "status": response.status,
-        "location": location[0].decode("utf-8", "replace") if location else None,
+        "resource": record.resource,
         "url": f"{url}/result" if is_kept and response.body is not None else None,
         "expires_at": rfc3339(record.replay_until_us) if is_kept else None,
     }

@@ -81,7 +81,10 @@ ANSWER = StoredResponse(
     b"Created",
     ((b"Content-Type", b"text/plain"), (b"Location", b"/charges/1"), (b"X", b"1"), (b"X", b"2")),
     b"one",
+    b"version one",
 )
+# What completions name as made, and what those name who do not know what became of it. Those who prove it name nothing.
+RESOURCE, PENDING = "/charges/1", "pending_\u00e9"
 OTHER_ANSWER = StoredResponse(200, b"OK", ((b"Content-Type", b"text/plain"),), b"another")
 
 
@@ -209,7 +212,7 @@ class Hand:
         return Renew(self.operation_id, self.token, self.attempt_id, 2 * LEASE_US)
 
     def complete(self, response: StoredResponse = ANSWER) -> Complete:
-        return Complete(self.operation_id, self.token, self.attempt_id, response, REPLAY_US, REMEMBER_US)
+        return Complete(self.operation_id, self.token, self.attempt_id, response, REPLAY_US, REMEMBER_US, RESOURCE)
 
     def complete_grant(self) -> Complete:
         return replace(self.complete(), granted=self.granted)
@@ -221,7 +224,7 @@ class Hand:
         return Forget(self.operation_id, self.token, self.attempt_id)
 
     def abandon(self) -> Abandon:
-        return Abandon(self.operation_id, self.token, self.attempt_id, "reset")
+        return Abandon(self.operation_id, self.token, self.attempt_id, "reset", PENDING)
 
     def postpone(self) -> Postpone:
         ids = (self.operation_id, self.token, self.attempt_id)

@@ -144,9 +144,9 @@ async def test_what_the_clock_did_is_told_once_it_is_written(
 async def test_a_sink_receives_what_it_asked_for(telling: Store) -> None:
     """By route and type; with the parts that were chosen, and no others."""
     charge, refund = Hand(), Hand(Script(new_identity("refund")))
-    json = StoredResponse(201, b"", ((b"content-type", b"application/json"), (b"Location", b"/r/1")), b'{"a": 1.10}')
+    json = StoredResponse(201, b"", ((b"content-type", b"application/json"),), b'{"a": 1.10}')
     await do(telling, charge, Hand.claim, Hand.complete)
-    await do(telling, refund, Hand.claim, lambda hand: replace(hand.complete_grant(), response=json))
+    await do(telling, refund, Hand.claim, lambda hand: replace(hand.complete_grant(), response=json, resource="/r/1"))
     (thin,) = await leased(telling, REFUNDS)
     assert thin.event.operation_id == str(refund.operation_id)
     data = data_of(thin)
@@ -155,7 +155,7 @@ async def test_a_sink_receives_what_it_asked_for(telling: Store) -> None:
     full = {each.event.operation_id: each for each in await leased(telling)}[str(refund.operation_id)]
     assert b'"response":{"a": 1.10}' in full.event.data()
     whole = data_of(full)
-    assert (whole["key"], whole["location"]) == ("key", "/r/1")
+    assert (whole["key"], whole["resource"]) == ("key", "/r/1")
     assert full.event.id == thin.event.id
     assert data["completed_at"] == thin.event.attributes()["time"]
 

@@ -15,6 +15,7 @@ from tests.conformance.hand import (
     OTHER,
     REMEMBER_SECONDS,
     REPLAY_SECONDS,
+    RESOURCE,
     SAME,
     Hand,
     Script,
@@ -294,7 +295,8 @@ async def test_a_tombstone_keeps_status_and_place(store: Store, database: Databa
         assert hand.record is not None
         assert hand.record.response is not None
         assert hand.record.response.status == 201
-        assert hand.record.response.headers == ((b"Location", b"/charges/1"),)
+        assert (hand.record.response.version, hand.record.response.headers) == (b"version one", ())
+        assert hand.record.resource == RESOURCE
         assert hand.record.response.body is None
         assert hand.record.completed_us is not None
 

@@ -24,6 +24,7 @@ from gateway.core.operation import (
     State,
     microseconds,
 )
+from gateway.core.reading import ResponseRule, document_of
 from gateway.core.recovery import (
     AskAgain,
     Done,
@@ -31,7 +32,6 @@ from gateway.core.recovery import (
     Hold,
     NeverHappened,
     Probe,
-    ProbeRule,
     ProbeStart,
     Recovery,
     Resend,
@@ -67,9 +67,9 @@ REQUEST = RequestInfo("POST", "shop.example", "/charges")
 NOW_US = 1_000
 GRACE_US = 30
 SETTLE_US = 50
-HAPPENED = ProbeRule(frozenset((200,)), ((parse_pointer("/state"), frozenset(("succeeded", "failed"))),))
-NOTHING = ProbeRule(frozenset((404,)))
-GONE = ProbeRule(frozenset((410,)))
+HAPPENED = ResponseRule(frozenset((200,)), ((parse_pointer("/state"), frozenset(("succeeded", "failed"))),))
+NOTHING = ResponseRule(frozenset((404,)))
+GONE = ResponseRule(frozenset((410,)))
 PROBE = Probe(path="/status?o={operation_id}", done=(HAPPENED,), never_happened=(NOTHING,), settle_us=SETTLE_US)
 
 
@@ -132,18 +132,18 @@ def test_what_an_answer_means(status: int, body: bytes, kind: type[Finding]) -> 
 
 def test_a_rule_fits_by_all_that_it_says() -> None:
     """An answer in which one thing stands as the rule says, and another does not, is not the one that it is about."""
-    rule = ProbeRule(
+    rule = ResponseRule(
         frozenset((200,)),
         ((parse_pointer("/state"), frozenset(("gone",))), (parse_pointer("/final"), frozenset(("true",)))),
     )
-    assert rule.fits(200, b'{"state":"gone","final":true}')
-    assert not rule.fits(200, b'{"state":"gone","final":false}')
-    assert not rule.fits(200, b'{"state":"here","final":true}')
+    assert rule.fits(200, document_of(b'{"state":"gone","final":true}'))
+    assert not rule.fits(200, document_of(b'{"state":"gone","final":false}'))
+    assert not rule.fits(200, document_of(b'{"state":"here","final":true}'))
 
 
 def test_one_rule_of_several_is_enough() -> None:
     """Of the rules that say it happened, or that it did not, any one counts."""
-    probe = replace(PROBE, done=(HAPPENED, ProbeRule(frozenset((201,)))), never_happened=(NOTHING, GONE))
+    probe = replace(PROBE, done=(HAPPENED, ResponseRule(frozenset((201,)))), never_happened=(NOTHING, GONE))
     assert isinstance(finding(201, probe=probe), Done)
     assert isinstance(finding(410, probe=probe), NeverHappened)
     assert isinstance(finding(204, probe=probe), AskAgain)
@@ -184,7 +184,7 @@ def test_never_happened_only_by_a_steady_clock(steady_us: int, kind: type[Findin
 )
 def test_follow(where: object, headers: Headers, body: bytes, expected: bytes | None) -> None:
     """An answer may name the one to record by a path of the same service, and by nothing else."""
-    rule = HAPPENED if body else ProbeRule(frozenset((200,)))
+    rule = HAPPENED if body else ResponseRule(frozenset((200,)))
     probe = Probe(path="/s", done=(rule,), follow=where)  # type: ignore[arg-type]
     found = finding(200, body, probe=probe, headers=headers)
     if expected is None:
@@ -195,11 +195,11 @@ def test_follow(where: object, headers: Headers, body: bytes, expected: bytes | 
 
 def test_numbers_are_compared_as_written() -> None:
     """A value in a rule is what stands in the document, letter for letter."""
-    rule = ProbeRule(frozenset((200,)), ((parse_pointer("/n"), frozenset(("0",))),))
-    assert rule.fits(200, b'{"n":0}')
-    assert rule.fits(200, b'{"n":"0"}')
-    assert not rule.fits(200, b'{"n":0.0}')
-    assert not rule.fits(200, b'{"n":false}')
+    rule = ResponseRule(frozenset((200,)), ((parse_pointer("/n"), frozenset(("0",))),))
+    assert rule.fits(200, document_of(b'{"n":0}'))
+    assert rule.fits(200, document_of(b'{"n":"0"}'))
+    assert not rule.fits(200, document_of(b'{"n":0.0}'))
+    assert not rule.fits(200, document_of(b'{"n":false}'))
 
 
 def test_rendering() -> None:

@@ -22,7 +22,7 @@ from gateway.store.postgres.dialer import Dialer
 from gateway.store.postgres.statements import SWEEP_LOCK, load, statement_texts
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.witness_files import WitnessFiles
-from tests.conformance.hand import ANSWER, REMEMBER_US, SAME, SERVICE, Hand, do, state
+from tests.conformance.hand import ANSWER, REMEMBER_US, RESOURCE, SAME, SERVICE, Hand, do, state
 from tests.store.postgres_sessions import let_statements_end, opened, session
 from tests.support.eventually import eventually
 from tests.support.memory_store import EPOCH_US, ManualClock
@@ -83,7 +83,7 @@ OF_COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
     "claim": (None, *claim_arguments([Hand().claim() for _ in range(BATCH)], lambda _: 1), _ANY),
     "complete": (None, *completion_arguments([Complete(each, 1, each, ANSWER, 1, 1) for each in _IDS]), _ANY),
     "lock": (None, _IDS, _IDS, _ANY),
-    "update": ([],) * 32,
+    "update": ([],) * 33,
     "accept": (None, *acceptance_arguments([Hand().accept() for _ in range(BATCH)]), _ANY),
     "deliveries": (_IDS,),
     "write_deliveries": ([],) * 12,
@@ -369,7 +369,7 @@ async def test_an_answer_that_is_gone_is_a_tombstone(postgres_url: str) -> None:
         assert hand.record is not None
         assert hand.record.response is not None
         assert hand.record.response.status == 201
-        assert hand.record.response.headers == ((b"Location", b"/charges/1"),)
+        assert hand.record.resource == RESOURCE
 
 
 async def test_traffic_does_not_wait_for_a_partition_that_leaves(postgres_url: str) -> None:

@@ -59,7 +59,7 @@ from gateway.core.operation import (
 from gateway.store.base import Store, Unreadable
 from gateway.store.operations import Query
 from gateway.store.postgres import rows as postgres_rows
-from gateway.store.postgres.rows import DELIVERY, RECORD, RECORD_VERSION, WIDTH, pack_headers, pack_location, record_of
+from gateway.store.postgres.rows import DELIVERY, RECORD, RECORD_VERSION, WIDTH, pack_headers, pack_resource, record_of
 from gateway.store.postgres.statements import load
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.sqlite import statements as sql
@@ -173,7 +173,8 @@ class PostgresRows:
         "operation_id", "attempt_id", "resolution_id", "token", "first_claimed_us", "claimed_us", "lease_until_us",
         "replay_until_us", "remember_until_us", "completed_us", "due_us", "attention_us", "attempts", "drop_day",
         "version", "status", "carries_doubt", "state", "last_event", "doubt", "holder", "route", "operation",
-        "scope_digest", "key_digest", "recipe", "digest", "raw", "key_id", "location", "is_kept",
+        "scope_digest", "key_digest", "recipe", "digest", "raw", "key_id", "resource", "api_version",
+        "is_kept",
     )  # fmt: skip
     _DAY = 99_999
 
@@ -226,7 +227,7 @@ class PostgresRows:
             record.last_event.value, record.doubt, record.holder, identity.route, identity.operation,
             identity.scope_digest, identity.key_digest,
             *((None,) * 4 if found is None else (found.recipe, found.digest, found.raw, found.key_id)),
-            None if response is None else pack_location(response.headers), record.delivery is not None,
+            pack_resource(record.resource), None if response is None else response.version, record.delivery is not None,
         )  # fmt: skip
 
     async def change_version(self, by: int) -> None:

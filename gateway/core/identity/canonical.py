@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import Any, Final, NoReturn, Protocol
 
 from gateway.core.framing import framed
-from gateway.core.identity.pointer import MISSING, Pointer, drop, resolve
+from gateway.core.identity.pointer import MISSING, Pointer, drop, fill, resolve
 
 CANONICAL_BYTES_MAX: Final = 1 << 20
 """Longer documents and forms have no canonical form."""
@@ -111,17 +111,35 @@ def _is_moderate(content: bytes) -> bool:
     return max(accumulate(map(_STEP.__getitem__, brackets)), default=0) <= DEPTH_MAX
 
 
-def canonical_json(body: Body, *, ignore: Sequence[Pointer] = (), only: Sequence[Pointer] = ()) -> bytes | None:
+def canonical_json(
+    body: Body,
+    *,
+    ignore: Sequence[Pointer] = (),
+    only: Sequence[Pointer] = (),
+    defaults: Sequence[tuple[Pointer, str]] = (),
+) -> bytes | None:
     """Members sorted, white space removed, strings by value, numbers as written; None where `parse_json` refuses.
 
-    `only` keeps the named values, in the order given, and marks the absent ones; `ignore` removes values.
+    `defaults` adds the named members where they are absent, given as JSON texts of values without parts. `only` keeps
+    the named values, in the order given, and marks the absent ones; `ignore` removes values.
     """
     document = parse_json(body)
-    return None if document is MISSING else canonical_document(document, ignore=ignore, only=only)
+    if document is MISSING:
+        return None
+    return canonical_document(document, ignore=ignore, only=only, defaults=defaults)
 
 
-def canonical_document(document: Any, *, ignore: Sequence[Pointer] = (), only: Sequence[Pointer] = ()) -> bytes:
-    """As `canonical_json`, of a parsed document, from which what is ignored is removed."""
+def canonical_document(
+    document: Any,
+    *,
+    ignore: Sequence[Pointer] = (),
+    only: Sequence[Pointer] = (),
+    defaults: Sequence[tuple[Pointer, str]] = (),
+) -> bytes:
+    """As `canonical_json`, of a parsed document, which is changed: what is ignored is removed, and what is absent gets
+    its default."""
+    for pointer, text in defaults:
+        fill(document, pointer, parse_json(text.encode()))
     if ignore:
         drop(document, ignore)
     if only:

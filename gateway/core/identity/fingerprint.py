@@ -19,7 +19,7 @@ from typing import Final
 from uuid import UUID
 
 from gateway.core.framing import digest, framed
-from gateway.core.identity.canonical import Body, canonical_document, canonical_form, parse_json
+from gateway.core.identity.canonical import Body, canonical_document, canonical_form, canonical_json, parse_json
 from gateway.core.identity.difference import FIXED, Parts, differences, members_of, pack
 from gateway.core.identity.media import MediaType, parse_media_type
 from gateway.core.identity.multipart import canonical_multipart
@@ -115,14 +115,16 @@ class FingerprintSpec:
     """What makes two requests of a route the same. ValueError where the settings contradict each other.
 
     `ignore` and `only` apply to JSON documents; a body without a canonical form is compared whole in spite of them.
-    The order of headers and pointers is irrelevant. `explains`: a mismatch is explained by members of the document,
-    too; that changes no fingerprint.
+    The order of headers and pointers is irrelevant. `defaults` are members with the JSON text of the value that counts
+    where they are absent. `explains`: a mismatch is explained by members of the document, too; that changes no
+    fingerprint.
     """
 
     body: BodyForm = BodyForm.AUTO
     ignore: tuple[Pointer, ...] = ()
     only: tuple[Pointer, ...] = ()
     headers: tuple[bytes, ...] = ()
+    defaults: tuple[tuple[Pointer, str], ...] = ()
     explains: bool = field(default=False, compare=False)
     settings: bytes = field(init=False, repr=False, compare=False)
     """The framed settings, for the recipe."""
@@ -130,8 +132,8 @@ class FingerprintSpec:
     def __post_init__(self) -> None:
         if self.ignore and self.only:
             raise ValueError("ignore and only exclude each other")
-        if (self.ignore or self.only) and self.body not in (BodyForm.AUTO, BodyForm.JSON):
-            raise ValueError(f"ignore and only are about JSON, not about {self.body}")
+        if (self.ignore or self.only or self.defaults) and self.body not in (BodyForm.AUTO, BodyForm.JSON):
+            raise ValueError(f"ignore, only and defaults are about JSON, not about {self.body}")
         if () in self.ignore or () in self.only:
             raise ValueError("a pointer names the whole document")
         for name in self.headers:
@@ -142,13 +144,24 @@ class FingerprintSpec:
         settings = framed(
             self.body.encode(), framed(*map(_pointer, ignore)), framed(*map(_pointer, only)), framed(*headers)
         )
-        for name_, value in (("ignore", ignore), ("only", only), ("headers", headers)):
+        defaults = sorted({*self.defaults})
+        if defaults:
+            settings += framed(*[framed(_pointer(at), _default(text)) for at, text in defaults])
+        for name_, value in (("ignore", ignore), ("only", only), ("headers", headers), ("defaults", defaults)):
             object.__setattr__(self, name_, tuple(value))
         object.__setattr__(self, "settings", settings)
 
 
 def _pointer(pointer: Pointer) -> bytes:
     return format_pointer(pointer).encode("utf-8", "surrogatepass")
+
+
+def _default(text: str) -> bytes:
+    """A default in canonical form. ValueError where it is not a string, a number, true, false or null."""
+    canonical = canonical_json(text.encode())
+    if canonical is None or canonical[:1] in (b"{", b"["):
+        raise ValueError("a default is a string, a number, true, false or null")
+    return canonical
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,7 +402,7 @@ def _canonical_body(
             case BodyForm.JSON:
                 document = parse_json(body)
                 if document is not MISSING:
-                    canonical = canonical_document(document, ignore=spec.ignore, only=spec.only)
+                    canonical = canonical_document(document, ignore=spec.ignore, only=spec.only, defaults=spec.defaults)
                     members = members_of(document, spec.only) if spec.explains else ()
             case BodyForm.FORM:
                 canonical = canonical_form(body)

@@ -1,4 +1,4 @@
-"""JSON Pointers (RFC 6901): read a value of a document, drop values from it.
+"""JSON Pointers (RFC 6901): read a value of a document, add a member to it, drop values from it.
 
 A token names a member of an object or, as an index without leading zeros, an element of an array. There are no
 wildcards. `-` never resolves: it stands for the element after the last.
@@ -59,6 +59,21 @@ def drop(document: Any, pointers: Iterable[Pointer]) -> None:
             elements.setdefault(id(parent), (parent, set()))[1].add(index)
     for array, indices in elements.values():
         array[:] = [element for index, element in enumerate(array) if index not in indices]
+
+
+def fill(document: Any, pointer: Pointer, value: Any) -> None:
+    """Add, in place, the member that the pointer names if it is absent, within new objects where those are absent too.
+
+    Adds nothing where the pointer leads through anything but objects and elements that are there.
+    """
+    parent = document
+    for token in pointer[:-1]:
+        child = _child(parent, token)
+        if child is MISSING and isinstance(parent, dict):
+            child = parent[token] = {}
+        parent = child
+    if isinstance(parent, dict):
+        parent.setdefault(pointer[-1], value)
 
 
 def _child(value: Any, token: str) -> Any:

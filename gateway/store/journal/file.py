@@ -41,7 +41,7 @@ from gateway.core.operation import EVENT_OF, Abandon, Bury, Complete, Event, For
 from gateway.store.base import NotApplied, StartRefused, Unstorable
 from gateway.store.directories import make_directory, sync_directory
 from gateway.store.sqlite.connection import DATA_ERRORS, Committer, file_id, prepare_file
-from gateway.store.sqlite.rows import decode_headers, encode_headers
+from gateway.store.sqlite.rows import decode_headers, decode_resource, encode_headers, encode_resource
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -91,7 +91,7 @@ def cost_bytes(command: OutcomeCommand) -> int:
         return _ROW_BYTES
     response = command.response
     headers = sum(len(name) + len(value) + 8 for name, value in response.headers)
-    return _ROW_BYTES + headers + len(response.body or b"")
+    return _ROW_BYTES + headers + len(command.resource or "") + len(response.body or b"")
 
 
 class JournalFile(Committer):
@@ -410,18 +410,26 @@ def encode_row(route: str, command: OutcomeCommand, journaled_us: int) -> Row:
     replay_us: int | None = None
     remember_us: int | None = None
     doubt: str | None = None
-    response_columns: Row = (None, None, None, None)
+    response_columns: Row = (None, None, None, None, None, None)
     delivery_columns: Row = (None, None, None, None)
     match command:
         case Complete():
             response, replay_us, remember_us = command.response, command.replay_us, command.remember_us
-            response_columns = (response.status, response.reason, encode_headers(response.headers), response.body)
+            response_columns = (
+                response.status,
+                response.reason,
+                encode_headers(response.headers),
+                response.version or None,
+                encode_resource(command.resource),
+                response.body,
+            )
         case Release():
             remember_us = command.remember_us
         case Forget():
             pass
         case Abandon():
             doubt = command.doubt
+            response_columns = (None, None, None, None, encode_resource(command.resource), None)
         case Postpone():
             delivery_columns = (command.pause_us, None, command.failure, command.is_answered)
         case Bury():
@@ -446,20 +454,21 @@ def decode_row(columns: Row) -> tuple[str, OutcomeCommand]:
 def _decoded(columns: Row) -> tuple[str, OutcomeCommand]:
     (
         _, version, operation_id, token, attempt_id, event, route,
-        replay_us, remember_us, doubt, status, reason, headers, body, pause_us, dead_letter, failure, is_answered,
+        replay_us, remember_us, doubt, status, reason, headers, api_version, resource, body,
+        pause_us, dead_letter, failure, is_answered,
     ) = columns  # fmt: skip
     ids = (UUID(bytes=operation_id), token, UUID(bytes=attempt_id))
     if version == ROW_VERSION:
         match event:
             case Event.COMPLETE:
-                response = StoredResponse(status, reason, decode_headers(headers), body)
-                return route, Complete(*ids, response, replay_us, remember_us)
+                response = StoredResponse(status, reason, decode_headers(headers), body, api_version or b"")
+                return route, Complete(*ids, response, replay_us, remember_us, decode_resource(resource))
             case Event.RELEASE:
                 return route, Release(*ids, remember_us)
             case Event.FORGET:
                 return route, Forget(*ids)
             case Event.ABANDON:
-                return route, Abandon(*ids, doubt)
+                return route, Abandon(*ids, doubt, decode_resource(resource))
             case Event.POSTPONE:
                 return route, Postpone(*ids, pause_us, failure, bool(is_answered))
             case Event.BURY:

@@ -25,7 +25,7 @@ from gateway.store.journal import OF_ONE_MAX, EntryId, JournalView, KeptEntry, K
 from gateway.store.journal.file import BUSY_MS, DAMAGED, SUFFIX, check_ours, decode_row, fetch, statements
 
 # The number of columns that `decode_row` takes.
-_ENTRY_COLUMNS: Final = 18
+_ENTRY_COLUMNS: Final = 20
 
 Query = Callable[..., list[Any]]
 """Runs one statement, by its name, with these bindings; returns its rows."""

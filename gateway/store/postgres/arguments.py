@@ -11,7 +11,7 @@ from typing import Any
 
 from gateway.core.confidential import sealed_by
 from gateway.core.operation import Accept, Claim, Complete
-from gateway.store.postgres.rows import pack_headers, pack_location
+from gateway.store.postgres.rows import pack_headers, pack_resource
 from gateway.store.request_line import line_of
 
 
@@ -103,8 +103,9 @@ def completion_arguments(commands: Sequence[Complete]) -> tuple[Any, ...]:
         _once([command.replay_us for command in commands]),
         _once([command.remember_us for command in commands]),
         _once([response.status for response in responses]),
-        _if_any([pack_location(response.headers) for response in responses]),
-        _if_any([sealed_by(response=response) for response in responses]),
+        _if_any([pack_resource(command.resource) for command in commands]),
+        _if_any([response.version or None for response in responses]),
+        _if_any([sealed_by(response=command.response, resource=command.resource) for command in commands]),
         _once([response.reason for response in responses]),
         [pack_headers(response.headers) for response in responses],
         _if_any([response.body for response in responses]),

@@ -31,7 +31,8 @@ _CHANGED: Final = {
     "completed_us": "bigint", "attempts": "integer", "status": "smallint", "carries_doubt": "boolean",
     "is_kept": "boolean", "route": "text", "key": "text", "state": "text", "last_event": "text", "doubt": "text",
     "holder": "text", "recipe": "bytea", "digest": "bytea", "raw": "bytea", "key_id": "text", "parts": "bytea",
-    "location": "bytea", "probe_target": "bytea", "probe_host": "bytea", "request": "text", "request_id": "text",
+    "resource": "bytea", "api_version": "bytea",
+    "probe_target": "bytea", "probe_host": "bytea", "request": "text", "request_id": "text",
     "trace_id": "text",
 }  # fmt: skip
 # The columns that no change writes: the id is derived from them.
@@ -61,15 +62,10 @@ def _named(columns: Sequence[str]) -> str:
 RECORD: Final = _named(_RECORD)
 ROW: Final = _named((*_RECORD, "drop_day", *_OWN))
 NO_RECORD: Final = ", ".join(["NULL"] * WIDTH)
-# For the statement that writes changes: its arrays, their names, and what it sets from them. A response in an unknown
-# format has no `Location` to write here, so it keeps its own.
+# For the statement that writes changes: its arrays, their names, and what it sets from them.
 CHANGE_ARRAYS: Final = ", ".join(f"${place}::{kind}[]" for place, kind in enumerate(_WRITTEN.values(), start=1))
 CHANGE_NAMES: Final = ", ".join(_WRITTEN)
-_NEW_VALUES: Final = {
-    **{column: f"c.{column}" for column in (*_CHANGED, *_OWN)},
-    "location": "coalesce(c.location, CASE WHEN c.status IS NOT NULL THEN o.location END)",
-}
-CHANGE_SETS: Final = ", ".join(f"{column} = {value}" for column, value in _NEW_VALUES.items())
+CHANGE_SETS: Final = ", ".join(f"{column} = c.{column}" for column in (*_CHANGED, *_OWN))
 # The columns of a delivery in `d`, and in `o` beside its record; and, for the statement that writes deliveries, its
 # arrays, their names, and what it sets from them.
 DELIVERY: Final = ", ".join(f"d.{column}" for column in _DELIVERY)
@@ -122,10 +118,9 @@ def unpack_headers(packed: bytes) -> Headers:
     return tuple(headers)
 
 
-def pack_location(headers: Headers) -> bytes | None:
-    """The headers that a tombstone keeps; None if there are none."""
-    kept = tuple(header for header in headers if header[0].lower() == b"location")
-    return pack_headers(kept) if kept else None
+def pack_resource(resource: str | None) -> bytes | None:
+    """A resource as one value."""
+    return None if resource is None else resource.encode()
 
 
 def is_kept(values: Sequence[Any]) -> bool:
@@ -136,16 +131,15 @@ def is_kept(values: Sequence[Any]) -> bool:
 def record_of(values: Sequence[Any], delivery: Sequence[Any] = ()) -> Record | None:
     """The record in the columns of `RECORD`, with its delivery in those of `DELIVERY`; None when they are all null.
 
-    Its response has only what is in the row, status and `Location`: enough for the table, not for a replay. An
-    unreadable `Location` is left out, so that a response in a newer format can still be purged.
+    Its response has only what is in the row, without reason and headers: enough for the table, not for a replay.
     Raises `Unreadable` for a record that a newer program wrote, and for one without the delivery that it should have.
     """
     (
         operation_id, version, operation, scope_digest, key_digest,
         attempt_id, resolution_id, token, first_claimed_us, claimed_us, lease_until_us, replay_until_us,
         remember_until_us, completed_us, attempts, status, carries_doubt, has_delivery, route, key, state, last_event,
-        doubt, holder, recipe, digest, raw, key_id, parts, location, probe_target, probe_host, request, request_id,
-        trace_id,
+        doubt, holder, recipe, digest, raw, key_id, parts, resource, api_version, probe_target, probe_host, request,
+        request_id, trace_id,
     ) = values  # fmt: skip
     if operation_id is None:
         return None
@@ -153,10 +147,6 @@ def record_of(values: Sequence[Any], delivery: Sequence[Any] = ()) -> Record | N
         raise Unreadable(f"operation {operation_id} was written by a newer program; this one must not touch it")
     if has_delivery and (not delivery or delivery[0] is None):
         raise Unreadable(f"operation {operation_id} keeps a request, and what is known of its delivery is missing")
-    response = None
-    if status is not None:
-        has_location = location is not None and location[:1] == _FORMAT
-        response = StoredResponse(status, b"", unpack_headers(location) if has_location else (), None)
     return Record(
         Identity(operation_id, route, operation, scope_digest, key_digest, key),
         _STATES[state],
@@ -175,7 +165,8 @@ def record_of(values: Sequence[Any], delivery: Sequence[Any] = ()) -> Record | N
         completed_us,
         doubt,
         resolution_id,
-        response,
+        None if status is None else StoredResponse(status, b"", (), None, api_version or b""),
+        None if resource is None else resource.decode(),
         None if probe_target is None else ProbeTarget(probe_target, probe_host),
         request_of(request, request_id, trace_id),
         Delivery(*delivery) if has_delivery else None,
@@ -192,7 +183,9 @@ def with_response(record: Record, reason: bytes | None, headers: bytes | None, b
     """A completed record with its response from the other table; a tombstone if the response is gone."""
     if record.response is None or reason is None or headers is None:
         return replace(record, state=State.TOMBSTONE, response=tombstone_response(record.response), replay_until_us=0)
-    return replace(record, response=StoredResponse(record.response.status, reason, unpack_headers(headers), body))
+    kept = record.response
+    response = StoredResponse(kept.status, reason, unpack_headers(headers), body, kept.version)
+    return replace(record, response=response)
 
 
 def encode(record: Record, before: Row, now_us: int) -> tuple[Any, ...]:
@@ -220,13 +213,14 @@ def encode(record: Record, before: Row, now_us: int) -> tuple[Any, ...]:
         record.doubt,
         record.holder,
         *((None,) * 5 if fingerprint is None else _parts_of(fingerprint)),
-        None if response is None else pack_location(response.headers),
+        pack_resource(record.resource),
+        None if response is None else response.version or None,
         *((None, None) if probe is None else (probe.target, probe.host)),
         line_of(request),
         *((None, None) if request is None else (request.request_id, request.trace_id)),
         _due_us(record, before),
         _attention_us(record, before, now_us),
-        sealed_by(record.identity, probe, request, response),
+        sealed_by(record.identity, probe, request, response, record.resource),
     )
 
 

@@ -88,14 +88,14 @@ _MARKS: Final = {
 _EVENTS: Final = """, event AS (
     INSERT INTO idempotency_gateway.event (service, sink, event_id, type, at_us, since_us, due_us, content, response)
     SELECT
-        $14::text, i.to_sink, i.of_event, i.of_type, c.now_us, c.now_us, c.now_us, i.new_content, i.new_response
-    FROM unnest($15::bigint[], $16::text[], $17::text[], $18::text[], $19::bytea[], $20::bytea[])
+        $15::text, i.to_sink, i.of_event, i.of_type, c.now_us, c.now_us, c.now_us, i.new_content, i.new_response
+    FROM unnest($16::bigint[], $17::text[], $18::text[], $19::text[], $20::bytea[], $21::bytea[])
         AS i (ordinal, to_sink, of_event, of_type, new_content, new_response)
         JOIN changed ch ON ch.ordinal = i.ordinal CROSS JOIN clock c
     ON CONFLICT (service, sink, event_id) DO NOTHING
 )"""
 _VARIANTS: Final = {
-    "complete": {"complete": ("", "$14"), "complete_with_events": (_EVENTS, "$21")},
+    "complete": {"complete": ("", "$15"), "complete_with_events": (_EVENTS, "$22")},
 }
 
 _NAME: Final = "-- name: "

@@ -27,7 +27,7 @@ VERSION: Final = 1
 # lengths come next.
 _ENTRY: Final = struct.Struct(f">3sQ {ERA_BYTES}sBQ 16s16s16sI5QHBBH")
 _HAS_KEY, _HAS_FINGERPRINT, _HAS_RESOLUTION, _HAS_BODY, _HAS_PROBE = 1, 2, 4, 8, 16
-_FIXED_PARTS: Final = 14
+_FIXED_PARTS: Final = 16
 _ZEROS: Final = bytes(16)
 
 _COMPLETED: Final = State.COMPLETED
@@ -66,6 +66,8 @@ def encode(record: Record, era: bytes, expires_us: int) -> bytes:
         *((fingerprint.recipe, fingerprint.digest, fingerprint.raw) if fingerprint else (b"", b"", b"")),
         *((fingerprint.key_id.encode(), fingerprint.parts) if fingerprint else (b"", b"")),
         *((probe.target, probe.host) if probe else (b"", b"")),
+        (record.resource or "").encode(),
+        response.version,
         response.reason,
     ]
     for header in response.headers:
@@ -111,7 +113,7 @@ def decode(entry: bytes, operation_id: UUID, era: bytes) -> tuple[Record, int] |
         parts, body = _parts(entry, _ENTRY.size, part_count)
         (
             route, operation, scope_digest, key_digest, key, holder, recipe, digest, raw, key_id, compared,
-            probe_target, probe_host, reason,
+            probe_target, probe_host, resource, api_version, reason,
         ) = parts[:_FIXED_PARTS]  # fmt: skip
         headers = parts[_FIXED_PARTS:]
         # Positional arguments take a third of the time.
@@ -145,7 +147,9 @@ def decode(entry: bytes, operation_id: UUID, era: bytes) -> tuple[Record, int] |
                 reason,
                 tuple(zip(headers[::2], headers[1::2], strict=True)),  # strict: no header without a value
                 body if flags & _HAS_BODY else None,
+                api_version,
             ),
+            resource.decode() or None,
             ProbeTarget(probe_target, probe_host) if flags & _HAS_PROBE else None,
         )
     except (struct.error, ValueError, IndexError):

@@ -27,7 +27,8 @@ _CHANGED: Final = (
     "version", "state", "token", "attempt_id", "last_event", "holder", "carries_doubt",
     "fingerprint_recipe", "fingerprint_digest", "fingerprint_raw", "fingerprint_key_id", "fingerprint_parts",
     "attempts", "first_claimed_us", "claimed_us", "lease_until_us", "replay_until_us", "remember_until_us",
-    "completed_us", "doubt", "resolution_id", "status", "reason", "headers", "body_kept", "request_kept", "due_us",
+    "completed_us", "doubt", "resolution_id", "status", "reason", "headers", "api_version", "resource",
+    "body_kept", "request_kept", "due_us",
     "probe_target", "probe_host", "sealed_by", "request", "request_id", "trace_id",
 )  # fmt: skip
 _IDENTITY: Final = ("id", "route", "operation", "scope_digest", "key_digest", "key")
@@ -109,12 +110,13 @@ def encode(record: Record) -> Row:
         record.completed_us,
         record.doubt,
         None if record.resolution_id is None else record.resolution_id.bytes,
-        *((None,) * 3 if response is None else (response.status, response.reason, encode_headers(response.headers))),
+        *((None,) * 4 if response is None else _response_columns(response)),
+        encode_resource(record.resource),
         response is not None and response.body is not None,
         record.delivery is not None,
         due_us(record),
         *((None, None) if probe is None else (probe.target, probe.host)),
-        sealed_by(record.identity, probe, request, response),
+        sealed_by(record.identity, probe, request, response, record.resource),
         line_of(request),
         *((None, None) if request is None else (request.request_id, request.trace_id)),
     )
@@ -122,6 +124,20 @@ def encode(record: Record) -> Row:
 
 def _fingerprint_columns(fingerprint: Fingerprint) -> Row:
     return (fingerprint.recipe, fingerprint.digest, fingerprint.raw, fingerprint.key_id, fingerprint.parts)
+
+
+def _response_columns(response: StoredResponse) -> Row:
+    return (response.status, response.reason, encode_headers(response.headers), response.version or None)
+
+
+def encode_resource(resource: str | None) -> bytes | None:
+    """A resource as one value."""
+    return None if resource is None else resource.encode()
+
+
+def decode_resource(encoded: bytes | None) -> str | None:
+    """Undo `encode_resource`."""
+    return None if encoded is None else encoded.decode()
 
 
 def encode_identity(identity: Identity) -> Row:
@@ -180,7 +196,7 @@ def decode(columns: Row, delivery: Row | None = None) -> Record:
         _, operation_id, version, state, token, attempt_id, last_event, holder, carries_doubt,
         recipe, digest, raw, key_id, parts,
         attempts, first_claimed_us, claimed_us, lease_until_us, replay_until_us, remember_until_us, completed_us,
-        doubt, resolution_id, status, reason, headers, body_kept, request_kept, _,
+        doubt, resolution_id, status, reason, headers, api_version, resource, body_kept, request_kept, _,
         probe_target, probe_host, _, request, request_id, trace_id,
         route, operation, scope_digest, key_digest, key, body,
     ) = columns  # fmt: skip
@@ -212,7 +228,8 @@ def decode(columns: Row, delivery: Row | None = None) -> Record:
         completed_us,
         doubt,
         None if resolution_id is None else UUID(bytes=resolution_id),
-        None if status is None else StoredResponse(status, reason, decode_headers(headers), body),
+        None if status is None else StoredResponse(status, reason, decode_headers(headers), body, api_version or b""),
+        decode_resource(resource),
         None if probe_target is None else ProbeTarget(probe_target, probe_host),
         request_of(request, request_id, trace_id),
         None if delivery is None else Delivery(delivery[0], UUID(bytes=delivery[1]), *delivery[2:]),

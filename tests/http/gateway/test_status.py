@@ -93,7 +93,7 @@ async def test_a_state(tmp_path: Path, state: str) -> None:
             if name == "result" and seen is not None:
                 assert seen["url"] == (f"{url}/result" if state == "completed" else None)
                 assert (seen["expires_at"] is None) == (state == "expired")
-                seen = seen["status"], seen["location"]
+                seen = seen["status"], seen["resource"]
             assert seen == value, name
         retry = response.header("Retry-After")
         assert (retry is None) == shown["done"]

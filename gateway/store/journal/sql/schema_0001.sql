@@ -19,6 +19,8 @@ CREATE TABLE entry (
     status INTEGER,
     reason BLOB,
     headers BLOB,
+    api_version BLOB,
+    resource BLOB,
     body BLOB,
     -- Of what is not delivered: the pause until the next attempt, or why it is a dead letter; why the attempt failed, and
     -- whether the upstream answered it.

@@ -11,11 +11,13 @@ WITH input AS MATERIALIZED (
         coalesce(i.replay_us, ($5::bigint[])[1]) AS replay_us,
         coalesce(i.remember_us, ($6::bigint[])[1]) AS remember_us,
         coalesce(i.new_status, ($7::smallint[])[1]) AS new_status,
-        i.new_location, i.new_sealed_by, i.ordinal
+        i.new_resource, i.new_api_version, i.new_sealed_by, i.ordinal
     FROM unnest(
-        $2::uuid[], $3::bigint[], $4::uuid[], $5::bigint[], $6::bigint[], $7::smallint[], $8::bytea[], $9::text[]
+        $2::uuid[], $3::bigint[], $4::uuid[], $5::bigint[], $6::bigint[], $7::smallint[], $8::bytea[], $9::bytea[],
+        $10::text[]
     ) WITH ORDINALITY AS i (
-        for_id, for_token, for_attempt_id, replay_us, remember_us, new_status, new_location, new_sealed_by, ordinal
+        for_id, for_token, for_attempt_id, replay_us, remember_us, new_status, new_resource, new_api_version, new_sealed_by,
+        ordinal
     )
     ORDER BY for_id
 ), locked AS MATERIALIZED (
@@ -44,7 +46,8 @@ WITH input AS MATERIALIZED (
         doubt = NULL,
         resolution_id = NULL,
         status = l.new_status,
-        location = l.new_location,
+        resource = coalesce(l.new_resource, o.resource),
+        api_version = l.new_api_version,
         sealed_by = CASE
             WHEN l.new_sealed_by IS NULL OR o.sealed_by = l.new_sealed_by THEN o.sealed_by
             WHEN o.sealed_by IS NULL THEN l.new_sealed_by
@@ -66,8 +69,8 @@ WITH input AS MATERIALIZED (
 ), stored AS (
     INSERT INTO idempotency_gateway.response (token, drop_day, reason, headers, body)
     SELECT
-        ch.token, ch.drop_day, coalesce(($10::bytea[])[ch.ordinal], ($10::bytea[])[1]), ($11::bytea[])[ch.ordinal],
-        ($12::bytea[])[ch.ordinal]
+        ch.token, ch.drop_day, coalesce(($11::bytea[])[ch.ordinal], ($11::bytea[])[1]), ($12::bytea[])[ch.ordinal],
+        ($13::bytea[])[ch.ordinal]
     FROM changed ch
 ){events}, raised AS (
     UPDATE idempotency_gateway.witness w SET number = w.number + 1
@@ -76,5 +79,5 @@ WITH input AS MATERIALIZED (
 )
 SELECT c.now_us, (SELECT coalesce(array_agg(ch.ordinal), '{}') FROM changed ch) AS changed, {record}, (SELECT r.number FROM raised r) AS witness
 FROM clock c LEFT JOIN (
-    SELECT l.* FROM locked l WHERE NOT $13 OR NOT EXISTS (SELECT FROM changed ch WHERE ch.ordinal = l.ordinal)
+    SELECT l.* FROM locked l WHERE NOT $14 OR NOT EXISTS (SELECT FROM changed ch WHERE ch.ordinal = l.ordinal)
 ) o ON true

@@ -29,6 +29,10 @@ CREATE TABLE operation (
     status INTEGER,
     reason BLOB,
     headers BLOB,
+    -- A digest of the version of the API that the response is in.
+    api_version BLOB,
+    -- The reference to what the operation made, in UTF-8. It outlives the response.
+    resource BLOB,
     body_kept INTEGER NOT NULL,
     -- Whether the request is kept: then `delivery` and `request` have a row with this number.
     request_kept INTEGER NOT NULL,

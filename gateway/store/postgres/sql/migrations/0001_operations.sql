@@ -44,7 +44,9 @@ CREATE TABLE idempotency_gateway.operation (
     raw               bytea,
     key_id            text,
     parts             bytea,
-    location          bytea,
+    -- The reference to what the operation made, which outlives the response; and a digest of the response's API version.
+    resource          bytea,
+    api_version       bytea,
     probe_target      bytea,
     probe_host        bytea,
     -- The ids of the keys that anything of the record is encrypted with, in order and separated by a space; null if nothing

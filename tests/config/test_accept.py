@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.app.routes import accept_policy, key_ring
+from gateway.app.encryption import key_ring
+from gateway.app.routes import accept_policy
 from gateway.config import ConfigError, Placeholders, notices, parse
 from gateway.core.delivery import DeliveryPolicy
 from gateway.core.operation import microseconds

@@ -42,7 +42,7 @@ def test_without_sinks_nothing_is_written() -> None:
 def test_what_a_sink_receives() -> None:
     """What the section says, unless the sink says something else; the source is the service's by default."""
     own = FEED.replace("}", ", types: [operation.accepted], include: [key], routes: [pay]}")
-    outbox = outbox_of(read(with_sinks(LEDGER, own, include="[resource]")))
+    outbox = outbox_of(read(with_sinks(LEDGER, own, include="[location]")))
     ledger, feed = outbox.subscriptions
     assert (ledger.types, ledger.routes, ledger.include) == (DEFAULT_TYPES, None, frozenset((Part.LOCATION,)))
     assert (feed.types, feed.routes) == (frozenset((EventType.ACCEPTED,)), frozenset(("pay",)))

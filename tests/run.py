@@ -52,6 +52,8 @@ ROOM_BYTES: Final = 8 << 30
 
 def main(arguments: list[str]) -> int:
     """Run the tests; returns the exit code, that of the first half that failed."""
+    # With it, each of some hundred gateways would compile the whole program again.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with temporary_files():
         return _run(arguments)
 

@@ -68,7 +68,7 @@ async def test_a_consumer_hears_of_what_was_done_and_of_nothing_else(store: dict
     async with (
         RecordingUpstream() as upstream,
         Receiver(status(500)) as ledger,
-        process(store, tmp_path, upstream, webhook("ledger", ledger, include=["resource"])) as gateway,
+        process(store, tmp_path, upstream, webhook("ledger", ledger, include=["location"])) as gateway,
     ):
         upstream.on("/charges", Answer(201, headers=(("Location", "/charges/9"),)))
         for key in ("k1", "k1", "k2"):
@@ -80,7 +80,7 @@ async def test_a_consumer_hears_of_what_was_done_and_of_nothing_else(store: dict
         by_id = {got.id: got.document for got in ledger.received}
         assert len(by_id) == 2
         assert {event["type"] for event in by_id.values()} == {"operation.completed"}
-        assert {event["data"]["resource"] for event in by_id.values()} == {"/charges/9"}
+        assert {event["data"]["location"] for event in by_id.values()} == {"/charges/9"}
         operations = {
             value.decode() for request in upstream.requests for value in request.values("Idempotency-Operation")
         }

@@ -1,0 +1,245 @@
+"""Gateways that publish events and are killed: every sink hears of what was completed, and of nothing else.
+
+`python -m tests.integration.publishing --seconds 600`. Callers send requests through two gateways on one store; one of
+them is killed again and again, also in the middle of publishing. The service refuses some requests and breaks off
+others. In the end each completed operation has its event at every sink, under one id and with equal bytes, and none of
+the others has one. What is judged is what the sinks got: two webhooks, a stream of NATS and one of Redis.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import random
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import redis
+from aiohttp import web
+
+from tests.support.eventually import eventually
+from tests.support.fleet import NOW, config_of, gateways, key_of, try_send
+from tests.support.gateway import GatewayProcess
+from tests.support.house import sqlite_store, status_of
+from tests.support.nats import NatsServer
+from tests.support.postgres import PostgresInstallation, PostgresServer, workspace
+from tests.support.receiver import Receiver
+from tests.support.redis import RedisServer
+from tests.support.signing import WHSEC
+from tests.support.upstream import Answer, Ending, Received, RecordingUpstream
+
+_CALLERS: Final = 4
+# From the start of a life to its end.
+_LIFE_SECONDS: Final = (0.05, 1.0)
+# The lease of an event whose relay was killed, and some polls.
+_SETTLE_SECONDS: Final = 90.0
+_ANSWERS_MAX: Final = 1_000_000
+_STREAM: Final = "OPERATIONS"
+_COMPLETED: Final = "operation.completed"
+
+
+@dataclass(frozen=True)
+class _Event:
+    """An event as a sink got it: of which operation, its id, and its bytes."""
+
+    operation_id: str
+    id: str
+    content: bytes
+
+
+@dataclass
+class Verdict:
+    """What became of what was sent. `got` counts deliveries by sink, repeated ones included."""
+
+    kills: int
+    completed: int = 0
+    in_doubt: int = 0
+    got: dict[str, int] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kills} kills, {self.completed} completed, {self.in_doubt} in doubt; published {self.got}"
+            f"{''.join(f'{chr(10)}  {fault}' for fault in self.faults)}"
+        )
+
+
+async def publish_under_kills(directory: Path, store: dict[str, Any], *, seconds: float, seed: int) -> Verdict:
+    """See the module. `store` is the `store` section of an empty store."""
+    dice = random.Random(seed)
+    async with AsyncExitStack() as stack:
+        upstream = await stack.enter_async_context(RecordingUpstream())
+        upstream.on(
+            "/charges",
+            lambda _: dice.choices((Answer(201), Answer(503), Answer(bytes_max=0, ending=Ending.RESET)), (8, 1, 1))[0],
+        )
+        ledger = await stack.enter_async_context(Receiver())
+        slow = await stack.enter_async_context(Receiver(*[_sometimes_late(dice)] * _ANSWERS_MAX))
+        nats, stream = NatsServer(directory / "nats"), RedisServer(directory / "redis")
+        stack.callback(nats.kill)
+        await nats.start()
+        await nats.add_stream(_STREAM, "operations.>")
+        stream.start()
+        stack.callback(stream.kill)
+        sinks = [
+            {"name": "ledger", "kind": "webhook", "url": ledger.url, "secrets": [{"id": "a", "key": WHSEC}]},
+            {"name": "slow", "kind": "webhook", "url": slow.url, "secrets": [{"id": "a", "key": WHSEC}]},
+            {"name": "nats", "kind": "nats", "servers": [nats.url], "stream": _STREAM},
+            {"name": "feed", "kind": "redis_stream", "url": stream.url, "stream": "operations"},
+        ]
+        ports = [urlsplit(receiver.url).port for receiver in (ledger, slow)]
+        changes = {
+            "store": {"lease": "3s"},
+            "events": {"types": [_COMPLETED], "sinks": sinks},
+            "egress": {"allow": ["127.0.0.1"], "https_only": False, "ports": ports},
+        }
+        configs = [
+            (config_of(store, directory / name, upstream.url, **changes), directory / name)
+            for name in ("victim", "other")
+        ]
+        victim, other = await stack.enter_async_context(gateways(*configs))
+        kills, keys = await _call(victim, other, seconds, dice)
+        verdict = Verdict(kills)
+        states = await _settled(other, keys)
+        await eventually(lambda: _is_published(other, sinks), _SETTLE_SECONDS, "all events are published")
+        entries: Any = redis.Redis.from_url(stream.url).xrange("operations")
+        got = {
+            "ledger": [_Event(got.document["subject"], got.id, got.body) for got in ledger.received],
+            "slow": [_Event(got.document["subject"], got.id, got.body) for got in slow.received],
+            "nats": [
+                _Event(headers["ce-subject"], headers["ce-id"], body)
+                for _, headers, body in await nats.messages(_STREAM)
+            ],
+            "feed": [
+                _Event(fields[b"subject"].decode(), fields[b"id"].decode(), fields[b"data"]) for _, fields in entries
+            ],
+        }
+        _judge(verdict, states, upstream.requests, got)
+        return verdict
+
+
+def _sometimes_late(dice: random.Random) -> Callable[[web.Request], web.StreamResponse]:
+    """Refuse the first delivery of some events, and take each of them after that."""
+    seen: set[str] = set()
+
+    def answer(request: web.Request) -> web.StreamResponse:
+        event_id = request.headers["webhook-id"]
+        is_refused = event_id not in seen and dice.random() < 0.05
+        seen.add(event_id)
+        return web.Response(status=500 if is_refused else 204)
+
+    return answer
+
+
+async def _call(
+    victim: GatewayProcess, other: GatewayProcess, seconds: float, dice: random.Random
+) -> tuple[int, list[str]]:
+    """Call both without a pause, and kill one of them again and again; how often, and the keys that were sent."""
+    keys: list[str] = []
+    is_over = asyncio.Event()
+
+    async def call(gateway: GatewayProcess, caller: int) -> None:
+        for number in itertools.count():
+            if is_over.is_set():
+                return
+            keys.append(key := f"key-{caller}-{number}")
+            if await try_send(gateway.port, key, key.encode()) is None:
+                # Nobody listens until the next life begins.
+                await asyncio.sleep(0.05)
+
+    callers = [
+        asyncio.create_task(call(gateway, caller)) for caller, gateway in enumerate((victim, other) * (_CALLERS // 2))
+    ]
+    until = asyncio.get_running_loop().time() + seconds
+    kills = 0
+    try:
+        while asyncio.get_running_loop().time() < until:
+            await asyncio.sleep(dice.uniform(*_LIFE_SECONDS))
+            victim.kill()
+            kills += 1
+            await victim.start()
+    finally:
+        is_over.set()
+        await asyncio.gather(*callers)
+    return kills, keys
+
+
+async def _settled(gateway: GatewayProcess, keys: list[str]) -> dict[str, str]:
+    """Whether each key is completed or in doubt in the end. What was released is sent again."""
+    asking = asyncio.Semaphore(_CALLERS)
+
+    async def verdict_of(key: str) -> str:
+        async def final() -> str | None:
+            async with asking:
+                response = await try_send(gateway.port, key, key.encode(), headers=NOW)
+            verdict = "" if response is None else str(status_of(response)[1])
+            return verdict if verdict in ("stored", "replayed", "in-doubt") else None
+
+        return await eventually(final, _SETTLE_SECONDS, f"{key} is completed or in doubt")
+
+    return dict(zip(keys, await asyncio.gather(*[verdict_of(key) for key in keys]), strict=True))
+
+
+async def _is_published(gateway: GatewayProcess, sinks: list[dict[str, Any]]) -> bool:
+    """Whether no event waits for any sink."""
+    lines = (await gateway.status("/metrics")).body.decode().splitlines()
+    pending = [line for line in lines if line.startswith("idempotency_events_pending{")]
+    return len(pending) == len(sinks) and all(line.endswith((" 0", " 0.0")) for line in pending)
+
+
+def _judge(verdict: Verdict, states: dict[str, str], requests: list[Received], got: dict[str, list[_Event]]) -> None:
+    operations: defaultdict[str, set[str]] = defaultdict(set)
+    for request in requests:
+        operations[key_of(request)].update(value.decode() for value in request.values("Idempotency-Operation"))
+    completed = {key for key, state in states.items() if state != "in-doubt"}
+    verdict.completed, verdict.in_doubt = len(completed), len(states) - len(completed)
+    for sink, events in got.items():
+        verdict.got[sink] = len(events)
+        of_operation: defaultdict[str, set[_Event]] = defaultdict(set)
+        for event in events:
+            of_operation[event.operation_id].add(event)
+        for key, state in states.items():
+            found = {event for each in operations[key] for event in of_operation.pop(each, ())}
+            if key in completed and len(found) != 1:
+                verdict.faults.append(f"{key} is completed, and {sink} has {len(found)} different events of it")
+            elif key not in completed and found:
+                verdict.faults.append(f"{key} is {state}, and {sink} has an event of it")
+        verdict.faults += [f"{sink} has an event of {each}, which nobody sent" for each in of_operation]
+
+
+def main() -> int:
+    """Run it; the exit code says whether an event was lost, or one was published that should not be."""
+    parser = argparse.ArgumentParser(
+        prog="tests.integration.publishing", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--seed", type=int, default=1, help="when the gateway is killed")
+    parser.add_argument("--store", choices=("postgres", "sqlite"), default="postgres")
+    asked = parser.parse_args()
+    with workspace("publishing") as directory:
+        if asked.store == "sqlite":
+            return _report(sqlite_store(directory), directory, asked)
+        (directory / "installation").mkdir()
+        server = PostgresServer(PostgresInstallation(directory / "installation"), directory / "postgres")
+        server.start()
+        try:
+            return _report({"durable": server.url}, directory, asked)
+        finally:
+            server.crash()
+
+
+def _report(store: dict[str, Any], directory: Path, asked: argparse.Namespace) -> int:
+    verdict = asyncio.run(publish_under_kills(directory, store, seconds=asked.seconds, seed=asked.seed))
+    print(verdict)
+    return 1 if verdict.faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

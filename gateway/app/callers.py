@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import assert_never
 
 from gateway.app.life import StartError
+from gateway.app.routes import authorize_of, scope_spec
+from gateway.config import Config
 from gateway.core.identity.scope import (
+    AuthService,
     ClientCertificateScope,
     ComposedScope,
     ForwardAuthScope,
@@ -16,15 +19,22 @@ from gateway.core.identity.scope import (
     VerifiedSpec,
 )
 from gateway.core.identity.token import KeysAt, KeysDiscovered, KeysInFile, KeySource, SharedSecret, TokenIssuer
+from gateway.http.request import ReservedHeaders
+from gateway.observe.facts import Events
 from gateway.protect.callers import Callers, Verifier
+from gateway.protect.client_certificate import ClientCertificates
+from gateway.protect.forward_auth import CONNECTIONS_MAX, ForwardAuth
 from gateway.protect.key_set import KeySet, KeySetInvalid, Source, read_keys, secret_key
 from gateway.protect.key_source import DiscoveredSource, FileSource, UrlSource
 from gateway.protect.tokens import TokenVerifier
+from gateway.upstream import Upstream, UpstreamSettings, tls_context
 from gateway.upstream.certificates import client_context
 
 
-def callers_of(scopes: Iterable[ScopeSpec], clock: Callable[[], float], wall_seconds: Callable[[], float]) -> Callers:
-    """The callers in these scopes. `clock` counts seconds, `wall_seconds` is Unix time.
+def callers_of(
+    config: Config, events: Events, clock: Callable[[], float], wall_seconds: Callable[[], float]
+) -> Callers:
+    """The callers of one process. `clock` counts seconds, `wall_seconds` is Unix time.
 
     Raises `StartError` where a file of theirs cannot be used. Nothing is asked of an issuer yet.
     """
@@ -37,17 +47,34 @@ def callers_of(scopes: Iterable[ScopeSpec], clock: Callable[[], float], wall_sec
             return KeySet(issuer.issuer, keys, clock=clock)
         if key not in key_sets:
             source = _source(issuer.issuer, issuer.keys)
-            key_sets[key] = KeySet(issuer.issuer, source=source, stale_seconds=issuer.stale_seconds, clock=clock)
+            key_sets[key] = KeySet(
+                issuer.issuer, source=source, stale_seconds=issuer.stale_seconds, clock=clock, publish=events.publish
+            )
         return key_sets[key]
 
-    verifiers: dict[VerifiedSpec, Verifier] = {}
-    for part in verified_parts(scopes):
+    def forward_auth(asked: ForwardAuthScope | AuthService) -> ForwardAuth:
+        service = asked.service if isinstance(asked, ForwardAuthScope) else asked
+        return ForwardAuth(
+            asked,
+            _auth_client(service),
+            events,
+            trusted_proxies=config.trusted_proxies,
+            asked_max=config.limits.max_in_flight,
+            clock=clock,
+        )
+
+    verifiers: dict[VerifiedSpec | AuthService, Verifier] = {
+        service: forward_auth(service) for route in config.routes if (service := authorize_of(route)) is not None
+    }
+    for part in verified_parts(scope_spec(route.scope) for route in config.routes):
         match part:
             case JwtScope(issuers):
                 keys: Mapping[str, KeySet] = {each.issuer: key_set(each) for each in issuers}
-                verifiers[part] = TokenVerifier(part, keys, wall_seconds)
-            case ForwardAuthScope() | ClientCertificateScope():
-                raise NotImplementedError
+                verifiers[part] = TokenVerifier(part, keys, wall_seconds, waiting_max=config.limits.max_in_flight)
+            case ForwardAuthScope():
+                verifiers[part] = forward_auth(part)
+            case ClientCertificateScope():
+                verifiers[part] = ClientCertificates(part, config.trusted_proxies, wall_seconds)
             case _:
                 assert_never(part)
     return Callers(verifiers)
@@ -60,6 +87,35 @@ def verified_parts(scopes: Iterable[ScopeSpec]) -> dict[VerifiedSpec, None]:
         parts = scope.parts if isinstance(scope, ComposedScope) else (scope,)
         found |= {part: None for part in parts if isinstance(part, VerifiedSpec)}
     return found
+
+
+def reserved_headers(config: Config) -> ReservedHeaders | None:
+    """The headers that authorising services alone may set; None where there are none."""
+    reserved = [
+        (route.match.path, frozenset(name.encode() for name in service.names))
+        for route in config.routes
+        for service in route.authorities
+        if service.names
+    ]
+    return ReservedHeaders(reserved) if reserved else None
+
+
+def _auth_client(service: AuthService) -> Upstream:
+    try:
+        tls = tls_context(None if service.ca is None else Path(service.ca)) if service.has_tls else None
+    except OSError as error:
+        raise StartError(f"the TLS files for {service.url} cannot be used: {error}") from error
+    return Upstream(
+        UpstreamSettings(
+            host=service.host,
+            port=service.port,
+            tls=tls,
+            connect_timeout_seconds=service.timeout_seconds,
+            response_timeout_seconds=service.timeout_seconds,
+            connections_max=0,
+            connections_reserved=CONNECTIONS_MAX,
+        )
+    )
 
 
 def _source(issuer: str, keys: KeysAt | KeysDiscovered | KeysInFile) -> Source:

@@ -128,8 +128,8 @@ class Gateway:
             is_store_up = await self._start_store()
             # Before the first request, which is refused as long as the lease loop is not known to run.
             self._spawn(self._parts.leases.run())
-            self._parts.callers.start()
             if self._is_public:
+                self._parts.callers.start()
                 self.address = await self._listen(self._config.listen.address)
             if self.seating is None:
                 self.status_address = await self._listen_aside("status", self._status, self._config.status.listen)
@@ -266,6 +266,7 @@ class Gateway:
             protect=parts.coordinator.respond,
             forward=parts.forward,
             resource=parts.resource,
+            reserved=parts.reserved,
             events=self.events,
             settings=EdgeSettings(
                 header_bytes_max=config.limits.max_header_bytes, connections_max=client_connections_max()

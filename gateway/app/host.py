@@ -8,7 +8,7 @@ from uuid import uuid4
 from gateway.app.life import StartError
 from gateway.config import Config, ServerTls
 from gateway.store.directories import make_directory
-from gateway.upstream.certificates import load_chain
+from gateway.upstream.certificates import ask_for_certificates, load_chain
 
 
 def make_state_dir(config: Config) -> None:
@@ -37,6 +37,8 @@ def server_tls(tls: ServerTls | None) -> ssl.SSLContext | None:
     context.set_alpn_protocols(["http/1.1"])
     try:
         load_chain(context, tls.cert, tls.key)
+        if tls.client_ca is not None:
+            ask_for_certificates(context, tls.client_ca, is_required=tls.client_certificate == "required")
     except OSError as error:
         raise StartError(f"the files of listen.tls cannot be used: {error}") from error
     return context

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway.app.callers import callers_of
+from gateway.app.callers import callers_of, reserved_headers
 from gateway.app.encryption import key_ring, reporting_sealing_of
 from gateway.app.events import relay_of
 from gateway.app.routes import breaker_policy, identity_secret, route_of, serving_of, status_prefix, target_of
@@ -140,7 +140,7 @@ class Parts:
             clock=clock,
         )
         self.routes = [route_of(config, route, client_for(config.upstream_for(route))) for route in config.routes]
-        self.callers = callers_of([route.scope for route in self.routes], clock, environment.wall_seconds)
+        self.callers = callers_of(config, events, clock, environment.wall_seconds)
         self.coordinator = Coordinator(
             identifying=Identifying(
                 config.service,
@@ -167,6 +167,7 @@ class Parts:
             b"idempotency-key"
         }
         self.forward = Passthrough(target_of(config, config.upstream, client_for(config.upstream)), events, key_names)
+        self.reserved = reserved_headers(config)
         self.resource: StatusResource | None = None
         # The sender of an inbox is no caller: nobody has the credentials to be shown its events.
         shown = [route for route in self.routes if route.inbox is None]

@@ -27,7 +27,10 @@ from gateway.core.identity.operation_id import identity_recipe, single_headers
 from gateway.core.identity.pointer import parse_pointer
 from gateway.core.identity.scope import (
     ApiKeyScope,
+    AuthService,
+    ClientCertificateScope,
     ComposedScope,
+    ForwardAuthScope,
     HeaderScope,
     JwtScope,
     ScopePart,
@@ -61,6 +64,8 @@ def route_of(config: settings.Config, route: settings.Route, upstream: Upstream)
     """A configured route with the client of its upstream."""
     inbox = inbox_of(route)
     key, scope = key_spec(route), scope_spec(route.scope)
+    authorize = authorize_of(route)
+    asked = frozenset() if authorize is None else frozenset(name.lower() for name in authorize.headers)
     fingerprinter = _fingerprinter(config.secrets, route)
     return Route(
         name=route.name,
@@ -68,7 +73,7 @@ def route_of(config: settings.Config, route: settings.Route, upstream: Upstream)
         key=key,
         is_key_required=route.key is None or route.key.required,
         scope=scope,
-        once=single_headers(scope, key) | (frozenset() if inbox is None else inbox.headers),
+        once=single_headers(scope, key) | asked | (frozenset() if inbox is None else inbox.headers),
         compared=frozenset((*METHOD_OVERRIDES, *TARGET_OVERRIDES, *fingerprinter.spec.headers)),
         fingerprinter=fingerprinter,
         accepts_recipe_change=route.fingerprint.on_recipe_change == "accept",
@@ -93,6 +98,7 @@ def route_of(config: settings.Config, route: settings.Route, upstream: Upstream)
         forwards_unprotected=route.store_unavailable == "forward",
         target=target_of(config, config.upstream_for(route), upstream, route),
         path=route.match.path,
+        authorize=authorize,
         accept=accept_policy(config, route),
         inbox=inbox,
         recovery=recovery_policy(config, route),
@@ -362,8 +368,34 @@ def _scope_part(part: settings.ScopePart) -> ScopePart:
             return HeaderScope(part.header.encode(), None if part.from_ == "any" else part.from_)
         case settings.JwtScope():
             return JwtScope(tuple(_token_issuer(each) for each in part.issuers))
+        case settings.ForwardAuthScope(forward_auth=service):
+            return ForwardAuthScope(_auth_service(service), service.principal.encode())
+        case settings.ClientCertificateScope():
+            return ClientCertificateScope(part.client_certificate)
         case _:
             assert_never(part)
+
+
+def authorize_of(route: settings.Route) -> AuthService | None:
+    """Who is asked about every request of a route."""
+    return None if route.authorize is None else _auth_service(route.authorize.forward_auth)
+
+
+def _auth_service(service: settings.ForwardAuth) -> AuthService:
+    url = service.url.service
+    return AuthService(
+        url=str(service.url),
+        host=url.host,
+        port=url.port,
+        has_tls=url.scheme == "https",
+        authority=url.authority.encode(),
+        target=service.url.target.encode(),
+        headers=tuple(name.encode() for name in service.headers),
+        copy=tuple(name.encode() for name in service.copy_),
+        ca=None if service.ca is None else str(service.ca),
+        timeout_seconds=service.timeout,
+        cache_seconds=service.cache,
+    )
 
 
 def _token_issuer(issuer: settings.TokenIssuer) -> TokenIssuer:

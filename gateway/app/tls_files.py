@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.config import PLACEHOLDER_DIRECTORY, Config
+from gateway.config import PLACEHOLDER_DIRECTORY, Config, token_issuers
 from gateway.config.events import KafkaSink
 from gateway.upstream.certificates import PemError, check_dates, client_context
 
@@ -39,7 +39,7 @@ def tls_remarks(config: Config) -> list[TlsRemark]:
 
 def _named(config: Config) -> Iterator[_Files]:
     if (tls := config.listen.tls) is not None:
-        yield _Files("listen.tls", tls.cert, tls.key, None)
+        yield _Files("listen.tls", tls.cert, tls.key, tls.client_ca)
     upstreams = [("upstream.tls", config.upstream)]
     upstreams += [
         (f"routes[{index}].upstream.tls", config.upstream_for(route))
@@ -49,6 +49,10 @@ def _named(config: Config) -> Iterator[_Files]:
     for path, upstream in upstreams:
         if upstream.tls is not None:
             yield _Files(path, upstream.tls.cert, upstream.tls.key, upstream.tls.ca)
+    for index, route in enumerate(config.routes):
+        for issuer in token_issuers(route.scope):
+            if issuer.ca is not None:
+                yield _Files(f"routes[{index}].scope", None, None, issuer.ca)
     for index, sink in enumerate(config.events.sinks):
         if isinstance(sink, KafkaSink) and sink.ca is not None:
             yield _Files(f"events.sinks[{index}]", None, None, sink.ca)

@@ -3,10 +3,10 @@
 load() reads a file and returns a Config, or raises every mistake of the file at once. The rest of the program sees
 values only: no YAML, no environment, no positions.
 
-*The file as values.* `models` is the whole file, `route` a protected route, `scope` whose keys they are, `upstream` the
-service and its probes, `delivery` what is accepted now and delivered later, `inbox` webhooks, `events` what other
-systems receive. `section` is what mappings have in common, `leaf` reads single values, `address` hosts, networks, files
-and URLs.
+*The file as values.* `models` is the whole file, `route` a protected route, `scope` whose keys they are,
+`authorization` who says whose, `upstream` the service and its probes, `delivery` what is accepted now and delivered
+later, `inbox` webhooks, `events` what other systems receive. `section` is what mappings have in common, `leaf` reads
+single values, `address` hosts, networks, files and URLs.
 
 *From text to mistakes.* `document` reads YAML and knows all positions. pydantic finds mistakes within a section,
 `checks` those between sections, and `explanation` turns pydantic's errors into mistakes.
@@ -22,6 +22,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from gateway.config.address import Address, PostgresUrl, RedisUrl, SqliteUrl, UpstreamUrl
+from gateway.config.authorization import ClientCertificateScope, ForwardAuth, ForwardAuthScope, PrincipalAuth
 from gateway.config.checks import disagreements, notices
 from gateway.config.delivery import Accept, Breaker, Delivery, EncryptionKey, RouteDelivery
 from gateway.config.document import (
@@ -62,6 +63,7 @@ from gateway.config.scope import (
     ScopePart,
     TokenIssuer,
     TokenSecret,
+    token_issuers,
 )
 from gateway.config.section import RightValues
 from gateway.config.upstream import (
@@ -83,6 +85,7 @@ __all__ = [
     "ApiKeyScope",
     "BodyKey",
     "Breaker",
+    "ClientCertificateScope",
     "ComposedKey",
     "ComposedScope",
     "Config",
@@ -90,6 +93,8 @@ __all__ = [
     "Delivery",
     "EncryptionKey",
     "Fingerprint",
+    "ForwardAuth",
+    "ForwardAuthScope",
     "HeaderKey",
     "HeaderPart",
     "HeaderScope",
@@ -100,6 +105,7 @@ __all__ = [
     "Mistake",
     "Placeholders",
     "PostgresUrl",
+    "PrincipalAuth",
     "ProbeRecovery",
     "RedisUrl",
     "ResponseRule",
@@ -120,6 +126,7 @@ __all__ = [
     "load",
     "notices",
     "parse",
+    "token_issuers",
 ]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pydantic import SecretStr
+from pydantic_core import PydanticCustomError
 
 from gateway.config.document import alternatives
 from gateway.config.leaf import SUBSTITUTED, Leaf
@@ -23,6 +24,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _LABEL = r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}"
 HOST_NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(\.{_LABEL})*\.?\Z")
 _PORT = re.compile(r"[0-9]{1,5}\Z")
+_TARGET = re.compile(r"/[!\"$-~]{0,2047}")
 _PATH = r"(/[A-Za-z0-9_~-]+)+"
 _RESERVED_CHARS_MAX = 128
 _PASSWORD_HINT = "percent-encode /, ?, # and @ in a password"
@@ -176,6 +178,47 @@ class ServiceUrl(Leaf):
 
     def json_schema(self) -> dict[str, Any]:
         return {"type": "string", "pattern": rf"^(https?://[^/?#@]+/?{SUBSTITUTED})$"}
+
+
+@dataclass(frozen=True, slots=True)
+class AuthorizationUrl:
+    """Where an authorising service is asked: a service, and the path and query there."""
+
+    service: UpstreamUrl
+    target: str
+
+    @property
+    def scheme(self) -> str:
+        return self.service.scheme
+
+    def __str__(self) -> str:
+        """Without the query, which may hold anything."""
+        return f"{self.service}{self.target.partition('?')[0]}"
+
+
+class ForwardAuthUrl(Leaf):
+    """`http` or `https`, a host, and perhaps a path and a query."""
+
+    expected = "a URL such as http://127.0.0.1:4180/oauth2/auth"
+
+    def read(self, text: str) -> AuthorizationUrl:
+        try:
+            url = urlsplit(text)
+        except ValueError:
+            raise self.unexpected(is_secret=True) from None
+        target = (url.path or "/") + (f"?{url.query}" if url.query else "")
+        # urlsplit drops line breaks and tabs.
+        if not _TARGET.fullmatch(target) or not re.fullmatch('[!"$-~]+', text):
+            raise self.unexpected("its path and query are visible ASCII, without #")
+        if "@" in url.netloc:
+            raise self.unexpected("credentials do not belong in this URL", is_secret=True)
+        try:
+            return AuthorizationUrl(ServiceUrl().read(f"{url.scheme}://{url.netloc}"), target)
+        except PydanticCustomError:
+            raise self.unexpected() from None
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": rf"^(https?://[^?#@]+(\?[^#]*)?{SUBSTITUTED})$"}
 
 
 class PublicUrl(Leaf):

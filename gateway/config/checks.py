@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from gateway.config.address import Address, Network, PostgresUrl, RedisUrl, SqliteUrl, UpstreamUrl
+from gateway.config.authorization import ClientCertificateScope, ForwardAuth, ForwardAuthScope
 from gateway.config.delivery import Accept, Delivery, RouteDelivery
 from gateway.config.document import Document, Mistake, Path
 from gateway.config.events import Egress, EventSettings, KafkaSink, NatsSink, RedisStreamSink, StdoutSink, WebhookSink
@@ -92,6 +93,8 @@ def disagreements(document: Document, right: RightValues) -> Iterator[Mistake]:
     yield from _names(routes)
     yield from _tls_without_https(config, routes)
     yield from _loops(config, routes)
+    yield from _authorities(config, routes)
+    yield from _certificates(config, routes)
     yield from _operations(config, routes)
     yield from _events(config, routes)
     for route in routes:
@@ -143,6 +146,47 @@ def _loops(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
             yield place.mistake(
                 ("upstream", "url"), message, "write where the service listens, or let the gateway listen elsewhere"
             )
+
+
+def _authorities(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
+    """Authorising services that are the gateway itself, and headers of theirs that cannot be theirs alone."""
+    listen = config.part(Listen)
+    for route in routes:
+        for keys, service in _asked(route):
+            if listen is not None and _is_own(service.url.service, listen.address):
+                message = f"the gateway itself listens on {listen.address} and would ask itself"
+                yield route.mistake((*keys, "url"), message, "write where the authorising service listens")
+            for name in service.names:
+                if name.lower() in _key_headers(route):
+                    message = f"{name} holds the key, and would be dropped from every request"
+                    yield route.mistake(keys, message, "hand on another header")
+
+
+def _asked(route: _Draft) -> Iterator[tuple[Path, ForwardAuth]]:
+    """The authorising services of a route, and where they are written."""
+    scope = route.values.get("scope")
+    parts: list[tuple[Path, object]] = [(("scope",), scope)]
+    if isinstance(scope, ComposedScope):
+        parts = [(("scope", "compose", index), part) for index, part in enumerate(scope.compose)]
+    for keys, part in parts:
+        if isinstance(part, ForwardAuthScope):
+            yield (*keys, "forward_auth"), part.forward_auth
+    if authorize := route.values.get("authorize"):
+        yield ("authorize", "forward_auth"), authorize.forward_auth
+
+
+def _certificates(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
+    """Scopes that need certificates for which nobody is asked."""
+    listen = config.part(Listen)
+    if listen is None or (listen.tls is not None and listen.tls.client_ca is not None):
+        return
+    for route in routes:
+        scope = route.values.get("scope")
+        parts = scope.compose if isinstance(scope, ComposedScope) else (scope,)
+        if any(isinstance(part, ClientCertificateScope) for part in parts):
+            message = "callers are asked for certificates only where listen.tls.client_ca says whose are accepted"
+            hint = "write listen: {address: ..., tls: {cert: ..., key: ..., client_ca: ...}}"
+            yield route.mistake(("scope",), message, hint)
 
 
 def _is_own(url: UpstreamUrl, listen: Address) -> bool:
@@ -320,7 +364,7 @@ def _encrypted(route: _Draft, key: str, config: _Draft) -> Iterator[Mistake]:
 
 def _accept(route: _Draft, accept: Accept, config: _Draft) -> Iterator[Mistake]:
     yield from _encrypted(route, "accept", config)
-    unverified = _why_unverified(route.values.get("scope"))
+    unverified = None if route.values.get("authorize") else _why_unverified(route.values.get("scope"))
     if accept.identity == "verified" and unverified is not None:
         keys = ("accept", "identity") if "identity" in accept.model_fields_set else ("accept",)
         message = f"strangers could fill the store: {unverified}"
@@ -561,8 +605,22 @@ def _of_route(path: str, route: Route, trusted: Sequence[Network]) -> Iterator[N
         if bytes_max > CANONICAL_BYTES_MAX:
             message = f"bodies over {size_text(CANONICAL_BYTES_MAX)} are not stored: their values cannot be redacted"
             yield Notice(f"{path}.response.max_stored_bytes", message)
+    yield from _of_authorities(path, route)
     if route.store_unavailable == "forward":
         yield Notice(f"{path}.store_unavailable", "while the durable store is down, requests run unprotected")
+
+
+def _of_authorities(path: str, route: Route) -> Iterator[Notice]:
+    for service in route.authorities:
+        if service.url.scheme == "http" and service.url.service.host not in _LOOPBACK:
+            message = f"{service.url} is asked without TLS: whoever is on the way sees credentials and makes decisions"
+            yield Notice(path, message)
+        if service.cache:
+            message = f"for {duration_text(service.cache)} a permission of {service.url} cannot be withdrawn"
+            yield Notice(path, message)
+    parts = route.scope.compose if isinstance(route.scope, ComposedScope) else (route.scope,)
+    if any(isinstance(part, ClientCertificateScope) and part.client_certificate == "sha256" for part in parts):
+        yield Notice(f"{path}.scope", "a renewed certificate is another caller: its retries find no record of before")
 
 
 def _of_probe(path: str, route: Route, store: Store) -> Iterator[Notice]:

@@ -59,6 +59,15 @@ class ServerTls(Section):
     """The certificate chain, as a PEM file."""
     key: Annotated[Path, AbsolutePath()]
     """The private key, as a PEM file."""
+    client_ca: Annotated[Path, AbsolutePath()] | None = None
+    """The authorities that sign callers' certificates, as a PEM file; callers are asked for one if it is written."""
+    client_certificate: Literal["optional", "required"] = "optional"
+    """Whether a caller without a certificate can connect. One whose certificate is not valid never can."""
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        if self.client_ca is None and "client_certificate" in self.model_fields_set:
+            message = "certificates of callers need client_ca, the authorities that sign them"
+            yield Disagreement(("client_certificate",), message)
 
 
 class Listen(Section):
@@ -341,7 +350,8 @@ class Placeholders:
             return placeholder_key(name)
         if is_all and (path == ("public_url",) or (path[:2] == ("events", "sinks") and path[-1] == "url")):
             return "https://placeholder"
-        if is_all and "jwt" in path and path[-1] in ("issuer", "keys"):
+        is_url = path[-2:] == ("forward_auth", "url") or ("jwt" in path and path[-1] in ("issuer", "keys"))
+        if is_all and is_url:
             return "https://placeholder"
         if is_all and (path[-2:-1] == ("tls",) or path == ("state_dir",) or path[-1] == "ca"):
             return str(PLACEHOLDER_DIRECTORY / word)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, Tag, model_validator
 
 from gateway.config.address import HostName
+from gateway.config.authorization import Authorize, ForwardAuth, ForwardAuthScope
 from gateway.config.delivery import Accept, DeadLetter, RouteDelivery
 from gateway.config.inbox import REMEMBER_SECONDS, Inbox
 from gateway.config.leaf import (
@@ -34,7 +35,7 @@ from gateway.config.leaf import (
     redacted_header,
     size_text,
 )
-from gateway.config.scope import FRAMING, SCOPE_FORMS, Scope
+from gateway.config.scope import FRAMING, SCOPE_FORMS, ComposedScope, Scope
 from gateway.config.section import (
     Disagreement,
     Holder,
@@ -446,6 +447,8 @@ class Route(Holder):
     """Which requests the route protects: {path}, and optionally methods and host."""
     key: Annotated[Key | None, Field(description=f"Where the key is: {KEY_FORMS}. An inbox has none.")]
     scope: Annotated[Scope, Field(description=f"Whose key it is: {SCOPE_FORMS}.")]
+    authorize: Authorize | None = None
+    """Who is asked whether a request may be made: {forward_auth: {url}}. It is no scope; nobody if left out."""
     fingerprint: Fingerprint = Field(default_factory=Fingerprint)
     """What makes two requests the same request."""
     repeats: Repeats | None = None
@@ -503,6 +506,15 @@ class Route(Holder):
     def disagreements(self) -> Iterator[Disagreement]:
         if self.inbox is not None and self.key is not None:
             yield Disagreement(("key",), "the preset of an inbox says where the key is; leave this out")
+        if self.inbox is not None and self.authorize is not None:
+            yield Disagreement(("authorize",), "the sender of an event is known by its signature; leave this out")
+
+    @property
+    def authorities(self) -> tuple[ForwardAuth, ...]:
+        """The authorising services that are asked about requests of this route."""
+        parts = self.scope.compose if isinstance(self.scope, ComposedScope) else (self.scope,)
+        found = [part.forward_auth for part in parts if isinstance(part, ForwardAuthScope)]
+        return (*found, *(() if self.authorize is None else (self.authorize.forward_auth,)))
 
     @property
     def is_accepting(self) -> bool:

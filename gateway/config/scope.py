@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, assert_never
 from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, SecretStr, Tag
 
 from gateway.config.address import HOST_NAME, AbsolutePath, Network, NetworkRange, is_bracketed_ipv6
+from gateway.config.authorization import ClientCertificateScope, ForwardAuthScope
 from gateway.config.leaf import SUBSTITUTED, Duration, HeaderName, Leaf, PlainText, wrong
 from gateway.config.section import (
     Disagreement,
@@ -213,12 +214,17 @@ class JwtScope(Section):
 
 # -- several of them ---------------------------------------------------------------------------------------------------
 
-_PART_FORMS = "{header: NAME, from: [...]}, {api_key: HEADER} or {jwt: {...}}"
+_PART_FORMS = (
+    "{header: NAME, from: [...]}, {api_key: HEADER}, {jwt: {...}}, {forward_auth: {url, principal}} or "
+    "{client_certificate: san}"
+)
 ScopePart = Annotated[
     Annotated[HeaderScope, Tag("<header>")]
     | Annotated[ApiKeyScope, Tag("<api_key>")]
-    | Annotated[JwtScope, Tag("<jwt>")],
-    one_of("header", "api_key", "jwt", expected=_PART_FORMS),
+    | Annotated[JwtScope, Tag("<jwt>")]
+    | Annotated[ForwardAuthScope, Tag("<forward_auth>")]
+    | Annotated[ClientCertificateScope, Tag("<client_certificate>")],
+    one_of("header", "api_key", "jwt", "forward_auth", "client_certificate", expected=_PART_FORMS),
 ]
 
 
@@ -229,19 +235,46 @@ class ComposedScope(Section):
     """The parts of the scope, in order."""
 
     def disagreements(self) -> Iterator[Disagreement]:
-        names = [name for part in self.compose for name in scope_header_names(part)]
-        yield from listed_twice(("compose",), names)
+        yield from listed_twice(("compose",), map(_source, self.compose))
 
 
-SCOPE_FORMS = "{header: NAME, from: [...]}, {api_key: HEADER}, {jwt: {...}}, {compose: [...]} or shared"
+def _source(part: ScopePart) -> str:
+    """What a part of a scope is taken from. A second part from there says nothing more."""
+    match part:
+        case HeaderScope(header=name) | ApiKeyScope(api_key=name):
+            return name
+        case JwtScope():
+            return "Authorization"
+        case ForwardAuthScope(forward_auth=service):
+            return f"{service.url} {service.principal}"
+        case ClientCertificateScope():
+            return "client_certificate"
+        case _:
+            assert_never(part)
+
+
+SCOPE_FORMS = (
+    "{header: NAME, from: [...]}, {api_key: HEADER}, {jwt: {...}}, {forward_auth: {url, principal}}, "
+    "{client_certificate: san}, {compose: [...]} or shared"
+)
 Scope = Annotated[
     Annotated[Literal["shared"], only("shared", expected=SCOPE_FORMS), Tag("<word>")]
     | Annotated[HeaderScope, Tag("<header>")]
     | Annotated[ApiKeyScope, Tag("<api_key>")]
     | Annotated[JwtScope, Tag("<jwt>")]
+    | Annotated[ForwardAuthScope, Tag("<forward_auth>")]
+    | Annotated[ClientCertificateScope, Tag("<client_certificate>")]
     | Annotated[ComposedScope, Tag("<compose>")],
-    one_of("header", "api_key", "jwt", "compose", expected=SCOPE_FORMS, word=True),
+    one_of(
+        "header", "api_key", "jwt", "forward_auth", "client_certificate", "compose", expected=SCOPE_FORMS, word=True
+    ),
 ]
+
+
+def token_issuers(scope: Scope) -> tuple[TokenIssuer, ...]:
+    """The issuers whose tokens a scope takes."""
+    parts = scope.compose if isinstance(scope, ComposedScope) else (scope,)
+    return tuple(issuer for part in parts if isinstance(part, JwtScope) for issuer in part.issuers)
 
 
 def scope_header_names(scope: object) -> tuple[str, ...]:

@@ -31,14 +31,17 @@ import asyncio
 import contextlib
 import math
 import socket
+import ssl
 import struct
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, Final, Protocol, TypeAlias, cast
 
 from aiohttp import web
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 
+from gateway.core.identity.certificate import ClientCertificate, read_certificate
 from gateway.http.budget import MemoryBudget
 from gateway.http.limits import HEAD_TOO_BIG, EdgeSettings, Refusal, refusal_of
 from gateway.http.reader import ReaderWatch, Verdict
@@ -351,6 +354,9 @@ class ClientConnection(web.RequestHandler):
             str(address[0]) if isinstance(address, tuple) else None,
             is_secure=transport.get_extra_info("sslcontext") is not None,
         )
+        certificate = _verified_certificate(transport)
+        if certificate is not None:
+            self.hop = replace(self.hop, certificate=certificate)
         sock = transport.get_extra_info("socket")
         if sock is not None:
             # Whoever reads a silent stream, or holds a socket, has no other clock.
@@ -506,3 +512,12 @@ class ClientConnection(web.RequestHandler):
     def _close_transport(self, transport: asyncio.Transport) -> None:
         transport.close()
         self._reader.watch_end(transport, self._loop.time(), self.settings.silence_seconds)
+
+
+def _verified_certificate(transport: asyncio.BaseTransport) -> ClientCertificate | None:
+    """The client's certificate, where the listener asks for one and TLS has verified it."""
+    context = transport.get_extra_info("sslcontext")
+    if context is None or context.verify_mode is ssl.CERT_NONE:
+        return None
+    der = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    return None if der is None else read_certificate(der)

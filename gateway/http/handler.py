@@ -26,7 +26,7 @@ from gateway.http.exchange import ClientExchange
 from gateway.http.limits import EdgeSettings, Refusal
 from gateway.http.passthrough import Client
 from gateway.http.reply import DateClock, framed
-from gateway.http.request import Fault, Protecting, examine, too_big
+from gateway.http.request import Fault, Protecting, ReservedHeaders, examine, too_big
 from gateway.observe.facts import Events, RequestAnswered
 from gateway.protect.decoding import decode_unaccepted
 from gateway.protect.problem import Shaped, plain, refuse
@@ -78,10 +78,12 @@ class Handler(Generic[R]):
         protect: Protect[R],
         forward: Forward[R],
         resource: Resource | None,
+        reserved: ReservedHeaders | None,
         events: Events,
         settings: EdgeSettings,
     ) -> None:
         self._routes = routes
+        self._reserved = reserved
         self._resource = resource
         self._protect = protect
         self._forward = forward
@@ -163,6 +165,8 @@ class Handler(Generic[R]):
                 await self._refuse(exchange, route, fault)
                 return
             detail = _FAILED
+            if self._reserved is not None:
+                exchange.head = self._reserved.without(exchange.head)
             if route is None:
                 if self._resource is not None and self._resource.owns(exchange.head.target):
                     reply = await self._resource.respond(exchange.incoming(may_upgrade=False))

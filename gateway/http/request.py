@@ -1,7 +1,8 @@
 """A client's request: its body as it comes, and the checks that may refuse it first.
 
 aiohttp's parser decides which bytes are a request. This module owns the rest: which requests are ambiguous or too big
-(`examine`), reading the body at its consumer's pace, and `100 Continue`. That is sent when the body is first read, so
+(`examine`), what a client may not say of itself (`ReservedHeaders`), reading the body at its consumer's pace, and `100
+Continue`. That is sent when the body is first read, so
 that a request which is refused by its head never uploads. Invariant: a body that did not arrive completely raises
 `RequestCut`; it never just ends.
 """
@@ -14,8 +15,15 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Final, Protocol, TypeVar
 
 from gateway.core.immutable import immutable
-from gateway.core.message import RequestHead, values_by_name
-from gateway.core.routing import RouteTable
+from gateway.core.message import (
+    IndexedHeaders,
+    NameTable,
+    RequestHead,
+    connection_options,
+    header_values,
+    values_by_name,
+)
+from gateway.core.routing import PathPattern, RouteTable, Rule
 from gateway.http.connection import ClientConnection, Payload
 from gateway.http.limits import HEAD_TOO_BIG
 from gateway.protect.ambiguity import (
@@ -45,6 +53,9 @@ _ABSOLUTE_FORM: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.\-]*+://[A-Za-z0-9\-._
 _CROWDED_SECONDS: Final = 5.0
 _CROWDED_BYTES_PER_SECOND: Final = 16 * 1024
 
+# Paths are compared for requests of every method.
+_ANY_METHOD: Final = frozenset((b"*",))
+_NOT_ALPHANUMERIC: Final = re.compile(rb"[^0-9a-z]")
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -194,6 +205,55 @@ def examine(routes: RouteTable[P], head: RequestHead, version: tuple[int, int]) 
         if route is not None:
             return route, Fault(400, _other_reading(routes.path_in_other_case(head.method, head.target, host)))
     return None, None
+
+
+class ReservedHeaders:
+    """Headers that a client may not send on the paths of some routes, because a service takes them from the gateway.
+
+    They are dropped from every request that a service may read as one for such a path, protected or not, of any method
+    and host, and in every spelling that it may take for the same name.
+    """
+
+    def __init__(self, reserved: Sequence[tuple[PathPattern, frozenset[bytes]]]) -> None:
+        """`reserved` has the paths and the names of the headers."""
+        self._paths = [
+            RouteTable([(Rule(_ANY_METHOD, path), frozenset(map(_folded, names)))]) for path, names in reserved
+        ]
+        everywhere = frozenset(_folded(name) for _, names in reserved for name in names)
+        self._names = everywhere
+        self._is_reserved = NameTable(lambda name: _folded(name) in everywhere)
+
+    def without(self, head: RequestHead) -> RequestHead:
+        """The head as the service may get it."""
+        options = connection_options(head.headers)
+        # Mostly, so that no path is compared.
+        if not any(map(self._is_reserved.__getitem__, [*options, *[name for name, _ in head.headers]])):
+            return head
+        names = self._names_for(head)
+        kept: list[tuple[bytes, bytes]] = []
+        for name, value in head.headers:
+            if name.lower() == b"connection":
+                # It would have the gateway drop what it adds itself.
+                listed = [option for option in value.split(b",") if _folded(option.strip()) not in names]
+                kept.append((name, b",".join(listed)))
+            elif _folded(name) not in names:
+                kept.append((name, value))
+        return RequestHead(head.method, head.target, IndexedHeaders(kept))
+
+    def _names_for(self, head: RequestHead) -> frozenset[bytes]:
+        targets = [head.target, *other_targets(overrides(head.headers))]
+        # Comparing them takes time.
+        if sum(map(len, targets)) > PATH_BYTES_MAX:
+            return self._names
+        hosts = header_values(head.headers, b"host")
+        read = [target for target, _ in _readings(targets, hosts[0] if hosts else None)]
+        found = [path.match_in_any_case(_ANY_METHOD, target, (None,)) for path in self._paths for target in read]
+        return frozenset(name for names in found if names is not None for name in names)
+
+
+def _folded(name: bytes) -> bytes:
+    """The name as a service reads it that knows letters and digits alone, as in the variables of CGI."""
+    return _NOT_ALPHANUMERIC.sub(b"-", name.lower())
 
 
 def _other_reading(path: str | None) -> str:

@@ -29,6 +29,7 @@ from gateway.http.budget import MemoryBudget
 from gateway.http.connection import ClientConnection, ParsedRequest
 from gateway.http.handler import Forward, Handler, Protect, R, Resource
 from gateway.http.limits import EdgeSettings, Refusal, has_c_parser
+from gateway.http.request import ReservedHeaders
 from gateway.observe.facts import Events
 
 # How often connections are checked, and how many at once: with more of them, each is checked less often.
@@ -56,12 +57,19 @@ class Edge(Generic[R]):
         forward: Forward[R],
         events: Events,
         resource: Resource | None = None,
+        reserved: ReservedHeaders | None = None,
         settings: EdgeSettings | None = None,
     ) -> None:
         """Needs a running event loop."""
         self.settings = settings = settings or EdgeSettings()
         self.handler = Handler(
-            routes=routes, protect=protect, forward=forward, resource=resource, events=events, settings=settings
+            routes=routes,
+            protect=protect,
+            forward=forward,
+            resource=resource,
+            reserved=reserved,
+            events=events,
+            settings=settings,
         )
         # Registers aiohttp's connections. It handles no requests: their `start` does.
         self._server = web.Server(cast(Any, self.handler.handle))

@@ -147,6 +147,36 @@ class WebhookRepeated:
     is_changed: bool
 
 
+class FetchResult(StrEnum):
+    """What came of an attempt to fetch the keys of an issuer."""
+
+    FETCHED = "fetched"
+    FAILED = "failed"
+
+
+@immutable
+class KeysFetched:
+    """The keys of an issuer of tokens were fetched, or could not be."""
+
+    result: FetchResult
+
+
+class Decision(StrEnum):
+    """What an authorising service made of a request."""
+
+    ALLOWED = "allowed"
+    REMEMBERED = "remembered"  # allowed before, and not asked about again
+    REFUSED = "refused"
+    UNAVAILABLE = "unavailable"
+
+
+@immutable
+class AuthorizationDecided:
+    """An authorising service decided about a request, or could not."""
+
+    decision: Decision
+
+
 class DeliveryResult(StrEnum):
     """What became of an attempt to deliver an accepted request."""
 
@@ -455,6 +485,8 @@ Fact = (
     | WebhookRefused
     | WebhookVerified
     | WebhookRepeated
+    | AuthorizationDecided
+    | KeysFetched
     | DeliveryAttempted
     | BreakerChanged
     | EventPublished

@@ -21,6 +21,7 @@ from gateway import PROGRAM
 from gateway.core.message import trace_id_of
 from gateway.core.operation import Event
 from gateway.observe.facts import (
+    AuthorizationDecided,
     BacklogTaken,
     BreakerChanged,
     DeliveryAttempted,
@@ -31,6 +32,7 @@ from gateway.observe.facts import (
     Fact,
     FlushRefused,
     JournalFailed,
+    KeysFetched,
     LeaseLost,
     LoopStalled,
     MemoryChanged,
@@ -120,7 +122,7 @@ class Logs:
     def wants(self, kind: type[Fact]) -> bool:
         if kind is RequestAnswered or kind is EndedUnanswered:
             return self._requests != "none" and self._level <= INFO
-        if kind is WebhookVerified or kind is WebhookRefused:
+        if kind in (WebhookVerified, WebhookRefused, AuthorizationDecided, KeysFetched):
             return False
         return kind not in (OperationClaimed, OperationAccepted, StoreCalled) or self._level <= DEBUG
 
@@ -147,8 +149,8 @@ class Logs:
                         route=route,
                         operation_id=str(operation_id),
                     )
-            case WebhookVerified() | WebhookRefused():
-                # The line of the request says so.
+            case WebhookVerified() | WebhookRefused() | AuthorizationDecided() | KeysFetched():
+                # The line of the request says so, or a line when the keys of an issuer are out of reach.
                 pass
             case DeliveryAttempted():
                 is_dead = fact.result is DeliveryResult.DEAD_LETTER

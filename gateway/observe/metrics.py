@@ -23,16 +23,20 @@ from gateway.core.verdict import Verdict
 from gateway.core.webhook.signature import Fault
 from gateway.observe.exposition import Counted, Counter, Exposition, Family, Gauge, Histogram, Rule, encode
 from gateway.observe.facts import (
+    AuthorizationDecided,
     BacklogTaken,
     BreakerChanged,
+    Decision,
     DeliveryAttempted,
     DeliveryResult,
     EndedUnanswered,
     EventPublished,
     EventsCounted,
     Fact,
+    FetchResult,
     FlushRefused,
     JournalFailed,
+    KeysFetched,
     LeaseLost,
     LoopStalled,
     MemoryChanged,
@@ -201,6 +205,12 @@ class Metrics:
         # By route or sink, and by the name that the configuration gives the secret.
         self._used_secrets = self._counter(
             "idempotency_secret_used_total", "Messages that a secret of a route or a sink signed", place=(), id=()
+        )
+        self._key_fetches = self._counter(
+            "idempotency_key_set_fetches_total", "Attempts to fetch the keys of issuers of tokens", result=FetchResult
+        )
+        self._decisions = self._counter(
+            "idempotency_forward_auth_total", "Requests that an authorising service decided about", decision=Decision
         )
         self._deliveries = self._counter(
             "idempotency_deliveries_total",
@@ -377,6 +387,10 @@ class Metrics:
                 self._repeated_webhooks.add(fact.route)
                 if fact.is_changed:
                     self._changed_webhooks.add(fact.route)
+            case KeysFetched():
+                self._key_fetches.add(fact.result)
+            case AuthorizationDecided():
+                self._decisions.add(fact.decision)
             case DeliveryAttempted():
                 self._deliveries.add(fact.route, fact.result)
             case BreakerChanged():

@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack
 from typing import Final, Protocol, assert_never
 
 from gateway.core.identity.scope import (
+    AuthService,
     IdentityUnavailable,
     Scope,
     ScopeMissing,
@@ -75,8 +76,9 @@ class Verifier(Protocol):
 class Callers:
     """The callers of one gateway process. Lives on one event loop."""
 
-    def __init__(self, verifiers: Mapping[VerifiedSpec, Verifier]) -> None:
-        """`verifiers` has one for each verified part of every scope that is asked for."""
+    def __init__(self, verifiers: Mapping[VerifiedSpec | AuthService, Verifier]) -> None:
+        """`verifiers` has one for each verified part of every scope that is asked for, and for each service that is
+        asked for a permission alone."""
         self._verifiers = verifiers
 
     def start(self) -> None:
@@ -106,6 +108,11 @@ class Callers:
             verified[found.part] = verification.value
             headers.extend(verification.headers)
         return found
+
+    async def authorize(self, service: AuthService, incoming: Incoming) -> Verified | Unidentified:
+        """A permission of this service, with the headers that come with it, or what takes its place. Safe to cancel."""
+        verifier = self._verifiers[service]
+        return verifier.known(incoming) or await verifier.ask(incoming)
 
     def _found(
         self,

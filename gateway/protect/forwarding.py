@@ -9,7 +9,7 @@ Invariant: a header that is not named here or by `Connection` keeps its bytes, i
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from enum import StrEnum
 from ipaddress import IPv4Network, IPv6Network
 from typing import Final, assert_never
@@ -19,9 +19,11 @@ from gateway.core.immutable import immutable
 from gateway.core.message import (
     HOP_BY_HOP,
     Headers,
+    IndexedHeaders,
     NameTable,
     RequestHead,
     connection_options,
+    header_values,
     is_forwarding_header,
     values_by_name,
 )
@@ -42,6 +44,9 @@ SPOKEN_BY_GATEWAY: Final = frozenset(
 _NOT_FOR_CLIENTS: Final = HOP_BY_HOP | GATEWAY_HEADERS
 # Envoy obeys retry instructions in these from clients it trusts.
 _ENVOY_PREFIX: Final = b"x-envoy-"
+
+# What a trusted proxy says of the caller, as far as an authorising service gets to know it.
+_OF_THE_CALLER: Final = frozenset((b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"))
 
 # The kinds of headers to forwarding, by name.
 _PLAIN, _DROPPED, _HOST, _FORWARDING, _ENVOY, _PREFER = range(6)
@@ -109,9 +114,7 @@ def protected_request(request: RequestHead, hop: Hop, policy: ForwardingPolicy, 
     key = _key_to_send(execution)
     sent = _common(request.headers, hop, policy, is_protected=True)
     if execution.replaced:
-        ours = {_FOLDED[name] for name, _ in execution.replaced}
-        sent = [header for header in sent if _FOLDED[header[0]] not in ours]
-        sent += execution.replaced
+        sent = _replaced(sent, execution.replaced)
     if key is not None:
         replaced = [_FOLDED[name] for name in names]
         sent = [header for header in sent if _FOLDED[header[0]] not in replaced]
@@ -121,6 +124,41 @@ def protected_request(request: RequestHead, hop: Hop, policy: ForwardingPolicy, 
     sent.append((b"Idempotency-Fencing-Token", b"%d" % execution.fencing_token))
     sent.append((b"Idempotency-Attempt", b"%d" % execution.attempt))
     return RequestHead(request.method, request.target, tuple(sent))
+
+
+def with_headers(request: RequestHead, headers: Headers) -> RequestHead:
+    """The request with these headers in place of the client's of the same names."""
+    return RequestHead(request.method, request.target, IndexedHeaders(_replaced(request.headers, headers)))
+
+
+def _replaced(headers: Iterable[tuple[bytes, bytes]], by: Headers) -> list[tuple[bytes, bytes]]:
+    ours = {_FOLDED[name] for name, _ in by}
+    return [*(header for header in headers if _FOLDED[header[0]] not in ours), *by]
+
+
+def authorization_request(
+    request: RequestHead,
+    hop: Hop,
+    trusted_proxies: Collection[IPv4Network | IPv6Network],
+    *,
+    authority: bytes,
+    target: bytes,
+    names: Collection[bytes],
+) -> RequestHead:
+    """The question to an authorising service about a request, without its body.
+
+    `names` (lower case) are the headers of the request that the service gets to see.
+    """
+    sent = [(b"Host", authority)]
+    sent += [header for header in request.headers if header[0].lower() in names]
+    sent.append((b"X-Forwarded-Method", request.method))
+    sent.append((b"X-Forwarded-Uri", request.target))
+    trusted = _is_trusted(hop.peer, trusted_proxies)
+    if trusted:
+        sent += [header for header in request.headers if header[0].lower() in _OF_THE_CALLER]
+    hosts = header_values(request.headers, b"host")
+    _append_forwarded(sent, hop, hosts[0] if hosts else None, trusted=trusted)
+    return RequestHead(b"GET", target, tuple(sent))
 
 
 def _key_to_send(execution: Execution) -> bytes | None:

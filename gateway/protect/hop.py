@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
+from gateway.core.identity.certificate import ClientCertificate
 from gateway.core.immutable import immutable
 
 Peer = IPv4Address | IPv6Address | None
@@ -17,12 +18,14 @@ Peer = IPv4Address | IPv6Address | None
 class Hop:
     """`peer` is the other end of the connection, None on a Unix socket; `address` is the same as text.
 
-    An IPv4 address on an IPv6 socket is an IPv4 address here. `scheme` is http or https.
+    An IPv4 address on an IPv6 socket is an IPv4 address here. `scheme` is http or https. `certificate` is the one that
+    TLS verified: that of the last proxy, where there is one between.
     """
 
     peer: Peer
     address: bytes | None
     scheme: bytes
+    certificate: ClientCertificate | None = None
 
 
 @lru_cache(4096)

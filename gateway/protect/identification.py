@@ -21,7 +21,8 @@ from gateway.core.operation import Fingerprint, Identity, ProbeTarget, Snapshot,
 from gateway.core.recovery import Probe, Resend, probe_values, render_probe
 from gateway.core.verdict import Claimable, Judgement, Refuse, Verdict, judge
 from gateway.protect.body import NoSlot, Spool, SpoolFailed, TakenBody, UploadSlots, WholeBody, taken_now
-from gateway.protect.callers import Caller, Callers, refuse_caller
+from gateway.protect.callers import Caller, Callers, Verified, refuse_caller
+from gateway.protect.forwarding import with_headers
 from gateway.protect.hop import Hop
 from gateway.protect.preference import responds_async
 from gateway.protect.problem import refuse
@@ -92,14 +93,19 @@ class Identifying:
         The caller owns the body of the request that is returned; a refusal leaves none. Raises what the request's body
         raises when it is cut short.
         """
-        inbox, headers = route.inbox, incoming.head.headers
+        inbox = route.inbox
         if inbox is not None and (reply := self._verifying.reply_unread(incoming, route, inbox)) is not None:
             return reply
+        if route.authorize is not None:
+            permission = await self._callers.authorize(route.authorize, incoming)
+            if not isinstance(permission, Verified):
+                return refuse_caller(permission, route.shape)
+            incoming = replace(incoming, head=with_headers(incoming.head, permission.headers))
         is_key_in_body = inbox is not None or needs_body(route.key)
         key: Key | KeyFault | None = None
         caller: Caller | None = None
         if not is_key_in_body:
-            key = find_key(route.key, headers, None, unquote)
+            key = find_key(route.key, incoming.head.headers, None, unquote)
             if key is None:
                 return _without_key(incoming, route)
         if not is_key_in_body or (inbox is None and route.is_key_required):
@@ -138,6 +144,8 @@ class Identifying:
             caller = found
         if isinstance(key, KeyFault):
             return refuse(Verdict.KEY_INVALID, shape=route.shape, detail=key.detail)
+        if caller.headers:
+            incoming = replace(incoming, head=with_headers(incoming.head, caller.headers))
         sha256 = body.digest
         digests = await body.read(lambda content: route.fingerprinter.digests(incoming.head, content, sha256))
         return self._keyed(incoming, route, key, caller.scope, body, digests)

@@ -25,6 +25,7 @@ from jwt.exceptions import PyJWTError
 
 from gateway.core.identity.token import Token
 from gateway.core.immutable import immutable
+from gateway.observe.facts import FetchResult, KeysFetched
 
 _LOG = logging.getLogger("gateway")
 
@@ -173,6 +174,7 @@ class KeySet:
         *,
         stale_seconds: float = 0.0,
         clock: Callable[[], float],
+        publish: Callable[[KeysFetched], None] = lambda _: None,
     ) -> None:
         """`name` is for the log. Without a source, `keys` are all there ever are. `clock` counts seconds, also while
         the machine sleeps."""
@@ -180,6 +182,7 @@ class KeySet:
         self._source = source
         self._stale_seconds = stale_seconds
         self._clock = clock
+        self._publish = publish
         self._keys = keys
         self._digest = b""
         self._fresh_until = self._usable_until = float("-inf") if source is not None else float("inf")
@@ -264,10 +267,12 @@ class KeySet:
                 kept = "those that are known are kept for now" if self.is_known else "none are known"
                 _LOG.warning("the keys of %s cannot be fetched (%s); %s", self._name, error, kept)
             self._is_failing = True
+            self._publish(KeysFetched(FetchResult.FAILED))
             return
         if self._is_failing:
             _LOG.info("the keys of %s were fetched", self._name)
         self._is_failing = False
+        self._publish(KeysFetched(FetchResult.FETCHED))
         self._replace(keys, sha256(document.content).digest(), document.max_age_seconds)
 
     def _replace(self, keys: tuple[Key, ...], digest: bytes, max_age_seconds: float | None) -> None:

@@ -25,7 +25,7 @@ from gateway.core.operation import Applied, Audit, Record, Snapshot, State, With
 from gateway.core.routing import normalise_path
 from gateway.core.verdict import Verdict
 from gateway.protect.accepting import apply_until_known
-from gateway.protect.callers import Caller, Callers, Unidentified, refuse_caller
+from gateway.protect.callers import Caller, Callers, Unidentified, Verified, refuse_caller
 from gateway.protect.compose import in_doubt, refuse_by, replay_of
 from gateway.protect.preference import preference_applied, wait_preference
 from gateway.protect.problem import plain, refuse
@@ -138,6 +138,10 @@ class StatusResource:
             # It may be the caller's in a scope that cannot be verified now. That there is none would be a guess.
             unavailable = [each for each in found.values() if isinstance(each, IdentityUnavailable)]
             return refuse_caller(unavailable[0]) if unavailable else _NOT_FOUND
+        if route.authorize is not None:
+            permission = await self._callers.authorize(route.authorize, incoming)
+            if not isinstance(permission, Verified):
+                return refuse_caller(permission, route.shape)
         if head.method == b"DELETE":
             return _not_allowed(b"GET, HEAD") if asked[2] else await self._withdraw(snapshot, route)
         if asked[2]:

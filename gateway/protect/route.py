@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from gateway.core.delivery import DeliveryPolicy
 from gateway.core.identity.fingerprint import Fingerprinter
 from gateway.core.identity.key import KeySpec
-from gateway.core.identity.scope import ScopeSpec
+from gateway.core.identity.scope import AuthService, ScopeSpec
 from gateway.core.message import Headers
 from gateway.core.operation import MICROSECONDS
 from gateway.core.outcome import StatusPolicy
@@ -80,7 +80,7 @@ class AcceptPolicy:
 @dataclass(frozen=True, slots=True)
 class Route:
     """One protected route. `once` are the headers (lower case) that a request may carry at most once; `compared` those
-    that the route's fingerprint covers beside what every fingerprint does."""
+    that the route's fingerprint covers beside what every fingerprint does. `authorize` is asked about every request."""
 
     name: str
     operation: str
@@ -103,6 +103,7 @@ class Route:
     forwards_unprotected: bool
     target: Target
     path: PathPattern
+    authorize: AuthService | None = None
     accept: AcceptPolicy | None = None
     inbox: Inbox | None = None
     recovery: Recovery = Hold()  # noqa: RUF009  a value without state

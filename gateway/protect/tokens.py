@@ -34,11 +34,21 @@ class _Remembered:
 class TokenVerifier:
     """Verifies the tokens of one scope. Lives on one event loop."""
 
-    def __init__(self, scope: JwtScope, keys: Mapping[str, KeySet], wall_seconds: Callable[[], float]) -> None:
-        """`keys` by issuer; they may be shared with other verifiers. `wall_seconds` is Unix time."""
+    def __init__(
+        self,
+        scope: JwtScope,
+        keys: Mapping[str, KeySet],
+        wall_seconds: Callable[[], float],
+        *,
+        waiting_max: int = 1000,
+    ) -> None:
+        """`keys` by issuer; they may be shared with other verifiers. `wall_seconds` is Unix time. `waiting_max` bounds
+        the requests that wait for keys."""
         self._issuers = {each.issuer: each for each in scope.issuers}
         self._keys = keys
         self._wall_seconds = wall_seconds
+        self._waiting_max = waiting_max
+        self._waiting = 0
         self._remembered: dict[bytes, _Remembered] = {}
 
     def start(self) -> None:
@@ -67,7 +77,13 @@ class TokenVerifier:
         credential = bearer_credential(incoming.head.headers) or b""
         token = read_token(credential)
         if isinstance(token, Token) and token.issuer in self._keys:
-            await self._keys[token.issuer].refresh()
+            if self._waiting >= self._waiting_max:
+                return IdentityUnavailable("Too many requests wait for the keys of the token's issuer.")
+            self._waiting += 1
+            try:
+                await self._keys[token.issuer].refresh()
+            finally:
+                self._waiting -= 1
         found = self._verify(credential, sha256(credential).digest(), may_wait=False)
         return found if found is not None else _unavailable(0.0)
 

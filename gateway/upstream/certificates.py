@@ -70,6 +70,21 @@ def client_context(ca: Path | None) -> ssl.SSLContext:
         raise PemError(f"{ca}: {_reason(error)}") from None
 
 
+def ask_for_certificates(context: ssl.SSLContext, ca: Path, *, is_required: bool) -> None:
+    """Ask the clients of a server for certificates of these authorities. Raises `PemError`.
+
+    One that is not valid ends the handshake. No session is resumed: each connection shows its certificate anew.
+    """
+    _expect(ca, _CERTIFICATE, "certificate")
+    try:
+        context.load_verify_locations(ca)
+    except ssl.SSLError as error:
+        raise PemError(f"{ca}: {_reason(error)}") from None
+    context.verify_mode = ssl.CERT_REQUIRED if is_required else ssl.CERT_OPTIONAL
+    context.options |= ssl.OP_NO_TICKET
+    context.num_tickets = 0
+
+
 def _expect(path: Path, mark: bytes, what: str) -> None:
     try:
         content = path.read_bytes()

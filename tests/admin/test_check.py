@@ -141,6 +141,15 @@ def test_tls_files_are_opened(
     assert check(file, "--without-files") == 0
 
 
+def test_the_authority_of_an_issuer_is_opened(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As a start would."""
+    issuer = {"issuer": "https://a.example", "audience": "b", "keys": "discover", "claims": ["sub"], "ca": "/nowhere/c"}
+    file = written(tmp_path, route={"scope": {"jwt": [issuer]}})
+    assert check(file) == 2
+    assert "routes[0].scope: /nowhere/c: No such file" in capsys.readouterr().err
+    assert check(file, "--without-files") == 0
+
+
 def test_good_tls_files_pass(tmp_path: Path, authority: Authority, capsys: pytest.CaptureFixture[str]) -> None:
     """A chain of an authority, its key, and the authority itself."""
     issued = authority.issue("localhost")

@@ -11,16 +11,29 @@ import pytest
 from gateway.admin.inspection import full_json
 from gateway.admin.operations import CannotIdentify, Operations, audit_by
 from gateway.admin.resolution import Changed, Happened, NothingHappened, Policies, Refusal, Refused, RoutePolicy, Ruling
-from gateway.core.identity.key import BodyPart, ComposedKey
+from gateway.core.identity.key import BodyPart, ComposedKey, HeaderKey, Key, find_key
+from gateway.core.identity.operation_id import derive_operation_id
 from gateway.core.identity.pointer import parse_pointer
-from gateway.core.identity.scope import ComposedScope, HeaderScope
+from gateway.core.identity.scope import (
+    ClientCertificateScope,
+    ComposedScope,
+    ForwardAuthScope,
+    HeaderScope,
+    JwtScope,
+    Scope,
+    principal_value,
+    scope_of,
+)
+from gateway.core.identity.token import KeysDiscovered, TokenIssuer, claims_value
 from gateway.core.message import ResponseHead
 from gateway.core.operation import Audit, Complete, Event, Fenced, Renew, Snapshot, State, Takeover, microseconds
 from gateway.core.replay import KeepPolicy
+from gateway.protect.structured_fields import unquote
 from gateway.store.base import Indefinite, NotApplied
 from gateway.store.operations import Query
 from tests.admin.hand import AUDIT, CHARGE, CREATED, LEASE_SECONDS, POLICIES, RESPONSE, SETTLE_SECONDS, TREATMENT, Desk
 from tests.support.faulty_store import Fault, FaultyStore, dropped, lost, refused
+from tests.support.issuer import signing_key
 
 CREATED_ONCE = Happened(CREATED, b"once")
 
@@ -448,6 +461,33 @@ async def test_identify() -> None:
     assert desk.operations.identify("charge", (headers[0], (b"idempotency-key", b"abd")), None) != (
         record.identity.operation_id
     )
+
+
+def test_identify_by_what_would_be_verified() -> None:
+    """An operator's word counts: a token may have expired, and the principal is a header. A certificate has no word."""
+    issuer = TokenIssuer("https://a.example", "api", ("sub",), KeysDiscovered())
+    jwt, principal = JwtScope((issuer,)), ForwardAuthScope("http://127.0.0.1:1/", b"X-User-Id")
+    policies = [
+        RoutePolicy(name, name, HeaderKey(), scope, TREATMENT)
+        for name, scope in (("jwt", jwt), ("principal", principal), ("both", ComposedScope((jwt, principal))))
+    ]
+    certificate = RoutePolicy("certificate", "certificate", HeaderKey(), ClientCertificateScope("san"), TREATMENT)
+    operations = Desk(Policies("shop", [*policies, certificate])).operations
+    key, user = (b"Idempotency-Key", b"abc"), (b"X-User-Id", b"u1")
+    token = (b"Authorization", b"Bearer " + signing_key().sign({"iss": issuer.issuer, "sub": "u1", "exp": 1}).encode())
+    subject = claims_value(issuer, {"sub": "u1"})
+    assert isinstance(subject, bytes)
+    values = {jwt: subject, principal: principal_value(principal, b"u1")}
+    for policy in policies:
+        scope = scope_of(policy.scope, (), None, values)
+        assert isinstance(scope, Scope)
+        found = find_key(HeaderKey(), (key,), None, unquote)
+        assert isinstance(found, Key)
+        expected = derive_operation_id("shop", policy.operation, scope.digest, found.digest)
+        assert operations.identify(policy.name, (key, user, token), None) == expected
+    for name, headers in (("jwt", (key,)), ("principal", (key, token)), ("certificate", (key, user, token))):
+        with pytest.raises(CannotIdentify, match="give the id of the operation"):
+            operations.identify(name, headers, None)
 
 
 @pytest.mark.parametrize(

@@ -655,6 +655,9 @@ _KEYS: Final = "tests/core/test_identity_key.py::"
 _ACCEPT: Final = "tests/http/gateway/test_accept.py::"
 _STATUS: Final = "tests/http/gateway/test_status.py::"
 _INBOX: Final = "tests/http/gateway/test_inbox.py::"
+_FORWARD_AUTH: Final = "tests/http/gateway/test_forward_auth.py::"
+_CERTIFICATES: Final = "tests/http/gateway/test_client_certificates.py::"
+_TOKENS: Final = "tests/http/gateway/test_tokens.py::"
 _OVERRIDE: Final = "tests/app/test_settings.py::test_what_a_route_says_of_its_service"
 
 ELSEWHERE: Final = (
@@ -714,6 +717,24 @@ ELSEWHERE: Final = (
         "routes.scope.api_key": _VERDICTS + "test_rule_5_scope_unsuitable",
         "routes.scope.compose.header": "tests/core/test_identity_scope.py::test_composed",
         "routes.scope.compose.api_key": "tests/core/test_identity_scope.py::test_composed",
+        "listen.tls.client_ca": _CERTIFICATES + "test_certificates_that_are_not_accepted",
+        "listen.tls.client_certificate": _CERTIFICATES + "test_certificates_that_are_not_accepted",
+        "routes.scope.client_certificate": _CERTIFICATES + "test_parts",
+        "routes.scope.forward_auth.url": _FORWARD_AUTH + "test_the_question",
+        "routes.scope.forward_auth.principal": _FORWARD_AUTH + "test_the_principal_is_the_caller",
+        "routes.scope.forward_auth.headers": _FORWARD_AUTH + "test_behind_a_trusted_proxy",
+        "routes.scope.forward_auth.copy": _FORWARD_AUTH + "test_what_the_service_gets",
+        "routes.scope.forward_auth.timeout": _FORWARD_AUTH + "test_no_decision",
+        "routes.scope.forward_auth.cache": _FORWARD_AUTH + "test_a_remembered_permission",
+        "routes.scope.forward_auth.ca": _FORWARD_AUTH + "test_over_tls",
+        "routes.scope.jwt.issuer": _TOKENS + "test_callers_are_told_apart",
+        "routes.scope.jwt.audience": _TOKENS + "test_what_is_no_token_of_ours_gets_nothing",
+        "routes.scope.jwt.keys.secret": _TOKENS + "test_keys_from_elsewhere",
+        "routes.scope.jwt.claims": _TOKENS + "test_callers_are_told_apart",
+        "routes.scope.jwt.algorithms": _TOKENS + "test_keys_from_elsewhere",
+        "routes.scope.jwt.ca": _TOKENS + "test_a_private_authority",
+        "routes.scope.jwt.leeway": _TOKENS + "test_a_longer_leeway",
+        "routes.scope.jwt.stale_for": _TOKENS + "test_an_issuer_that_is_away",
         "routes.recovery.probe.path": _RECOVERY + "test_probe_finds_what_happened",
         "routes.recovery.probe.method": "tests/core/test_recovery.py::test_what_an_answer_means",
         "routes.recovery.probe.headers": _RECOVERY + "test_probe_finds_what_happened",
@@ -809,7 +830,12 @@ def _sections(kind: Any) -> Iterator[type[BaseModel]]:
 
 def test_every_setting_is_shown() -> None:
     """Whoever adds a setting shows what it changes."""
+    # A part of a composed scope has the settings of the whole one, and so has who authorizes.
+    shared = {"scope.compose.jwt.": "scope.jwt.", "scope.compose.client_certificate": "scope.client_certificate"}
+    shared |= dict.fromkeys(("scope.compose.forward_auth.", "authorize.forward_auth."), "scope.forward_auth.")
     there = set(_settings(Config))
+    for here, whole in shared.items():
+        there = {name.replace(f"routes.{here}", f"routes.{whole}") for name in there}
     assert there - SHOWN.keys() - ELSEWHERE.keys() == set(), "show these with `@shows`"
     assert (SHOWN.keys() | ELSEWHERE.keys()) - there == set(), "these are no settings"
     assert SHOWN.keys() & ELSEWHERE.keys() == set()

@@ -12,13 +12,25 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Final
 
-from tests.benchmarks import accepting, bodies, contention, cost, economy, growth, latency, memory, sweeping, workers
+from tests.benchmarks import (
+    accepting,
+    bodies,
+    callers,
+    contention,
+    cost,
+    economy,
+    growth,
+    latency,
+    memory,
+    sweeping,
+    workers,
+)
 from tests.benchmarks.place import Place, where
 
 # Each has `add_arguments(parser)`, and `run(place, asked)`, which prints and returns whether all is as it should be.
 MEASUREMENTS: Final[dict[str, ModuleType]] = {
     module.__name__.rpartition(".")[2]: module
-    for module in (cost, growth, sweeping, latency, contention, economy, bodies, memory, workers, accepting)
+    for module in (cost, growth, sweeping, latency, contention, economy, bodies, memory, workers, accepting, callers)
 }
 
 

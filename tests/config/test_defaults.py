@@ -15,6 +15,12 @@ from tests.config.support import GLOBAL, ROUTE, read, report, with_global, with_
 
 Path = tuple[str, ...]
 ACCEPTING = f"secrets: {{encryption: [{{id: a, key: '{'A' * 43}='}}]}}\n"
+_ASKED = "url: 'http://127.0.0.1:4180/'"
+# What the forms of a scope require, and `authorize` does.
+CALLERS = {
+    "jwt": {"scope": "issuer: a, audience: b, keys: /k, claims: [sub]"},
+    "forward_auth": {"scope": f"{_ASKED}, principal: X-User", "authorize": _ASKED},
+}
 PROBE = "path: /a, done: [{status: [200]}]"
 
 
@@ -56,6 +62,11 @@ def _alone(path: Path, value: str) -> str:
     if path[:2] == ("routes", "inbox"):
         inbox = f"inbox: {{preset: stripe, secrets: [{{id: a, key: {'k' * 24}}}], {keys[-1]}: {value}}}"
         return ACCEPTING + with_route(inbox, without="key")
+    for form, required in CALLERS.items():
+        if form in keys:
+            section = f"{{{form}: {{{required[keys[0]]}, {keys[-1]}: {value}}}}}"
+            written = f"{{compose: [{section}, {{api_key: X-Key}}]}}" if "compose" in keys else section
+            return with_route(f"{keys[0]}: {written}", without=keys[0])
     if keys[:2] == ("recovery", "probe"):
         return with_route(f"recovery: {{probe: {{{PROBE}, {keys[-1]}: {value}}}}}")
     line = "".join(f"{{{key}: " for key in keys) + value + "}" * len(keys)
@@ -69,7 +80,7 @@ def _alone(path: Path, value: str) -> str:
     return with_global(line)
 
 
-ALONE = list(_bounded(Config, ()))
+ALONE = list(dict.fromkeys(_bounded(Config, ())))
 
 
 def test_the_pairs_that_are_ordered_are_among_them() -> None:

@@ -42,6 +42,7 @@ ENVIRON = {
     "SERVICE_TOKEN": "s" * 32,
     "STRIPE_SECRET": "whsec_" + "s" * 32,
     "STRIPE_SECRET_RETIRED": "whsec_" + "r" * 32,
+    "TOKEN_SECRET": "t" * 32,
 }
 COMPLETE = re.sub(r"(?m)^( *)#(?=[^ \n])", r"\1", re.sub(r"(?m)^  #  ", "    ", EXAMPLE)).replace(
     "http://127.0.0.1", "https://127.0.0.1"
@@ -68,7 +69,7 @@ def test_example() -> None:
     assert isinstance(config.store.durable, PostgresUrl)
     assert config.store.durable.dsn.get_secret_value() == "postgresql://gateway:swordfish@db/gateway"
     assert [route.name for route in config.routes][:2] == ["create_payment", "capture_charge"]
-    assert [notice.path for notice in notices(config)] == ["routes[6].scope"]
+    assert [notice.path for notice in notices(config)] == ["routes[7].scope"]
 
 
 def test_example_tells_stripes_accounts_apart() -> None:
@@ -152,6 +153,10 @@ def test_example_is_complete() -> None:
     written = set(written_keys(yaml.load(COMPLETE, yaml.BaseLoader)))
     # What a route may change of the upstream and of the delivery is written once, at the top.
     known = {key for key in known_keys(Config) if not key.startswith(("routes.upstream.", "routes.delivery."))}
+    # So are the forms of a scope, and an authorising service.
+    forms = {"routes.scope.compose.": "routes.scope.", "routes.authorize.forward_auth.": "routes.scope.forward_auth."}
+    for place, elsewhere in forms.items():
+        known = {elsewhere + key.removeprefix(place) if key.startswith(place) else key for key in known}
     assert known - written == set()
 
 

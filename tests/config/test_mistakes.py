@@ -16,7 +16,10 @@ from tests.config.support import GLOBAL, MINIMAL, ROUTE_LINE, read, report, with
 DURATION = "expected a duration such as 300ms, 5s, 2m, 24h or 7d"
 SIZE = "expected a size such as 64KiB, 1MiB or a number of bytes"
 ADDRESS = "expected an address such as 127.0.0.1:8080, 0.0.0.0:8080 or [::]:8080"
-SCOPES = "{header: NAME, from: [...]}, {api_key: HEADER}, {compose: [...]} or shared"
+SCOPES = (
+    "{header: NAME, from: [...]}, {api_key: HEADER}, {jwt: {...}}, {forward_auth: {url, principal}}, "
+    "{client_certificate: san}, {compose: [...]} or shared"
+)
 KEYS = "{header: NAME}, {headers: [A, B]}, {body: /pointer} or {compose: [...]}"
 SOURCES = "expected a list of networks such as [10.0.0.0/8], or any"
 FIELD = "expected the name of a header"
@@ -206,7 +209,7 @@ REPLACED = [
         ".format",
         "expected any, structured or uuid, found 'guid'; did you mean uuid?",
     ),
-    ("scope", "scope: {▸forward_auth: {url: u}}", ".forward_auth", f"this is not supported here; expected {SCOPES}"),
+    ("scope", "scope: {▸basic_auth: {}}", ".basic_auth", f"this is not supported here; expected {SCOPES}"),
     ("scope", "scope: ▸global", "", f"expected {SCOPES}, found 'global'"),
     ("scope", "scope: ▸[shared]", "", f"expected {SCOPES}, found a list"),
     ("scope", "scope: {header: X, from: ▸all}", ".from", f"{SOURCES}, found 'all'"),
@@ -666,13 +669,11 @@ def test_long_report_is_cut() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "path", "instead"),
     [
-        ("scope", "{jwt: sub}", "scope.jwt", "name the caller in a header"),
         ("scope", "{cookie: sid}", "scope.cookie", "cookies change"),
         ("scope", "{query: tenant}", "scope.query", "the query ends up in logs"),
-        ("scope", "{compose: [{jwt: sub}, {api_key: X-Key}]}", "scope.compose[0].jwt", "name the caller in a header"),
+        ("scope", "{compose: [{cookie: sid}, {api_key: X-Key}]}", "scope.compose[0].cookie", "cookies change"),
         ("key", "{query: key}", "key.query", "the query ends up in logs"),
         ("key", "{cookie: key, required: true}", "key.cookie", "cookies change"),
-        ("key", "{jwt: jti}", "key.jwt", "in a header"),
         ("key", "{path: id}", "key.path", ""),
     ],
 )

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.core.identity.scope import (
     ApiKeyScope,
+    AuthService,
     ClientCertificateScope,
     ComposedScope,
     ForwardAuthScope,
@@ -223,7 +224,8 @@ def test_recipe() -> None:
 
 ISSUER = TokenIssuer("https://a.example", "api", ("sub",), KeysDiscovered())
 JWT = JwtScope((ISSUER,))
-PRINCIPAL = ForwardAuthScope("http://127.0.0.1:4180/", b"X-User-Id")
+SERVICE = AuthService("http://127.0.0.1/", "127.0.0.1", 80, False, b"127.0.0.1", b"/")
+PRINCIPAL = ForwardAuthScope(SERVICE, b"X-User-Id")
 CERTIFICATE = ClientCertificateScope("san")
 
 
@@ -253,12 +255,13 @@ def test_recipe_of_verified_parts() -> None:
     what only refuses."""
     same = replace(ISSUER, audience="other", keys=KeysAt("https://b.example/keys"), leeway_seconds=0.0)
     assert scope_recipe(JWT) == scope_recipe(JwtScope((same,)))
-    assert scope_recipe(PRINCIPAL) == scope_recipe(ForwardAuthScope("http://127.0.0.1:1/", b"x-user-id", ()))
+    elsewhere = replace(SERVICE, host="other", target=b"/auth", headers=(), copy=(b"X-User-Id",))
+    assert scope_recipe(PRINCIPAL) == scope_recipe(ForwardAuthScope(elsewhere, b"x-user-id"))
     others = [
         JwtScope((replace(ISSUER, issuer="https://b.example"),)),
         JwtScope((replace(ISSUER, claims=("tenant", "sub")),)),
         JwtScope((ISSUER, replace(ISSUER, issuer="https://b.example"))),
-        ForwardAuthScope(PRINCIPAL.url, b"X-Other"),
+        ForwardAuthScope(SERVICE, b"X-Other"),
         ClientCertificateScope("subject"),
     ]
     assert len({scope_recipe(spec) for spec in [JWT, PRINCIPAL, CERTIFICATE, *others]}) == 8

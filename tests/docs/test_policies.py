@@ -28,12 +28,18 @@ POLICIES = {
         "protect/identification.py Identifying._key_in_body",
         "protect/identification.py Identifying.identify",
     ],
-    ".verify": ["protect/identification.py Identifying._key_in_body"],
+    # Signatures: of a webhook, and of a token by its library.
+    ".verify": ["protect/identification.py Identifying._key_in_body", "protect/key_set.py Key.verifies"],
+    ".verifies": ["protect/tokens.py TokenVerifier._verify"],
+    "verify_claims": ["protect/tokens.py TokenVerifier._verify"],
     "scope_of": ["protect/callers.py Callers._found"],
     ".find_caller": [
         "protect/identification.py Identifying._caller_of",
         "protect/resource.py StatusResource._find_callers",
     ],
+    ".authorize": ["protect/identification.py Identifying.identify", "protect/resource.py StatusResource._respond"],
+    "authorization_request": ["protect/forward_auth.py ForwardAuth._question"],
+    ".without": ["http/handler.py Handler._respond"],
     ".digests": ["protect/identification.py Identifying._identify_whole"],
     "identity_of": ["protect/identification.py Identifying._keyed"],
     "taken_now": ["protect/identification.py Identifying.identify"],
@@ -58,10 +64,12 @@ POLICIES = {
     "conclude_unknown": ["protect/conclusion.py ClaimedRequest.unknown"],
     "kept_headers": ["protect/conclusion.py ClaimedRequest.answered"],
     "without_response": ["protect/attempt.py Attempt._settle"],
-    # A service is asked in three ways: to execute once, to say what became of that, and without protection.
+    # A service is asked in three ways: to execute once, to say what became of that, and without protection. Another one
+    # is asked who may ask.
     ".exchange": [
         "http/passthrough.py _exchange",
         "protect/attempt.py Attempt._forward",
+        "protect/forward_auth.py ForwardAuth._decision",
         "protect/probing.py Prober._exchange",
     ],
     # The reply: what a coding becomes, and how it is framed.

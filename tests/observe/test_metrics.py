@@ -17,8 +17,10 @@ from gateway.observe.facts import (
     DeliveryAttempted,
     DeliveryResult,
     Fact,
+    FetchResult,
     FlushRefused,
     JournalFailed,
+    KeysFetched,
     LeaseLost,
     LoopStalled,
     MemoryChanged,
@@ -75,6 +77,11 @@ def answered(verdict: Verdict = Verdict.STORED, **known: float | None) -> Reques
                 ("idempotency_request_duration_seconds_sum", "create_payment"): 0.25,
             },
             id="replayed",
+        ),
+        pytest.param(
+            KeysFetched(FetchResult.FAILED),
+            {("idempotency_key_set_fetches_total", "failed"): 1},
+            id="keys-not-fetched",
         ),
         pytest.param(
             RequestPassed(None, "GET", 200, 0.1),

@@ -1,6 +1,6 @@
 """Which operation a request is about, and whether it is the same request as before.
 
-`key` and `scope` make the `operation_id`; `token` reads the tokens that a scope may be taken from. `fingerprint`
-compares requests by the canonical forms of their bodies: `canonical` (JSON and forms) and `multipart`, with `media` for
-media types and `pointer` for JSON Pointers. `difference` tells in what two requests differ.
+`key` and `scope` make the `operation_id`; a scope may be taken from a `token` or a client's `certificate`.
+`fingerprint` compares requests by the canonical forms of their bodies: `canonical` (JSON and forms) and `multipart`,
+with `media` for media types and `pointer` for JSON Pointers. `difference` tells in what two requests differ.
 """

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from base64 import urlsafe_b64decode
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from types import MappingProxyType
@@ -66,22 +66,46 @@ class JwtScope:
     """Claims of a verified token: the same caller after every refresh of the token. One issuer of these signed it."""
 
     issuers: tuple[TokenIssuer, ...]
+    _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.issuers or len({each.issuer for each in self.issuers}) < len(self.issuers):
             raise ValueError("the issuers of tokens differ, and there is at least one")
+        # Looked up several times in each request.
+        object.__setattr__(self, "_hash", hash(self.issuers))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+@immutable
+class AuthService:
+    """A service that decides about requests, and how it is asked.
+
+    `url` is for people, and has no query; `authority` and `target` are of the question. It gets to see `headers` of the
+    request. `copy` are headers of its response that go to the service behind the gateway. `ca` names a file with the
+    certificates to trust, None for the system's. A permission may be remembered for `cache_seconds`.
+    """
+
+    url: str
+    host: str
+    port: int
+    has_tls: bool
+    authority: bytes
+    target: bytes
+    headers: tuple[bytes, ...] = (b"Authorization", b"Cookie")
+    copy: tuple[bytes, ...] = ()
+    ca: str | None = None
+    timeout_seconds: float = 2.0
+    cache_seconds: float = 0.0
 
 
 @immutable
 class ForwardAuthScope:
-    """The principal that an authorisation service names, in this header of its response.
+    """The principal that an authorising service names, in this header of its response."""
 
-    `url` is the service, `headers` those of the request that it gets to see.
-    """
-
-    url: str
+    service: AuthService
     principal: bytes
-    headers: tuple[bytes, ...] = (b"Authorization", b"Cookie")
 
 
 @immutable
@@ -206,8 +230,8 @@ def scope_headers(spec: ScopeSpec) -> frozenset[bytes]:
             return frozenset()
         case JwtScope():
             return frozenset((b"authorization",))
-        case ForwardAuthScope(headers=names):
-            return frozenset(name.lower() for name in names)
+        case ForwardAuthScope(service):
+            return frozenset(name.lower() for name in service.headers)
         case ComposedScope(parts):
             return frozenset().union(*(scope_headers(part) for part in parts))
         case _:

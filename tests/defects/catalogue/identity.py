@@ -5,6 +5,8 @@ from __future__ import annotations
 from tests.defects.defect import Defect, Edit
 
 IDENTITY = "core/identity/operation_id.py"
+_TOKEN = "core/identity/token.py"
+_TOKEN_TEST = "tests/core/test_identity_token.py::"
 _ID = 'framed(b"operation", _utf8(service), _utf8(operation))'
 _CANONICAL = "tests/core/test_fingerprint_canonical.py::"
 _RECIPES = "store/recipes.py"
@@ -85,6 +87,54 @@ DEFECTS = (
         "a caller with a fresh token is another caller",
         (Edit("core/identity/scope.py", "if _is_json_web_token(value):", "if False:"),),
         ("tests/core/test_identity_scope.py::test_expiring_token",),
+    ),
+    Defect(
+        "token-for-others",
+        "a token that was made for another API names a caller here",
+        (Edit(_TOKEN, 'if not _is_for(issuer.audience, payload.get("aud")):', "if False:"),),
+        (f"{_TOKEN_TEST}test_claims[audience]",),
+    ),
+    Defect(
+        "token-without-end",
+        "a token that has expired names a caller",
+        (Edit(_TOKEN, "if now_seconds >= until:", "if False:"),),
+        (f"{_TOKEN_TEST}test_claims[expired]",),
+    ),
+    Defect(
+        "token-number-is-text",
+        'the subject 42 gets the responses of the subject "42"',
+        (Edit(_TOKEN, "framed(name.encode(), kind, text.encode())", "framed(name.encode(), text.encode())"),),
+        ("tests/http/gateway/test_tokens.py::test_callers_are_told_apart",),
+    ),
+    Defect(
+        "token-remembered-for-good",
+        "a verified token counts after its end",
+        (
+            Edit(
+                "protect/tokens.py",
+                "if is_current and self._wall_seconds() < known.until_seconds:",
+                "if is_current:",
+            ),
+        ),
+        ("tests/http/gateway/test_tokens.py::test_a_refreshed_token_is_the_same_caller",),
+    ),
+    Defect(
+        "token-of-a-withdrawn-key",
+        "a token that was verified counts although its key was withdrawn",
+        (Edit("protect/tokens.py", "known.version == known.keys.version and known.keys.is_known", "True"),),
+        ("tests/http/gateway/test_tokens.py::test_a_key_that_was_withdrawn",),
+    ),
+    Defect(
+        "algorithm-chosen-by-the-token",
+        "a token chooses what its key verifies",
+        (Edit("protect/key_set.py", "if token.algorithm not in self.algorithms:", "if False:"),),
+        ("tests/protect/test_key_set.py::test_an_algorithm_is_bound_to_a_key",),
+    ),
+    Defect(
+        "issuer-asked-for-each-token",
+        "whoever sends tokens of unknown keys makes the gateway ask the issuer as often",
+        (Edit("protect/key_set.py", "self._clock() >= self._may_fetch_from)", "True)"),),
+        ("tests/protect/test_key_set.py::test_one_fetch_for_all",),
     ),
     Defect(
         "second-field-line-wins",

@@ -61,6 +61,7 @@ STATUSES = {
 }
 RETRYABLE = {
     Verdict.OVERLOADED,
+    Verdict.IDENTITY_UNAVAILABLE,
     Verdict.STORE_UNAVAILABLE,
     Verdict.STORE_AMNESIA,
     Verdict.BACKLOG_FULL,

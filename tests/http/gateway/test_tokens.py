@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import jwt
+import orjson
+import pytest
+import redis.asyncio
+from aiohttp import web
 
 from gateway.app.parts import Environment
 from gateway.protect.key_set import FETCH_PAUSE_SECONDS
+from tests.support.accepting import desk
 from tests.support.clocks import Clocks
+from tests.support.eventually import eventually
 from tests.support.house import House, house, sqlite_store, status_of
-from tests.support.http import Response
-from tests.support.issuer import AUDIENCE, Issuer, bearer, signing_key
+from tests.support.http import Response, exchange
+from tests.support.issuer import AUDIENCE, DISCOVERY_PATH, KEYS_PATH, Issuer, bearer, key_set, signing_key
+from tests.support.tls import Authority
 
+UNKNOWN = "/_operations/11111111-2222-8333-8444-555555555555"
 CHALLENGE = 'Bearer error="invalid_token", error_description="{}"'
 
 
@@ -180,3 +192,237 @@ async def test_what_is_no_token_of_ours_gets_nothing(tmp_path: Path) -> None:
         basic = await it.home.send("k1", tenant=None, headers=[("Authorization", "Basic dTpw")])
         refused(basic, "A bearer token is missing.")
         assert it.executed == 1
+
+
+async def test_a_longer_leeway(tmp_path: Path) -> None:
+    """The clocks of an issuer and of this machine may differ by as much as the route says."""
+    async with setting(tmp_path, leeway="2m") as it:
+        for changes in ({"exp": it.times.wall - 119}, {"nbf": it.times.wall + 120}):
+            assert (await it.send("k1", it.token(**changes))).status == 200
+        refused(await it.send("k1", it.token(exp=it.times.wall - 120)), "The token has expired.")
+
+
+async def test_without_keys_nothing_is_decided(tmp_path: Path) -> None:
+    """While the issuer was never reached, nobody is let in or turned away; the gateway serves all the same."""
+    async with Issuer() as issuer:
+        await issuer.leave()
+        async with setting(tmp_path, issuer) as it:
+            response = await it.send()
+            assert status_of(response) == (503, "identity-unavailable")
+            assert 1 <= int(response.header("Retry-After") or "") <= FETCH_PAUSE_SECONDS
+            assert response.json()["retryable"] is True
+            # What is wrong with a token for itself is said all the same, and other traffic passes.
+            refused(await it.send(token=it.token(exp=-1)), "The token has expired.")
+            assert status_of(await it.send(target="/other")) == (200, None)
+            await issuer.open()
+            assert status_of(await it.send()) == (503, "identity-unavailable")
+            counted = await it.home.status("/metrics")
+            assert b'idempotency_key_set_fetches_total{result="failed"} 1' in counted.body
+            it.times.pass_time(FETCH_PAUSE_SECONDS, it.home)
+            assert status_of(await it.send()) == (200, "stored")
+            assert it.executed == 2
+
+
+async def test_no_more_wait_for_keys_than_may(tmp_path: Path) -> None:
+    """Those that find no place are refused at once; the others get what their keys say."""
+    async with Issuer() as issuer:
+        issuer.hold.clear()
+        route = {"scope": {"jwt": issuer.section()}}
+        async with house(sqlite_store(tmp_path), tmp_path, route=route, limits={"max_in_flight": 2}) as home:
+            fields = [bearer(issuer.token(time.time()))]
+            tasks = [asyncio.create_task(home.send(f"k{n}", tenant=None, headers=fields)) for n in range(5)]
+            await eventually(lambda: sum(task.done() for task in tasks) == 3)
+            issuer.hold.set()
+            assert sorted(status_of(response) for response in await asyncio.gather(*tasks)) == [
+                *[(200, "stored")] * 2,
+                *[(503, "identity-unavailable")] * 3,
+            ]
+
+
+async def test_keys_rotate_under_load(tmp_path: Path) -> None:
+    """Nobody is refused: a key that is not known yet is fetched while its first requests wait, once for all."""
+    keys = [signing_key(f"r{number}", "EdDSA") for number in range(4)]
+    async with Issuer(keys[0]) as issuer, setting(tmp_path, issuer) as it:
+        for number, key in enumerate(keys):
+            it.times.pass_time(FETCH_PAUSE_SECONDS, it.home)
+            issuer.keys = keys[max(0, number - 1) : number + 1]
+            older = [it.token(f"u{each}", key=keys[max(0, number - 1)]) for each in range(10)]
+            newer = [it.token(f"u{each}", key=key) for each in range(10)]
+            verdicts = await asyncio.gather(*(it.send("k1", token) for token in newer + older))
+            assert {response.status for response in verdicts} == {200}
+        assert it.executed == 10
+        assert len(issuer.requests) <= len(keys) + 1
+
+
+async def test_an_issuer_that_is_away(tmp_path: Path) -> None:
+    """Known keys go on for as long as the route says; fifty tokens of unknown ones cause one fetch in 30 seconds."""
+    async with Issuer() as issuer, setting(tmp_path, issuer, stale_for="2h") as it:
+        assert status_of(await it.send()) == (200, "stored")
+        issuer.answer = lambda: web.Response(status=503)
+        it.times.pass_time(3600, it.home)
+        assert status_of(await it.send()) == (200, "replayed")
+        await issuer.wait_requests(2)
+        for _ in range(2):
+            it.times.pass_time(FETCH_PAUSE_SECONDS, it.home)
+            before = len(issuer.requests)
+            strangers = [it.token(f"u{number}", key=signing_key("x")) for number in range(50)]
+            for response in await asyncio.gather(*(it.send(token=token) for token in strangers)):
+                refused(response, "The token is not signed by a key of its issuer.")
+            assert status_of(await it.send()) == (200, "replayed")
+            assert len(issuer.requests) == before + 1
+        # Five minutes of a cache, and two hours.
+        it.times.pass_time(3600 + 300, it.home)
+        assert status_of(await it.send()) == (503, "identity-unavailable")
+        assert it.executed == 1
+
+
+async def test_a_key_that_was_withdrawn(tmp_path: Path) -> None:
+    """Its tokens are accepted no longer, not even those that were verified before."""
+    old, new = signing_key("old"), signing_key("new")
+    async with Issuer(old, new) as issuer, setting(tmp_path, issuer) as it:
+        token = it.token(key=old)
+        assert status_of(await it.send("k1", token)) == (200, "stored")
+        assert status_of(await it.send("k1", token)) == (200, "replayed")
+        issuer.keys = [new]
+        it.times.pass_time(300, it.home)
+        assert status_of(await it.send("k1", it.token(key=signing_key("x"))))[0] == 401
+        refused(await it.send("k1", token), "The token is not signed by a key of its issuer.")
+        assert status_of(await it.send("k1", it.token(key=new))) == (200, "replayed")
+
+
+async def test_no_body_of_a_stranger_is_read(tmp_path: Path) -> None:
+    """The head decides, also where the key is in the body and every request needs one; its length is no matter."""
+    async with setting(tmp_path) as it:
+        head = b"POST /charges HTTP/1.1\r\nHost: a\r\nIdempotency-Key: k1\r\nContent-Length: 1000\r\n\r\n"
+        refused(await exchange(it.home.port, head), "A bearer token is missing.")
+    key = {"body": "/id", "required": True}
+    (tmp_path / "body").mkdir()
+    async with Issuer() as issuer:
+        route = {"scope": {"jwt": issuer.section()}, "key": key}
+        async with house(sqlite_store(tmp_path / "body"), tmp_path / "body", route=route) as home:
+            head = b"POST /charges HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n"
+            refused(await exchange(home.port, head), "A bearer token is missing.")
+
+
+@pytest.mark.parametrize("where", ["discover", "keys.json", "keys.pem", "secret"])
+async def test_keys_from_elsewhere(tmp_path: Path, where: str) -> None:
+    """The issuer's configuration, a file with a set or with PEM, or a secret that both know."""
+    async with Issuer(signing_key("k1", "RS256"), signing_key("k2")) as issuer:
+        changes: dict[str, Any] = {"keys": where}
+        key = issuer.keys[1]
+        secret = "s3cret" * 8
+        if where == "secret":
+            changes = {"keys": {"secret": secret}, "algorithms": ["HS256"]}
+        elif where != "discover":
+            file = tmp_path / where
+            pem = b"".join(each.pem for each in issuer.keys)
+            file.write_bytes(pem if file.suffix == ".pem" else orjson.dumps(key_set(*issuer.keys)))
+            changes = {"keys": str(file)}
+        async with setting(tmp_path, issuer, **changes) as it:
+            claims = issuer.claims(it.times.wall)
+            token = jwt.encode(claims, secret, "HS256") if where == "secret" else key.sign(claims)
+            assert status_of(await it.send("k1", token)) == (200, "stored")
+            assert status_of(await it.send("k1", f"{token[:-5]}AAAAA"))[0] == 401
+            assert issuer.requests == ([DISCOVERY_PATH, KEYS_PATH] if where == "discover" else [])
+
+
+async def test_a_private_authority(tmp_path: Path) -> None:
+    """An issuer's certificate is verified, by the authority that the route names."""
+    authority = Authority(tmp_path)
+    async with Issuer(tls=authority.issue("127.0.0.1").server_context()) as issuer:
+        for ca, expected in ((str(authority.ca_file), (200, "stored")), (None, (503, "identity-unavailable"))):
+            directory = tmp_path / str(expected[0])
+            directory.mkdir()
+            changes = {} if ca is None else {"ca": ca}
+            async with setting(directory, issuer, **changes) as it:
+                assert status_of(await it.send()) == expected
+
+
+async def test_composed_with_a_header(tmp_path: Path) -> None:
+    """Both parts make the caller; without the header no token is looked at."""
+    async with Issuer() as issuer:
+        scope = {"compose": [{"jwt": issuer.section()}, {"header": "X-Tenant", "from": "any"}]}
+        async with setting(tmp_path, issuer, scope=scope) as it:
+            for tenant, sub in (("a", "u1"), ("b", "u1"), ("a", "u2")):
+                fields = [bearer(it.token(sub)), ("X-Tenant", tenant)]
+                assert status_of(await it.home.send("k1", tenant=None, headers=fields)) == (200, "stored")
+                assert status_of(await it.home.send("k1", tenant=None, headers=fields)) == (200, "replayed")
+            assert status_of(await it.send(token="")) == (400, "scope-missing")
+
+
+async def test_an_accepted_operation_is_shown_to_its_caller(tmp_path: Path) -> None:
+    """By a token of the same subject, and to nobody else; a verified caller may store requests."""
+    async with Issuer() as issuer:
+        now = time.time()
+        route = {"scope": {"jwt": issuer.section()}}
+        async with desk(tmp_path, route=route, accept={"identity": "verified"}) as it:
+            accepted = await it.accept("k1", bearer(issuer.token(now)), tenant=None)
+            assert status_of(accepted) == (202, "accepted")
+            url = accepted.header("Location") or ""
+            for target in (url, UNKNOWN):
+                assert (await it.see(target, bearer(issuer.token(now, "u2")))).status == 404
+                refused(await it.see(target), "A bearer token is missing.")
+                refused(await it.see(target, bearer(issuer.token(now, exp=5))), "The token has expired.")
+            seen = await it.see(url, bearer(issuer.token(now, jti="another")))
+            assert (seen.status, seen.json()["state"]) == (200, "accepted")
+
+
+async def test_a_status_of_somebody_who_cannot_be_verified(tmp_path: Path) -> None:
+    """Whether there is such an operation is not said: neither yes, nor no."""
+    async with Issuer() as issuer:
+        await issuer.leave()
+        async with desk(tmp_path, route={"scope": {"jwt": issuer.section()}}, accept={"identity": "verified"}) as it:
+            for target in (UNKNOWN, "/_operations/x"):
+                response = await it.see(target, bearer(issuer.token(time.time())))
+                assert (response.status, response.json()["code"]) == (503, "identity-unavailable")
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres-redis"], indirect=True)
+async def test_nothing_of_a_token_is_kept(
+    store: dict[str, Any], tmp_path: Path, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither of one that is accepted nor of others: in no file, table, Redis key, log or metric."""
+    caplog.set_level(logging.DEBUG)
+    async with Issuer() as issuer:
+        now = time.time()
+        sub = "sentinel-subject"
+        tokens = [issuer.token(now, sub), issuer.token(now, sub, exp=1), issuer.token(now, sub, key=signing_key("x"))]
+        async with house(store, tmp_path, route={"scope": {"jwt": issuer.section()}}) as home:
+            for token in (*tokens, tokens[0]):
+                await home.send("k1", tenant=None, headers=[bearer(token)])
+            traces = [caplog.text.encode(), (await home.status("/metrics")).body]
+            traces += _files(tmp_path)
+            traces += await _dump(request, store)
+        parts = {part for token in tokens for part in token.split(".")[1:]}
+        for secret in [sub, *parts]:
+            assert not any(secret.encode() in trace for trace in traces), secret
+
+
+def _files(directory: Path) -> list[bytes]:
+    return [file.read_bytes() for file in directory.rglob("*") if file.is_file()]
+
+
+async def _dump(request: pytest.FixtureRequest, store: dict[str, Any]) -> list[bytes]:
+    """Everything that the servers have."""
+    if not store["durable"].startswith("postgres"):
+        return []
+    found: list[bytes] = []
+    connection = await asyncpg.connect(store["durable"])
+    try:
+        tables = await connection.fetch(
+            "select format('%I.%I', schemaname, tablename) as name from pg_tables "
+            "where schemaname not in ('pg_catalog', 'information_schema')"
+        )
+        for table in tables:
+            rows = await connection.fetch(f"select t::text as row from {table['name']} t")
+            found += [row["row"].encode() for row in rows]
+    finally:
+        await connection.close()
+    assert found
+    client = redis.asyncio.from_url(store["fast"])
+    try:
+        async for name in client.scan_iter():
+            found += [name, await client.dump(name) or b""]
+    finally:
+        await client.aclose()
+    return found

@@ -1,0 +1,108 @@
+"""Which caller a client's certificate names."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509 import DNSName, GeneralName, RFC822Name, UniformResourceIdentifier
+from cryptography.x509.name import NameAttribute, RelativeDistinguishedName, _ASN1Type
+from cryptography.x509.oid import NameOID
+
+from gateway.core.identity.certificate import ClientCertificate, certificate_name, read_certificate
+from gateway.core.identity.scope import ScopeMissing, ScopeUnsuitable
+
+KEY = Ed25519PrivateKey.generate()
+UNTIL = datetime(2030, 1, 1, tzinfo=UTC)
+SPIFFE = UniformResourceIdentifier("spiffe://example.org/ns/shop/sa/orders")
+
+
+def der_of(*names: GeneralName, subject: x509.Name | None = None, serial: int = 1) -> bytes:
+    """A certificate of these alternative names, signed by itself."""
+    subject = x509.Name([]) if subject is None else subject
+    builder = x509.CertificateBuilder(subject, subject, KEY.public_key(), serial)
+    builder = builder.not_valid_before(UNTIL - timedelta(days=1)).not_valid_after(UNTIL)
+    if names:
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    return builder.sign(KEY, None).public_bytes(Encoding.DER)
+
+
+def read(*names: GeneralName, subject: x509.Name | None = None, serial: int = 1) -> ClientCertificate:
+    certificate = read_certificate(der_of(*names, subject=subject, serial=serial))
+    assert certificate is not None
+    return certificate
+
+
+def common(name: str, **options: object) -> NameAttribute:
+    return NameAttribute(NameOID.COMMON_NAME, name, **options)  # type: ignore[arg-type]
+
+
+def test_the_first_kind_of_names_counts() -> None:
+    """URI before DNS before e-mail; what else is there changes nothing, and each kind is a caller of its own."""
+    uri = certificate_name(read(SPIFFE), "san")
+    assert certificate_name(read(DNSName("a.example"), DNSName("b.example"), SPIFFE), "san") == uri
+    dns = certificate_name(read(DNSName("a.example")), "san")
+    assert certificate_name(read(RFC822Name("x@a.example"), DNSName("A.example")), "san") == dns
+    email = certificate_name(read(RFC822Name("a.example@x")), "san")
+    as_uri = certificate_name(read(UniformResourceIdentifier("a.example")), "san")
+    assert len({uri, dns, email, as_uri}) == 4
+
+
+@pytest.mark.parametrize(
+    ("names", "kind"),
+    [
+        ((SPIFFE, UniformResourceIdentifier("spiffe://example.org/other"), DNSName("a.example")), "URI"),
+        ((DNSName("a.example"), DNSName("b.example")), "DNS"),
+        ((RFC822Name("a@x"), RFC822Name("b@x")), "e-mail"),
+    ],
+    ids=["uri", "dns", "e-mail"],
+)
+def test_two_names_are_nobody(names: tuple[GeneralName, ...], kind: str) -> None:
+    """Which of them it is, nobody can say."""
+    found = certificate_name(read(*names), "san")
+    assert found == ScopeUnsuitable(f"The client certificate has more than one {kind} name.")
+
+
+def test_nothing_that_names_a_caller() -> None:
+    """A certificate without names, and one without a subject, identify nobody by them."""
+    for part in ("san", "subject"):
+        found = certificate_name(read(), part)  # type: ignore[arg-type]
+        assert isinstance(found, ScopeMissing)
+        assert found.is_credential
+
+
+def test_a_renewed_certificate() -> None:
+    """It names the same caller by subject and name, whatever the encoding, and another one by its digest."""
+    old = read(SPIFFE, subject=x509.Name([common("orders")]))
+    new = read(SPIFFE, subject=x509.Name([common("orders", _type=_ASN1Type.PrintableString)]), serial=2)
+    for part, is_same in (("san", True), ("subject", True), ("sha256", False)):
+        names = [certificate_name(each, part) for each in (old, new)]  # type: ignore[arg-type]
+        assert (names[0] == names[1]) is is_same
+    assert old.until == UNTIL.timestamp()
+
+
+def test_subjects_are_told_apart() -> None:
+    """By every value, its type and its place; the order within one part of a subject means nothing."""
+    unit = NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, "orders")
+    subjects = [
+        x509.Name([common("orders")]),
+        x509.Name([common("Orders")]),
+        x509.Name([unit]),
+        x509.Name([unit, common("orders")]),
+        x509.Name([common("orders"), unit]),
+        x509.Name([RelativeDistinguishedName([unit, common("orders")])]),
+    ]
+    assert len({read(subject=subject).subject for subject in subjects}) == len(subjects)
+    swapped = x509.Name([RelativeDistinguishedName([common("orders"), unit])])
+    assert read(subject=swapped).subject == read(subject=subjects[-1]).subject
+
+
+def test_what_cannot_be_read() -> None:
+    """It names nobody, and raises nothing."""
+    der = der_of(SPIFFE)
+    assert read_certificate(b"") is None
+    assert [cut for cut in range(len(der)) if read_certificate(der[:cut]) is not None] == []
+    assert read_certificate(der.replace(b"spiffe://", b"spiffe:\xff\xff")) is None

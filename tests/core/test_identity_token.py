@@ -1,0 +1,206 @@
+"""Tokens: how they are read, and whom their claims name."""
+
+from __future__ import annotations
+
+import json
+from base64 import urlsafe_b64encode
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.identity.token import (
+    TOKEN_BYTES_MAX,
+    Claims,
+    KeysDiscovered,
+    SharedSecret,
+    Token,
+    TokenFault,
+    TokenIssuer,
+    bearer_credential,
+    claims_value,
+    read_token,
+    verify_claims,
+)
+
+ISSUER = TokenIssuer("https://a.example", "api", ("sub",), KeysDiscovered())
+NOW = 1_900_000_000.0
+HEADER = b'{"alg":"ES256","kid":"k1"}'
+CLAIMS = {"iss": ISSUER.issuer, "aud": "api", "exp": NOW + 60, "sub": "u1"}
+
+
+def segment(text: bytes) -> bytes:
+    return urlsafe_b64encode(text).rstrip(b"=")
+
+
+def compact(header: bytes = HEADER, payload: bytes | None = None, signature: bytes = b"signature") -> bytes:
+    payload = json.dumps(CLAIMS).encode() if payload is None else payload
+    return b".".join(segment(part) for part in (header, payload, signature))
+
+
+def token(**changes: Any) -> Token:
+    claims = {name: value for name, value in (CLAIMS | changes).items() if value is not None}
+    found = read_token(compact(payload=json.dumps(claims).encode()))
+    assert isinstance(found, Token)
+    return found
+
+
+def test_read() -> None:
+    """What a token says of itself, and the bytes that are signed."""
+    found = read_token(compact())
+    assert isinstance(found, Token)
+    assert (found.algorithm, found.key_id, found.issuer) == ("ES256", "k1", ISSUER.issuer)
+    assert (found.signed, found.signature) == (compact().rpartition(b".")[0], b"signature")
+
+
+MALFORMED = {
+    "empty": b"",
+    "two-parts": b"a.b",
+    "encrypted": b".".join([segment(HEADER)] * 5),
+    "nested": compact(payload=compact()),
+    "header-list": compact(b"[]"),
+    "header-text": compact(b"alg"),
+    "no-algorithm": compact(b"{}"),
+    "algorithm-list": compact(b'{"alg":["ES256"]}'),
+    "key-id-number": compact(b'{"alg":"ES256","kid":1}'),
+    "two-key-ids": compact(b'{"alg":"ES256","kid":"k1","kid":"k2"}'),
+    "two-subjects": compact(payload=b'{"iss":"https://a.example","sub":"u1","sub":"u2"}'),
+    "not-a-number": compact(payload=b'{"iss":"https://a.example","exp":NaN}'),
+    "endless-number": compact(payload=b'{"iss":"https://a.example","exp":1e999}'),
+    "long-number": compact(payload=b'{"iss":"https://a.example","exp":' + b"9" * 5000 + b"}"),
+    "depth-bomb": compact(payload=b"[" * 8000),
+    "not-utf-8": compact(payload=b'{"iss":"\xff"}'),
+    "padded": compact() + b"=",
+    "junk-between": compact().replace(b".", b"!.", 1),
+    "other-bits": compact(signature=b"a")[:-1] + b"R",
+}
+
+
+@pytest.mark.parametrize("credential", MALFORMED.values(), ids=MALFORMED)
+def test_malformed(credential: bytes) -> None:
+    """What can be read in two ways, or not at all, is no token."""
+    assert read_token(credential) == TokenFault("The token is malformed.")
+
+
+@given(st.binary(max_size=200))
+def test_anything(credential: bytes) -> None:
+    """Whatever comes is read or refused."""
+    assert isinstance(read_token(credential), Token | TokenFault)
+    assert isinstance(read_token(compact(payload=credential)), Token | TokenFault)
+
+
+@pytest.mark.parametrize("header", [b'{"alg":"ES256","crit":["exp"]}', b'{"alg":"ES256","b64":true}'])
+def test_extensions(header: bytes) -> None:
+    """None of them is understood here."""
+    assert read_token(compact(header)) == TokenFault("The token needs an extension that is not supported.")
+
+
+def test_long() -> None:
+    """A token has a limit."""
+    assert isinstance(read_token(b"x" * (TOKEN_BYTES_MAX + 1)), TokenFault)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        pytest.param(b"Bearer abc", b"abc", id="bearer"),
+        pytest.param(b" bEARER   abc ", b"abc", id="case-and-spaces"),
+        pytest.param(b"Bearer", None, id="scheme-alone"),
+        pytest.param(b"Basic abc", None, id="other-scheme"),
+        pytest.param(b"abc", None, id="no-scheme"),
+    ],
+)
+def test_bearer(value: bytes, expected: bytes | None) -> None:
+    """The credential of the scheme, in the only header of its name."""
+    assert bearer_credential(((b"Authorization", value),)) == expected
+    assert bearer_credential(((b"Authorization", value), (b"authorization", value))) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        pytest.param({}, None, id="valid"),
+        pytest.param({"aud": ["x", "api"]}, None, id="one-of-several-audiences"),
+        pytest.param({"exp": NOW - 29.5}, None, id="within-the-leeway"),
+        pytest.param({"nbf": NOW + 30}, None, id="begins-within-the-leeway"),
+        pytest.param({"iss": "https://b.example"}, "The token is from another issuer.", id="issuer"),
+        pytest.param({"aud": ["x"]}, "The token is for another audience.", id="audience"),
+        pytest.param({"aud": {"api": 1}}, "The token is for another audience.", id="audience-object"),
+        pytest.param({"exp": NOW - 30}, "The token has expired.", id="expired"),
+        pytest.param({"exp": -1}, "The token has expired.", id="negative"),
+        pytest.param({"exp": None}, "The token says not when it expires.", id="endless"),
+        pytest.param({"exp": "9999999999"}, "The token says not when it expires.", id="end-as-text"),
+        pytest.param({"exp": True}, "The token says not when it expires.", id="end-as-flag"),
+        pytest.param({"nbf": NOW + 31}, "The token is not valid yet.", id="not-yet"),
+        pytest.param({"nbf": "now"}, "The token is malformed.", id="begin-as-text"),
+    ],
+)
+def test_claims(changes: dict[str, Any], fault: str | None) -> None:
+    """Issuer, audience and end have to be there and right; the begin where it is there."""
+    found = verify_claims(ISSUER, token(**changes), NOW)
+    if fault is None:
+        assert isinstance(found, Claims)
+        assert found.until_seconds == changes.get("exp", NOW + 60) + 30
+    else:
+        assert found == TokenFault(fault)
+
+
+SUBJECTS = st.one_of(st.text(min_size=1, max_size=8), st.integers(), st.floats(allow_nan=False, allow_infinity=False))
+
+
+@given(one=SUBJECTS, other=SUBJECTS)
+def test_callers_are_told_apart(one: Any, other: Any) -> None:
+    """Text is compared to the letter, numbers by their value; and text is never a number."""
+    values = [claims_value(ISSUER, {"sub": each}) for each in (one, other)]
+    is_same = isinstance(one, str) is isinstance(other, str) and one == other
+    if not any(isinstance(value, TokenFault) for value in values):
+        assert (values[0] == values[1]) == is_same
+
+
+@pytest.mark.parametrize("value", [None, "", True, ["u1"], {"id": 1}], ids=repr)
+def test_no_caller(value: Any) -> None:
+    """A claim that is missing, empty, or neither text nor a number names nobody."""
+    assert claims_value(ISSUER, {"sub": value}) == TokenFault("The token does not name its caller.")
+
+
+def test_half_a_character() -> None:
+    """What has no encoding has no digest."""
+    assert claims_value(ISSUER, {"sub": "\ud800"}) == TokenFault("The token is malformed.")
+
+
+def test_issuer_and_claims_count() -> None:
+    """The same values of another issuer or of other claims are another caller; the order of the claims is no matter."""
+    both = replace(ISSUER, claims=("sub", "tenant"))
+    payload = {"sub": "a", "tenant": "b"}
+    values = {
+        claims_value(ISSUER, payload),
+        claims_value(replace(ISSUER, issuer="https://b.example"), payload),
+        claims_value(replace(ISSUER, claims=("tenant",)), {"tenant": "a"}),
+        claims_value(both, payload),
+        claims_value(both, {"sub": "b", "tenant": "a"}),
+    }
+    assert len(values) == 5
+    assert claims_value(both, payload) == claims_value(replace(both, claims=("tenant", "sub")), payload)
+
+
+@pytest.mark.parametrize(
+    ("keys", "algorithms"),
+    [
+        pytest.param(KeysDiscovered(), {"HS256"}, id="hmac-with-public-keys"),
+        pytest.param(KeysDiscovered(), {"none"}, id="none"),
+        pytest.param(KeysDiscovered(), set(), id="nothing"),
+        pytest.param(SharedSecret(b"s" * 32), {"RS256"}, id="public-with-a-secret"),
+        pytest.param(SharedSecret(b"s" * 32), {"none"}, id="none-with-a-secret"),
+    ],
+)
+def test_algorithms_that_cannot_be(keys: Any, algorithms: set[str]) -> None:
+    """No configuration, however it came about, has them."""
+    with pytest.raises(ValueError, match="algorithm"):
+        TokenIssuer("https://a.example", "api", ("sub",), keys, frozenset(algorithms))
+
+
+def test_a_secret_is_not_shown() -> None:
+    """Not in what a defect prints."""
+    assert "sss" not in repr(SharedSecret(b"s" * 32))

@@ -181,19 +181,26 @@ class Sealing:
 
     def opened_outcome(self, command: C) -> C:
         """A command that a journal kept, in clear; of a response that cannot be opened, the status."""
-        if not isinstance(command, Complete | Abandon):
-            return command
+        try:
+            return self.whole_outcome(command)
+        except Unopenable as error:
+            found: Any = command
+            if isinstance(command, Complete | Abandon):
+                self._on_unreadable(command.operation_id, str(error))
+                found = replace(command, resource=None)
+            if isinstance(command, Complete):
+                found = replace(found, response=_status_alone(command.response))
+            result: C = found
+            return result
+
+    def whole_outcome(self, command: C) -> C:
+        """As `opened_outcome`. Raises `Unopenable`, and reports nothing."""
         found: Any = command
-        operation_id = command.operation_id
-        if command.resource is not None and command.resource[:1] == SEALED_TEXT:
-            try:
-                resource = self._opened_resource(command.resource, operation_id)
-            except Unopenable as error:
-                resource = None
-                self._on_unreadable(operation_id, str(error))
-            found = replace(found, resource=resource)
-        if isinstance(command, Complete) and _is_sealed_response(command.response):
-            found = replace(found, response=self._response_or_status(command.response, operation_id, command.token))
+        if isinstance(command, Complete | Abandon):
+            found = replace(command, resource=self._opened_resource(command.resource, command.operation_id))
+        if isinstance(command, Complete):
+            response = self.opened_response(command.response, command.operation_id, command.token)
+            found = replace(found, response=response)
         result: C = found
         return result
 
@@ -215,7 +222,7 @@ class Sealing:
             return self.opened_response(response, operation_id, token)
         except Unopenable as error:
             self._on_unreadable(operation_id, str(error))
-            return StoredResponse(response.status, b"", (), None, response.version)
+            return _status_alone(response)
 
     def opened_response(self, response: StoredResponse, operation_id: UUID, token: int) -> StoredResponse:
         """The response in clear. Raises `Unopenable`."""
@@ -345,6 +352,10 @@ def _is_sealed_response(response: StoredResponse) -> bool:
     return bool(response.headers) and response.headers[0][1][:1] == SEALED
 
 
+def _status_alone(response: StoredResponse) -> StoredResponse:
+    return StoredResponse(response.status, b"", (), None, response.version)
+
+
 def _known(command: Command, sealed: Any) -> _Known:
     known: dict[int, Any] = {}
     match command:
@@ -399,20 +410,23 @@ def _sealed_request(ring: KeyRing, request: RequestInfo | None, operation_id: UU
     return RequestInfo(request.method, "", sealed, request.request_id, request.trace_id)
 
 
+# Associated data begins with the owner (`sealing`).
+
+
 def _of_operation(operation_id: UUID, part: bytes) -> bytes:
-    return framed(b"operation", operation_id.bytes, part)
+    return b"%b operation %b" % (operation_id.bytes, part)
 
 
 def _of_attempt(operation_id: UUID, token: int, part: bytes) -> bytes:
-    return framed(b"attempt", operation_id.bytes, b"%d" % token, part)
+    return b"%b attempt %d %b" % (operation_id.bytes, token, part)
 
 
 def _of_audit(operation_id: UUID, event: Event, token: int | None) -> bytes:
-    return framed(b"audit", operation_id.bytes, event.value.encode(), b"" if token is None else b"%d" % token)
+    return b"%b audit %b %d" % (operation_id.bytes, event.value.encode(), token or 0)
 
 
 def _of_event(event_id: str, sink: str) -> bytes:
-    return framed(b"event", event_id.encode(), sink.encode())
+    return event_id.encode() + framed(b"event", sink.encode())
 
 
 def of_pause(service: str, operation: str) -> bytes:

@@ -4,21 +4,22 @@ Owns the keys of `secrets.encryption` and the form of the sealed bytes: a random
 and tag of AES-256-GCM. It does not know what it encrypts. The caller gives the *associated data*: what the bytes belong
 to. It is authenticated with them, so bytes that are moved to another place cannot be opened there.
 
+Each owner has its own key, derived from the configured one (HKDF-Expand, RFC 5869 section 2.3), so that random nonces
+never run out under one key (NIST SP 800-38D section 8.3 allows 2^32). The first `OWNER_BYTES` of the associated data
+name the owner: an operation, nearly always.
+
 A sealed *value* also says the id of its key. It begins with `SEALED`, a control character with which no clear value
 begins that may stand in its place: no header, path, target or key does. So clear values of a store in which encryption
 was switched on later stay readable.
-
-Each associated data has its own key, derived from the configured one (HKDF-Expand, RFC 5869 section 2.3), so that
-random nonces never run out under one key (NIST SP 800-38D section 8.3 allows 2^32).
 """
 
 from __future__ import annotations
 
-import binascii
 import hmac
 import re
-from base64 import b64decode, b64encode
+from binascii import a2b_base64, b2a_base64
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Final
 
 from cryptography.exceptions import InvalidTag
@@ -31,11 +32,16 @@ from gateway.core.framing import framed
 from gateway.core.immutable import immutable
 
 KEY_BYTES: Final = 32
+OWNER_BYTES: Final = 16
 SEALED: Final = b"\x01"
 SEALED_TEXT: Final = SEALED.decode()
 _NONCE_BYTES: Final = 12
 _BLOCK_BYTES: Final = 16
-_KEY_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_KEY_ID: Final = re.compile(rb"[A-Za-z0-9_.-]{1,64}")
+# What ends the id of the key in a value.
+_END: Final = ":"
+# Derived keys that a ring keeps: a claim, its completion and the first replays follow one another.
+_CIPHERS_MAX: Final = 1024
 # Names the form of the sealed bytes: another form needs another label.
 _LABEL: Final = b"idempotency-gateway sealed 1"
 
@@ -69,20 +75,22 @@ class KeyRing:
         if not keys or len(self._by_id) < len(keys):
             raise ValueError("a key ring needs at least one key, and different ids")
         self._current = keys[0]
+        self._name = f"{SEALED_TEXT}{self._current.id}{_END}"
         self._random_bytes = random_bytes
+        self._cipher = lru_cache(_CIPHERS_MAX)(self._derived)
 
     def seal(self, content: bytes, associated: bytes) -> tuple[str, bytes]:
         """The id of the key and the sealed bytes. Runs some microseconds, and about one millisecond for some MiB."""
-        nonce = self._random_bytes(_NONCE_BYTES)
-        return self._current.id, nonce + _cipher(self._current.key, associated).encrypt(nonce, content, associated)
+        nonce, cipher = self._random_bytes(_NONCE_BYTES), self._cipher(self._current.id, associated[:OWNER_BYTES])
+        return self._current.id, nonce + cipher.encrypt(nonce, content, associated)
 
-    def open(self, key_id: str, sealed: bytes, associated: bytes) -> bytes:
+    def open(self, key_id: str, sealed: bytes | memoryview, associated: bytes) -> bytes:
         """The content of bytes that were sealed with the same associated data. Raises `Unopenable`."""
-        key = self._by_id.get(key_id)
-        if key is None:
+        if key_id not in self._by_id:
             raise _without_key(key_id)
+        cipher = self._cipher(key_id, associated[:OWNER_BYTES])
         try:
-            return _cipher(key, associated).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], associated)
+            return cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], associated)
         except (InvalidTag, ValueError):
             # ValueError: the nonce is too short.
             raise Unopenable(
@@ -91,13 +99,15 @@ class KeyRing:
 
     def seal_value(self, content: bytes, associated: bytes) -> bytes:
         """The content as a sealed value."""
-        key_id, sealed = self.seal(content, associated)
-        name = key_id.encode()
-        return b"".join((SEALED, bytes((len(name),)), name, sealed))
+        return self._name.encode() + self.seal(content, associated)[1]
 
     def seal_text(self, content: bytes, associated: bytes) -> str:
         """The content as a sealed value for a place that holds text: one word of ASCII behind `SEALED_TEXT`."""
-        return SEALED_TEXT + b64encode(self.seal_value(content, associated)[1:]).decode("ascii")
+        return self._name + b2a_base64(self.seal(content, associated)[1], newline=False).decode()
+
+    def _derived(self, key_id: str, owner: bytes) -> AESGCM:
+        """The cipher under the key of this owner."""
+        return AESGCM(hmac.digest(self._by_id[key_id], framed(_LABEL, owner) + b"\x01", "sha256"))
 
 
 class FileCipher:
@@ -122,38 +132,41 @@ def open_value(ring: KeyRing | None, value: bytes | str, associated: bytes) -> b
 
     Raises `Unopenable`.
     """
-    key_id, sealed = _split(value)
+    key_id, end = _named(value)
     if ring is None:
         raise _without_key(key_id)
+    if isinstance(value, bytes):
+        return ring.open(key_id, memoryview(value)[end:], associated)
+    try:
+        sealed = a2b_base64(value[end:], strict_mode=True)
+    except ValueError:
+        raise Unopenable("it was changed or cut") from None
     return ring.open(key_id, sealed, associated)
 
 
 def key_id_of(value: bytes | str) -> str | None:
     """The id of the key of a sealed value; None if that was cut."""
     try:
-        return _split(value)[0]
+        return _named(value)[0]
     except Unopenable:
         return None
 
 
-def _split(value: bytes | str) -> tuple[str, bytes]:
-    """Key id and sealed bytes of a value that begins with `SEALED`."""
-    try:
-        content = b64decode(value[1:], validate=True) if isinstance(value, str) else value[1:]
-        end = 1 + content[0]
-        key_id = content[1:end].decode()
-    except (IndexError, ValueError, binascii.Error):
-        raise Unopenable("it was changed or cut") from None
-    if _KEY_ID.fullmatch(key_id) is None:
+def _named(value: bytes | str) -> tuple[str, int]:
+    """The key id of a value that begins with `SEALED`, and where its sealed bytes begin."""
+    end = value.find(_END) if isinstance(value, str) else value.find(_END.encode())
+    name = value[1 : max(end, 1)]
+    key_id = _key_id(name if isinstance(name, bytes) else name.encode())
+    if key_id is None:
         # It is named in logs and metrics, so it must not be of anybody's making.
         raise Unopenable("it was changed or cut")
-    return key_id, content[end:]
+    return key_id, end + 1
+
+
+@lru_cache(_CIPHERS_MAX)
+def _key_id(name: bytes) -> str | None:
+    return name.decode() if _KEY_ID.fullmatch(name) else None
 
 
 def _without_key(key_id: str) -> Unopenable:
     return Unopenable(f"it is encrypted with key '{key_id}', which is not configured")
-
-
-def _cipher(key: bytes, associated: bytes) -> AESGCM:
-    """The cipher under the key that is derived for this associated data."""
-    return AESGCM(hmac.digest(key, framed(_LABEL, associated) + b"\x01", "sha256"))

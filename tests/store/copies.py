@@ -10,6 +10,7 @@ from uuid import UUID
 
 import redis
 
+from gateway.core.confidential import NO_SEALING, Sealing
 from gateway.core.message import Headers
 from gateway.core.operation import Record, Snapshot, microseconds
 from gateway.store.redis.store import RedisFastTier
@@ -54,9 +55,9 @@ def key_of(operation_id: UUID, store: str = STORE) -> str:
 
 
 @asynccontextmanager
-async def fast_tier(url: str, store: str = STORE) -> AsyncIterator[RedisFastTier]:
+async def fast_tier(url: str, store: str = STORE, sealing: Sealing = NO_SEALING) -> AsyncIterator[RedisFastTier]:
     """A started tier, bound to a durable store of this identity."""
-    tier = RedisFastTier(url)
+    tier = RedisFastTier(url, sealing=sealing)
     tier.bind(store)
     await tier.start()
     try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -18,7 +17,7 @@ from uuid import UUID
 import apsw
 
 from gateway.core.confidential import NO_SEALING, Sealing
-from gateway.core.operation import Complete, OutcomeCommand
+from gateway.core.operation import OutcomeCommand
 from gateway.core.sealing import Unopenable
 from gateway.store.base import NotApplied, StoreError, wall_clock_us
 from gateway.store.journal import OF_ONE_MAX, EntryId, JournalView, KeptEntry, KeptOutcome
@@ -95,14 +94,8 @@ class Desk:
             columns, kept = row[:_ENTRY_COLUMNS], row[_ENTRY_COLUMNS:]
             command: OutcomeCommand | None = None
             with suppress(NotApplied, Unopenable):
-                command = self._opened(decode_row(columns)[1])
+                command = self._sealing.whole_outcome(decode_row(columns)[1])
             yield KeptOutcome(EntryId(path.name, row[0]), KeptEntry(operation_id, *kept), command)
-
-    def _opened(self, command: OutcomeCommand) -> OutcomeCommand:
-        if not isinstance(command, Complete):
-            return command
-        opened = self._sealing.opened_response(command.response, command.operation_id, command.token)
-        return replace(command, response=opened)
 
     def drop(self, entry_id: EntryId) -> bool:
         """See `JournalDesk`."""

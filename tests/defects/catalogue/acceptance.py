@@ -18,7 +18,7 @@ DEFECTS = (
         (
             Edit(
                 "core/sealing.py",
-                "nonce + _cipher(self._current.key, associated).encrypt(nonce, content, associated)",
+                "nonce + cipher.encrypt(nonce, content, associated)",
                 "nonce + content",
             ),
         ),

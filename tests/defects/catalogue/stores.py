@@ -13,7 +13,71 @@ _SIMULATION = "tests/simulation/test_simulation.py::"
 _JOURNAL = "tests/store/test_journal.py::"
 _FLUSHER = "tests/upkeep/test_flusher.py::"
 
+CONFIDENTIAL = "core/confidential.py"
+_CONFIDENTIAL = "tests/core/test_confidential.py::"
+_SEALED = "tests/store/test_sealed.py::"
+
 DEFECTS = (
+    Defect(
+        "response-of-another-attempt",
+        "an encrypted response is believed under another token of its operation",
+        (
+            Edit(
+                CONFIDENTIAL,
+                'b"%b attempt %d %b" % (operation_id.bytes, token, part)',
+                'b"%b attempt %b" % (operation_id.bytes, part)',
+            ),
+        ),
+        (_SEALED + "test_a_response_of_an_earlier_attempt_is_not_replayed[sqlite]",),
+    ),
+    Defect(
+        "the-same-nonce-always",
+        "equal contents are encrypted to equal bytes, and two contents of one place give each other away",
+        (
+            Edit(
+                "core/sealing.py",
+                "nonce, cipher = self._random_bytes(_NONCE_BYTES)",
+                "nonce, cipher = bytes(_NONCE_BYTES)",
+            ),
+        ),
+        (_CONFIDENTIAL + "test_no_two_are_alike",),
+    ),
+    Defect(
+        "key-in-clear-in-spite-of-encryption",
+        "the caller's key is stored as it came",
+        (Edit(CONFIDENTIAL, "identity=_sealed_identity(ring, command.identity)", "identity=command.identity"),),
+        (_SEALED + "test_nothing_can_be_read_beside_the_store[sqlite]",),
+    ),
+    Defect(
+        "unread-parts-lost-by-a-completion",
+        "a gateway that lacks the key of a claim writes the record back without what it could not read",
+        (
+            Edit(
+                CONFIDENTIAL,
+                "granted=granted if granted is None or granted.sealed is None else granted.sealed",
+                "granted=granted",
+            ),
+        ),
+        (_SEALED + "test_a_gateway_without_the_key_loses_nothing[sqlite]",),
+    ),
+    Defect(
+        "journal-in-clear",
+        "an outcome that waits for the durable store is on the disk as it came",
+        (Edit("protect/journaling.py", "self._sealing.sealed(command)", "command"),),
+        (_SEALED + "test_outcomes_in_a_journal",),
+    ),
+    Defect(
+        "event-without-what-it-should-say",
+        "an event that cannot be decrypted is published with nothing in it",
+        (
+            Edit(
+                "store/sealed.py",
+                "dead.append(EventReport(leased.sink, leased.event.id, leased.tries, EventFate.DEAD, why))",
+                "opened.append(leased)",
+            ),
+        ),
+        (_SEALED + "test_an_event_that_cannot_be_read_is_dead_until_its_key_is_back[sqlite]",),
+    ),
     Defect(
         "read-before-a-purge-put-after-it",
         "a gateway that read an answer before its purge brings it back to Redis afterwards",

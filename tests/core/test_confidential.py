@@ -1,0 +1,194 @@
+"""What is encrypted of commands, records and events, and what it is bound to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from gateway.core.confidential import NO_SEALING, Sealing, sealed_by
+from gateway.core.lifecycle import step
+from gateway.core.operation import Applied, Command, Complete, Event, Record
+from gateway.core.outbox import Outbox, Part, PublishedEvent, Subscription, opened_event
+from gateway.core.sealing import EncryptionKey, KeyRing, Unopenable
+from tests.conformance.hand import ANSWER, RESOURCE, Hand, Script, new_identity
+
+OLD = EncryptionKey("old", bytes(32))
+NEW = EncryptionKey("new", bytes(range(32)))
+
+
+def sealing(*keys: EncryptionKey, unreadable: list[tuple[UUID, str]] | None = None) -> Sealing:
+    """Seals with the first key."""
+    found = [] if unreadable is None else unreadable
+    return Sealing(KeyRing(keys, os.urandom), lambda operation_id, why: found.append((operation_id, why)))
+
+
+def stored(hand: Hand, by: Sealing, *speeches: Callable[[Hand], Command], record: Record | None = None) -> Record:
+    """The record as a store has it after these commands."""
+    for speech in speeches:
+        command = speech(hand)
+        result, record = step(record, by.sealed(command), 1_000, lambda: hand.token + 1)
+        assert isinstance(result, Applied)
+        hand.see(command, result)
+    assert record is not None
+    return record
+
+
+def test_an_opened_record_is_the_one_that_was_given() -> None:
+    """All its parts, with the sealed record beside it; and in that nothing is as it was."""
+    by, hand = sealing(NEW), Hand(Script(new_identity(key="the-key")))
+    record = stored(hand, by, Hand.claim, Hand.complete_grant)
+    opened = by.opened(record)
+    assert opened.response == ANSWER
+    assert (opened.identity, opened.probe) == (hand.script.identity, Hand(hand.script).claim().probe)
+    assert opened.request == Hand(hand.script).request
+    assert opened.sealed is record
+    for clear in ("the-key", "/charges", "api.test", "Created", "text/plain", "'one'"):
+        assert clear not in repr(record)
+    assert record.response is not None
+    assert record.response.status == ANSWER.status
+
+
+@pytest.mark.parametrize("part", ["headers", "body"])
+@pytest.mark.parametrize("change", ["operation", "token", "part", "cut", "emptied", "flipped"])
+def test_a_response_is_bound_to_its_place(part: str, change: str) -> None:
+    """Of one that was moved or changed, the status is known, and it is reported."""
+    unreadable: list[tuple[UUID, str]] = []
+    by = sealing(NEW, unreadable=unreadable)
+    hand = Hand()
+    record = stored(hand, by, Hand.claim, Hand.complete_grant)
+    response = record.response
+    assert response is not None
+    assert response.body is not None
+    (name, headers), *rest = response.headers
+    if change == "operation":
+        record = replace(record, identity=replace(record.identity, operation_id=UUID(int=1)))
+    elif change == "token":
+        record = replace(record, token=record.token + 1)
+    else:
+        value = headers if part == "headers" else response.body
+        changed = {
+            "part": response.body if part == "headers" else headers,
+            "cut": value[:-1],
+            "emptied": value[:1],
+            "flipped": value[:-1] + bytes((value[-1] ^ 1,)),
+        }[change]
+        new = (changed, response.body) if part == "headers" else (headers, changed)
+        record = replace(record, response=replace(response, headers=((name, new[0]), *rest), body=new[1]))
+    opened = by.opened(record)
+    assert opened.response is not None
+    assert (opened.response.status, opened.response.headers, opened.response.body) == (201, (), None)
+    assert {operation_id for operation_id, _ in unreadable} == {record.identity.operation_id}
+
+
+def test_what_was_written_with_a_claim_is_bound_to_its_operation() -> None:
+    """None of it is believed of another one: a probe would ask about that."""
+    by = sealing(NEW)
+    mine, other = (stored(Hand(), by, Hand.claim, Hand.abandon) for _ in range(2))
+    for moved in (
+        replace(other, probe=mine.probe),
+        replace(other, request=mine.request),
+        replace(other, resource=mine.resource),
+        replace(other, identity=replace(other.identity, key=mine.identity.key)),
+    ):
+        opened = by.opened(moved)
+        assert (opened.probe, opened.request, opened.resource, opened.identity.key) == (None, None, None, None)
+
+
+def test_a_granted_record_goes_back_as_it_is_stored() -> None:
+    """Also from a gateway that cannot read it: what is sealed in it is not lost by a completion."""
+    by, hand = sealing(NEW), Hand()
+    record = stored(hand, by, Hand.claim)
+    granted = NO_SEALING.opened(record)
+    assert (granted.probe, granted.request) == (None, None)
+    completed = NO_SEALING.sealed(replace(hand.complete(), granted=granted))
+    _, after = step(completed.granted, completed, 2_000, lambda: 0)
+    assert after is not None
+    assert by.opened(after).probe == Hand(hand.script).claim().probe
+
+
+def test_a_response_from_a_journal_is_not_sealed_again() -> None:
+    """It goes on as it is: its key may be another one, or missing."""
+    by, hand = sealing(NEW), Hand()
+    stored(hand, by, Hand.claim)
+    journaled = by.sealed(hand.complete())
+    assert sealing(OLD).sealed(journaled) == journaled
+    assert by.opened_outcome(journaled) == hand.complete()
+    unopened = NO_SEALING.opened_outcome(journaled)
+    assert isinstance(unopened, Complete)
+    assert (unopened.response.status, unopened.response.body) == (201, None)
+
+
+def test_the_keys_that_a_record_needs() -> None:
+    """Each is named once, in order, whichever part needs it; none where nothing is sealed."""
+    hand = Hand()
+    record = stored(hand, sealing(OLD), Hand.claim)
+    assert names(record) == "old"
+    record = stored(hand, sealing(NEW, OLD), Hand.complete, record=record)
+    assert names(record) == "new old"
+    assert sealing(NEW, OLD).opened(record).response == ANSWER
+    record = stored(hand, sealing(NEW, OLD), Hand.purge, record=record)
+    assert names(record) == "new old"
+    assert sealing(NEW, OLD).opened(record).resource == RESOURCE
+    tombstone = sealing(NEW).opened(record)
+    assert (tombstone.resource, tombstone.request) == (None, None)
+    assert names(stored(Hand(), NO_SEALING, Hand.claim, Hand.complete)) is None
+
+
+def names(record: Record) -> str | None:
+    return sealed_by(record.identity, record.probe, record.request, record.response, record.resource)
+
+
+def test_no_two_are_alike() -> None:
+    """The same content is never sealed to the same bytes, so nobody can tell that it is the same."""
+    hand = Hand()
+    first, second = (sealing(NEW).sealed(hand.claim()) for _ in range(2))
+    assert first.identity.key != second.identity.key
+    assert first.request != second.request
+
+
+def test_an_audit_is_bound_to_its_change() -> None:
+    """One of another operation, event or token says that it cannot be read."""
+    by, hand = sealing(NEW), Hand()
+    stored(hand, by, Hand.claim, Hand.abandon)
+    command = hand.prove()
+    sealed, clear, token = by.sealed(command).audit, command.audit, command.read_token
+    assert sealed is not None
+    assert clear is not None
+    assert "was seen" not in repr(sealed)
+    assert by.opened_audit(sealed, hand.operation_id, Event.PROVE, token) == clear
+    for place in (
+        (UUID(int=1), Event.PROVE, token),
+        (hand.operation_id, Event.DISPROVE, token),
+        (hand.operation_id, Event.PROVE, token + 1),
+    ):
+        assert "changed" in by.opened_audit(sealed, *place).why
+
+
+def test_an_event_is_sealed_for_its_sink() -> None:
+    """It opens to the very bytes that it has without encryption, for that sink and that event."""
+    hand, by = Hand(), sealing(NEW)
+    json = replace(ANSWER, headers=((b"Content-Type", b"application/json"), ANSWER.headers[1]), body=b'{"a": "b"}')
+    subscriptions = tuple(Subscription(name, include=frozenset(Part)) for name in ("one", "two"))
+    clear = Outbox("shop", "urn:shop", subscriptions)
+    hand_clear = Hand(hand.script)
+    after = stored(hand_clear, NO_SEALING, Hand.claim, lambda it: it.complete(json))
+    sealed = stored(hand, by, Hand.claim, lambda it: it.complete(json))
+    wanted = clear.rows(None, after)[0]
+    one, two = replace(clear, sealing=by).rows(None, sealed)
+    event = PublishedEvent(one.event_id, one.type, 1, one.content, one.response)
+    assert b'"b"' not in one.content + (one.response or b"")
+    assert b"/charges/1" not in one.content
+    assert event.operation_id == str(hand.operation_id)
+    opened = opened_event(event, "one", by)
+    assert (opened.content, opened.response) == (wanted.content, wanted.response)
+    for moved, sink in (
+        (event, "two"),
+        (replace(event, response=two.response), "one"),
+        (replace(event, id="x"), "one"),
+    ):
+        with pytest.raises(Unopenable):
+            opened_event(moved, sink, by)

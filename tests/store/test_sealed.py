@@ -1,0 +1,419 @@
+"""Encryption in real stores: nothing can be read beside them, nothing can be moved in them, and nothing gets lost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from uuid import UUID
+
+import apsw
+import pytest
+
+from gateway.core.confidential import NO_SEALING, Sealing
+from gateway.core.message import StoredResponse
+from gateway.core.operation import Complete, ProbeTarget, Record, RequestInfo, Snapshot, State
+from gateway.core.outbox import Outbox, Part, Subscription
+from gateway.core.sealing import EncryptionKey, KeyRing
+from gateway.observe.facts import Events
+from gateway.protect.journaling import Journaling
+from gateway.store.base import boot_seconds
+from gateway.store.journal import view
+from gateway.store.journal.journal import SqliteJournal
+from gateway.store.operations import EventFate, EventReport, ManagedStore
+from gateway.store.postgres.store import PostgresStore
+from gateway.store.redis import codec
+from gateway.store.sealed import SealedStore
+from gateway.store.sqlite.store import SqliteStore
+from gateway.upkeep.flusher import Flusher
+from tests.conformance.hand import SERVICE, Hand, Script, do, new_identity, state
+from tests.store.copies import client, fast_tier, key_of
+from tests.store.postgres_sessions import session
+
+SECRET = "a-sentinel-of-the-caller"
+K1, K2 = EncryptionKey("k1", bytes(32)), EncryptionKey("k2", bytes(range(32)))
+RESPONSE = StoredResponse(
+    201,
+    SECRET.encode(),
+    ((b"Content-Type", b"application/json"), (b"Location", b"/" + SECRET.encode()), (b"X-" + SECRET.encode(), b"1")),
+    b'{"it": "%b"}' % SECRET.encode(),
+)
+OUTBOX = Outbox(SERVICE, "urn:shop", (Subscription("sink", include=frozenset(Part)),))
+
+
+def sealing_by(*keys: EncryptionKey, unreadable: list[UUID] | None = None) -> Sealing:
+    """Seals with the first key; with none, recognises what is sealed."""
+    found = [] if unreadable is None else unreadable
+    return Sealing(KeyRing(keys, os.urandom) if keys else None, lambda operation_id, _: found.append(operation_id))
+
+
+def secretive() -> Hand:
+    """An operation with the secret in its key."""
+    return Hand(Script(new_identity(key=SECRET)))
+
+
+def claim(hand: Hand) -> Complete:
+    request = RequestInfo("POST", f"{SECRET}.test", f"/{SECRET}")
+    return replace(hand.claim(), probe=ProbeTarget(b"/" + SECRET.encode(), SECRET.encode()), request=request)
+
+
+def complete(hand: Hand) -> Complete:
+    return replace(hand.complete(RESPONSE), resource=f"/{SECRET}")
+
+
+def granted(hand: Hand) -> Complete:
+    """As `complete`, by who has the record of the grant."""
+    return replace(complete(hand), granted=hand.granted)
+
+
+@dataclass
+class Backend:
+    """One durable store, and a way into its tables that is not the product's. `blob` is bytes as SQL writes them."""
+
+    open_bare: Callable[[Outbox], ManagedStore]
+    execute: Callable[[str], Awaitable[list[tuple[object, ...]]]]
+    blob: Callable[[bytes], str]
+    dump: Callable[[], Awaitable[bytes]]
+    stores: list[ManagedStore] = field(default_factory=list)
+
+    async def store(self, sealing: Sealing) -> SealedStore:
+        store = SealedStore(self.open_bare(replace(OUTBOX, sealing=sealing)), sealing)
+        await store.start()
+        self.stores.append(store)
+        return store
+
+    async def swap(self, table: str, column: str, one: str, other: str) -> None:
+        """Exchange the column of the rows that two conditions find."""
+        values = [(await self.execute(f"SELECT {column} FROM {table} WHERE {each}"))[0][0] for each in (one, other)]
+        for which, value in zip((other, one), values, strict=True):
+            assert isinstance(value, bytes)
+            await self.execute(f"UPDATE {table} SET {column} = {self.blob(value)} WHERE {which}")
+
+
+@pytest.fixture(params=["postgres", "sqlite"])
+def database_url(request: pytest.FixtureRequest) -> str | None:
+    """That of a Postgres; None for SQLite."""
+    return request.getfixturevalue("postgres_url") if request.param == "postgres" else None
+
+
+@pytest.fixture
+async def backend(database_url: str | None, tmp_path: Path) -> AsyncIterator[Backend]:
+    async with _sqlite(tmp_path) if database_url is None else _postgres(database_url) as backend:
+        yield backend
+        for store in backend.stores:
+            await store.close()
+
+
+@asynccontextmanager
+async def _sqlite(directory: Path) -> AsyncIterator[Backend]:
+    path = directory / "state" / "operations.db"
+
+    async def execute(statement: str) -> list[tuple[object, ...]]:
+        connection = apsw.Connection(str(path))
+        try:
+            return list(connection.execute(statement))
+        finally:
+            connection.close()
+
+    async def dump() -> bytes:
+        return b"".join(each.read_bytes() for each in path.parent.iterdir())
+
+    yield Backend(
+        lambda outbox: SqliteStore(path, outbox=outbox),
+        execute,
+        lambda each: f"x'{each.hex()}'",
+        dump,
+    )
+
+
+@asynccontextmanager
+async def _postgres(url: str) -> AsyncIterator[Backend]:
+    async with session(url) as connection:
+        await connection.execute("SET search_path = idempotency_gateway")
+
+        async def execute(statement: str) -> list[tuple[object, ...]]:
+            return [tuple(row) for row in await connection.fetch(statement)]
+
+        async def dump() -> bytes:
+            tables = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'idempotency_gateway'")
+            found = []
+            for (table,) in tables:
+                found += [row[0] for row in await connection.fetch(f"SELECT t::text FROM {table} t")]
+            # Bytes are shown as hexadecimal digits.
+            text = "\n".join(found)
+            return text.encode().replace(SECRET.encode().hex().encode(), SECRET.encode())
+
+        yield Backend(
+            lambda outbox: PostgresStore(url, outbox=outbox),
+            execute,
+            lambda each: f"'\\x{each.hex()}'::bytea",
+            dump,
+        )
+
+
+async def read(store: ManagedStore, hand: Hand) -> Record:
+    hand.look(await store.read(hand.operation_id))
+    assert hand.record is not None
+    return hand.record
+
+
+def is_status_alone(record: Record) -> bool:
+    """Whether the record completed, and its response is as one that was not stored."""
+    response = record.response
+    return (
+        record.state is State.COMPLETED
+        and response is not None
+        and (
+            response.status,
+            response.headers,
+            response.body,
+        )
+        == (201, (), None)
+    )
+
+
+async def test_nothing_can_be_read_beside_the_store(backend: Backend) -> None:
+    """Of a caller, the service or an operator, in any table; and all of it comes back to who has the key."""
+    store = await backend.store(sealing_by(K1))
+    completed, proved, purged, accepted = secretive(), secretive(), secretive(), secretive()
+    await do(store, completed, claim, complete)
+    await do(
+        store,
+        proved,
+        claim,
+        Hand.abandon,
+        lambda hand: replace(hand.prove(RESPONSE), audit=replace(hand.audit(SECRET), who=SECRET)),
+    )
+    await do(store, purged, claim, complete, lambda hand: replace(hand.purge(), audit=hand.audit(SECRET)))
+    await do(store, accepted, lambda hand: replace(hand.accept(), probe=claim(hand).probe, request=claim(hand).request))
+    assert await store.pause(SERVICE, "charges", accepted.audit(SECRET))
+    assert SECRET.encode() not in await backend.dump()
+
+    record = await read(store, completed)
+    assert (record.response, record.identity.key) == (RESPONSE, SECRET)
+    assert record.probe == ProbeTarget(b"/" + SECRET.encode(), SECRET.encode())
+    (audit,) = await store.audits(proved.operation_id)
+    assert (audit.who, audit.why) == (SECRET, SECRET)
+    tombstone = await read(store, purged)
+    assert (tombstone.state, tombstone.resource) == (State.TOMBSTONE, f"/{SECRET}")
+    events = await store.lease_events(SERVICE, {"sink": 100}, 1_000_000)
+    assert any(SECRET.encode() in each.event.data() for each in events)
+
+
+@pytest.mark.parametrize("column", ["headers", "body"])
+async def test_a_response_of_another_operation_is_not_replayed(backend: Backend, column: str) -> None:
+    """Two callers' rows are exchanged: each is told that its operation completed, and nothing of the other."""
+    unreadable: list[UUID] = []
+    store = await backend.store(sealing_by(K1, unreadable=unreadable))
+    hands = [secretive(), secretive()]
+    for hand in hands:
+        await do(store, hand, claim, complete)
+    table, one, other = _places(backend, hands, column)
+    await backend.swap(table, column, one, other)
+    for hand in hands:
+        assert is_status_alone(await read(store, hand))
+        assert hand.operation_id in unreadable
+
+
+def _places(backend: Backend, hands: list[Hand], column: str) -> tuple[str, str, str]:
+    """The table that has this column of a response, and the conditions for the rows of two operations."""
+    one, other = (f"token = {hand.token}" for hand in hands)
+    if not _is_sqlite(backend):
+        return "response", one, other
+    if column == "headers":
+        return "operation", one, other
+    row = "row = (SELECT row FROM operation WHERE {})"
+    return "response", row.format(one), row.format(other)
+
+
+def _is_sqlite(backend: Backend) -> bool:
+    return isinstance(backend.stores[0]._behind, SqliteStore)
+
+
+async def test_a_response_of_an_earlier_attempt_is_not_replayed(backend: Backend) -> None:
+    """It is of the same operation, and of another request under the key."""
+    store = await backend.store(sealing_by(K1))
+    hand = secretive()
+    await do(store, hand, claim, complete)
+    column = "headers"
+    table = "operation" if _is_sqlite(backend) else "response"
+    ((kept,),) = await backend.execute(f"SELECT {column} FROM {table}")
+    assert isinstance(kept, bytes)
+    await do(store, hand, Hand.purge, Hand.erase, claim, complete)
+    await backend.execute(f"UPDATE {table} SET {column} = {backend.blob(kept)}")
+    assert is_status_alone(await read(store, hand))
+
+
+async def test_what_is_probed_is_not_of_another_operation(backend: Backend) -> None:
+    """A probe that asked about another one could free this key."""
+    store = await backend.store(sealing_by(K1))
+    hands = [secretive(), secretive()]
+    for hand in hands:
+        await do(store, hand, claim, Hand.abandon)
+    one, other = (f"token = {hand.token}" for hand in hands)
+    await backend.swap("operation", "probe_target", one, other)
+    for hand in hands:
+        record = await read(store, hand)
+        assert (record.state, record.probe, record.request) == (State.IN_DOUBT, None, None)
+
+
+async def test_encryption_is_switched_on(backend: Backend) -> None:
+    """What was there stays readable, also to be completed; and what is written from then on names its key."""
+    clear = await backend.store(NO_SEALING)
+    old, open_ = secretive(), secretive()
+    await do(clear, old, claim, complete)
+    await do(clear, open_, claim)
+    store = await backend.store(sealing_by(K1))
+    new = secretive()
+    await do(store, new, claim, complete)
+    await do(store, open_, complete)
+    for hand in (old, open_, new):
+        assert (await read(store, hand)).response == RESPONSE
+    assert await _keys(backend) == {(None, 1), ("k1", 2)}
+    # A gateway beside it that has no keys yet replays nothing that it cannot read.
+    assert (await read(clear, old)).response == RESPONSE
+    for hand in (open_, new):
+        assert is_status_alone(await read(clear, hand))
+
+
+async def _keys(backend: Backend) -> set[tuple[object, ...]]:
+    return set(await backend.execute("SELECT sealed_by, count(*) FROM operation GROUP BY sealed_by"))
+
+
+async def test_another_key_comes_first(backend: Backend) -> None:
+    """A record may need both, and says so; without the old one the response is still there."""
+    before = await backend.store(sealing_by(K1))
+    hand, retried = secretive(), secretive()
+    await do(before, hand, claim)
+    await do(before, retried, claim, Hand.release)
+    after = await backend.store(sealing_by(K2, K1))
+    await do(after, hand, Hand.takeover if hand.snapshot.state is State.IN_DOUBT else complete)
+    await do(after, retried, lambda it: replace(claim(it), read_token=it.token), complete)
+    assert await _keys(backend) == {("k1 k2", 2)}
+    assert (await read(after, hand)).identity.key == SECRET
+    without = await backend.store(sealing_by(K2))
+    record = await read(without, hand)
+    assert (record.response, record.identity.key, record.probe) == (RESPONSE, None, None)
+
+
+async def test_a_gateway_without_the_key_loses_nothing(backend: Backend) -> None:
+    """It takes over, completes, purges and resolves what it cannot read: with the key, all of it is there again."""
+    store = await backend.store(sealing_by(K1))
+    without = await backend.store(sealing_by(K2))
+    taken, proved, purged, retried = secretive(), secretive(), secretive(), secretive()
+    await do(store, taken, claim, Hand.abandon)
+    await do(store, proved, claim, Hand.abandon)
+    await do(store, purged, claim, complete)
+    await do(store, retried, claim, Hand.abandon)
+    await do(without, taken, Hand.takeover, granted)
+    await do(without, proved, lambda hand: hand.prove(RESPONSE))
+    await do(without, purged, Hand.purge)
+    await do(
+        without, retried, Hand.disprove, Hand.retry, lambda hand: replace(hand.complete_grant(), response=RESPONSE)
+    )
+    both = await backend.store(sealing_by(K1, K2))
+    for hand in (taken, proved, retried):
+        record = await read(both, hand)
+        assert (record.identity.key, record.response) == (SECRET, RESPONSE)
+    assert (await read(both, taken)).probe == (await read(both, proved)).probe == claim(secretive()).probe
+    tombstone = await read(both, purged)
+    assert (tombstone.state, tombstone.resource) == (State.TOMBSTONE, f"/{SECRET}")
+
+
+async def test_an_event_that_cannot_be_read_is_dead_until_its_key_is_back(backend: Backend) -> None:
+    """It is never published without what it should say."""
+    store = await backend.store(sealing_by(K1))
+    hand = secretive()
+    await do(store, hand, claim, complete)
+    without = await backend.store(sealing_by(K2))
+    assert await without.lease_events(SERVICE, {"sink": 10}, 1_000_000) == []
+    (dead,) = await without.find_events(SERVICE, "sink", is_dead=True, after=None, limit=10)
+    assert "'k1', which is not configured" in dead.why
+    assert await store.redeliver_event(SERVICE, dead.event_id, None) == 1
+    (leased,) = await store.lease_events(SERVICE, {"sink": 10}, 1_000_000)
+    assert SECRET.encode() in leased.event.data()
+    await store.report_events(SERVICE, [EventReport("sink", dead.event_id, leased.tries, EventFate.PUBLISHED)])
+
+
+async def test_copies_in_redis(redis_url: str, no_haste: None, tmp_path: Path) -> None:
+    """They are as the durable store has them; one that was moved or cannot be opened is none."""
+    sealing = sealing_by(K1)
+    store = SealedStore(SqliteStore(tmp_path / "operations.db"), sealing)
+    await store.start()
+    hands = [secretive(), secretive()]
+    for hand in hands:
+        await do(store, hand, claim, complete)
+    await store.close()
+    snapshots = [hand.snapshot for hand in hands]
+    async with fast_tier(redis_url, sealing=sealing) as tier:
+        redis = client(redis_url)
+        for snapshot in snapshots:
+            await tier.put(snapshot, boot_seconds())
+        found = await tier.get(hands[0].operation_id)
+        assert found is not None
+        assert found.record == snapshots[0].record
+        entries = [redis.get(key_of(hand.operation_id)) for hand in hands]
+        assert not any(SECRET.encode() in entry for entry in entries)
+        era = entries[0][11 : 11 + codec.ERA_BYTES]
+        (mine, expires_us), (others, _) = (
+            codec.decode(entry, hand.operation_id, era) for entry, hand in zip(entries, hands, strict=True)
+        )
+        redis.set(key_of(hands[0].operation_id), codec.encode(replace(mine, response=others.response), era, expires_us))
+        assert await tier.get(hands[0].operation_id) is None
+        assert await tier.get(hands[1].operation_id) is not None
+        redis.close()
+        async with fast_tier(redis_url, sealing=sealing_by(K2)) as without:
+            assert await without.get(hands[1].operation_id) is None
+
+
+@contextmanager
+def _journal_file(directory: Path) -> Iterator[apsw.Connection]:
+    (path,) = directory.glob("*.db")
+    connection = apsw.Connection(str(path))
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+async def test_outcomes_in_a_journal(tmp_path: Path) -> None:
+    """They are encrypted, too; one that was moved completes its operation all the same, without a response."""
+    sealing, store = sealing_by(K1), None
+    store = SealedStore(SqliteStore(tmp_path / "operations.db"), sealing)
+    await store.start()
+    directory = tmp_path / "journal"
+    journal = SqliteJournal(directory, "shop")
+    await journal.start()
+    journaling = Journaling(journal, Events(), sealing)
+    hands = [secretive(), secretive(), secretive()]
+    for hand in hands:
+        await do(store, hand, claim)
+        assert hand.record is not None
+        kept = await journaling.keep(hand.record, complete(hand), detail="by a test")
+        assert kept.record is not None
+        assert kept.record.response == RESPONSE
+    assert not any(SECRET.encode() in each.read_bytes() for each in directory.iterdir())
+    with _journal_file(directory) as file:
+        bodies = [body for (body,) in file.execute("SELECT body FROM entry WHERE id IN (1, 2) ORDER BY id")]
+        file.execute("UPDATE entry SET body = ? WHERE id = 2", (bodies[0],))
+        file.execute("UPDATE entry SET body = ? WHERE id = 1", (bodies[1],))
+    found = [await journaling.find(hand.operation_id) for hand in hands]
+    assert [_body(each) for each in found] == [None, None, RESPONSE.body]
+    desk = view.Desk(directory, "shop", sealing)
+    commands = [desk.outcomes(hand.operation_id)[0].command for hand in hands]
+    assert commands == [None, None, complete(hands[2])]
+    await Flusher(store, journal, Events(), on_flushed=lambda _operation_id, _token: None).run_once()
+    assert journal.tally.waiting == 0
+    assert [is_status_alone(await read(store, hand)) for hand in hands] == [True, True, False]
+    assert await state(store, hands[2]) is State.COMPLETED
+    await journal.close()
+    await store.close()
+
+
+def _body(snapshot: Snapshot | None) -> bytes | None:
+    assert snapshot is not None
+    assert snapshot.record is not None
+    assert snapshot.record.response is not None
+    return snapshot.record.response.body

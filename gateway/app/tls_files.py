@@ -40,6 +40,11 @@ def tls_remarks(config: Config) -> list[TlsRemark]:
 def _named(config: Config) -> Iterator[_Files]:
     if (tls := config.listen.tls) is not None:
         yield _Files("listen.tls", tls.cert, tls.key, tls.client_ca)
+    for index, route in enumerate(config.routes):
+        for service in route.authorities:
+            if service.ca is not None:
+                place = "authorize" if route.authorize and service is route.authorize.forward_auth else "scope"
+                yield _Files(f"routes[{index}].{place}.forward_auth.ca", None, None, service.ca)
     upstreams = [("upstream.tls", config.upstream)]
     upstreams += [
         (f"routes[{index}].upstream.tls", config.upstream_for(route))

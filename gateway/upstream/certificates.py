@@ -73,7 +73,8 @@ def client_context(ca: Path | None) -> ssl.SSLContext:
 def ask_for_certificates(context: ssl.SSLContext, ca: Path, *, is_required: bool) -> None:
     """Ask the clients of a server for certificates of these authorities. Raises `PemError`.
 
-    One that is not valid ends the handshake. No session is resumed: each connection shows its certificate anew.
+    One that is not valid ends the handshake. There are no tickets to resume a session by, so that each connection shows
+    its certificate anew.
     """
     _expect(ca, _CERTIFICATE, "certificate")
     try:

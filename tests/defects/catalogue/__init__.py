@@ -6,6 +6,7 @@ from typing import Final
 
 from tests.defects.catalogue import (
     acceptance,
+    callers,
     claims,
     delivery,
     doubt,
@@ -21,7 +22,20 @@ from tests.defects.defect import Defect
 
 DEFECTS: Final[dict[str, Defect]] = {
     defect.name: defect
-    for module in (claims, execution, doubt, acceptance, delivery, inbox, events, identity, wire, stores, wiring)
+    for module in (
+        claims,
+        execution,
+        doubt,
+        acceptance,
+        delivery,
+        inbox,
+        events,
+        identity,
+        callers,
+        wire,
+        stores,
+        wiring,
+    )
     for defect in module.DEFECTS
 }
 

@@ -84,7 +84,13 @@ DEFECTS = (
     Defect(
         "status-for-everybody",
         "whoever knows an id sees the operation",
-        (Edit(RESOURCE, "hmac.compare_digest(stored_digest(scope, self._identity_secret), theirs)", "bool(theirs)"),),
+        (
+            Edit(
+                RESOURCE,
+                "isinstance(caller, Caller) and hmac.compare_digest(",
+                "isinstance(caller, Caller) or hmac.compare_digest(",
+            ),
+        ),
         (_STATUS + "test_nobody_else_sees_it",),
     ),
     Defect(

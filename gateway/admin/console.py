@@ -397,7 +397,10 @@ def table_row(snapshot: Snapshot) -> str:
 def _why(record: Record) -> str:
     """Why it is in doubt or a dead letter, or why the last attempt to deliver it failed."""
     delivery = record.delivery
-    return record.doubt or ("" if delivery is None else delivery.reason or delivery.failure or "")
+    if delivery is None:
+        return record.doubt or ""
+    waits = "waits for lane" if delivery.is_behind and record.state is State.ACCEPTED else ""
+    return record.doubt or delivery.reason or delivery.failure or waits
 
 
 def journal_table(view: JournalView) -> Iterator[str]:
@@ -492,6 +495,9 @@ def _delivery_text(delivery: Delivery) -> Iterator[str]:
         yield _line("last failure", delivery.failure)
     if delivery.reason is not None:
         yield _line("dead letter, as", delivery.reason)
+    if delivery.lane is not None:
+        turn = "others of it go first" if delivery.is_behind else "none of it goes first"
+        yield _line("lane", f"{delivery.lane.hex()}, number {delivery.lane_number}; {turn}")
 
 
 def _request_text(request: RequestInfo) -> Iterator[str]:

@@ -97,6 +97,9 @@ def _delivery(delivery: Delivery) -> dict[str, Any]:
         "failure": delivery.failure,
         "reason": delivery.reason,
         "request_bytes": delivery.request_bytes,
+        "lane": None if delivery.lane is None else delivery.lane.hex(),
+        "lane_number": delivery.lane_number or None,
+        "waits_for_lane": delivery.is_behind or None,
     }
     return {name: value for name, value in about.items() if value is not None}
 
@@ -210,13 +213,20 @@ def _advice_on_doubt(operation_id: UUID, record: Record, now_us: int, settle_us:
 
 def _advice_on_accepted(operation_id: UUID, record: Record, now_us: int) -> str:
     delivery = delivery_of(record)
+    ends = f"{moment(delivery.deliver_until_us)} ({ago(delivery.deliver_until_us, now_us)})"
+    if delivery.is_behind:
+        return (
+            f"Nothing, unless another operation of its lane is in doubt or a dead letter: it stops the lane, so decide "
+            f"about that one. This one is delivered after those before it; none of its attempts starts after {ends}, "
+            f"when it becomes a dead letter. To call it off: withdraw {operation_id} --why TEXT."
+        )
     at_us = delivery.next_attempt_us
     next_ = "is due" if at_us <= now_us else f"is due at {moment(at_us)} ({ago(at_us, now_us)})"
     failed = "" if delivery.failure is None else f" after the last one failed ({delivery.failure})"
     return (
         f"Nothing, unless it is to be called off. Its request is kept, and no attempt of it had an effect. The next "
-        f"attempt {next_}{failed}; none starts after {moment(delivery.deliver_until_us)} "
-        f"({ago(delivery.deliver_until_us, now_us)}), when it becomes a dead letter. To call it off: "
+        f"attempt {next_}{failed}; none starts after {ends}, "
+        f"when it becomes a dead letter. To call it off: "
         f"withdraw {operation_id} --why TEXT."
     )
 

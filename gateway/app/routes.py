@@ -22,7 +22,7 @@ from gateway.core.identity.fingerprint import (
     FingerprintKey,
     FingerprintSpec,
 )
-from gateway.core.identity.key import BodyPart, ComposedKey, HeaderKey, HeaderPart, KeyFormat, KeySpec
+from gateway.core.identity.key import BodyPart, ComposedKey, HeaderKey, HeaderPart, KeyFormat, KeySpec, key_headers_of
 from gateway.core.identity.operation_id import identity_recipe, single_headers
 from gateway.core.identity.pointer import parse_pointer
 from gateway.core.identity.scope import (
@@ -55,7 +55,7 @@ from gateway.core.succession import ServedRoute
 from gateway.core.webhook.examination import Inbox, SignAgain
 from gateway.protect.forwarding import ForwardingPolicy, UpstreamKey
 from gateway.protect.probing import PROBES_MAX
-from gateway.protect.route import AcceptPolicy, InFlightPolicy, Retention, Route, Target
+from gateway.protect.route import AcceptPolicy, InFlightPolicy, Order, Retention, Route, Target
 from gateway.store.operations import Serving
 from gateway.upstream import Upstream, UpstreamSettings, tls_context
 
@@ -66,14 +66,17 @@ def route_of(config: settings.Config, route: settings.Route, upstream: Upstream)
     key, scope = key_spec(route), scope_spec(route.scope)
     authorize = authorize_of(route)
     asked = frozenset() if authorize is None else frozenset(name.lower() for name in authorize.headers)
-    fingerprinter = _fingerprinter(config.secrets, route)
+    fingerprinter, order = _fingerprinter(config.secrets, route), order_of(route)
     return Route(
         name=route.name,
         operation=route.operation,
         key=key,
         is_key_required=route.key is None or route.key.required,
         scope=scope,
-        once=single_headers(scope, key) | asked | (frozenset() if inbox is None else inbox.headers),
+        once=single_headers(scope, key)
+        | asked
+        | (frozenset() if inbox is None else inbox.headers)
+        | (frozenset() if order is None else key_headers_of(order.by)),
         compared=frozenset((*METHOD_OVERRIDES, *TARGET_OVERRIDES, *fingerprinter.spec.headers)),
         fingerprinter=fingerprinter,
         accepts_recipe_change=route.fingerprint.on_recipe_change == "accept",
@@ -128,10 +131,24 @@ def accept_policy(config: settings.Config, route: settings.Route) -> AcceptPolic
         pending_per_scope_max=accept.max_pending if is_of_one else accept.max_pending_per_scope,
         may_withdraw=accept.withdraw == "allow" and route.inbox is None,
         headers=tuple((name.encode(), value.get_secret_value().encode()) for name, value in accept.headers.items()),
+        order=order_of(route),
         requeues_on_repeat=route.dead_letter.on_repeat == "requeue",
         requeue_after_us=microseconds(route.dead_letter.requeue_after),
         status_prefix=status_prefix(config),
     )
+
+
+def order_of(route: settings.Route) -> Order | None:
+    """What a route's requests are delivered in order by."""
+    order = route.order
+    if order is None:
+        return None
+    part = (
+        HeaderPart(order.by.header.encode())
+        if isinstance(order.by, settings.OrderHeader)
+        else BodyPart(parse_pointer(order.by))
+    )
+    return Order(ComposedKey((part,)), stops=order.on_stop == "stop", is_required=order.missing == "refuse")
 
 
 def inbox_of(route: settings.Route) -> Inbox | None:

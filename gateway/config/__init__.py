@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from gateway.config.address import Address, PostgresUrl, RedisUrl, SqliteUrl, UpstreamUrl
 from gateway.config.authorization import ClientCertificateScope, ForwardAuth, ForwardAuthScope, PrincipalAuth
 from gateway.config.checks import disagreements, notices
-from gateway.config.delivery import Accept, Breaker, Delivery, EncryptionKey, RouteDelivery
+from gateway.config.delivery import Accept, Breaker, Delivery, EncryptionKey, Order, OrderHeader, RouteDelivery
 from gateway.config.document import (
     FILE_BYTES_MAX,
     ConfigError,
@@ -103,6 +103,8 @@ __all__ = [
     "JwtScope",
     "Key",
     "Mistake",
+    "Order",
+    "OrderHeader",
     "Placeholders",
     "PostgresUrl",
     "PrincipalAuth",

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from gateway.config.address import Address, Network, PostgresUrl, RedisUrl, SqliteUrl, UpstreamUrl
 from gateway.config.authorization import ClientCertificateScope, ForwardAuth, ForwardAuthScope
-from gateway.config.delivery import Accept, Delivery, RouteDelivery
+from gateway.config.delivery import Accept, Delivery, Order, RouteDelivery
 from gateway.config.document import Document, Mistake, Path
 from gateway.config.events import Egress, EventSettings, KafkaSink, NatsSink, RedisStreamSink, StdoutSink, WebhookSink
 from gateway.config.inbox import REMEMBER_SECONDS, Inbox
@@ -290,6 +290,7 @@ def _route(route: _Draft, config: _Draft) -> Iterator[Mistake]:
     elif accept := route.part(Accept):
         yield from _accept(route, accept, config)
         yield from _kept_long_enough(route, config)
+    yield from _order(route)
     yield from _headers(route)
 
 
@@ -388,6 +389,19 @@ def _accepted_bytes(route: _Draft, accept: Accept) -> Iterator[Mistake]:
     if body and accept.max_bytes > body.max_bytes and {"max_bytes"} <= accept.model_fields_set & body.model_fields_set:
         limits = f"{size_text(accept.max_bytes)} is more than {size_text(body.max_bytes)}"
         yield route.mistake(("accept", "max_bytes"), f"max_bytes must be at most body.max_bytes; {limits}")
+
+
+def _order(route: _Draft) -> Iterator[Mistake]:
+    """Whatever is not accepted would pass what is."""
+    order, accept = route.part(Order), route.part(Accept)
+    if order is None:
+        return
+    if route.values.get("inbox") is None and (accept is None or accept.mode == "prefer"):
+        message = "order is for requests that are all accepted: one that is not would pass those that wait"
+        yield route.mistake(("order",), message, "write accept: {mode: always}")
+    if route.values.get("store_unavailable") == "forward":
+        message = "without the store nobody knows the order, so requests cannot be forwarded then"
+        yield route.mistake(("store_unavailable",), message)
 
 
 def _why_unverified(scope: object) -> str | None:

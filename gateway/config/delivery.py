@@ -12,10 +12,10 @@ from base64 import b64decode, b64encode
 from hashlib import sha256
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, SecretBytes
+from pydantic import BeforeValidator, Field, SecretBytes, Tag
 
-from gateway.config.leaf import Count, Duration, HeaderName, Name, Size, wrong
-from gateway.config.section import Section, written
+from gateway.config.leaf import Count, Duration, HeaderName, JsonPointer, Name, Size, wrong
+from gateway.config.section import Section, one_of, written
 from gateway.config.upstream import HeaderValue
 from gateway.core.sealing import KEY_BYTES
 
@@ -48,6 +48,34 @@ class Accept(Section):
         dict[Annotated[str, HeaderName(refused=_REPLACED_REFUSED)], HeaderValue], Field(max_length=32)
     ] = {}  # noqa: RUF012  copied by the model
     """Headers to deliver with, in place of the caller's, such as credentials that do not expire."""
+
+
+_ORDER_REFUSED = (
+    ("authorization", "a credential does not say what belongs together"),
+    ("cookie", "a credential does not say what belongs together"),
+)
+_ORDER_FORMS = "a JSON pointer such as /account_id, or {header: NAME}"
+
+
+class OrderHeader(Section):
+    """The ordering value is the value of a header."""
+
+    header: Annotated[str, HeaderName(refused=_ORDER_REFUSED)]
+    """The header that holds the ordering value."""
+
+
+class Order(Section):
+    """Requests of one caller with the same value are delivered one after the other, as they were accepted: a lane."""
+
+    by: Annotated[
+        Annotated[Annotated[str, JsonPointer()], Tag("<word>")] | Annotated[OrderHeader, Tag("<header>")],
+        one_of("header", expected=_ORDER_FORMS, word=True),
+    ]
+    """Where the ordering value is: a JSON pointer into the body such as /account_id, or {header: NAME}."""
+    on_stop: Literal["stop", "skip"] = "stop"
+    """What a dead letter does to its lane: stops it until somebody decides, or is passed. Doubt always stops it."""
+    missing: Literal["refuse", "unordered"] = "refuse"
+    """What becomes of a request without the value: it is refused with 400, or delivered in no order."""
 
 
 class DeadLetter(Section):

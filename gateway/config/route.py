@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, Tag, model_validator
 
 from gateway.config.address import HostName
 from gateway.config.authorization import Authorize, ForwardAuth, ForwardAuthScope
-from gateway.config.delivery import Accept, DeadLetter, RouteDelivery
+from gateway.config.delivery import Accept, DeadLetter, Order, RouteDelivery
 from gateway.config.inbox import REMEMBER_SECONDS, Inbox
 from gateway.config.leaf import (
     Count,
@@ -470,6 +470,8 @@ class Route(Holder):
     """Which requests are stored first and delivered later, if any: {} for those that say `Prefer: respond-async`."""
     inbox: Inbox | None = None
     """Webhooks that are acknowledged at once and delivered later, if this route takes any: {preset, secrets}."""
+    order: Order | None = None
+    """Which requests are delivered in order, if any: {by: /account_id} or {by: {header: NAME}}."""
     dead_letter: DeadLetter = Field(default_factory=DeadLetter)
     """What a repeat of a request gets that was accepted, and then given up."""
     delivery: RouteDelivery = Field(default_factory=RouteDelivery)

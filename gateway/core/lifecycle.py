@@ -28,6 +28,11 @@ it is not to be delivered. `accepted` and `dead_letter` mean that no attempt can
 kept returns to `accepted` only by what is known: by its holder (`postpone`), or by whoever found that nothing happened
 (`reinstate`). A lapsed attempt may have had an effect, and goes to `in_doubt` like any other.
 
+Operations of one *lane* are delivered in the order of their acceptance, one at a time. The table sees one record, so
+whether another one goes first (`Delivery.is_behind`) is kept by the store, in the change that decides it (`core.lane`).
+A record that enters the line here is behind until the store finds that it is the first. `dispatch` has no row for one
+that is behind. A takeover needs no such condition: what is in doubt is the first of its lane.
+
 A claim or an acceptance may hold the *content* of its request, so that another operation with the same content is not
 executed as well. That is no state: the store keeps which operations claimed a content, and whether one of them holds it
 follows from its record (`holds_content`). So whatever ends an operation without an effect frees its content, and a
@@ -121,8 +126,9 @@ class Row:
     """One change of state.
 
     `refused_under_doubt` marks the rows that a claim carrying doubt does not have, `same_fingerprint` those that need
-    an equal request, `when_due` those that wait for the time of the next attempt. `last_event`, where set, is what the
-    record's last event must be; `kept`, where set, whether its request must be kept.
+    an equal request, `when_due` those that wait for the time of the next attempt and for the turn in the lane.
+    `last_event`, where set, is what the record's last event must be; `kept`, where set, whether its request must be
+    kept.
     """
 
     states: tuple[State, ...]
@@ -415,7 +421,7 @@ def _fits(row: Row, record: Record | None, command: Command, now_us: int) -> boo
         return False
     if row.kept is not None and row.kept is not (record.delivery is not None):
         return False
-    if row.when_due and _delivery(record).next_attempt_us > now_us:
+    if row.when_due and (_delivery(record).next_attempt_us > now_us or _delivery(record).is_behind):
         return False
     if row.same_fingerprint and not (isinstance(command, _NEW) and _is_for(record, command)):
         return False
@@ -507,6 +513,10 @@ def _accepted(row: Row, record: Record | None, command: Accept, now_us: int, tok
         next_attempt_us=now_us,
         deliver_until_us=now_us + command.deliver_within_us,
         request_bytes=len(command.kept.sealed),
+        lane=command.lane,
+        lane_number=0 if command.lane is None else token,
+        stops_lane=command.stops_lane,
+        is_behind=command.lane is not None,
     )
     return Record(
         command.identity if record is None else record.identity,
@@ -566,7 +576,7 @@ def _undelivered(row: Row, record: Record, command: Postpone | Bury | Reinstate 
         resource=None,
         doubt=None,
         resolution_id=command.resolution_id if isinstance(command, Reinstate | Requeue) else record.resolution_id,
-        delivery=delivery,
+        delivery=replace(delivery, is_behind=delivery.lane is not None),
     )
 
 

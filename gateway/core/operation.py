@@ -172,6 +172,10 @@ class Delivery:
     `answers` counts the attempts since it was last accepted or requeued that the upstream answered; `failure` is why
     the last attempt failed, a short word with the status if there was one; `reason` is why it is a dead letter, None in
     other states. `request_bytes` is the size of the sealed request.
+
+    `lane` is what it is delivered in order with, None for nothing; `lane_number` is its number there, and `stops_lane`
+    whether it stops the lane as a dead letter. While `is_behind`, another one of the lane goes first. The store keeps
+    it true (`core.lane`).
     """
 
     service: str
@@ -184,6 +188,10 @@ class Delivery:
     answers: int = 0
     failure: str | None = None
     reason: str | None = None
+    lane: bytes | None = None
+    lane_number: int = 0
+    stops_lane: bool = True
+    is_behind: bool = False
 
 
 @immutable
@@ -275,7 +283,7 @@ class Accept:
     """Keep the request, to be delivered later. Nothing is sent under it.
 
     `read_token`, `probe`, `request` and `content` as in `Claim`. The first attempt may start at once, and none starts
-    after `deliver_within_us`.
+    after `deliver_within_us`. `lane` and `stops_lane` as in `Delivery`.
     """
 
     identity: Identity
@@ -288,11 +296,14 @@ class Accept:
     probe: ProbeTarget | None = None
     request: RequestInfo | None = None
     content: Content | None = None
+    lane: bytes | None = None
+    stops_lane: bool = True
 
 
 @immutable
 class Dispatch:
-    """Claim an accepted operation whose next attempt is due, fenced on the token that was read."""
+    """Claim an accepted operation whose next attempt is due and whose turn it is in its lane, fenced on the token that
+    was read."""
 
     operation_id: UUID
     read_token: int

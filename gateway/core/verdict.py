@@ -31,6 +31,7 @@ class Verdict(StrEnum):
     SIGNATURE_STALE = "signature-stale"
     EVENT_UNSUPPORTED = "event-unsupported"
     KEY_INVALID = "key-invalid"
+    ORDER_MISSING = "order-missing"
     STORE_UNAVAILABLE = "store-unavailable"
     STORE_AMNESIA = "store-amnesia"
     UNPROTECTED = "unprotected"
@@ -87,7 +88,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         7,
         "the sender of a webhook did not sign it, or not just now / it holds several events / the key is malformed or "
-        "too long",
+        "too long, or the place in the order is not known",
         "401 / 415 / 400",
         (
             _V.SIGNATURE_MISSING,
@@ -95,6 +96,7 @@ RULES: Final[tuple[Rule, ...]] = (
             _V.SIGNATURE_STALE,
             _V.EVENT_UNSUPPORTED,
             _V.KEY_INVALID,
+            _V.ORDER_MISSING,
         ),
     ),
     Rule(

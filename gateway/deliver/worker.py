@@ -9,10 +9,10 @@ deliver for one service, and one that dies, or cannot reach the store, loses not
 here is delivered at once; where that is not possible, it is found when the store is next asked.
 
 *Polls.* Each is at most one search. After one that found something the next follows in a second, otherwise a little
-later each time; a postponed delivery, a free place where some had none, and an upstream that may be tried again bring
-it nearer. Of what is due, the oldest are found; among those, scopes take turns. Every second search leaves out the
-routes that had more due than places, so that they hide no other route. What could not be claimed or read is left alone
-for a while, longer each time, for the same reason.
+later each time; a postponed delivery, a free place where some had none, the end of one that others of its lane wait
+for, and an upstream that may be tried again bring it nearer. Of what is due, the oldest are found; among those, scopes
+take turns. Every second search leaves out the routes that had more due than places, so that they hide no other route.
+What could not be claimed or read is left alone for a while, longer each time, for the same reason.
 """
 
 from __future__ import annotations
@@ -122,6 +122,10 @@ class DeliveryWorker:
         Otherwise a poll finds it later, here or in another gateway.
         """
         record, operation = snapshot.record, request.route.operation
+        if record is not None and record.delivery is not None and record.delivery.is_behind:
+            # The end of the one before it in its lane brings the next poll nearer.
+            request.body.close()
+            return
         if (
             record is None
             or record.state is not State.ACCEPTED
@@ -254,7 +258,7 @@ class DeliveryWorker:
                 self._leave_alone(record)
             self._running.discard(operation_id.int)
             self._places.give_back(place, is_sent=is_sent, why=why)
-            if self._has_more:
+            if self._has_more or (record.delivery is not None and record.delivery.lane is not None):
                 self._wake_in(_BUSY_SECONDS)
 
     def _leave_alone(self, record: Record) -> None:

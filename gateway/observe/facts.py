@@ -447,13 +447,15 @@ class TallyTaken:
 @immutable
 class RouteWaiting:
     """The accepted operations of one route that are not delivered: how many, the bytes of their requests, and the age
-    of the oldest in seconds; and its dead letters, by reason."""
+    of the oldest in seconds; its dead letters, by reason; and its stopped lanes, with the age of the oldest stop."""
 
     route: str
     accepted: int
     request_bytes: int
     oldest_seconds: float
     dead_letters: tuple[tuple[str, int], ...] = ()
+    lanes_stopped: int = 0
+    oldest_stopped_seconds: float = 0.0
 
 
 @immutable

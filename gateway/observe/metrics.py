@@ -284,6 +284,18 @@ class Metrics:
             route=routes,
             reason=_DEAD,
         )
+        self._lanes_stopped = self._gauge(
+            "idempotency_lanes_stopped",
+            "Lanes whose first operation is in doubt or a dead letter, so that the others wait",
+            Rule.MAX,
+            route=routes,
+        )
+        self._oldest_stopped = self._gauge(
+            "idempotency_oldest_stopped_lane_seconds",
+            "For how long the first of them has been stopped, 0 without one",
+            Rule.MAX,
+            route=routes,
+        )
         self._paused = self._gauge(
             "idempotency_paused", "Whether an operator has paused the delivery", Rule.MAX, route=routes
         )
@@ -462,6 +474,8 @@ class Metrics:
         self._dead_letters.put_all(
             {(each.route, reason): count for each in waiting for reason, count in each.dead_letters}
         )
+        self._lanes_stopped.put_all({(each.route,): each.lanes_stopped for each in waiting})
+        self._oldest_stopped.put_all({(each.route,): each.oldest_stopped_seconds for each in waiting})
         self._paused.put_all({(route,): 1 for route in fact.paused})
         self._orphans.put(fact.orphans)
 

@@ -166,6 +166,8 @@ class Accepting:
                 read_token,
                 request.probe,
                 request_info(request.head),
+                lane=request.lane,
+                stops_lane=policy.order is None or policy.order.stops,
             )
             snapshot = (await apply_until_known(self._store, command)).snapshot
             if _is_of(snapshot, kept):

@@ -16,6 +16,7 @@ from gateway.core.identity.key import Key, KeyFault, find_key, key_places, needs
 from gateway.core.identity.operation_id import identity_of
 from gateway.core.identity.scope import Scope
 from gateway.core.immutable import immutable
+from gateway.core.lane import lane_of
 from gateway.core.message import RequestHead, header_values
 from gateway.core.operation import Fingerprint, Identity, ProbeTarget, Snapshot, is_withdrawn
 from gateway.core.recovery import Probe, Resend, probe_values, render_probe
@@ -27,7 +28,7 @@ from gateway.protect.hop import Hop
 from gateway.protect.preference import responds_async
 from gateway.protect.problem import refuse
 from gateway.protect.reply import Incoming, Reply, Untouched
-from gateway.protect.route import Route
+from gateway.protect.route import Order, Route
 from gateway.protect.structured_fields import unquote
 from gateway.protect.verification import Verifying
 
@@ -40,7 +41,8 @@ class KeyedRequest:
 
     `fingerprints` has the current one first, then those that it may be recorded with under older keys. `probe` is what
     to ask the upstream if the operation comes into doubt. `canonical_key` is the key as sent where a route sends again.
-    `is_async`: it is accepted and delivered later, so its caller does not wait.
+    `is_async`: it is accepted and delivered later, so its caller does not wait. `lane` is what it is delivered in order
+    with, if anything.
     """
 
     head: RequestHead
@@ -52,6 +54,7 @@ class KeyedRequest:
     probe: ProbeTarget | None = None
     canonical_key: bytes | None = None
     is_async: bool = False
+    lane: bytes | None = None
 
     def judge(self, snapshot: Snapshot) -> Judgement:
         """Rules 9 to 18 for this request. An event that was called off is not accepted anew: its sender may repeat it
@@ -148,7 +151,9 @@ class Identifying:
             incoming = replace(incoming, head=with_headers(incoming.head, caller.headers))
         sha256 = body.digest
         digests = await body.read(lambda content: route.fingerprinter.digests(incoming.head, content, sha256))
-        return self._keyed(incoming, route, key, caller.scope, body, digests)
+        keyed = self._keyed(incoming, route, key, caller.scope, body, digests)
+        order = None if route.accept is None else route.accept.order
+        return keyed if order is None else await self._in_order(keyed, order)
 
     async def _caller_of(self, incoming: Incoming, route: Route) -> Caller | Reply:
         """Rule 5. The body waits meanwhile, where it is."""
@@ -204,6 +209,25 @@ class Identifying:
             canonical_key=key.field_value if isinstance(route.recovery, Resend) else None,
             is_async=route.accept is not None and responds_async(incoming.head, is_always=route.accept.is_always),
         )
+
+    async def _in_order(self, request: KeyedRequest, order: Order) -> KeyedRequest | Reply:
+        """The request in its lane, or its refusal: one that is in none, or not accepted, would pass others."""
+        route, headers = request.route, request.head.headers
+        if route.inbox is None and not request.is_async:
+            detail = "Requests here are delivered in order, and this one has a meaning only now. Nothing was executed."
+            return refuse(Verdict.ORDER_MISSING, shape=route.shape, detail=detail)
+        value = await request.body.read(lambda content: find_key(order.by, headers, content, unquote))
+        if isinstance(value, Key):
+            identity = request.identity
+            lane = lane_of(self._service, identity.operation, identity.scope_digest, value.digest)
+            return replace(request, lane=lane)
+        if not order.is_required:
+            return request
+        detail = (
+            f"Requests here are delivered in order, by {key_places(order.by)}, which is missing or cannot be read. "
+            "Nothing was executed. Send it as one string, number or boolean."
+        )
+        return refuse(Verdict.ORDER_MISSING, shape=route.shape, detail=detail)
 
 
 def _without_key(incoming: Incoming, route: Route) -> Reply | Untouched:

@@ -166,6 +166,13 @@ CASES: Final[Mapping[Verdict, Case]] = {
         False,
         _IDEMPOTENCY,
     ),
+    Verdict.ORDER_MISSING: Case(
+        400,
+        "The place of this request in the order is not known",
+        "Nothing was executed. Send the value that requests here are delivered in order by.",
+        False,
+        _INVALID,
+    ),
     Verdict.STORE_UNAVAILABLE: Case(
         503,
         "The record of operations cannot be reached",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gateway.core.delivery import DeliveryPolicy
 from gateway.core.identity.fingerprint import Fingerprinter
-from gateway.core.identity.key import KeySpec
+from gateway.core.identity.key import ComposedKey, KeySpec
 from gateway.core.identity.scope import AuthService, ScopeSpec
 from gateway.core.message import Headers
 from gateway.core.operation import MICROSECONDS
@@ -57,12 +57,23 @@ class Retention:
 
 
 @dataclass(frozen=True, slots=True)
+class Order:
+    """What the requests of a route are delivered in order by. `stops`: a dead letter stops its lane; `is_required`: a
+    request without the value is refused."""
+
+    by: ComposedKey
+    stops: bool = True
+    is_required: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class AcceptPolicy:
     """Which requests of a route are accepted, to be delivered later, and how many may wait.
 
     `is_always`: all that have a key, and not only those whose caller prefers it. `requeues_on_repeat`: a repeat of a
     dead letter delivers it again, at most once in `requeue_after_us`. `headers` replace the caller's when the request
-    is delivered. `status_prefix` and the operation id make the URL of the operation's status.
+    is delivered. Where there is an `order`, the route executes nothing but what was accepted. `status_prefix` and the
+    operation id make the URL of the operation's status.
     """
 
     delivery: DeliveryPolicy
@@ -72,6 +83,7 @@ class AcceptPolicy:
     pending_per_scope_max: int
     may_withdraw: bool
     headers: Headers = ()
+    order: Order | None = None
     requeues_on_repeat: bool = False
     requeue_after_us: int = 60 * MICROSECONDS
     status_prefix: bytes = b"/_operations/"

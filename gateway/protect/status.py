@@ -39,8 +39,9 @@ def etag(snapshot: Snapshot) -> bytes:
     record = snapshot.record
     if record is None:
         raise ValueError("what does not exist has no status")
-    # The clock changes the state, and neither token nor last event.
-    return f'W/"{record.token}-{record.last_event}-{record.state}"'.encode()
+    # The clock changes the state, and neither token nor last event; nor does the turn of a lane.
+    turn = "-waits" if _waits_for_lane(record) else ""
+    return f'W/"{record.token}-{record.last_event}-{record.state}{turn}"'.encode()
 
 
 def status_reply(snapshot: Snapshot, prefix: bytes, *, status: int = 200, verdict: Verdict | None = None) -> Reply:
@@ -83,9 +84,9 @@ def retry_after_seconds(snapshot: Snapshot) -> int | None:
     if record.state in STALLED:
         seconds = float(_STALLED_SECONDS)
     else:
-        # An attempt that runs is expected to run as long again.
+        # An attempt that runs is expected to run as long again; so is the wait for those before it in the lane.
         waits_us = snapshot.now_us - record.claimed_us
-        if record.state is State.ACCEPTED and record.delivery is not None:
+        if record.state is State.ACCEPTED and record.delivery is not None and not record.delivery.is_behind:
             waits_us = record.delivery.next_attempt_us - snapshot.now_us
         seconds = min(max(waits_us / MICROSECONDS, 1.0), _RETRY_SECONDS_MAX)
     # Drawn from the record and the time: callers of one operation get different ones.
@@ -101,7 +102,8 @@ def _retry_after(snapshot: Snapshot) -> Headers:
 def _document(record: Record, prefix: bytes) -> bytes:
     delivery, state = record.delivery, record.state
     url = operation_url(prefix, record).decode()
-    is_pending = delivery is not None and state is State.ACCEPTED
+    is_behind = _waits_for_lane(record)
+    is_pending = delivery is not None and state is State.ACCEPTED and not is_behind
     return orjson.dumps(
         {
             "id": str(record.identity.operation_id),
@@ -111,6 +113,7 @@ def _document(record: Record, prefix: bytes) -> bytes:
             "accepted_at": rfc3339(record.first_claimed_us if delivery is None else delivery.accepted_us),
             "attempts": record.attempts,
             "next_attempt_at": rfc3339(delivery.next_attempt_us) if delivery and is_pending else None,
+            "waits_for_lane": is_behind,
             "deliver_until": rfc3339(delivery.deliver_until_us) if delivery else None,
             "last_attempt": _last_attempt(record),
             "result": _result(record, url),
@@ -118,6 +121,11 @@ def _document(record: Record, prefix: bytes) -> bytes:
             "links": {"self": url, "result": f"{url}/result"},
         }
     )
+
+
+def _waits_for_lane(record: Record) -> bool:
+    """Whether other operations have to be delivered first."""
+    return record.state is State.ACCEPTED and record.delivery is not None and record.delivery.is_behind
 
 
 def _last_attempt(record: Record) -> dict[str, Any] | None:

@@ -16,6 +16,10 @@ and has no other effect. Sweeps delete old audits and leases in bounded numbers,
 drops it in the transaction after which the record has no `delivery`. Workers find what is due by the record alone. Each
 of `find_due` and `backlog` reads about as much as it returns, however many operations wait.
 
+*Lanes.* A change that moves the line of a lane is made under a lock of the lane, which also covers the drawing of its
+number. The same transaction marks the new head (`core.lane`). A unique index of lane and rank keeps a second operation
+from being under way, whatever else goes wrong.
+
 *Pauses.* While an operation name is paused, `find_due` leaves its operations out, and the time does not count against
 `deliver_until_us`: sweeps move it for those that would soon expire, and `resume` for all.
 
@@ -156,12 +160,15 @@ class Agreement:
 @dataclass(frozen=True, slots=True)
 class RouteBacklog:
     """The undelivered operations of one route: how many are accepted, the bytes of their requests, and the age of the
-    oldest since its acceptance; how many are dead letters, by reason."""
+    oldest since its acceptance; how many are dead letters, by reason; how many lanes are stopped, and for how long the
+    first of them (`core.lane.stopped_us`)."""
 
     accepted: int = 0
     request_bytes: int = 0
     oldest_seconds: float = 0.0
     dead_letters: Mapping[str, int] = field(default_factory=dict)
+    lanes_stopped: int = 0
+    oldest_stopped_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,7 +379,8 @@ class ManagedStore(Store, Protocol):
         """The probes of an operation; None when there were none, or when its doubt ended long ago."""
 
     async def find_due(self, service: str, operations: Collection[str], limit: int) -> list[Snapshot]:
-        """Accepted operations of these names that may be dispatched now and are not paused, the longest due first.
+        """Accepted operations of these names that may be dispatched now and are not paused, the longest due first. Of a
+        lane, that is at most its head; however many wait behind it, they are not read.
 
         No grant: another gateway may dispatch them first. Those that a lost memory may have dispatched are left out.
         """

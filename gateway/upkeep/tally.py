@@ -79,7 +79,13 @@ def _taken(backlog: Backlog, accepting: Mapping[str, str]) -> BacklogTaken:
     """The backlog as an event. Routes are named as they were when their operations were accepted."""
     waiting = tuple(
         RouteWaiting(
-            route, each.accepted, each.request_bytes, each.oldest_seconds, tuple(sorted(each.dead_letters.items()))
+            route,
+            each.accepted,
+            each.request_bytes,
+            each.oldest_seconds,
+            tuple(sorted(each.dead_letters.items())),
+            each.lanes_stopped,
+            each.oldest_stopped_seconds,
         )
         for route, each in sorted(backlog.waiting.items())
     )

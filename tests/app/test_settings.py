@@ -653,6 +653,7 @@ _UPSTREAM_TLS: Final = "tests/http/upstream/test_tls.py::"
 _LOGS: Final = "tests/observe/test_logs.py::"
 _KEYS: Final = "tests/core/test_identity_key.py::"
 _ACCEPT: Final = "tests/http/gateway/test_accept.py::"
+_ORDER: Final = "tests/http/gateway/test_order.py::"
 _STATUS: Final = "tests/http/gateway/test_status.py::"
 _INBOX: Final = "tests/http/gateway/test_inbox.py::"
 _FORWARD_AUTH: Final = "tests/http/gateway/test_forward_auth.py::"
@@ -699,6 +700,9 @@ ELSEWHERE: Final = (
         "routes.dead_letter.on_repeat": _ACCEPT + "test_a_dead_letter_is_requeued_by_a_repeat_where_the_route_says_so",
         "routes.dead_letter.requeue_after": _ACCEPT
         + "test_a_dead_letter_is_requeued_by_a_repeat_where_the_route_says_so",
+        "routes.order.by.header": _ORDER + "test_by_a_header",
+        "routes.order.on_stop": _ORDER + "test_a_dead_letter",
+        "routes.order.missing": _ORDER + "test_a_request_without_the_value",
         "log.level": _LOGS + "test_the_level_holds_for_facts",
         "log.format": _LOGS + "test_a_request_is_one_line_that_can_be_read",
         "log.requests": _LOGS + "test_the_configuration_says_which_requests_get_a_line",

@@ -24,7 +24,9 @@ POLICIES = {
     "framing_fault": ["http/request.py examine"],
     # Rules 4 to 7: what it is, and whose.
     ".identify": ["protect/coordinator.py Coordinator._reply_to"],
+    # The ordering value is found as a key is.
     "find_key": [
+        "protect/identification.py Identifying._in_order",
         "protect/identification.py Identifying._key_in_body",
         "protect/identification.py Identifying.identify",
     ],

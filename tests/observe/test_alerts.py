@@ -118,6 +118,7 @@ def test_what_must_be_watched_is_watched() -> None:
         ("idempotency_requests_total", "key-reused"),
         ("idempotency_unprotected_requests_total", "no_route_keyed"),
         ("idempotency_oldest_backlog_seconds",),
+        ("idempotency_lanes_stopped",),
         ("idempotency_dead_letters",),
         ("idempotency_breaker_open",),
         ("idempotency_paused",),

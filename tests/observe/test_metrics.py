@@ -235,7 +235,7 @@ def answered(verdict: Verdict = Verdict.STORED, **known: float | None) -> Reques
         ),
         pytest.param(
             BacklogTaken(
-                (RouteWaiting("create_order", 2, 900, 60.0, (("deadline", 1), ("unauthorized", 3))),),
+                (RouteWaiting("create_order", 2, 900, 60.0, (("deadline", 1), ("unauthorized", 3)), 5, 70.0),),
                 ("create_payment",),
                 orphans=4,
             ),
@@ -245,6 +245,8 @@ def answered(verdict: Verdict = Verdict.STORED, **known: float | None) -> Reques
                 ("idempotency_oldest_backlog_seconds", "create_order"): 60,
                 ("idempotency_dead_letters", "deadline", "create_order"): 1,
                 ("idempotency_dead_letters", "unauthorized", "create_order"): 3,
+                ("idempotency_lanes_stopped", "create_order"): 5,
+                ("idempotency_oldest_stopped_lane_seconds", "create_order"): 70,
                 ("idempotency_paused", "create_payment"): 1,
                 ("idempotency_orphans",): 4,
             },

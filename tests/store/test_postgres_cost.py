@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from dataclasses import replace
+from hashlib import md5
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID, uuid4
@@ -22,7 +23,7 @@ from gateway.store.postgres.dialer import Dialer
 from gateway.store.postgres.statements import SWEEP_LOCK, load, statement_texts
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.witness_files import WitnessFiles
-from tests.conformance.hand import ANSWER, REMEMBER_US, RESOURCE, SAME, SERVICE, Hand, do, state
+from tests.conformance.hand import ANSWER, REMEMBER_US, RESOURCE, SAME, SERVICE, Hand, Script, do, state
 from tests.store.postgres_sessions import let_statements_end, opened, session
 from tests.support.eventually import eventually
 from tests.support.memory_store import EPOCH_US, ManualClock
@@ -52,7 +53,8 @@ SELECT operation_id, 1, 9e15, 1, 'prove', 'w', 'y' FROM idempotency_gateway.oper
 UPDATE idempotency_gateway.upkeep SET passed_token = (SELECT max(token) FROM idempotency_gateway.operation);
 ANALYZE
 """
-# Accepted requests that are all due, of one service and two operation names, one of them with few.
+# Accepted requests that are all due, of one service and two operation names, one of them with few. Half of the others
+# wait in one lane.
 FILL_PENDING: Final = """
 WITH accepted AS (
     INSERT INTO idempotency_gateway.operation (
@@ -64,15 +66,19 @@ WITH accepted AS (
         false, true, 'accepted', 'accept', '', 'r', CASE WHEN n % 1000 = 0 THEN 'few' ELSE 'many' END,
         decode(md5((n % 1000)::text), 'hex'), 'k'
     FROM generate_series(1, $1) AS n
-    RETURNING operation_id, attempt_id, operation, route, scope_digest
+    RETURNING operation_id, attempt_id, operation, route, scope_digest, token,
+        CASE WHEN operation = 'many' AND token % 2 = 0 THEN decode(md5('lane'), 'hex') END AS lane
 ), kept AS (
     INSERT INTO idempotency_gateway.request SELECT operation_id, attempt_id, 'key', 'sealed' FROM accepted
 )
 INSERT INTO idempotency_gateway.delivery (
     operation_id, acceptance_id, accepted_us, since_us, next_attempt_us, deliver_until_us, request_bytes, answers,
-    waits, service, operation, route, scope_digest
+    waits, service, operation, route, scope_digest, lane, lane_number, lane_rank, is_behind
 )
-SELECT operation_id, attempt_id, 1, 1, 1, 9e15, 6, 0, 'accepted', 'shop', operation, route, scope_digest FROM accepted
+SELECT
+    operation_id, attempt_id, 1, 1, 1, 9e15, 6, 0, 'accepted', 'shop', operation, route, scope_digest, lane, token,
+    CASE WHEN lane IS NOT NULL THEN token END, lane IS NOT NULL
+FROM accepted
 """
 
 
@@ -83,10 +89,11 @@ OF_COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
     "claim": (None, *claim_arguments([Hand().claim() for _ in range(BATCH)], lambda _: 1), _ANY),
     "complete": (None, *completion_arguments([Complete(each, 1, each, ANSWER, 1, 1) for each in _IDS]), _ANY),
     "lock": (None, _IDS, _IDS, _ANY),
-    "update": ([],) * 33,
+    "update": ([],) * 35,
     "accept": (None, *acceptance_arguments([Hand().accept() for _ in range(BATCH)]), _ANY),
     "deliveries": (_IDS,),
-    "write_deliveries": ([],) * 12,
+    "write_deliveries": ([],) * 18,
+    "give_turns": ([b"lane"], 2),
     "drop_kept": (_IDS,),
     "delete": (_IDS,),
     "insert_responses": ([], [], [], []),
@@ -106,6 +113,7 @@ OTHERS: Final[dict[str, tuple[Any, ...]]] = {
     "read_kept": (_ANY,),
     "count_pending": (None, SERVICE, "many", b"s", 10),
     "count_backlog": (None, SERVICE, 1000),
+    "count_stopped": (None, SERVICE, 1000),
     "paused": (SERVICE,),
     "is_paused": (SERVICE, "many"),
     "resume": (SERVICE, "many"),
@@ -150,8 +158,9 @@ async def test_hot_statements_go_by_index(mode: str, postgres_url: str) -> None:
             assert any(re.search("operation|response|delivery|request", scan) for scan in scans), name
             # Witnesses are few and requests short: a planner who finds that may read them all.
             few = ["Seq Scan: witness", "Seq Scan: request"] if mode == "pgbouncer" else []
-            # Of the narrow tables, it may collect the places of what it drops first.
-            few += ["Bitmap Heap Scan: delivery", "Bitmap Heap Scan: request"] if name == "drop_kept" else []
+            # Of the narrow tables, it may collect the places of what it drops or marks first.
+            is_marking = name in ("drop_kept", "give_turns")
+            few += ["Bitmap Heap Scan: delivery", "Bitmap Heap Scan: request"] if is_marking else []
             assert [scan for scan in scans if not scan.startswith("Index") and scan not in few] == [], name
         scans = await link.run(lambda c: plan_of(c, load("read"), None, [uuid4() for _ in range(32)]))
         assert {scan.partition(":")[0] for scan in scans} == {"Index Scan"}
@@ -230,6 +239,11 @@ async def rows_read_by_delivery(url: str, admin: Any) -> int:
         for _ in range(5):
             await do(store, Hand(), Hand.accept, Hand.dispatch, Hand.postpone)
             await do(store, Hand(), Hand.accept, Hand.dispatch, Hand.complete)
+            await do(store, Hand(), lambda hand: replace(hand.accept(), lane=md5(b"lane").digest()), Hand.withdraw)
+            in_order = replace(Hand().accept(), lane=uuid4().bytes)
+            await do(
+                store, Hand(Script(in_order.identity)), lambda _, each=in_order: each, Hand.dispatch, Hand.complete
+            )
 
     async def is_published() -> bool:
         return await admin.fetchval(_SESSIONS) == 0
@@ -239,7 +253,8 @@ async def rows_read_by_delivery(url: str, admin: Any) -> int:
 
 
 async def test_what_waits_makes_nothing_dearer(postgres_url: str) -> None:
-    """With twenty thousand pending requests, claims, dispatches and the search for what is due read no more rows."""
+    """With twenty thousand pending requests, ten thousand of them in one lane, claims, dispatches and the
+    search for what is due read no more rows; nor do acceptances in that lane or another one."""
     async with opened(postgres_url), session(postgres_url) as admin:
         await admin.fetch(FILL_PENDING, 20)
     async with session(postgres_url) as admin:

@@ -638,9 +638,14 @@ async def test_pending_requests_cost_nobody_anything(store: SqliteStore, path: P
     spent = []
     for number in (20, 20_000):
         fill(path, number)
+        tamper(
+            path,
+            "UPDATE delivery SET lane = x'6c616e65', lane_rank = row - 999999, is_behind = 1 WHERE row % 2 AND row > 1",
+        )
         async with counting_steps(store) as steps:
             await do(store, Hand(), Hand.claim, Hand.complete_grant)
             await do(store, Hand(), Hand.accept, Hand.dispatch, Hand.postpone)
+            await do(store, Hand(), lambda hand: replace(hand.accept(), lane=b"lane"), Hand.withdraw)
             scope_digest = waiting.script.identity.scope_digest
             assert await store.count_pending(SERVICE, "charges", scope_digest, 10) == 10
             assert len(await store.find_due(SERVICE, ("charges",), 10)) == 10
@@ -772,6 +777,7 @@ HOT = (
     "select_recovery", "upsert_recovery", "put_off_recovery", "select_old_recoveries", "delete_recovery",
     "update_recovery", "select_horizon", "select_horizon_stopped", "select_horizon_by_row", "select_alive",
     "select_delivery", "update_delivery", "delete_delivery", "delete_request", "select_request",
+    "select_line", "give_turn",
     "select_operation_by_row", "find_due", "select_backlog", "select_pauses", "delete_pause",
     "resume_pause", "update_pause", "select_paused", "prolong_delivery", "prolong_operation",
 )  # fmt: skip
@@ -814,6 +820,7 @@ async def test_finding_goes_along_an_index(name: str, indexes: list[str], store:
         ("find_due", "delivery_due (service=? AND operation=? AND next_attempt_us<?)"),
         ("count_pending", "delivery_scope (service=? AND operation=? AND scope_digest=? AND deliver_until_us>?)"),
         ("select_backlog", "delivery_age (service=? AND route=?)"),
+        ("select_line", "delivery_lane (lane=? AND lane_rank>?)"),
         ("select_paused", "delivery_end (service=? AND operation=? AND deliver_until_us>? AND deliver_until_us<?)"),
         (
             "select_paused_expiring",

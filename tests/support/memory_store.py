@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID, uuid4
 
 from gateway.core.identity.operation_id import is_of
+from gateway.core.lane import rank, stopped_us, with_turn
 from gateway.core.lifecycle import holds_content, settle, step, written_down
 from gateway.core.operation import (
     EVENT_OF,
@@ -187,7 +188,24 @@ class Memory:
             self.records[operation_id] = record
         if record is None or record.delivery is None:
             self.requests.pop(operation_id, None)
+        self._give_turns()
         self.watchers.announce(operation_id)
+
+    def _give_turns(self) -> None:
+        """Mark the head of each lane as not behind, and the rest of its line as behind."""
+        lines: dict[bytes, list[tuple[int, UUID]]] = {}
+        for operation_id in self.requests:
+            record = self.records.get(operation_id)
+            if record is None or record.delivery is None or record.delivery.lane is None:
+                continue
+            if (place := rank(record)) is not None:
+                lines.setdefault(record.delivery.lane, []).append((place, operation_id))
+        for line in lines.values():
+            for place, operation_id in line:
+                record = self.records[operation_id]
+                assert record.delivery is not None
+                delivery = replace(record.delivery, is_behind=place != min(line)[0])
+                self.records[operation_id] = replace(record, delivery=delivery)
 
 
 class MemoryStore:
@@ -247,6 +265,8 @@ class MemoryStore:
         before = settle(memory.records.get(operation_id), now_us)
         result, record = step(before, command, now_us, memory.draw_token, self._content_holder(command))
         stored = memory.records.get(operation_id)
+        if isinstance(command, Accept) and record is not before and record is not None:
+            memory.requests[operation_id] = command.kept
         content = content_of(command)
         if content is not None and record is not before and record is not None and record.fingerprint is not None:
             held = Held(record.fingerprint.digest, now_us + content.within_us)
@@ -254,8 +274,9 @@ class MemoryStore:
         if record is not stored:
             memory.write_events(self._outbox.service, self._outbox.rows(stored, record))
             memory.keep(operation_id, record)
-        if isinstance(command, Accept) and record is not before and record is not None:
-            memory.requests[operation_id] = command.kept
+            after = memory.records.get(operation_id)
+            if after is not None and after.delivery is not None:
+                result = replace(result, snapshot=with_turn(result.snapshot, is_behind=after.delivery.is_behind))
         if isinstance(command, Purge | Erase) and record is not before:
             memory.generation = uuid4().hex
         audit = audit_of(command)
@@ -455,7 +476,8 @@ class MemoryStore:
             delivery = record.delivery
             if delivery is None or record.state is not State.ACCEPTED or self._is_paused(record):
                 continue
-            if record.identity.operation in operations and delivery.next_attempt_us <= now_us:
+            is_due = delivery.next_attempt_us <= now_us and not delivery.is_behind
+            if record.identity.operation in operations and is_due:
                 due.append((delivery.next_attempt_us, record))
         due.sort(key=lambda one: one[0])
         return [Snapshot(record, now_us) for _, record in due[:limit]]
@@ -483,15 +505,23 @@ class MemoryStore:
                 continue
             known = waiting.get(route, RouteBacklog())
             if record.state is State.ACCEPTED:
-                waiting[route] = RouteBacklog(
-                    known.accepted + 1,
-                    known.request_bytes + delivery.request_bytes,
-                    max(known.oldest_seconds, (now_us - delivery.accepted_us) / MICROSECONDS),
-                    known.dead_letters,
+                waiting[route] = replace(
+                    known,
+                    accepted=known.accepted + 1,
+                    request_bytes=known.request_bytes + delivery.request_bytes,
+                    oldest_seconds=max(known.oldest_seconds, (now_us - delivery.accepted_us) / MICROSECONDS),
                 )
             elif record.state is State.DEAD_LETTER:
                 dead = Counter(known.dead_letters) + Counter([str(delivery.reason)])
                 waiting[route] = replace(known, dead_letters=dict(dead))
+            since_us = None if delivery.is_behind else stopped_us(record)
+            if since_us is not None:
+                known = waiting.get(route, RouteBacklog())
+                waiting[route] = replace(
+                    known,
+                    lanes_stopped=known.lanes_stopped + 1,
+                    oldest_stopped_seconds=max(known.oldest_stopped_seconds, (now_us - since_us) / MICROSECONDS),
+                )
         paused = {operation: since for (paused, operation), since in self.memory.pauses.items() if paused == service}
         return Backlog(waiting, paused)
 

@@ -91,6 +91,8 @@ def acceptance_arguments(commands: Sequence[Accept]) -> tuple[list[Any], ...]:
         [command.kept.acceptance_id for command in commands],
         _once([command.kept.key_id for command in commands]),
         [command.kept.sealed for command in commands],
+        _if_any([command.lane for command in commands]),
+        [] if all(command.stops_lane for command in commands) else [command.stops_lane for command in commands],
     )
 
 

@@ -31,6 +31,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
+from gateway.core.lane import moved_lane, with_turn
 from gateway.core.lifecycle import no_token, settle, step
 from gateway.core.message import StoredResponse
 from gateway.core.operation import (
@@ -55,7 +56,15 @@ from gateway.core.operation import (
 from gateway.core.outbox import EventType, Outbox, OutboxRow
 from gateway.store.base import Indefinite, NotApplied, StoreError, Unreadable, Unstorable
 from gateway.store.postgres.arguments import acceptance_arguments, claim_arguments, completion_arguments
-from gateway.store.postgres.change import Change, deliveries, event_columns, write, write_events
+from gateway.store.postgres.change import (
+    Change,
+    deliveries,
+    event_columns,
+    give_turns,
+    lock_lanes,
+    write,
+    write_events,
+)
 from gateway.store.postgres.connection import CHECK_VIOLATION, Connection, ServerRefused
 from gateway.store.postgres.content import Contents
 from gateway.store.postgres.dialer import WitnessedLink
@@ -81,6 +90,7 @@ _COMPLETE: Final = load("complete")
 _COMPLETE_WITH_EVENTS: Final = load("complete_with_events")
 _ACCEPT: Final = load("accept")
 _LOCK: Final = load("lock")
+_DRAW_NUMBERS: Final = load("draw_numbers")
 _BEGIN_GENERATION: Final = load("begin_generation")
 
 
@@ -155,9 +165,12 @@ class Executor:
     async def record(self, commands: Sequence[Complete | Accept]) -> Results:
         """Execute what carries bodies: completions and acceptances."""
         completions = [each for each in commands if isinstance(each, Complete) and not self._needs_record(each)]
-        acceptances = [each for each in commands if isinstance(each, Accept) and each.content is None]
-        with_content = [each for each in commands if isinstance(each, Accept) and each.content is not None]
-        by_id = await self._in_parts(completions, self._complete) | await self._in_parts(acceptances, self._accept)
+        acceptances = [each for each in commands if isinstance(each, Accept)]
+        plain = [each for each in acceptances if each.content is None and each.lane is None]
+        ordered = [each for each in acceptances if each.content is None and each.lane is not None]
+        with_content = [each for each in acceptances if each.content is not None]
+        by_id = await self._in_parts(completions, self._complete) | await self._in_parts(plain, self._accept)
+        by_id |= await self._in_parts(ordered, self._accept_by_steps)
         by_id |= await self._in_parts(with_content, self._take)
         left = [each for each in commands if isinstance(by_id.get(operation_id_of(each), _Left()), _Left)]
         by_id |= await self._in_parts(left, self._change)
@@ -266,13 +279,14 @@ class Executor:
 
     async def _accept(self, commands: Sequence[Accept]) -> Results:
         if self._outbox.has(EventType.ACCEPTED):
-            return await self._accept_with_events(commands)
+            return await self._accept_by_steps(commands)
         arguments = acceptance_arguments(commands)
         rows = await self._link.fetch(_ACCEPT, self._clock_us(), *arguments, is_compared=True)
         return _accepted(commands, rows)
 
-    async def _accept_with_events(self, commands: Sequence[Accept]) -> Results:
-        """As `_accept`. The id of the event has the token, which only the statement knows."""
+    async def _accept_by_steps(self, commands: Sequence[Accept]) -> Results:
+        """As `_accept`, with what takes further statements: locks of lanes, before numbers are drawn in them, and
+        events, whose ids have the tokens, which only the statement knows."""
         results: Results = []
 
         async def accept(connection: Connection, link_id: UUID | None) -> Rows:
@@ -286,9 +300,16 @@ class Executor:
     async def _insert_accepted(
         self, connection: Connection, link_id: UUID | None, commands: Sequence[Accept]
     ) -> tuple[Rows, Results]:
-        """Execute `accept`, and write the events of what it accepted."""
+        """Execute `accept`, and write the events of what it accepted. Locks the lanes that are not locked yet."""
+        lanes = _lanes_of(commands)
+        if lanes:
+            await lock_lanes(connection, lanes)
         rows = await connection.fetch(_ACCEPT, self._clock_us(), *acceptance_arguments(commands), link_id)
         results = _accepted(commands, rows)
+        if lanes:
+            heads = await give_turns(connection, lanes)
+            pairs = zip(commands, results, strict=True)
+            results = [_with_turn(result, command.identity.operation_id in heads) for command, result in pairs]
         new = {row["for_id"] for row in rows if row["accepted_token"] is not None}
         events = [
             row
@@ -308,9 +329,11 @@ class Executor:
             witnessed: Rows = []
             known = [command for command in commands if contents.is_known(command)]
             if known:
-                rows, results = await self._change_locked(connection, link_id, known, contents)
+                rows, results = await self._change_locked(connection, link_id, known, contents, _lanes_of(commands))
                 by_id.update(zip(map(operation_id_of, known), results, strict=True))
                 witnessed = rows
+            elif lanes := _lanes_of(commands):
+                await lock_lanes(connection, lanes)
             pending = [command for command in commands if not contents.is_known(command)]
             while pending:
                 refused, wave, pending = contents.next_wave(pending)
@@ -362,13 +385,20 @@ class Executor:
         link_id: UUID | None,
         commands: Sequence[Command],
         contents: Contents | None = None,
+        lanes: Sequence[bytes] = (),
     ) -> tuple[Rows, Results]:
-        """Lock the records of these commands, execute the table on them, and write what it returns."""
+        """Lock the records of these commands, execute the table on them, and write what it returns. Locks `lanes`, too,
+        for what follows: the locks of lanes are taken all at once."""
         operation_ids = list(map(operation_id_of, commands))
         taken = [operation_id_of(command) for command in commands if isinstance(command, _DRAWING)]
         rows = await connection.fetch(_LOCK, self._clock_us(), operation_ids, taken, link_id)
-        locked = {row[1]: row for row in rows}
-        known = await deliveries(connection, [row[1:] for row in rows])
+        tokens = {row[1]: row[-2] for row in rows}
+        locked = {row[1]: row[1:-2] for row in rows}
+        ordered = [command for command in commands if isinstance(command, Accept) and command.lane is not None]
+        known = await deliveries(connection, list(locked.values()), [*lanes, *_lanes_of(ordered)])
+        if ordered:
+            numbers = await connection.fetch(_DRAW_NUMBERS, len(ordered))
+            tokens |= {operation_id_of(each): row[0] for each, row in zip(ordered, numbers, strict=True)}
         now_us = rows[0][0]
         results: Results = []
         changes: list[Change] = []
@@ -376,14 +406,24 @@ class Executor:
             operation_id = operation_id_of(command)
             holder = None if contents is None else contents.holder_of(command)
             result, change = _decide(
-                command, locked.get(operation_id), known.get(operation_id, ()), now_us, content_holder=holder
+                command,
+                locked.get(operation_id),
+                known.get(operation_id, ()),
+                now_us,
+                tokens.get(operation_id) or 0,
+                content_holder=holder,
             )
             results.append(result)
             if change is not None:
                 changes.append(change)
                 if contents is not None:
                     contents.note(command, result)
-        await write(connection, changes, now_us)
+        heads = await write(connection, changes, now_us)
+        moved = {each.row.record.identity.operation_id for each in changes if moved_lane(each.row.record, each.record)}
+        results = [
+            _with_turn(result, each in heads) if (each := operation_id_of(command)) in moved else result
+            for command, result in zip(commands, results, strict=True)
+        ]
         events = [row for each in changes for row in self._outbox.rows(each.row.record, each.record)]
         await write_events(connection, self._outbox.service, events, now_us)
         changed = {each.row.record.identity.operation_id for each in changes}
@@ -397,22 +437,34 @@ def _decide(
     values: Sequence[Any] | None,
     delivery: Sequence[Any],
     now_us: int,
+    token: int,
     *,
     content_holder: UUID | None = None,
 ) -> tuple[BatchResult | Exception, Change | None]:
-    """Execute the table on a row of `lock` and its delivery: the result of the command, and what to write."""
+    """Execute the table on a locked row and its delivery: the result of the command, and what to write. `token` was
+    drawn for it, if it needs one."""
     try:
-        row = None if values is None else row_of(values[1:-2], delivery)
+        row = None if values is None else row_of(values, delivery)
     except Unreadable as error:
         return error, None
     settled = None if row is None else settle(row.record, now_us)
-    result, record = step(settled, command, now_us, lambda: 0 if values is None else values[-2], content_holder)
+    result, record = step(settled, command, now_us, lambda: token, content_holder)
     if row is None:
         # A record that was to be accepted again is gone. Try once more, as with a new key.
         return Unclear() if record is not None else result, None
     if record is settled:
         return Unclear() if _lacks_response(settled) else result, None
     return result, Change(row, record, audit_of(command), command.kept if isinstance(command, Accept) else None)
+
+
+def _lanes_of(commands: Sequence[Command]) -> list[bytes]:
+    """The lanes of these acceptances, each as often as something is accepted in it."""
+    return [each.lane for each in commands if isinstance(each, Accept) and each.lane is not None]
+
+
+def _with_turn(result: BatchResult | Exception, is_head: bool) -> BatchResult | Exception:
+    """The result, with whether the operation is the head of its lane."""
+    return Applied(with_turn(result.snapshot, is_behind=not is_head)) if isinstance(result, Applied) else result
 
 
 def _is_of_kept(command: Complete) -> bool:

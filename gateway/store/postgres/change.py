@@ -6,16 +6,26 @@ transaction: the caller does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
+from gateway.core.lane import moved_lane, stopped_us
 from gateway.core.operation import Audit, Event, Record, SealedRequest, State
 from gateway.core.outbox import OutboxRow
 from gateway.store.base import NotApplied
 from gateway.store.postgres.connection import Connection
-from gateway.store.postgres.rows import DELIVERY_WIDTH, Row, encode, encode_delivery, is_kept, pack_headers, waits_of
+from gateway.store.postgres.rows import (
+    DELIVERY_WIDTH,
+    LANE_PLACE,
+    Row,
+    encode,
+    encode_delivery,
+    is_kept,
+    pack_headers,
+    waits_of,
+)
 from gateway.store.postgres.statements import load
 
 _DELIVERIES: Final = load("deliveries")
@@ -28,6 +38,8 @@ _INSERT_REQUESTS: Final = load("insert_requests")
 _DROP_KEPT: Final = load("drop_kept")
 _INSERT_AUDITS: Final = load("insert_audits")
 _INSERT_EVENTS: Final = load("insert_events")
+_LOCK_LANES: Final = load("lock_lanes")
+_GIVE_TURNS: Final = load("give_turns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +58,43 @@ class Change:
         return self.row.record.delivery is not None and not is_still_kept
 
 
-async def deliveries(connection: Connection, rows: Sequence[Sequence[Any]]) -> Mapping[UUID, Sequence[Any]]:
-    """What is known of the kept requests of these locked rows, which begin with the columns of a record.
+async def deliveries(
+    connection: Connection, rows: Sequence[Sequence[Any]], lanes: Collection[bytes] = ()
+) -> Mapping[UUID, Sequence[Any]]:
+    """What is known of the kept requests of these locked rows, which begin with the columns of a record. Locks their
+    lanes, and these.
 
     A statement of its own, after the one that locked the records: that one may have waited for a change which is not
-    in its snapshot.
+    in its snapshot. So it is with the locks of the lanes.
     """
     kept = [row[0] for row in rows if is_kept(row)]
-    if not kept:
-        return {}
-    return {row[DELIVERY_WIDTH]: row[:DELIVERY_WIDTH] for row in await connection.fetch(_DELIVERIES, kept)}
+    known = await connection.fetch(_DELIVERIES, kept) if kept else []
+    found = {lane for row in known if (lane := row[LANE_PLACE]) is not None}
+    if found or lanes:
+        await lock_lanes(connection, found.union(lanes))
+        known = await connection.fetch(_DELIVERIES, kept) if kept else []
+    return {row[DELIVERY_WIDTH]: row[:DELIVERY_WIDTH] for row in known}
 
 
-async def write(connection: Connection, changes: Sequence[Change], now_us: int) -> None:
-    """Write all changes but their events. Raises `NotApplied` if the server did not; then roll back."""
+async def lock_lanes(connection: Connection, lanes: Iterable[bytes]) -> None:
+    """Lock these lanes until the transaction ends, in the order that all transactions have."""
+    keys = sorted({int.from_bytes(lane[:4], "big", signed=True) for lane in lanes})
+    await connection.fetch(_LOCK_LANES, keys)
+
+
+async def give_turns(connection: Connection, lanes: Sequence[bytes]) -> frozenset[UUID]:
+    """Mark the heads of these locked lanes; a lane is named as often as its line was moved. Returns the heads."""
+    if not lanes:
+        return frozenset()
+    moved_max = max(map(lanes.count, lanes))
+    return frozenset(row[0] for row in await connection.fetch(_GIVE_TURNS, sorted(set(lanes)), moved_max + 1))
+
+
+async def write(connection: Connection, changes: Sequence[Change], now_us: int) -> frozenset[UUID]:
+    """Write all changes but their events. Raises `NotApplied` if the server did not; then roll back.
+
+    Returns the heads of the lanes whose lines were moved.
+    """
     kept = [(change.row, change.record) for change in changes if change.record is not None]
     gone = [change.row.record.identity.operation_id for change in changes if change.record is None]
     if kept:
@@ -82,6 +117,8 @@ async def write(connection: Connection, changes: Sequence[Change], now_us: int) 
     audits = [_audit(change, change.audit) for change in changes if change.audit is not None]
     if audits:
         await connection.execute(_INSERT_AUDITS, now_us, *_columns(audits))
+    moved = [lane for change in changes if (lane := moved_lane(change.row.record, change.record)) is not None]
+    return await give_turns(connection, moved)
 
 
 async def write_events(connection: Connection, service: str, rows: Sequence[OutboxRow], now_us: int) -> None:
@@ -119,7 +156,11 @@ async def _write_kept(connection: Connection, changes: Sequence[Change]) -> None
 
 
 def _is_new_delivery(before: Record, after: Record) -> bool:
-    return (after.delivery, waits_of(after)) != (before.delivery, waits_of(before))
+    return (after.delivery, waits_of(after), stopped_us(after)) != (
+        before.delivery,
+        waits_of(before),
+        stopped_us(before),
+    )
 
 
 def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:

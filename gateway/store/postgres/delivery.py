@@ -46,6 +46,7 @@ _FIND_DUE: Final = load("find_due")
 _READ_KEPT: Final = load("read_kept")
 _COUNT_PENDING: Final = load("count_pending")
 _COUNT_BACKLOG: Final = load("count_backlog")
+_COUNT_STOPPED: Final = load("count_stopped")
 _SAMPLE_BACKLOG: Final = load("sample_backlog")
 _DELIVERY_BYTES: Final = load("delivery_bytes")
 _PAUSED: Final = load("paused")
@@ -63,6 +64,8 @@ class _Count:
     request_bytes: float = 0
     oldest_us: int | None = None
     dead_letters: dict[str, float] = field(default_factory=dict)
+    lanes_stopped: int = 0
+    stopped_seconds: float = 0.0
 
 
 class Deliveries:
@@ -97,7 +100,8 @@ class Deliveries:
         until, waiting = self._counted.get(service, (0.0, {}))
         if now >= until:
             counted = await self._count_backlog(service)
-            waiting = _by_route(counted)
+            stopped = await self._fetch(_COUNT_STOPPED, self._clock_us(), service, BACKLOG_COUNT_MAX)
+            waiting = _by_route(counted, stopped)
             if sum(row["found"] for row in counted) > _COUNTED_ANEW_MAX:
                 self._counted[service] = (now + _BACKLOG_SECONDS, waiting)
         return Backlog(waiting, paused)
@@ -133,7 +137,7 @@ class Deliveries:
         return bool(await self._fetch(_RESUME, service, operation))
 
 
-def _by_route(counted: Sequence[dict[str, Any]]) -> dict[str, RouteBacklog]:
+def _by_route(counted: Sequence[dict[str, Any]], stopped: Sequence[Any]) -> dict[str, RouteBacklog]:
     counts: dict[str, _Count] = {}
     now_us = 0
     for row in counted:
@@ -145,12 +149,18 @@ def _by_route(counted: Sequence[dict[str, Any]]) -> dict[str, RouteBacklog]:
         count.request_bytes += row["request_bytes"]
         oldest_us = row["oldest_us"]
         count.oldest_us = oldest_us if count.oldest_us is None else min(count.oldest_us, oldest_us)
+    for row in stopped:
+        count = counts.setdefault(row["route"], _Count())
+        count.lanes_stopped = row["found"]
+        count.stopped_seconds = max(row["now_us"] - row["oldest_us"], 0) / MICROSECONDS
     return {
         route: RouteBacklog(
             round(count.accepted),
             round(count.request_bytes),
             0.0 if count.oldest_us is None else (now_us - count.oldest_us) / MICROSECONDS,
             {reason: round(found) for reason, found in count.dead_letters.items()},
+            count.lanes_stopped,
+            count.stopped_seconds,
         )
         for route, count in counts.items()
     }

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gateway.core.confidential import sealed_by
+from gateway.core.lane import rank, stopped_us
 from gateway.core.lifecycle import due_us, tombstone_response
 from gateway.core.message import Headers, StoredResponse
 from gateway.core.operation import Delivery, Event, Fingerprint, Identity, ProbeTarget, Record, State
@@ -49,8 +50,10 @@ _KEPT_PLACE: Final = _RECORD.index("is_kept")
 _DELIVERY: Final = {
     "service": "text", "acceptance_id": "uuid", "accepted_us": "bigint", "since_us": "bigint",
     "next_attempt_us": "bigint", "deliver_until_us": "bigint", "request_bytes": "integer", "answers": "integer",
-    "failure": "text", "reason": "text",
+    "failure": "text", "reason": "text", "lane": "bytea", "lane_number": "bigint", "stops_lane": "boolean",
+    "is_behind": "boolean",
 }  # fmt: skip
+LANE_PLACE: Final = tuple(_DELIVERY).index("lane")
 _WAITING: Final = (State.ACCEPTED, State.DEAD_LETTER)
 
 
@@ -71,11 +74,12 @@ CHANGE_SETS: Final = ", ".join(f"{column} = c.{column}" for column in (*_CHANGED
 DELIVERY: Final = ", ".join(f"d.{column}" for column in _DELIVERY)
 FOUND_DELIVERY: Final = _named(tuple(_DELIVERY))
 DELIVERY_WIDTH: Final = len(_DELIVERY)
-_KEPT: Final = {"operation_id": "uuid", **_DELIVERY, "waits": "text"}
+_DERIVED: Final = {"waits": "text", "lane_rank": "bigint", "stopped_us": "bigint"}
+_KEPT: Final = {"operation_id": "uuid", **_DELIVERY, **_DERIVED}
 DELIVERY_ARRAYS: Final = ", ".join(f"${place}::{kind}[]" for place, kind in enumerate(_KEPT.values(), start=1))
 DELIVERY_NAMES: Final = ", ".join(_KEPT)
 DELIVERY_VALUES: Final = ", ".join(f"c.{column}" for column in _KEPT)
-DELIVERY_SETS: Final = ", ".join(f"{column} = excluded.{column}" for column in (*_DELIVERY, "waits"))
+DELIVERY_SETS: Final = ", ".join(f"{column} = excluded.{column}" for column in (*_DELIVERY, *_DERIVED))
 
 _STATES: Final = {state.value: state for state in State if state is not State.ABSENT}
 _EVENTS: Final = {event.value: event for event in Event}
@@ -227,7 +231,7 @@ def encode(record: Record, before: Row, now_us: int) -> tuple[Any, ...]:
 def encode_delivery(record: Record, delivery: Delivery) -> tuple[Any, ...]:
     """The columns that a change of the delivery writes, in the order of `DELIVERY_NAMES`."""
     values = (getattr(delivery, column) for column in _DELIVERY)
-    return (record.identity.operation_id, *values, waits_of(record))
+    return (record.identity.operation_id, *values, waits_of(record), rank(record), stopped_us(record))
 
 
 def waits_of(record: Record) -> str | None:

@@ -41,6 +41,8 @@ PARTITION_LOCK: Final = f"{_LOCK_SPACE}, 2"
 RECIPE_LOCK: Final = f"{_LOCK_SPACE}, 3"
 SWEEP_LOCK: Final = f"{_LOCK_SPACE}, 4"
 EPOCH_LOCK: Final = f"{_LOCK_SPACE}, 5"
+# Those of lanes have a space of their own ("igw2"): the second number is a part of the lane's digest.
+_LANE_SPACE: Final = 0x69677732
 
 NOW: Final = "coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)"
 
@@ -70,6 +72,7 @@ _MARKS: Final = {
     "{delivery_sets}": DELIVERY_SETS,
     "{record_version}": str(RECORD_VERSION),
     "{sweep_lock}": SWEEP_LOCK,
+    "{lane_space}": str(_LANE_SPACE),
     "{witness_keep_us}": str(WITNESS_KEEP_US),
     "{audit_keep_us}": str(AUDIT_KEEP_US),
     "{read_bytes_max}": str(_READ_BYTES_MAX),

@@ -14,7 +14,7 @@ from uuid import UUID
 from gateway.core.lifecycle import settle
 from gateway.core.operation import MICROSECONDS, Audit, SealedRequest, Snapshot
 from gateway.store.base import Unreadable
-from gateway.store.operations import Backlog, RouteBacklog
+from gateway.store.operations import BACKLOG_COUNT_MAX, Backlog, RouteBacklog
 from gateway.store.sqlite.rows import VERSION
 from gateway.store.sqlite.statements import Cursor, prolong, record_of, statements
 
@@ -57,7 +57,15 @@ def backlog(cursor: Cursor, service: str, now_us: int) -> Backlog:
             routes[route] = replace(counted, dead_letters={**counted.dead_letters, reason: number})
         else:
             oldest_seconds = max(now_us - accepted_us, 0) / MICROSECONDS
-            routes[route] = RouteBacklog(number, request_bytes, oldest_seconds, counted.dead_letters)
+            routes[route] = replace(
+                counted, accepted=number, request_bytes=request_bytes, oldest_seconds=oldest_seconds
+            )
+    for route, number, since_us in cursor.execute(
+        statements()["select_lanes_stopped"], (service, BACKLOG_COUNT_MAX)
+    ).fetchall():
+        stopped_seconds = max(now_us - since_us, 0) / MICROSECONDS
+        counted = routes.get(route, RouteBacklog())
+        routes[route] = replace(counted, lanes_stopped=number, oldest_stopped_seconds=stopped_seconds)
     return Backlog(routes, _pauses(cursor, service))
 
 

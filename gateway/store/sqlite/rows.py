@@ -12,6 +12,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from gateway.core.confidential import sealed_by
+from gateway.core.lane import rank, stopped_us
 from gateway.core.lifecycle import due_us
 from gateway.core.message import Headers, StoredResponse
 from gateway.core.operation import Delivery, Event, Fingerprint, Identity, ProbeTarget, Record, State
@@ -36,12 +37,13 @@ _IDENTITY: Final = ("id", "route", "operation", "scope_digest", "key_digest", "k
 # Those of a delivery: in the order of `Delivery`, those that a change may write, and what indexes need besides.
 _DELIVERY: Final = (
     "service", "acceptance_id", "accepted_us", "since_us", "next_attempt_us", "deliver_until_us", "request_bytes",
-    "answers", "failure", "reason",
+    "answers", "failure", "reason", "lane", "lane_number", "stops_lane", "is_behind",
 )  # fmt: skip
 _DELIVERY_CHANGED: Final = (
-    "since_us", "next_attempt_us", "deliver_until_us", "answers", "failure", "reason", "is_accepted",
+    "since_us", "next_attempt_us", "deliver_until_us", "answers", "failure", "reason", "is_behind", "is_accepted",
+    "lane_rank", "stopped_us",
 )  # fmt: skip
-_DELIVERY_COPIED: Final = ("is_accepted", "operation", "route", "scope_digest", "row")
+_DELIVERY_COPIED: Final = ("is_accepted", "lane_rank", "stopped_us", "operation", "route", "scope_digest", "row")
 
 
 def _inserted(columns: tuple[str, ...]) -> str:
@@ -166,7 +168,13 @@ def encode_delivery(row: int, record: Record, delivery: Delivery) -> Row:
         delivery.answers,
         delivery.failure,
         delivery.reason,
+        delivery.lane,
+        delivery.lane_number,
+        delivery.stops_lane,
+        delivery.is_behind,
         record.state is State.ACCEPTED,
+        rank(record),
+        stopped_us(record),
         identity.operation,
         identity.route,
         identity.scope_digest,
@@ -183,7 +191,10 @@ def encode_delivery_change(record: Record, delivery: Delivery) -> Row:
         delivery.answers,
         delivery.failure,
         delivery.reason,
+        delivery.is_behind,
         record.state is State.ACCEPTED,
+        rank(record),
+        stopped_us(record),
     )
 
 
@@ -232,8 +243,13 @@ def decode(columns: Row, delivery: Row | None = None) -> Record:
         decode_resource(resource),
         None if probe_target is None else ProbeTarget(probe_target, probe_host),
         request_of(request, request_id, trace_id),
-        None if delivery is None else Delivery(delivery[0], UUID(bytes=delivery[1]), *delivery[2:]),
+        None if delivery is None else _decode_delivery(delivery),
     )
+
+
+def _decode_delivery(columns: Row) -> Delivery:
+    values: Row = (columns[0], UUID(bytes=columns[1]), *columns[2:-2], *map(bool, columns[-2:]))
+    return Delivery(*values)
 
 
 def keeps_body(columns: Row) -> bool:

@@ -14,6 +14,7 @@ from importlib.resources import files
 from typing import Any, Final, Protocol
 from uuid import UUID
 
+from gateway.core.lane import moved_lane, with_turn
 from gateway.core.lifecycle import DUE_TIMES, LEASE_US_MAX, no_token, settle, step, written_down
 from gateway.core.operation import (
     EVENT_OF,
@@ -250,7 +251,9 @@ def _apply(cursor: Cursor, command: Command, now_us: int, tokens: _Tokens, outbo
     if isinstance(result, Applied) and record is not kept.record:
         if content is not None and record is not settled:
             _hold_content(cursor, content, record, now_us)
-        _write(cursor, kept, record, command.kept if isinstance(command, Accept) else None)
+        row = _write(cursor, kept, record, command.kept if isinstance(command, Accept) else None)
+        if (lane := moved_lane(kept.record, record)) is not None:
+            result = Applied(with_turn(result.snapshot, is_behind=_give_turn(cursor, lane) != row))
         write_events(cursor, outbox.service, outbox.rows(kept.record, record), now_us)
         if isinstance(command, _PURGING):
             cursor.execute(statements()["update_generation"])
@@ -333,8 +336,8 @@ def _complete_granted(cursor: Cursor, command: Complete, now_us: int, outbox: Ou
     return result
 
 
-def _write(cursor: Cursor, kept: _Kept, record: Record | None, request: SealedRequest | None = None) -> None:
-    """Write the record that the table returned, with the request that is kept from now on."""
+def _write(cursor: Cursor, kept: _Kept, record: Record | None, request: SealedRequest | None = None) -> Any:
+    """Write the record that the table returned, with the request that is kept from now on; returns its row."""
     sql = statements()
     # A new operation may take the id of an expired one; that is no change of the old one.
     is_new = record is not None and (kept.record is None or record.identity is not kept.record.identity)
@@ -349,23 +352,33 @@ def _write(cursor: Cursor, kept: _Kept, record: Record | None, request: SealedRe
     if kept.row is not None and (is_new or record is None):
         cursor.execute(sql["delete_operation"], (kept.row,))
     if record is None:
-        return
+        return None
     if is_new:
         # Made by a claim or an acceptance, which have no response.
         cursor.execute(sql["insert_operation"], (*encode(record), *encode_identity(record.identity)))
-        row = cursor.connection.last_insert_rowid()
+        row: Any = cursor.connection.last_insert_rowid()
     else:
         row = kept.row
         cursor.execute(sql["update_operation"], (*encode(record), row))
         if response is not None and response.body is not None:
             cursor.execute(sql["insert_response"], (row, response.body))
     if record.delivery is None:
-        return
+        return row
     if had_delivery:
         cursor.execute(sql["update_delivery"], (*encode_delivery_change(record, record.delivery), row))
     elif request is not None:
         cursor.execute(sql["insert_delivery"], encode_delivery(row, record, record.delivery))
         cursor.execute(sql["insert_request"], (row, request.key_id, request.sealed))
+    return row
+
+
+def _give_turn(cursor: Cursor, lane: bytes) -> int | None:
+    """Mark the head of a lane as not behind, and whichever was the head before as behind; returns the head's row."""
+    line: list[tuple[int, int]] = cursor.execute(statements()["select_line"], (lane,)).fetchall()
+    for place, (row, is_behind) in enumerate(line):
+        if bool(is_behind) is not (place > 0):
+            cursor.execute(statements()["give_turn"], (place > 0, row))
+    return line[0][0] if line else None
 
 
 def write_events(cursor: Cursor, service: str, rows: Iterable[OutboxRow], now_us: int) -> None:
@@ -429,6 +442,8 @@ def sweep_some(cursor: Cursor, owner: bytes, now_us: int, limit: int, outbox: Ou
             kept = _kept(cursor, columns)
             settled = None if kept.record is None else written_down(kept.record, now_us)
             _write(cursor, kept, settled)
+            if (lane := moved_lane(kept.record, settled)) is not None:
+                _give_turn(cursor, lane)
             if kept.record is not None:
                 write_events(cursor, *swept_rows(outboxes, kept.record, settled), now_us)
             written[State.ABSENT if settled is None else settled.state] += 1

@@ -89,7 +89,13 @@ DEFECTS = (
     Defect(
         "dispatched-before-due",
         "an accepted operation may be claimed before its next attempt is due",
-        (Edit(LIFECYCLE, "if row.when_due and _delivery(record).next_attempt_us > now_us:", "if False:"),),
+        (
+            Edit(
+                LIFECYCLE,
+                "(_delivery(record).next_attempt_us > now_us or _delivery(record).is_behind)",
+                "_delivery(record).is_behind",
+            ),
+        ),
         (_WORKER + "test_the_store_says_what_is_due",),
     ),
     Defect(

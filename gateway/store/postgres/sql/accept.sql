@@ -26,17 +26,17 @@ WITH clock AS MATERIALIZED (
         i.new_request_id, i.new_trace_id,
         i.new_acceptance_id,
         coalesce(i.new_sealing_key_id, ($24::text[])[1]) AS new_sealing_key_id,
-        i.new_sealed
+        i.new_sealed, i.new_lane, coalesce(i.stops_lane, true) AS stops_lane, i.ordinal
     FROM unnest(
         $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::bytea[], $9::text[],
         $10::bytea[], $11::bytea[], $12::bytea[], $13::text[], $14::bytea[], $15::bigint[], $16::bigint[],
         $17::bytea[], $18::bytea[], $19::text[], $20::text[], $21::text[], $22::text[], $23::uuid[], $24::text[],
-        $25::bytea[]
-    ) AS i (
+        $25::bytea[], $26::bytea[], $27::boolean[]
+    ) WITH ORDINALITY AS i (
         for_id, new_attempt_id, new_service, new_route, new_operation, new_scope_digest, new_key_digest, new_key,
         new_recipe, new_digest, new_raw, new_key_id, new_parts, deliver_within_us, read_token,
         new_probe_target, new_probe_host, new_sealed_by, new_request, new_request_id, new_trace_id,
-        new_acceptance_id, new_sealing_key_id, new_sealed
+        new_acceptance_id, new_sealing_key_id, new_sealed, new_lane, stops_lane, ordinal
     )
 ), seen AS MATERIALIZED (
     SELECT i.for_id, i.read_token, o.operation_id, o.state, o.token, o.replay_until_us, o.remember_until_us
@@ -60,17 +60,21 @@ WITH clock AS MATERIALIZED (
         i.new_request_id, i.new_trace_id
     FROM seen s JOIN input i ON i.for_id = s.for_id CROSS JOIN clock c
     WHERE s.operation_id IS NULL
-    ORDER BY i.for_id
+    -- The same order everywhere, so that no two statements wait for one another. In a lane, which is locked, it is that of
+    -- the arrival, because the token is the number there.
+    ORDER BY CASE WHEN i.new_lane IS NOT NULL THEN i.ordinal END, i.for_id
     ON CONFLICT (operation_id) DO NOTHING
     RETURNING o.operation_id, o.token
 ), delivered AS (
     INSERT INTO idempotency_gateway.delivery (
         operation_id, acceptance_id, accepted_us, since_us, next_attempt_us, deliver_until_us, request_bytes, answers,
-        waits, service, operation, route, scope_digest
+        waits, service, operation, route, scope_digest, lane, lane_number, lane_rank, stops_lane, is_behind
     )
     SELECT
         a.operation_id, i.new_attempt_id, c.now_us, c.now_us, c.now_us, c.now_us + i.deliver_within_us,
-        octet_length(i.new_sealed), 0, 'accepted', i.new_service, i.new_operation, i.new_route, i.new_scope_digest
+        octet_length(i.new_sealed), 0, 'accepted', i.new_service, i.new_operation, i.new_route, i.new_scope_digest,
+        i.new_lane, CASE WHEN i.new_lane IS NULL THEN 0 ELSE a.token END, CASE WHEN i.new_lane IS NOT NULL THEN a.token END,
+        i.stops_lane, i.new_lane IS NOT NULL
     FROM accepted a JOIN input i ON i.for_id = a.operation_id CROSS JOIN clock c
 ), kept AS (
     INSERT INTO idempotency_gateway.request (operation_id, acceptance_id, key_id, sealed)
@@ -78,7 +82,7 @@ WITH clock AS MATERIALIZED (
     FROM accepted a JOIN input i ON i.for_id = a.operation_id
 ), raised AS (
     UPDATE idempotency_gateway.witness w SET number = w.number + 1
-    WHERE w.link = $26::uuid AND EXISTS (SELECT FROM accepted)
+    WHERE w.link = $28::uuid AND EXISTS (SELECT FROM accepted)
     RETURNING w.number
 )
 SELECT

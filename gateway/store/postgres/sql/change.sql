@@ -67,6 +67,38 @@ FROM unnest($1::uuid[]) AS i (for_id) CROSS JOIN LATERAL (
     SELECT {delivery}, d.operation_id FROM idempotency_gateway.delivery d WHERE d.operation_id = i.for_id LIMIT 1
 ) d
 
+-- name: lock_lanes
+-- No row of its own: lock lanes by the numbers of their locks, which are sorted, until the transaction ends. Taken after the
+-- locks of operations; what the lock protects is read by a later statement.
+SELECT pg_advisory_xact_lock({lane_space}, i.lane_key) FROM unnest($1::integer[]) AS i (lane_key)
+
+-- name: draw_numbers
+-- No row of its own: so many tokens, drawn when the lanes are locked whose numbers they are.
+SELECT nextval('idempotency_gateway.token') AS number FROM generate_series(1, $1::bigint)
+
+-- name: give_turns
+-- No row of its own: mark the heads of locked lanes as not behind, and the others as behind. Returns the heads.
+--
+-- Only rows that were just written, and the former head, can be marked wrongly. So the first $2 of each line are looked at,
+-- one more than were written.
+WITH line AS MATERIALIZED (
+    SELECT y.operation_id, y.is_behind, y.place > 1 AS should_be
+    FROM unnest($1::bytea[]) AS l (of_lane) CROSS JOIN LATERAL (
+        SELECT y.operation_id, y.is_behind, row_number() OVER (ORDER BY y.lane_rank) AS place
+        FROM (
+            SELECT d.operation_id, d.is_behind, d.lane_rank
+            FROM idempotency_gateway.delivery d
+            WHERE d.lane = l.of_lane AND d.lane_rank IS NOT NULL
+            ORDER BY d.lane_rank
+            LIMIT $2::bigint
+        ) y
+    ) y
+), given AS (
+    UPDATE idempotency_gateway.delivery d SET is_behind = NOT d.is_behind
+    WHERE d.operation_id = ANY(ARRAY(SELECT y.operation_id FROM line y WHERE y.is_behind <> y.should_be))
+)
+SELECT y.operation_id FROM line y WHERE NOT y.should_be
+
 -- name: write_deliveries
 -- No row of its own: what is known from now on of the kept requests of locked records.
 INSERT INTO idempotency_gateway.delivery AS d ({delivery_names}, operation, route, scope_digest)

@@ -1,7 +1,7 @@
 -- name: find_due
 -- No row of the table: the accepted records of these operation names whose next attempt is due, the longest due first.
 --
--- Of each name no more is read than may be returned.
+-- Of each name no more is read than may be returned, and nothing that waits for its turn in a lane.
 WITH clock AS MATERIALIZED (
     SELECT {now} AS now_us
 ), due AS MATERIALIZED (
@@ -9,7 +9,7 @@ WITH clock AS MATERIALIZED (
     FROM clock c CROSS JOIN unnest($3::text[]) AS n (of_name) CROSS JOIN LATERAL (
         SELECT d.operation_id, d.next_attempt_us
         FROM idempotency_gateway.delivery d
-        WHERE d.waits = 'accepted' AND d.service = $2::text AND d.operation = n.of_name
+        WHERE d.waits = 'accepted' AND NOT d.is_behind AND d.service = $2::text AND d.operation = n.of_name
             AND d.next_attempt_us <= c.now_us AND d.deliver_until_us > c.now_us
         ORDER BY d.next_attempt_us
         LIMIT $4::bigint
@@ -72,6 +72,20 @@ SELECT
     sum(u.request_bytes)::bigint AS request_bytes, min(u.accepted_us) AS oldest_us
 FROM undelivered u CROSS JOIN clock c
 GROUP BY 1, 2, 3, 4
+
+-- name: count_stopped
+-- No row of the table: how many lanes of each route of a service are stopped, and since when the first one is.
+WITH clock AS MATERIALIZED (
+    SELECT {now} AS now_us
+)
+SELECT c.now_us, s.route, count(*) AS found, min(s.stopped_us) AS oldest_us
+FROM clock c CROSS JOIN (
+    SELECT d.route, d.stopped_us
+    FROM idempotency_gateway.delivery d
+    WHERE d.stopped_us IS NOT NULL AND NOT d.is_behind AND d.service = $2::text
+    LIMIT $3::bigint
+) s
+GROUP BY 1, 2
 
 -- name: sample_backlog
 -- No row of the table: estimates the same from some pages of the table, $3 percent of them.

@@ -72,6 +72,7 @@ CREATE TABLE response (
 -- What a record knows of its kept request, from the acceptance until the outcome is known. Names and digest are copied from
 -- the operation for the indexes. `is_accepted`: it waits for an attempt. `reason` is set for dead letters alone. The time of
 -- pauses until `credited_us` was added to `deliver_until_us`.
+-- `lane_rank` and `stopped_us` are those of `core.lane`: the rank is null where no other one of the lane waits for this one.
 CREATE TABLE delivery (
     row INTEGER PRIMARY KEY,
     service TEXT NOT NULL,
@@ -84,7 +85,13 @@ CREATE TABLE delivery (
     answers INTEGER NOT NULL,
     failure TEXT,
     reason TEXT,
+    lane BLOB,
+    lane_number INTEGER NOT NULL,
+    stops_lane INTEGER NOT NULL,
+    is_behind INTEGER NOT NULL,
     is_accepted INTEGER NOT NULL,
+    lane_rank INTEGER,
+    stopped_us INTEGER,
     operation TEXT NOT NULL,
     route TEXT NOT NULL,
     scope_digest BLOB NOT NULL,
@@ -92,11 +99,16 @@ CREATE TABLE delivery (
 );
 
 -- What workers ask for, what counts against the limit of a scope, what a pause keeps from expiring, and the oldest of a
--- route. All of them contain only what waits for an attempt.
-CREATE INDEX delivery_due ON delivery (service, operation, next_attempt_us, deliver_until_us) WHERE is_accepted;
+-- route. All of them contain only what waits for an attempt; the first one nothing that waits for its turn in a lane.
+CREATE INDEX delivery_due ON delivery (service, operation, next_attempt_us, deliver_until_us)
+WHERE is_accepted AND NOT is_behind;
 CREATE INDEX delivery_scope ON delivery (service, operation, scope_digest, deliver_until_us) WHERE is_accepted;
 CREATE INDEX delivery_end ON delivery (service, operation, deliver_until_us) WHERE is_accepted;
 CREATE INDEX delivery_age ON delivery (service, route, accepted_us) WHERE is_accepted;
+-- The lines of lanes. Unique, so that no two operations of a lane are under way or in doubt.
+CREATE UNIQUE INDEX delivery_lane ON delivery (lane, lane_rank) WHERE lane_rank IS NOT NULL;
+-- The heads that stop their lanes.
+CREATE INDEX delivery_stopped ON delivery (service, route, stopped_us) WHERE stopped_us IS NOT NULL AND NOT is_behind;
 
 -- The kept request, encrypted. It is deleted together with its row of `delivery`.
 CREATE TABLE request (

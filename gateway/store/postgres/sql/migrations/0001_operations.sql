@@ -86,6 +86,9 @@ CREATE TABLE idempotency_gateway.response (
 -- `waits` is 'accepted' or 'dead_letter' while the operation is in that state, and null while an attempt is under way or in
 -- doubt, so that the indexes below hold what waits and nothing else. Every accepted request enters and leaves them, so the
 -- rows are narrow, and vacuum comes early. `credited_us` is up to when pauses have been added to `deliver_until_us`.
+--
+-- `lane_rank` and `stopped_us` are those of `core.lane`: the rank is null where no other one of the lane waits for this one.
+-- Whoever writes a row of a lane has locked the lane, after the operation.
 CREATE TABLE idempotency_gateway.delivery (
     operation_id     uuid    NOT NULL PRIMARY KEY,
     acceptance_id    uuid    NOT NULL,
@@ -96,6 +99,12 @@ CREATE TABLE idempotency_gateway.delivery (
     credited_us      bigint  NOT NULL DEFAULT 0,
     request_bytes    integer NOT NULL,
     answers          integer NOT NULL,
+    lane_number      bigint  NOT NULL DEFAULT 0,
+    lane_rank        bigint,
+    stopped_us       bigint,
+    stops_lane       boolean NOT NULL DEFAULT true,
+    is_behind        boolean NOT NULL DEFAULT false,
+    lane             bytea,
     waits            text,
     service          text    NOT NULL,
     operation        text    NOT NULL,
@@ -110,10 +119,16 @@ CREATE TABLE idempotency_gateway.delivery (
     autovacuum_vacuum_insert_scale_factor = 0.1,
     autovacuum_analyze_scale_factor = 0.05
 );
-CREATE INDEX delivery_next ON idempotency_gateway.delivery (service, operation, next_attempt_us) WHERE waits = 'accepted';
+CREATE INDEX delivery_next ON idempotency_gateway.delivery (service, operation, next_attempt_us)
+    WHERE waits = 'accepted' AND NOT is_behind;
 CREATE INDEX delivery_end ON idempotency_gateway.delivery (service, operation, deliver_until_us) WHERE waits = 'accepted';
 CREATE INDEX delivery_scope ON idempotency_gateway.delivery (service, operation, scope_digest) WHERE waits = 'accepted';
 CREATE INDEX delivery_dead ON idempotency_gateway.delivery (service) WHERE waits = 'dead_letter';
+-- The lines of lanes. Unique, so that no two operations of a lane are under way or in doubt.
+CREATE UNIQUE INDEX delivery_lane ON idempotency_gateway.delivery (lane, lane_rank) WHERE lane_rank IS NOT NULL;
+-- The heads that stop their lanes.
+CREATE INDEX delivery_stopped ON idempotency_gateway.delivery (service, route, stopped_us)
+    WHERE stopped_us IS NOT NULL AND NOT is_behind;
 
 -- The kept requests: written once, read once for each attempt, and deleted. They are encrypted, so the server does not try to
 -- compress them.

@@ -1,0 +1,146 @@
+"""Delivery in order, as callers and the service see it: one request of an account at a time, as they were accepted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.core.operation import State
+from tests.support.accepting import Desk, desk
+from tests.support.eventually import eventually
+from tests.support.house import status_of
+from tests.support.http import Response
+from tests.support.upstream import Answer
+
+ACCEPTED = (202, "accepted")
+MISSING = (400, "order-missing")
+
+
+def ordered(**order: Any) -> dict[str, Any]:
+    return {
+        "accept": {"mode": "always"},
+        "route": {"order": {"by": "/account"} | order},
+        "delivery": {"workers": 1, "schedule": ["100ms"]},
+    }
+
+
+async def send(it: Desk, key: str, account: object, *headers: tuple[str, str]) -> Response:
+    return await it.send(key, *headers, body=json.dumps({"account": account, "of": key}).encode())
+
+
+def received(it: Desk) -> list[str]:
+    """The keys in the bodies that the service got, in order."""
+    return [json.loads(request.body)["of"] for request in it.home.upstream.requests]
+
+
+async def until_received(it: Desk, number: int) -> list[str]:
+    async def has_come() -> bool:
+        it.clocks.pass_time(0.01, it.home)
+        return len(received(it)) >= number
+
+    await eventually(has_come)
+    return received(it)
+
+
+async def test_one_account_in_order_and_another_beside_it(tmp_path: Path) -> None:
+    """While the first one runs, the others of its account wait and say so; those of another account do not."""
+    async with desk(tmp_path, **ordered()) as it:
+        hold = asyncio.Event()
+        it.home.upstream.on("/charges", Answer(hold=hold))
+        assert status_of(await send(it, "a1", "a")) == ACCEPTED
+        waiting = [await send(it, key, "a") for key in ("a2", "a3")]
+        assert [response.json()["waits_for_lane"] for response in waiting] == [True, True]
+        assert [response.json()["next_attempt_at"] for response in waiting] == [None, None]
+        assert (await send(it, "b1", "b")).json()["waits_for_lane"] is False
+        assert sorted(await until_received(it, 2)) == ["a1", "b1"]
+        hold.set()
+        assert [key for key in await until_received(it, 4) if key != "b1"] == ["a1", "a2", "a3"]
+
+
+async def test_a_503_holds_its_lane(tmp_path: Path) -> None:
+    """The first one is tried again before any other of its account is tried."""
+    async with desk(tmp_path, **ordered()) as it:
+        it.home.upstream.on("/charges", *[Answer(503)] * 3, Answer(201))
+        for key in ("a1", "a2"):
+            await send(it, key, "a")
+        assert await until_received(it, 5) == ["a1"] * 4 + ["a2"]
+
+
+@pytest.mark.parametrize("on_stop", ["stop", "skip"])
+async def test_a_dead_letter(tmp_path: Path, on_stop: str) -> None:
+    """It stops its account until somebody decides, or is passed, as the route says."""
+    async with desk(tmp_path, **ordered(on_stop=on_stop)) as it:
+        it.home.upstream.on("/charges", Answer(401), Answer(201))
+        first = await send(it, "a1", "a")
+        second = await send(it, "a2", "a")
+        if on_stop == "stop":
+
+            async def is_dead() -> bool:
+                return (await it.see(first.json()["links"]["self"])).json()["state"] == "dead_letter"
+
+            await eventually(is_dead)
+            assert (await it.see(second.json()["links"]["self"])).json()["waits_for_lane"] is True
+            await it.see(first.json()["links"]["self"], method="DELETE")
+        assert await until_received(it, 2) == ["a1", "a2"]
+
+
+async def test_by_a_header(tmp_path: Path) -> None:
+    """Its values are lanes; more than one of them is ambiguous."""
+    async with desk(tmp_path, **ordered(by={"header": "X-Account"})) as it:
+        hold = asyncio.Event()
+        it.home.upstream.on("/charges", Answer(hold=hold))
+        assert (await send(it, "a1", 1, ("X-Account", "a"))).json()["waits_for_lane"] is False
+        assert (await send(it, "a2", 2, ("X-Account", "a"))).json()["waits_for_lane"] is True
+        assert (await send(it, "b1", 3, ("X-Account", "b"))).json()["waits_for_lane"] is False
+        assert status_of(await send(it, "c1", 4)) == MISSING
+        twice = await send(it, "d1", 5, ("X-Account", "a"), ("X-Account", "b"))
+        assert status_of(twice) == (400, "request-invalid")
+        hold.set()
+
+
+@pytest.mark.parametrize("missing", ["refuse", "unordered"])
+@pytest.mark.parametrize("body", [b"{}", b'{"account": null}', b'{"account": [1]}', b'{"account": ""}', b"no json"])
+async def test_a_request_without_the_value(tmp_path: Path, missing: str, body: bytes) -> None:
+    """Nothing is stored of it, unless the route wants it without an order."""
+    async with desk(tmp_path, **ordered(missing=missing) | {"delivery": {"workers": 0}}) as it:
+        response = await it.send("k1", body=body)
+        if missing == "refuse":
+            assert status_of(response) == MISSING
+            assert "/account of the body" in response.json()["detail"]
+            assert it.store.said.count("accept") == 0
+        else:
+            assert response.json()["waits_for_lane"] is False
+
+
+async def test_what_cannot_wait_is_refused(tmp_path: Path) -> None:
+    """A request with a meaning only now would pass those that wait."""
+    async with desk(tmp_path, **ordered()) as it:
+        assert status_of(await send(it, "a1", "a", ("If-Match", '"1"'))) == MISSING
+        assert it.home.upstream.requests == []
+
+
+async def test_callers_and_kinds_of_values_have_lanes_of_their_own(tmp_path: Path) -> None:
+    """The number 1 is not the text 1, and one caller's account is not another's."""
+    async with desk(tmp_path, **ordered() | {"delivery": {"workers": 0}}) as it:
+        for key, account in (("a", "1"), ("b", 1), ("c", True), ("d", 1.5)):
+            assert (await send(it, key, account)).json()["waits_for_lane"] is False
+        body = json.dumps({"account": "1"}).encode()
+        other = await it.home.send("e", tenant="t2", body=body)
+        assert other.json()["waits_for_lane"] is False
+        assert (await send(it, "f", "1")).json()["waits_for_lane"] is True
+
+
+async def test_doubt_is_not_passed(tmp_path: Path) -> None:
+    """Also where dead letters are: what comes after it waits, and a repeat of what waits gets its status."""
+    async with desk(tmp_path, **ordered(on_stop="skip") | {"delivery": {"workers": 0}}) as it:
+        await send(it, "a1", "a")
+        await it.drive("dispatch", "abandon")
+        for _ in range(2):
+            response = await send(it, "a2", "a")
+            assert status_of(response) == ACCEPTED
+            assert response.json()["waits_for_lane"] is True
+        assert (await it.record(State.IN_DOUBT)).record is not None

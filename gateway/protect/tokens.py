@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import Final
 
 from gateway.core.identity.scope import IdentityUnavailable, JwtScope, ScopeMissing
-from gateway.core.identity.token import Token, TokenFault, bearer_credential, read_token, verify_claims
+from gateway.core.identity.token import TokenFault, bearer_credential, read_token, verify_claims
 from gateway.core.immutable import immutable
 from gateway.protect.callers import Verification, Verified
 from gateway.protect.key_set import KeySet
@@ -70,25 +70,29 @@ class TokenVerifier:
             if is_current and self._wall_seconds() < known.until_seconds:
                 return known.verified
             del self._remembered[digest]
-        return self._verify(credential, digest, may_wait=True)
+        found = self._verify(credential, digest)
+        if not isinstance(found, KeySet):
+            return found
+        return None if found.may_refresh else _undecided(found)
 
     async def ask(self, incoming: Incoming) -> Verification:
         """Waits for the keys of the token's issuer."""
         credential = bearer_credential(incoming.head.headers) or b""
-        token = read_token(credential)
-        if isinstance(token, Token) and token.issuer in self._keys:
+        digest = sha256(credential).digest()
+        found = self._verify(credential, digest)
+        if isinstance(found, KeySet):
             if self._waiting >= self._waiting_max:
                 return IdentityUnavailable("Too many requests wait for the keys of the token's issuer.")
             self._waiting += 1
             try:
-                await self._keys[token.issuer].refresh()
+                await found.refresh()
             finally:
                 self._waiting -= 1
-        found = self._verify(credential, sha256(credential).digest(), may_wait=False)
-        return found if found is not None else _unavailable(0.0)
+            found = self._verify(credential, digest)
+        return _undecided(found) if isinstance(found, KeySet) else found
 
-    def _verify(self, credential: bytes, digest: bytes, *, may_wait: bool) -> Verification | None:
-        """The token's caller; None where its issuer's keys have to be fetched first, if that `may_wait`."""
+    def _verify(self, credential: bytes, digest: bytes) -> Verification | KeySet:
+        """The token's caller; or the keys among which the one that signed it may be missing."""
         token = read_token(credential)
         if isinstance(token, TokenFault):
             return _invalid(token.detail)
@@ -103,18 +107,13 @@ class TokenVerifier:
             return _invalid(claims.detail)
         keys = self._keys[issuer.issuer]
         candidates, is_named = keys.keys_for(token)
-        if keys.is_known:
-            if any(key.verifies(token) for key in candidates):
-                verified = Verified(claims.value)
-                self._remember(digest, _Remembered(verified, claims.until_seconds, keys, keys.version))
-                return verified
-            if is_named:
-                return _invalid("The signature of the token is not its issuer's.")
-        if may_wait and keys.may_refresh:
-            return None
-        if keys.is_known:
-            return _invalid("The token is not signed by a key of its issuer.")
-        return _unavailable(keys.retry_after_seconds)
+        if not keys.is_known:
+            return keys
+        if any(key.verifies(token) for key in candidates):
+            verified = Verified(claims.value)
+            self._remember(digest, _Remembered(verified, claims.until_seconds, keys, keys.version))
+            return verified
+        return _invalid("The signature of the token is not its issuer's.") if is_named else keys
 
     def _remember(self, digest: bytes, known: _Remembered) -> None:
         if len(self._remembered) >= _REMEMBERED_MAX:
@@ -126,5 +125,10 @@ def _invalid(detail: str) -> ScopeMissing:
     return ScopeMissing(detail, is_credential=True, is_token=True)
 
 
-def _unavailable(retry_after_seconds: float) -> IdentityUnavailable:
-    return IdentityUnavailable("The keys of the token's issuer are not known.", max(1, math.ceil(retry_after_seconds)))
+def _undecided(keys: KeySet) -> Verification:
+    """The reply where these keys did not sign the token, and cannot be fetched now."""
+    if keys.is_known:
+        return _invalid("The token is not signed by a key of its issuer.")
+    return IdentityUnavailable(
+        "The keys of the token's issuer are not known.", max(1, math.ceil(keys.retry_after_seconds))
+    )

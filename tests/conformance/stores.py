@@ -196,7 +196,6 @@ def sealed(behind: Opener) -> Opener:
 STORES: dict[str, Opener] = {
     "memory": memory,
     "postgres": postgres,
-    "sealed-postgres": sealed(postgres),
     "sealed-sqlite": sealed(sqlite),
     "sqlite": sqlite,
     "tiered-memory": tiered(memory),

@@ -132,7 +132,7 @@ async def test_what_is_said_at_once_is_kept_for_each(numbers: list[int], is_at_h
         answers.append(
             Complete(
                 claim.identity.operation_id, record.token, claim.attempt_id, _answer_of(number),
-                REPLAY_US + number, REMEMBER_US + number, record if is_at_hand else None,
+                REPLAY_US + number, REMEMBER_US + number, granted=record if is_at_hand else None,
             )
         )  # fmt: skip
     await asyncio.gather(*(store.apply(answer) for answer in answers))

@@ -15,7 +15,7 @@ import pytest
 from gateway.core.confidential import NO_SEALING, Sealing
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Complete, ProbeTarget, Record, RequestInfo, Snapshot, State
-from gateway.core.outbox import Outbox, Part, Subscription
+from gateway.core.outbox import NO_EVENTS, Outbox, Part, Subscription
 from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.observe.facts import Events
 from gateway.protect.journaling import Journaling
@@ -276,6 +276,17 @@ async def test_encryption_is_switched_on(backend: Backend) -> None:
     assert (await read(clear, old)).response == RESPONSE
     for hand in (open_, new):
         assert is_status_alone(await read(clear, hand))
+
+
+async def test_what_was_in_clear_is_overwritten(tmp_path: Path) -> None:
+    """Once encryption is on, what is deleted from an SQLite file is no longer in it."""
+    backend_path, hand = tmp_path / "operations.db", secretive()
+    for sealing, speeches in ((NO_SEALING, [claim, complete]), (sealing_by(K1), [Hand.purge, Hand.erase])):
+        store = SealedStore(SqliteStore(backend_path, outbox=replace(NO_EVENTS, sealing=sealing)), sealing)
+        await store.start()
+        await do(store, hand, *speeches)
+        await store.close()
+        assert (SECRET.encode() in backend_path.read_bytes()) is (sealing is NO_SEALING)
 
 
 async def _keys(backend: Backend) -> set[tuple[object, ...]]:

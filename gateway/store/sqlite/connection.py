@@ -276,7 +276,12 @@ class Committer(Connection):
 
 
 class Writer(Committer):
-    """The connection through which a store changes its file."""
+    """The connection through which a store changes its file. With `erases`, what is deleted or replaced is overwritten:
+    it may be from before encryption was switched on, or under a key that was given up."""
+
+    def __init__(self, path: Path, busy_seconds: float, *, erases: bool = False) -> None:
+        super().__init__(path, busy_seconds)
+        self._erases = erases
 
     def prepare(self, cursor: apsw.Cursor) -> None:
         # Check first, so that the file of another program is not touched.
@@ -285,6 +290,7 @@ class Writer(Committer):
         cursor.execute("COMMIT")
         self._keep_log(cursor)
         cursor.execute("PRAGMA temp_store = MEMORY")
+        cursor.execute(f"PRAGMA secure_delete = {int(self._erases)}")
         cursor.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         cursor.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
         cursor.execute("BEGIN IMMEDIATE")

@@ -127,7 +127,7 @@ class SqliteStore:
         """
         self._path = Path(path).absolute()
         self._clock_us = clock_us
-        self._writer = Writer(self._path, busy_seconds)
+        self._writer = Writer(self._path, busy_seconds, erases=outbox.sealing.seals)
         self._reader = Reader(self._path, busy_seconds)
         self._witness_files = witness_files
         self._outbox = outbox

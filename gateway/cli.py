@@ -1,8 +1,9 @@
-"""The program: `idempotency-gateway run | deliver | check | demo | migrate`, and operators' commands (`admin.console`).
+"""The program: `idempotency-gateway run | deliver | check | demo | migrate | rekey`, and operators' commands
+(`admin.console`).
 
 Owns the command line: its options, its output, its exit codes. Exit codes: 0, success; 1, it cannot be done (the text
 says why and what to do); 2, the command line or the configuration is wrong; 3, work was left behind: outcomes that a
-stop could not record, copies that a purge could not drop.
+stop could not record, copies that a purge could not drop, values under an old key.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gateway import EXIT_FAILED, EXIT_OK, EXIT_WRONG, PROGRAM, __version__
+from gateway import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, EXIT_WRONG, PROGRAM, __version__
 from gateway.admin.commands import CommandWrong, job_of
 from gateway.admin.console import NAMES as OPERATORS
 from gateway.admin.console import add_commands
 from gateway.app.life import StartError
 from gateway.app.operating import OperatingError, check_store, operate
+from gateway.app.rekeying import rekey_stores
 from gateway.app.serve import deliver, migrate, run, serve
 from gateway.app.share import worker_count
 from gateway.app.tls_files import tls_remarks
@@ -42,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _check(chosen.config, _Checks.of(chosen))
             case "migrate":
                 return _migrate(chosen.config, chosen.grant)
+            case "rekey":
+                return _rekey(chosen.config)
             case name if name in OPERATORS:
                 return _operate(chosen)
             case _:
@@ -90,7 +94,14 @@ def parser() -> argparse.ArgumentParser:
         metavar="ROLE",
         help="grant this Postgres role, which need own nothing, the rights of a gateway",
     )
-    for command in (serve_, deliver_, check, migrate_, *add_commands(commands.add_parser)):
+    rekey_ = commands.add_parser(
+        "rekey",
+        help="encrypt what is stored with the current key",
+        description="Encrypt all that is kept in the durable store and in this host's journals with the first key of "
+        "secrets.encryption, what is not encrypted yet included, and drop the copies in Redis. Gateways may run. It "
+        "can be stopped at any time: run it again to go on. Exit code 3: something is left under another key.",
+    )
+    for command in (serve_, deliver_, check, migrate_, rekey_, *add_commands(commands.add_parser)):
         command.add_argument("--config", type=Path, default=CONFIG_PATH, metavar="FILE", help="default: %(default)s")
 
     demo = commands.add_parser("demo", help="serve in front of a small upstream that charges cards")
@@ -185,6 +196,20 @@ def _migrate(path: Path, grant_to: str | None) -> int:
     if grant_to is not None:
         print(f"The role {grant_to} has the rights that a gateway needs.")
     return EXIT_OK
+
+
+def _rekey(path: Path) -> int:
+    def progress(text: str) -> None:
+        if sys.stderr.isatty():
+            print(text, end="\r", file=sys.stderr)
+
+    try:
+        left = run(rekey_stores(_load(path), lambda text: print(text, flush=True), progress))
+    except KeyboardInterrupt:
+        print(f"{PROGRAM}: interrupted; run the same command again to go on", file=sys.stderr)
+        return EXIT_WORK_LEFT
+    print("Nothing is left under another key." if not left else "Something is left under another key: see above.")
+    return EXIT_WORK_LEFT if left else EXIT_OK
 
 
 def _operate(chosen: argparse.Namespace) -> int:

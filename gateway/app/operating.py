@@ -34,7 +34,7 @@ from gateway.store.base import Indefinite, StartRefused, StoreError
 from gateway.store.journal.view import Desk, look
 from gateway.store.operations import ManagedStore
 from gateway.store.recipes import conflicts_text, neighbour_warning, without_route_warning
-from gateway.store.sealed import SealedStore
+from gateway.store.sealed import SealedStore, why_unreadable
 from gateway.store.tiered import Tiered
 
 
@@ -148,6 +148,8 @@ async def check_store(config: Config) -> list[str]:
             agreement = await store.compare_configuration(serving, is_trial=True)
             if agreement.conflicts:
                 raise StartRefused(conflicts_text(serving, agreement.conflicts))
+            if why := why_unreadable((await store.tally()).sealed, serving.key_ids):
+                raise StartRefused(why)
             count_without_route = await store.count_without_route(serving.service, serving.recipes)
         finally:
             await store.close()

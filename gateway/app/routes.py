@@ -329,7 +329,12 @@ def serving_of(config: settings.Config) -> Serving:
         recipes=_recipes(config),
         routes=tuple(ServedRoute(config.service, route.operation, route.rule) for route in config.routes),
         accepted=frozenset(route.operation for route in config.routes if route.identity_change == "accept"),
+        key_ids=_key_ids(config.secrets),
     )
+
+
+def _key_ids(secrets: settings.Secrets) -> frozenset[str] | None:
+    return None if secrets.unreadable == "accept" else frozenset(key.id for key in secrets.encryption)
 
 
 def _recipes(config: settings.Config) -> dict[str, bytes]:

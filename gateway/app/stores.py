@@ -118,7 +118,7 @@ def name_of(config: Config) -> str:
     return f"service {config.service}, {store}"
 
 
-def bare_store(config: Config, witness_files: WitnessFiles | None = None) -> ManagedStore:
+def bare_store(config: Config, witness_files: WitnessFiles | None = None) -> SqliteStore | PostgresStore:
     """The durable store without its guard. It notes in `witness_files` what it acknowledges."""
     match config.store.durable:
         case SqliteUrl(path):

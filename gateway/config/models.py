@@ -202,6 +202,9 @@ class Secrets(Section):
     keys are remembered."""
     encryption: Annotated[tuple[EncryptionKey, ...], Field(min_length=1, max_length=16)] = ()
     """Keys that accepted requests are encrypted with: the first encrypts, all of them read. Required by `accept`."""
+    unreadable: Literal["refuse", "accept"] = "refuse"
+    """Whether to start on a store whose records are encrypted with a key that is not listed. `accept`: their responses
+    are lost, repeats get response-not-stored, and their kept requests become dead letters."""
 
     @property
     def fingerprint_keys(self) -> tuple[FingerprintKey, ...]:

@@ -54,6 +54,7 @@ from gateway.core.operation import (
     RequestInfo,
     Requeue,
     Result,
+    SealedRequest,
     Snapshot,
     Takeover,
     Withdraw,
@@ -61,12 +62,15 @@ from gateway.core.operation import (
 from gateway.core.sealing import SEALED, SEALED_TEXT, KeyRing, Unopenable, key_id_of, open_value
 
 C = TypeVar("C", bound=Command)
+P = TypeVar("P")
 
 # The header that all other headers are in. No HTTP message has a header of this name (RFC 9110 section 5.6.2).
 _HEADERS: Final = SEALED + b"headers"
 # Commands with an audit, but no other confidential part.
 _AUDITED: Final = (Disprove, Reinstate, Requeue, Withdraw, Purge, Erase)
 _LENGTH: Final = struct.Struct(">I")
+# Of no operation: a pause is of many.
+_NOBODY: Final = UUID(int=0)
 
 _Known = Mapping[int, Any]
 """Clear values by the `id` of the sealed objects that were made of them: those need not be decrypted again."""
@@ -78,7 +82,9 @@ class Sealing:
     recognises what is sealed: that cannot be opened then."""
 
     def __init__(
-        self, ring: KeyRing | None = None, on_unreadable: Callable[[UUID, str], None] = lambda _operation_id, _why: None
+        self,
+        ring: KeyRing | None = None,
+        on_unreadable: Callable[[UUID, str], None] = lambda _operation_id, _why: None,
     ) -> None:
         """`on_unreadable` gets the operation and the cause, without any content, each time a record is met that cannot
         be opened."""
@@ -204,6 +210,122 @@ class Sealing:
         result: C = found
         return result
 
+    # -- the same under the current key --------------------------------------------------------------------------------
+
+    def resealed(self, record: Record) -> Record:
+        """The record as it is stored, with every part under the current key; the same object if all of them are. A part
+        that cannot be opened stays, and is reported."""
+        identity, probe, request, response = record.identity, record.probe, record.request, record.response
+        of, token = identity.operation_id, record.token
+        changed: dict[str, Any] = {
+            "identity": self._again(of, identity, identity.key, self._opened_identity, _sealed_identity),
+            "probe": self._again(
+                of, probe, None if probe is None else probe.target,
+                lambda old: self._opened_probe(old, of), lambda ring, clear: _sealed_probe(ring, clear, of),
+            ),
+            "request": self._again(
+                of, request, None if request is None else request.path,
+                lambda old: self._opened_request(old, of), lambda ring, clear: _sealed_request(ring, clear, of),
+            ),
+            "response": self._response_again(response, of, token),
+            "resource": self._resource_again(record.resource, of),
+        }  # fmt: skip
+        is_same = all(part is getattr(record, name) for name, part in changed.items())
+        return record if is_same else replace(record, **changed)
+
+    def resealed_outcome(self, command: C) -> C:
+        """As `resealed`, for a command that a journal keeps."""
+        found: Any = command
+        if isinstance(command, Complete | Abandon):
+            resource = self._resource_again(command.resource, command.operation_id)
+            if resource is not command.resource:
+                found = replace(found, resource=resource)
+        if isinstance(command, Complete):
+            response = self._response_again(command.response, command.operation_id, command.token)
+            if response is not command.response:
+                found = replace(found, response=response)
+        result: C = found
+        return result
+
+    def resealed_audit(self, audit: Audit, operation_id: UUID, event: Event, token: int) -> Audit:
+        """As `resealed`, for an audit of an operation."""
+        bound = None if event in (Event.PURGE, Event.ERASE) else token
+        return self._audit_again(audit, operation_id, _of_audit(operation_id, event, bound))
+
+    def resealed_pause(self, audit: Audit, service: str, operation: str) -> Audit:
+        """As `resealed`, for the audit of a pause."""
+        return self._audit_again(audit, _NOBODY, of_pause(service, operation))
+
+    def resealed_suspension(self, why: str, service: str, sink: str) -> str:
+        """As `resealed`, for why a sink is suspended."""
+        return self._audit_again(Audit("", why), _NOBODY, _of_suspension(service, sink)).why
+
+    def resealed_request(self, kept: SealedRequest, operation_id: UUID) -> SealedRequest:
+        """As `resealed`, for a kept request."""
+        ring = self._ring
+        if ring is None or kept.key_id == ring.current_id:
+            return kept
+        associated = of_request(operation_id, kept.acceptance_id)
+        try:
+            content = ring.open(kept.key_id, kept.sealed, associated)
+        except Unopenable as error:
+            self._on_unreadable(operation_id, str(error))
+            return kept
+        return SealedRequest(kept.acceptance_id, *ring.seal(content, associated))
+
+    def is_old(self, value: bytes | str) -> bool:
+        """Whether a value is clear, or sealed with another key than the current one. Without a key nothing is."""
+        if self._ring is None:
+            return False
+        return value[:1] not in (SEALED, SEALED_TEXT) or key_id_of(value) != self._ring.current_id
+
+    def reporting(self, on_unreadable: Callable[[UUID, str], None]) -> Sealing:
+        """The same keys; what cannot be opened is reported there."""
+        return Sealing(self._ring, on_unreadable)
+
+    def _response_again(self, response: StoredResponse | None, operation_id: UUID, token: int) -> StoredResponse | None:
+        if response is None:
+            return None
+        is_clear = not _is_sealed_response(response)
+        if is_clear and not (response.headers or response.reason or response.body):
+            return response
+        return self._again(
+            operation_id, response, b"" if is_clear else response.headers[0][1],
+            lambda old: self.opened_response(old, operation_id, token),
+            lambda _, clear: self._sealed_response(clear, operation_id, token),
+        )  # fmt: skip
+
+    def _resource_again(self, resource: str | None, operation_id: UUID) -> str | None:
+        return self._again(
+            operation_id, resource, resource,
+            lambda old: self._opened_resource(old, operation_id),
+            lambda ring, clear: _sealed_resource(ring, clear, operation_id),
+        )  # fmt: skip
+
+    def _audit_again(self, audit: Audit, operation_id: UUID, associated: bytes) -> Audit:
+        return self._again(
+            operation_id, audit, audit.why,
+            lambda old: _opened_texts(self._ring, old, associated),
+            lambda _, clear: self.sealed_audit(clear, associated),
+        )  # fmt: skip
+
+    def _again(
+        self,
+        operation_id: UUID,
+        part: P,
+        value: bytes | str | None,
+        opened: Callable[[P], P],
+        sealed: Callable[[KeyRing, P], P],
+    ) -> P:
+        """The part, sealed with the current key if its `value` is not."""
+        if self._ring is None or value is None or not self.is_old(value):
+            return part
+        try:
+            return sealed(self._ring, opened(part))
+        except Unopenable as error:
+            self._on_unreadable(operation_id, str(error))
+            return part
+
     # -- responses -----------------------------------------------------------------------------------------------------
 
     def _sealed_response(self, response: StoredResponse, operation_id: UUID, token: int) -> StoredResponse:
@@ -278,6 +400,17 @@ class Sealing:
             return audit
         content = _packed(((audit.who.encode("utf-8", "replace"), audit.why.encode("utf-8", "replace")),))
         return Audit("", self._ring.seal_text(content, associated))
+
+    def sealed_suspension(self, why: str, service: str, sink: str) -> str:
+        """Why a sink is suspended."""
+        return self.sealed_audit(Audit("", why), _of_suspension(service, sink)).why
+
+    def opened_suspension(self, why: str, service: str, sink: str) -> str:
+        """Undo `sealed_suspension`. One that cannot be opened says why in its place."""
+        try:
+            return _opened_texts(self._ring, Audit("", why), _of_suspension(service, sink)).why
+        except Unopenable as error:
+            return f"({error})"
 
     def opened_audit(self, audit: Audit, operation_id: UUID, event: Event, token: int) -> Audit:
         """An audit of an operation in clear. One that cannot be opened says why in its place."""
@@ -410,6 +543,19 @@ def _sealed_request(ring: KeyRing, request: RequestInfo | None, operation_id: UU
     return RequestInfo(request.method, "", sealed, request.request_id, request.trace_id)
 
 
+def of_request(operation_id: UUID, acceptance_id: UUID) -> bytes:
+    """The associated data of a kept request."""
+    return operation_id.bytes + acceptance_id.bytes
+
+
+def _opened_texts(ring: KeyRing | None, audit: Audit, associated: bytes) -> Audit:
+    """Raises `Unopenable`."""
+    if audit.why[:1] != SEALED_TEXT:
+        return audit
+    ((who, why),) = _unpacked(open_value(ring, audit.why, associated))
+    return Audit(who.decode(), why.decode())
+
+
 # Associated data begins with the owner (`sealing`).
 
 
@@ -432,6 +578,10 @@ def _of_event(event_id: str, sink: str) -> bytes:
 def of_pause(service: str, operation: str) -> bytes:
     """The associated data of the audit of a pause."""
     return framed(b"pause", service.encode(), operation.encode())
+
+
+def _of_suspension(service: str, sink: str) -> bytes:
+    return framed(b"suspension", service.encode(), sink.encode())
 
 
 def _packed(pairs: Headers) -> bytes:

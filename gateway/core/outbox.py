@@ -426,6 +426,26 @@ def opened_event(event: PublishedEvent, sink: str, sealing: Sealing) -> Publishe
     return replace(event, content=orjson.dumps(content), response=parts[end:] or None)
 
 
+def resealed_event(
+    content: bytes, response: bytes | None, event_id: str, sink: str, sealing: Sealing
+) -> tuple[bytes, bytes | None]:
+    """`content` and `response` of a row with what is confidential under the current key; equal if it is already.
+
+    Only where `seals`. Raises `Unopenable`.
+    """
+    if response is not None and response[:1] == SEALED:
+        if not sealing.is_old(response):
+            return content, response
+        return content, sealing.sealed_event(sealing.opened_event(response, event_id, sink), event_id, sink)
+    data = orjson.loads(content)
+    confidential = {name: data["data"][name] for name in _CONFIDENTIAL}
+    if response is None and not any(confidential.values()):
+        return content, response
+    data["data"] |= dict.fromkeys(_CONFIDENTIAL)
+    parts = framed(orjson.dumps(confidential)) + (response or b"")
+    return orjson.dumps(data), sealing.sealed_event(parts, event_id, sink)
+
+
 def timestamp(at_us: int) -> str:
     """A time of the store's clock in the form of RFC 3339, to the millisecond."""
     at = _EPOCH + timedelta(microseconds=at_us)

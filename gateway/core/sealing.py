@@ -79,6 +79,11 @@ class KeyRing:
         self._random_bytes = random_bytes
         self._cipher = lru_cache(_CIPHERS_MAX)(self._derived)
 
+    @property
+    def current_id(self) -> str:
+        """The id of the key that seals."""
+        return self._current.id
+
     def seal(self, content: bytes, associated: bytes) -> tuple[str, bytes]:
         """The id of the key and the sealed bytes. Runs some microseconds, and about one millisecond for some MiB."""
         nonce, cipher = self._random_bytes(_NONCE_BYTES), self._cipher(self._current.id, associated[:OWNER_BYTES])

@@ -438,10 +438,12 @@ class SweepDone:
 
 @immutable
 class TallyTaken:
-    """How many operations are in doubt, by route name, and the age of the oldest in seconds."""
+    """How many operations are in doubt, by route name, and the age of the oldest in seconds; how many are encrypted
+    with which key, by its id."""
 
     in_doubt: tuple[tuple[str, int], ...]
     oldest_in_doubt_seconds: float
+    sealed: tuple[tuple[str, int], ...] = ()
 
 
 @immutable

@@ -264,6 +264,12 @@ class Metrics:
         self._oldest_in_doubt = self._gauge(
             "idempotency_oldest_in_doubt_seconds", "Age of the oldest operation in doubt, 0 without one", Rule.MAX
         )
+        self._sealed = self._gauge(
+            "idempotency_encrypted_operations",
+            "Operations in the whole store with something encrypted with this key, counted up to 10000",
+            Rule.MAX,
+            key_id=(),
+        )
         # Every worker counts the whole service.
         self._backlog = self._gauge(
             "idempotency_backlog", "Accepted operations of the service that are not delivered", Rule.MAX, route=routes
@@ -453,6 +459,7 @@ class Metrics:
                 # Including routes that the configuration no longer has: their operations in doubt still are.
                 self._in_doubt.put_all({(route,): count for route, count in fact.in_doubt})
                 self._oldest_in_doubt.put(fact.oldest_in_doubt_seconds)
+                self._sealed.put_all({(key_id,): count for key_id, count in fact.sealed})
             case BacklogTaken():
                 self._count_backlog(fact)
             case LoopStalled():

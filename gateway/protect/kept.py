@@ -10,6 +10,7 @@ import struct
 from typing import Final
 from uuid import UUID
 
+from gateway.core.confidential import of_request
 from gateway.core.immutable import immutable
 from gateway.core.message import RequestHead
 from gateway.core.operation import SealedRequest
@@ -38,23 +39,19 @@ class KeptRequest:
 def seal(kept: KeptRequest, ring: KeyRing, operation_id: UUID, acceptance_id: UUID) -> SealedRequest:
     """Encode and encrypt the request. Takes about a millisecond for some MiB. Raises ValueError beyond 65535 headers
     or 4 GiB."""
-    key_id, sealed = ring.seal(_encode(kept), _associated(operation_id, acceptance_id))
+    key_id, sealed = ring.seal(_encode(kept), of_request(operation_id, acceptance_id))
     return SealedRequest(acceptance_id, key_id, sealed)
 
 
 def open_sealed(sealed: SealedRequest, ring: KeyRing, operation_id: UUID) -> KeptRequest:
     """Decrypt and decode a request. Raises `Unopenable`: its key is not configured, it was changed or belongs to
     another operation or acceptance, or a newer program wrote it."""
-    content = ring.open(sealed.key_id, sealed.sealed, _associated(operation_id, sealed.acceptance_id))
+    content = ring.open(sealed.key_id, sealed.sealed, of_request(operation_id, sealed.acceptance_id))
     try:
         return _decode(content)
     except (IndexError, ValueError, struct.error):
         # It is authentic, so a newer program wrote it.
         raise Unopenable("its format is unknown to this version of the gateway") from None
-
-
-def _associated(operation_id: UUID, acceptance_id: UUID) -> bytes:
-    return operation_id.bytes + acceptance_id.bytes
 
 
 def _encode(kept: KeptRequest) -> bytes:

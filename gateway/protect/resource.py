@@ -165,13 +165,11 @@ class StatusResource:
         """The route of the operation, None where this caller is not in its scope. Routes may share an operation."""
         if record is None or not is_of(record.identity, self._service, record.identity.operation):
             return None
-        theirs = record.identity.scope_digest
+        theirs, secret = record.identity.scope_digest, self._identity_secret
         shown: Route | None = None
         for route in self._routes.get(record.identity.operation, ()):
             caller = found[route.scope]
-            if isinstance(caller, Caller) and hmac.compare_digest(
-                stored_digest(caller.scope, self._identity_secret), theirs
-            ):
+            if isinstance(caller, Caller) and hmac.compare_digest(stored_digest(caller.scope, secret), theirs):
                 if route.name == record.identity.route:
                     return route
                 shown = shown or route

@@ -42,6 +42,7 @@ from gateway.store.base import Amnesic, EpochChanged, Indefinite, NotApplied, St
 from gateway.store.epoch import Amnesia, Seen, SeenFile, SharedNote, after_loss, amnesia_of, lineage, loss, memo_of
 from gateway.store.operations import Epoch, Forwarding, ManagedStore, Serving, Tally
 from gateway.store.recipes import conflicts_text, neighbour_warning, without_route_warning
+from gateway.store.sealed import why_unreadable
 from gateway.store.witness_files import Reading, WitnessFiles
 
 T = TypeVar("T")
@@ -128,6 +129,10 @@ class EpochGuard(Forwarding):
             )
             if agreement.conflicts:
                 raise StartRefused(conflicts_text(self._serving, agreement.conflicts))
+            if self._serving.key_ids is not None:
+                tally = await self._call("tally", self._behind.tally)
+                if why := why_unreadable(tally.sealed, self._serving.key_ids):
+                    raise StartRefused(why)
             for neighbour in agreement.neighbours:
                 _LOG.warning("%s", neighbour_warning(self._serving, neighbour))
             if self._seen is None:

@@ -34,7 +34,7 @@ leased again: a duplicate, never a loss.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol, TypeVar
@@ -90,12 +90,27 @@ class Swept:
         )
 
 
+SEALED_COUNT_MAX: Final = 10_000
+"""Of more operations under one key, or under the same ones, no more are counted."""
+
+
+def sealed_counts(counted: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """How many operations each key has, of the numbers by what is in the column `sealed_by`."""
+    found: dict[str, int] = {}
+    for key_ids, number in counted:
+        for key_id in key_ids.split(" "):
+            found[key_id] = found.get(key_id, 0) + number
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The operations in doubt by route name, and the age of the oldest."""
+    """The operations in doubt by route name, and the age of the oldest. How many operations have something that is
+    encrypted with which key, by its id, counted up to `SEALED_COUNT_MAX`."""
 
     in_doubt: Mapping[str, int] = field(default_factory=dict)
     oldest_in_doubt_seconds: float = 0.0
+    sealed: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +118,8 @@ class Serving:
     """What a gateway serves; the store learns it when the gateway starts.
 
     `recipes` define by operation name how identities are made. `routes` are in routing order. `accepted` are the
-    operation names whose routes accept that keys are lost. `gateway_id` identifies one process.
+    operation names whose routes accept that keys are lost. `gateway_id` identifies one process. `key_ids` are those of
+    its encryption keys; None: it accepts records that it cannot decrypt.
     """
 
     gateway_id: UUID
@@ -111,6 +127,7 @@ class Serving:
     recipes: Mapping[str, bytes]
     routes: tuple[ServedRoute, ...] = ()
     accepted: frozenset[str] = frozenset()
+    key_ids: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from gateway.core.outbox import opened_event
 from gateway.core.sealing import Unopenable
 from gateway.store.base import Watch
 from gateway.store.operations import (
+    SEALED_COUNT_MAX,
     AuditEntry,
     EventFate,
     EventReport,
@@ -26,9 +27,26 @@ from gateway.store.operations import (
     LeasedEvent,
     ManagedStore,
     Query,
+    SinkBacklog,
 )
 
 T = TypeVar("T")
+
+
+def why_unreadable(sealed: Mapping[str, int], key_ids: Collection[str] | None) -> str | None:
+    """Why a gateway with these keys must not start on a store of which so many operations use which keys; None if it
+    may."""
+    missing = {} if key_ids is None else {key_id: sealed[key_id] for key_id in sorted(sealed) if key_id not in key_ids}
+    if not missing:
+        return None
+    listed = ", ".join(
+        f"{number}{' or more' if number >= SEALED_COUNT_MAX else ''} operations with key '{key_id}'"
+        for key_id, number in missing.items()
+    )
+    return (
+        f"it has {listed}, and secrets.encryption has no such key: their responses and kept requests could not be "
+        "read. Add the key behind the current one, or write secrets: {unreadable: accept}"
+    )
 
 
 class SealedStore(Forwarding):
@@ -75,6 +93,18 @@ class SealedStore(Forwarding):
     async def pause(self, service: str, operation: str, audit: Audit) -> bool:
         sealed = self._sealing.sealed_audit(audit, of_pause(service, operation))
         return await self._behind.pause(service, operation, sealed)
+
+    async def suspend_sink(self, service: str, sink: str, why: str) -> bool:
+        return await self._behind.suspend_sink(service, sink, self._sealing.sealed_suspension(why, service, sink))
+
+    async def sinks(self, service: str) -> dict[str, SinkBacklog]:
+        found = await self._behind.sinks(service)
+        return {
+            sink: each
+            if each.suspended_why is None
+            else replace(each, suspended_why=self._sealing.opened_suspension(each.suspended_why, service, sink))
+            for sink, each in found.items()
+        }
 
     async def lease_events(self, service: str, wanted: Mapping[str, int], lease_us: int) -> list[LeasedEvent]:
         """An event that cannot be opened becomes a dead one: an operator redelivers it once its key is back."""

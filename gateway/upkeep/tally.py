@@ -50,7 +50,8 @@ class TallyTaker:
         if self._is_stopped:
             return
         tally = await self._store.tally()
-        self._events.publish(TallyTaken(tuple(sorted(tally.in_doubt.items())), tally.oldest_in_doubt_seconds))
+        in_doubt, sealed = tuple(sorted(tally.in_doubt.items())), tuple(sorted(tally.sealed.items()))
+        self._events.publish(TallyTaken(in_doubt, tally.oldest_in_doubt_seconds, sealed))
         if self._accepting:
             self._events.publish(_taken(await self._store.backlog(self._service), self._accepting))
         if self._sinks:

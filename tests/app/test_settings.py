@@ -684,6 +684,7 @@ ELSEWHERE: Final = (
         "secrets.fingerprint_key.key": _TIMES + "test_records_of_a_retired_fingerprint_key",
         "secrets.identity_key.id": "tests/config/test_values.py::test_identity_key",
         "secrets.identity_key.key": "tests/http/gateway/test_identity_change.py::test_another_identity_key",
+        "secrets.unreadable": "tests/http/gateway/test_rekeying.py::test_a_rotation",
         "secrets.encryption.id": "tests/protect/test_kept.py::test_an_old_key_opens_and_does_not_seal",
         "secrets.encryption.key": "tests/protect/test_kept.py::test_an_old_key_opens_and_does_not_seal",
         "public_url": _ACCEPT + "test_a_public_url_makes_absolute_links",

@@ -17,7 +17,12 @@ from gateway.core.replay import KeepPolicy, stored_response
 JSON = (b"Content-Type", b"application/json")
 names = st.sampled_from(["a", "b", "", "0", "1", "/", "~", "\ud800", "\u00e9", '"'])
 documents = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3) | names,
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=3)
+    | names,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
     max_leaves=12,
 )

@@ -98,6 +98,10 @@ class JournalDesk(Protocol):
     def drop(self, entry_id: EntryId) -> bool:
         """Delete a refused outcome; True if this call did it. A waiting outcome stays. Repeatable."""
 
+    def reseal(self) -> tuple[int, int]:
+        """Encrypt what all outcomes contain with the current key; returns how many were changed, and how many could not
+        be read. Repeatable, and may be interrupted."""
+
 
 @dataclass(frozen=True, slots=True)
 class JournalTally:

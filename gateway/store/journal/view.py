@@ -17,11 +17,12 @@ from uuid import UUID
 import apsw
 
 from gateway.core.confidential import NO_SEALING, Sealing
-from gateway.core.operation import OutcomeCommand
+from gateway.core.operation import Abandon, Complete, OutcomeCommand
 from gateway.core.sealing import Unopenable
 from gateway.store.base import NotApplied, StoreError, wall_clock_us
 from gateway.store.journal import OF_ONE_MAX, EntryId, JournalView, KeptEntry, KeptOutcome
 from gateway.store.journal.file import BUSY_MS, DAMAGED, SUFFIX, check_ours, decode_row, fetch, statements
+from gateway.store.sqlite.rows import encode_headers, encode_resource
 
 # The number of columns that `decode_row` takes.
 _ENTRY_COLUMNS: Final = 20
@@ -97,10 +98,49 @@ class Desk:
                 command = self._sealing.whole_outcome(decode_row(columns)[1])
             yield KeptOutcome(EntryId(path.name, row[0]), KeptEntry(operation_id, *kept), command)
 
+    def reseal(self) -> tuple[int, int]:
+        """See `JournalDesk`."""
+        changed = left = 0
+        for path in _files(self.directory, []):
+            with suppress(FileNotFoundError), visited(path, changes=True) as query:
+                ((owner,),) = query("select_owner")
+                after = 0
+                while owner == self._belongs_to and (rows := query("select_responses", after)):
+                    after = rows[-1][0]
+                    for row in rows:
+                        number = self._reseal(query, row)
+                        changed, left = changed + (number or 0), left + (number is None)
+        return changed, left
+
+    def _reseal(self, query: Query, row: tuple[Any, ...]) -> int | None:
+        """How many rows were changed: 0 where nothing is to be done, None where it cannot be."""
+        try:
+            _, command = decode_row(row)
+        except NotApplied:
+            return None
+        reasons: list[str] = []
+        again = self._sealing.reporting(lambda _, why: reasons.append(why)).resealed_outcome(command)
+        if reasons:
+            return None
+        if again is command:
+            return 0
+        old, new = _confidential(command), _confidential(again)
+        # The flush may have taken it meanwhile: then nothing is left.
+        return len(query("update_response", *new, row[0], old[1], old[3]))
+
     def drop(self, entry_id: EntryId) -> bool:
         """See `JournalDesk`."""
         with visited(self.directory / entry_id.file, changes=True) as query:
             return bool(query("delete_refused", entry_id.row))
+
+
+def _confidential(command: OutcomeCommand) -> tuple[bytes | None, bytes | None, bytes | None, bytes | None]:
+    """The columns that are encrypted."""
+    resource = command.resource if isinstance(command, Complete | Abandon) else None
+    if not isinstance(command, Complete):
+        return None, None, None, encode_resource(resource)
+    response = command.response
+    return response.reason, encode_headers(response.headers), response.body, encode_resource(resource)
 
 
 def _kept_in(path: Path, operation_id: UUID | None, is_refused: bool | None, limit: int) -> tuple[str, list[KeptEntry]]:

@@ -54,6 +54,7 @@ from gateway.store.operations import (
     Swept,
     Tally,
 )
+from gateway.store.postgres import rekeying
 from gateway.store.postgres.batch import BatchResult, Executor, Results, Unclear, Windows, result_of_read
 from gateway.store.postgres.connection import Connection, Link, ServerRefused
 from gateway.store.postgres.delivery import Deliveries
@@ -73,6 +74,7 @@ from gateway.store.postgres.schema import (
 )
 from gateway.store.postgres.statements import load
 from gateway.store.postgres.upkeep import Upkeep
+from gateway.store.rekeying import Kept, Place, Row
 from gateway.store.watching import Watchers
 from gateway.store.witness_files import WitnessFiles
 
@@ -108,6 +110,7 @@ class _Running:
     inquiry: Inquiry
     deliveries: Deliveries
     events: KeptEvents
+    fetch: rekeying.Fetch
     news: News
 
     def queue_of(self, command: Command) -> _Queue:
@@ -183,6 +186,7 @@ class PostgresStore:
             Inquiry(partial(dialer.fetch, inquiries), self._clock_us),
             Deliveries(partial(dialer.fetch, deliveries), self._clock_us),
             KeptEvents(partial(dialer.fetch, deliveries), self._clock_us),
+            partial(dialer.fetch, inquiries),
             news,
         )
         if not dialer.pgbouncer:
@@ -295,6 +299,14 @@ class PostgresStore:
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._started().inquiry.audits(operation_id)
+
+    async def sealed_rows(self, place: Place, after: Any, limit: int, current_id: str) -> list[Row]:
+        """See `SealedRows`."""
+        return await rekeying.page(self._started().fetch, place, after, limit, current_id)
+
+    async def reseal(self, place: Place, changes: Sequence[tuple[Row, Kept]]) -> int:
+        """See `SealedRows`."""
+        return await rekeying.reseal(self._started().fetch, place, changes)
 
     async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
         epoch = await self._started().upkeep.check_memory(links)

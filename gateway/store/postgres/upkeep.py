@@ -20,7 +20,17 @@ from gateway.core.lifecycle import written_down
 from gateway.core.operation import MICROSECONDS, State
 from gateway.core.outbox import Outbox, OutboxRow, swept_rows, types_of, unpack
 from gateway.store.base import StoreError, Unreadable
-from gateway.store.operations import LAPSES_NAMED_MAX, Agreement, Epoch, Living, Serving, Swept, Tally
+from gateway.store.operations import (
+    LAPSES_NAMED_MAX,
+    SEALED_COUNT_MAX,
+    Agreement,
+    Epoch,
+    Living,
+    Serving,
+    Swept,
+    Tally,
+    sealed_counts,
+)
 from gateway.store.postgres.batch import Windows
 from gateway.store.postgres.change import Change, deliveries, write, write_events
 from gateway.store.postgres.connection import Connection, transaction
@@ -57,6 +67,7 @@ _BEGIN_EPOCH: Final = load("begin_epoch")
 _ALIVE: Final = load("alive")
 _RECIPES: Final = load("recipes")
 _WRITE_RECIPES: Final = load("write_recipes")
+_COUNT_SEALED: Final = load("count_sealed")
 _RUNNING: Final = load("running")
 _WRITE_GATEWAY: Final = load("write_gateway")
 _WRITE_OUTBOX: Final = load("write_outbox")
@@ -207,7 +218,8 @@ class Upkeep:
     async def tally(self) -> Tally:
         rows = await self._fetch(_TALLY, self._clock_us())
         oldest_us = max((row["oldest_us"] for row in rows), default=0)
-        return Tally({row["route"]: row["in_doubt"] for row in rows}, oldest_us / MICROSECONDS)
+        sealed = sealed_counts(await self._fetch(_COUNT_SEALED, SEALED_COUNT_MAX))
+        return Tally({row["route"]: row["in_doubt"] for row in rows}, oldest_us / MICROSECONDS, sealed)
 
     async def compare_configuration(self, serving: Serving, *, is_trial: bool) -> Agreement:
         async def agree(connection: Connection) -> Agreement:

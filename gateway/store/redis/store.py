@@ -70,6 +70,8 @@ ENTRY_BYTES_MAX: Final = 256 * 1024
 
 _BATCH_SIZE_MAX: Final = 64
 _QUEUE_MAX: Final = 10_000
+# Keys of one step of a walk over all of them: the server does nothing else meanwhile.
+_SCANNED_KEYS: Final = 500
 
 # The keeper checks the server this often; while the tier is down, it pauses between these bounds.
 _CHECK_SECONDS: Final = 5.0
@@ -109,6 +111,7 @@ class RedisFastTier:
     def __init__(self, url: str, *, clock: Callable[[], float] = boot_seconds, sealing: Sealing = NO_SEALING) -> None:
         """`sealing` opens the copies, which are of records as they are stored. Raises ValueError when the URL is none
         of Redis's."""
+        self._url = url
         self._clock = clock
         self._sealing = sealing
         self._reader = make_link(url, ERA_KEY, clock)
@@ -157,6 +160,31 @@ class RedisFastTier:
         for link in (self._reader, self._writer):
             link.bind(self._era_key, generation)
         self._wake.set()
+
+    async def drop_copies(self) -> int:
+        """Delete all copies of the bound store; returns how many. Needs no `start`. Raises `StoreError`.
+
+        Gateways that run make new copies, of what the durable store has then.
+        """
+        link = make_link(self._url, ERA_KEY, self._clock)
+        cursor, dropped = b"0", 0
+        try:
+            await link.connect()
+            while True:
+                scan = ("SCAN", cursor, "MATCH", f"{self._prefix}{{*}}", "COUNT", _SCANNED_KEYS)
+                (page,) = await link.exchange([scan], PUT_SECONDS)
+                if why := refusal(page):
+                    raise NotApplied(f"Redis refused: {why}")
+                cursor, keys = page
+                if keys:
+                    (number,) = await link.exchange([("UNLINK", *keys)], PUT_SECONDS)
+                    if why := refusal(number):
+                        raise NotApplied(f"Redis refused: {why}")
+                    dropped += number
+                if cursor == b"0":
+                    return dropped
+        finally:
+            await link.close()
 
     def on_purge(self, listener: Callable[[UUID], None]) -> None:
         self._purge_listeners.append(listener)

@@ -37,7 +37,16 @@ from gateway.core.operation import (
 )
 from gateway.core.outbox import Outbox, OutboxRow, swept_rows, unpack
 from gateway.store.base import StartRefused, StoreError
-from gateway.store.operations import AUDIT_KEEP_US, LAPSES_NAMED_MAX, WITNESS_KEEP_US, Epoch, Swept, Tally
+from gateway.store.operations import (
+    AUDIT_KEEP_US,
+    LAPSES_NAMED_MAX,
+    SEALED_COUNT_MAX,
+    WITNESS_KEEP_US,
+    Epoch,
+    Swept,
+    Tally,
+    sealed_counts,
+)
 from gateway.store.sqlite.rows import (
     MACROS,
     VERSION,
@@ -522,4 +531,5 @@ def tally(cursor: Cursor, now_us: int) -> Tally:
     for route, number, claimed_us in cursor.execute(statements()["tally"], (now_us,)).fetchall():
         in_doubt[route] += number
         oldest_us = min(oldest_us, claimed_us)
-    return Tally(in_doubt, (now_us - oldest_us) / MICROSECONDS)
+    sealed = cursor.execute(statements()["count_sealed"], (SEALED_COUNT_MAX,)).fetchall()
+    return Tally(in_doubt, (now_us - oldest_us) / MICROSECONDS, sealed_counts(sealed))

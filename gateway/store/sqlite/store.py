@@ -29,7 +29,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from uuid import UUID, uuid4
 
 from gateway.core.lifecycle import settle
@@ -56,7 +56,8 @@ from gateway.store.operations import (
     Tally,
 )
 from gateway.store.recipes import Name
-from gateway.store.sqlite import event, inquiry, kept
+from gateway.store.rekeying import Kept, Place, Row
+from gateway.store.sqlite import event, inquiry, kept, rekeying
 from gateway.store.sqlite import statements as sql
 from gateway.store.sqlite.connection import (
     DATA_ERRORS,
@@ -76,6 +77,8 @@ BUSY_SECONDS: Final = 5.0
 SWEEP_TRANSACTION_MAX: Final = 20
 # The same for the end of a pause, which changes two integers of each.
 RESUME_TRANSACTION_MAX: Final = 100
+# The same for rows that are encrypted again.
+RESEAL_TRANSACTION_MAX: Final = 20
 # The place of the store's only link in the witness files.
 _PLACE: Final = 0
 
@@ -357,6 +360,25 @@ class SqliteStore:
         return await self._started().reading.run(
             self._reader.query, lambda cursor: inquiry.audits(cursor, operation_id)
         )
+
+    async def sealed_rows(self, place: Place, after: Any, limit: int, current_id: str) -> list[Row]:
+        """See `SealedRows`."""
+        return await self._started().reading.run(
+            self._reader.query, lambda cursor: rekeying.page(cursor, place, after, limit, current_id)
+        )
+
+    async def reseal(self, _place: Place, changes: Sequence[tuple[Row, Kept]]) -> int:
+        """See `SealedRows`."""
+        changed = 0
+        for begin in range(0, len(changes), RESEAL_TRANSACTION_MAX):
+            some = changes[begin : begin + RESEAL_TRANSACTION_MAX]
+            began = time.perf_counter()
+            changed += await self._started().writing.run(
+                self._writer.transact, lambda cursor, some=some: rekeying.reseal(cursor, some)
+            )
+            # Pause, or gateways would find the file busy.
+            await asyncio.sleep(time.perf_counter() - began)
+        return changed
 
     async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
         return await self._started().reading.run(

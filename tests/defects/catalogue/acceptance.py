@@ -27,7 +27,7 @@ DEFECTS = (
     Defect(
         "kept-request-can-be-moved",
         "a kept request opens in the row of another operation",
-        (Edit("protect/kept.py", "return operation_id.bytes + acceptance_id.bytes", 'return b""'),),
+        (Edit("core/confidential.py", "return operation_id.bytes + acceptance_id.bytes", 'return b""'),),
         (_KEPT + "test_what_was_changed_or_moved_is_refused",),
     ),
     Defect(

@@ -58,7 +58,7 @@ DEFECTS = (
     Defect(
         "status-of-a-plain-scope",
         "callers are not shown their own operations where there is an identity key",
-        (Edit("protect/resource.py", "stored_digest(caller.scope, self._identity_secret)", "caller.scope.digest"),),
+        (Edit("protect/resource.py", "stored_digest(caller.scope, secret)", "caller.scope.digest"),),
         ("tests/http/gateway/test_status.py::test_a_head_has_no_body",),
     ),
     Defect(

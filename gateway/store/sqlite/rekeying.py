@@ -1,0 +1,109 @@
+"""Rows of SQLite that are encrypted again, inside transactions of the caller: pages of them, and their replacement.
+
+Each replacement names all that was read, so that whatever changed in between stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+from uuid import UUID
+
+from gateway.core.confidential import sealed_by
+from gateway.core.operation import Audit, Event, Record, SealedRequest
+from gateway.store.rekeying import Kept, KeptAudit, KeptEventRow, KeptPause, KeptRequest, KeptSuspension, Place, Row
+from gateway.store.request_line import line_of
+from gateway.store.sqlite.rows import encode_headers, encode_resource
+from gateway.store.sqlite.statements import Cursor, read_all, statements
+
+_EVENTS: Final = {event.value: event for event in Event}
+
+
+def page(cursor: Cursor, place: Place, after: Any, limit: int, current_id: str) -> list[Row]:
+    """See `SealedRows`."""
+    sql = statements()
+    match place:
+        case Place.RECORDS:
+            found = cursor.execute(sql["select_to_rekey"], (after or b"", current_id, limit)).fetchall()
+            records = read_all(cursor, [UUID(bytes=each) for (each,) in found])
+            return [
+                Row(each, record if isinstance(record, Record) else None)
+                for (each,), record in zip(found, records, strict=True)
+            ]
+        case Place.REQUESTS:
+            rows = cursor.execute(sql["select_requests_to_rekey"], (after or 0, limit)).fetchall()
+            return [
+                Row(row, KeptRequest(UUID(bytes=each), SealedRequest(UUID(bytes=acceptance_id), key_id, sealed)))
+                for row, each, acceptance_id, key_id, sealed in rows
+            ]
+        case Place.AUDITS:
+            rows = cursor.execute(sql["select_audits_to_rekey"], (after or 0, limit)).fetchall()
+            return [
+                Row(
+                    row,
+                    KeptAudit(UUID(bytes=each), _EVENTS[event], token, Audit(who, why)) if event in _EVENTS else None,
+                )
+                for row, each, event, token, who, why in rows
+            ]
+        case Place.PAUSES:
+            rows = cursor.execute(sql["select_pauses_to_rekey"], (*(after or ("", "")), limit)).fetchall()
+            return [
+                Row((service, operation), KeptPause(service, operation, Audit(who, why)))
+                for service, operation, who, why in rows
+            ]
+        case Place.SUSPENSIONS:
+            rows = cursor.execute(sql["select_suspensions_to_rekey"], (*(after or ("", "")), limit)).fetchall()
+            return [Row((service, sink), KeptSuspension(service, sink, why)) for service, sink, why in rows]
+        case Place.EVENTS:
+            rows = cursor.execute(sql["select_events_to_rekey"], (after or 0, limit)).fetchall()
+            return [Row(row, KeptEventRow(*event)) for row, *event in rows]
+
+
+def reseal(cursor: Cursor, changes: Sequence[tuple[Row, Kept]]) -> int:
+    """See `SealedRows`."""
+    # What was there is overwritten, and not only given up. https://sqlite.org/pragma.html#pragma_secure_delete
+    cursor.execute("PRAGMA secure_delete = ON")
+    return sum(_replace(cursor, row, kept) for row, kept in changes)
+
+
+def _replace(cursor: Cursor, row: Row, kept: Kept) -> int:
+    sql, old = statements(), row.kept
+    match old, kept:
+        case Record(), Record():
+            ids = (old.identity.operation_id.bytes, old.token)
+            parts = sealed_by(kept.identity, kept.probe, kept.request, kept.response, kept.resource)
+            cursor.execute(sql["reseal_operation"], (*_columns(kept), parts, *ids, *_columns(old)))
+            changed = _changes(cursor)
+            body = None if kept.response is None else kept.response.body
+            if changed and body is not None:
+                cursor.execute(sql["reseal_response"], (body, ids[0]))
+            return changed
+        case KeptRequest(request=was), KeptRequest(request=request):
+            new = (request.key_id, request.sealed)
+            cursor.execute(sql["reseal_request"], (*new, row.after, was.key_id, was.sealed))
+        case KeptAudit(audit=audited), KeptAudit(audit=audit):
+            cursor.execute(sql["reseal_audit"], (audit.who, audit.why, row.after, audited.who, audited.why))
+        case KeptPause(audit=paused), KeptPause(audit=audit):
+            cursor.execute(sql["reseal_pause"], (audit.who, audit.why, *row.after, paused.who, paused.why))
+        case KeptSuspension(why=suspended), KeptSuspension(why=why):
+            cursor.execute(sql["reseal_suspension"], (why, *row.after, suspended))
+        case KeptEventRow(event_id, sink, content, response), KeptEventRow():
+            event = (row.after, event_id, sink, content, response)
+            cursor.execute(sql["reseal_event"], (kept.content, kept.response, *event))
+    return _changes(cursor)
+
+
+def _columns(record: Record) -> tuple[Any, ...]:
+    """The confidential columns of a record."""
+    probe, response = record.probe, record.response
+    return (
+        record.identity.key,
+        line_of(record.request),
+        *((None, None) if probe is None else (probe.target, probe.host)),
+        *((None, None) if response is None else (response.reason, encode_headers(response.headers))),
+        encode_resource(record.resource),
+    )
+
+
+def _changes(cursor: Cursor) -> int:
+    return int(cursor.connection.changes())

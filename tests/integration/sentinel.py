@@ -1,0 +1,324 @@
+"""A text in every part of requests and responses, and then the search for it: `python -m tests.integration.sentinel`.
+
+A real gateway executes, accepts, refuses and takes webhooks; its durable store goes away for a while, it is killed and
+started again, and an operator gives reasons. Everything that anybody sends contains the text. With encryption it is
+nowhere afterwards, nor while outcomes are in the journal and bodies are in the spool: in no file of the state
+directory, no row, no key or value of Redis, no metric and no line of the log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import io
+import sys
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from gateway.cli import main as command
+from tests.admin.shell import CUT
+from tests.integration.test_journal import LockedSqlite, Outage, PostgresOutage
+from tests.support import http
+from tests.support.eventually import eventually
+from tests.support.fleet import config_of
+from tests.support.gateway import GatewayProcess
+from tests.support.http import Response
+from tests.support.postgres import PostgresInstallation, PostgresServer, workspace
+from tests.support.redis import RedisServer
+from tests.support.senders import WHSEC, signed
+from tests.support.sentinel import Sentinel
+from tests.support.upstream import Answer, RecordingUpstream
+
+SENTINEL: Final = Sentinel("Zqxjkvbpyw")
+_T: Final = SENTINEL.text
+_HEADERS: Final = (("Content-Type", "application/json"), ("Location", f"/made/{_T}"), ("X-Other", _T), ("Server", _T))
+_BODY: Final = b'{"id": "%s", "text": "%s"}' % (_T.encode(), b"x" * 100)
+_LONG: Final = b'{"text": "%s"}' % (_T.encode() * 1000)
+_CREDENTIAL: Final = f"Bearer {_T}{_T}{_T}"
+_AT_ONCE: Final = 8
+_HELD: Final = 3
+SECRETS: Final = {
+    "encryption": [{"id": "k1", "key": "0f" * 32}],
+    "identity_key": {"id": "i1", "key": "1f" * 32},
+    "fingerprint_key": {"id": "f1", "key": "2f" * 32},
+}
+
+
+@dataclass
+class Found:
+    """Where the text was, by what the gateway was doing; and how much it had done."""
+
+    places: dict[str, list[str]] = field(default_factory=dict)
+    verdicts: dict[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        done = ", ".join(f"{count} {verdict}" for verdict, count in sorted(self.verdicts.items()))
+        found = "; ".join(f"{when}: {', '.join(sorted(set(places)))}" for when, places in self.places.items() if places)
+        return f"{done}; {found or 'found nowhere'}"
+
+
+def settings(*, is_encrypted: bool) -> dict[str, Any]:
+    """The configuration beside the store; without encryption nothing can be accepted."""
+    outcome, body = {"preset": "standard"}, {"spool_over": "1KiB"}
+    wait = {"wait": "0s"}
+    made: dict[str, Any] = {
+        "name": "made",
+        "match": {"path": "/s/{rest:.*}"},
+        "key": {"header": "Idempotency-Key", "required": True},
+        "scope": {"header": "X-Tenant", "from": "any"},
+        "recovery": {"probe": {"path": "/probes/{key}", "done": [{"status": [200]}], "settle": "1h"}},
+        "response": {"redact": ["header:X-Redacted"]},
+    }
+    keyed: dict[str, Any] = {
+        "name": "keyed",
+        "match": {"path": "/k/{rest:.*}"},
+        "key": {"header": "Idempotency-Key"},
+        "scope": {"api_key": "Authorization"},
+    }
+    hooks: dict[str, Any] = {
+        "name": "hooks",
+        "match": {"path": "/hooks"},
+        "inbox": {"preset": "standard_webhooks", "secrets": [{"id": "1", "key": WHSEC}]},
+        "scope": "shared",
+    }
+    routes = [made, keyed]
+    if is_encrypted:
+        made["accept"] = {"identity": "unverified"}
+        routes.append(hooks)
+    sink = {"name": "sink", "kind": "webhook", "url": "http://127.0.0.1:9/", "secrets": [{"id": "s", "key": WHSEC}]}
+    return {
+        "routes": [{"outcome": outcome, "body": body, "in_flight": wait, **route} for route in routes],
+        "store": {"clear_keys": True, "journal_grace": "0s", "lease": "10s"},
+        "log": {"level": "debug", "requests": "all"},
+        "delivery": {"schedule": ["100ms"]},
+        "events": {
+            "sinks": [sink],
+            "include": ["key", "location", "response"],
+            "types": ["operation.completed", "operation.in_doubt", "operation.dead_lettered"],
+        },
+        "egress": {"https_only": False, "allow": ["127.0.0.0/8"], "ports": [9]},
+        **({"secrets": SECRETS} if is_encrypted else {}),
+    }
+
+
+async def search(
+    outage: Outage, directory: Path, *, operations: int, redis: str | None = None, is_encrypted: bool = True
+) -> Found:
+    """Run so many operations, and look for the text. `outage` has the durable store."""
+    found = Found()
+    store = {**outage.section, **({} if redis is None else {"fast": redis})}
+    postgres = outage.section["durable"] if outage.section["durable"].startswith("postgresql") else None
+    async with _upstream() as upstream:
+        config = config_of(store, directory, upstream.url, **settings(is_encrypted=is_encrypted))
+        async with GatewayProcess(config, directory) as gateway:
+            run = _Run(gateway, upstream, found, is_encrypted=is_encrypted)
+
+            async def look(when: str, database: str | None = postgres, place: Path = directory / "state") -> None:
+                found.places[when] = await SENTINEL.found(place, database, redis)
+
+            for begin in range(0, operations, _AT_ONCE):
+                await asyncio.gather(*(run.operation(number) for number in range(begin, begin + _AT_ONCE)))
+            await look("running")
+            async with run.held() as answer:
+                found.places["spool"] = await asyncio.to_thread(_spooled, gateway.pid)
+                outage.begin()
+                answer.set()
+                await run.journaled()
+                await look("journal", None)
+            outage.end()
+            await run.flushed()
+            await run.operator()
+            async with run.held() as answer:
+                gateway.kill()
+                answer.set()
+            await gateway.start()
+            await asyncio.gather(*(run.operation(number) for number in range(operations, operations + _AT_ONCE)))
+            metrics = (await gateway.status("/metrics")).body
+            found.places["metrics"] = ["/metrics"] if SENTINEL.is_in(metrics) else []
+            gateway.terminate()
+            await look("stopped")
+            if postgres is None:
+                await look("store", None, directory / "store")
+            found.places["log"] = ["gateway.log"] if SENTINEL.is_in(gateway.log.read_bytes()) else []
+    return found
+
+
+class _Run:
+    """The traffic of one run."""
+
+    def __init__(
+        self, gateway: GatewayProcess, upstream: RecordingUpstream, found: Found, *, is_encrypted: bool
+    ) -> None:
+        self._gateway = gateway
+        self._upstream = upstream
+        self._found = found
+        self._is_encrypted = is_encrypted
+        self._tasks: list[asyncio.Task[Response]] = []
+        self._hold = asyncio.Event()
+        self._holds = 0
+
+    async def operation(self, number: int) -> None:
+        """One of the kinds of requests, with a key of its own."""
+        key, kind = f"{_T}-{number}", number % 12
+        match kind:
+            case 4:
+                await self.send(key, "/s/ok", _LONG)
+            case 5:
+                await self.send(key, "/k/ok", headers=[("Authorization", _CREDENTIAL)])
+            case 6:
+                await self.send(key, "/s/ok", headers=[("Prefer", "respond-async")])
+            case 7:
+                await self.send(key, "/s/ok")
+                await self.send(key, "/s/ok", b"another %s" % _T.encode())
+            case 8:
+                await self.send(key, "/s/bad")
+            case 9:
+                await self.send(key, "/s/cut")
+            case 10 if self._is_encrypted:
+                event = f"msg_{key}"
+                message = b'{"type": "made", "data": "%s"}' % _T.encode()
+                headers = list(signed("standard_webhooks", message, int(time.time()), event).items())
+                await self._request("POST", "/hooks", [("Content-Type", "application/json"), *headers], message)
+            case 11:
+                await self.send(None, f"/elsewhere/{_T}")
+                await self.send(f"{_T} {number}", "/s/ok")
+                await self.send(key, "/k/ok", headers=[("Authorization", f"Digest {_T}")])
+            case _:
+                await self.send(key, "/s/ok")
+                await self.send(key, "/s/ok")
+
+    async def send(
+        self, key: str | None, path: str, body: bytes = _BODY, headers: Iterable[tuple[str, str]] = ()
+    ) -> Response:
+        """A request in whose every part the text is."""
+        fields = [
+            ("Content-Type", "application/json"),
+            ("X-Tenant", _T),
+            ("X-Other", _T),
+            ("Cookie", f"session={_T}"),
+            ("User-Agent", _T),
+            *([] if key is None else [("Idempotency-Key", key)]),
+            *headers,
+        ]
+        return await self._request("POST", f"{path}/{_T}?{_T}={_T}", fields, body)
+
+    async def _request(self, method: str, target: str, fields: list[tuple[str, str]], body: bytes) -> Response:
+        response = await http.request(self._gateway.port, method, target, fields, body)
+        verdict = response.header("Idempotency-Status") or str(response.status)
+        self._found.verdicts[verdict] = self._found.verdicts.get(verdict, 0) + 1
+        return response
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[asyncio.Event]:
+        """Long requests that the service works on until the event is set."""
+        self._hold, self._holds = asyncio.Event(), self._holds + 1
+        self._upstream.on(f"/s/held/{_T}", Answer(201, headers=_HEADERS, body=_BODY, hold=self._hold))
+        before = len(self._upstream.requests)
+        self._tasks = [asyncio.create_task(self.send(key, "/s/held", _LONG)) for key in self._held_keys]
+        try:
+            await self._upstream.wait_for_requests(before + _HELD)
+            yield self._hold
+        finally:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def _held_keys(self) -> list[str]:
+        return [f"{_T}-held-{self._holds}-{number}" for number in range(_HELD)]
+
+    async def journaled(self) -> None:
+        """Until the outcomes of those requests are in the journal."""
+        for response in await asyncio.gather(*self._tasks):
+            assert response.header("Idempotency-Status") == "journaled", response
+
+    async def flushed(self) -> None:
+        """Until the durable store has them."""
+
+        async def is_replayed() -> bool:
+            again = [await self.send(key, "/s/held", _LONG) for key in self._held_keys]
+            return all(each.header("Idempotency-Status") == "replayed" for each in again)
+
+        await eventually(is_replayed, 30, "the journal is flushed")
+
+    async def operator(self) -> None:
+        """An operator purges, resolves and pauses, and says why."""
+        made = {
+            tuple(each.values("Idempotency-Key")): each.values("Idempotency-Operation")[0].decode()
+            for each in self._upstream.requests
+            if each.target.startswith((b"/s/ok", b"/s/cut")) and each.values("Idempotency-Operation")
+        }
+        some = [operation for (key, *_), operation in made.items() if key.endswith((b"-0", b"-1"))]
+        cut = [operation for (key, *_), operation in made.items() if key.endswith(b"-9")]
+        said = ["--why", f"because {_T}", "--by", f"somebody {_T}"]
+        words = [["purge", operation, *said] for operation in some]
+        words.append(["sinks", "--suspend", "sink", *said])
+        words += [["resolve", operation, "--never-happened", "--force", *said] for operation in cut]
+        if self._is_encrypted:
+            words += [["pause", "made", *said], ["resume", "made", *said]]
+        for each in words:
+            assert await asyncio.to_thread(_operate, [*each, "--config", str(self._gateway.config_file)]) in (0, 1, 3)
+
+
+def _operate(words: list[str]) -> int:
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        return command(words)
+
+
+def _spooled(pid: int) -> list[str]:
+    """The spooled bodies of a process that have the text. They are files without a name."""
+    found = []
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if "(deleted)" in str(descriptor.readlink()) and SENTINEL.is_in(descriptor.read_bytes()):
+                found.append(f"{descriptor.readlink()}")
+    return found
+
+
+@asynccontextmanager
+async def _upstream() -> AsyncIterator[RecordingUpstream]:
+    async with RecordingUpstream() as upstream:
+        upstream.on(None, Answer(503))
+        upstream.on(f"/s/ok/{_T}", Answer(201, headers=_HEADERS, body=_BODY))
+        upstream.on(f"/k/ok/{_T}", Answer(200, reason=_T, headers=(*_HEADERS, ("X-Redacted", _T)), body=_BODY))
+        upstream.on(f"/s/bad/{_T}", Answer(500, headers=_HEADERS, body=_BODY))
+        upstream.on(f"/s/cut/{_T}", CUT)
+        upstream.on("/hooks", Answer(200, headers=_HEADERS, body=_BODY))
+        yield upstream
+
+
+def main() -> int:
+    """Run it; the exit code says whether the text was found anywhere."""
+    parser = argparse.ArgumentParser(prog="tests.integration.sentinel", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--operations", type=int, default=1000)
+    parser.add_argument("--store", choices=("sqlite", "postgres", "postgres-redis"), default="sqlite")
+    asked = parser.parse_args()
+    with workspace("sentinel") as directory:
+        if asked.store == "sqlite":
+            return _report(LockedSqlite(directory / "store" / "operations.db"), directory, asked.operations)
+        (directory / "installation").mkdir()
+        server = PostgresServer(PostgresInstallation(directory / "installation"), directory / "postgres")
+        server.start()
+        redis = RedisServer(directory / "redis") if asked.store == "postgres-redis" else None
+        try:
+            if redis is not None:
+                redis.start()
+            url = None if redis is None else redis.url
+            return _report(PostgresOutage(server), directory / "gateway", asked.operations, url)
+        finally:
+            server.crash()
+            if redis is not None:
+                redis.crash()
+
+
+def _report(outage: Outage, directory: Path, operations: int, redis: str | None = None) -> int:
+    found = asyncio.run(search(outage, directory, operations=operations, redis=redis))
+    print(found)
+    return 1 if any(found.places.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -156,10 +156,21 @@ def _authorities(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
             if listen is not None and _is_own(service.url.service, listen.address):
                 message = f"the gateway itself listens on {listen.address} and would ask itself"
                 yield route.mistake((*keys, "url"), message, "write where the authorising service listens")
+            read = {name for other in routes if _share_paths(route, other) for name in _read_headers(other)}
             for name in service.names:
-                if name.lower() in _key_headers(route):
-                    message = f"{name} holds the key, and would be dropped from every request"
-                    yield route.mistake(keys, message, "hand on another header")
+                if name.lower() in read:
+                    message = f"{name} holds the key or names the caller at this path, and would be dropped there"
+                    yield route.mistake(keys, message, "let the authorising service use another header")
+
+
+def _share_paths(one: _Draft, other: _Draft) -> bool:
+    paths = [match.path for route in (one, other) if (match := route.part(Match)) is not None]
+    return one is other or (len(paths) == 2 and paths[0].common(paths[1]) is not None)
+
+
+def _read_headers(route: _Draft) -> frozenset[str]:
+    """The headers of a request, in lower case, that key and scope of this route are taken from."""
+    return _key_headers(route) | {name.lower() for name in scope_header_names(route.values.get("scope"))}
 
 
 def _asked(route: _Draft) -> Iterator[tuple[Path, ForwardAuth]]:

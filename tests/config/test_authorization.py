@@ -45,7 +45,7 @@ AT = "routes[0].scope.forward_auth"
         (scope(principal="Host"), f"{AT}.principal: {OF_THE_GATEWAY}"),
         (scope(principal="X_User"), f"{AT}.principal: services may confuse '_' with '-' in the name of a header"),
         (scope(principal="Content-Type"), f"{AT}.principal: this header describes the response"),
-        (scope(principal="Idempotency-Key"), f"{AT}: Idempotency-Key holds the key, and would be dropped"),
+        (scope(principal="Idempotency-Key"), f"{AT}: Idempotency-Key holds the key or names the caller"),
         (scope(principal="Authorization"), f"{AT}.principal: this is listed under headers too"),
         (scope(copy="[Upgrade]"), f"{AT}.copy[0]: {OF_THE_CONNECTION}"),
         (scope(copy="[Set-Cookie]"), f"{AT}.copy[0]: this header is for browsers"),
@@ -76,6 +76,24 @@ def test_a_mistake(text: str, mistake: str) -> None:
     (line,) = report(text)
     assert mistake in line
     assert "s3cret" not in line
+
+
+@pytest.mark.parametrize("path", ["/pay", "/{kind}", "/{rest:.*}", "/other"])
+def test_a_header_that_another_route_reads(path: str) -> None:
+    """It would be dropped there, too, if the paths are the same for some request."""
+    other = f"""
+  - name: other
+    match: {{methods: [PUT], path: "{path}"}}
+    key: {{header: Idempotency-Key}}
+    scope: {{header: x-user, from: any}}
+    outcome: {{preset: standard}}
+"""
+    text = scope() + other
+    if path == "/other":
+        read(text)
+        return
+    (line,) = report(text)
+    assert f"{AT}: X-User holds the key or names the caller at this path, and would be dropped there" in line
 
 
 def test_an_inbox_is_not_authorized() -> None:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final, assert_never
+from typing import Any, Final, TypeVar, assert_never
 from uuid import UUID
 
 from gateway.admin.view import ago, moment, span
@@ -23,6 +23,7 @@ from gateway.core.delivery import DeliveryPolicy
 from gateway.core.framing import digest
 from gateway.core.identity.key import KeySpec
 from gateway.core.identity.operation_id import is_of
+from gateway.core.identity.pointer import MISSING
 from gateway.core.identity.scope import (
     ClientCertificateScope,
     ComposedScope,
@@ -37,10 +38,14 @@ from gateway.core.identity.token import Token, TokenFault, bearer_credential, cl
 from gateway.core.message import Headers, ResponseHead, header_values
 from gateway.core.operation import Audit, Disprove, Event, Prove, Record, Reinstate, Snapshot, State
 from gateway.core.outcome import Meaning, StatusPolicy, meaning_of, windows_us
+from gateway.core.reading import resource_in, version_of
 from gateway.core.recovery import Hold, Recovery
 from gateway.core.redaction import Redaction
 from gateway.core.replay import KeepPolicy, stored_response
+from gateway.protect.decoding import document_in
 from gateway.store.operations import AuditEntry
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +164,11 @@ def _cautious(several: Sequence[Treatment]) -> Treatment:
             strip=frozenset().union(*(each.keep.strip for each in several)),
             keep=frozenset.intersection(*(each.keep.keep for each in several)),
             redaction=Redaction.of_all(each.keep.redaction for each in several),
+            reference=_common([each.keep.reference for each in several]),
+            # Of a route that is not known, the version is not either.
+            version=None,
+            reads_bodies=any(each.keep.reads_bodies for each in several),
+            is_fetched=any(each.keep.is_fetched for each in several),
         ),
         replay_us=max(each.replay_us for each in several),
         remember_us=max(each.remember_us for each in several),
@@ -166,6 +176,11 @@ def _cautious(several: Sequence[Treatment]) -> Treatment:
         status=None,
         deliver_within_us=max(each.deliver_within_us for each in several),
     )
+
+
+def _common(values: Sequence[T | None]) -> T | None:
+    """The value if all are the same."""
+    return values[0] if all(value == values[0] for value in values) else None
 
 
 _FORCED: Final = " [forced: "
@@ -236,13 +251,15 @@ def resolution(record: Record, ruling: Ruling, audit: Audit, treatment: Treatmen
         case Happened(head, body):
             is_kept = treatment.keep.keeps_body(head.headers, len(body))
             # A protected route has no method whose responses have no body.
-            response = stored_response(b"POST", head, body if is_kept else None, treatment.keep)
+            version = version_of(treatment.keep.version, ())
+            response = stored_response(b"POST", head, body if is_kept else None, treatment.keep, version)
+            resource = resource_in(treatment.keep.reference, head.headers, _document(ruling, treatment))
             # Of what is kept alone: the id is stored, and must not show whether a guess of a redacted value is right.
-            content += [b"%d" % response.status, response.reason, response.body or b""]
+            content += [b"%d" % response.status, response.reason, response.body or b"", (resource or "").encode()]
             content += [part for header in response.headers for part in header]
             windows = windows_us(head.headers, treatment.replay_us, treatment.remember_us)
             resolution_id = resolution_id_of(record, Event.PROVE, content)
-            return Prove(operation_id, record.token, resolution_id, response, *windows, audit)
+            return Prove(operation_id, record.token, resolution_id, response, *windows, audit, resource)
         case NothingHappened(drops) if record.delivery is not None and not drops:
             return Reinstate(operation_id, record.token, resolution_id_of(record, Event.REINSTATE, content), audit)
         case NothingHappened():
@@ -250,6 +267,11 @@ def resolution(record: Record, ruling: Ruling, audit: Audit, treatment: Treatmen
             return Disprove(operation_id, record.token, resolution_id, treatment.remember_us, audit)
         case _:
             assert_never(ruling)
+
+
+def _document(ruling: Happened, treatment: Treatment) -> Any:
+    """The JSON document of the provided response, where the route reads those."""
+    return document_in(ruling.head.headers, ruling.body) if treatment.keep.reads_bodies else MISSING
 
 
 def resolution_id_of(record: Record, event: Event, content: Sequence[bytes]) -> UUID:
@@ -277,7 +299,13 @@ def objection(ruling: Ruling, snapshot: Snapshot, treatment: Treatment) -> Refus
         case Happened(head):
             if treatment.status is None:
                 return None
-            meaning = meaning_of(head.status, head.headers, treatment.status, carries_doubt=record.carries_doubt)
+            meaning = meaning_of(
+                head.status,
+                head.headers,
+                treatment.status,
+                carries_doubt=record.carries_doubt,
+                document=_document(ruling, treatment),
+            )
             if meaning is Meaning.FINAL:
                 return None
             known = "that nothing happened" if meaning is Meaning.RETRYABLE else "nothing certain about what happened"

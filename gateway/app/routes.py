@@ -196,22 +196,25 @@ def status_policy(route: settings.Route) -> StatusPolicy:
 def keep_policy(route: settings.Route) -> KeepPolicy:
     """Which parts of a route's responses are stored."""
     response = route.response
-    version = response.version
     is_fetched = response.replay == "fetch"
     return KeepPolicy(
         body_bytes_max=0 if is_fetched else response.max_stored_bytes,
         strip=frozenset(name.lower().encode() for name in response.strip),
         keep=frozenset(name.lower().encode() for name in response.keep),
         redaction=_redaction(response.redact),
-        reference=_reference(response.reference),
-        version=VersionHeader(version.header.lower().encode())
-        if isinstance(version, settings.VersionHeader)
-        else None
-        if version is None
-        else version.encode(),
+        reference=_reference(response.reference) if response.keeps_reference else None,
+        version=_version(response.version),
+        is_version_strict=response.on_version_change == "gone",
         reads_bodies=response.reference != "location" or bool(route.outcome.when),
         is_fetched=is_fetched,
+        fetch_path=None if response.fetch == "location" else response.fetch,
     )
+
+
+def _version(version: str | settings.VersionHeader | None) -> bytes | VersionHeader | None:
+    if isinstance(version, settings.VersionHeader):
+        return VersionHeader(version.header.lower().encode())
+    return None if version is None else version.encode()
 
 
 def _redaction(redact: Sequence[str]) -> Redaction | None:

@@ -33,8 +33,10 @@ from gateway.config.route import (
     Match,
     Outcome,
     Repeats,
+    ResponsePolicy,
     Retention,
     Route,
+    VersionHeader,
 )
 from gateway.config.scope import ApiKeyScope, ComposedScope, HeaderScope, scope_header_names
 from gateway.config.section import RightValues, Section, repeated, too_long
@@ -42,6 +44,7 @@ from gateway.config.upstream import TCP_USER_TIMEOUT_SECONDS, ProbeRecovery, Rou
 from gateway.core.egress import Forbidden, check_address
 from gateway.core.identity.canonical import CANONICAL_BYTES_MAX
 from gateway.core.message import is_forwarding_header
+from gateway.core.outcome import RESEND_IN_PROGRESS
 from gateway.core.recovery import probe_placeholders
 from gateway.core.routing import PathPattern, unreachable
 from gateway.core.webhook.scheme import Algorithm
@@ -294,6 +297,7 @@ def _route(route: _Draft, config: _Draft) -> Iterator[Mistake]:
         yield from _recovery(route, merged)
     yield from _retention(route)
     yield from _outcome(route, config)
+    yield from _response(route)
     yield from _explained(route, config)
     yield from _repeats(route)
     if inbox := route.part(Inbox):
@@ -365,6 +369,31 @@ def _outcome(route: _Draft, config: _Draft) -> Iterator[Mistake]:
     if outcome and outcome.preset == "payments" and not config.writes("secrets", "fingerprint_key"):
         message = "payments requires secrets.fingerprint_key, so that a stolen table cannot be used to guess bodies"
         yield route.mistake(("outcome", "preset"), message)
+    for index, rule in enumerate(outcome.when if outcome else ()):
+        if route.values.get("recovery") == "resend" and rule.compiled.statuses <= RESEND_IN_PROGRESS:
+            message = "with recovery: resend, these are always in doubt: an earlier attempt may still be running"
+            yield route.mistake(("outcome", "when", index, "status"), message)
+
+
+def _response(route: _Draft) -> Iterator[Mistake]:
+    """Settings of the response that others make useless."""
+    response, fingerprint = route.part(ResponsePolicy), route.part(Fingerprint)
+    if response is None:
+        return
+    for name in ("replay", "version"):
+        if name in response.model_fields_set and route.part(Inbox):
+            message = "the sender of an event gets an acknowledgement, and never the response of the service"
+            yield route.mistake(("response", name), message)
+    if not isinstance(response.version, VersionHeader):
+        return
+    header = response.version.header.lower()
+    named = {name.lower() for name in scope_header_names(route.values.get("scope"))}
+    if header in _key_headers(route) | named:
+        yield route.mistake(("response", "version", "header"), "this header names the key or the caller, not a version")
+    for index, compared in enumerate(fingerprint.headers if fingerprint else ()):
+        if compared.lower() == header:
+            message = "response.version names this header: if it is compared, another version is another request (422)"
+            yield route.mistake(("fingerprint", "headers", index), message)
 
 
 def _encrypted(route: _Draft, key: str, config: _Draft) -> Iterator[Mistake]:

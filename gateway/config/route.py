@@ -208,11 +208,11 @@ class Fingerprint(Section):
     def _useless_defaults(self) -> Iterator[Disagreement]:
         for pointer in self.defaults:
             if any(_is_within(pointer, ignored) for ignored in self.ignore):
-                yield Disagreement(("defaults", pointer), "this value is not compared: it is listed under ignore")
+                yield Disagreement(("defaults", pointer), f"{pointer} is not compared: it is listed under ignore")
             elif self.only and not any(_is_within(pointer, compared) for compared in self.only):
-                yield Disagreement(("defaults", pointer), "this value is not compared: it is not listed under only")
+                yield Disagreement(("defaults", pointer), f"{pointer} is not compared: it is not listed under only")
             elif any(_is_within(pointer, other) for other in self.defaults if other != pointer):
-                yield Disagreement(("defaults", pointer), "it is within another value that has a default")
+                yield Disagreement(("defaults", pointer), f"{pointer} is within another value that has a default")
 
 
 def _is_within(pointer: str, other: str) -> bool:
@@ -359,9 +359,9 @@ class ResponsePolicy(Section):
     With fetch, nothing of a response is stored but its status and what it made."""
     fetch: Annotated[str, FetchPath()] = "location"
     """Where a repeat is fetched: at the `location` that the first response named, or at a path with {reference}."""
-    version: (
-        Annotated[Version, Field(description=f"The version of the API that responses are in: {_VERSIONS}.")] | None
-    ) = None
+    version: Annotated[
+        Version | None, Field(description=f"The version of the API that responses are in: {_VERSIONS}.")
+    ] = None
     on_version_change: Literal["replay", "gone"] = "replay"
     """What a repeat gets that expects another version than that of the stored response: that response, or 410."""
 
@@ -382,10 +382,21 @@ class ResponsePolicy(Section):
             yield Disagreement(("redact",), "no body is stored, because max_stored_bytes is 0")
         if self.on_version_change == "gone" and self.version is None:
             yield Disagreement(("on_version_change",), "gone needs version: which version a response is in")
+        if "reference" in self.model_fields_set and not self.keeps_reference:
+            yield Disagreement(("reference",), "it is not kept: it is listed under strip or redact")
         yield from self._useless_to_fetch() if self.replay == "fetch" else self._only_to_fetch()
 
+    @property
+    def keeps_reference(self) -> bool:
+        """Whether what a response made is kept: not where the value that names it is stripped or redacted."""
+        if self.reference != "location":
+            pointers = [part for part in self.redact if part.startswith("/")]
+            return not any(_is_within(self.reference, part) or _is_within(part, self.reference) for part in pointers)
+        redacted = {redacted_header(part).lower() for part in self.redact if part.startswith("header:")}
+        return "location" not in {*redacted, *(header.lower() for header in self.strip)}
+
     def _useless_to_fetch(self) -> Iterator[Disagreement]:
-        for name in ("max_stored_bytes", "strip", "keep"):
+        for name in ("max_stored_bytes", "strip", "keep", "redact"):
             if name in self.model_fields_set and getattr(self, name):
                 yield Disagreement((name,), "nothing is stored with replay: fetch; leave this out")
         if self.version is not None:

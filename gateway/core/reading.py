@@ -68,8 +68,10 @@ class VersionHeader:
     name: bytes
 
 
-def resource_in(reference: Reference, headers: Headers, document: Any = MISSING) -> str | None:
+def resource_in(reference: Reference | None, headers: Headers, document: Any = MISSING) -> str | None:
     """The resource that a response names; None where it names none, several, or one that cannot be kept."""
+    if reference is None:
+        return None
     if reference == "location":
         values = header_values(headers, b"location")
         if len(values) != 1:
@@ -117,7 +119,7 @@ def _at(resource: str, hosts: tuple[bytes, ...]) -> bytes | None:
         return resource.partition("#")[0].encode()
     scheme, authority, target = url[1], url[2], url[3]
     known = {_normal(host.decode("latin-1"), scheme) for host in hosts}
-    if _normal(authority, scheme) not in known:
+    if not authority or _normal(authority, scheme) not in known:
         return None
     return (target if target.startswith("/") else f"/{target}").encode()
 

@@ -60,19 +60,23 @@ class KeepPolicy:
     """What a route stores of responses: the largest body (0: none), headers to strip, personal headers to keep, values
     to replace.
 
-    Header names are in lower case. `reference` is where a response names what it made, and `version` which version of
-    the API it is in. `reads_bodies`: bodies are read for what they say, stored or not. `is_fetched`: repeats are
-    fetched from the service, and of a response nothing is stored but its status and what it made.
+    Header names are in lower case. `reference` is where a response names what it made, None where that is not kept;
+    `version` is which version of the API it is in, and with `is_version_strict` no response is replayed to a request
+    that expects another one. `reads_bodies`: bodies are read for what they say, stored or not. `is_fetched`: repeats
+    are fetched from the service, at `fetch_path` if there is one (`reading.fetch_target`), and of a response nothing is
+    stored but its status and what it made.
     """
 
     body_bytes_max: int = 1024 * 1024
     strip: frozenset[bytes] = frozenset()
     keep: frozenset[bytes] = frozenset()
     redaction: Redaction | None = None
-    reference: Reference = "location"
+    reference: Reference | None = "location"
     version: bytes | VersionHeader | None = None
+    is_version_strict: bool = False
     reads_bodies: bool = False
     is_fetched: bool = False
+    fetch_path: str | None = None
     dropped: frozenset[bytes] = field(init=False, repr=False, compare=False)
     """All names that are never stored; `Content-Length` depends on the response."""
 

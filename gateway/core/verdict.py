@@ -39,6 +39,7 @@ class Verdict(StrEnum):
     EVENT_DUPLICATE = "event-duplicate"
     REPLAYED = "replayed"
     RECOVERED = "recovered"
+    FETCHED = "fetched"
     RESPONSE_NOT_STORED = "response-not-stored"
     KEY_EXPIRED = "key-expired"
     ACCEPTED = "accepted"
@@ -113,17 +114,23 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         10,
-        "completed, and the response is stored",
-        "the recorded response with `Idempotent-Replayed: true`",
-        (_V.REPLAYED, _V.RECOVERED),
+        "completed, and the response is stored / or fetched again from the service",
+        "the recorded response with `Idempotent-Replayed: true` / the service's response to a GET by this caller, 502 "
+        "where it cannot be reached",
+        (_V.REPLAYED, _V.RECOVERED, _V.FETCHED, _V.UPSTREAM_UNREACHABLE),
     ),
     Rule(
         11,
-        "completed, but the response was not stored (streamed, too large, or not to be redacted)",
-        "409 with the first status and `Location`",
+        "completed, but the response was not stored (streamed, too large, or not to be redacted), or cannot be fetched",
+        "409 with the first status and what was made",
         (_V.RESPONSE_NOT_STORED,),
     ),
-    Rule(12, "completed, and its replay window is over", "410 (a route may choose 409 or 204)", (_V.KEY_EXPIRED,)),
+    Rule(
+        12,
+        "completed, and its replay window is over, or its response is in another version of the API",
+        "410 with what was made (a route may choose 409 or 204)",
+        (_V.KEY_EXPIRED,),
+    ),
     Rule(
         13,
         "the request was accepted, and its delivery has no known end yet",
@@ -216,6 +223,14 @@ class Replay:
 
 
 @immutable
+class Fetch:
+    """Rule 10: reply with what the service says now of the resource that the record names; nothing is executed."""
+
+    record: Record
+    resource: str
+
+
+@immutable
 class Undelivered:
     """Rules 13 and 14: the request is kept, and nobody knows a result. `is_same`: it is surely the same request."""
 
@@ -246,13 +261,22 @@ class Claimable:
     read_token: int | None
 
 
-Judgement = Refuse | Replay | Undelivered | Wait | Doubt | Claimable
+Judgement = Refuse | Replay | Fetch | Undelivered | Wait | Doubt | Claimable
 
 
-def judge(snapshot: Snapshot, ours: Sequence[Fingerprint], *, accept_recipe_change: bool) -> Judgement:
+def judge(
+    snapshot: Snapshot,
+    ours: Sequence[Fingerprint],
+    *,
+    accept_recipe_change: bool,
+    version: bytes | None = None,
+    is_fetched: bool = False,
+) -> Judgement:
     """Rules 9 to 18 on a settled record.
 
     With `accept_recipe_change`, a request that cannot be compared gets the recorded response; it never executes.
+    `version` is the only one in which that is replayed, None for any; one that is not known is another one.
+    `is_fetched`: responses are fetched from the service, and none is replayed.
     """
     record = snapshot.record
     if record is None:
@@ -264,9 +288,7 @@ def judge(snapshot: Snapshot, ours: Sequence[Fingerprint], *, accept_recipe_chan
         return Undelivered(record, match is Match.SAME)
     match record.state:
         case State.COMPLETED:
-            if record.response is None or record.response.body is None:
-                return Refuse(Verdict.RESPONSE_NOT_STORED, record)
-            return Replay(record)
+            return _completed(record, version, is_fetched=is_fetched)
         case State.TOMBSTONE:
             return Refuse(Verdict.KEY_EXPIRED, record)
         case State.CLAIMED:
@@ -281,3 +303,15 @@ def judge(snapshot: Snapshot, ours: Sequence[Fingerprint], *, accept_recipe_chan
             raise AssertionError(f"no record without a kept request is {state}")
         case _:
             assert_never(record.state)
+
+
+def _completed(record: Record, version: bytes | None, *, is_fetched: bool) -> Replay | Fetch | Refuse:
+    """Rules 10 to 12 on a completed record."""
+    response, resource = record.response, record.resource
+    if is_fetched and resource is not None:
+        return Fetch(record, resource)
+    if is_fetched or response is None or response.body is None:
+        return Refuse(Verdict.RESPONSE_NOT_STORED, record)
+    if version is not None and response.version != version:
+        return Refuse(Verdict.KEY_EXPIRED, record)
+    return Replay(record)

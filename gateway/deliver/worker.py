@@ -27,6 +27,7 @@ from typing import Final, NoReturn
 
 from gateway.core.message import RequestHead
 from gateway.core.operation import MICROSECONDS, Identity, Record, SealedRequest, Snapshot, State
+from gateway.core.reading import version_of
 from gateway.core.sealing import KeyRing
 from gateway.deliver.places import Place, Places
 from gateway.protect.body import TakenBody
@@ -388,6 +389,7 @@ def _request_of(route: Route, record: Record, kept: KeptRequest) -> KeyedRequest
         fingerprints=() if record.fingerprint is None else (record.fingerprint,),
         probe=record.probe,
         canonical_key=kept.canonical_key,
+        version=version_of(route.keep.version, kept.head.headers),
     )
 
 

@@ -17,13 +17,13 @@ from gateway.core.verdict import Verdict
 from gateway.http.connection import ClientGone
 from gateway.http.tunnel import Tunnel, relay
 from gateway.observe.facts import Events, RequestPassed
-from gateway.protect.answer_stream import AnswerStream
+from gateway.protect.answer_stream import passed_on
 from gateway.protect.forwarding import response_headers, unprotected_request
 from gateway.protect.problem import plain
 from gateway.protect.reply import Incoming, Reply, RequestBody, RequestCut
 from gateway.protect.route import Route, Target
 from gateway.protect.stopwatch import Stopwatch
-from gateway.upstream import Duplex, Framing, Lost, NotSent, StreamBody, UpstreamResponse, status_of
+from gateway.upstream import Duplex, Lost, NotSent, StreamBody, UpstreamResponse, status_of
 
 Result = UpstreamResponse | NotSent | Lost
 
@@ -175,24 +175,13 @@ def _status_of(result: Result) -> int:
 def _reply_to(result: Result, route: Route | None) -> Reply:
     match result:
         case UpstreamResponse():
-            return _reply(result)
+            return passed_on(result)
         case NotSent():
             return _not_sent(status_of(result.reason), route)
         case Lost():
             return _lost(status_of(result.reason), route)
         case _:
             assert_never(result)
-
-
-def _reply(answer: UpstreamResponse) -> Reply:
-    head = answer.head
-    headers = response_headers(head.headers)
-    if answer.framing is Framing.LENGTH or answer.framing is Framing.NONE:
-        # A body that is here completely can go out in one write.
-        whole = answer.body.whole()
-        if whole is not None:
-            return Reply(head.status, head.reason, headers, whole)
-    return Reply(head.status, head.reason, headers, AnswerStream(answer), length=answer.length)
 
 
 async def _switch(client: Client, answer: UpstreamResponse, upstream: Duplex) -> None:

@@ -1,9 +1,23 @@
-"""Streams the body of an upstream's response to a client."""
+"""Passes an upstream's response on to a client, its body as it comes."""
 
 from __future__ import annotations
 
-from gateway.protect.reply import BodyCut
-from gateway.upstream import BodyLost, UpstreamResponse
+from gateway.core.verdict import Verdict
+from gateway.protect.forwarding import response_headers
+from gateway.protect.reply import BodyCut, Reply
+from gateway.upstream import BodyLost, Framing, UpstreamResponse
+
+
+def passed_on(response: UpstreamResponse, verdict: Verdict | None = None) -> Reply:
+    """The response as a reply."""
+    head = response.head
+    headers = response_headers(head.headers)
+    if response.framing is Framing.LENGTH or response.framing is Framing.NONE:
+        # A body that is here completely can go out in one write.
+        whole = response.body.whole()
+        if whole is not None:
+            return Reply(head.status, head.reason, headers, whole, verdict)
+    return Reply(head.status, head.reason, headers, AnswerStream(response), verdict, response.length)
 
 
 class AnswerStream:

@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, assert_never
 
+from gateway.core.identity.pointer import MISSING
 from gateway.core.lifecycle import settle
 from gateway.core.operation import (
     EVENT_OF,
@@ -38,6 +39,7 @@ from gateway.observe.facts import Events, OperationSettled, WriteRefused
 from gateway.protect.answer_stream import AnswerStream
 from gateway.protect.compose import expires_header, reply_by_record
 from gateway.protect.conclusion import ClaimedRequest, Conclusion, without_response
+from gateway.protect.decoding import read_document
 from gateway.protect.forwarding import Execution, protected_request
 from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Lease
@@ -159,7 +161,7 @@ class Attempt:
 
     async def _read_response(self, response: UpstreamResponse, stopwatch: Stopwatch) -> Conclusion:
         keep = self._claimed.request.route.keep
-        limit = keep.body_bytes_max
+        limit = keep.taken_bytes_max
         prefix = b""
         if limit > 0 and not is_event_stream(response.head.headers):
             try:
@@ -169,11 +171,13 @@ class Attempt:
                 raise
             match body:
                 case bytes():
-                    conclude = partial(self._claimed.answered, response.head, body, len(body), stopwatch.seconds)
+                    head = response.head
+                    document = await read_document(head.headers, body) if keep.reads_bodies else MISSING
+                    conclude = partial(self._claimed.answered, head, body, len(body), stopwatch.seconds, document)
                     is_slow = keep.redaction is not None and len(body) > _REDACTED_BYTES_MAX
                     return await asyncio.to_thread(conclude) if is_slow else conclude()
                 case BodyLost(reason, detail):
-                    return self._claimed.unknown(reason, detail, stopwatch.seconds, response.head.status)
+                    return self._claimed.unknown(reason, detail, stopwatch.seconds, response.head)
                 case TooLong(prefix):
                     pass
                 case _:

@@ -10,12 +10,13 @@ from typing import assert_never
 
 from gateway.core.message import Headers, header_values
 from gateway.core.operation import MICROSECONDS, Event, Record, Snapshot, State, is_withdrawn
+from gateway.core.reading import fetch_target
 from gateway.core.recovery import for_repeats, retry_after_seconds
-from gateway.core.verdict import Claimable, Doubt, Judgement, Refuse, Replay, Undelivered, Verdict, Wait
+from gateway.core.verdict import Claimable, Doubt, Fetch, Judgement, Refuse, Replay, Undelivered, Verdict, Wait
 from gateway.protect.decoding import is_unaccepted
 from gateway.protect.identification import KeyedRequest
-from gateway.protect.problem import refuse
-from gateway.protect.reply import REPLAYED_HEADER, Reply, http_date
+from gateway.protect.problem import OTHER_VERSION, refuse
+from gateway.protect.reply import REPLAYED_HEADER, Reply, ToFetch, http_date
 from gateway.protect.route import Route
 from gateway.protect.status import accepted_reply, operation_url
 from gateway.protect.status import retry_after_seconds as status_retry_after_seconds
@@ -78,6 +79,8 @@ def reply_by_judgement(
     match judgement:
         case Replay(record):
             return replay_of(record, request.head.headers)
+        case Fetch(record, resource):
+            return _to_fetch(record, resource, request)
         case Refuse(verdict, record):
             return refuse_by(verdict, record, route)
         case Doubt(record, is_same):
@@ -107,13 +110,23 @@ def reply_by_judgement(
 
 def refuse_by(verdict: Verdict, record: Record, route: Route) -> Reply:
     """Rules 9, 11 and 12, with the route's statuses."""
-    status, why = None, None
+    status, why, case = None, None, None
     if verdict is Verdict.KEY_REUSED:
         status, why = route.mismatch_status, _why_incomparable(record, route)
     elif verdict is Verdict.KEY_EXPIRED:
         status = route.retention.expired_status
-    reply = refuse(verdict, shape=route.shape, status=status, operation_id=record.identity.operation_id, record=record)
+        case = OTHER_VERSION if record.state is State.COMPLETED else None
+    reply = refuse(verdict, shape=route.shape, status=status, record=record, case=case)
     return reply if why is None else replace(reply, why=why)
+
+
+def _to_fetch(record: Record, resource: str, request: KeyedRequest) -> Reply:
+    """Rule 10 for what is fetched; rule 11 where its resource is not at the service, or cannot be asked for."""
+    route, forwarding = request.route, request.route.target.forwarding
+    hosts = (*header_values(request.head.headers, b"host"), forwarding.authority, forwarding.host or b"")
+    target = fetch_target(route.keep.fetch_path, resource, hosts)
+    reply = refuse_by(Verdict.RESPONSE_NOT_STORED, record, route)
+    return reply if target is None else replace(reply, to_fetch=ToFetch(target, record))
 
 
 def _undelivered(snapshot: Snapshot, record: Record, request: KeyedRequest, *, is_same: bool) -> Reply:

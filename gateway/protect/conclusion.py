@@ -6,11 +6,12 @@ Pure: values in, values out. `attempt` does the waiting.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 from uuid import UUID
 
 from gateway.core import delivery
 from gateway.core.delivery import DeliveryPolicy
+from gateway.core.identity.pointer import MISSING
 from gateway.core.immutable import immutable
 from gateway.core.message import ResponseHead, StoredResponse
 from gateway.core.operation import (
@@ -33,6 +34,7 @@ from gateway.core.outcome import (
     end_unused,
     windows_us,
 )
+from gateway.core.reading import resource_in
 from gateway.core.recovery import answered_doubt, for_repeats
 from gateway.core.redaction import REDACTED_HEADER
 from gateway.core.replay import kept_headers, stored_response
@@ -100,15 +102,19 @@ class ClaimedRequest:
         )
 
     def unknown(
-        self, reason: Unknown, detail: str, upstream_seconds: float, upstream_status: int | None = None
+        self, reason: Unknown, detail: str, upstream_seconds: float, head: ResponseHead | None = None
     ) -> Conclusion:
-        """A byte may have been sent, and no complete response came."""
+        """A byte may have been sent, and no complete response came; `head` is that of one that was cut short."""
         outcome = conclude_unknown()
-        reply = self.refuse(outcome.verdict, status_of(reason))
+        upstream_status = None if head is None else head.status
+        resource = None if head is None else resource_in(self.request.route.keep.reference, head.headers)
+        reply = self.refuse(outcome.verdict, status_of(reason), resource)
         return Conclusion(
             outcome,
             self._command(
-                outcome, reason.value if upstream_status is None else answered_doubt(upstream_status, reason)
+                outcome,
+                reason.value if upstream_status is None else answered_doubt(upstream_status, reason),
+                resource=resource,
             ),
             reply,
             self._shared(reply),
@@ -118,12 +124,22 @@ class ClaimedRequest:
         )
 
     def answered(
-        self, head: ResponseHead, body: bytes | ResponseStream, length: int | None, upstream_seconds: float
+        self,
+        head: ResponseHead,
+        body: bytes | ResponseStream,
+        length: int | None,
+        upstream_seconds: float,
+        document: Any = MISSING,
     ) -> Conclusion:
-        """A response came: whole, as bytes, or only its head where the body is not kept."""
+        """A response came: whole, as bytes, or only its head where the body is not taken whole.
+
+        `document` is its JSON body, `MISSING` where that was not read.
+        """
         method, route = self.request.head.method, self.request.route
-        is_whole = isinstance(body, bytes)
-        stored = stored_response(method, head, body if isinstance(body, bytes) else None, route.keep)
+        keep = route.keep
+        is_shared = isinstance(body, bytes) and not keep.is_fetched
+        kept = body if isinstance(body, bytes) and keep.keeps_body(head.headers, len(body)) else None
+        stored = stored_response(method, head, kept, keep, self.request.version)
         outcome = conclude_answered(
             head.status,
             head.headers,
@@ -131,9 +147,11 @@ class ClaimedRequest:
             carries_doubt=self.record.carries_doubt,
             is_first_attempt=self.is_first,
             is_stored=stored.body is not None,
+            document=document,
         )
+        resource = resource_in(keep.reference, head.headers, document)
         shared = None
-        if is_whole and outcome.event in (Event.RELEASE, Event.ABANDON):
+        if is_shared and outcome.event in (Event.RELEASE, Event.ABANDON):
             shared = self._shared(
                 Reply(head.status, head.reason, kept_headers(method, head, route.keep), body, outcome.verdict, length)
             )
@@ -143,7 +161,7 @@ class ClaimedRequest:
             shared = self._shared(Reply(head.status, head.reason, headers, body, Verdict.REPLAYED, length))
         return Conclusion(
             outcome,
-            self._command(outcome, answered_doubt(head.status), head, stored),
+            self._command(outcome, answered_doubt(head.status), head, stored, resource),
             Reply(head.status, head.reason, response_headers(head.headers), body, outcome.verdict, length),
             shared,
             f"answered {head.status}",
@@ -162,18 +180,19 @@ class ClaimedRequest:
         """Nothing was sent under this claim, and nothing will be."""
         return end_unused(self.record, self.request.route.retention.remember_us, "interrupted")
 
-    def abandon(self, doubt: str) -> Abandon:
-        """Something may have been sent under this claim."""
-        return Abandon(*self._ids, doubt)
+    def abandon(self, doubt: str, resource: str | None = None) -> Abandon:
+        """Something may have been sent under this claim. `resource`: as in `Complete`."""
+        return Abandon(*self._ids, doubt, resource)
 
-    def refuse(self, verdict: Verdict, status: int) -> Reply:
-        """A problem document about this operation."""
+    def refuse(self, verdict: Verdict, status: int, resource: str | None = None) -> Reply:
+        """A problem document about this operation. `resource` is what its response has just named."""
+        record = self.record if resource is None else replace(self.record, resource=resource)
         return refuse(
             verdict,
             shape=self.request.route.shape,
             status=status,
             operation_id=self.request.identity.operation_id,
-            record=self.record,
+            record=record,
             recovery=for_repeats(self.request.route.recovery, self.record, is_same=True),
         )
 
@@ -222,12 +241,13 @@ class ClaimedRequest:
         failure: str,
         head: ResponseHead | None = None,
         stored: StoredResponse | None = None,
+        resource: str | None = None,
     ) -> OutcomeCommand:
         match outcome.event:
             case Event.COMPLETE if head is not None and stored is not None:
                 retention = self.request.route.retention
                 windows = windows_us(head.headers, retention.replay_us, retention.remember_us)
-                return Complete(*self._ids, stored, *windows, granted=self.record)
+                return Complete(*self._ids, stored, *windows, resource, granted=self.record)
             case Event.RELEASE | Event.FORGET if self.record.delivery is not None:
                 return self._undelivered(failure, head)
             case Event.RELEASE:
@@ -235,7 +255,7 @@ class ClaimedRequest:
             case Event.FORGET:
                 return Forget(*self._ids)
             case Event.ABANDON:
-                return self.abandon(failure)
+                return self.abandon(failure, resource)
             case event:
                 raise ValueError(f"no attempt ends in {event}")
 
@@ -265,4 +285,4 @@ def without_response(conclusion: Conclusion) -> Conclusion | None:
 
 
 def _status_only(response: StoredResponse) -> StoredResponse:
-    return StoredResponse(response.status, b"", (), None)
+    return StoredResponse(response.status, b"", (), None, response.version)

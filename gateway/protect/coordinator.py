@@ -8,6 +8,7 @@
 4. If the operation is in flight here, wait for its result (rules 9 to 16).
 5. Otherwise claim and execute it (rules 8 and 18), or accept it to be delivered later (rules 8 and 17); where a record
    forbids that, reply from the record (rules 9 to 16).
+6. Where the reply is to be fetched from the service, do that for this caller (rule 10).
 
 An event of an inbox is accepted after step 2, or acknowledged as a repeat (rules 8, 9 and 17): its sender never waits.
 
@@ -35,6 +36,7 @@ from gateway.protect.accepting import Accepted, Accepting
 from gateway.protect.body import WholeBody
 from gateway.protect.claiming import Claiming, Granted, Seen, Unavailable
 from gateway.protect.duplicates import Duplicates
+from gateway.protect.fetching import Fetching
 from gateway.protect.identification import Identifying, KeyedRequest
 from gateway.protect.inbox import Receiving
 from gateway.protect.journaling import Journaling
@@ -43,7 +45,7 @@ from gateway.protect.operation import Operation
 from gateway.protect.operations import Drained, Operations
 from gateway.protect.probing import Prober
 from gateway.protect.problem import refuse
-from gateway.protect.reply import Incoming, Reply, Untouched
+from gateway.protect.reply import Incoming, Reply, ToFetch, Untouched
 from gateway.protect.route import Route
 from gateway.protect.trace import RequestTrace
 from gateway.protect.waiting import Waiting
@@ -53,6 +55,8 @@ _LOG = logging.getLogger("gateway")
 
 # How often a request waits as a duplicate or becomes the first caller before it gives up.
 _ROUNDS_MAX: Final = 4
+# A repeat that waited for the first request still gets this long for its own fetch.
+_FETCH_SECONDS_MIN: Final = 1.0
 _SHUTTING_DOWN: Final = "The gateway is shutting down."
 
 
@@ -97,6 +101,7 @@ class Coordinator:
             recall=recall,
         )
         self._receiving = Receiving(accepting, events, recall)
+        self._fetching = Fetching()
         self._look_up = look_up
         self._lookups: dict[int, asyncio.Future[Snapshot | None]] = {}
         self._is_draining = False
@@ -130,6 +135,8 @@ class Coordinator:
         """
         trace = RequestTrace(incoming.head, route, self._loop.time())
         reply = await self._reply_to(incoming, route, trace)
+        if isinstance(reply, Reply) and reply.to_fetch is not None:
+            reply = await self._fetch(reply.to_fetch, incoming, route, trace)
         if isinstance(reply, Reply) and reply.verdict is not None:
             self._events.publish(trace.answered(reply.verdict, reply.status, reply.why))
         return reply
@@ -241,6 +248,14 @@ class Coordinator:
             case _:
                 assert_never(admission)
 
+    async def _fetch(self, wanted: ToFetch, incoming: Incoming, route: Route, trace: RequestTrace) -> Reply:
+        """Rule 10 for a response that is fetched from the service. Any number of repeats may end a wait together."""
+        refusal = self._refuse_if_overloaded(route)
+        if refusal is not None:
+            return refusal
+        left_seconds = route.target.answer_within_seconds - (self._loop.time() - trace.arrived)
+        return await self._fetching.fetch(wanted, incoming, route, trace, max(left_seconds, _FETCH_SECONDS_MIN))
+
     # -- the decisions ------------------------------------------------------------------------------------------------
 
     def _refuse_if_overloaded(self, route: Route, *, starts_claim: bool = False) -> Reply | None:
@@ -258,8 +273,9 @@ class Coordinator:
 
     @property
     def _requested(self) -> int:
-        """How many requests are executed, looked up or accepted here, deliveries not counted."""
-        return self._operations.requested + len(self._lookups) + self._accepting.in_progress
+        """How many requests are executed, looked up, fetched or accepted here, deliveries not counted."""
+        in_progress = self._accepting.in_progress + self._fetching.in_progress
+        return self._operations.requested + len(self._lookups) + in_progress
 
     def _is_pending(self, request: KeyedRequest) -> bool:
         """Whether the operation is in flight here, or its outcome is in the journal and not yet in the store."""

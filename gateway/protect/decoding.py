@@ -1,4 +1,4 @@
-"""Decodes a stored body for a retry that does not accept the coding in which it was recorded.
+"""Decodes a body: a stored one for a retry that does not accept its coding, or one that is read for what it says.
 
 A small body can take tens of milliseconds to decode. So `is_unaccepted`, which is cheap, is separate from the decoding,
 which must not run on the event loop.
@@ -10,18 +10,23 @@ Invariant: the headers that come out describe the bytes that come out.
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Any, Final
 
 import brotli  # type: ignore[import-untyped]
 import zstandard
 
+from gateway.core.identity.pointer import MISSING
 from gateway.core.message import Headers, header_values, list_members
+from gateway.core.reading import document_of
 from gateway.core.replay import accepted_codings, accepts
 
 # The longest decoded body. By default up to 1 MiB is stored; a decompression bomb grows a thousandfold.
 DECODED_BYTES_MAX: Final = 16 * 1024 * 1024
+# A document that is parsed faster than a thread starts.
+_INLINE_BYTES_MAX: Final = 16 * 1024
 # More codings than are ever stacked; each could grow the body to the limit.
 _CODINGS_MAX: Final = 4
 
@@ -58,6 +63,32 @@ def decode_unaccepted(headers: Headers, body: bytes, accept_encoding: Iterable[b
     except _Undecodable:
         return headers, body
     return _describe(headers, kept), decoded
+
+
+def decoded(headers: Headers, body: bytes) -> bytes | None:
+    """The body without its codings; None where one is unknown, or it is not complete. Takes time like the above."""
+    codings = [coding for coding in list_members(header_values(headers, b"content-encoding")) if coding != b"identity"]
+    if len(codings) > _CODINGS_MAX or (codings and header_values(headers, b"content-range")):
+        return None
+    try:
+        for coding in reversed(codings):
+            body = _decoder(coding)(body)
+    except _Undecodable:
+        return None
+    return body
+
+
+def document_in(headers: Headers, body: bytes) -> Any:
+    """The JSON document in the body of a response; `MISSING` where it cannot be read. Takes time like the above."""
+    plain = decoded(headers, body)
+    return MISSING if plain is None else document_of(plain)
+
+
+async def read_document(headers: Headers, body: bytes) -> Any:
+    """As `document_in`, without blocking the event loop: of a long or coded body, in a thread."""
+    if len(body) <= _INLINE_BYTES_MAX and not header_values(headers, b"content-encoding"):
+        return document_in(headers, body)
+    return await asyncio.to_thread(document_in, headers, body)
 
 
 def is_unaccepted(headers: Headers, body: bytes, accept_encoding: Iterable[bytes]) -> bool:

@@ -18,7 +18,7 @@ from uuid import UUID
 from gateway.core.message import header_values
 from gateway.core.operation import Snapshot, State
 from gateway.core.recovery import Probe, for_repeats
-from gateway.core.verdict import Claimable, Doubt, Refuse, Replay, Undelivered, Verdict, Wait
+from gateway.core.verdict import Claimable, Doubt, Fetch, Refuse, Replay, Undelivered, Verdict, Wait
 from gateway.protect.accepting import Accepting
 from gateway.protect.compose import in_flight, own_reply, reply_by_judgement, reply_by_record, shared_reply
 from gateway.protect.identification import KeyedRequest
@@ -83,7 +83,7 @@ class Duplicates:
     def reply_without_waiting(self, snapshot: Snapshot, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
         """The reply if the record alone decides it: a replay, or a final refusal. None otherwise."""
         judgement = request.judge(snapshot)
-        if not isinstance(judgement, Replay | Refuse):
+        if not isinstance(judgement, Replay | Fetch | Refuse):
             return None
         trace.attempt = judgement.record.attempts
         return reply_by_judgement(judgement, snapshot, request, free_verdict=Verdict.RELEASED)

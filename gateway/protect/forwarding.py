@@ -15,6 +15,7 @@ from ipaddress import IPv4Network, IPv6Network
 from typing import Final, assert_never
 from uuid import UUID
 
+from gateway.core.identity.fingerprint import METHOD_OVERRIDES, TARGET_OVERRIDES
 from gateway.core.immutable import immutable
 from gateway.core.message import (
     HOP_BY_HOP,
@@ -47,6 +48,10 @@ _ENVOY_PREFIX: Final = b"x-envoy-"
 
 # What a trusted proxy says of the caller, as far as an authorising service gets to know it.
 _OF_THE_CALLER: Final = frozenset((b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"))
+# What a fetch does not take over from the caller's request, beside `content-*` and `if-*` (RFC 9110 section 13.1).
+_NOT_FETCHED: Final = frozenset(
+    (*METHOD_OVERRIDES, *TARGET_OVERRIDES, b"digest", b"idempotency-key", b"prefer", b"range", b"repr-digest")
+)
 
 # The kinds of headers to forwarding, by name.
 _PLAIN, _DROPPED, _HOST, _FORWARDING, _ENVOY, _PREFER = range(6)
@@ -158,6 +163,23 @@ def authorization_request(
         sent += [header for header in request.headers if header[0].lower() in _OF_THE_CALLER]
     hosts = header_values(request.headers, b"host")
     _append_forwarded(sent, hop, hosts[0] if hosts else None, trusted=trusted)
+    return RequestHead(b"GET", target, tuple(sent))
+
+
+def fetched_request(
+    request: RequestHead, hop: Hop, policy: ForwardingPolicy, target: bytes, key_headers: Collection[bytes]
+) -> RequestHead:
+    """A GET of what an operation made, for the caller of a repeat: with all of its headers that are about itself.
+
+    Those about the body, the key and its preferences were for another request. The caller knows no representation that
+    conditions or ranges could refer to. A header that overrides method or target could execute something.
+    """
+    keys = {_FOLDED[name] for name in key_headers}
+    sent = [
+        header
+        for header in _common(request.headers, hop, policy, is_protected=True)
+        if not ((name := _FOLDED[header[0]]) in _NOT_FETCHED or name in keys or name.startswith((b"content-", b"if-")))
+    ]
     return RequestHead(b"GET", target, tuple(sent))
 
 

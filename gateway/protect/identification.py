@@ -19,6 +19,7 @@ from gateway.core.immutable import immutable
 from gateway.core.lane import lane_of
 from gateway.core.message import RequestHead, header_values
 from gateway.core.operation import Fingerprint, Identity, ProbeTarget, Snapshot, is_withdrawn
+from gateway.core.reading import version_of
 from gateway.core.recovery import Probe, Resend, probe_values, render_probe
 from gateway.core.verdict import Claimable, Judgement, Refuse, Verdict, judge
 from gateway.protect.body import NoSlot, Spool, SpoolFailed, TakenBody, UploadSlots, WholeBody, taken_now
@@ -42,7 +43,8 @@ class KeyedRequest:
     `fingerprints` has the current one first, then those that it may be recorded with under older keys. `probe` is what
     to ask the upstream if the operation comes into doubt. `canonical_key` is the key as sent where a route sends again.
     `is_async`: it is accepted and delivered later, so its caller does not wait. `lane` is what it is delivered in order
-    with, if anything.
+    with, if anything. `version` is a digest of the version of the API that it expects its response in, empty where none
+    is known.
     """
 
     head: RequestHead
@@ -55,11 +57,19 @@ class KeyedRequest:
     canonical_key: bytes | None = None
     is_async: bool = False
     lane: bytes | None = None
+    version: bytes = b""
 
     def judge(self, snapshot: Snapshot) -> Judgement:
         """Rules 9 to 18 for this request. An event that was called off is not accepted anew: its sender may repeat it
         only because an acknowledgement was lost."""
-        judgement = judge(snapshot, self.fingerprints, accept_recipe_change=self.route.accepts_recipe_change)
+        keep = self.route.keep
+        judgement = judge(
+            snapshot,
+            self.fingerprints,
+            accept_recipe_change=self.route.accepts_recipe_change,
+            version=self.version if keep.is_version_strict else None,
+            is_fetched=keep.is_fetched,
+        )
         record = snapshot.record
         is_event = self.route.inbox is not None and isinstance(judgement, Claimable)
         if is_event and record is not None and is_withdrawn(record):
@@ -208,6 +218,7 @@ class Identifying:
             probe=_probe_target(incoming.head, route, identity.operation_id, key),
             canonical_key=key.field_value if isinstance(route.recovery, Resend) else None,
             is_async=route.accept is not None and responds_async(incoming.head, is_always=route.accept.is_always),
+            version=version_of(route.keep.version, incoming.head.headers),
         )
 
     async def _in_order(self, request: KeyedRequest, order: Order) -> KeyedRequest | Reply:

@@ -21,6 +21,7 @@ from typing import Final, assert_never
 from uuid import UUID, uuid4
 
 from gateway.core.identity.operation_id import is_of
+from gateway.core.identity.pointer import MISSING
 from gateway.core.message import Headers, RequestHead, ResponseHead
 from gateway.core.operation import (
     MICROSECONDS,
@@ -35,6 +36,7 @@ from gateway.core.operation import (
     microseconds,
 )
 from gateway.core.outcome import windows_us
+from gateway.core.reading import resource_in, version_of
 from gateway.core.recovery import (
     AskAgain,
     Done,
@@ -48,6 +50,7 @@ from gateway.core.recovery import (
 )
 from gateway.core.replay import stored_response
 from gateway.observe.facts import Events, ProbeFinding, ProbeMade
+from gateway.protect.decoding import read_document
 from gateway.protect.route import Route
 from gateway.store.base import StoreError
 from gateway.store.operations import PROBE_FLOOR_US, ManagedStore
@@ -178,7 +181,7 @@ class Prober:
             finding, response = await self._probe(route, policy, before.record, began, target)
             match finding:
                 case Done() if isinstance(response, _Response):
-                    return await self._record_finding(self._prove(route, before.record, response))
+                    return await self._record_finding(await self._prove(route, before.record, response))
                 case NeverHappened():
                     return await self._record_finding(self._never_happened(route, before.record))
                 case _:
@@ -245,17 +248,21 @@ class Prober:
             case _:
                 assert_never(result)
 
-    def _prove(self, route: Route, record: Record, response: _Response) -> Prove:
-        body = response.body
+    async def _prove(self, route: Route, record: Record, response: _Response) -> Prove:
+        keep, headers, body = route.keep, response.head.headers, response.body
+        is_read = keep.reads_bodies and body is not None
+        document = await read_document(headers, body or b"") if is_read else MISSING
         if body is not None and not route.keep.keeps_body(response.head.headers, len(body)):
             body = None
         return Prove(
             record.identity.operation_id,
             record.token,
             uuid4(),
-            stored_response(b"GET", response.head, body, route.keep),
+            # A probe sends no header of the caller's: of a version that those name, nothing is known.
+            stored_response(b"GET", response.head, body, keep, version_of(keep.version, ())),
             *windows_us(response.head.headers, route.retention.replay_us, route.retention.remember_us),
             Audit(self._who, f"a probe was answered {response.head.status}"),
+            resource_in(keep.reference, headers, document),
         )
 
     def _never_happened(self, route: Route, record: Record) -> Disprove | Reinstate:

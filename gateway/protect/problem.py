@@ -15,8 +15,9 @@ from uuid import UUID
 
 import orjson
 
-from gateway.core.message import Headers, header_values
+from gateway.core.message import Headers
 from gateway.core.operation import MICROSECONDS, Record
+from gateway.core.reading import is_address
 from gateway.core.recovery import Hold, Probe, Recovery, Resend
 from gateway.core.verdict import Verdict
 from gateway.protect.reply import Reply, reason_phrase
@@ -49,7 +50,7 @@ _API: Final = "api_error"
 class Case:
     """One row of the error table.
 
-    `detail` may name {time}, {status}, {location} and {id}. `retryable`: the same request with the same key can get
+    `detail` may name {time}, {status}, {resource} and {id}. `retryable`: the same request with the same key can get
     another response. `is_terminal`: repeating it is useless, and headers tell SDKs so. `ends_by_retry`: maybe only a
     repeat ends it, and headers tell SDKs to repeat it. `retry_after_seconds` is the default of `refuse`.
     """
@@ -204,7 +205,7 @@ CASES: Final[Mapping[Verdict, Case]] = {
         409,
         "The first response was not kept",
         "The first request was answered with {status}; its response was not kept. Do not repeat it under a new key. "
-        "See {location}.",
+        "See {resource}.",
         False,
         _IDEMPOTENCY,
         is_terminal=True,
@@ -212,7 +213,8 @@ CASES: Final[Mapping[Verdict, Case]] = {
     Verdict.KEY_EXPIRED: Case(
         410,
         "Idempotency-Key has expired",
-        "This key completed at {time} ({status}); its response is no longer kept. Nothing was executed now.",
+        "This key completed at {time} ({status}); its response is no longer kept. Nothing was executed now. See "
+        "{resource}.",
         False,
         _IDEMPOTENCY,
         is_terminal=True,
@@ -270,6 +272,39 @@ CASES: Final[Mapping[Verdict, Case]] = {
     ),
 }
 
+OTHER_VERSION: Final = Case(
+    410,
+    "The response is in another version of the API",
+    "This key completed at {time} ({status}), with a response in another version of the API than this request expects. "
+    "Nothing was executed now. See {resource}.",
+    False,
+    _IDEMPOTENCY,
+    is_terminal=True,
+)
+"""`key-expired` while the response is still kept."""
+
+UNFETCHED: Final = Case(
+    502,
+    "The response cannot be fetched from the service",
+    "The first request completed ({status}), and its response is fetched from the service, which did not answer. "
+    "Nothing was executed now. Repeat with the same key.",
+    True,
+    _API,
+    retry_after_seconds=1,
+)
+"""`upstream-unreachable` for a repeat of what completed."""
+
+# The verdicts that name what was made. Whoever sent another request under the key is not told.
+_NAMING: Final = frozenset(
+    (
+        Verdict.RESPONSE_NOT_STORED,
+        Verdict.KEY_EXPIRED,
+        Verdict.IN_FLIGHT,
+        Verdict.IN_DOUBT,
+        Verdict.UPSTREAM_UNREACHABLE,
+    )
+)
+
 # Verdicts that make no problem: they accompany a response of the service, or the status of an accepted operation.
 ANSWERED: Final = frozenset(
     (
@@ -278,6 +313,7 @@ ANSWERED: Final = frozenset(
         Verdict.EVENT_DUPLICATE,
         Verdict.REPLAYED,
         Verdict.RECOVERED,
+        Verdict.FETCHED,
         Verdict.STORED,
         Verdict.JOURNALED,
         Verdict.ACCEPTED,
@@ -302,21 +338,20 @@ def refuse(
     authenticate: bytes | None = None,
     recovery: Recovery | None = None,
     location: bytes | None = None,
+    case: Case | None = None,
 ) -> Reply:
     """The reply for a verdict that makes a problem; raises ValueError for one that does not.
 
-    `status` None takes the table's. `record` gives the detail its time, status and location. `detail` (a fault of the
-    request) goes before the table's. `authenticate` is a `WWW-Authenticate` value and makes it a 401. `location` is
-    where the caller finds out more.
+    `status` None takes the table's. `record` gives the detail its time and status, and the reply what was made: its
+    member `resource`, and `Location` where that is an address. `detail` (a fault of the request) goes before the
+    table's. `authenticate` is a `WWW-Authenticate` value and makes it a 401. `location` is where the caller finds out
+    more, in place of the resource. `case` None takes the verdict's.
 
     `in-doubt` with 409 is about the record, with 502 or 504 about this request's own attempt, and with 503 about an
     outcome that could not be recorded. `recovery` is what a repeat does about the doubt, None for nothing.
     """
-    case = CASES.get(verdict)
-    if verdict is Verdict.IN_DOUBT and recovery is not None:
-        case = DOUBTS[type(recovery)]
     if case is None:
-        raise ValueError(f"{verdict} makes no problem")
+        case = _case_of(verdict, recovery)
     if status is None:
         status = case.status if authenticate is None else 401
     if shape == "stripe" and status == case.status and case.stripe_status is not None:
@@ -324,7 +359,8 @@ def refuse(
     if operation_id is None and record is not None:
         operation_id = record.identity.operation_id
     retryable, is_terminal = case.retryable, case.is_terminal
-    text = _detail(case, record, operation_id)
+    resource = record.resource if record is not None and verdict in _NAMING else None
+    text = _detail(case, record, operation_id, resource)
     if verdict is Verdict.IN_DOUBT and status != 409:
         # About this request's own attempt: SDKs may repeat it, and get the terminal response if the doubt remains.
         is_terminal = False
@@ -339,9 +375,22 @@ def refuse(
     headers = _headers(retry_after_seconds=retry_after_seconds, advice=advice, authenticate=authenticate)
     if location is not None:
         headers = (*headers, (b"Location", location))
+    elif resource is not None and is_address(resource):
+        headers = (*headers, (b"Location", resource.encode()))
     if status == 204:
         return Reply(status, reason_phrase(status), headers, b"", verdict)
-    return _reply(verdict, case, shape, status, headers, text, retryable, operation_id)
+    about = {"operation_id": None if operation_id is None else str(operation_id), "resource": resource}
+    known = {name: value for name, value in about.items() if value is not None}
+    return _reply(verdict, case, shape, status, headers, text, retryable, known)
+
+
+def _case_of(verdict: Verdict, recovery: Recovery | None) -> Case:
+    if verdict is Verdict.IN_DOUBT and recovery is not None:
+        return DOUBTS[type(recovery)]
+    case = CASES.get(verdict)
+    if case is None:
+        raise ValueError(f"{verdict} makes no problem")
+    return case
 
 
 def plain(status: int, detail: str, route: Shaped | None = None) -> Reply:
@@ -368,9 +417,8 @@ def _reply(
     headers: Headers,
     text: str,
     retryable: bool,
-    operation_id: UUID | None,
+    about: Mapping[str, str],
 ) -> Reply:
-    about = {"operation_id": str(operation_id)} if operation_id is not None else {}
     error = {"type": case.stripe_type, "code": case.stripe_code or verdict.value, "message": text}
     if shape == "stripe":
         media_type = b"application/json"
@@ -400,17 +448,17 @@ def _headers(*, retry_after_seconds: int | None, advice: Headers, authenticate: 
     return tuple(headers)
 
 
-def _detail(case: Case, record: Record | None, operation_id: UUID | None) -> str:
+def _detail(case: Case, record: Record | None, operation_id: UUID | None, resource: str | None) -> str:
     """The detail with its values filled in, without the parts whose values are unknown."""
     text = case.detail
     moment = None
     response = None
     if record is not None:
         response = record.response
-        moment = record.completed_us if case is CASES[Verdict.KEY_EXPIRED] else record.first_claimed_us
-    location = b"" if response is None else b"".join(header_values(response.headers, b"location")[:1])
-    if not location:
-        text = text.replace(" See {location}.", "")
+        is_of_end = case in (CASES[Verdict.KEY_EXPIRED], OTHER_VERSION)
+        moment = record.completed_us if is_of_end else record.first_claimed_us
+    if resource is None:
+        text = text.replace(" See {resource}.", "")
     if response is None:
         text = text.replace(" ({status})", "").replace(" was answered with {status};", " was answered;")
     if moment is None:
@@ -418,7 +466,7 @@ def _detail(case: Case, record: Record | None, operation_id: UUID | None) -> str
     if operation_id is None:
         text = text.replace(" about operation {id}", "")
     return text.format(
-        location=location.decode("utf-8", "replace"),
+        resource=resource,
         status=response.status if response is not None else "",
         time=rfc3339(moment) if moment is not None else "",
         id=operation_id,

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from gateway.core.immutable import immutable
 from gateway.core.message import Headers, RequestHead
+from gateway.core.operation import Record
 from gateway.core.verdict import Verdict
 from gateway.protect.hop import Hop
 
@@ -81,13 +82,22 @@ class BodyCut(Exception):
 
 
 @immutable
+class ToFetch:
+    """What a reply is to be fetched from: the target at the service, and the record that names it."""
+
+    target: bytes
+    record: Record
+
+
+@immutable
 class Reply:
     """What the client gets.
 
     `headers` are end-to-end; the edge adds framing, `Date` and `Connection`. `length` is the number of bytes in a
     stream, None if unknown. `verdict` is None where the request was not protected. With `decode_for`, the body has a
     coding that these `Accept-Encoding` values do not accept, and is decoded before it goes out. `why` is for the log
-    alone: why nothing could be sent to the upstream, or compared with the record.
+    alone: why nothing could be sent to the upstream, or compared with the record. With `to_fetch`, the coordinator
+    replaces it by what the service says of that.
     """
 
     status: int
@@ -98,6 +108,7 @@ class Reply:
     length: int | None = None
     decode_for: tuple[bytes, ...] | None = None
     why: str | None = None
+    to_fetch: ToFetch | None = None
 
 
 @immutable

@@ -12,6 +12,7 @@ import orjson
 
 from gateway.core.message import Headers
 from gateway.core.operation import MICROSECONDS, Record, Snapshot, State, is_withdrawn
+from gateway.core.reading import is_address
 from gateway.core.recovery import doubted_status
 from gateway.core.verdict import Verdict
 from gateway.protect.preference import RESPOND_ASYNC, preference_applied, prefers_async
@@ -155,6 +156,7 @@ def _result(record: Record, url: str) -> dict[str, Any] | None:
     return {
         "status": response.status,
         "resource": record.resource,
+        "location": record.resource if record.resource is not None and is_address(record.resource) else None,
         "url": f"{url}/result" if is_kept and response.body is not None else None,
         "expires_at": rfc3339(record.replay_until_us) if is_kept else None,
     }

@@ -161,7 +161,7 @@ def test_example_is_complete() -> None:
 
 
 # Mappings whose keys are the user's own: fields to send, places in a body.
-FREE = {"headers", "where"}
+FREE = {"defaults", "headers", "where"}
 
 
 def keys_of_example() -> dict[int, list[tuple[int, int, str]]]:

@@ -245,7 +245,7 @@ REPLACED = [
         "outcome",
         "outcome: ▸standard",
         "",
-        "expected a mapping with preset, final, retryable, in_doubt, found 'standard'; write {preset: ...}",
+        "expected a mapping with preset, final, retryable, in_doubt, when, found 'standard'; write {preset: ...}",
     ),
     (
         "outcome",

@@ -16,7 +16,9 @@ from tests.conformance.hand import (
     LEASE_SECONDS,
     LEASE_US,
     OTHER_ANSWER,
+    PENDING,
     REMEMBER_SECONDS,
+    RESOURCE,
     Hand,
     Speech,
     do,
@@ -520,3 +522,34 @@ async def test_every_byte_of_where_to_ask_is_kept(store: Store) -> None:
         record = (await store.read(hand.operation_id)).record
         assert record is not None
         assert record.probe == probe
+
+
+async def test_what_was_made_is_known_until_nothing_was(store: Store) -> None:
+    """The resource of a doubt is kept by a takeover, by a completion and by whoever proves it without naming another;
+    a later name takes its place, and it is forgotten when it is known that nothing was made."""
+
+    async def made(*speeches: Speech) -> str | None:
+        hand = Hand()
+        await do(store, hand, *speeches)
+        assert await state(store, hand) is not State.ABSENT
+        assert hand.record is not None
+        return hand.record.resource
+
+    doubted = (Hand.claim, Hand.abandon)
+    assert await made(Hand.claim) is None
+    assert await made(*doubted) == PENDING
+    assert await made(*doubted, Hand.takeover) == PENDING
+    assert await made(*doubted, Hand.takeover, lambda hand: replace(hand.abandon(), resource=None)) == PENDING
+    assert await made(*doubted, Hand.complete) == RESOURCE
+    assert await made(*doubted, lambda hand: replace(hand.complete(), resource=None)) == PENDING
+    assert await made(*doubted, Hand.takeover, lambda hand: replace(hand.complete_grant(), resource=None)) == PENDING
+    assert await made(*doubted, Hand.prove) == PENDING
+    assert await made(*doubted, lambda hand: replace(hand.prove(), resource=RESOURCE), Hand.purge) == RESOURCE
+    for ended in (Hand.release, Hand.forget, Hand.disprove):
+        assert await made(*doubted, ended) is None
+        assert await made(*doubted, ended, Hand.retry) is None
+    kept = (Hand.accept, Hand.dispatch, Hand.abandon)
+    assert await made(*kept) == PENDING
+    for ended in (Hand.postpone, Hand.bury, Hand.reinstate):
+        assert await made(*kept, ended) is None
+    assert await made(*kept, Hand.complete) == RESOURCE

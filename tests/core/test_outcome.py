@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from gateway.core.identity.pointer import parse_pointer
 from gateway.core.message import Headers
 from gateway.core.operation import Event
 from gateway.core.outcome import (
@@ -23,6 +24,7 @@ from gateway.core.outcome import (
     declared_retention_seconds,
     meaning_of,
 )
+from gateway.core.reading import ResponseRule, document_of
 from gateway.core.verdict import Verdict
 
 STATUSES = range(200, 600)
@@ -184,3 +186,27 @@ def test_unknown_is_never_anything_else() -> None:
 def test_declared_retention(values: list[bytes], seconds: int | None) -> None:
     """Only one plain number of seconds is taken, and it is bounded."""
     assert declared_retention_seconds(tuple((b"Idempotency-Retention", value) for value in values)) == seconds
+
+
+def test_what_the_body_says_comes_after_what_is_known() -> None:
+    """Of a response that may be of an earlier attempt, or that refused a takeover, its body proves nothing; what the
+    service says by header counts before it, and the statuses of the route and of the preset come after it."""
+    document = document_of(b'{"a":"x"}')
+    fits = ResponseRule(frozenset(STATUSES), ((parse_pointer("/a"), frozenset(("x",))),))
+    other = ResponseRule(frozenset(STATUSES), ((parse_pointer("/a"), frozenset(("y",))),))
+    when = ((other, Meaning.IN_DOUBT), (fits, Meaning.FINAL), (fits, Meaning.RETRYABLE))
+    policy = StatusPolicy(Preset.STANDARD, {400: Meaning.IN_DOUBT}, {5: Meaning.IN_DOUBT}, resends=True, when=when)
+    retryable = ((b"Idempotency-Outcome", b"retryable"),)
+
+    def by_body(status: int, headers: Headers = (), *, doubt: bool = False) -> Meaning:
+        return meaning_of(status, headers, policy, carries_doubt=doubt, document=document)
+
+    assert {by_body(409), by_body(425), by_body(401, doubt=True), by_body(403, doubt=True)} == {Meaning.IN_DOUBT}
+    assert by_body(200, retryable) is Meaning.RETRYABLE
+    assert {by_body(status) for status in (200, 400, 401, 429, 500, 503)} == {Meaning.FINAL}
+    assert meaning(400, policy) is Meaning.IN_DOUBT
+    retried = StatusPolicy(Preset.STANDARD, when=((fits, Meaning.RETRYABLE),))
+    concluded = conclude_answered(
+        200, (), retried, carries_doubt=True, is_first_attempt=False, is_stored=True, document=document
+    )
+    assert concluded.event is Event.ABANDON

@@ -66,11 +66,12 @@ POLICIES = {
     "conclude_unknown": ["protect/conclusion.py ClaimedRequest.unknown"],
     "kept_headers": ["protect/conclusion.py ClaimedRequest.answered"],
     "without_response": ["protect/attempt.py Attempt._settle"],
-    # A service is asked in three ways: to execute once, to say what became of that, and without protection. Another one
-    # is asked who may ask.
+    # A service is asked in four ways: to execute once, to say what became of that, to show a repeat what was made, and
+    # without protection. Another one is asked who may ask.
     ".exchange": [
         "http/passthrough.py _exchange",
         "protect/attempt.py Attempt._forward",
+        "protect/fetching.py Fetching.fetch",
         "protect/forward_auth.py ForwardAuth._decision",
         "protect/probing.py Prober._exchange",
     ],

@@ -13,6 +13,7 @@ from gateway.protect.forwarding import (
     Execution,
     ForwardingPolicy,
     UpstreamKey,
+    fetched_request,
     protected_request,
     response_headers,
     unprotected_request,
@@ -284,3 +285,18 @@ def test_headers_of_the_gateway_replace_those_of_the_caller() -> None:
     caller = ((b"authorization", b"Bearer a"), (b"X-Other", b"1"), (b"Authorization", b"Bearer b"), (b"X_Key", b"c"))
     ours = ((b"Authorization", b"Bearer service"), (b"X-Key", b"s"))
     assert protected(*caller, replaced=ours) == ((b"X-Other", b"1"), *ours)
+
+
+def test_a_fetch_is_only_a_fetch() -> None:
+    """What is about another request goes: its body, key, conditions and ranges, and above all what would make it one
+    that writes. The caller's own headers go along as they are."""
+    own = ((b"Authorization", b"Bearer \xff"), (b"Accept", b"a/b"), (b"Cookie", b"a=b"), (b"X-Tenant", b"t"))
+    others = (
+        b"Content-Type content-encoding If-Match If-None-Match If-Modified-Since If-Range Range Idempotency-Key X-Key "
+        b"x_key Prefer Expect Digest Repr-Digest Idempotency-Operation X-HTTP-Method-Override X_HTTP_Method_Override "
+        b"x-http-method X-Method-Override X-Original-URL X-Rewrite-Url Connection TE Upgrade X-Envoy-Retry-On"
+    ).split()
+    head = RequestHead(b"POST", b"/charges", (HOST, *own, *[(name, b"1") for name in others]))
+    fetch = fetched_request(head, CLIENT, POLICY, b"/charges/1", (b"X-Key",))
+    assert (fetch.method, fetch.target) == (b"GET", b"/charges/1")
+    assert fetch.headers == (HOST, *own, *said_of_hop())

@@ -58,9 +58,9 @@ PROVEN = Record(
 PROVEN_ENTRY = bytes.fromhex(
     "696752000000000000000765656565656565656565656565656565010000000000000063000000000000000000000000"
     "00000001000000000000000000000000000000020000000000000000000000000000000300000001000000000000000a"
-    "000000000000000b0000000000000014000000000000001e000000000000000c00c9010e001200000001000000010000"
+    "000000000000000b0000000000000014000000000000001e000000000000000c00c9010e001300000001000000010000"
     "000100000001000000000000000100000001000000010000000100000000000000000000000000000000000000000000"
-    "0007000000010000000100000002726f736b686364774372656174656441627b7d"
+    "000000000007000000010000000100000002726f736b686364774372656174656441627b7d"
 )
 
 
@@ -139,10 +139,10 @@ def test_an_entry_of_another_kind_is_not_found() -> None:
     assert read_back(PROVEN, b"igX" + PROVEN_ENTRY[3:]) is None
 
 
-@pytest.mark.parametrize(("count", "is_found"), [(0, False), (14, False), (15, False), (16, True), (17, False)])
+@pytest.mark.parametrize(("count", "is_found"), [(0, False), (15, False), (16, False), (17, True), (18, False)])
 def test_an_entry_with_a_number_of_parts_that_cannot_be_is_not_found(count: int, *, is_found: bool) -> None:
     """Parts that fill the entry but are too few, or leave a header field without a value, are not guessed at."""
-    before_the_count = PROVEN_ENTRY[: PROVEN_ENTRY.index(bytes.fromhex("001200000001"))]
+    before_the_count = PROVEN_ENTRY[: PROVEN_ENTRY.index(bytes.fromhex("001300000001"))]
     entry = before_the_count + struct.pack(f">H{count}I", count, *[1] * count) + b"x" * count
     assert (read_back(PROVEN, entry) is not None) is is_found
 

@@ -67,9 +67,10 @@ DEFECTS = (
         (
             Edit(
                 CONCLUSION,
-                "                return self.abandon(failure)\n",
+                "                return self.abandon(failure, resource)\n",
                 "                kept = self.record.delivery is not None\n"
-                "                return self._undelivered(failure, head) if kept else self.abandon(failure)\n",
+                "                unknown = self.abandon(failure, resource)\n"
+                "                return self._undelivered(failure, head) if kept else unknown\n",
             ),
         ),
         (_WORKER + "test_nothing_is_sent_again_in_doubt[no-response]",),

@@ -147,11 +147,35 @@ DEFECTS = (
     Defect(
         "healing-repeats-are-forbidden",
         "callers are told not to repeat what only a repeat ends",
-        (Edit("protect/problem.py", "case = DOUBTS[type(recovery)]", "case = DOUBTS[Hold]"),),
+        (Edit("protect/problem.py", "return DOUBTS[type(recovery)]", "return DOUBTS[Hold]"),),
         (
             "tests/http/edge/test_problem.py::test_doubt_is_told_by_what_a_repeat_does",
             _HTTP + "test_callers_are_told_what_heals[sqlite-resend]",
         ),
+    ),
+    Defect(
+        "body-beats-what-is-known",
+        "a response that may be of an earlier attempt means what its body says",
+        (
+            Edit(
+                "core/outcome.py",
+                "    if policy.resends and status in RESEND_IN_PROGRESS:",
+                "    if policy.resends and status in RESEND_IN_PROGRESS and not policy.when:",
+            ),
+        ),
+        ("tests/core/test_outcome.py::test_what_the_body_says_comes_after_what_is_known",),
+    ),
+    Defect(
+        "resource-of-nothing",
+        "what a response named as made is kept when it is known that nothing was",
+        (
+            Edit(
+                "core/lifecycle.py",
+                "        remember_until_us=now_us + remember_us,\n        resource=None,",
+                "        remember_until_us=now_us + remember_us,",
+            ),
+        ),
+        ("tests/conformance/test_recovery.py::test_what_was_made_is_known_until_nothing_was[sqlite]",),
     ),
     Defect(
         "held-doubt-is-promised-a-probe",

@@ -258,11 +258,29 @@ DEFECTS = (
         (
             Edit(
                 "core/verdict.py",
-                "if record.response is None or record.response.body is None:",
-                "if record.response is None:",
+                "if is_fetched or response is None or response.body is None:",
+                "if is_fetched or response is None:",
             ),
         ),
         ("tests/core/test_verdict.py::test_completed_without_its_body",),
+    ),
+    Defect(
+        "fetch-executes",
+        "a header of the caller's makes a write of what is only to be read",
+        (Edit("protect/forwarding.py", '(*METHOD_OVERRIDES, *TARGET_OVERRIDES, b"digest",', '(b"digest",'),),
+        ("tests/http/test_forwarding.py::test_a_fetch_is_only_a_fetch",),
+    ),
+    Defect(
+        "reference-leaves-its-segment",
+        "what a service calls what it made leads to another path",
+        (Edit("core/reading.py", "escaped(resource.encode())", "resource.encode()"),),
+        ("tests/core/test_reading.py::test_a_reference_stays_where_it_is_put",),
+    ),
+    Defect(
+        "fetch-at-a-foreign-host",
+        "a path of another host is asked for here",
+        (Edit("core/reading.py", "if not authority or _normal(authority, scheme) not in known:", "if not authority:"),),
+        ("tests/core/test_reading.py::test_an_address_is_of_the_service",),
     ),
     Defect(
         "drain-forgets",

@@ -276,8 +276,8 @@ DEFECTS = (
             Edit(LIFECYCLE, "Row((_S.RELEASED,), _E.CLAIM,", "Row((_S.RELEASED, _S.TOMBSTONE), _E.CLAIM,"),
             Edit(
                 "core/verdict.py",
-                "return Refuse(Verdict.KEY_EXPIRED, record)",
-                "return Claimable(fingerprint, record.token)",
+                "        case State.TOMBSTONE:\n            return Refuse(Verdict.KEY_EXPIRED, record)",
+                "        case State.TOMBSTONE:\n            return Claimable(fingerprint, record.token)",
             ),
         ),
         ("tests/http/gateway/test_verdicts.py::test_rule_12_key_expired[sqlite-410]",),

@@ -31,7 +31,8 @@ RECORD = Record(
     first_claimed_us=CLAIMED_US,
     claimed_us=CLAIMED_US,
     completed_us=CLAIMED_US + 60_000_000,
-    response=StoredResponse(201, b"Created", ((b"Location", b"/v1/payments/7"),), None),
+    response=StoredResponse(201, b"Created", (), None),
+    resource="/v1/payments/7",
 )
 STATUSES = {
     Verdict.REQUEST_INVALID: 400,
@@ -165,7 +166,7 @@ def test_the_titles_of_the_draft_are_its_own(verdict: Verdict, title: str) -> No
         (
             Verdict.KEY_EXPIRED,
             "This key completed at 2023-11-14T22:14:20Z (201); its response is no longer kept. "
-            "Nothing was executed now.",
+            "Nothing was executed now. See /v1/payments/7.",
         ),
         (
             Verdict.RESPONSE_NOT_STORED,
@@ -184,11 +185,45 @@ def test_the_detail_says_what_is_known_of_the_operation(verdict: Verdict, detail
     assert document(refuse(verdict, record=RECORD))["detail"] == detail
 
 
-def test_a_location_cannot_write_the_detail() -> None:
+def test_a_resource_cannot_write_the_detail() -> None:
     """Braces in what an upstream said are text, not places to fill in."""
-    hostile = StoredResponse(201, b"", ((b"Location", b"/{id}{time}\xff"),), None)
-    detail = document(refuse(Verdict.RESPONSE_NOT_STORED, record=replace(RECORD, response=hostile)))["detail"]
-    assert str(detail).endswith("See /{id}{time}\ufffd.")
+    detail = document(refuse(Verdict.RESPONSE_NOT_STORED, record=replace(RECORD, resource="/{id}{time}")))["detail"]
+    assert str(detail).endswith("See /{id}{time}.")
+
+
+@pytest.mark.parametrize("shape", ["problem", "stripe"])
+@pytest.mark.parametrize(
+    ("resource", "location"),
+    [
+        ("/v1/payments/7?a=b", b"/v1/payments/7?a=b"),
+        ("https://api.example.com/v1/payments/7", b"https://api.example.com/v1/payments/7"),
+        ("pay_7", None),
+        ("/a b", None),
+        ("/caf\u00e9", None),
+        ('/"><script>', None),
+        ("javascript:alert(1)", None),
+        ("https://", None),
+    ],
+)
+def test_a_resource_is_named_and_linked_where_it_is_an_address(
+    resource: str, location: bytes | None, shape: Shape
+) -> None:
+    """By those who refuse a repeat of the same request; whoever sent another one is not told."""
+    record = replace(RECORD, resource=resource)
+    for verdict in (Verdict.RESPONSE_NOT_STORED, Verdict.KEY_EXPIRED, Verdict.IN_DOUBT, Verdict.IN_FLIGHT):
+        reply = refuse(verdict, record=record, shape=shape)
+        body = document(reply)
+        about = body if shape == "problem" else body["error"]
+        assert isinstance(about, dict)
+        assert about["resource"] == resource
+        assert one(reply.headers, b"location") == location
+    reply = refuse(Verdict.KEY_REUSED, record=record, shape=shape)
+    assert "resource" not in document(reply)
+    assert one(reply.headers, b"location") is None
+    gone = refuse(Verdict.KEY_EXPIRED, record=record, status=204)
+    assert (gone.body, one(gone.headers, b"location")) == (b"", location)
+    status = refuse(Verdict.IN_DOUBT, record=record, location=b"/_operations/1")
+    assert (one(status.headers, b"location"), document(status)["resource"]) == (b"/_operations/1", resource)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,367 @@
+"""What a record knows of what was made, over HTTP: the resource, replay by reading, versions, outcomes by body."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.eventually import eventually
+from tests.support.house import BODY, house, neighbour, sqlite_store, status_of
+from tests.support.upstream import Answer, Ending, RecordingUpstream
+
+Store = dict[str, Any]
+JSON = ("Content-Type", "application/json")
+MADE = b'{"id":"pay_7","status":"succeeded"}'
+BY_ID = {"reference": "/id"}
+FETCHED = {"replay": "fetch"}
+FETCHED_BY_ID = {**BY_ID, **FETCHED, "fetch": "/v1/payments/{reference}"}
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Store:
+    """One store, where the store does not matter."""
+    return sqlite_store(tmp_path)
+
+
+def made(status: int = 201, body: bytes = MADE, *headers: tuple[str, str], **how: Any) -> Answer:
+    return Answer(status, headers=(JSON, *headers), body=body, **how)
+
+
+@pytest.mark.parametrize(
+    ("reference", "answer", "resource", "location"),
+    [
+        ("/id", made(), "pay_7", None),
+        ("/id", made(201, b'{"id":42}'), "42", None),
+        ("/links/self", made(201, b'{"links":{"self":"/v1/payments/7"}}'), "/v1/payments/7", "/v1/payments/7"),
+        ("location", made(201, MADE, ("Location", "/v1/payments/7")), "/v1/payments/7", "/v1/payments/7"),
+        ("/id", made(201, gzip.compress(MADE), ("Content-Encoding", "gzip")), "pay_7", None),
+        ("/id", made(201, MADE, ("Content-Encoding", "unheard-of")), None, None),
+        ("/id", made(201, b'{"id":"' + b"x" * 100_000 + b'"}'), None, None),
+        ("/id", made(201, b'{"id":"a\\r\\nSet-Cookie: a=b"}'), None, None),
+        ("/id", made(201, b'{"id":"\\u202epay"}'), None, None),
+        ("/id", made(201, b'{"id":""}'), None, None),
+        ("/id", made(201, b'{"id":{"a":1}}'), None, None),
+        ("/id", made(201, b"<html>"), None, None),
+        ("location", made(201, MADE, ("Location", "/a"), ("Location", "/b")), None, None),
+    ],
+    ids=[
+        "member", "number", "path-in-body", "location", "gzip", "unknown-coding", "too-long", "line-break",
+        "not-printable", "empty", "object", "no-json", "two-locations",
+    ],
+)  # fmt: skip
+async def test_resource_of_a_response_that_is_not_kept(
+    sqlite: Store, tmp_path: Path, reference: str, answer: Answer, resource: str | None, location: str | None
+) -> None:
+    """A repeat is told what was made, and as `Location` where that is an address; nothing hostile is passed on."""
+    route = {"response": {"max_stored_bytes": 0, "reference": reference}}
+    async with house(sqlite, tmp_path, route=route) as home:
+        home.upstream.on("/charges", answer)
+        first = await home.send()
+        assert (status_of(first), first.body) == ((201, "response-not-stored"), answer.body)
+        again = await home.send()
+        assert status_of(again) == (409, "response-not-stored")
+        assert again.json().get("resource") == resource
+        assert again.header("Location") == location
+        assert len(home.upstream.requests) == 1
+
+
+async def test_resource_is_kept_by_every_store(store: Store, tmp_path: Path) -> None:
+    """Of a completed operation and of one in doubt, whatever keeps it; another request under the key is not told."""
+    route = {"response": BY_ID, "outcome": {"preset": "standard", "in_doubt": [202]}}
+    async with house(store, tmp_path, route=route) as home:
+        home.upstream.on("/charges", made(202, b'{"id":"pay_8"}'), made())
+        assert status_of(await home.send("doubted")) == (202, "in-doubt")
+        doubted = await home.send("doubted")
+        assert (status_of(doubted), doubted.json()["resource"]) == ((409, "in-doubt"), "pay_8")
+        assert status_of(await home.send("made")) == (201, "stored")
+        replayed = await home.send("made")
+        assert (status_of(replayed), replayed.body) == ((201, "replayed"), MADE)
+        other = await home.send("doubted", b'{"amount":1}')
+        assert status_of(other) == (422, "key-reused")
+        assert "resource" not in other.json()
+
+
+async def test_resource_of_a_response_that_was_cut_short(sqlite: Store, tmp_path: Path) -> None:
+    """Its head has arrived, and names what may have been made."""
+    async with house(sqlite, tmp_path) as home:
+        cut = made(201, b" " * 1000, ("Location", "/v1/payments/7"), bytes_max=600, ending=Ending.CLOSE)
+        home.upstream.on("/charges", cut)
+        lost = await home.send()
+        assert (status_of(lost), lost.json()["resource"]) == ((502, "in-doubt"), "/v1/payments/7")
+        again = await home.send()
+        assert (status_of(again), again.header("Location")) == ((409, "in-doubt"), "/v1/payments/7")
+
+
+# -- replay by reading -------------------------------------------------------------------------------------------------
+
+
+async def test_a_repeat_is_fetched_by_its_own_caller(store: Store, tmp_path: Path) -> None:
+    """With the caller's own headers, but those that were about the first request; nothing runs again."""
+    async with house(store, tmp_path, route={"response": FETCHED_BY_ID}) as home:
+        home.upstream.on("/charges", made())
+        home.upstream.on("/v1/payments/pay_7", made(200, b'{"id":"pay_7","status":"refunded"}', ("X-Fresh", "yes")))
+        assert status_of(await home.send()) == (201, "response-not-stored")
+        headers = [
+            ("Authorization", "Bearer renewed"),
+            ("Accept-Language", "de"),
+            ("If-None-Match", '"1"'),
+            ("Range", "bytes=0-1"),
+            ("Content-Language", "en"),
+            ("Prefer", "return=minimal"),
+        ]
+        again = await home.send(headers=headers)
+        assert (status_of(again), again.json()["status"]) == ((200, "fetched"), "refunded")
+        assert again.header("X-Fresh") == "yes"
+        assert again.header("Idempotent-Replayed") is None
+        fetch = home.upstream.requests[-1]
+        assert (fetch.method, fetch.target, fetch.body) == ("GET", b"/v1/payments/pay_7", b"")
+        assert fetch.values("Authorization") == [b"Bearer renewed"]
+        assert fetch.values("Accept-Language") == [b"de"]
+        assert fetch.values("X-Tenant") == [b"t1"]
+        for name in (
+            "If-None-Match", "Range", "Content-Language", "Content-Type", "Content-Length", "Prefer",
+            "Idempotency-Key", "Idempotency-Operation", "Idempotency-Fencing-Token",
+        ):  # fmt: skip
+            assert fetch.values(name) == [], name
+        assert status_of(await home.send(body=b"{}")) == (422, "key-reused")
+        assert [each.method for each in home.upstream.requests] == ["POST", "GET"]
+
+
+async def test_nothing_of_a_fetched_response_is_stored(sqlite: Store, tmp_path: Path) -> None:
+    """Neither body nor headers, of the first response or of what was fetched, are in any file."""
+    async with house(sqlite, tmp_path, route={"response": FETCHED_BY_ID}) as home:
+        secret = ("X-Sentinel", "sentinel-header")
+        home.upstream.on("/charges", made(201, b'{"id":"pay_7","card":"sentinel-body"}', secret))
+        home.upstream.on("/v1/payments/pay_7", made(200, b'{"card":"sentinel-fetched"}', secret))
+        await home.send()
+        assert status_of(await home.send()) == (200, "fetched")
+        files = contents(tmp_path)
+        assert files
+        assert not any(b"sentinel" in content for content in files)
+
+
+def contents(directory: Path) -> list[bytes]:
+    return [file.read_bytes() for file in directory.rglob("*") if file.is_file()]
+
+
+@pytest.mark.parametrize(
+    ("location", "target"),
+    [
+        ("/v1/payments/7?expand=a#part", b"/v1/payments/7?expand=a"),
+        ("http://{host}/v1/payments/7", b"/v1/payments/7"),
+        ("HTTP://API.example.com:80/v1/payments/7", b"/v1/payments/7"),
+        ("https://api.example.com/v1/payments/7", b"/v1/payments/7"),
+        ("https://evil.example/v1/payments/7", None),
+        ("//evil.example/v1/payments/7", None),
+        ("https://api.example.com@evil.example/v1", None),
+        ("/v1/../admin", None),
+        ("/v1/%2e%2E/admin", None),
+        ("payments/7", None),
+        ("ftp://api.example.com/v1", None),
+        (None, None),
+    ],
+)
+async def test_what_a_location_may_name(
+    sqlite: Store, tmp_path: Path, location: str | None, target: bytes | None
+) -> None:
+    """A path of the service, by whatever name of its own; nothing is asked of a foreign host or guessed."""
+    async with house(sqlite, tmp_path, route={"response": FETCHED}) as home:
+        host = home.upstream.url.removeprefix("http://")
+        named = () if location is None else (("Location", location.replace("{host}", host)),)
+        home.upstream.on("/charges", made(201, MADE, *named))
+        as_known = [("Host", "api.example.com")]
+        await home.send(headers=as_known)
+        again = await home.send(headers=as_known)
+        if target is None:
+            assert (status_of(again), len(home.upstream.requests)) == ((409, "response-not-stored"), 1)
+        else:
+            assert (status_of(again), home.upstream.requests[-1].target) == ((200, "fetched"), target)
+
+
+@pytest.mark.parametrize(
+    ("resource", "target"),
+    [
+        ("a/b?c#d%e", b"/v1/payments/a%2Fb%3Fc%23d%25e"),
+        ("\u00e9 x", b"/v1/payments/%C3%A9%20x"),
+        ("..", None),
+        (".", None),
+    ],
+)
+async def test_a_reference_stays_in_its_segment(
+    sqlite: Store, tmp_path: Path, resource: str, target: bytes | None
+) -> None:
+    """Whatever a service calls what it made, it cannot lead to another path."""
+    async with house(sqlite, tmp_path, route={"response": FETCHED_BY_ID}) as home:
+        home.upstream.on("/charges", made(201, json.dumps({"id": resource}).encode()))
+        home.upstream.on(None, made(200))
+        await home.send()
+        again = await home.send()
+        if target is None:
+            assert status_of(again) == (409, "response-not-stored")
+            assert len(home.upstream.requests) == 1
+        else:
+            assert (status_of(again), home.upstream.requests[-1].target) == ((200, "fetched"), target)
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 410, 500, 503])
+async def test_a_refused_fetch_is_passed_on(sqlite: Store, tmp_path: Path, status: int) -> None:
+    """What the service says of it to this caller is the reply, and the next repeat is fetched as well."""
+    async with house(sqlite, tmp_path, route={"response": FETCHED_BY_ID}) as home:
+        home.upstream.on("/charges", made())
+        home.upstream.on("/v1/payments/pay_7", made(status, b"no"), made(200))
+        await home.send()
+        refused = await home.send()
+        assert (status_of(refused), refused.body) == ((status, "fetched"), b"no")
+        assert status_of(await home.send()) == (200, "fetched")
+        assert [each.method for each in home.upstream.requests] == ["POST", "GET", "GET"]
+
+
+async def test_a_service_that_cannot_be_reached(sqlite: Store, tmp_path: Path) -> None:
+    """502 that names what was made, for a service that is gone or breaks off; the record stays, and nothing runs."""
+    route = {"response": FETCHED_BY_ID}
+    async with RecordingUpstream() as upstream:
+        port = upstream.port
+        async with neighbour(sqlite, tmp_path, upstream, route=route) as home:
+            upstream.on("/charges", made())
+            upstream.on("/v1/payments/pay_7", made(bytes_max=0, ending=Ending.RESET))
+            await home.send()
+            lost = await home.send()
+            assert (status_of(lost), lost.json()["resource"]) == ((502, "upstream-unreachable"), "pay_7")
+            assert lost.json()["retryable"] is True
+            await upstream.__aexit__(None, None, None)
+            assert status_of(await home.send()) == (502, "upstream-unreachable")
+            async with RecordingUpstream(port=port) as back:
+                back.on("/v1/payments/pay_7", made(200))
+                assert status_of(await home.send()) == (200, "fetched")
+                assert [each.method for each in back.requests] == ["GET"]
+
+
+async def test_who_waited_for_the_first_request_fetches_for_himself(sqlite: Store, tmp_path: Path) -> None:
+    """No two callers share what the service authorises: each gets its own, once the first response is recorded."""
+    async with house(sqlite, tmp_path, route={"response": FETCHED_BY_ID}) as home:
+        home.upstream.on("/v1/payments/pay_7", made(200))
+        first, hold = await home.begin(answer=made())
+        waiting = [
+            asyncio.create_task(home.send(headers=[("Authorization", f"Bearer {number}")])) for number in range(3)
+        ]
+        await eventually(lambda: home.gateway.coordinator.waiters == 3, what="all wait")
+        hold.set()
+        assert status_of(await first) == (201, "response-not-stored")
+        assert {status_of(each) for each in await asyncio.gather(*waiting)} == {(200, "fetched")}
+        fetches = [each.values("Authorization") for each in home.upstream.requests if each.method == "GET"]
+        assert sorted(fetches) == [[b"Bearer 0"], [b"Bearer 1"], [b"Bearer 2"]]
+        assert len(home.upstream.effects) - len(fetches) == 1
+
+
+# -- versions ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("change", ["replay", "gone"])
+async def test_another_version_by_a_header(store: Store, tmp_path: Path, change: str) -> None:
+    """A repeat that expects another version, or says none, gets the first response or 410; nothing runs again."""
+    response = {**BY_ID, "version": {"header": "API-Version"}, "on_version_change": change}
+    async with house(store, tmp_path, route={"response": response}) as home:
+        home.upstream.on("/charges", made())
+        second = [("API-Version", "2")]
+        assert status_of(await home.send(headers=second)) == (201, "stored")
+        assert status_of(await home.send(headers=second)) == (201, "replayed")
+        for other in ([("API-Version", "3")], []):
+            again = await home.send(headers=other)
+            if change == "replay":
+                assert (status_of(again), again.body) == ((201, "replayed"), MADE)
+            else:
+                assert (status_of(again), again.json()["resource"]) == ((410, "key-expired"), "pay_7")
+                assert "another version" in again.json()["detail"]
+        assert status_of(await home.send(headers=second)) == (201, "replayed")
+        assert len(home.upstream.requests) == 1
+
+
+async def test_another_version_of_the_route(sqlite: Store, tmp_path: Path) -> None:
+    """A gateway of the next version has no response for repeats of requests to this one, or to one that said none."""
+    async with house(sqlite, tmp_path) as home:
+        home.upstream.on("/charges", made(201, MADE, ("Location", "/v1/payments/7")))
+        await home.send("before")
+        for number, version in enumerate(("v2", "v3")):
+            route = {"response": {"version": version, "on_version_change": "gone"}}
+            async with neighbour(sqlite, tmp_path / version, home.upstream, route=route) as next_one:
+                gone = await next_one.send("before")
+                assert (status_of(gone), gone.header("Location")) == ((410, "key-expired"), "/v1/payments/7")
+                assert status_of(await next_one.send("v2")) == (
+                    (201, "stored") if number == 0 else (410, "key-expired")
+                )
+        assert len(home.upstream.requests) == 2
+
+
+# -- outcomes by body --------------------------------------------------------------------------------------------------
+
+WHEN = [
+    {"status": [200], "where": {"/status": ["pending"]}, "is": "in_doubt"},
+    {"status": ["4xx"], "where": {"/error/code": ["try_again"]}, "is": "retryable"},
+    {"status": [503], "where": {"/error/code": ["declined"]}, "is": "final"},
+]
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict"),
+    [
+        (made(200, b'{"status":"pending"}'), "in-doubt"),
+        (made(200, b'{"status":"succeeded"}'), "stored"),
+        (made(400, b'{"error":{"code":"try_again"}}'), "released"),
+        (made(400, b'{"error":{"code":"bad"}}'), "stored"),
+        (made(503, b'{"error":{"code":"declined"}}'), "stored"),
+        (made(401, b'{"error":{"code":"try_again"}}'), "released"),
+        (made(200, gzip.compress(b'{"status":"pending"}'), ("Content-Encoding", "gzip")), "in-doubt"),
+        (made(200, b'{"status":"pending"}', ("Content-Encoding", "unheard-of")), "stored"),
+        (made(200, b'{"status":"pending"'), "stored"),
+        (made(200, b'{"status":"pending","x":"' + b"x" * (1 << 20) + b'"}'), "response-not-stored"),
+        (made(200, b'{"status":"pending"}', ("Idempotency-Outcome", "final")), "stored"),
+    ],
+    ids=[
+        "doubt", "no-match", "retryable", "other-value", "final", "at-the-door", "gzip", "unknown-coding", "cut-json",
+        "too-long", "said-by-header",
+    ],
+)  # fmt: skip
+async def test_outcome_by_body(sqlite: Store, tmp_path: Path, answer: Answer, verdict: str) -> None:
+    """What the body says decides before the status does, after what the service says of the response by header."""
+    async with house(sqlite, tmp_path, route={"outcome": {"preset": "standard", "when": WHEN}}) as home:
+        home.upstream.on("/charges", answer)
+        response = await home.send()
+        assert (status_of(response), response.body) == ((answer.status, verdict), answer.body)
+        again = await home.send()
+        expected = {"in-doubt": "in-doubt", "released": "released", "stored": "replayed"}
+        assert status_of(again)[1] == expected.get(verdict, verdict)
+        assert len(home.upstream.requests) == 1 + (verdict == "released")
+
+
+async def test_outcome_by_body_of_what_is_not_stored(sqlite: Store, tmp_path: Path) -> None:
+    """A body is read for what it says on a route that stores none, and goes out as it came."""
+    route = {"outcome": {"preset": "standard", "when": WHEN}, "response": {"max_stored_bytes": 0}}
+    async with house(sqlite, tmp_path, route=route) as home:
+        home.upstream.on("/charges", made(200, b'{"status":"pending"}'))
+        first = await home.send()
+        assert (status_of(first), first.body) == ((200, "in-doubt"), b'{"status":"pending"}')
+        assert status_of(await home.send()) == (409, "in-doubt")
+        assert len(home.upstream.requests) == 1
+
+
+# -- defaults in the fingerprint ---------------------------------------------------------------------------------------
+
+
+async def test_an_absent_member_counts_as_its_default(sqlite: Store, tmp_path: Path) -> None:
+    """In both directions, also within what is absent; another value is another request."""
+    defaults = {"/channel": "web", "/meta/attempt": 1}
+    async with house(sqlite, tmp_path, route={"fingerprint": {"defaults": defaults}}) as home:
+        bodies = [b'{"amount":1}', b'{"amount":1,"channel":"web"}', b'{"amount":1,"meta":{"attempt":1}}']
+        for number, first in enumerate(bodies):
+            assert status_of(await home.send(f"k{number}", first))[1] == "stored"
+            for body in bodies:
+                assert status_of(await home.send(f"k{number}", body))[1] == "replayed"
+            for body in (b'{"amount":1,"channel":"app"}', b'{"amount":1,"channel":null}', b'{"amount":1,"meta":1}'):
+                assert status_of(await home.send(f"k{number}", body)) == (422, "key-reused")
+        assert len(home.upstream.requests) == len(bodies)
+        assert home.upstream.requests[0].body == bodies[0] != BODY

@@ -35,6 +35,7 @@ from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Leases
 from gateway.protect.operations import Drained
 from gateway.protect.probing import Prober
+from gateway.protect.repeats import Repeats
 from gateway.protect.resource import StatusResource
 from gateway.protect.verification import Verifying
 from gateway.protect.waiting import Waiting
@@ -158,6 +159,7 @@ class Parts:
             waiting=waiting,
             prober=self.prober,
             accepting=accepting,
+            repeats=Repeats(events, None if environment.fast is None else environment.fast.first_of, clock),
             events=events,
             in_flight_max=config.limits.max_in_flight,
             recall=store.recall,

@@ -14,6 +14,7 @@ from gateway.config.leaf import redacted_header
 from gateway.core.breaker import BreakerPolicy
 from gateway.core.delivery import DeliveryPolicy
 from gateway.core.framing import digest
+from gateway.core.identity.content import RepeatPolicy
 from gateway.core.identity.fingerprint import (
     METHOD_OVERRIDES,
     TARGET_OVERRIDES,
@@ -104,6 +105,7 @@ def route_of(config: settings.Config, route: settings.Route, upstream: Upstream)
         authorize=authorize,
         accept=accept_policy(config, route),
         inbox=inbox,
+        repeats=repeat_policy(route),
         recovery=recovery_policy(config, route),
     )
 
@@ -149,6 +151,15 @@ def order_of(route: settings.Route) -> Order | None:
         else BodyPart(parse_pointer(order.by))
     )
     return Order(ComposedKey((part,)), stops=order.on_stop == "stop", is_required=order.missing == "refuse")
+
+
+def repeat_policy(route: settings.Route) -> RepeatPolicy | None:
+    """What becomes of a request that a caller sent before under another key."""
+    repeats = route.repeats
+    if repeats is None:
+        return None
+    by = None if repeats.by == "fingerprint" else tuple(parse_pointer(pointer) for pointer in repeats.by)
+    return RepeatPolicy(microseconds(repeats.within), repeats.action == "refuse", by)
 
 
 def inbox_of(route: settings.Route) -> Inbox | None:
@@ -459,6 +470,7 @@ def _fingerprinter(secrets: settings.Secrets, route: settings.Route) -> Fingerpr
         ignore=ignore,
         only=tuple(parse_pointer(pointer) for pointer in fingerprint.only),
         headers=tuple(name.encode() for name in fingerprint.headers),
+        explains=fingerprint.explain,
         defaults=tuple((parse_pointer(pointer), value) for pointer, value in fingerprint.defaults.items()),
     )
     return Fingerprinter(spec, keys[0] if keys else None, keys[1:])

@@ -183,7 +183,7 @@ class Sealing:
         """The result of a command that was sealed for the store, in clear."""
         known = _known(command, sealed) if isinstance(result, Applied) and sealed is not command else _NOTHING
         snapshot = self.opened_snapshot(result.snapshot, known)
-        return result if snapshot is result.snapshot else type(result)(snapshot)
+        return result if snapshot is result.snapshot else replace(result, snapshot=snapshot)
 
     def opened_outcome(self, command: C) -> C:
         """A command that a journal kept, in clear; of a response that cannot be opened, the status."""

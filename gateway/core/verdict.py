@@ -1,8 +1,9 @@
 """What a request gets: one ordered table of rules, and the decision on a record.
 
 `RULES` is the order of precedence; the first rule that applies decides. The edge and the coordinator apply rules 1 to
-8; `judge`, a pure function of the settled record and the request's fingerprints, applies rules 9 to 18. A verdict has
-the same name in the header, the problem document, the metric and the log.
+8; `judge`, a pure function of the settled record and the request's fingerprints, applies rules 9 to 19, but for rule
+17, which the store applies together with the claim. A verdict has the same name in the header, the problem document,
+the metric and the log.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Verdict(StrEnum):
     BACKLOG_FULL = "backlog-full"
     DEAD_LETTER = "dead-letter"
     WITHDRAWN = "withdrawn"
+    LIKELY_DUPLICATE = "likely-duplicate"
     IN_FLIGHT = "in-flight"
     IN_DOUBT = "in-doubt"
     STORED = "stored"
@@ -158,6 +160,13 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         17,
+        "the key is new, but the caller sent the same content under another one not long ago, or its outcome is not "
+        "known yet (where the route refuses that)",
+        "409 with `first_operation`, unless the request says `Idempotency-Distinct: true`",
+        (_V.LIKELY_DUPLICATE,),
+    ),
+    Rule(
+        18,
         "the key is new, or an earlier attempt is known to have had no effect; the route accepts requests, and the "
         "caller does not wait",
         "202 once the request is stored / 503 with `Retry-After` where too many are stored, or it is not known whether "
@@ -165,7 +174,7 @@ RULES: Final[tuple[Rule, ...]] = (
         (_V.ACCEPTED, _V.BACKLOG_FULL, _V.IN_DOUBT),
     ),
     Rule(
-        18,
+        19,
         "the key is new, or an earlier attempt is known to have had no effect",
         "claimed and forwarded once; the outcome decides",
         (
@@ -255,7 +264,7 @@ class Doubt:
 
 @immutable
 class Claimable:
-    """Rules 17 and 18: claim or accept it, on the released record that was read (None: on absent)."""
+    """Rules 17 to 19: claim or accept it, on the released record that was read (None: on absent)."""
 
     fingerprint: Fingerprint
     read_token: int | None
@@ -272,7 +281,7 @@ def judge(
     version: bytes | None = None,
     is_fetched: bool = False,
 ) -> Judgement:
-    """Rules 9 to 18 on a settled record.
+    """Rules 9 to 19 on a settled record.
 
     With `accept_recipe_change`, a request that cannot be compared gets the recorded response; it never executes.
     `version` is the only one in which that is replayed, None for any; one that is not known is another one.

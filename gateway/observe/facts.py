@@ -25,7 +25,9 @@ class RequestAnswered:
     `upstream_status` is the upstream's response to this request's own attempt, None when nothing was sent or no
     response came; `upstream_seconds` is how much of the duration that took, None likewise. `attempt` counts the claims
     of the operation so far, 0 when none is known. `request_id` and `trace_id` are as sent. `why` says why nothing could
-    be sent to the upstream, or compared with the record.
+    be sent to the upstream, or compared with the record. `differs` is in what a request under a used key differs from
+    the recorded one, `first_operation` the one that a likely duplicate repeats; `scope` is whose request one of these
+    is, as the beginning of a digest.
     """
 
     route: str
@@ -40,6 +42,9 @@ class RequestAnswered:
     trace_id: str | None = None
     upstream_seconds: float | None = None
     why: str | None = None
+    differs: tuple[str, ...] = ()
+    first_operation: UUID | None = None
+    scope: str | None = None
 
 
 @immutable
@@ -140,11 +145,36 @@ class WebhookVerified:
 
 @immutable
 class WebhookRepeated:
-    """An event that an inbox has already was delivered to it again. `is_changed`: with another content."""
+    """An event that an inbox has already was delivered to it again. `is_changed`: with another content, as `differs`
+    says where that is known."""
 
     route: str
     operation_id: UUID
     is_changed: bool
+    differs: tuple[str, ...] = ()
+
+
+class RepeatResult(StrEnum):
+    """What became of a request that its caller sent before under another key.
+
+    `incomparable`: it lacks a value by which the route recognises repeats, so it is none.
+    """
+
+    COUNTED = "counted"
+    REFUSED = "refused"
+    INCOMPARABLE = "incomparable"
+
+
+@immutable
+class RepeatNoticed:
+    """A caller sent a request again under another key. `first_operation` is that of the first one, and `scope` whose
+    they are, as the beginning of a digest."""
+
+    route: str
+    result: RepeatResult
+    operation_id: UUID
+    first_operation: UUID | None
+    scope: str
 
 
 class FetchResult(StrEnum):
@@ -489,6 +519,7 @@ Fact = (
     | WebhookRefused
     | WebhookVerified
     | WebhookRepeated
+    | RepeatNoticed
     | AuthorizationDecided
     | KeysFetched
     | DeliveryAttempted

@@ -44,6 +44,8 @@ from gateway.observe.facts import (
     ProbeMade,
     PublicationResult,
     RecordUnreadable,
+    RepeatNoticed,
+    RepeatResult,
     RequestAnswered,
     RequestPassed,
     SinkChanged,
@@ -141,13 +143,25 @@ class Logs:
                 self._line(DEBUG, "claimed", **_claim(fact), attempt=fact.attempt)
             case OperationAccepted():
                 self._line(DEBUG, "accepted", **_claim(fact), request_bytes=fact.request_bytes)
-            case WebhookRepeated(route, operation_id, is_changed):
+            case WebhookRepeated(route, operation_id, is_changed, differs):
                 if is_changed:
                     self._line(
                         WARNING,
                         "an event came again with another content, and is not delivered",
                         route=route,
                         operation_id=str(operation_id),
+                        differs=" ".join(differs) or None,
+                    )
+            case RepeatNoticed():
+                # The line of a refused request says so.
+                if fact.result is RepeatResult.COUNTED:
+                    self._line(
+                        WARNING,
+                        "a caller sent a request again under another key",
+                        route=fact.route,
+                        scope=fact.scope,
+                        operation_id=str(fact.operation_id),
+                        first_operation=str(fact.first_operation),
                     )
             case WebhookVerified() | WebhookRefused() | AuthorizationDecided() | KeysFetched():
                 # The line of the request says so, or a line when the keys of an issuer are out of reach.
@@ -301,6 +315,9 @@ def _answered(fact: RequestAnswered) -> Line:
             "attempt": fact.attempt or None,
             "operation_id": None if fact.operation_id is None else str(fact.operation_id),
             "why": fact.why,
+            "differs": " ".join(fact.differs) or None,
+            "first_operation": None if fact.first_operation is None else str(fact.first_operation),
+            "scope": fact.scope,
             "request_id": None if fact.request_id is None else fact.request_id[:_REQUEST_ID_CHARS_MAX],
             "trace_id": trace_id_of(fact.trace_id),
         },

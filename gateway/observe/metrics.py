@@ -49,6 +49,8 @@ from gateway.observe.facts import (
     ProbeMade,
     PublicationResult,
     RecordUnreadable,
+    RepeatNoticed,
+    RepeatResult,
     RequestAnswered,
     RequestPassed,
     SinkChanged,
@@ -201,6 +203,12 @@ class Metrics:
             "idempotency_inbox_changed_total",
             "Those of them that had another content, and were not delivered",
             route=routes,
+        )
+        self._repeats = self._counter(
+            "idempotency_repeats_total",
+            "Requests that came again under another key, counted or refused, and those that lack what is compared",
+            route=routes,
+            result=tuple(RepeatResult),
         )
         # By route or sink, and by the name that the configuration gives the secret.
         self._used_secrets = self._counter(
@@ -405,6 +413,8 @@ class Metrics:
                 self._repeated_webhooks.add(fact.route)
                 if fact.is_changed:
                     self._changed_webhooks.add(fact.route)
+            case RepeatNoticed(route, result):
+                self._repeats.add(route, result)
             case KeysFetched():
                 self._key_fetches.add(fact.result)
             case AuthorizationDecided():

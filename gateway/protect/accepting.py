@@ -21,7 +21,7 @@ from uuid import uuid4
 
 from gateway.core.identity.canonical import Body
 from gateway.core.immutable import immutable
-from gateway.core.operation import Accept, Audit, Command, Requeue, Result, SealedRequest, Snapshot, State
+from gateway.core.operation import Accept, Audit, Command, Fenced, Requeue, Result, SealedRequest, Snapshot, State
 from gateway.core.sealing import KeyRing
 from gateway.core.verdict import Claimable, Verdict
 from gateway.observe.facts import Events, OperationAccepted
@@ -87,7 +87,7 @@ class Accepting:
         """How many requests are being accepted."""
 
     async def accept(self, request: KeyedRequest, policy: AcceptPolicy) -> Accepted | Seen | Reply:
-        """Keep the request; `Seen` where a record forbids that, a `Reply` where it is refused.
+        """Keep the request; `Seen` where a record or another operation forbids that, a `Reply` where it is refused.
 
         Only `Accepted` takes the body. When this is cancelled, the acceptance may have arrived all the same.
         """
@@ -153,7 +153,7 @@ class Accepting:
         """Raises `StoreError`."""
         kept = await self._sealed(request)
         read_token: int | None = None
-        fingerprint = request.fingerprints[0]
+        recorded = fingerprint = request.fingerprints_to_record()[0]
         for _ in range(_COMMANDS_MAX):
             # The same attempt id each time, because the request is sealed with it. None of the earlier ones applied.
             command = Accept(
@@ -166,10 +166,14 @@ class Accepting:
                 read_token,
                 request.probe,
                 request_info(request.head),
+                content=request.content_to_hold,
                 lane=request.lane,
                 stops_lane=policy.order is None or policy.order.stops,
             )
-            snapshot = (await apply_until_known(self._store, command)).snapshot
+            result = await apply_until_known(self._store, command)
+            snapshot = result.snapshot
+            if isinstance(result, Fenced) and result.content_holder is not None:
+                return Seen(snapshot, result.content_holder)
             if _is_of(snapshot, kept):
                 self._pending.add(request)
                 self._publish(snapshot, kept)
@@ -178,7 +182,10 @@ class Accepting:
             judgement = request.judge(snapshot)
             if not isinstance(judgement, Claimable):
                 return Seen(snapshot)
-            read_token, fingerprint = judgement.read_token, judgement.fingerprint
+            read_token = judgement.read_token
+            # The parts are those of the current one, which is first.
+            is_current = judgement.fingerprint.recipe == recorded.recipe
+            fingerprint = recorded if is_current else judgement.fingerprint
         return _refuse(request, Verdict.OVERLOADED, "Other requests keep changing the record of this key.")
 
     async def _sealed(self, request: KeyedRequest) -> SealedRequest:

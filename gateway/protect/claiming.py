@@ -26,6 +26,7 @@ from gateway.core.operation import (
     Applied,
     Claim,
     ClaimingCommand,
+    Content,
     Dispatch,
     Fenced,
     Fingerprint,
@@ -92,9 +93,10 @@ class Granted:
 
 @immutable
 class Seen:
-    """The record forbids a claim by this request."""
+    """The record forbids a claim by this request; or `content_holder`, another operation, has the same content."""
 
     snapshot: Snapshot
+    content_holder: UUID | None = None
 
 
 @immutable
@@ -118,8 +120,8 @@ class Terms:
 
     `is_executed_anyway`: on an `Unavailable` that is not refused, the request is forwarded. `takes_over`: an operation
     in doubt may be sent again. `probe` is what to ask the upstream if this claim comes into doubt; `request` is what
-    operators see of the request. `patience_seconds` is how long the caller waits; claiming uses between one and five
-    seconds of it.
+    operators see of the request. `content` is what the claim holds, where repeats under other keys are refused.
+    `patience_seconds` is how long the caller waits; claiming uses between one and five seconds of it.
     """
 
     remember_us: int
@@ -128,6 +130,7 @@ class Terms:
     takes_over: bool = False
     probe: ProbeTarget | None = None
     request: RequestInfo | None = None
+    content: Content | None = None
     patience_seconds: float = math.inf
 
 
@@ -196,13 +199,14 @@ class Claiming:
                 read_token,
                 terms.probe,
                 terms.request,
+                terms.content,
             )
             admission = await self._apply(_Pursuit(command, terms, until))
             if isinstance(admission, Unavailable) and terms.is_executed_anyway and not admission.is_refused:
                 admission = await self._unless_known(admission, identity.operation_id, fingerprints, terms, until)
             if isinstance(admission, Granted) and is_forgotten:
                 return replace(admission, is_first=True)
-            if not isinstance(admission, Seen):
+            if not isinstance(admission, Seen) or admission.content_holder is not None:
                 return admission
             judgement = _judge(admission.snapshot, fingerprints, terms)
             match judgement:
@@ -337,8 +341,8 @@ class Claiming:
         match result:
             case Applied(Snapshot(Record() as record, now_us)):
                 return Granted(record, now_us, started, record.attempts == 1, place)
-            case Fenced(snapshot):
-                return Seen(snapshot)
+            case Fenced(snapshot, content_holder):
+                return Seen(snapshot, content_holder)
             case Lapsed() | Applied():
                 self._pursue(pursuit.unexecuted())
                 detail = "the claim's lease was over before its result came"

@@ -5,6 +5,7 @@ Pure. Other modules decide which reply a request gets; this one decides what it 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import assert_never
 
@@ -82,7 +83,8 @@ def reply_by_judgement(
         case Fetch(record, resource):
             return _to_fetch(record, resource, request)
         case Refuse(verdict, record):
-            return refuse_by(verdict, record, route)
+            differs = request.differences(record) if verdict is Verdict.KEY_REUSED else ()
+            return refuse_by(verdict, record, route, differs)
         case Doubt(record, is_same):
             return in_doubt(snapshot, record, route, is_same=is_same)
         case Wait(record):
@@ -108,15 +110,15 @@ def reply_by_judgement(
             assert_never(judgement)
 
 
-def refuse_by(verdict: Verdict, record: Record, route: Route) -> Reply:
-    """Rules 9, 11 and 12, with the route's statuses."""
+def refuse_by(verdict: Verdict, record: Record, route: Route, differs: Sequence[str] = ()) -> Reply:
+    """Rules 9, 11 and 12, with the route's statuses. `differs` is in what a request differs from the recorded one."""
     status, why, case = None, None, None
     if verdict is Verdict.KEY_REUSED:
         status, why = route.mismatch_status, _why_incomparable(record, route)
     elif verdict is Verdict.KEY_EXPIRED:
         status = route.retention.expired_status
         case = OTHER_VERSION if record.state is State.COMPLETED else None
-    reply = refuse(verdict, shape=route.shape, status=status, record=record, case=case)
+    reply = refuse(verdict, shape=route.shape, status=status, record=record, case=case, differs=differs)
     return reply if why is None else replace(reply, why=why)
 
 

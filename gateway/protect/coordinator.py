@@ -6,11 +6,11 @@
 2. Identify it: its key, scope, body and fingerprints (rules 4 to 7).
 3. Reply from a completed record, if this process or the fast tier has it (rules 9 to 11).
 4. If the operation is in flight here, wait for its result (rules 9 to 16).
-5. Otherwise claim and execute it (rules 8 and 18), or accept it to be delivered later (rules 8 and 17); where a record
+5. Otherwise claim and execute it (rules 8, 17 and 19), or accept it to be delivered later (rules 8, 17 and 18); where a
    forbids that, reply from the record (rules 9 to 16).
 6. Where the reply is to be fetched from the service, do that for this caller (rule 10).
 
-An event of an inbox is accepted after step 2, or acknowledged as a repeat (rules 8, 9 and 17): its sender never waits.
+An event of an inbox is accepted after step 2, or acknowledged as a repeat (rules 8, 9 and 18): its sender never waits.
 
 Each operation in flight is one `Operation` with one task, which outlives its callers. The first caller's request is
 executed, and duplicates wait for its result: any number of them costs one claim. A duplicate never claims or takes
@@ -45,6 +45,7 @@ from gateway.protect.operation import Operation
 from gateway.protect.operations import Drained, Operations
 from gateway.protect.probing import Prober
 from gateway.protect.problem import refuse
+from gateway.protect.repeats import Repeats, scope_name
 from gateway.protect.reply import Incoming, Reply, ToFetch, Untouched
 from gateway.protect.route import Route
 from gateway.protect.trace import RequestTrace
@@ -74,6 +75,7 @@ class Coordinator:
         waiting: Waiting,
         prober: Prober,
         accepting: Accepting,
+        repeats: Repeats,
         events: Events,
         in_flight_max: int,
         recall: Callable[[UUID], Snapshot | None],
@@ -90,7 +92,8 @@ class Coordinator:
         self._leases = leases
         self._accepting = accepting
         self._events = events
-        self._operations = Operations(store, journaling, claiming, leases, events)
+        self._repeats = repeats
+        self._operations = Operations(store, journaling, claiming, leases, events, repeats.note)
         self._duplicates = Duplicates(
             store=store,
             journaling=journaling,
@@ -138,7 +141,7 @@ class Coordinator:
         if isinstance(reply, Reply) and reply.to_fetch is not None:
             reply = await self._fetch(reply.to_fetch, incoming, route, trace)
         if isinstance(reply, Reply) and reply.verdict is not None:
-            self._events.publish(trace.answered(reply.verdict, reply.status, reply.why))
+            self._events.publish(trace.answered(reply.verdict, reply))
         return reply
 
     async def drain(self, timeout_seconds: float) -> Drained:
@@ -149,6 +152,7 @@ class Coordinator:
         self._is_draining = True
         drained = await self._operations.drain(timeout_seconds)
         await self._duplicates.close()
+        await self._repeats.close()
         return drained
 
     # -- the steps ----------------------------------------------------------------------------------------------------
@@ -162,6 +166,7 @@ class Coordinator:
         if not isinstance(request, KeyedRequest):
             return request
         trace.operation_id = request.identity.operation_id
+        trace.scope = scope_name(request.identity.scope_digest)
         if route.inbox is not None and route.accept is not None:
             return await self._receiving.receive(request, route.inbox, route.accept)
         if not self._is_pending(request):
@@ -192,6 +197,7 @@ class Coordinator:
                         accepted = await self._accepting.accept(request, policy)
                         if isinstance(accepted, Accepted):
                             is_handed_over = True
+                            self._repeats.note(request)
                             return await self._duplicates.reply_to_acceptance(accepted.snapshot, request, policy, trace)
                         found = accepted
                     else:
@@ -199,7 +205,9 @@ class Coordinator:
                         found = await self._wait_as_first_caller(operation, trace)
                 else:
                     found = await self._wait_as_duplicate(request, trace, order)
-                if isinstance(found, Seen):
+                if isinstance(found, Seen) and found.content_holder is not None:
+                    found = self._repeats.refuse(request, found.content_holder)
+                elif isinstance(found, Seen):
                     found = await self._duplicates.reply_from_record(found.snapshot, request, trace)
                 if found is not None:
                     return found
@@ -210,7 +218,7 @@ class Coordinator:
                 request.body.close()
 
     async def _wait_as_first_caller(self, operation: Operation, trace: RequestTrace) -> Reply | Untouched | Seen:
-        """Rules 8 and 18: the reply to the first caller; `Seen` when a record forbids the claim."""
+        """Rules 8 and 19: the reply to the first caller; `Seen` when a record forbids the claim."""
         answer_within_seconds = operation.request.route.target.answer_within_seconds
         result = await operation.wait_first(answer_within_seconds - (self._loop.time() - trace.arrived))
         match result:
@@ -240,6 +248,10 @@ class Coordinator:
                 return await self._duplicates.reply_from_record(Snapshot(record, now_us), request, trace)
             case Granted():
                 return await self._duplicates.reply_from_operation(operation, request, trace)
+            case Seen(_, UUID() as content_holder):
+                # It asks for what its first caller asked for, unless its body is another one.
+                is_same = request.content_to_hold == operation.request.content_to_hold
+                return self._repeats.refuse(request, content_holder) if is_same else None
             case Seen(snapshot):
                 may_be_stale = operation.order < order
                 return await self._duplicates.reply_from_record(snapshot, request, trace, may_be_stale=may_be_stale)

@@ -105,7 +105,7 @@ class Duplicates:
     async def reply_to_acceptance(
         self, snapshot: Snapshot, request: KeyedRequest, policy: AcceptPolicy, trace: RequestTrace
     ) -> Reply:
-        """Rule 17: the reply to a request that was accepted just now. It waits where its caller prefers that."""
+        """Rule 18: the reply to a request that was accepted just now. It waits where its caller prefers that."""
         latest = await self._wait_for_delivery(snapshot, request, trace)
         if latest.record is None or isinstance(request.judge(latest), Undelivered):
             latest = snapshot if latest.record is None else latest

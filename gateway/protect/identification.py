@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from uuid import UUID
 
+from gateway.core.identity.canonical import Body
 from gateway.core.identity.fingerprint import Digests
 from gateway.core.identity.key import Key, KeyFault, find_key, key_places, needs_body
 from gateway.core.identity.operation_id import identity_of
@@ -18,7 +19,7 @@ from gateway.core.identity.scope import Scope
 from gateway.core.immutable import immutable
 from gateway.core.lane import lane_of
 from gateway.core.message import RequestHead, header_values
-from gateway.core.operation import Fingerprint, Identity, ProbeTarget, Snapshot, is_withdrawn
+from gateway.core.operation import Content, Fingerprint, Identity, ProbeTarget, Record, Snapshot, is_withdrawn
 from gateway.core.reading import version_of
 from gateway.core.recovery import Probe, Resend, probe_values, render_probe
 from gateway.core.verdict import Claimable, Judgement, Refuse, Verdict, judge
@@ -44,7 +45,8 @@ class KeyedRequest:
     to ask the upstream if the operation comes into doubt. `canonical_key` is the key as sent where a route sends again.
     `is_async`: it is accepted and delivered later, so its caller does not wait. `lane` is what it is delivered in order
     with, if anything. `version` is a digest of the version of the API that it expects its response in, empty where none
-    is known.
+    is known. `content` is by what a repeat under another key is recognised, where the route looks for those and the
+    request has all that this needs.
     """
 
     head: RequestHead
@@ -58,9 +60,31 @@ class KeyedRequest:
     is_async: bool = False
     lane: bytes | None = None
     version: bytes = b""
+    digests: Digests | None = None
+    content: Content | None = None
+
+    @property
+    def content_to_hold(self) -> Content | None:
+        """What its claim or acceptance holds, where the route refuses repeats."""
+        return self.content if self.route.repeats is not None and self.route.repeats.refuses else None
+
+    def fingerprints_to_record(self) -> Sequence[Fingerprint]:
+        """`fingerprints`, the current one with what explains a mismatch."""
+        if self.digests is None:
+            return self.fingerprints
+        fingerprinter, operation_id = self.route.fingerprinter, self.identity.operation_id
+        current, *others = self.fingerprints
+        return [fingerprinter.with_parts(current, self.digests, operation_id), *others]
+
+    def differences(self, record: Record) -> tuple[str, ...]:
+        """In what it differs from the request of this record, as far as that can be known."""
+        if self.digests is None or record.fingerprint is None:
+            return ()
+        operation_id = self.identity.operation_id
+        return tuple(self.route.fingerprinter.differences(self.digests, record.fingerprint, operation_id))
 
     def judge(self, snapshot: Snapshot) -> Judgement:
-        """Rules 9 to 18 for this request. An event that was called off is not accepted anew: its sender may repeat it
+        """Rules 9 to 19 for this request. An event that was called off is not accepted anew: its sender may repeat it
         only because an acknowledgement was lost."""
         keep = self.route.keep
         judgement = judge(
@@ -159,9 +183,8 @@ class Identifying:
             return refuse(Verdict.KEY_INVALID, shape=route.shape, detail=key.detail)
         if caller.headers:
             incoming = replace(incoming, head=with_headers(incoming.head, caller.headers))
-        sha256 = body.digest
-        digests = await body.read(lambda content: route.fingerprinter.digests(incoming.head, content, sha256))
-        keyed = self._keyed(incoming, route, key, caller.scope, body, digests)
+        compared = await _compared(incoming.head, route, body)
+        keyed = self._keyed(incoming, route, key, caller.scope, body, *compared)
         order = None if route.accept is None else route.accept.order
         return keyed if order is None else await self._in_order(keyed, order)
 
@@ -196,9 +219,17 @@ class Identifying:
         return body
 
     def _keyed(
-        self, incoming: Incoming, route: Route, key: Key, scope: Scope, body: TakenBody, digests: Digests
+        self,
+        incoming: Incoming,
+        route: Route,
+        key: Key,
+        scope: Scope,
+        body: TakenBody,
+        digests: Digests,
+        repeated: bytes | None,
     ) -> KeyedRequest:
-        """The request with its identity and fingerprints; nothing is left to refuse."""
+        """The request with its identity and fingerprints; nothing is left to refuse. `digests` and `repeated`: as by
+        `_compared`."""
         identity = identity_of(
             service=self._service,
             route=route.name,
@@ -208,6 +239,10 @@ class Identifying:
             secret=self._identity_secret,
             keeps_clear_key=self._keeps_clear_keys,
         )
+        head, repeats, fingerprinter = incoming.head, route.repeats, route.fingerprinter
+        content = None
+        if repeats is not None:
+            content = repeats.content_of(self._service, identity, head.headers, fingerprinter, digests, repeated)
         return KeyedRequest(
             head=incoming.head,
             body=body,
@@ -219,6 +254,8 @@ class Identifying:
             canonical_key=key.field_value if isinstance(route.recovery, Resend) else None,
             is_async=route.accept is not None and responds_async(incoming.head, is_always=route.accept.is_always),
             version=version_of(route.keep.version, incoming.head.headers),
+            digests=digests,
+            content=content,
         )
 
     async def _in_order(self, request: KeyedRequest, order: Order) -> KeyedRequest | Reply:
@@ -239,6 +276,17 @@ class Identifying:
             "Nothing was executed. Send it as one string, number or boolean."
         )
         return refuse(Verdict.ORDER_MISSING, shape=route.shape, detail=detail)
+
+
+async def _compared(head: RequestHead, route: Route, body: TakenBody) -> tuple[Digests, bytes | None]:
+    """What is compared of a request, and the values by which its repeats are recognised (`RepeatPolicy.values_of`)."""
+    fingerprinter, repeats, sha256 = route.fingerprinter, route.repeats, body.digest
+
+    def compared(content: Body) -> tuple[Digests, bytes | None]:
+        digests = fingerprinter.digests(head, content, sha256)
+        return digests, None if repeats is None else repeats.values_of(head.headers, content)
+
+    return await body.read(compared)
 
 
 def _without_key(incoming: Incoming, route: Route) -> Reply | Untouched:

@@ -57,7 +57,7 @@ class Receiving:
     async def _reply_to_repeat(
         self, snapshot: Snapshot, request: KeyedRequest, inbox: Inbox, policy: AcceptPolicy
     ) -> Reply:
-        is_changed = False
+        is_changed, differs = False, tuple[str, ...]()
         match request.judge(snapshot):
             case Claimable() | Wait():
                 # Not an event of this inbox: an earlier configuration executed it, and its sender still waits.
@@ -69,17 +69,18 @@ class Receiving:
                     retry_after_seconds=_RETRY_AFTER_SECONDS,
                 )
             case Refuse(Verdict.KEY_REUSED, record):
-                is_changed = True
+                is_changed, differs = True, request.differences(record)
                 if inbox.refuses_changed:
-                    self._publish(request, is_changed=True)
-                    return refuse(Verdict.KEY_REUSED, shape=request.route.shape, status=409, record=record)
+                    self._publish(request, differs, is_changed=True)
+                    shape = request.route.shape
+                    return refuse(Verdict.KEY_REUSED, shape=shape, status=409, record=record, differs=differs)
             case Undelivered(_, True):
                 await self._accepting.requeue(snapshot, policy)
-        self._publish(request, is_changed=is_changed)
+        self._publish(request, differs, is_changed=is_changed)
         return _acknowledged(inbox, Verdict.EVENT_DUPLICATE)
 
-    def _publish(self, request: KeyedRequest, *, is_changed: bool) -> None:
-        self._events.publish(WebhookRepeated(request.route.name, request.identity.operation_id, is_changed))
+    def _publish(self, request: KeyedRequest, differs: tuple[str, ...], *, is_changed: bool) -> None:
+        self._events.publish(WebhookRepeated(request.route.name, request.identity.operation_id, is_changed, differs))
 
 
 def _acknowledged(inbox: Inbox, verdict: Verdict) -> Reply:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -60,14 +61,21 @@ class Operations:
     """The operations in flight in one gateway process."""
 
     def __init__(
-        self, store: Store, journaling: Journaling, claiming: Claiming, leases: Leases, events: Events
+        self,
+        store: Store,
+        journaling: Journaling,
+        claiming: Claiming,
+        leases: Leases,
+        events: Events,
+        on_new: Callable[[KeyedRequest], None],
     ) -> None:
-        """Needs a running event loop."""
+        """Needs a running event loop. `on_new` gets each request that is about to be executed for its caller."""
         self._store = store
         self._journaling = journaling
         self._claiming = claiming
         self._leases = leases
         self._events = events
+        self._on_new = on_new
         self._loop = asyncio.get_running_loop()
         # Keyed by integers: every request is looked up here first, and hashing a UUID calls a Python function.
         self._by_id: dict[int, Operation] = {}
@@ -113,7 +121,7 @@ class Operations:
         try:
             request, terms = operation.request, _terms_of(operation.request)
             if operation.delivery is None:
-                admission = await self._claiming.claim(request.identity, request.fingerprints, terms)
+                admission = await self._claiming.claim(request.identity, request.fingerprints_to_record(), terms)
             else:
                 admission = await self._claiming.claim_kept(operation.delivery.record, terms)
             if isinstance(admission, Granted):
@@ -132,6 +140,8 @@ class Operations:
         )
         if record.carries_doubt and info is not None:
             self._events.publish(OperationTakenOver(route_name, operation_id, record.token, record.attempts, info))
+        if operation.delivery is None and not record.carries_doubt:
+            self._on_new(request)
         claimed = ClaimedRequest(
             request,
             record,
@@ -238,5 +248,6 @@ def _terms_of(request: KeyedRequest) -> Terms:
         takes_over=isinstance(route.recovery, Resend),
         probe=request.probe,
         request=request_info(request.head),
+        content=request.content_to_hold,
         patience_seconds=route.target.answer_within_seconds,
     )

@@ -7,8 +7,8 @@ Bodies are RFC 9457 problem documents, or Stripe's error objects where a route a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, Protocol
 from uuid import UUID
@@ -50,9 +50,9 @@ _API: Final = "api_error"
 class Case:
     """One row of the error table.
 
-    `detail` may name {time}, {status}, {resource} and {id}. `retryable`: the same request with the same key can get
-    another response. `is_terminal`: repeating it is useless, and headers tell SDKs so. `ends_by_retry`: maybe only a
-    repeat ends it, and headers tell SDKs to repeat it. `retry_after_seconds` is the default of `refuse`.
+    `detail` may name {time}, {status}, {resource}, {id} and {first}. `retryable`: the same request with the same key
+    can get another response. `is_terminal`: repeating it is useless, and headers tell SDKs so. `ends_by_retry`: maybe
+    only a repeat ends it, and headers tell SDKs to repeat it. `retry_after_seconds` is the default of `refuse`.
     """
 
     status: int
@@ -201,6 +201,15 @@ CASES: Final[Mapping[Verdict, Case]] = {
         # The only client error that Stripe's libraries raise as their IdempotencyError.
         stripe_status=400,
     ),
+    Verdict.LIKELY_DUPLICATE: Case(
+        409,
+        "The same request was sent under another key",
+        "You sent the same request under another key; that one is operation {first}. Nothing was executed now. Repeat "
+        "with the first key. Only if you mean it as well, send `Idempotency-Distinct: true`.",
+        False,
+        _IDEMPOTENCY,
+        is_terminal=True,
+    ),
     Verdict.RESPONSE_NOT_STORED: Case(
         409,
         "The first response was not kept",
@@ -339,13 +348,16 @@ def refuse(
     recovery: Recovery | None = None,
     location: bytes | None = None,
     case: Case | None = None,
+    differs: Sequence[str] = (),
+    first_operation: UUID | None = None,
 ) -> Reply:
     """The reply for a verdict that makes a problem; raises ValueError for one that does not.
 
     `status` None takes the table's. `record` gives the detail its time and status, and the reply what was made: its
     member `resource`, and `Location` where that is an address. `detail` (a fault of the request) goes before the
     table's. `authenticate` is a `WWW-Authenticate` value and makes it a 401. `location` is where the caller finds out
-    more, in place of the resource. `case` None takes the verdict's.
+    more, in place of the resource. `case` None takes the verdict's. `differs` is in what the request differs from the
+    recorded one, `first_operation` the one that it repeats.
 
     `in-doubt` with 409 is about the record, with 502 or 504 about this request's own attempt, and with 503 about an
     outcome that could not be recorded. `recovery` is what a repeat does about the doubt, None for nothing.
@@ -360,7 +372,7 @@ def refuse(
         operation_id = record.identity.operation_id
     retryable, is_terminal = case.retryable, case.is_terminal
     resource = record.resource if record is not None and verdict in _NAMING else None
-    text = _detail(case, record, operation_id, resource)
+    text = _detail(case, record, operation_id, resource, first_operation)
     if verdict is Verdict.IN_DOUBT and status != 409:
         # About this request's own attempt: SDKs may repeat it, and get the terminal response if the doubt remains.
         is_terminal = False
@@ -379,9 +391,10 @@ def refuse(
         headers = (*headers, (b"Location", resource.encode()))
     if status == 204:
         return Reply(status, reason_phrase(status), headers, b"", verdict)
-    about = {"operation_id": None if operation_id is None else str(operation_id), "resource": resource}
-    known = {name: value for name, value in about.items() if value is not None}
-    return _reply(verdict, case, shape, status, headers, text, retryable, known)
+    members = _members(operation_id, resource, differs, first_operation)
+    reply = _reply(verdict, case, shape, status, headers, text, retryable, members)
+    is_about_more = bool(differs) or first_operation is not None
+    return replace(reply, differs=tuple(differs), first_operation=first_operation) if is_about_more else reply
 
 
 def _case_of(verdict: Verdict, recovery: Recovery | None) -> Case:
@@ -391,6 +404,19 @@ def _case_of(verdict: Verdict, recovery: Recovery | None) -> Case:
     if case is None:
         raise ValueError(f"{verdict} makes no problem")
     return case
+
+
+def _members(
+    operation_id: UUID | None, resource: str | None, differs: Sequence[str], first_operation: UUID | None
+) -> dict[str, Any]:
+    """What a problem says besides, where it is known."""
+    known = {
+        "operation_id": operation_id and str(operation_id),
+        "resource": resource,
+        "differs": list(differs),
+        "first_operation": first_operation and str(first_operation),
+    }
+    return {name: value for name, value in known.items() if value}
 
 
 def plain(status: int, detail: str, route: Shaped | None = None) -> Reply:
@@ -417,7 +443,7 @@ def _reply(
     headers: Headers,
     text: str,
     retryable: bool,
-    about: Mapping[str, str],
+    about: Mapping[str, Any],
 ) -> Reply:
     error = {"type": case.stripe_type, "code": case.stripe_code or verdict.value, "message": text}
     if shape == "stripe":
@@ -448,7 +474,13 @@ def _headers(*, retry_after_seconds: int | None, advice: Headers, authenticate: 
     return tuple(headers)
 
 
-def _detail(case: Case, record: Record | None, operation_id: UUID | None, resource: str | None) -> str:
+def _detail(
+    case: Case,
+    record: Record | None,
+    operation_id: UUID | None,
+    resource: str | None,
+    first_operation: UUID | None,
+) -> str:
     """The detail with its values filled in, without the parts whose values are unknown."""
     text = case.detail
     moment = None
@@ -470,6 +502,7 @@ def _detail(case: Case, record: Record | None, operation_id: UUID | None, resour
         status=response.status if response is not None else "",
         time=rfc3339(moment) if moment is not None else "",
         id=operation_id,
+        first=first_operation,
     )
 
 

@@ -11,6 +11,7 @@ from enum import StrEnum
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Final, Protocol
+from uuid import UUID
 
 from gateway.core.immutable import immutable
 from gateway.core.message import Headers, RequestHead
@@ -96,8 +97,9 @@ class Reply:
     `headers` are end-to-end; the edge adds framing, `Date` and `Connection`. `length` is the number of bytes in a
     stream, None if unknown. `verdict` is None where the request was not protected. With `decode_for`, the body has a
     coding that these `Accept-Encoding` values do not accept, and is decoded before it goes out. `why` is for the log
-    alone: why nothing could be sent to the upstream, or compared with the record. With `to_fetch`, the coordinator
-    replaces it by what the service says of that.
+    alone: why nothing could be sent to the upstream, or compared with the record; so are `differs` and
+    `first_operation`, which a refusal also tells its caller. With `to_fetch`, the coordinator replaces it by what the
+    service says of that.
     """
 
     status: int
@@ -109,6 +111,8 @@ class Reply:
     decode_for: tuple[bytes, ...] | None = None
     why: str | None = None
     to_fetch: ToFetch | None = None
+    differs: tuple[str, ...] = ()
+    first_operation: UUID | None = None
 
 
 @immutable

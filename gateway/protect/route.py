@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gateway.core.delivery import DeliveryPolicy
+from gateway.core.identity.content import RepeatPolicy
 from gateway.core.identity.fingerprint import Fingerprinter
 from gateway.core.identity.key import ComposedKey, KeySpec
 from gateway.core.identity.scope import AuthService, ScopeSpec
@@ -118,4 +119,5 @@ class Route:
     authorize: AuthService | None = None
     accept: AcceptPolicy | None = None
     inbox: Inbox | None = None
+    repeats: RepeatPolicy | None = None
     recovery: Recovery = Hold()  # noqa: RUF009  a value without state

@@ -14,9 +14,12 @@ from gateway.core.message import RequestHead, header_values, trace_id_of
 from gateway.core.operation import CUT, RequestInfo
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import RequestAnswered
+from gateway.protect.reply import Reply
 from gateway.protect.route import Route
 from gateway.protect.stopwatch import Stopwatch
 
+# Refusals that operators want to know the caller of.
+_MISUSED: Final = (Verdict.KEY_REUSED, Verdict.LIKELY_DUPLICATE)
 _HOST_CHARS_MAX: Final = 255
 _PATH_CHARS_MAX: Final = 512
 
@@ -29,6 +32,7 @@ class RequestTrace:
     route: Route
     arrived: float
     operation_id: UUID | None = None
+    scope: str | None = None
     upstream_status: int | None = None
     upstream_seconds: float | None = None
     attempt: int = 0
@@ -38,13 +42,13 @@ class RequestTrace:
     """The caller's preference, in seconds, if that decided how long it waits."""
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
 
-    def answered(self, verdict: Verdict, status: int, why: str | None) -> RequestAnswered:
-        """The event that the request got this reply now."""
+    def answered(self, verdict: Verdict, reply: Reply) -> RequestAnswered:
+        """The event that the request got this reply now, with this verdict."""
         head = self.head
         return RequestAnswered(
             route=self.route.name,
             verdict=verdict,
-            status=status,
+            status=reply.status,
             duration_seconds=self.stopwatch.seconds,
             method=head.method.decode("latin-1"),
             operation_id=self.operation_id,
@@ -53,7 +57,10 @@ class RequestTrace:
             attempt=self.attempt,
             request_id=head.text(b"x-request-id"),
             trace_id=head.text(b"traceparent"),
-            why=why,
+            why=reply.why,
+            differs=reply.differs,
+            first_operation=reply.first_operation,
+            scope=self.scope if verdict in _MISUSED else None,
         )
 
 

@@ -30,7 +30,7 @@ from tests.support.accepting import ASYNC, accepting
 from tests.support.clocks import Clocks
 from tests.support.eventually import eventually
 from tests.support.faulty_store import FaultyStore, refused
-from tests.support.house import ROUTE, House, house, neighbour, sqlite_store, status_of
+from tests.support.house import BODY, ROUTE, House, house, neighbour, sqlite_store, status_of
 from tests.support.upstream import Answer, RecordingUpstream
 
 ROOT = Path(__file__).parents[2]
@@ -262,6 +262,36 @@ async def recorded_under_other_settings(place: Place, choice: str) -> object:
         await home.gateway.stop()
         async with place.later(home.upstream, route={"fingerprint": {"on_recipe_change": choice}}) as later:
             return status_of(await later.send(body=b'{"amount":1000,"currency":"usd"}'))[1]
+
+
+@shows("routes.fingerprint.explain", (False, ["body"]), (True, ["body", "body:/amount"]))
+async def in_what_it_differs(place: Place, explains: bool) -> object:
+    secrets = {"fingerprint_key": {"id": "a", "key": "s" * 32}}
+    async with place.house(route={"fingerprint": {"explain": explains}}, secrets=secrets) as home:
+        await home.send()
+        return (await home.send(body=BODY.replace(b"1000", b"1"))).json()["differs"]
+
+
+async def _under_another_key(place: Place, body: bytes = BODY, seconds: float = 0, **repeats: Any) -> str | None:
+    async with place.house(route={"repeats": {"action": "refuse"} | repeats}) as home:
+        await home.send("k1")
+        place.clocks.pass_time(seconds, home)
+        return status_of(await home.send("k2", body))[1]
+
+
+@shows("routes.repeats.action", ("count", "stored"), ("refuse", "likely-duplicate"))
+async def under_another_key(place: Place, action: str) -> object:
+    return await _under_another_key(place, action=action)
+
+
+@shows("routes.repeats.by", ("fingerprint", "stored"), (["/amount"], "likely-duplicate"))
+async def under_another_key_in_another_currency(place: Place, by: Any) -> object:
+    return await _under_another_key(place, BODY.replace(b"eur", b"usd"), by=by)
+
+
+@shows("routes.repeats.within", ("10s", "stored"), ("1h", "likely-duplicate"))
+async def under_another_key_after_a_minute(place: Place, within: str) -> object:
+    return await _under_another_key(place, seconds=60, within=within)
 
 
 # -- duplicates ------------------------------------------------------------------------------------------------------

@@ -292,3 +292,9 @@ def test_a_file_is_checked_without_its_secrets() -> None:
         names = Placeholders()
         assert parse(text, stand_in=names).routes
         assert names.names == ["HOOK"]
+
+
+def test_an_inbox_has_no_repeats() -> None:
+    """Its sender would give up the endpoint at a 409, and its events have ids."""
+    (mistake,) = mistakes(written(inbox(), "repeats: {action: refuse}"))
+    assert mistake.startswith("routes[0].repeats: an event has an id of its own")

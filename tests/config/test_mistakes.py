@@ -125,6 +125,22 @@ ROUTE_MISTAKES = [
     ("fingerprint: {ignore: ▸[/a], only: [/b]}", "fingerprint.ignore", "ignore and only cannot be used together"),
     ("fingerprint: {body: raw, only: ▸[/b]}", "fingerprint.only", "only is for JSON bodies, but body is raw"),
     (
+        "fingerprint: {explain: ▸true}",
+        "fingerprint.explain",
+        "explain requires secrets.fingerprint_key, so that a stolen table cannot be used to guess members",
+    ),
+    (
+        "repeats: {by: ▸body}",
+        "repeats.by",
+        "expected fingerprint, or a list of JSON pointers such as [/account, /reference], found 'body'",
+    ),
+    ("repeats: {by: [/a, ▸/a]}", "repeats.by[1]", "this is listed already"),
+    (
+        "repeats: {action: refuse, within: ▸8d}",
+        "repeats.within",
+        "within must be at most retention.remember (7d): what is forgotten cannot be named",
+    ),
+    (
         "fingerprint: {headers: [▸Accept-Language]}",
         "fingerprint.headers[0]",
         "this header may change from one retry to the next, found 'Accept-Language'",

@@ -266,3 +266,21 @@ def test_a_scope_by_a_field_that_the_service_does_not_get_is_noticed(trusted: st
         "routes[0].scope: the service does not get X-Forwarded-User, which only hops in trusted_proxies may send it"
     )
     assert [str(notice) for notice in notices(read(text))] == [message] * is_noticed
+
+
+def test_repeats_that_are_unwise_are_noticed() -> None:
+    """Callers that can refuse one another's requests, and contents that are all the same or never are."""
+    shared = MINIMAL.replace("{api_key: X-Api-Key}", "shared")
+    refused = shared + "    repeats: {action: refuse}\n    fingerprint: {body: none}\n"
+    assert [str(notice) for notice in notices(read(refused)) if "repeats" in notice.path] == [
+        "routes[0].repeats.action: all callers share one scope: the request of one may be refused as a repeat of "
+        "another's",
+        "routes[0].repeats.by: fingerprint.body is none: all requests of a caller to one URL are repeats of one "
+        "another",
+    ]
+    in_body = MINIMAL.replace("{header: Idempotency-Key}", "{body: /id}") + "    repeats: {}\n"
+    assert [str(notice) for notice in notices(read(in_body))] == [
+        "routes[0].repeats.by: the key is a part of the body that is compared, so two keys never have the same content"
+    ]
+    for settings in ("fingerprint: {ignore: [/id]}", "fingerprint: {only: [/amount]}"):
+        assert notices(read(f"{in_body}    {settings}\n")) == ()

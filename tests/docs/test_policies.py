@@ -42,10 +42,10 @@ POLICIES = {
     ".authorize": ["protect/identification.py Identifying.identify", "protect/resource.py StatusResource._respond"],
     "authorization_request": ["protect/forward_auth.py ForwardAuth._question"],
     ".without": ["http/handler.py Handler._respond"],
-    ".digests": ["protect/identification.py Identifying._identify_whole"],
+    ".digests": ["protect/identification.py _compared"],
     "identity_of": ["protect/identification.py Identifying._keyed"],
     "taken_now": ["protect/identification.py Identifying.identify"],
-    # Rules 9 to 18: what the record says, to a claim and to a request that does not claim.
+    # Rules 9 to 19: what the record says, to a claim and to a request that does not claim.
     "judge": ["protect/claiming.py _judge", "protect/identification.py KeyedRequest.judge"],
     ".claim": ["protect/operations.py Operations._execute"],
     ".claim_kept": ["protect/operations.py Operations._execute"],

@@ -144,6 +144,30 @@ async def test_herd_through_two_processes(tmp_path: Path, postgres_url: str, red
         assert len(upstream.requests) == 1
 
 
+async def test_one_content_under_twenty_keys_has_one_effect(tmp_path: Path, postgres_url: str) -> None:
+    """Twenty simultaneous requests of one content under twenty new keys, through two gateways that refuse repeats: one
+    effect. The first gateway is killed over it; what it left in doubt is refused to all others as well."""
+    store, route = {"durable": postgres_url}, {"repeats": {"action": "refuse"}}
+    async with (
+        RecordingUpstream() as upstream,
+        process(store, tmp_path / "a", upstream, route=route) as one,
+        process(store, tmp_path / "b", upstream, route=route) as two,
+    ):
+        tasks = [asyncio.create_task(send((one, two)[number % 2].port, f"k{number}")) for number in range(20)]
+        answers = [status_of(answer) for answer in await asyncio.gather(*tasks)]
+        assert sorted(map(str, answers)) == [str((200, "stored"))] + [str((409, "likely-duplicate"))] * 19
+        assert len(upstream.effects) == 1
+        other = b'{"amount":7}'
+        upstream.on("/charges", Answer(hold=asyncio.Event()))
+        lost = asyncio.create_task(send(one.port, "k20", other))
+        await upstream.wait_for_requests(2)
+        one.kill()
+        await asyncio.gather(lost, return_exceptions=True)
+        upstream.on("/charges", Answer())
+        assert status_of(await send(two.port, "k21", other)) == (409, "likely-duplicate")
+        assert len(upstream.requests) == 2
+
+
 async def test_drain_finishes_what_is_in_flight(store: Store, tmp_path: Path) -> None:
     """After SIGTERM readiness falls, what is in flight is answered and recorded, and the exit code is 0."""
     shutdown = {"delay": "300ms", "drain_timeout": "10s"}

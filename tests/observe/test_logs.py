@@ -8,6 +8,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -31,6 +32,8 @@ from gateway.observe.facts import (
     OperationSettled,
     OperationTakenOver,
     OutcomeJournaled,
+    RepeatNoticed,
+    RepeatResult,
     RequestAnswered,
     RequestPassed,
     StoreCalled,
@@ -137,6 +140,18 @@ def test_a_request_is_one_json_line(paper: Paper, logs: Callable[..., Logs]) -> 
     ]
 
 
+def test_who_uses_keys_wrongly_can_be_told_by_the_line(paper: Paper, logs: Callable[..., Logs]) -> None:
+    """A mismatch says in what, a repeat of what, and both by whom; a repeat that was refused has no second line."""
+    log = logs()
+    first = UUID(int=6)
+    log(replace(ANSWERED, verdict=Verdict.KEY_REUSED, differs=("host", "body:/amount"), scope="5c0be"))
+    log(replace(ANSWERED, verdict=Verdict.LIKELY_DUPLICATE, first_operation=first, scope="5c0be"))
+    log(RepeatNoticed("create_payment", RepeatResult.REFUSED, OPERATION, first, "5c0be"))
+    mismatch, repeat = paper.objects()
+    assert (mismatch["differs"], mismatch["scope"]) == ("host body:/amount", "5c0be")
+    assert (repeat["first_operation"], repeat["scope"]) == (str(first), "5c0be")
+
+
 def test_a_request_is_one_line_that_can_be_read(paper: Paper, logs: Callable[..., Logs]) -> None:
     """Text begins with when, how grave and what, and nothing is said twice."""
     logs(format="text")(ANSWERED)
@@ -208,6 +223,9 @@ def test_the_configuration_says_which_requests_get_a_line(
         pytest.param(TallyTaken((("r", 3),), 90.0), "debug", "in doubt", id="tally"),
         pytest.param(OperationAccepted("r", OPERATION, 5, 700), "debug", "accepted", id="accepted"),
         pytest.param(WebhookRepeated("r", OPERATION, is_changed=True), "warning", "another content", id="changed"),
+        pytest.param(
+            RepeatNoticed("r", RepeatResult.COUNTED, OPERATION, UUID(int=6), "5c0be"), "warning", "5c0be", id="repeat"
+        ),
         pytest.param(delivery(DeliveryResult.POSTPONED), "info", "delivery of r: postponed", id="postponed"),
         pytest.param(delivery(DeliveryResult.DEAD_LETTER), "warning", "delivery of r: dead_letter", id="dead-letter"),
         pytest.param(BreakerChanged("http://x", True, "connect_refused"), "warning", "connect_refused", id="open"),

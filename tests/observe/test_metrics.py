@@ -28,6 +28,8 @@ from gateway.observe.facts import (
     OperationClaimed,
     OperationSettled,
     OutcomeJournaled,
+    RepeatNoticed,
+    RepeatResult,
     RequestAnswered,
     RequestPassed,
     RouteWaiting,
@@ -212,6 +214,11 @@ def answered(verdict: Verdict = Verdict.STORED, **known: float | None) -> Reques
                 ("idempotency_secret_used_total", "b", "create_payment"): 1,
             },
             id="webhook-verified",
+        ),
+        pytest.param(
+            RepeatNoticed("create_payment", RepeatResult.REFUSED, OPERATION, UUID(int=6), "5c0be"),
+            {("idempotency_repeats_total", "refused", "create_payment"): 1},
+            id="repeat",
         ),
         pytest.param(
             WebhookRepeated("create_payment", OPERATION, is_changed=True),

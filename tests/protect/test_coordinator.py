@@ -242,7 +242,7 @@ async def test_an_outcome_that_the_store_can_never_take(tmp_path: Path) -> None:
     ],
 )
 async def test_an_answer_that_comes_after_its_lease(tmp_path: Path, others: str) -> None:
-    """It is recorded while nobody went on without it; else its client hears what the record says, and no rule 18."""
+    """It is recorded while nobody went on without it; else its client hears what the record says, and no rule 19."""
     expected = {
         "nothing": (200, Verdict.STORED, State.COMPLETED),
         "disproved": (200, Verdict.STORED, State.COMPLETED),

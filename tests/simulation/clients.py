@@ -1,7 +1,7 @@
 """The clients of a run: they call, give up, come again with the same key, in herds, and sometimes with another body.
 
 Each intent is one operation of somebody's. Its clients follow no protocol of the gateway's; they only never invent a
-new key for it. What they sent and what they got is the history.
+new key for it, except on the route that refuses that. What they sent and what they got is the history.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.simulation.history import Call, History
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.wire import Body, Connection
 
-ACCEPTING = frozenset(("mail", "ship"))
+ACCEPTING = frozenset(("mail", "ship", "buy"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Clients:
         dice = self._dice
         routes: tuple[str, ...] = (
             *("charge", "charge", "order", "order", "note", "pay", "pay", "book", "book", "ping"),
-            *("mail", "mail", "ship", "ship"),
+            *("mail", "mail", "ship", "ship", "buy", "buy"),
         )
         if dice.random() < 0.4:
             routes = (dice.choice(routes),)
@@ -69,6 +69,9 @@ class Clients:
                     scope = "t4"
                 if dice.random() < 0.5:
                     body = other.body
+            if route == "buy":
+                # Many keys for few things that are wanted.
+                body = b'{"amount":%d,"currency":"eur"}' % dice.choice((1, 1, 2))
             if any((known.route, known.scope, known.key) == (route, scope, key) for known in self.intents):
                 continue
             self.intents.append(Intent(route, scope, key, body))

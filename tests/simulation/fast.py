@@ -223,6 +223,10 @@ class FastDriver:
         expires = started + (record.replay_until_us - snapshot.now_us) / 1e6
         await self._ask(PUT_SECONDS, lambda: server.put(record, expires, era))
 
+    async def first_of(self, _content: bytes, _operation_id: UUID, _within_ms: int) -> UUID | None:
+        """No route of a run counts repeats."""
+        return None
+
     async def forget(self, operation_id: UUID) -> None:
         self._forgotten += 1
         self._expect(f"{self._process.name} {id(self)} {self._forgotten}")

@@ -95,6 +95,12 @@ ROUTES: dict[str, dict[str, Any]] = {
             }
         },
     },
+    # What a caller sends again under another key is refused, however long ago it was in a run, and accepted or not.
+    "buy": {
+        "outcome": {"preset": "payments"},
+        "accept": {"identity": "unverified"},
+        "repeats": {"action": "refuse", "within": "2d"},
+    },
     "ping": {"outcome": {"preset": "standard"}, "store_unavailable": "forward", "key": {"required": False}},
 }
 

@@ -245,6 +245,7 @@ class Terms:
     resent: frozenset[str] = frozenset()
     """Routes on which an operation in doubt is sent again, because the service deduplicates."""
     answer_within_by_route: Mapping[str, float] = field(default_factory=dict)
+    refusing_repeats: frozenset[str] = frozenset()
 
     def answered_within(self, route: str) -> float:
         """How long a caller of this route is kept waiting at most."""

@@ -47,7 +47,7 @@ from gateway.store.watching import LocalWatch
 from tests.simulation.faults import StoreFate, Weather
 from tests.simulation.history import Change, History, Jump, StoreCall, View, digest_of
 from tests.simulation.loop import Process, SimulatedLoop
-from tests.support.memory_store import ManualClock, Memory, MemoryStore
+from tests.support.memory_store import Held, ManualClock, Memory, MemoryStore
 
 T = TypeVar("T")
 
@@ -69,9 +69,14 @@ class _Standby:
     at: float
     records: dict[UUID, Record]
     requests: dict[UUID, SealedRequest]
+    contents: dict[bytes, dict[UUID, Held]]
     token: int
     memo: bytes
     generation: str
+
+
+def _copied(contents: dict[bytes, dict[UUID, Held]]) -> dict[bytes, dict[UUID, Held]]:
+    return {digest: dict(held) for digest, held in contents.items()}
 
 
 class Database:
@@ -111,6 +116,7 @@ class Database:
                 self._loop.time(),
                 dict(memory.records),
                 dict(memory.requests),
+                _copied(memory.contents),
                 memory.token,
                 memory.memo,
                 memory.generation,
@@ -131,6 +137,7 @@ class Database:
             self._note(operation_id, "lost", None, standby.records[operation_id], "standby")
         memory.records, memory.token, memory.memo = dict(standby.records), standby.token, standby.memo
         memory.requests, memory.generation = dict(standby.requests), standby.generation
+        memory.contents = _copied(standby.contents)
         memory.recovery_leases.clear()
         memory.identity = uuid4().hex
         self._standbys.clear()

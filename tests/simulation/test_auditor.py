@@ -60,6 +60,14 @@ def released_while_doubt_is_carried(made: History, scribe: Scribe) -> None:
     other.say(3.5, "release", "released")
 
 
+@breaks("01")
+def the_same_request_under_another_key(made: History, scribe: Scribe) -> None:
+    made.terms = replace(made.terms, refusing_repeats=frozenset((made.sent[0].route,)))
+    other = Scribe(made, OTHER, "k2")
+    other.claim(3.0, 2)
+    other.send(3.1, 2, "n2")
+
+
 @breaks("02")
 def sent_before_the_claim_was_acknowledged(made: History, scribe: Scribe) -> None:
     made.store_calls[0].acknowledged = 1.5

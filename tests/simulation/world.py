@@ -69,6 +69,7 @@ class World:
             stored_bytes_max=RESPONSE_BYTES_MAX,
             resent=frozenset(route.name for route in config.routes if route.recovery == "resend"),
             answer_within_by_route={route.name: config.upstream_for(route).answer_within for route in config.routes},
+            refusing_repeats=frozenset(route.name for route in config.routes if route.repeats is not None),
         )
         self.loop = loop = SimulatedLoop(random.Random(f"{seed}/order"))
         self.history = history = History(seed, terms, EPOCH_US)

@@ -36,6 +36,7 @@ from gateway.core.operation import (
     ClaimingCommand,
     Command,
     Complete,
+    Content,
     Dispatch,
     Disprove,
     Erase,
@@ -233,13 +234,19 @@ class _Actor:
         kept = SealedRequest(new_id, "2026-11", self._random.randbytes(self._random.randint(0, 40)))
         # Now and then what no column takes: it alone is refused, and none of its neighbours.
         doubt = "reset" if self._random.random() < 0.95 else "a\0b"
+        # Half of them hold a content: those of one record share it, and the others' is one that each caller means.
+        digest = random.Random(str(operation_id)).randbytes(16) if self._random.random() < 0.5 else bytes(16)
+        has_content = self._random.random() < 0.5
+        content = Content(digest, self._us(0, 20), is_distinct=digest == bytes(16)) if has_content else None
         makers: dict[type[Command], Callable[[], Command]] = {
-            Claim: lambda: Claim(known.identity, new_id, name, fingerprint, lease_us, read_token),
-            Accept: lambda: Accept(known.identity, new_id, SERVICE, fingerprint, kept, within_us, read_token),
+            Claim: lambda: Claim(known.identity, new_id, name, fingerprint, lease_us, read_token, content=content),
+            Accept: lambda: Accept(
+                known.identity, new_id, SERVICE, fingerprint, kept, within_us, read_token, content=content
+            ),
             Dispatch: lambda: Dispatch(operation_id, token, new_id, name, lease_us),
             Takeover: lambda: Takeover(operation_id, token, new_id, name, lease_us),
             Renew: lambda: Renew(*held, lease_us),
-            Complete: lambda: Complete(*held, answer, *windows, granted),
+            Complete: lambda: Complete(*held, answer, *windows, granted=granted),
             Release: lambda: Release(*held, remember_us),
             Forget: lambda: Forget(*held),
             Abandon: lambda: Abandon(*held, doubt),

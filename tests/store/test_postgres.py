@@ -14,13 +14,13 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from gateway.core.operation import Applied, Audit, State
+from gateway.core.operation import Applied, Audit, Content, Fenced, State
 from gateway.store.base import EpochChanged, NotApplied, StartRefused, StoreError, Unreadable
 from gateway.store.operations import Query
 from gateway.store.postgres.schema import checksum
 from gateway.store.postgres.statements import MIGRATE_LOCK, RECIPE_LOCK, statement_texts
 from gateway.store.postgres.store import PostgresStore, is_migrated, migrate
-from tests.conformance.hand import LEASE_SECONDS, REPLAY_US, SERVICE, Hand, do, state
+from tests.conformance.hand import LEASE_SECONDS, REPLAY_US, SAME, SERVICE, Hand, do, state
 from tests.store.postgres_pooler import Pooler
 from tests.store.postgres_sessions import opened, roles, session, url_as
 from tests.support.eventually import eventually
@@ -494,3 +494,31 @@ async def test_gateways_agree_one_after_the_other(own_postgres: PostgresServer) 
         await begun.rollback()
         assert not (await agreeing).conflicts
         assert (await other.compare_configuration(renamed)).conflicts
+
+
+async def test_a_content_is_locked_before_its_holders_are_read(postgres_url: str) -> None:
+    """A claim waits for the transaction of another gateway that has the content's lock: what that writes is seen."""
+    content = Content(b"\x80" + b"content" * 2, 600_000_000)
+    lock_key = int.from_bytes(content.digest[:8], "big", signed=True)
+    first = Hand()
+    async with opened(postgres_url) as store, session(postgres_url) as other:
+        await do(store, first, Hand.claim)
+        async with other.transaction():
+            await other.execute("SELECT pg_advisory_xact_lock($1)", lock_key)
+            claim = replace(Hand().claim(), content=content)
+            waiting = asyncio.create_task(store.apply(claim))
+
+            async def waits() -> bool:
+                return bool(await other.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
+
+            await eventually(waits)
+            await other.execute(
+                "INSERT INTO idempotency_gateway.content (digest, operation_id, until_us, check_us, fingerprint)"
+                " VALUES ($1, $2, 0, 0, $3)",
+                content.digest,
+                first.operation_id,
+                SAME.digest,
+            )
+        result = await waiting
+    assert isinstance(result, Fenced)
+    assert result.content_holder == first.operation_id

@@ -20,6 +20,7 @@ from gateway.store.postgres import delivery
 from gateway.store.postgres.arguments import acceptance_arguments, claim_arguments, completion_arguments
 from gateway.store.postgres.connection import Connection
 from gateway.store.postgres.dialer import Dialer
+from gateway.store.postgres.rows import CHANGE_NAMES
 from gateway.store.postgres.statements import SWEEP_LOCK, load, statement_texts
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.witness_files import WitnessFiles
@@ -50,6 +51,8 @@ INSERT INTO idempotency_gateway.response SELECT token, 20000, 'OK', '\\x01', 'x'
 INSERT INTO idempotency_gateway.recovery SELECT operation_id, 1, 9e15, 0, 9e15, 1 FROM idempotency_gateway.operation;
 INSERT INTO idempotency_gateway.audit (operation_id, at_us, keep_until_us, token, event, who, why)
 SELECT operation_id, 1, 9e15, 1, 'prove', 'w', 'y' FROM idempotency_gateway.operation;
+INSERT INTO idempotency_gateway.content (digest, operation_id, until_us, check_us, fingerprint)
+SELECT decode(md5(operation_id::text), 'hex'), operation_id, 9e15, 9e15, 'd' FROM idempotency_gateway.operation;
 UPDATE idempotency_gateway.upkeep SET passed_token = (SELECT max(token) FROM idempotency_gateway.operation);
 ANALYZE
 """
@@ -89,8 +92,9 @@ OF_COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
     "claim": (None, *claim_arguments([Hand().claim() for _ in range(BATCH)], lambda _: 1), _ANY),
     "complete": (None, *completion_arguments([Complete(each, 1, each, ANSWER, 1, 1) for each in _IDS]), _ANY),
     "lock": (None, _IDS, _IDS, _ANY),
-    "update": ([],) * 35,
+    "update": ([],) * len(CHANGE_NAMES.split(",")),
     "accept": (None, *acceptance_arguments([Hand().accept() for _ in range(BATCH)]), _ANY),
+    "content_holders": (None, _IDS, [bytes(16)] * BATCH),
     "deliveries": (_IDS,),
     "write_deliveries": ([],) * 18,
     "give_turns": ([b"lane"], 2),

@@ -101,6 +101,8 @@ class _News:
 
 _Write = _Put | _News
 
+# The key of a content, the operation that has it, and for how many milliseconds that is kept.
+_First = tuple[str, UUID, int]
 # The operation, and when its caller began to wait.
 _Get = tuple[UUID, float]
 
@@ -125,6 +127,9 @@ class RedisFastTier:
             key=lambda write: write.operation_id.int,
             size_max=_BATCH_SIZE_MAX,
             queue_max=_QUEUE_MAX,
+        )
+        self._firsts: Batcher[_First, UUID | None] = Batcher(
+            self._execute_firsts, size_max=_BATCH_SIZE_MAX, queue_max=_QUEUE_MAX
         )
         self._purge_listeners: list[Callable[[UUID], None]] = []
         self._change_listeners: list[Callable[[bool, str], None]] = []
@@ -205,6 +210,7 @@ class RedisFastTier:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._gets.close()
         await self._writes.close()
+        await self._firsts.close()
         await self._reader.close()
         await self._writer.close()
         self._is_reached = False
@@ -219,6 +225,19 @@ class RedisFastTier:
             raise ValueError("only completed records may be put")
         operation_id = record.identity.operation_id
         return self._write(_Put(self._key_of(operation_id), operation_id, snapshot, started_seconds))
+
+    def first_of(self, content: bytes, operation_id: UUID, within_ms: int) -> Awaitable[UUID | None]:
+        self._check_up()
+        return self._firsts.submit((f"{self._prefix}content:{content.hex()}", operation_id, within_ms))
+
+    async def _execute_firsts(self, firsts: list[_First]) -> list[UUID | None]:
+        """Write all contents that nobody has, and read who has them."""
+        commands: list[RedisCommand] = []
+        for key, operation_id, within_ms in firsts:
+            commands += (("SET", key, operation_id.bytes, "PX", within_ms, "NX"), ("GET", key))
+        replies = await self._exchange(self._writer, commands, PUT_SECONDS)
+        # A refused command, or the value of another program, tells nothing.
+        return [UUID(bytes=reply) if isinstance(reply, bytes) and len(reply) == 16 else None for reply in replies[1::2]]
 
     async def forget(self, operation_id: UUID) -> None:
         # A generation that no other gateway knows ends any era.

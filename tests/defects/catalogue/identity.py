@@ -12,6 +12,8 @@ _CANONICAL = "tests/core/test_fingerprint_canonical.py::"
 _RECIPES = "store/recipes.py"
 _AGREEMENT = "tests/conformance/test_agreement.py::"
 
+_CONTENTS = "tests/conformance/test_contents.py::"
+
 DEFECTS = (
     Defect(
         "scope-left-out",
@@ -196,7 +198,13 @@ DEFECTS = (
     Defect(
         "media-type-left-out",
         "the same bytes under another media type are the same request",
-        (Edit("core/identity/fingerprint.py", "_canonical_media(self._types, self._media, form)", 'b""'),),
+        (
+            Edit(
+                "core/identity/fingerprint.py",
+                "        media = _canonical_media(self._types, self._media, form)\n",
+                '        media = b""\n',
+            ),
+        ),
         ("tests/core/test_fingerprint.py::test_fields",),
     ),
     Defect(
@@ -393,5 +401,53 @@ DEFECTS = (
             ),
         ),
         ("tests/store/test_postgres.py::test_gateways_agree_one_after_the_other",),
+    ),
+    Defect(
+        "content-of-the-released",
+        "a request that is known to have had no effect keeps its content from other keys",
+        (
+            Edit(
+                "core/lifecycle.py",
+                "        case State.RELEASED:\n            return False\n",
+                "",
+            ),
+        ),
+        (_CONTENTS + "test_each_history_holds_or_frees_its_content[sqlite]",),
+    ),
+    Defect(
+        "content-in-doubt-is-free",
+        "a request in doubt may be executed again under another key",
+        (
+            Edit(
+                "store/sqlite/sql/select_content_holder.sql",
+                "o.state NOT IN ('released', 'completed', 'tombstone')",
+                "o.state NOT IN ('released', 'completed', 'tombstone', 'in_doubt')",
+            ),
+        ),
+        (_CONTENTS + "test_each_history_holds_or_frees_its_content[sqlite]",),
+    ),
+    Defect(
+        "contents-without-a-lock",
+        "two gateways execute one content under two keys at the same time",
+        (Edit("store/postgres/content.py", "        await connection.execute(_LOCK, keys)\n", ""),),
+        ("tests/store/test_postgres.py::" + "test_a_content_is_locked_before_its_holders_are_read",),
+    ),
+    Defect(
+        "members-of-a-cut-document",
+        "of a document with many members it is said that one was added which was not",
+        (
+            Edit(
+                "core/identity/difference.py",
+                "digest if len(entries) >= MEMBERS_MAX else None",
+                "None",
+            ),
+        ),
+        ("tests/core/test_difference.py::test_members_within_bounds",),
+    ),
+    Defect(
+        "distinct-by-any-word",
+        "any value of Idempotency-Distinct lets a repeat through",
+        (Edit("core/identity/content.py", ".lower() in _TRUE", '.lower() != b""'),),
+        ("tests/http/gateway/test_likely_duplicates.py::test_who_means_it_says_so[sqlite]",),
     ),
 )

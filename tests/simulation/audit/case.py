@@ -160,6 +160,14 @@ class Case:
                 found = change
         return found
 
+    def beginning(self, sent: Sent) -> Change | None:
+        """The claim or acceptance of the caller's request that a request was sent for."""
+        found = None
+        for change in self.changes.get(sent.operation_id, ()):
+            if change.event in BEGINNINGS and change.at <= sent.sent:
+                found = change
+        return found
+
     def record_at(self, operation_id: str, moment: float) -> View | None:
         """The record at a moment of the run, as whoever asked the store then would have got it."""
         view = None

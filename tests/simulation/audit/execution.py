@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 from tests.simulation.audit.case import AWAY, BEGINNINGS, GRANTS, RECORDED, REPEATED, Case
 from tests.simulation.audit.memory import known
-from tests.simulation.history import Answer, digest_of
+from tests.simulation.history import Answer, Change, Sent, digest_of
 
 _AUTHORISING = frozenset(("release", "forget", "disprove", "takeover", "postpone", "reinstate", "requeue", "withdraw"))
+# What says of an operation that it has no effect, or is not known any more.
+_FREEING = frozenset(("release", "forget", "disprove", "withdraw", "erase"))
 # What a holder says of an attempt that had no effect.
 _HARMLESS = frozenset(("release", "forget", "postpone", "bury"))
 _NOTHING_SENT = AWAY | {"upstream-unreachable", "key-missing", "key-invalid", "scope-missing", "body-too-large"}
@@ -55,6 +57,31 @@ def invariant_01_at_most_one(case: Case) -> Iterator[str]:
     for change in case.history.changes:
         if change.event in _HARMLESS and change.before is not None and change.before.carries_doubt:
             yield f"{change.operation_id}: {change.event} of a claim that carries doubt"
+    yield from _one_for_each_content(case)
+
+
+def _one_for_each_content(case: Case) -> Iterator[str]:
+    """Where repeats are refused: what a caller sends under another key has no further effect, unless the first one was
+    known to have had none when it came."""
+    effects: dict[tuple[str, str, tuple[str, bytes]], list[tuple[Sent, Change]]] = defaultdict(list)
+    for _, requests in known(case, case.protected):
+        for sent in requests:
+            if sent.effect is not None and sent.route in case.history.terms.refusing_repeats:
+                begun = case.beginning(sent)
+                if begun is not None:
+                    effects[sent.route, sent.scope, sent.request].append((sent, begun))
+    for alike in effects.values():
+        in_order = sorted(alike, key=lambda one: one[1].number)
+        for (first, begun), (second, again) in combinations(in_order, 2):
+            if first.operation_id == second.operation_id:
+                continue
+            ended = {
+                change.event
+                for change in case.changes[first.operation_id]
+                if begun.number < change.number < again.number
+            }
+            if not ended & _FREEING:
+                yield f"{second.operation_id}: an effect that {first.operation_id} had before, of the same request"
 
 
 def invariant_02_intent_before_bytes(case: Case) -> Iterator[str]:

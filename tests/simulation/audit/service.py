@@ -225,6 +225,7 @@ _HEALTHY = RECORDED - {"journaled", "recovered"} | {
     "accepted",
     "in-flight",
     "key-reused",
+    "likely-duplicate",
     "key-expired",
     "response-not-stored",
 }

@@ -1,0 +1,208 @@
+"""A caller that sends one request under several keys, and one that sends several requests under one key."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tests.support.accepting import ASYNC, SECRETS, desk
+from tests.support.eventually import eventually
+from tests.support.house import BODY, House, house, neighbour, sqlite_store, status_of
+from tests.support.upstream import Answer, Ending
+
+Store = dict[str, Any]
+
+REFUSED = (409, "likely-duplicate")
+REFUSE: dict[str, Any] = {"repeats": {"action": "refuse"}, "in_flight": {"wait": "0s"}}
+DISTINCT = ("Idempotency-Distinct", "true")
+KEYED = {"fingerprint_key": {"id": "k1", "key": "0123456789abcdef0123456789abcdef"}}
+
+
+async def operation_ids(home: House) -> list[UUID]:
+    return [UUID(request.values("Idempotency-Operation")[0].decode()) for request in home.upstream.requests]
+
+
+async def repeats(home: House) -> dict[str, int]:
+    """The counter of repeats, by result."""
+    text = (await home.status("/metrics")).body.decode()
+    lines = [line for line in text.splitlines() if line.startswith("idempotency_repeats_total{")]
+    return {line.split('result="')[1].split('"')[0]: round(float(line.split()[-1])) for line in lines}
+
+
+async def test_twenty_keys_through_two_gateways_have_one_effect(store: Store, tmp_path: Path) -> None:
+    """Twenty at once, with one content and twenty new keys, through two gateways: one is executed, and all others learn
+    which; after the response is there, too."""
+    async with (
+        house(store, tmp_path, route=REFUSE) as home,
+        neighbour(store, tmp_path / "other", home.upstream, route=REFUSE) as other,
+    ):
+        hold = asyncio.Event()
+        home.upstream.on("/charges", Answer(hold=hold))
+        sending = [asyncio.create_task((home, other)[n % 2].send(f"k{n}")) for n in range(20)]
+        await home.upstream.wait_for_requests(1)
+        done, _ = await asyncio.wait(sending, return_when=asyncio.FIRST_COMPLETED)
+        while len(done) < len(sending) - 1:
+            done, _ = await asyncio.wait(sending, timeout=0.05)
+        hold.set()
+        responses = await asyncio.gather(*sending)
+        assert Counter(map(status_of, responses)) == {(200, "stored"): 1, REFUSED: 19}
+        (first,) = await operation_ids(home)
+        late = await other.send("later")
+        for refused in [late, *(response for response in responses if response.status == 409)]:
+            problem = refused.json()
+            assert problem["code"] == "likely-duplicate"
+            assert problem["first_operation"] == str(first) != problem["operation_id"]
+            assert str(first) in problem["detail"]
+            assert problem["retryable"] is False
+            assert refused.header("x-should-retry") == "false"
+        assert len(home.upstream.requests) == 1
+        assert sum([(await repeats(each))["refused"] for each in (home, other)]) == 20
+
+
+async def test_who_means_it_says_so(store: Store, tmp_path: Path) -> None:
+    """Another content, another caller, and a request that says it is meant are executed; a retry is replayed."""
+    async with house(store, tmp_path, route=REFUSE) as home:
+        assert status_of(await home.send("k1")) == (200, "stored")
+        assert status_of(await home.send("k2", b'{"amount":1}')) == (200, "stored")
+        assert status_of(await home.send("k1", tenant="t2")) == (200, "stored")
+        assert status_of(await home.send("k3")) == REFUSED
+        assert status_of(await home.send("k3", headers=[DISTINCT])) == (200, "stored")
+        assert status_of(await home.send("k3")) == (200, "replayed")
+        assert status_of(await home.send("k1")) == (200, "replayed")
+        for unclear in ([DISTINCT, DISTINCT], [("Idempotency-Distinct", "yes")], [("Idempotency-Distinct", "")]):
+            assert status_of(await home.send("k4", headers=unclear)) == REFUSED
+        assert len(home.upstream.requests) == 4
+
+
+@pytest.mark.parametrize(
+    ("answer", "first", "then"),
+    [
+        pytest.param(Answer(status=503), (503, "released"), (200, "stored"), id="released"),
+        pytest.param(Answer(status=401), (401, "released"), (200, "stored"), id="forgotten"),
+        pytest.param(Answer(bytes_max=0, ending=Ending.CLOSE), (502, "in-doubt"), REFUSED, id="in-doubt"),
+    ],
+)
+async def test_what_had_no_effect_may_be_sent_under_another_key(
+    tmp_path: Path, answer: Answer, first: tuple[int, str], then: tuple[int, str]
+) -> None:
+    """A request that is known to have had no effect holds its content no more; one in doubt does."""
+    async with house(sqlite_store(tmp_path), tmp_path, route=REFUSE) as home:
+        home.upstream.on("/charges", answer)
+        assert status_of(await home.send("k1")) == first
+        home.upstream.on("/charges", Answer())
+        assert status_of(await home.send("k2")) == then
+        # The first key's own retry is no repeat of itself, but may be one of the second's.
+        again = await home.send("k1")
+        assert status_of(again) == ((409, "in-doubt") if then == REFUSED else REFUSED)
+
+
+async def test_duplicates_of_a_repeat(store: Store, tmp_path: Path) -> None:
+    """Many at once with one new key and a content that is held: all are refused, and none of them is executed."""
+    async with house(store, tmp_path, route=REFUSE) as home:
+        assert status_of(await home.send("k1")) == (200, "stored")
+        responses = await asyncio.gather(*(home.send("k2") for _ in range(12)))
+        assert {status_of(response) for response in responses} == {REFUSED}
+        assert len(home.upstream.requests) == 1
+
+
+async def test_a_business_key(store: Store, tmp_path: Path) -> None:
+    """By values of the body: whatever else differs, the second is a repeat; without one of the values, none is."""
+    route = {"repeats": {"by": ["/account", "/reference"], "action": "refuse"}}
+    async with house(store, tmp_path, route=route) as home:
+
+        async def send(key: str, **members: Any) -> tuple[int, str | None]:
+            return status_of(await home.send(key, json.dumps(members).encode()))
+
+        assert await send("k1", account="a", reference=7, sent="12:00") == (200, "stored")
+        assert await send("k2", account="a", reference=7, sent="12:01") == REFUSED
+        assert await send("k3", account="a", reference="7") == (200, "stored")
+        assert await send("k4", account="b", reference=7) == (200, "stored")
+        for number, lacking in enumerate(({"account": "a"}, {"account": "a", "reference": None})):
+            assert await send(f"k5{number}", **lacking) == (200, "stored")
+            assert await send(f"k6{number}", **lacking) == (200, "stored")
+        assert (await repeats(home))["incomparable"] == 4
+
+
+@pytest.mark.parametrize("caller", [[ASYNC], []], ids=["async", "waits"])
+async def test_accepted_requests_hold_their_content(store: Store, tmp_path: Path, caller: list[Any]) -> None:
+    """What was accepted and waits, or is called off, is held or free like what is executed at once."""
+    route = {**REFUSE, "accept": {"identity": "unverified"}}
+    async with house(store, tmp_path, route=route, secrets=SECRETS, delivery={"workers": 0}) as home:
+        accepted = await asyncio.gather(*(home.send(f"k{n}", headers=[ASYNC]) for n in range(12)))
+        statuses = Counter(map(status_of, accepted))
+        assert statuses == {(202, "accepted"): 1, REFUSED: 11}
+        (first,) = [response.json()["id"] for response in accepted if response.status == 202]
+        refused = await home.send("late", headers=caller)
+        assert status_of(refused) == REFUSED
+        assert refused.json()["first_operation"] == first
+        assert home.upstream.requests == []
+
+
+async def test_what_is_called_off_is_free(tmp_path: Path) -> None:
+    """A withdrawn request frees its content; its own retry then takes it again."""
+    async with desk(tmp_path, route=REFUSE) as it:
+        assert status_of(await it.accept()) == (202, "accepted")
+        assert status_of(await it.accept("k2")) == REFUSED
+        await it.drive("withdraw")
+        assert status_of(await it.accept("k2")) == (202, "accepted")
+        assert status_of(await it.accept("k1")) == REFUSED
+
+
+async def test_repeats_are_counted_and_executed(store: Store, tmp_path: Path) -> None:
+    """Where repeats are counted, all are executed; each but the first is counted, over two gateways where they share a
+    Redis."""
+    route = {"repeats": {}}
+    async with (
+        house(store, tmp_path, route=route) as home,
+        neighbour(store, tmp_path / "other", home.upstream, route=route) as other,
+    ):
+        for number in range(3):
+            assert status_of(await home.send(f"k{number}")) == (200, "stored")
+        assert status_of(await home.send("k0")) == (200, "replayed")
+        assert status_of(await home.send("k3", headers=[DISTINCT])) == (200, "stored")
+        assert (await repeats(home))["counted"] == 2
+        assert status_of(await other.send("k4")) == (200, "stored")
+        if "fast" in store:
+
+            async def is_counted() -> bool:
+                return (await repeats(other))["counted"] == 1
+
+            await eventually(is_counted)
+        else:
+            assert (await repeats(other))["counted"] == 0
+
+
+async def test_a_mismatch_is_explained(store: Store, tmp_path: Path) -> None:
+    """422 says in what the request differs from the recorded one, in flight and completed; after a restart, too."""
+    route = {"fingerprint": {"explain": True, "headers": ["Api-Version"]}, "in_flight": {"wait": "0s"}}
+    async with house(store, tmp_path, route=route, secrets=KEYED) as home:
+
+        async def differs(at: House, body: bytes = BODY, **options: Any) -> Any:
+            response = await at.send("k1", body, **options)
+            assert status_of(response) == (422, "key-reused")
+            return response.json().get("differs")
+
+        first, hold = await home.begin()
+        assert await differs(home, BODY.replace(b"1000", b"1001")) == ["body", "body:/amount"]
+        hold.set()
+        await first
+        assert await differs(home, headers=[("Api-Version", "2")]) == ["header:api-version"]
+        assert await differs(home, target="/charges?x=1") == ["target"]
+        async with neighbour(store, tmp_path / "other", home.upstream, route=route, secrets=KEYED) as other:
+            assert await differs(other, b"[]") == ["body"]
+            assert status_of(await other.send("k1")) == (200, "replayed")
+        assert len(home.upstream.requests) == 1
+
+
+async def test_stripes_errors_say_it_too(tmp_path: Path) -> None:
+    """In Stripe's shape, the members are in the error."""
+    async with house(sqlite_store(tmp_path), tmp_path, route={**REFUSE, "errors": "stripe"}) as home:
+        await home.send("k1")
+        assert (await home.send("k1", b"[]")).json()["error"]["differs"] == ["body"]
+        assert UUID((await home.send("k2")).json()["error"]["first_operation"])

@@ -100,6 +100,30 @@ DEFECTS = (
         (_WORKER + "test_the_store_says_what_is_due",),
     ),
     Defect(
+        "lane-is-passed",
+        "an operation is dispatched although another one of its lane goes first",
+        (
+            Edit(
+                LIFECYCLE,
+                " or _delivery(record).is_behind)",
+                ")",
+            ),
+        ),
+        ("tests/conformance/test_lanes.py::test_one_after_the_other[memory]",),
+    ),
+    Defect(
+        "next-of-lane-is-forgotten",
+        "the end of the first operation of a lane leaves the next one behind for ever",
+        (
+            Edit(
+                "store/sqlite/statements.py",
+                "        if bool(is_behind) is not (place > 0):\n",
+                "        if place > 0 and not is_behind:\n",
+            ),
+        ),
+        ("tests/conformance/test_lanes.py::test_every_end_of_the_head_lets_the_next_one_go[sqlite-complete]",),
+    ),
+    Defect(
         "outage-counts",
         "attempts under which nothing was sent use up the limit of answers",
         (

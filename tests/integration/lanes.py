@@ -1,0 +1,187 @@
+"""Two gateways that deliver in order, on one store, while the service fails and both are killed in turn.
+
+`python -m tests.integration.lanes --kills 50`. Each caller sends the requests of its account one after the other and
+waits for each 202, so the order of acceptance is known. The service's own ledger is judged: whatever had an effect did
+so in that order, nothing did twice, and nothing arrived behind one that is in doubt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from tests.integration.accepting import LEASE_SECONDS, SECRETS
+from tests.support import http
+from tests.support.eventually import eventually
+from tests.support.fleet import config_of, gateways, try_send
+from tests.support.gateway import GatewayProcess
+from tests.support.house import ROUTE, sqlite_store
+from tests.support.postgres import PostgresInstallation, PostgresServer, workspace
+from tests.support.upstream import Answer, Received, RecordingUpstream
+
+ORDERED: Final[dict[str, Any]] = {
+    **ROUTE,
+    "key": {"header": "Idempotency-Key", "required": True},
+    "accept": {"identity": "unverified", "mode": "always"},
+    "in_flight": {"wait": "0s"},
+    "retention": {"replay": "24h", "remember": "7d"},
+    "delivery": {"schedule": ["100ms", "200ms"], "max_answers": 1000},
+    "order": {"by": "/account"},
+}
+_LIFE_SECONDS: Final = (0.1, 0.6)
+# No more than are delivered, with all the failures, in some seconds.
+_ACCEPTED_PER_KILL: Final = 4
+_SETTLE_SECONDS: Final = 60.0
+
+
+@dataclass
+class Verdict:
+    """What became of the lanes: how many requests had an effect, in how many lanes that are stopped by doubt."""
+
+    accepted: int
+    effects: int = 0
+    stopped: int = 0
+    faults: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        text = f"{self.accepted} accepted, {self.effects} with effect, {self.stopped} lanes in doubt"
+        return "\n  ".join((text, *self.faults))
+
+
+async def keep_order_under_kills(
+    directory: Path, store: dict[str, Any], *, kills: int, seed: int, lanes: int = 6
+) -> Verdict:
+    """See the module. `store` is the `store` section of an empty store."""
+    dice = random.Random(seed)
+    effects: dict[str, list[int]] = defaultdict(list)
+    arrived: dict[str, list[int]] = defaultdict(list)
+
+    def serve(received: Received) -> Answer:
+        document = orjson.loads(received.body)
+        arrived[document["account"]].append(document["number"])
+        if dice.random() < 0.4:
+            return Answer(503)
+        effects[document["account"]].append(document["number"])
+        return Answer(201)
+
+    async with RecordingUpstream() as upstream:
+        upstream.on("/charges", serve)
+        changes = {"store": {"lease": f"{LEASE_SECONDS:g}s"}, "route": ORDERED, "secrets": SECRETS}
+        places = [directory / name for name in ("one", "other")]
+        configs = [(config_of(store, place, upstream.url, **changes), place) for place in places]
+        async with gateways(*configs) as pair:
+            accepted = await _accept(pair, kills, lanes, dice)
+            verdict = Verdict(sum(map(len, accepted.values())))
+            for account, urls in accepted.items():
+                states = await _settled(pair, urls)
+                verdict.faults += judge(account, states, effects[account], arrived[account])
+                verdict.effects += len(effects[account])
+                verdict.stopped += "in_doubt" in states.values()
+            return verdict
+
+
+def judge(account: str, states: dict[int, str], effects: list[int], arrived: list[int]) -> list[str]:
+    """What is wrong with one lane, whose requests are numbered in the order of their acceptance."""
+    faults = []
+    if effects != sorted(set(effects)):
+        faults.append(f"{account}: effects out of order or twice: {effects}")
+    if arrived != sorted(arrived):
+        faults.append(f"{account}: arrived out of order: {arrived}")
+    doubts = [number for number, state in states.items() if state == "in_doubt"]
+    if len(doubts) > 1 or (doubts and arrived and max(arrived) > doubts[0]):
+        faults.append(f"{account}: doubt was passed: {doubts}, {arrived}")
+    lost = [number for number, state in states.items() if state == "completed" and number not in effects]
+    behind = [number for number, state in states.items() if state not in ("completed", "in_doubt")]
+    if behind and not (doubts and min(behind) > doubts[0]):
+        faults.append(f"{account}: {behind} wait for nothing")
+    return faults + ([f"{account}: completed without an effect: {lost}"] if lost else [])
+
+
+async def _accept(pair: list[GatewayProcess], kills: int, lanes: int, dice: random.Random) -> dict[str, dict[int, str]]:
+    """The status URLs of what was accepted, by account and number, while the gateways are killed in turn."""
+    accepted: dict[str, dict[int, str]] = {f"account-{lane}": {} for lane in range(lanes)}
+    is_over = asyncio.Event()
+
+    async def call(account: str) -> None:
+        number, turn = 0, 0
+        while not is_over.is_set() and number < _ACCEPTED_PER_KILL * kills:
+            body = orjson.dumps({"account": account, "number": number})
+            turn += 1
+            response = await try_send(pair[turn % 2].port, f"{account}-{number}", body)
+            if response is not None and response.status in (200, 201, 202):
+                # A repeat that finds the request completed gets its response, and no status URL.
+                accepted[account][number] = response.header("Location") or accepted[account].get(number, "")
+                number += 1
+            elif response is None or response.status != 503:
+                await asyncio.sleep(0.01)
+
+    callers = [asyncio.create_task(call(account)) for account in accepted]
+    try:
+        for kill in range(kills):
+            await asyncio.sleep(dice.uniform(*_LIFE_SECONDS))
+            pair[kill % 2].kill()
+            await pair[kill % 2].start()
+    finally:
+        is_over.set()
+        await asyncio.gather(*callers)
+    return accepted
+
+
+async def _settled(pair: list[GatewayProcess], urls: dict[int, str]) -> dict[int, str]:
+    """The states of a lane once it has come to its end, or is stopped."""
+    states: dict[int, str] = {}
+
+    async def is_settled() -> bool:
+        for number, url in sorted(urls.items()):
+            if not url:
+                states[number] = "completed"
+            elif states.get(number) != "completed":
+                response = await http.request(pair[0].port, "GET", url, [("X-Tenant", "t1")], b"")
+                states[number] = orjson.loads(response.body)["state"]
+                if states[number] == "in_doubt":
+                    return all(each in states for each in urls) or not states.update(
+                        {each: "accepted" for each in urls if each > number and each not in states}
+                    )
+                if states[number] != "completed":
+                    return False
+        return True
+
+    await eventually(is_settled, _SETTLE_SECONDS, "the lane is done or stopped")
+    return states
+
+
+def main() -> int:
+    """Run it; the exit code says whether the order was kept."""
+    parser = argparse.ArgumentParser(prog="tests.integration.lanes", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=1, help="when gateways are killed and the service fails")
+    parser.add_argument("--store", choices=("postgres", "sqlite"), default="postgres")
+    asked = parser.parse_args()
+    with workspace("lanes") as directory:
+        if asked.store == "sqlite":
+            return _report(sqlite_store(directory), directory, asked)
+        (directory / "installation").mkdir()
+        server = PostgresServer(PostgresInstallation(directory / "installation"), directory / "postgres")
+        server.start()
+        try:
+            return _report({"durable": server.url}, directory, asked)
+        finally:
+            server.crash()
+
+
+def _report(store: dict[str, Any], directory: Path, asked: argparse.Namespace) -> int:
+    verdict = asyncio.run(keep_order_under_kills(directory, store, kills=asked.kills, seed=asked.seed))
+    print(verdict)
+    return 1 if verdict.faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

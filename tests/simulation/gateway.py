@@ -44,7 +44,7 @@ from tests.simulation.fast import FastDriver, FastNote, FastServer
 from tests.simulation.faults import Weather
 from tests.simulation.history import History, Life
 from tests.simulation.loop import NumberedTask, Process, SimulatedLoop
-from tests.simulation.store import Database, Durable
+from tests.simulation.store import ENCRYPTION_KEY, Database, Durable
 from tests.simulation.upstream import RESPONSE_BYTES_MAX, Client, Service, current_call
 from tests.simulation.wire import Body, Connection
 
@@ -139,7 +139,7 @@ def configuration() -> Config:
         "secrets": {
             "fingerprint_key": {"id": "k1", "key": "0123456789abcdef0123456789abcdef"},
             "identity_key": {"id": "k1", "key": "5" * 64},
-            "encryption": [{"id": "e1", "key": "00" * 32}],
+            "encryption": [{"id": ENCRYPTION_KEY.id, "key": ENCRYPTION_KEY.key.hex()}],
         },
         "delivery": {
             "schedule": ["200ms", "1s", "3s"],

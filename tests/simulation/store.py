@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
+from gateway.core.confidential import Sealing
 from gateway.core.lifecycle import settle
 from gateway.core.operation import (
     EVENT_OF,
@@ -30,6 +32,7 @@ from gateway.core.operation import (
     Snapshot,
     operation_id_of,
 )
+from gateway.core.sealing import KEY_BYTES, EncryptionKey, KeyRing
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, Watch
 from gateway.store.operations import (
     Agreement,
@@ -49,6 +52,9 @@ from tests.simulation.history import Change, History, Jump, StoreCall, View, dig
 from tests.simulation.loop import Process, SimulatedLoop
 from tests.support.memory_store import Held, ManualClock, Memory, MemoryStore
 
+ENCRYPTION_KEY = EncryptionKey("e1", bytes(KEY_BYTES))
+"""What gateways encrypt with, and the auditor reads by."""
+_SEALING = Sealing(KeyRing((ENCRYPTION_KEY,), os.urandom))
 T = TypeVar("T")
 
 
@@ -233,6 +239,7 @@ def view(record: Record | None) -> View | None:
     """A record as the auditor sees it."""
     if record is None:
         return None
+    record = _SEALING.opened(record)
     nonce, response_digest, has_body = None, None, False
     if (response := record.response) is not None:
         nonce = next((value.decode() for name, value in response.headers if name.lower() == b"x-nonce"), None)

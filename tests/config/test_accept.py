@@ -235,3 +235,18 @@ def test_a_file_is_checked_without_its_secrets() -> None:
     names = Placeholders()
     assert parse(text, stand_in=names).secrets.encryption[0].id == "a"
     assert names.names == ["STORAGE_KEY"]
+
+
+def test_order_is_for_what_is_all_accepted() -> None:
+    """Whatever runs at once, or without the store, would pass those that wait."""
+    always = written("accept: {mode: always}", "order: {by: /account}", key="{header: Idempotency-Key, required: true}")
+    policy = accept_policy(parse(always), parse(always).routes[0])
+    assert policy is not None
+    assert policy.order is not None
+    assert (policy.order.stops, policy.order.is_required) == (True, True)
+    assert mistakes(written("order: {by: /account}")) == [
+        "routes[0].order: order is for requests that are all accepted: one that is not would pass those that wait; "
+        "write accept: {mode: always}"
+    ]
+    (forwarded,) = mistakes(always + "    store_unavailable: forward\n")
+    assert forwarded.startswith("routes[0].store_unavailable: ")

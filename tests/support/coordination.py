@@ -240,6 +240,9 @@ class Looked:
     async def put(self, snapshot: Snapshot, started_seconds: float) -> None:
         """Nothing is kept."""
 
+    async def first_of(self, content: bytes, operation_id: UUID, within_ms: int) -> UUID | None:
+        """Nobody is known."""
+
     async def forget(self, operation_id: UUID) -> None:
         """Nothing is there."""
 

@@ -38,7 +38,7 @@ import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from gateway.admin.delivery import NoSuchRoute
+from gateway.admin.delivery import NoSuchRoute, pause_document
 from gateway.admin.inspection import full_json
 from gateway.admin.journal import listed as journal_listed
 from gateway.admin.memory import MemoryState
@@ -61,7 +61,7 @@ from gateway.admin.request import (
 from gateway.admin.requeueing import Requeueing, listed
 from gateway.admin.resolution import Changed, Refusal, Refused
 from gateway.admin.sinks import NoSuchSink, event_document
-from gateway.admin.view import described, moment
+from gateway.admin.view import described
 from gateway.observe.side_port import SidePort, terse
 from gateway.store.base import Amnesic, Indefinite, NotApplied, StartRefused, Unreadable, Unstorable, boot_seconds
 
@@ -239,11 +239,9 @@ class AdminApi:
         return _json(200, {"detail": f"{bulk}.", **_counts(bulk)})
 
     async def _paused(self, request: web.Request) -> web.Response:
-        paused = [
-            {"operation": each.operation, "routes": each.routes, "since": moment(each.since_us)}
-            for each in await self._operations.paused()
-        ]
-        return _json(200, {"paused": paused})
+        paused = [each.document for each in await self._operations.paused()]
+        audits = [pause_document(entry) for entry in await self._operations.pause_audits()]
+        return _json(200, {"paused": paused, "audits": audits})
 
     async def _pause(self, request: web.Request) -> web.Response:
         asked = await _asked(PauseAsked, request)
@@ -251,7 +249,7 @@ class AdminApi:
 
     async def _resume(self, request: web.Request) -> web.Response:
         asked = await _asked(PauseAsked, request)
-        return _changed("resume", asked, await self._operations.resume(asked.route))
+        return _changed("resume", asked, await self._operations.resume(asked.route, asked.audit))
 
     async def _sinks(self, request: web.Request) -> web.Response:
         return _json(200, {"sinks": [each.document for each in await self._operations.sinks()]})

@@ -23,7 +23,7 @@ from uuid import UUID
 
 from gateway import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, PROGRAM
 from gateway.admin.console import EVERY_STATE, STATES, full_text, journal_table, json_line, table_head, table_row
-from gateway.admin.delivery import NoSuchRoute
+from gateway.admin.delivery import NoSuchRoute, pause_line
 from gateway.admin.inspection import full_json
 from gateway.admin.journal import REFUSED, OutcomeRefused, acknowledge, export, kept, notes
 from gateway.admin.listing import LIST_BYTES_MAX, End, ListWrong, read_list, resolve_all
@@ -289,6 +289,11 @@ def _paused(chosen: argparse.Namespace) -> Job:
             print(each)
         if not paused:
             print("Nothing is paused.")
+        audits = await operations.pause_audits()
+        if audits:
+            print("What was done:")
+        for entry in audits:
+            print(f"  {pause_line(entry)}")
         return EXIT_OK
 
     return Job(show)
@@ -302,7 +307,7 @@ def _pause(chosen: argparse.Namespace) -> Job:
     async def change(operations: Operations, _: JournalDesk) -> int:
         try:
             is_pause = chosen.command == "pause"
-            print(await (operations.pause(chosen.route, audit) if is_pause else operations.resume(chosen.route)))
+            print(await (operations.pause if is_pause else operations.resume)(chosen.route, audit))
         except NoSuchRoute as error:
             return _fail(str(error))
         return EXIT_OK

@@ -176,7 +176,8 @@ def _add_pause(add: AddParser) -> argparse.ArgumentParser:
         "pause",
         help="deliver nothing of a route until it is resumed, or list what is paused",
         description="Deliver nothing of a route for a while, as for a planned outage of its service. Requests are "
-        "accepted and kept, and the time does not count against their deadline. Without ROUTE, list what is paused.",
+        "accepted and kept, and the time does not count against their deadline. Without ROUTE, list what is paused, by "
+        "whom and why, and what was paused and resumed before.",
     )
     pause.add_argument("route", nargs="?", metavar="ROUTE", help="a route; those with its operation name are, too")
     _add_audit(pause, is_required=False)
@@ -186,9 +187,7 @@ def _add_pause(add: AddParser) -> argparse.ArgumentParser:
 def _add_resume(add: AddParser) -> argparse.ArgumentParser:
     resume = add("resume", help="deliver a paused route again", description="End a pause.")
     resume.add_argument("route", metavar="ROUTE", help="a route or, if none has it any more, an operation name")
-    # The store keeps why a name is paused for as long as it is.
-    resume.add_argument("--why", required=True, metavar="TEXT", help="the reason; over HTTP, the gateway's log has it")
-    resume.add_argument("--by", metavar="NAME", help="who decides; default: your user name")
+    _add_audit(resume)
     return resume
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 
 from gateway.admin.resolution import Policies, Refusal, Refused, Treatment, resolution_id_of, when
-from gateway.admin.view import ago, moment
+from gateway.admin.view import ago, moment, printable
 from gateway.core.delivery import delivery_of
 from gateway.core.operation import EVENT_OF, Audit, Event, Record, Requeue, Snapshot, State, Withdraw
-from gateway.store.operations import AuditEntry, Backlog
+from gateway.store.operations import AuditEntry, Backlog, Pause, PauseAudit
 
 Decision = Requeue | Withdraw
 
@@ -121,19 +121,50 @@ class NoSuchRoute(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """An operation name that is paused, with the routes that have it, since a time of the store's clock."""
+    """An operation name that is paused, with the routes that have it."""
 
     operation: str
     routes: tuple[str, ...]
-    since_us: int
+    pause: Pause
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """It as JSON values."""
+        pause = self.pause
+        return {
+            "operation": self.operation,
+            "routes": self.routes,
+            "since": moment(pause.since_us),
+            "by": pause.who,
+            "why": pause.why,
+        }
 
     def __str__(self) -> str:
-        return f"{_named(self.operation, self.routes)}, since {moment(self.since_us)}"
+        pause = self.pause
+        named = _named(self.operation, self.routes)
+        return f"{named}, since {moment(pause.since_us)}, by {printable(pause.who)}: {printable(pause.why)}"
+
+
+def pause_document(entry: PauseAudit) -> dict[str, Any]:
+    """A pause or its end as JSON values."""
+    return {
+        "at": moment(entry.at_us),
+        "operation": entry.operation,
+        "event": "resume" if entry.is_resumed else "pause",
+        "by": entry.who,
+        "why": entry.why,
+    }
+
+
+def pause_line(entry: PauseAudit) -> str:
+    """A pause or its end as a line."""
+    done = "resumed" if entry.is_resumed else "paused"
+    return f"{moment(entry.at_us)}  {entry.operation} {done} by {printable(entry.who)}: {printable(entry.why)}"
 
 
 def paused_in(backlog: Backlog, policies: Policies) -> list[Paused]:
     """The pauses of a service, by operation name."""
-    return [Paused(name, policies.routes_with(name), since) for name, since in sorted(backlog.paused.items())]
+    return [Paused(name, policies.routes_with(name), pause) for name, pause in sorted(backlog.paused.items())]
 
 
 def operation_named(name: str, policies: Policies, paused: Sequence[Paused] = ()) -> str:

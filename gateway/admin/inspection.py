@@ -130,7 +130,7 @@ def full_json(inspected: Inspected) -> dict[str, Any]:
     if doubt is not None:
         about["recovery"] = recovery_json(doubt)
     if inspected.pause is not None:
-        about["paused_since"] = moment(inspected.pause.since_us)
+        about["paused"] = inspected.pause.document
     if journal.entries:
         about["journal"] = [kept(entry, journal.now_us) for entry in journal.entries]
     return {**about, "audits": audited(inspected.audits), "next": next_step(inspected)}

@@ -80,7 +80,7 @@ from gateway.core.operation import (
 from gateway.protect.structured_fields import unquote
 from gateway.store.base import Indefinite, NotApplied, Unreadable
 from gateway.store.journal import OF_ONE_MAX, JournalView
-from gateway.store.operations import AuditEntry, KeptEvent, ManagedStore, Query
+from gateway.store.operations import AuditEntry, KeptEvent, ManagedStore, PauseAudit, Query
 
 T = TypeVar("T")
 
@@ -322,13 +322,17 @@ class Operations:
         Raises `NoSuchRoute`, `NotApplied`, `Indefinite` (give the same command again).
         """
         operation = operation_named(name, self.policies)
-        is_new = await _timed(self._store.pause(self.policies.service, operation, audit))
+        is_new = await self._changed(self._store.pause(self.policies.service, operation, audit))
         return pausing(operation, self.policies, is_new=is_new)
 
-    async def resume(self, name: str) -> str:
+    async def pause_audits(self) -> list[PauseAudit]:
+        """The last pauses and their ends, oldest first. Raises `NotApplied`."""
+        return await _bounded(self._store.pause_audits(self.policies.service))
+
+    async def resume(self, name: str, audit: Audit) -> str:
         """End a pause, also one of a name that no route has any more. Otherwise as `pause`."""
         operation = operation_named(name, self.policies, await self.paused())
-        was_paused = await _timed(self._store.resume(self.policies.service, operation))
+        was_paused = await self._changed(self._store.resume(self.policies.service, operation, audit))
         return resuming(operation, self.policies, was_paused=was_paused)
 
     # -- sinks --------------------------------------------------------------------------------------------------------
@@ -350,19 +354,21 @@ class Operations:
         """
         if sink is not None:
             await self._known_sink(sink)
-        number = await _timed(self._store.redeliver_event(self.policies.service, event_id, sink))
+        number = await self._changed(self._store.redeliver_event(self.policies.service, event_id, sink))
         return redelivering(event_id, number), number
 
     async def suspend_sink(self, name: str, audit: Audit) -> str:
         """Publish nothing to this sink any more; returns the text. Repeatable. Raises as `redeliver`."""
         await self._known_sink(name)
         why = f"{audit.who}: {audit.why}"
-        return suspending(name, is_new=await _timed(self._store.suspend_sink(self.policies.service, name, why)))
+        return suspending(name, is_new=await self._changed(self._store.suspend_sink(self.policies.service, name, why)))
 
     async def resume_sink(self, name: str) -> str:
         """Publish to this sink again; returns the text. Repeatable. Raises as `redeliver`."""
         await self._known_sink(name)
-        return sink_resuming(name, was_suspended=await _timed(self._store.resume_sink(self.policies.service, name)))
+        return sink_resuming(
+            name, was_suspended=await self._changed(self._store.resume_sink(self.policies.service, name))
+        )
 
     async def _known_sink(self, name: str) -> None:
         if name not in self.policies.sinks:
@@ -475,9 +481,8 @@ class Operations:
         was_lost = False
         while True:
             try:
-                async with asyncio.timeout(_CALL_SECONDS):
-                    return await self._store.apply(command), was_lost
-            except (Indefinite, TimeoutError):
+                return await self._changed(self._store.apply(command)), was_lost
+            except Indefinite:
                 was_lost = True
             except (NotApplied, Unreadable):
                 # After an indefinite attempt this proves nothing about that one.
@@ -489,6 +494,18 @@ class Operations:
                     "same command again to find out; it is not done twice"
                 )
             await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _changed(self, call: Awaitable[T]) -> T:
+        """A change with a time limit, announced to workers. Raises as the change, and `Indefinite` at the limit."""
+        try:
+            async with asyncio.timeout(_CALL_SECONDS):
+                return await call
+        except TimeoutError as error:
+            raise Indefinite(
+                "the durable store did not respond. Give the same command again; it is not done twice"
+            ) from error
+        finally:
+            self._store.announce_work()
 
 
 _ERASING: Final = (
@@ -522,17 +539,6 @@ async def _bounded(call: Awaitable[T]) -> T:
             return await call
     except (TimeoutError, Indefinite) as error:
         raise NotApplied(f"the durable store did not respond within {_CALL_SECONDS:g} s") from error
-
-
-async def _timed(call: Awaitable[T]) -> T:
-    """A change with a time limit. Raises as the change, and `Indefinite` at the limit."""
-    try:
-        async with asyncio.timeout(_CALL_SECONDS):
-            return await call
-    except TimeoutError as error:
-        raise Indefinite("the durable store did not respond. Give the same command again; it is not done twice") from (
-            error
-        )
 
 
 def _last_id(page: list[Snapshot]) -> UUID:

@@ -40,7 +40,7 @@ from gateway.protect.resource import StatusResource
 from gateway.protect.verification import Verifying
 from gateway.protect.waiting import Waiting
 from gateway.store.attempt_files import AttemptFiles
-from gateway.store.base import FastTier, Indefinite, NotApplied, StoreError, boot_seconds
+from gateway.store.base import WORK, FastTier, Indefinite, NotApplied, StoreError, boot_seconds
 from gateway.store.epoch import SeenFile, SharedNote
 from gateway.store.journal.journal import SqliteJournal
 from gateway.store.operations import ManagedStore
@@ -60,6 +60,7 @@ _STORE_PAUSE_SECONDS_MAX: Final = 5.0
 # How long a start and a stop wait for what is in the journal. It is flushed in the background, too.
 _FIRST_FLUSH_SECONDS: Final = 10.0
 _LAST_FLUSH_SECONDS: Final = 3.0
+_WATCH_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +185,8 @@ class Parts:
                 path=config.operations.path,
                 prefix=status_prefix(config),
                 in_flight_max=config.limits.max_in_flight,
+                events=events,
+                clock=clock,
             )
         self._sweeper = Sweeper(store, events, clock=clock)
         remembered = {route.operation: route.retention.remember_us for route in self.routes}
@@ -255,8 +258,19 @@ class Parts:
             self._tally_taker.run(),
             self._recovery.run(),
             self.delivery.run(),
+            self._follow_news(),
             *([] if self.relay is None else [self.relay.run()]),
         ]
+
+    async def _follow_news(self) -> None:
+        """Wake the workers at news of work, from other gateways and from operators. Polls find what had no news."""
+        while True:
+            # Opened anew now and then: the fast tier may be of another store by then, with other channels.
+            async with self.store.watch(WORK) as watch:
+                while await watch.wait_changed(_WATCH_SECONDS):
+                    self.delivery.wake()
+                    if self.relay is not None:
+                        self.relay.wake()
 
     def stop_upkeep(self) -> None:
         """Start no more background work, except flushing."""

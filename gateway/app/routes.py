@@ -130,6 +130,7 @@ def accept_policy(config: settings.Config, route: settings.Route) -> AcceptPolic
         is_always=accept.mode == "always" or route.inbox is not None,
         request_bytes_max=min(accept.max_bytes, route.body.max_bytes),
         pending_max=accept.max_pending,
+        pending_bytes_max=accept.max_pending_bytes,
         pending_per_scope_max=accept.max_pending if is_of_one else accept.max_pending_per_scope,
         may_withdraw=accept.withdraw == "allow" and route.inbox is None,
         headers=tuple((name.encode(), value.get_secret_value().encode()) for name, value in accept.headers.items()),

@@ -42,6 +42,8 @@ class Accept(Section):
     """How many requests of this operation may wait for delivery; more get 503. Counted about once a second."""
     max_pending_per_scope: Annotated[int, Count(1, 1_000_000)] = 1000
     """How many of them may be of one caller."""
+    max_pending_bytes: Annotated[int, Size("1KiB", "1024GiB")] = written("1GiB")
+    """How many bytes the requests of a route that wait for delivery may have together; more get 503."""
     withdraw: Literal["allow", "refuse"] = "allow"
     """Whether callers may call off what is not delivered yet, by DELETE of the status resource."""
     headers: Annotated[

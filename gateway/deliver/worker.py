@@ -10,7 +10,8 @@ here is delivered at once; where that is not possible, it is found when the stor
 
 *Polls.* Each is at most one search. After one that found something the next follows in a second, otherwise a little
 later each time; a postponed delivery, a free place where some had none, the end of one that others of its lane wait
-for, and an upstream that may be tried again bring it nearer. Of what is due, the oldest are found; among those, scopes
+for, an upstream that may be tried again, and news of work from other gateways and operators bring it nearer. Of what is
+due, the oldest are found; among those, scopes
 take turns. Every second search leaves out the routes that had more due than places, so that they hide no other route.
 What could not be claimed or read is left alone for a while, longer each time, for the same reason.
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -49,6 +51,8 @@ _IDLE_SECONDS_MAX: Final = 5.0
 _FAILING_SECONDS_MAX: Final = 30.0
 # Between polls that are brought nearer: under load, each finds what many ends made room for.
 _BUSY_SECONDS: Final = 0.05
+# Within so many seconds after news of work, each gateway polls.
+_NEWS_SECONDS: Final = 0.2
 # A search returns so many more than there are places, for the scopes to take turns, and at most so many.
 _SPARE: Final = 8
 _BATCH_MAX: Final = 200
@@ -96,6 +100,7 @@ class DeliveryWorker:
         self._paused: frozenset[str] = frozenset()
         self._stranded: frozenset[str] = frozenset()
         self._backlog_read_seconds: float | None = None
+        self._announced_seconds: float | None = None
         # Operation names of which the last search found more than there were places; whether more may be due.
         self._behind: frozenset[str] = frozenset()
         self._is_turn_of_others = False
@@ -138,11 +143,18 @@ class DeliveryWorker:
             if not self._is_stopped:
                 self._has_more = True
                 self._wake_in(_POLL_SECONDS)
+                if operation not in self._paused:
+                    self._announce()
 
     def resend(self, route: Route, record: Record) -> None:
         """Send a kept request that is in doubt again, if there is a place. The route must be one that does so."""
         if route.operation not in self._paused:
             self._begin(route, record)
+
+    def wake(self) -> None:
+        """Poll soon, and read anew what is paused: somebody announced work."""
+        self._backlog_read_seconds = None
+        self._wake_in(_NEWS_SECONDS * random.random())  # noqa: S311  so that not all gateways poll at once
 
     def stop(self) -> None:
         """Claim nothing any more. What runs is ended by `Operations.drain`."""
@@ -345,6 +357,13 @@ class DeliveryWorker:
                 ", ".join(sorted(stranded)),
             )
         self._stranded = stranded
+
+    def _announce(self) -> None:
+        """Wake other gateways for what was accepted here and waits, at most once in a while."""
+        now = self._clock()
+        if self._announced_seconds is None or now - self._announced_seconds >= _POLL_SECONDS:
+            self._announced_seconds = now
+            self._store.announce_work()
 
     def _wake_for_breakers(self, routes: Iterable[Route]) -> None:
         for route in routes:

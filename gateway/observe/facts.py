@@ -73,6 +73,27 @@ class RequestPassed:
         return "store_unavailable" if self.verdict is Verdict.UNPROTECTED else self.verdict
 
 
+class StatusPart(StrEnum):
+    """What a request to the status resource is for."""
+
+    STATUS = "status"
+    RESULT = "result"
+    WITHDRAWAL = "withdrawal"
+
+
+@immutable
+class StatusAnswered:
+    """A request to the status resource has its reply. `route` and `operation_id` are None unless it was shown one."""
+
+    part: StatusPart
+    method: str
+    status: int
+    duration_seconds: float
+    verdict: Verdict | None = None
+    route: str | None = None
+    operation_id: UUID | None = None
+
+
 @immutable
 class OperationClaimed:
     """A claim was granted. `is_takeover`: of an operation in doubt, to send it again."""
@@ -512,6 +533,7 @@ class LoopStalled:
 Fact = (
     RequestAnswered
     | RequestPassed
+    | StatusAnswered
     | OperationClaimed
     | OperationTakenOver
     | EndedUnanswered

@@ -49,6 +49,7 @@ from gateway.observe.facts import (
     RequestAnswered,
     RequestPassed,
     SinkChanged,
+    StatusAnswered,
     StoreCalled,
     SweepDone,
     TallyTaken,
@@ -122,7 +123,7 @@ class Logs:
         self._writer.close()
 
     def wants(self, kind: type[Fact]) -> bool:
-        if kind is RequestAnswered or kind is EndedUnanswered:
+        if kind in (RequestAnswered, EndedUnanswered, StatusAnswered):
             return self._requests != "none" and self._level <= INFO
         if kind in (WebhookVerified, WebhookRefused, AuthorizationDecided, KeysFetched):
             return False
@@ -134,6 +135,8 @@ class Logs:
         match fact:
             case RequestAnswered():
                 self._log(INFO, partial(_answered, fact))
+            case StatusAnswered():
+                self._log(INFO, partial(_status_answered, fact))
             case RequestPassed():
                 if self._requests == "all":
                     self._line(INFO, f"{fact.method} {fact.status} unprotected", **_passed(fact))
@@ -322,6 +325,19 @@ def _answered(fact: RequestAnswered) -> Line:
             "trace_id": trace_id_of(fact.trace_id),
         },
         {"method": fact.method, "route": fact.route, "status": fact.status, "verdict": fact.verdict},
+    )
+
+
+def _status_answered(fact: StatusAnswered) -> Line:
+    return Line(
+        f"{fact.method} {fact.part} of an operation {fact.status}",
+        {
+            "duration_ms": _milliseconds(fact.duration_seconds),
+            "verdict": fact.verdict,
+            "route": fact.route,
+            "operation_id": None if fact.operation_id is None else str(fact.operation_id),
+        },
+        {"method": fact.method, "status": fact.status},
     )
 
 

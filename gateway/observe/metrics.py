@@ -54,6 +54,8 @@ from gateway.observe.facts import (
     RequestAnswered,
     RequestPassed,
     SinkChanged,
+    StatusAnswered,
+    StatusPart,
     StoreCalled,
     SweepDone,
     TallyTaken,
@@ -189,6 +191,12 @@ class Metrics:
         self._claims = self._counter("idempotency_claims_total", "Claims that were granted", route=routes)
         self._accepted = self._counter(
             "idempotency_accepted_total", "Requests that were accepted, to be delivered later", route=routes
+        )
+        self._status_requests = self._counter(
+            "idempotency_status_requests_total",
+            "Requests to the status resource, by what they are for and the class of the reply",
+            part=StatusPart,
+            status=("2xx", "3xx", "4xx", "5xx"),
         )
         self._refused_webhooks = self._counter(
             "idempotency_inbox_rejected_total",
@@ -394,6 +402,8 @@ class Metrics:
                 self._request_durations.observe(fact.duration_seconds, fact.route)
                 if fact.upstream_seconds is not None:
                     self._overheads.observe(max(0.0, fact.duration_seconds - fact.upstream_seconds), fact.route)
+            case StatusAnswered():
+                self._status_requests.add(fact.part, f"{fact.status // 100}xx")
             case RequestPassed():
                 self._unprotected_requests.add(fact.reason if fact.key_header is None else "no_route_keyed")
                 if fact.route is not None and fact.verdict is not None:

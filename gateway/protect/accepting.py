@@ -33,7 +33,7 @@ from gateway.protect.reply import Reply
 from gateway.protect.route import AcceptPolicy
 from gateway.protect.trace import request_info
 from gateway.store.base import Amnesic, Indefinite, NotApplied, Store, StoreError
-from gateway.store.operations import Backlog, ManagedStore
+from gateway.store.operations import Backlog, ManagedStore, RouteBacklog
 
 _LOG = logging.getLogger("gateway")
 
@@ -49,6 +49,7 @@ _BYTES_MAX: Final = 256 << 20
 _FRESH_SECONDS: Final = 1.0
 # How many callers are counted one by one.
 _SCOPES_MAX: Final = 10_000
+_NOTHING_WAITS: Final = RouteBacklog()
 _REQUEUED: Final = Audit("caller", "a repeat with the key delivers the dead letter again")
 
 HandOver = Callable[[KeyedRequest, Snapshot], None]
@@ -133,10 +134,12 @@ class Accepting:
             async with asyncio.timeout(_STORE_SECONDS_MAX):
                 if await self._pending.is_paused(record.identity.operation):
                     return snapshot
-            return (await apply_until_known(self._store, command)).snapshot
+                requeued = (await apply_until_known(self._store, command)).snapshot
         except (StoreError, TimeoutError) as error:
             _LOG.debug("a dead letter was not requeued: %s", str(error) or "the store did not respond in time")
             return snapshot
+        self._store.announce_work()
+        return requeued
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
@@ -225,11 +228,14 @@ class Pending:
         self._read_seconds = -math.inf
         self._lock = asyncio.Lock()
         self._by_route: dict[str, _Count] = {}
+        self._bytes_by_route: dict[str, _Count] = {}
         self._by_scope: dict[tuple[str, bytes], _Count] = {}
 
     async def has_room(self, request: KeyedRequest, policy: AcceptPolicy) -> bool:
         """Whether this request may wait, too. Raises `StoreError`."""
         await self._read_backlog()
+        if self._bytes_of_route(request).total + request.body.length > policy.pending_bytes_max:
+            return False
         of_route, limit = self._of_route(request), policy.pending_per_scope_max
         if of_route.total < min(policy.pending_max, limit):
             return True
@@ -244,33 +250,37 @@ class Pending:
     def under_way(self, request: KeyedRequest) -> Iterator[None]:
         """Count an acceptance while it is under way."""
         counts = self._counts_of(request)
-        for count in counts:
-            count.under_way += 1
+        for count, amount in counts:
+            count.under_way += amount
         try:
             yield
         finally:
-            for count in counts:
-                count.under_way -= 1
+            for count, amount in counts:
+                count.under_way -= amount
 
     def add(self, request: KeyedRequest) -> None:
         """Count an acceptance until the store does."""
-        for count in self._counts_of(request):
-            count.added += 1
+        for count, amount in self._counts_of(request):
+            count.added += amount
 
-    def _counts_of(self, request: KeyedRequest) -> list[_Count]:
+    def _counts_of(self, request: KeyedRequest) -> list[tuple[_Count, int]]:
+        """What the request counts in, and how much there."""
+        counts = [(self._of_route(request), 1), (self._bytes_of_route(request), request.body.length)]
         of_scope = self._by_scope.get(_scope_of(request))
-        return [count for count in (self._of_route(request), of_scope) if count is not None]
+        return counts if of_scope is None else [*counts, (of_scope, 1)]
 
     async def _read_backlog(self) -> None:
         async with self._lock:
             started = self._clock()
             if started - self._read_seconds < _FRESH_SECONDS:
                 return
-            included = {name: count.added for name, count in self._by_route.items()}
+            included = {count: count.added for count in (*self._by_route.values(), *self._bytes_by_route.values())}
             self._backlog = await self._store.backlog(self._service)
             self._read_seconds = started
             for name, count in self._by_route.items():
-                count.set(self._waiting_on(name), included.get(name, 0))
+                count.set(self._waiting_on(name).accepted, included.get(count, 0))
+            for name, count in self._bytes_by_route.items():
+                count.set(self._waiting_on(name).request_bytes, included.get(count, 0))
 
     async def _read_scope(self, request: KeyedRequest, limit: int) -> _Count:
         count = self._by_scope.get(_scope_of(request))
@@ -292,16 +302,23 @@ class Pending:
         count = self._by_route.get(name)
         if count is None:
             count = self._by_route[name] = _Count()
-            count.set(self._waiting_on(name), 0)
+            count.set(self._waiting_on(name).accepted, 0)
         return count
 
-    def _waiting_on(self, route_name: str) -> int:
-        waiting = self._backlog.waiting.get(route_name)
-        return 0 if waiting is None else waiting.accepted
+    def _bytes_of_route(self, request: KeyedRequest) -> _Count:
+        name = request.route.name
+        count = self._bytes_by_route.get(name)
+        if count is None:
+            count = self._bytes_by_route[name] = _Count()
+            count.set(self._waiting_on(name).request_bytes, 0)
+        return count
+
+    def _waiting_on(self, route_name: str) -> RouteBacklog:
+        return self._backlog.waiting.get(route_name, _NOTHING_WAITS)
 
 
 class _Count:
-    """`counted` by the store, `added` here since, and `under_way`."""
+    """Requests or their bytes: `counted` by the store, `added` here since, and `under_way`."""
 
     __slots__ = ("added", "counted", "lock", "read_seconds", "under_way")
 

@@ -183,7 +183,9 @@ class Prober:
                 case Done() if isinstance(response, _Response):
                     return await self._record_finding(await self._prove(route, before.record, response))
                 case NeverHappened():
-                    return await self._record_finding(self._never_happened(route, before.record))
+                    found = await self._record_finding(self._never_happened(route, before.record))
+                    self._store.announce_work()
+                    return found
                 case _:
                     # A waiting request brings the next probe nearer: after an urgent one, the pause starts anew, short.
                     pause = PROBE_FLOOR_US if is_urgent else pause_us(lease.background_tries)

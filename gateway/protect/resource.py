@@ -13,7 +13,7 @@ import hmac
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, assert_never
 from uuid import UUID, uuid4
@@ -24,6 +24,7 @@ from gateway.core.message import Headers, header_values
 from gateway.core.operation import Applied, Audit, Record, Snapshot, State, Withdraw, is_withdrawn
 from gateway.core.routing import normalise_path
 from gateway.core.verdict import Verdict
+from gateway.observe.facts import Events, StatusAnswered, StatusPart
 from gateway.protect.accepting import apply_until_known
 from gateway.protect.callers import Caller, Callers, Unidentified, Verified, refuse_caller
 from gateway.protect.compose import in_doubt, refuse_by, replay_of
@@ -66,6 +67,14 @@ def _is_decided(snapshot: Snapshot) -> bool:
     return snapshot.record is None or snapshot.state in DONE or snapshot.state in STALLED
 
 
+@dataclass(slots=True)
+class _Shown:
+    """The operation that a request was shown, if it was."""
+
+    route: str | None = None
+    operation_id: UUID | None = None
+
+
 class StatusResource:
     """The status resource of one gateway process. Lives on one event loop."""
 
@@ -81,10 +90,14 @@ class StatusResource:
         path: str,
         prefix: bytes,
         in_flight_max: int,
+        events: Events,
+        clock: Callable[[], float],
     ) -> None:
         """`identity_secret` as in `operation_id`. `path` is where it is on the listener; `prefix` as in
         `AcceptPolicy.status_prefix`."""
         self._store = store
+        self._events = events
+        self._clock = clock
         self._waiting = waiting
         self._callers = callers
         self._service = service
@@ -106,13 +119,36 @@ class StatusResource:
 
     async def respond(self, incoming: Incoming) -> Reply:
         """The reply to a request for this resource. Its body is not read."""
+        started, shown = self._clock(), _Shown()
+        reply = await self._bounded(incoming, shown)
+        method, part = incoming.head.method, StatusPart.STATUS
+        if normalise_path(incoming.head.target).endswith(b"/result"):
+            part = StatusPart.RESULT
+        elif method == b"DELETE":
+            part = StatusPart.WITHDRAWAL
+        self._events.publish(
+            StatusAnswered(
+                part,
+                method.decode("latin-1"),
+                reply.status,
+                self._clock() - started,
+                reply.verdict,
+                shown.route,
+                shown.operation_id,
+            )
+        )
+        return reply
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    async def _bounded(self, incoming: Incoming, shown: _Shown) -> Reply:
         if incoming.head.method not in (*_READING, b"DELETE"):
             return _not_allowed(b"GET, HEAD, DELETE")
         if self._in_flight >= self._in_flight_max:
             return refuse(Verdict.OVERLOADED)
         self._in_flight += 1
         try:
-            return await self._respond(incoming)
+            return await self._respond(incoming, shown)
         except Amnesic:
             return refuse(Verdict.STORE_AMNESIA)
         except (StoreError, TimeoutError) as error:
@@ -121,9 +157,7 @@ class StatusResource:
         finally:
             self._in_flight -= 1
 
-    # -- inside -------------------------------------------------------------------------------------------------------
-
-    async def _respond(self, incoming: Incoming) -> Reply:
+    async def _respond(self, incoming: Incoming, shown: _Shown) -> Reply:
         """Raises `StoreError` and `TimeoutError`."""
         head = incoming.head
         found = await self._find_callers(incoming)
@@ -142,6 +176,7 @@ class StatusResource:
             permission = await self._callers.authorize(route.authorize, incoming)
             if not isinstance(permission, Verified):
                 return refuse_caller(permission, route.shape)
+        shown.route, shown.operation_id = route.name, UUID(asked[1].decode())
         if head.method == b"DELETE":
             return _not_allowed(b"GET, HEAD") if asked[2] else await self._withdraw(snapshot, route)
         if asked[2]:

@@ -81,6 +81,7 @@ class AcceptPolicy:
     is_always: bool
     request_bytes_max: int
     pending_max: int
+    pending_bytes_max: int
     pending_per_scope_max: int
     may_withdraw: bool
     headers: Headers = ()

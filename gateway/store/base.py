@@ -94,6 +94,10 @@ class StartRefused(StoreError):
     """The store must not be used as it is (newer schema, unsafe durability). The text says what to do."""
 
 
+WORK: Final = UUID(int=0)
+"""Is watched like an operation: something may be due by itself, or is paused or resumed."""
+
+
 class Watch(Protocol):
     """A place to wait for news of one operation."""
 
@@ -127,6 +131,9 @@ class Store(Protocol):
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
         """Wait for changes of one operation, made by this or another gateway. Never raises; news may be missing."""
+
+    def announce_work(self) -> None:
+        """Wake those who watch `WORK`, here and elsewhere. Never raises; a hint that may be lost."""
 
 
 class FastTier(Protocol):

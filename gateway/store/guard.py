@@ -239,6 +239,9 @@ class EpochGuard(Forwarding):
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
         return self._behind.watch(operation_id)
 
+    def announce_work(self) -> None:
+        self._behind.announce_work()
+
     # -- memory -------------------------------------------------------------------------------------------------------
 
     async def _compare_memory(self, call: _Caller) -> None:

@@ -189,13 +189,33 @@ class RouteBacklog:
 
 
 @dataclass(frozen=True, slots=True)
+class Pause:
+    """The pause of an operation name: since when (microseconds of the store's clock), by whom and why."""
+
+    since_us: int
+    who: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class PauseAudit:
+    """That an operation name was paused or resumed: when (microseconds of the store's clock), by whom and why."""
+
+    at_us: int
+    operation: str
+    is_resumed: bool
+    who: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Backlog:
-    """What a service has not delivered, by route name, and since when (microseconds of the store's clock) which of its
-    operation names are paused. The counts may be some seconds old, and beyond `BACKLOG_COUNT_MAX` they are estimates.
+    """What a service has not delivered, by route name, and which of its operation names are paused. The counts
+    may be some seconds old, and beyond `BACKLOG_COUNT_MAX` they are estimates.
     """
 
     waiting: Mapping[str, RouteBacklog] = field(default_factory=dict)
-    paused: Mapping[str, int] = field(default_factory=dict)
+    paused: Mapping[str, Pause] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,9 +435,12 @@ class ManagedStore(Store, Protocol):
     async def pause(self, service: str, operation: str, audit: Audit) -> bool:
         """Dispatch nothing of this operation name any more; False if it was paused before. What runs goes on."""
 
-    async def resume(self, service: str, operation: str) -> bool:
+    async def resume(self, service: str, operation: str, audit: Audit) -> bool:
         """End the pause; False if there was none. The name stays paused until this returns; if that takes too long,
         a repeated call goes on where the last one stopped."""
+
+    async def pause_audits(self, service: str) -> list[PauseAudit]:
+        """The latest `AUDITS_MAX` pauses and ends of pauses of the last `AUDIT_KEEP_US`, oldest first."""
 
     async def lease_events(self, service: str, wanted: Mapping[str, int], lease_us: int) -> list[LeasedEvent]:
         """Lease at most so many due events of each of these sinks, the longest due first. None of a suspended sink."""
@@ -517,8 +540,11 @@ class Forwarding(ABC):
     async def pause(self, service: str, operation: str, audit: Audit) -> bool:
         return await self._forward("pause", lambda: self._behind.pause(service, operation, audit))
 
-    async def resume(self, service: str, operation: str) -> bool:
-        return await self._forward("resume", lambda: self._behind.resume(service, operation))
+    async def resume(self, service: str, operation: str, audit: Audit) -> bool:
+        return await self._forward("resume", lambda: self._behind.resume(service, operation, audit))
+
+    async def pause_audits(self, service: str) -> list[PauseAudit]:
+        return await self._forward("pause_audits", lambda: self._behind.pause_audits(service))
 
     async def lease_events(self, service: str, wanted: Mapping[str, int], lease_us: int) -> list[LeasedEvent]:
         return await self._forward("lease_events", lambda: self._behind.lease_events(service, wanted, lease_us))

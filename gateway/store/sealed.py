@@ -75,6 +75,9 @@ class SealedStore(Forwarding):
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
         return self._behind.watch(operation_id)
 
+    def announce_work(self) -> None:
+        self._behind.announce_work()
+
     async def find(self, query: Query) -> list[Snapshot]:
         return [self._sealing.opened_snapshot(each) for each in await self._behind.find(query)]
 

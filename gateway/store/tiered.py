@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -54,7 +54,7 @@ from gateway.core.operation import (
     Withdraw,
     operation_id_of,
 )
-from gateway.store.base import FastTier, Indefinite, NotApplied, StoreError, Watch, boot_seconds
+from gateway.store.base import WORK, FastTier, Indefinite, NotApplied, StoreError, Watch, boot_seconds
 from gateway.store.cache import ProcessCache
 from gateway.store.operations import Forwarding, ManagedStore
 
@@ -242,9 +242,17 @@ class Tiered(Forwarding):
     async def watch(self, operation_id: UUID) -> AsyncIterator[Watch]:
         """News from the fast tier while it is up, from the durable store otherwise."""
         async with AsyncExitStack() as stack:
+            if operation_id == WORK:
+                tiers = (self._behind,) if self._fast is None else (self._behind, self._fast)
+                yield _EitherWatch([await stack.enter_async_context(tier.watch(WORK)) for tier in tiers])
+                return
             watch = _TieredWatch(self._behind, self._fast, operation_id, stack)
             await watch.choose_tier()
             yield watch
+
+    def announce_work(self) -> None:
+        self._behind.announce_work()
+        self._outbox.send_news(WORK)
 
     async def _forward(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
         return await self._observe(call())
@@ -349,6 +357,24 @@ class _TieredWatch:
         if await self.choose_tier() or self._tier is None:
             return True
         return await self._watches[self._tier].wait_changed(timeout_seconds)
+
+
+class _EitherWatch:
+    """Waits on both tiers: an operator's command announces work through the durable store alone, and a pooler in front
+    of that brings no news at all."""
+
+    def __init__(self, watches: Sequence[Watch]) -> None:
+        self._watches = watches
+
+    async def wait_changed(self, timeout_seconds: float) -> bool:
+        waiting = [asyncio.ensure_future(watch.wait_changed(timeout_seconds)) for watch in self._watches]
+        try:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            return any(task.result() for task in done)
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
 
 
 class _Outbox:

@@ -450,11 +450,14 @@ async def test_pause_and_resume(desk: tuple[Desk, Admin, ManualClock], caplog: p
     _, admin, _ = desk
     asked = {"route": "charge", "why": "their outage", "by": "alice"}
     assert (await admin("POST", "/pause", asked)).json()["detail"].startswith("Paused: charge.")
+    entry = {"operation": "charge", "by": "alice", "why": "their outage"}
+    began = {"at": "2027-01-15T08:00:00Z", "event": "pause", **entry}
     assert (await admin("GET", "/paused")).json() == {
-        "paused": [{"operation": "charge", "routes": ["charge"], "since": "2027-01-15T08:00:00Z"}]
+        "paused": [{"routes": ["charge"], "since": "2027-01-15T08:00:00Z", **entry}],
+        "audits": [began],
     }
     assert (await admin("POST", "/resume", asked)).json()["detail"] == "Resumed: charge is delivered again."
-    assert (await admin("GET", "/paused")).json() == {"paused": []}
+    assert (await admin("GET", "/paused")).json() == {"paused": [], "audits": [began, {**began, "event": "resume"}]}
     wrong = await admin("POST", "/pause", {**asked, "route": "nothing"})
     assert (wrong.status, wrong.json()["code"]) == (404, "no-such-route")
     assert "the admin API did a resume, by alice: their outage: Resumed: charge is delivered again." in caplog.messages

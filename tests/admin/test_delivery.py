@@ -285,13 +285,16 @@ async def test_pause_and_resume() -> None:
         "Paused: charge (charge, charge_v2)",
         "Paused already: charge (charge, charge_v2)",
     ]
-    assert list(map(str, await desk.operations.paused())) == ["charge (charge, charge_v2), since 2027-01-15T08:00:00Z"]
+    assert list(map(str, await desk.operations.paused())) == [
+        "charge (charge, charge_v2), since 2027-01-15T08:00:00Z, by alice: ticket 7"
+    ]
     about = full_json(await desk.operations.inspect(operation_id))
-    assert about["paused_since"] == "2027-01-15T08:00:00Z"
-    assert about["next"].startswith("Its delivery is paused: charge (charge, charge_v2), since 2027-01-15T08:00:00Z.")
+    assert about["paused"]["by"] == AUDIT.who
+    (paused,) = await desk.operations.paused()
+    assert about["next"].startswith(f"Its delivery is paused: {paused}.")
     assert await desk.store.find_due("shop", ["charge"], 10) == []
-    assert (await desk.operations.resume("charge")).startswith("Resumed: charge")
-    assert (await desk.operations.resume("charge")).startswith("It is not paused: charge")
+    assert (await desk.operations.resume("charge", AUDIT)).startswith("Resumed: charge")
+    assert (await desk.operations.resume("charge", AUDIT)).startswith("It is not paused: charge")
     assert len(await desk.store.find_due("shop", ["charge"], 10)) == 1
 
 
@@ -302,7 +305,7 @@ async def test_a_pause_of_a_route_that_is_gone() -> None:
     with pytest.raises(NoSuchRoute, match="there is no route 'charge'; the configuration has refund"):
         await desk.operations.pause("charge", AUDIT)
     await desk.store.pause("shop", "charge", AUDIT)
-    assert await desk.operations.resume("charge") == (
+    assert await desk.operations.resume("charge", AUDIT) == (
         "Resumed: charge (no route of this configuration) is delivered again."
     )
 

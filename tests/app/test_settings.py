@@ -726,6 +726,7 @@ ELSEWHERE: Final = (
         "routes.accept.identity": "tests/config/test_accept.py::test_mistakes",
         "routes.accept.max_bytes": _ACCEPT + "test_only_short_bodies_are_kept",
         "routes.accept.max_pending": _ACCEPT + "test_a_full_backlog_takes_nothing_new",
+        "routes.accept.max_pending_bytes": _ACCEPT + "test_many_bytes_take_nothing_new",
         "routes.accept.max_pending_per_scope": _ACCEPT + "test_no_caller_fills_the_backlog_for_others",
         "routes.accept.withdraw": _STATUS + "test_a_route_may_refuse_withdrawals",
         "routes.dead_letter.on_repeat": _ACCEPT + "test_a_dead_letter_is_requeued_by_a_repeat_where_the_route_says_so",

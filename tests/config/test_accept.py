@@ -50,6 +50,7 @@ def test_what_a_route_accepts_by_default() -> None:
     assert policy is not None
     assert policy.delivery == DeliveryPolicy()
     assert (policy.is_always, policy.requeues_on_repeat, policy.may_withdraw) == (False, False, True)
+    assert policy.pending_bytes_max == 1 << 30
     assert (policy.request_bytes_max, policy.pending_max, policy.pending_per_scope_max) == (1 << 20, 100_000, 1000)
     assert parse(written()).operations.path == "/_operations"
 

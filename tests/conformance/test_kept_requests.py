@@ -10,7 +10,7 @@ import pytest
 
 from gateway.core.operation import MICROSECONDS, Accept, Audit, SealedRequest, Snapshot, State, microseconds
 from gateway.store.base import Store
-from gateway.store.operations import Query, RouteBacklog
+from gateway.store.operations import AUDIT_KEEP_US, PauseAudit, Query, RouteBacklog
 from tests.conformance.hand import (
     DELIVER_SECONDS,
     LEASE_SECONDS,
@@ -199,7 +199,8 @@ async def test_a_pause_holds_everything_of_its_name(store: Store, other_store: S
     await database.advance(DELIVER_SECONDS / 2)
     assert await store.pause(SERVICE, "charges", AUDIT) is True
     assert await other_store.pause(SERVICE, "charges", AUDIT) is False
-    assert (await other_store.backlog(SERVICE)).paused.keys() == {"charges"}
+    (pause,) = (await other_store.backlog(SERVICE)).paused.values()
+    assert (pause.who, pause.why) == (AUDIT.who, AUDIT.why)
     assert (await other_store.backlog("another")).paused == {}
     names = ("charges", "refunds")
     assert ids(await other_store.find_due(SERVICE, names, 10)) == [refund.operation_id]
@@ -209,10 +210,28 @@ async def test_a_pause_holds_everything_of_its_name(store: Store, other_store: S
     states = [await state(other_store, hand) for hand in (held, refund, foreign)]
     assert states == [State.ACCEPTED, State.DEAD_LETTER, State.DEAD_LETTER]
     assert await other_store.find_due(SERVICE, names, 10) == []
-    assert await other_store.resume(SERVICE, "charges") is True
-    assert await store.resume(SERVICE, "charges") is False
+    assert await other_store.resume(SERVICE, "charges", AUDIT) is True
+    assert await store.resume(SERVICE, "charges", AUDIT) is False
     assert ids(await store.find_due(SERVICE, names, 10)) == [held.operation_id]
     assert (await store.backlog(SERVICE)).paused == {}
+
+
+async def test_pauses_and_their_ends_are_audited(store: Store, other_store: Store, database: Database) -> None:
+    """By whom, when and why, and for as long as audits are kept; what changed nothing is not."""
+    end = Audit("other", "it is back")
+    for step in (store.pause, store.pause):
+        await step(SERVICE, "charges", AUDIT)
+    paused_us = (await store.backlog(SERVICE)).paused["charges"].since_us
+    await database.advance(60)
+    for _ in range(2):
+        await other_store.resume(SERVICE, "charges", end)
+    began, ended = await store.pause_audits(SERVICE)
+    assert began == PauseAudit(paused_us, "charges", False, AUDIT.who, AUDIT.why)
+    assert ended == PauseAudit(paused_us + 60_000_000, "charges", True, end.who, end.why)
+    assert await store.pause_audits("another") == []
+    await database.advance(AUDIT_KEEP_US / 1_000_000)
+    await store.pause(SERVICE, "refunds", AUDIT)
+    assert [each.operation for each in await other_store.pause_audits(SERVICE)] == ["charges", "refunds"]
 
 
 async def test_a_pause_takes_no_time_from_what_was_not_swept(store: Store, database: Database) -> None:
@@ -228,7 +247,7 @@ async def test_a_pause_takes_no_time_from_what_was_not_swept(store: Store, datab
     await database.advance(day)
     await do(store, during, accept)
     await database.advance(day / 2)
-    await store.resume(SERVICE, "charges")
+    await store.resume(SERVICE, "charges", AUDIT)
     await database.advance(2 * day - 60)
     assert [await state(store, hand) for hand in (before, during)] == [State.ACCEPTED, State.ACCEPTED]
     await database.advance(120)
@@ -242,7 +261,7 @@ async def test_what_expired_under_a_pause_is_a_dead_letter(store: Store, databas
     await store.pause(SERVICE, "charges", AUDIT)
     await database.advance(DELIVER_SECONDS + LEASE_SECONDS)
     assert await state(store, hand) is State.DEAD_LETTER
-    await store.resume(SERVICE, "charges")
+    await store.resume(SERVICE, "charges", AUDIT)
     assert await state(store, hand) is State.DEAD_LETTER
     await store.pause(SERVICE, "charges", AUDIT)
     assert (await store.sweep(100)).expired == 1

@@ -424,7 +424,7 @@ async def test_a_pause(tmp_path: Path) -> None:
         it.delivery.deliver_accepted(*await it.accept("k2"))
         await it.settled()
         assert it.charges == []
-        await store.resume("shop", "charge")
+        await store.resume("shop", "charge", AUDIT)
         it.wait(6)
         await it.poll()
         assert sorted(it.charges) == [b"k1", b"k2"]

@@ -1,4 +1,4 @@
-"""What the README says is what the program does: its tables, files, commands, names and numbers."""
+"""What the README and the guides say is what the program does: tables, files, commands, names and numbers."""
 
 from __future__ import annotations
 
@@ -26,11 +26,15 @@ from tests.support.readme import README, filled
 
 ROOT = README.parent
 TEXT = README.read_text()
-PROSE = re.sub(r"```.*?```", "", TEXT, flags=re.DOTALL)
+# Recipes have tests of their own.
+GUIDES = [ROOT / "docs" / f"{name}.md" for name in ("accept", "inbox", "events")]
+ALL = "\n".join([TEXT, *(guide.read_text() for guide in GUIDES)])
+PROSE = re.sub(r"```.*?```", "", ALL, flags=re.DOTALL)
 ENVIRONMENT = {
     "HOME": "/home/you",
     "DATABASE_PASSWORD": "secret",
     "FINGERPRINT_KEY": "k" * 32,
+    "GITHUB_SECRET": "It's a secret to everybody",
     "LEDGER_SECRET": "whsec_" + "0f" * 32,
     "PROBE_TOKEN": "p",
     "SERVICE_TOKEN": "t",
@@ -39,9 +43,9 @@ ENVIRONMENT = {
 }
 
 
-def blocks(language: str) -> list[str]:
-    """The fenced blocks of a language, in order."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+def blocks(language: str, text: str = ALL) -> list[str]:
+    """The fenced blocks of a language, in order: those of the README first."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
 def whole(text: str) -> str:
@@ -76,8 +80,10 @@ def test_ten_lines_are_enough_to_begin_with() -> None:
 
 
 def test_every_configuration_is_free_of_second_thoughts() -> None:
-    """`check` has nothing to remark on the configurations that the README shows."""
-    assert [config.notices(shown) for shown in CONFIGS] == [()] * 6
+    """`check` has nothing to remark on the configurations that are shown, but that one is for trying."""
+    remarks = [notice.message for shown in CONFIGS for notice in config.notices(shown)]
+    assert len(CONFIGS) >= 7
+    assert [remark.partition(":")[0] for remark in remarks] == ["for trying"]
 
 
 async def test_what_runs_on_one_host_starts_as_written(tmp_path: Path) -> None:
@@ -130,7 +136,7 @@ def test_every_command_line_is_understood() -> None:
 
 async def test_the_lines_for_curl_do_what_it_says(tmp_path: Path) -> None:
     """Sent to the demonstration in order, they get what the README announces."""
-    first, ledger, other = curl_lines("\n".join(blocks("sh")))
+    first, ledger, other = curl_lines("\n".join(blocks("sh", TEXT)))
     with DemoProcess(tmp_path) as demo:
         assert {first, ledger, other} <= set(
             curl_lines(demo.output.replace(f":{demo.port}/", ":8080/").replace(" \\\n    ", " \\\n  "))
@@ -143,10 +149,23 @@ async def test_the_lines_for_curl_do_what_it_says(tmp_path: Path) -> None:
 
 
 def test_every_link_leads_to_a_file() -> None:
-    """No link of the README leads nowhere."""
-    links = re.findall(r"\]\(([^)#]+)\)", TEXT)
+    """No link leads to a file or a heading that is not there."""
+    links = [(file, link) for file in (README, *GUIDES) for link in re.findall(r"\]\(([^)]+)\)", file.read_text())]
     assert len(links) > 8
-    assert [link for link in links if "://" not in link and not (ROOT / link).is_file()] == []
+    for file, link in links:
+        path, _, heading = link.partition("#")
+        if "://" in link:
+            continue
+        target = file.parent / path if path else file
+        assert target.is_file(), link
+        if heading:
+            assert heading in _headings(target.read_text()), link
+
+
+def _headings(text: str) -> set[str]:
+    """The headings as links name them."""
+    lines = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^a-z0-9 _-]", "", line.lower()).replace(" ", "-") for line in lines}
 
 
 def test_every_dotted_name_is_a_key_of_the_configuration() -> None:
@@ -178,7 +197,7 @@ async def test_every_metric_is_exposed() -> None:
 
 def test_every_word_is_explained_to_callers() -> None:
     """Each verdict stands in the README."""
-    assert [word for word in Verdict if f"`{word}`" not in TEXT] == []
+    assert [word for word in Verdict if f"`{word}`" not in ALL] == []
 
 
 def spoken(text: str) -> str:
@@ -199,6 +218,7 @@ def spoken(text: str) -> str:
         ("after {} responses without effect (`delivery.max_answers`)", str(FIRST.delivery.max_answers)),
         ("at most {} undelivered requests (`max_pending`)", f"{ACCEPT.max_pending:,}"),
         ("undelivered requests (`max_pending`), {} of one caller", str(ACCEPT.max_pending_per_scope)),
+        ("and {} together (`max_pending_bytes`)", spoken(size_text(ACCEPT.max_pending_bytes))),
         ("with bodies up to {}", spoken(size_text(ACCEPT.max_bytes))),
         ("then within the lease, {}.", spoken(duration_text(FIRST.store.lease))),
         ("`shutdown.delay` ({})", spoken(duration_text(FIRST.shutdown.delay))),
@@ -211,7 +231,14 @@ def spoken(text: str) -> str:
     ],
     ids=[
         *("wait", "answer_within", "replay", "remember", "max_stored_bytes"),
-        *("deliver_within", "max_answers", "max_pending", "max_pending_per_scope", "accept.max_bytes"),
+        *(
+            "deliver_within",
+            "max_answers",
+            "max_pending",
+            "max_pending_per_scope",
+            "max_pending_bytes",
+            "accept.max_bytes",
+        ),
         *("lease", "delay", "drain_timeout"),
         *("status.listen", "canonical bytes", "form fields", "json values", "json quotes"),
     ],

@@ -122,6 +122,7 @@ def test_what_must_be_watched_is_watched() -> None:
         ("idempotency_dead_letters",),
         ("idempotency_breaker_open",),
         ("idempotency_paused",),
+        ("idempotency_inbox_rejected_total",),
     }
     after = {alert["alert"]: alert.get("for") for alert in ALERTS}
     patience = {"IdempotencyInDoubt": "5m", "IdempotencyBreakerOpen": "5m", "IdempotencyPaused": "1h"}

@@ -36,6 +36,8 @@ from gateway.observe.facts import (
     RepeatResult,
     RequestAnswered,
     RequestPassed,
+    StatusAnswered,
+    StatusPart,
     StoreCalled,
     SweepDone,
     TallyTaken,
@@ -222,6 +224,10 @@ def test_the_configuration_says_which_requests_get_a_line(
         pytest.param(SweepDone(0, 0, 0, 0.5, expired=2), "warning", "dead letters", id="swept-expired"),
         pytest.param(TallyTaken((("r", 3),), 90.0), "debug", "in doubt", id="tally"),
         pytest.param(OperationAccepted("r", OPERATION, 5, 700), "debug", "accepted", id="accepted"),
+        pytest.param(
+            StatusAnswered(StatusPart.WITHDRAWAL, "DELETE", 200, 0.1, None, "r", OPERATION),
+            "info", "DELETE withdrawal of an operation 200", id="status",
+        ),
         pytest.param(WebhookRepeated("r", OPERATION, is_changed=True), "warning", "another content", id="changed"),
         pytest.param(
             RepeatNoticed("r", RepeatResult.COUNTED, OPERATION, UUID(int=6), "5c0be"), "warning", "5c0be", id="repeat"

@@ -33,6 +33,8 @@ from gateway.observe.facts import (
     RequestAnswered,
     RequestPassed,
     RouteWaiting,
+    StatusAnswered,
+    StatusPart,
     StoreCalled,
     SweepDone,
     TallyTaken,
@@ -201,6 +203,11 @@ def answered(verdict: Verdict = Verdict.STORED, **known: float | None) -> Reques
             OperationAccepted("create_payment", OPERATION, 5, 700),
             {("idempotency_accepted_total", "create_payment"): 1},
             id="accepted",
+        ),
+        pytest.param(
+            StatusAnswered(StatusPart.RESULT, "GET", 404, 0.1),
+            {("idempotency_status_requests_total", "result", "4xx"): 1},
+            id="status",
         ),
         pytest.param(
             WebhookRefused("create_payment", "stale"),

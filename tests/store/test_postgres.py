@@ -60,7 +60,7 @@ async def deliver(store: PostgresStore, other: PostgresStore) -> None:
     assert len(await store.find_due(SERVICE, ["charges"], 10)) == 2
     assert await store.pause(SERVICE, "charges", Audit("somebody", "for a reason")) is True
     assert await other.find_due(SERVICE, ["charges"], 10) == []
-    assert await other.resume(SERVICE, "charges") is True
+    assert await other.resume(SERVICE, "charges", Audit("ann", "it is back")) is True
     await do(store, dead, Hand.dispatch, lambda hand: replace(hand.postpone(), pause_us=0), Hand.withdraw)
 
 

@@ -7,6 +7,7 @@ import json
 import re
 from dataclasses import replace
 from hashlib import md5
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID, uuid4
@@ -15,7 +16,7 @@ import pytest
 
 from gateway.core.operation import Applied, Audit, Complete, Identity, State, microseconds
 from gateway.store.base import NotApplied
-from gateway.store.operations import Swept
+from gateway.store.operations import EventFate, EventReport, Swept
 from gateway.store.postgres import delivery
 from gateway.store.postgres.arguments import acceptance_arguments, claim_arguments, completion_arguments
 from gateway.store.postgres.connection import Connection
@@ -233,6 +234,12 @@ WHERE application_name = 'idempotency-gateway' AND datname = current_database()
 """
 
 
+FILL_EVENTS: Final = """
+INSERT INTO idempotency_gateway.event (at_us, since_us, due_us, service, sink, event_id, type, content)
+SELECT n, n, n, 'shop', 'ledger', 'evt_' || n, 'operation.completed', '{}' FROM generate_series(1, $1::integer) AS n
+"""
+
+
 async def rows_read_by_delivery(url: str, admin: Any) -> int:
     """The rows that a store reads to find what is due, and to serve some operations of each kind."""
     before = await admin.fetchval(_READ)
@@ -267,6 +274,39 @@ async def test_what_waits_makes_nothing_dearer(postgres_url: str) -> None:
         await admin.execute("ANALYZE")
         with_many = await rows_read_by_delivery(postgres_url, admin)
     assert 0 < with_many <= with_few + 50, with_few
+
+
+async def rows_read_by_relay(url: str, admin: Any, waiting: int) -> int:
+    """The rows of events that a relay reads to lease ten of so many, and to report their results."""
+    async with opened(url) as store:
+        # Plans are made for good while nothing waits.
+        await store.lease_events(SERVICE, {"ledger": 10}, 1)
+        await store.report_events(SERVICE, [EventReport("ledger", "none", 1, EventFate.PUBLISHED)])
+        before = await admin.fetchval(_READ)
+        await admin.fetch(FILL_EVENTS, waiting)
+        leased = await store.lease_events(SERVICE, {"ledger": 10}, 60_000_000)
+        ends = zip(leased, cycle(EventFate), strict=False)
+        reports = [EventReport(each.sink, each.event.id, each.tries, fate, "why", 1) for each, fate in ends]
+        await store.report_events(SERVICE, reports)
+        found = (await store.sinks(SERVICE))["ledger"]
+        assert (found.pending, found.dead) == (waiting - 7, 3)
+
+    async def is_published() -> bool:
+        return await admin.fetchval(_SESSIONS) == 0
+
+    await eventually(is_published)
+    await admin.execute("TRUNCATE idempotency_gateway.event")
+    return int(await admin.fetchval(_READ) - before)
+
+
+async def test_events_that_wait_make_no_publication_dearer(postgres_url: str) -> None:
+    """With twenty thousand of them a relay reads hardly more rows, though it began while there were none."""
+    async with opened(postgres_url):
+        pass
+    async with session(postgres_url) as admin:
+        with_few, with_many = [await rows_read_by_relay(postgres_url, admin, number) for number in (20, 2_000)]
+    # The sinks are counted once.
+    assert with_few < with_many <= with_few + 2_000 + 50, with_few
 
 
 async def test_a_large_backlog_is_estimated(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,10 +344,10 @@ async def test_a_long_pause_ends_in_pieces(postgres_url: str) -> None:
                 "SELECT FROM idempotency_gateway.operation WHERE operation_id = $1 FOR UPDATE", UUID(locked)
             )
             with pytest.raises(NotApplied):
-                await store.resume(SERVICE, "many")
+                await store.resume(SERVICE, "many", Audit("ann", "it is back"))
         assert (await store.backlog(SERVICE)).paused.keys() == {"many"}
         clock.advance(20)
-        assert await store.resume(SERVICE, "many") is True
+        assert await store.resume(SERVICE, "many", Audit("ann", "it is back")) is True
         assert [row[0] for row in await admin.fetch(ends)] == [end_us + 120_000_000]
         assert [row[0] for row in await admin.fetch(kept)] == [end_us + 120_000_000]
         assert (

@@ -704,7 +704,7 @@ async def test_a_pause_ends_in_short_transactions(store: SqliteStore, path: Path
     fill(path, number - 1)
     await store.pause(SERVICE, "charges", Audit("operator", "repair"))
     clock.advance(100)
-    resuming = asyncio.create_task(store.resume(SERVICE, "charges"))
+    resuming = asyncio.create_task(store.resume(SERVICE, "charges", Audit("operator", "repaired")))
     # The writer gets to this after the first transaction, and before the second.
     await do(store, Hand(), Hand.claim)
     resuming.cancel()
@@ -714,7 +714,7 @@ async def test_a_pause_ends_in_short_transactions(store: SqliteStore, path: Path
     assert 0 < prolonged < number
     assert await store.find_due(SERVICE, ("charges",), 1) == []
     clock.advance(1)
-    assert await store.resume(SERVICE, "charges") is True
+    assert await store.resume(SERVICE, "charges", Audit("operator", "repaired")) is True
     assert ends_of_delivery(path) == [until_us + microseconds(100)] * number
 
 
@@ -726,14 +726,14 @@ async def test_what_is_paused_again_gets_no_time_twice(store: SqliteStore, path:
     audit = Audit("operator", "repair")
     await store.pause(SERVICE, "charges", audit)
     clock.advance(100)
-    resuming = asyncio.create_task(store.resume(SERVICE, "charges"))
+    resuming = asyncio.create_task(store.resume(SERVICE, "charges", Audit("operator", "repaired")))
     await do(store, Hand(), Hand.claim)
     resuming.cancel()
     await asyncio.gather(resuming, return_exceptions=True)
     assert await store.pause(SERVICE, "charges", audit) is True
     assert await store.pause(SERVICE, "charges", audit) is False
     clock.advance(100)
-    assert await store.resume(SERVICE, "charges") is True
+    assert await store.resume(SERVICE, "charges", Audit("operator", "repaired")) is True
     assert ends_of_delivery(path) == [until_us + microseconds(200)] * number
 
 
@@ -753,7 +753,7 @@ async def test_a_sweep_holds_what_is_paused_in_short_transactions(
     assert (await store.sweep(1_000)) == Swept()
     assert ends_of_delivery(path) == [until_us + PAUSE_STEP_US] * number
     clock.advance(1_000)
-    await store.resume(SERVICE, "charges")
+    await store.resume(SERVICE, "charges", Audit("operator", "repaired"))
     assert ends_of_delivery(path) == [until_us + PAUSE_STEP_US] * number
 
 

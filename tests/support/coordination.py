@@ -252,6 +252,9 @@ class Looked:
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
         raise AssertionError("nobody waits here")
 
+    def announce_work(self) -> None:
+        pass
+
 
 @asynccontextmanager
 async def coordination(

@@ -23,11 +23,12 @@ async def curl(line: str, port: int) -> http.Response:
     parser = argparse.ArgumentParser(exit_on_error=False)
     parser.add_argument("-i", action="store_true")
     parser.add_argument("-H", action="append", default=[], dest="headers")
+    parser.add_argument("-X", dest="method")
     parser.add_argument("-d", dest="data", default="")
     parser.add_argument("url")
     asked = parser.parse_args(shlex.split(line.replace("\\\n", " "))[1:])
     url = urlsplit(asked.url)
     assert url.hostname in ("127.0.0.1", "localhost"), line
     headers = [(name, value.strip()) for name, _, value in (header.partition(":") for header in asked.headers)]
-    method = "POST" if asked.data else "GET"
+    method = asked.method or ("POST" if asked.data else "GET")
     return await http.request(port, method, url.path, headers, asked.data.encode())

@@ -119,6 +119,9 @@ class FaultyStore(Forwarding):
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
         return self._behind.watch(operation_id)
 
+    def announce_work(self) -> None:
+        self._behind.announce_work()
+
     async def _forward(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
         return await self._ask(verb, call)
 

@@ -35,7 +35,7 @@ from gateway.core.operation import (
     operation_id_of,
 )
 from gateway.core.outbox import NO_EVENTS, Outbox, OutboxRow, PublishedEvent, swept_rows, unpack
-from gateway.store.base import EpochChanged, NotApplied, Watch
+from gateway.store.base import WORK, EpochChanged, NotApplied, Watch
 from gateway.store.epoch import WitnessNote, memory_digest, missing
 from gateway.store.operations import (
     AUDIT_KEEP_US,
@@ -52,6 +52,8 @@ from gateway.store.operations import (
     KeptEvent,
     LeasedEvent,
     Living,
+    Pause,
+    PauseAudit,
     Query,
     RecoveryLease,
     RecoveryState,
@@ -155,10 +157,11 @@ class Memory:
     gateways: dict[UUID, Serves] = field(default_factory=dict)
     recovery_leases: dict[UUID, KeptLease] = field(default_factory=dict)
     requests: dict[UUID, SealedRequest] = field(default_factory=dict)
+    # The pauses of operation names, and what was done about them, by service.
+    pauses: dict[Name, Pause] = field(default_factory=dict)
+    pause_audits: list[tuple[str, PauseAudit]] = field(default_factory=list)
     # By content, by operation.
     contents: dict[bytes, dict[UUID, Held]] = field(default_factory=dict)
-    # Since when an operation name is paused.
-    pauses: dict[Name, int] = field(default_factory=dict)
     # By service, sink and event id; and why a sink is suspended, by service and sink.
     events: dict[tuple[str, str, str], WaitingEvent] = field(default_factory=dict)
     suspensions: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -522,21 +525,33 @@ class MemoryStore:
                     lanes_stopped=known.lanes_stopped + 1,
                     oldest_stopped_seconds=max(known.oldest_stopped_seconds, (now_us - since_us) / MICROSECONDS),
                 )
-        paused = {operation: since for (paused, operation), since in self.memory.pauses.items() if paused == service}
+        paused = {operation: pause for (paused, operation), pause in self.memory.pauses.items() if paused == service}
         return Backlog(waiting, paused)
 
     async def pause(self, service: str, operation: str, audit: Audit) -> bool:
         self._check_started()
         if (service, operation) in self.memory.pauses:
             return False
-        self.memory.pauses[service, operation] = self.memory.clock()
+        now_us = self.memory.clock()
+        self.memory.pauses[service, operation] = Pause(now_us, audit.who, audit.why)
+        self._audit_pause(service, PauseAudit(now_us, operation, False, audit.who, audit.why))
         return True
 
-    async def resume(self, service: str, operation: str) -> bool:
+    def _audit_pause(self, service: str, entry: PauseAudit) -> None:
+        kept = [each for each in self.memory.pause_audits if each[1].at_us >= entry.at_us - AUDIT_KEEP_US]
+        self.memory.pause_audits = [*kept, (service, entry)]
+
+    async def pause_audits(self, service: str) -> list[PauseAudit]:
         self._check_started()
-        now_us, since_us = self.memory.clock(), self.memory.pauses.pop((service, operation), None)
-        if since_us is None:
+        return [entry for owner, entry in self.memory.pause_audits if owner == service][-AUDITS_MAX:]
+
+    async def resume(self, service: str, operation: str, audit: Audit) -> bool:
+        self._check_started()
+        now_us, pause = self.memory.clock(), self.memory.pauses.pop((service, operation), None)
+        if pause is None:
             return False
+        since_us = pause.since_us
+        self._audit_pause(service, PauseAudit(now_us, operation, True, audit.who, audit.why))
         for record in self._undelivered(service):
             if record.state is State.ACCEPTED and record.identity.operation == operation:
                 paused_us = now_us - max(since_us, record.delivery.since_us if record.delivery else 0)
@@ -667,6 +682,9 @@ class MemoryStore:
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
         return self.memory.watchers.watch(operation_id)
+
+    def announce_work(self) -> None:
+        self.memory.watchers.announce(WORK)
 
     def _check_started(self) -> None:
         if not self._started:

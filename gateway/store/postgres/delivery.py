@@ -29,7 +29,7 @@ from uuid import UUID
 from gateway.core.lifecycle import settle
 from gateway.core.operation import MICROSECONDS, Audit, SealedRequest, Snapshot
 from gateway.store.base import Unreadable
-from gateway.store.operations import BACKLOG_COUNT_MAX, Backlog, RouteBacklog
+from gateway.store.operations import AUDITS_MAX, BACKLOG_COUNT_MAX, Backlog, Pause, PauseAudit, RouteBacklog
 from gateway.store.postgres.rows import WIDTH, record_of
 from gateway.store.postgres.statements import load
 
@@ -51,6 +51,7 @@ _SAMPLE_BACKLOG: Final = load("sample_backlog")
 _DELIVERY_BYTES: Final = load("delivery_bytes")
 _PAUSED: Final = load("paused")
 _PAUSE: Final = load("pause")
+_PAUSE_AUDITS: Final = load("pause_audits")
 _IS_PAUSED: Final = load("is_paused")
 _CREDIT_PAUSE: Final = load("credit_pause")
 _RESUME: Final = load("resume")
@@ -95,7 +96,7 @@ class Deliveries:
         return int((await self._fetch(_COUNT_PENDING, self._clock_us(), *which))[0]["pending"])
 
     async def backlog(self, service: str) -> Backlog:
-        paused = {row["operation"]: row["since_us"] for row in await self._fetch(_PAUSED, service)}
+        paused = {row[0]: Pause(*row[1:]) for row in await self._fetch(_PAUSED, service)}
         now = asyncio.get_running_loop().time()
         until, waiting = self._counted.get(service, (0.0, {}))
         if now >= until:
@@ -125,7 +126,10 @@ class Deliveries:
     async def pause(self, service: str, operation: str, audit: Audit) -> bool:
         return bool(await self._fetch(_PAUSE, self._clock_us(), service, operation, audit.who, audit.why))
 
-    async def resume(self, service: str, operation: str) -> bool:
+    async def pause_audits(self, service: str) -> list[PauseAudit]:
+        return [PauseAudit(*row) for row in await self._fetch(_PAUSE_AUDITS, service, AUDITS_MAX)]
+
+    async def resume(self, service: str, operation: str, audit: Audit) -> bool:
         """Credit the pause, and end it afterwards. What fails in between is still paused; repeat it."""
         if not await self._fetch(_IS_PAUSED, service, operation):
             return False
@@ -134,7 +138,7 @@ class Deliveries:
             which = (service, operation, begin, _CREDITED_MAX)
             (row,) = await self._fetch(_CREDIT_PAUSE, self._clock_us(), *which)
             begin = None if row["last_id"] is None else UUID(int=row["last_id"].int + 1)
-        return bool(await self._fetch(_RESUME, service, operation))
+        return bool(await self._fetch(_RESUME, self._clock_us(), service, operation, audit.who, audit.why))
 
 
 def _by_route(counted: Sequence[dict[str, Any]], stopped: Sequence[Any]) -> dict[str, RouteBacklog]:

@@ -10,6 +10,9 @@ all gateways, and repeats that while the watch stays open. A gateway that change
 *change*. If it changed the operation shortly before it received the interest, it announces the change then, since the
 watching gateway may have read the record before.
 
+News of work by itself is sent to all gateways, whether or not they announced an interest, also by a command that ends
+at once.
+
 A gateway that cannot listen (its connection is down, or a pooler gives it no session) receives and sends nothing. After
 a reconnection it wakes all its waiters, since news may have been lost.
 """
@@ -26,7 +29,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 from uuid import UUID
 
-from gateway.store.base import StoreError
+from gateway.store.base import WORK, StoreError
 from gateway.store.postgres.connection import Connection, Link
 from gateway.store.watching import LocalWatch, Watchers
 
@@ -42,6 +45,8 @@ _HEARTBEAT_SECONDS: Final = 20.0
 # Pauses after a failure; they grow while it lasts, because each try may be a log-in.
 _PAUSE_SECONDS_MIN: Final = 0.5
 _PAUSE_SECONDS_MAX: Final = 5.0
+
+_LAST_SECONDS: Final = 1.0
 
 _SEND: Final = "SELECT pg_notify(channel, payload) FROM unnest($1::text[], $2::text[]) AS n (channel, payload)"
 
@@ -93,7 +98,15 @@ class News:
             self._task.cancel()
             await asyncio.wait((self._task,))
         if self._link is not None:
+            await self._send_last(self._link)
             await self._link.close()
+
+    async def _send_last(self, link: Link) -> None:
+        """Send what was announced just before the end, as by an operator's command."""
+        if (CHANGED, WORK) in self._pending:
+            with contextlib.suppress(StoreError, TimeoutError):
+                async with asyncio.timeout(_LAST_SECONDS):
+                    await link.fetch(_SEND, [CHANGED], [str(WORK)])
 
     async def wait_listening(self) -> None:
         """Return when news of other gateways can arrive."""
@@ -133,7 +146,7 @@ class News:
         self._watchers.announce(operation_id)
         if self._link is not None:
             self._changes.add(operation_id)
-            if operation_id in self._interests:
+            if operation_id == WORK or operation_id in self._interests:
                 self._send(CHANGED, operation_id)
 
     def _receive(self, channel: str, payload: str) -> None:

@@ -36,7 +36,7 @@ from gateway.core.operation import (
     operation_id_of,
 )
 from gateway.core.outbox import NO_EVENTS, Outbox
-from gateway.store.base import KNOWN, NotApplied, StartRefused, StoreError, Unreadable, Watch
+from gateway.store.base import KNOWN, WORK, NotApplied, StartRefused, StoreError, Unreadable, Watch
 from gateway.store.batching import LATER, Batcher, Later
 from gateway.store.operations import (
     Agreement,
@@ -46,6 +46,7 @@ from gateway.store.operations import (
     EventReport,
     KeptEvent,
     LeasedEvent,
+    PauseAudit,
     Query,
     RecoveryLease,
     RecoveryState,
@@ -271,8 +272,11 @@ class PostgresStore:
     async def pause(self, service: str, operation: str, audit: Audit) -> bool:
         return await self._started().deliveries.pause(service, operation, audit)
 
-    async def resume(self, service: str, operation: str) -> bool:
-        return await self._started().deliveries.resume(service, operation)
+    async def resume(self, service: str, operation: str, audit: Audit) -> bool:
+        return await self._started().deliveries.resume(service, operation, audit)
+
+    async def pause_audits(self, service: str) -> list[PauseAudit]:
+        return await self._started().deliveries.pause_audits(service)
 
     async def lease_events(self, service: str, wanted: Mapping[str, int], lease_us: int) -> list[LeasedEvent]:
         return await self._started().events.lease(service, wanted, lease_us)
@@ -326,6 +330,10 @@ class PostgresStore:
         if self._running is None:
             return self._watchers.watch(operation_id)
         return self._running.news.watch(operation_id)
+
+    def announce_work(self) -> None:
+        if self._running is not None:
+            self._running.news.announce(WORK)
 
     async def wait_listening(self) -> None:
         """Return when news of other gateways can arrive. Never returns behind pgbouncer."""

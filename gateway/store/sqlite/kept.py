@@ -14,7 +14,15 @@ from uuid import UUID
 from gateway.core.lifecycle import settle
 from gateway.core.operation import MICROSECONDS, Audit, SealedRequest, Snapshot
 from gateway.store.base import Unreadable
-from gateway.store.operations import BACKLOG_COUNT_MAX, Backlog, RouteBacklog
+from gateway.store.operations import (
+    AUDIT_KEEP_US,
+    AUDITS_MAX,
+    BACKLOG_COUNT_MAX,
+    Backlog,
+    Pause,
+    PauseAudit,
+    RouteBacklog,
+)
 from gateway.store.sqlite.rows import VERSION
 from gateway.store.sqlite.statements import Cursor, prolong, record_of, statements
 
@@ -71,8 +79,19 @@ def backlog(cursor: Cursor, service: str, now_us: int) -> Backlog:
 
 def pause(cursor: Cursor, service: str, operation: str, now_us: int, audit: Audit) -> bool:
     """Pause an operation name; False if it was paused before."""
-    cursor.execute(statements()["insert_pause"], (service, operation, now_us, audit.who, audit.why))
-    return bool(cursor.connection.changes())
+    sql = statements()
+    cursor.execute(sql["insert_pause"], (service, operation, now_us, audit.who, audit.why))
+    if not cursor.connection.changes():
+        return False
+    cursor.execute(sql["insert_pause_audit"], (service, operation, now_us, False, audit.who, audit.why))
+    cursor.execute(sql["delete_pause_audits"], (service, now_us - AUDIT_KEEP_US))
+    return True
+
+
+def pause_audits(cursor: Cursor, service: str) -> list[PauseAudit]:
+    """The last pauses of the service and their ends, oldest first."""
+    rows = cursor.execute(statements()["select_pause_audits"], (service, AUDITS_MAX)).fetchall()
+    return [PauseAudit(at_us, name, bool(is_resumed), who, why) for at_us, name, is_resumed, who, why in reversed(rows)]
 
 
 def resume_some(cursor: Cursor, service: str, operation: str, now_us: int, limit: int) -> bool:
@@ -93,12 +112,16 @@ def resume_some(cursor: Cursor, service: str, operation: str, now_us: int, limit
     return True
 
 
-def end_pause(cursor: Cursor, service: str, operation: str) -> bool:
+def end_pause(cursor: Cursor, service: str, operation: str, now_us: int, audit: Audit) -> bool:
     """End the pause of an operation name; False if there was none."""
-    cursor.execute(statements()["delete_pause"], (service, operation))
-    return bool(cursor.connection.changes())
+    sql = statements()
+    cursor.execute(sql["delete_pause"], (service, operation))
+    if not cursor.connection.changes():
+        return False
+    cursor.execute(sql["insert_pause_audit"], (service, operation, now_us, True, audit.who, audit.why))
+    return True
 
 
-def _pauses(cursor: Cursor, service: str) -> dict[str, int]:
-    """The paused operation names of the service, and since when they are."""
-    return dict(cursor.execute(statements()["select_pauses"], (service,)).fetchall())
+def _pauses(cursor: Cursor, service: str) -> dict[str, Pause]:
+    """The pauses of the service, by operation name."""
+    return {name: Pause(*rest) for name, *rest in cursor.execute(statements()["select_pauses"], (service,)).fetchall()}

@@ -35,7 +35,7 @@ from uuid import UUID, uuid4
 from gateway.core.lifecycle import settle
 from gateway.core.operation import Applied, Audit, Command, Result, SealedRequest, Snapshot, operation_id_of
 from gateway.core.outbox import NO_EVENTS, Outbox
-from gateway.store.base import EpochChanged, NotApplied, Unstorable, Watch, wall_clock_us
+from gateway.store.base import WORK, EpochChanged, NotApplied, Unstorable, Watch, wall_clock_us
 from gateway.store.batching import BATCH_SIZE_MAX, QUEUE_MAX, Batcher
 from gateway.store.epoch import WitnessNote, memory_digest, missing
 from gateway.store.operations import (
@@ -47,6 +47,7 @@ from gateway.store.operations import (
     KeptEvent,
     LeasedEvent,
     Living,
+    PauseAudit,
     Query,
     RecoveryLease,
     RecoveryState,
@@ -306,12 +307,18 @@ class SqliteStore:
             self._writer.transact, lambda cursor: kept.pause(cursor, service, operation, self._clock_us(), audit)
         )
 
-    async def resume(self, service: str, operation: str) -> bool:
+    async def pause_audits(self, service: str) -> list[PauseAudit]:
+        return await self._started().reading.run(self._reader.query, lambda cursor: kept.pause_audits(cursor, service))
+
+    async def resume(self, service: str, operation: str, audit: Audit) -> bool:
         writing, has_more = self._started().writing, True
         while has_more:
             has_more, spent_seconds = await writing.run(self._resume_some, service, operation)
             await asyncio.sleep(spent_seconds)
-        return await writing.run(self._writer.transact, lambda cursor: kept.end_pause(cursor, service, operation))
+        return await writing.run(
+            self._writer.transact,
+            lambda cursor: kept.end_pause(cursor, service, operation, self._clock_us(), audit),
+        )
 
     async def lease_events(self, service: str, wanted: Mapping[str, int], lease_us: int) -> list[LeasedEvent]:
         running = self._started()
@@ -392,6 +399,9 @@ class SqliteStore:
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
         return self._watchers.watch(operation_id)
+
+    def announce_work(self) -> None:
+        self._watchers.announce(WORK)
 
     def _started(self) -> _Running:
         if self._running is None:

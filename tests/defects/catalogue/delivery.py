@@ -177,4 +177,34 @@ DEFECTS = (
         (Edit(WORKER, "            or operation in self._paused\n", ""),),
         (_WORKER + "test_a_pause",),
     ),
+    Defect(
+        "work-announced-to-nobody",
+        "a pause takes seconds to reach the gateways that go on delivering",
+        (
+            Edit(
+                "store/postgres/news.py",
+                "if operation_id == WORK or operation_id in self._interests:",
+                "if operation_id in self._interests:",
+            ),
+        ),
+        ("tests/deliver/test_news.py::test_a_pause_and_its_end",),
+    ),
+    Defect(
+        "pending-bytes-uncounted",
+        "a few callers with long requests fill the disk of the store",
+        (
+            Edit(
+                "protect/accepting.py",
+                "if self._bytes_of_route(request).total + request.body.length > policy.pending_bytes_max:",
+                "if False:",
+            ),
+        ),
+        ("tests/http/gateway/test_accept.py::test_many_bytes_take_nothing_new",),
+    ),
+    Defect(
+        "deliveries-under-another-id",
+        "a service that knows events by the sender's id takes a delivery that the gateway signed for another event",
+        (Edit("core/webhook/examination.py", "event_id=next(iter(signed_ids), event_id)", "event_id=event_id"),),
+        ("tests/core/test_inbox.py::test_the_gateway_signs_what_nobody_else_can[standard_webhooks]",),
+    ),
 )

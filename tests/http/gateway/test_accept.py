@@ -316,6 +316,36 @@ async def test_a_full_backlog_takes_nothing_new(tmp_path: Path) -> None:
         assert status_of(await it.accept("k9")) == ACCEPTED
 
 
+async def test_many_bytes_take_nothing_new(tmp_path: Path) -> None:
+    """A route's requests have a limit together: those under way, those accepted since the store counted, the rest."""
+    async with desk(tmp_path, accept={"max_pending_bytes": "10KiB"}) as it:
+        gate = it.store.stop_before("accept")
+        first = asyncio.create_task(it.accept(body=b"x" * 6_000))
+        await gate.reached.wait()
+        assert status_of(await it.accept("k2", body=b"x" * 6_000)) == (503, "backlog-full")
+        gate.opened.set()
+        assert status_of(await first) == ACCEPTED
+        for _ in range(2):
+            assert status_of(await it.accept("k2", body=b"x" * 6_000)) == (503, "backlog-full")
+            it.clocks.pass_time(2, it.home)
+        assert status_of(await it.accept("k3", body=b"x" * 600)) == ACCEPTED
+
+
+async def test_requests_for_a_status_are_counted(tmp_path: Path) -> None:
+    """By what they are for and the class of the reply, also those that are shown nothing."""
+    async with desk(tmp_path) as it:
+        target = (await it.accept()).header("Location") or ""
+        for method, path in (("GET", target), ("GET", target + "/result"), ("GET", target[:-1]), ("DELETE", target)):
+            await it.see(path, method=method)
+        lines = (await it.home.status("/metrics")).body.decode().splitlines()
+        counted = {
+            line for line in lines if line.startswith("idempotency_status_requests_total") and not line.endswith(" 0.0")
+        }
+        name = "idempotency_status_requests_total"
+        found = [("status", "2xx"), ("result", "2xx"), ("status", "4xx"), ("withdrawal", "2xx")]
+        assert counted == {f'{name}{{part="{part}",status="{status}"}} 1.0' for part, status in found}
+
+
 async def test_no_caller_fills_the_backlog_for_others(tmp_path: Path) -> None:
     """Each has a limit of its own."""
     async with desk(tmp_path, accept={"max_pending_per_scope": 2}) as it:

@@ -105,22 +105,46 @@ SELECT pg_relation_size('idempotency_gateway.delivery') AS size_bytes
 
 -- name: paused
 -- No row of the table: the operation names of a service that are paused.
-SELECT p.operation, p.since_us FROM idempotency_gateway.pause p WHERE p.service = $1::text
+SELECT p.operation, p.since_us, p.who, p.why FROM idempotency_gateway.pause p WHERE p.service = $1::text
 
 -- name: pause
--- No row of the table: pauses an operation name, unless it is paused.
-INSERT INTO idempotency_gateway.pause AS p (service, operation, since_us, who, why)
-SELECT $2::text, $3::text, {now}, $4::text, $5::text
-ON CONFLICT (service, operation) DO NOTHING
-RETURNING p.since_us
+-- No row of the table: pauses an operation name, unless it is paused, and writes down who did.
+WITH paused AS (
+    INSERT INTO idempotency_gateway.pause AS p (service, operation, since_us, who, why)
+    SELECT $2::text, $3::text, {now}, $4::text, $5::text
+    ON CONFLICT (service, operation) DO NOTHING
+    RETURNING p.since_us
+), expired AS (
+    DELETE FROM idempotency_gateway.pause_audit a USING paused p
+    WHERE a.service = $2::text AND a.at_us < p.since_us - {audit_keep_us}
+)
+INSERT INTO idempotency_gateway.pause_audit (at_us, is_resumed, service, operation, who, why)
+SELECT p.since_us, false, $2::text, $3::text, $4::text, $5::text FROM paused p
+RETURNING at_us
+
+-- name: pause_audits
+-- No row of the table: the last pauses of a service and their ends, oldest first.
+SELECT l.at_us, l.operation, l.is_resumed, l.who, l.why
+FROM (
+    SELECT a.at_us, a.operation, a.is_resumed, a.who, a.why
+    FROM idempotency_gateway.pause_audit a WHERE a.service = $1::text
+    ORDER BY a.at_us DESC
+    LIMIT $2::bigint
+) l
+ORDER BY l.at_us, l.is_resumed
 
 -- name: is_paused
 -- No row of the table: whether an operation name is paused.
 SELECT p.since_us FROM idempotency_gateway.pause p WHERE p.service = $1::text AND p.operation = $2::text
 
 -- name: resume
--- No row of the table: ends the pause of an operation name.
-DELETE FROM idempotency_gateway.pause p WHERE p.service = $1::text AND p.operation = $2::text RETURNING p.since_us
+-- No row of the table: ends the pause of an operation name, and writes down who did.
+WITH resumed AS (
+    DELETE FROM idempotency_gateway.pause p WHERE p.service = $2::text AND p.operation = $3::text RETURNING p.since_us
+)
+INSERT INTO idempotency_gateway.pause_audit (at_us, is_resumed, service, operation, who, why)
+SELECT {now}, true, $2::text, $3::text, $4::text, $5::text FROM resumed
+RETURNING at_us
 
 -- name: credit_pause
 -- No row of the table: adds the length of a pause to the time that the accepted records of its name have, in a piece of the

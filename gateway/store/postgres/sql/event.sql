@@ -9,7 +9,8 @@ ON CONFLICT (service, sink, event_id) DO NOTHING
 -- name: lease_events
 -- No row of the table: at most so many due events of each sink, which nobody else publishes until the lease ends.
 --
--- Skips those that another relay is leasing. A lease that a crash undoes costs a duplicate, so nothing is flushed.
+-- Skips those that another relay is leasing. A lease that a crash undoes costs a duplicate, so nothing is flushed. The rows
+-- are updated where they were found: a join by key may be planned on an empty table, and then reads all that wait.
 WITH clock AS MATERIALIZED (
     SELECT {now} AS now_us, set_config('synchronous_commit', 'off', true)
 ), wanted AS MATERIALIZED (
@@ -17,9 +18,9 @@ WITH clock AS MATERIALIZED (
     FROM unnest($3::text[], $4::bigint[]) AS w (sink, number)
     WHERE NOT EXISTS (SELECT FROM idempotency_gateway.suspension s WHERE s.service = $2::text AND s.sink = w.sink)
 ), due AS MATERIALIZED (
-    SELECT e.sink, e.event_id
+    SELECT e.ctid
     FROM wanted w CROSS JOIN clock c CROSS JOIN LATERAL (
-        SELECT e.sink, e.event_id
+        SELECT e.ctid
         FROM idempotency_gateway.event e
         WHERE e.service = $2::text AND e.sink = w.sink AND NOT e.is_dead
             AND e.due_us <= c.now_us AND e.lease_until_us <= c.now_us
@@ -29,33 +30,36 @@ WITH clock AS MATERIALIZED (
     ) e
 )
 UPDATE idempotency_gateway.event e SET lease_until_us = c.now_us + $5::bigint, tries = e.tries + 1
-FROM due d CROSS JOIN clock c
-WHERE e.service = $2::text AND e.sink = d.sink AND e.event_id = d.event_id
+FROM clock c
+WHERE e.ctid = ANY (ARRAY(SELECT d.ctid FROM due d))
 RETURNING
     c.now_us, e.sink, e.event_id, e.type, e.at_us, e.content, e.response, e.tries, e.redeliveries, e.since_us, e.due_us
 
 -- name: report_events
 -- No row of the table: what became of leased events. A published one is gone; another report counts only while nobody leased
--- the event again.
+-- the event again. What another relay leases at this moment may be missed, and is published once more.
 WITH clock AS MATERIALIZED (
     SELECT {now} AS now_us, set_config('synchronous_commit', 'off', true)
 ), report AS MATERIALIZED (
-    SELECT r.sink, r.event_id, r.tries, r.fate, r.pause_us, r.why
+    SELECT e.ctid, r.tries, r.fate, r.pause_us, r.why
     FROM unnest($3::text[], $4::text[], $5::integer[], $6::text[], $7::bigint[], $8::text[])
-        AS r (sink, event_id, tries, fate, pause_us, why)
+        AS r (sink, event_id, tries, fate, pause_us, why) CROSS JOIN LATERAL (
+        SELECT e.ctid FROM idempotency_gateway.event e
+        WHERE e.service = $2::text AND e.sink = r.sink AND e.event_id = r.event_id
+        LIMIT 1
+    ) e
 ), published AS (
     DELETE FROM idempotency_gateway.event e
     USING report r
-    WHERE e.service = $2::text AND e.sink = r.sink AND e.event_id = r.event_id AND r.fate = 'published'
+    WHERE e.ctid = r.ctid AND r.fate = 'published'
 ), put_off AS (
     UPDATE idempotency_gateway.event e SET due_us = c.now_us + r.pause_us, lease_until_us = 0, why = r.why
     FROM report r CROSS JOIN clock c
-    WHERE e.service = $2::text AND e.sink = r.sink AND e.event_id = r.event_id AND e.tries = r.tries
-        AND r.fate = 'put_off' AND NOT e.is_dead
+    WHERE e.ctid = r.ctid AND e.tries = r.tries AND r.fate = 'put_off' AND NOT e.is_dead
 ), buried AS (
     UPDATE idempotency_gateway.event e SET is_dead = true, lease_until_us = 0, why = r.why
     FROM report r
-    WHERE e.service = $2::text AND e.sink = r.sink AND e.event_id = r.event_id AND e.tries = r.tries AND r.fate = 'dead'
+    WHERE e.ctid = r.ctid AND e.tries = r.tries AND r.fate = 'dead'
 )
 SELECT c.now_us FROM clock c
 

@@ -184,6 +184,17 @@ CREATE TABLE pause (
     PRIMARY KEY (service, operation)
 ) WITHOUT ROWID;
 
+-- That operation names were paused and resumed, by whom and why; kept like audits.
+CREATE TABLE pause_audit (
+    at_us INTEGER NOT NULL,
+    operation TEXT NOT NULL,
+    is_resumed INTEGER NOT NULL,
+    who TEXT NOT NULL,
+    why TEXT NOT NULL,
+    service TEXT NOT NULL
+);
+CREATE INDEX pause_audit_by_time ON pause_audit (service, at_us);
+
 -- Events that sinks have yet to receive (`core.outbox`), written with their change; they outlive the operation. A relay may
 -- publish one from `due_us` on, which is also the end of its lease. `since_us` is the time of the change (`at_us`), or of the
 -- last redelivery. Dead ones wait for an operator.

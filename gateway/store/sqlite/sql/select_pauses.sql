@@ -1,2 +1,2 @@
 -- no row of the table: the paused operation names of a service
-SELECT operation, since_us FROM pause WHERE service = ?
+SELECT operation, since_us, who, why FROM pause WHERE service = ?

@@ -172,6 +172,17 @@ CREATE TABLE idempotency_gateway.pause (
     PRIMARY KEY (service, operation)
 );
 
+-- That operation names were paused and resumed, by whom and why; kept like audits.
+CREATE TABLE idempotency_gateway.pause_audit (
+    at_us      bigint  NOT NULL,
+    is_resumed boolean NOT NULL,
+    service    text    NOT NULL,
+    operation  text    NOT NULL,
+    who        text    NOT NULL,
+    why        text    NOT NULL
+);
+CREATE INDEX pause_audit_by_time ON idempotency_gateway.pause_audit (service, at_us);
+
 -- Events that sinks have yet to receive (`core.outbox`), written with their change; they outlive the operation. A relay may
 -- publish one from `due_us` on, while nobody's lease lasts: a lease changes no indexed column, and the update stays on its
 -- page. `since_us` is the time of the change (`at_us`), or of the last redelivery. Dead ones wait for an operator.

@@ -138,8 +138,6 @@ class Coordinator:
         """
         trace = RequestTrace(incoming.head, route, self._loop.time())
         reply = await self._reply_to(incoming, route, trace)
-        if isinstance(reply, Reply) and reply.to_fetch is not None:
-            reply = await self._fetch(reply.to_fetch, incoming, route, trace)
         if isinstance(reply, Reply) and reply.verdict is not None:
             self._events.publish(trace.answered(reply.verdict, reply))
         return reply
@@ -158,7 +156,7 @@ class Coordinator:
     # -- the steps ----------------------------------------------------------------------------------------------------
 
     async def _reply_to(self, incoming: Incoming, route: Route, trace: RequestTrace) -> Reply | Untouched:
-        """Steps 1 to 3, and the others by `_join_or_execute`."""
+        """Steps 1, 2 and 6, and the others by `_reply_to_operation`."""
         refusal = self._refuse_if_overloaded(route)
         if refusal is not None:
             return refusal
@@ -167,6 +165,15 @@ class Coordinator:
             return request
         trace.operation_id = request.identity.operation_id
         trace.scope = scope_name(request.identity.scope_digest)
+        reply = await self._reply_to_operation(request, trace)
+        if isinstance(reply, Reply) and reply.to_fetch is not None:
+            # As this caller was identified: what a client says of itself may have been replaced.
+            return await self._fetch(reply.to_fetch, request, trace)
+        return reply
+
+    async def _reply_to_operation(self, request: KeyedRequest, trace: RequestTrace) -> Reply | Untouched:
+        """Step 3, and the next ones by `_join_or_execute`."""
+        route = request.route
         if route.inbox is not None and route.accept is not None:
             return await self._receiving.receive(request, route.inbox, route.accept)
         if not self._is_pending(request):
@@ -260,13 +267,13 @@ class Coordinator:
             case _:
                 assert_never(admission)
 
-    async def _fetch(self, wanted: ToFetch, incoming: Incoming, route: Route, trace: RequestTrace) -> Reply:
+    async def _fetch(self, wanted: ToFetch, request: KeyedRequest, trace: RequestTrace) -> Reply:
         """Rule 10 for a response that is fetched from the service. Any number of repeats may end a wait together."""
-        refusal = self._refuse_if_overloaded(route)
+        refusal = self._refuse_if_overloaded(request.route)
         if refusal is not None:
             return refusal
-        left_seconds = route.target.answer_within_seconds - (self._loop.time() - trace.arrived)
-        return await self._fetching.fetch(wanted, incoming, route, trace, max(left_seconds, _FETCH_SECONDS_MIN))
+        left_seconds = request.route.target.answer_within_seconds - (self._loop.time() - trace.arrived)
+        return await self._fetching.fetch(wanted, request, trace, max(left_seconds, _FETCH_SECONDS_MIN))
 
     # -- the decisions ------------------------------------------------------------------------------------------------
 

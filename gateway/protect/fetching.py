@@ -12,9 +12,9 @@ from typing import assert_never
 from gateway.core.verdict import Verdict
 from gateway.protect.answer_stream import passed_on
 from gateway.protect.forwarding import fetched_request
+from gateway.protect.identification import KeyedRequest
 from gateway.protect.problem import UNFETCHED, refuse
-from gateway.protect.reply import Incoming, Reply, ToFetch
-from gateway.protect.route import Route
+from gateway.protect.reply import Reply, ToFetch
 from gateway.protect.stopwatch import Stopwatch
 from gateway.protect.trace import RequestTrace
 from gateway.upstream import Lost, NotSent, UpstreamResponse, status_of
@@ -27,12 +27,10 @@ class Fetching:
         self.in_progress = 0
         """How many wait for the head of a response."""
 
-    async def fetch(
-        self, wanted: ToFetch, incoming: Incoming, route: Route, trace: RequestTrace, timeout_seconds: float
-    ) -> Reply:
+    async def fetch(self, wanted: ToFetch, request: KeyedRequest, trace: RequestTrace, timeout_seconds: float) -> Reply:
         """Rule 10. The response of the service, whatever its status; 502 to 504 where there is none in time."""
-        target = route.target
-        head = fetched_request(incoming.head, incoming.hop, target.forwarding, wanted.target, target.key_headers)
+        target = request.route.target
+        head = fetched_request(request.head, request.hop, target.forwarding, wanted.target, target.key_headers)
         stopwatch = Stopwatch()
         self.in_progress += 1
         try:
@@ -50,7 +48,7 @@ class Fetching:
             case NotSent(reason) | Lost(reason):
                 return refuse(
                     Verdict.UPSTREAM_UNREACHABLE,
-                    shape=route.shape,
+                    shape=request.route.shape,
                     status=status_of(reason),
                     record=wanted.record,
                     case=UNFETCHED,

@@ -423,3 +423,17 @@ async def test_authorize_guards_the_status(tmp_path: Path) -> None:
 
 
 # -- settings ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_fetch_is_by_the_caller_that_was_named(tmp_path: Path) -> None:
+    """What the authorising service says of a caller goes along with the fetch, and never what the client says."""
+    response = {"reference": "/id", "replay": "fetch", "fetch": "/v1/payments/{reference}"}
+    async with guarded(tmp_path, settings={"copy": ["X-User-Email"]}, route={"response": response}) as it:
+        it.home.upstream.on("/charges", Answer(201, body=b'{"id":"pay_7"}'))
+        forged = [("X-User-Id", "root"), ("X-User-Email", "root@shop.example")]
+        assert (await it.send(ALICE, *forged)).status == 201
+        assert status_of(await it.send(ALICE, *forged)) == (200, "fetched")
+        fetch = it.forwarded[-1]
+        assert (fetch.method, fetch.target) == ("GET", b"/v1/payments/pay_7")
+        assert fetch.values("X-User-Email") == [b"alice@shop.example"]
+        assert b"root" not in fetch.values("X-User-Id")

@@ -40,6 +40,10 @@ PARTS: Final = (
     Part("storm", ("-m", "tests.integration.storm", "--seconds", "240")),
     Part("accepting", ("-m", "tests.integration.accepting", "--kills", "200")),
     Part("publishing", ("-m", "tests.integration.publishing", "--seconds", "600")),
+    *[
+        Part(f"sentinel-{store}", ("-m", "tests.integration.sentinel", "--operations", "1000", "--store", store))
+        for store in ("sqlite", "postgres", "postgres-redis")
+    ],
     Part("soak", ("-m", "tests.integration.soak", "--seconds", "240")),
     Part("defects", ("-m", "tests.defects", "--run", "all")),
     Part("costs", ("-m", "tests.benchmarks", "--short", "--check")),

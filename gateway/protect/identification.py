@@ -14,7 +14,7 @@ from uuid import UUID
 from gateway.core.identity.canonical import Body
 from gateway.core.identity.fingerprint import Digests
 from gateway.core.identity.key import Key, KeyFault, find_key, key_places, needs_body
-from gateway.core.identity.operation_id import identity_of
+from gateway.core.identity.operation_id import identity_of, stored_digest
 from gateway.core.identity.scope import Scope
 from gateway.core.immutable import immutable
 from gateway.core.lane import lane_of
@@ -267,7 +267,9 @@ class Identifying:
         value = await request.body.read(lambda content: find_key(order.by, headers, content, unquote))
         if isinstance(value, Key):
             identity = request.identity
-            lane = lane_of(self._service, identity.operation, identity.scope_digest, value.digest)
+            lane = lane_of(
+                self._service, identity.operation, identity.scope_digest, stored_digest(value, self._identity_secret)
+            )
             return replace(request, lane=lane)
         if not order.is_required:
             return request

@@ -311,7 +311,7 @@ def main() -> int:
         finally:
             server.crash()
             if redis is not None:
-                redis.crash()
+                redis.stop()
 
 
 def _report(outage: Outage, directory: Path, operations: int, redis: str | None = None) -> int:

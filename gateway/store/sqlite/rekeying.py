@@ -61,8 +61,6 @@ def page(cursor: Cursor, place: Place, after: Any, limit: int, current_id: str) 
 
 def reseal(cursor: Cursor, changes: Sequence[tuple[Row, Kept]]) -> int:
     """See `SealedRows`."""
-    # What was there is overwritten, and not only given up. https://sqlite.org/pragma.html#pragma_secure_delete
-    cursor.execute("PRAGMA secure_delete = ON")
     return sum(_replace(cursor, row, kept) for row, kept in changes)
 
 

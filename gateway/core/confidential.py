@@ -401,6 +401,13 @@ class Sealing:
         content = _packed(((audit.who.encode("utf-8", "replace"), audit.why.encode("utf-8", "replace")),))
         return Audit("", self._ring.seal_text(content, associated))
 
+    def opened_pause(self, audit: Audit, service: str, operation: str) -> Audit:
+        """The audit of a pause or of its end. One that cannot be opened says why in its place."""
+        try:
+            return _opened_texts(self._ring, audit, of_pause(service, operation))
+        except Unopenable as error:
+            return Audit("", f"({error})")
+
     def sealed_suspension(self, why: str, service: str, sink: str) -> str:
         """Why a sink is suspended."""
         return self.sealed_audit(Audit("", why), _of_suspension(service, sink)).why

@@ -21,11 +21,13 @@ from gateway.store.base import Watch
 from gateway.store.operations import (
     SEALED_COUNT_MAX,
     AuditEntry,
+    Backlog,
     EventFate,
     EventReport,
     Forwarding,
     LeasedEvent,
     ManagedStore,
+    PauseAudit,
     Query,
     SinkBacklog,
 )
@@ -96,6 +98,24 @@ class SealedStore(Forwarding):
     async def pause(self, service: str, operation: str, audit: Audit) -> bool:
         sealed = self._sealing.sealed_audit(audit, of_pause(service, operation))
         return await self._behind.pause(service, operation, sealed)
+
+    async def resume(self, service: str, operation: str, audit: Audit) -> bool:
+        sealed = self._sealing.sealed_audit(audit, of_pause(service, operation))
+        return await self._behind.resume(service, operation, sealed)
+
+    async def pause_audits(self, service: str) -> list[PauseAudit]:
+        opened, found = self._sealing.opened_pause, []
+        for entry in await self._behind.pause_audits(service):
+            audit = opened(Audit(entry.who, entry.why), service, entry.operation)
+            found.append(replace(entry, who=audit.who, why=audit.why))
+        return found
+
+    async def backlog(self, service: str) -> Backlog:
+        backlog, paused = await self._behind.backlog(service), {}
+        for operation, pause in backlog.paused.items():
+            audit = self._sealing.opened_pause(Audit(pause.who, pause.why), service, operation)
+            paused[operation] = replace(pause, who=audit.who, why=audit.why)
+        return replace(backlog, paused=paused)
 
     async def suspend_sink(self, service: str, sink: str, why: str) -> bool:
         return await self._behind.suspend_sink(service, sink, self._sealing.sealed_suspension(why, service, sink))

@@ -43,8 +43,8 @@ async def test_who_has_the_key_replays(store: dict[str, Any], tmp_path: Path) ->
         both = {"encryption": [NEW, OLD]}
         async with neighbour(store, tmp_path / "b", home.upstream, secrets=both, **CHANGES) as other:
             assert await send(other) == (201, "replayed")
-        for number, secrets in enumerate(({"encryption": [NEW]}, {})):
-            state = tmp_path / str(number)
+        for number, keys in enumerate(({"encryption": [NEW]}, {})):
+            state, secrets = tmp_path / str(number), {**keys, "unreadable": "accept"}
             async with neighbour(store, state, home.upstream, secrets=secrets, **CHANGES) as other:
                 assert await send(other) == (409, "response-not-stored")
 

@@ -80,7 +80,7 @@ def test_a_short_body_limit_narrows_what_is_accepted() -> None:
 
 
 VERIFIED = (
-    "take the scope from a header of a trusted hop: {header: NAME, from: [10.0.0.0/8]}; "
+    "verify tokens by {jwt: {...}}, or let a trusted hop name the caller: {header: NAME, from: [10.0.0.0/8]}; "
     "or write identity: unverified, where only callers that you trust reach this route"
 )
 STRANGERS = "routes[0].accept: strangers could fill the store: "

@@ -129,7 +129,8 @@ def _key(secret: bytes, operation_id: UUID) -> bytes:
 
 
 def _digests(key: bytes, values: Sequence[bytes]) -> list[bytes]:
-    return [_digest(key, b"%d " % place, value) for place, value in enumerate(values)]
+    """As `_digest`, of values that are told apart by their places. Every new key comes here."""
+    return [sha256(key + b"%d " % place + value).digest()[:_DIGEST_BYTES] for place, value in enumerate(values)]
 
 
 def _digest(key: bytes, what: bytes, value: bytes) -> bytes:

@@ -691,12 +691,22 @@ _CERTIFICATES: Final = "tests/http/gateway/test_client_certificates.py::"
 _TOKENS: Final = "tests/http/gateway/test_tokens.py::"
 _OVERRIDE: Final = "tests/app/test_settings.py::test_what_a_route_says_of_its_service"
 
+_RESOURCE: Final = "tests/http/gateway/test_resource.py::"
 ELSEWHERE: Final = (
     {
         "service": "tests/http/gateway/test_shared.py::test_a_service_asks_about_its_own_operations_alone",
         "listen.address": "tests/app/test_gateway.py::test_an_address_that_is_taken",
         "listen.tls.cert": _TLS + "test_both_sides",
         "listen.tls.key": _TLS + "test_both_sides",
+        "routes.fingerprint.defaults": _RESOURCE + "test_an_absent_member_counts_as_its_default",
+        "routes.outcome.when.is": _RESOURCE + "test_outcome_by_body",
+        "routes.outcome.when.status": _RESOURCE + "test_outcome_by_body",
+        "routes.outcome.when.where": _RESOURCE + "test_outcome_by_body",
+        "routes.response.fetch": _RESOURCE + "test_a_reference_stays_in_its_segment",
+        "routes.response.on_version_change": _RESOURCE + "test_another_version_by_a_header",
+        "routes.response.reference": _RESOURCE + "test_resource_of_a_response_that_is_not_kept",
+        "routes.response.replay": _RESOURCE + "test_a_repeat_is_fetched_by_its_own_caller",
+        "routes.response.version.header": _RESOURCE + "test_another_version_by_a_header",
         "status.listen": "tests/app/test_gateway.py::test_an_address_that_is_taken",
         "admin.listen": "tests/app/test_gateway.py::test_an_address_that_is_taken",
         "state_dir": "tests/app/test_gateway.py::test_the_name_of_its_directory_is_durable",

@@ -497,6 +497,8 @@ def _detail(
         text = text.replace(" at {time}", "")
     if operation_id is None:
         text = text.replace(" about operation {id}", "")
+    if first_operation is None:
+        text = text.replace("; that one is operation {first}", "")
     return text.format(
         resource=resource,
         status=response.status if response is not None else "",

@@ -518,7 +518,8 @@ def _known(command: Command, sealed: Any) -> _Known:
             known[id(sealed.resource)] = command.resource
         case Abandon():
             known[id(sealed.resource)] = command.resource
-    return known
+    # What a journal kept came sealed, and is the same object in both commands: its clear value is not known.
+    return {sealed_id: clear for sealed_id, clear in known.items() if id(clear) != sealed_id}
 
 
 def _sealed_identity(ring: KeyRing, identity: Identity) -> Identity:

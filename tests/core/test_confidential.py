@@ -122,6 +122,20 @@ def test_a_response_from_a_journal_is_not_sealed_again() -> None:
     assert (unopened.response.status, unopened.response.body) == (201, None)
 
 
+@pytest.mark.parametrize("resource", [RESOURCE, None], ids=["resource", "no-resource"])
+def test_the_result_of_an_outcome_from_a_journal_is_in_clear(resource: str | None) -> None:
+    """It is cached and sent to callers like any other."""
+    by, hand = sealing(NEW), Hand()
+    record = stored(hand, by, Hand.claim)
+    journaled = by.sealed(replace(hand.complete(), resource=resource))
+    sealed = by.sealed(journaled)
+    result, _ = step(record, sealed, 2_000, lambda: 0)
+    opened = by.opened_result(result, journaled, sealed).snapshot.record
+    assert opened is not None
+    assert (opened.response, opened.resource) == (ANSWER, resource)
+    assert opened.identity.key == hand.script.identity.key
+
+
 def test_the_keys_that_a_record_needs() -> None:
     """Each is named once, in order, whichever part needs it; none where nothing is sealed."""
     hand = Hand()

@@ -33,7 +33,7 @@ from gateway.core.operation import (
     operation_id_of,
 )
 from gateway.core.sealing import KEY_BYTES, EncryptionKey, KeyRing
-from gateway.store.base import EpochChanged, Indefinite, NotApplied, Watch
+from gateway.store.base import WORK, EpochChanged, Indefinite, NotApplied, Watch
 from gateway.store.operations import (
     Agreement,
     AuditEntry,
@@ -173,7 +173,7 @@ class Database:
             fingerprint=command.fingerprint.digest if isinstance(command, Claim | Accept) else None,
             lease_us=command.lease_us if isinstance(command, ClaimingCommand) else None,
         )
-        self._announce(operation_id)
+        self.announce(operation_id)
         return result, change
 
     def sweep(self, limit: int, gateway: str) -> Swept:
@@ -183,7 +183,7 @@ class Database:
             after = self.memory.records.get(operation_id)
             if after is not record:
                 self._note(operation_id, "sweep", record, after, gateway)
-                self._announce(operation_id)
+                self.announce(operation_id)
         return swept
 
     def settled(self) -> dict[UUID, Snapshot]:
@@ -196,7 +196,7 @@ class Database:
         listeners[number] = (process, watch)
         return lambda: _forget(listeners, number)
 
-    def _announce(self, operation_id: UUID) -> None:
+    def announce(self, operation_id: UUID) -> None:
         for process, watch in list(self._listeners.get(operation_id, {}).values()):
             if not self._weather.happens("news_lost", process.name):
                 process.deliver(self._weather.hop_seconds(), watch.wake)
@@ -373,6 +373,9 @@ class Durable:
             yield watch
         finally:
             forget()
+
+    def announce_work(self) -> None:
+        self._loop.world.deliver(self._weather.hop_seconds(), self._database.announce, WORK)
 
     async def _ask_model(
         self, verb: str, ask: Callable[..., Coroutine[Any, Any, T]], *arguments: Any, **options: Any

@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from jwt.algorithms import Algorithm, get_default_algorithms
 from jwt.exceptions import PyJWTError
@@ -28,6 +28,7 @@ from gateway.core.immutable import immutable
 from gateway.observe.facts import FetchResult, KeysFetched
 
 _LOG = logging.getLogger("gateway")
+_T = TypeVar("_T")
 
 FETCH_PAUSE_SECONDS: Final = 30.0
 DOCUMENT_BYTES_MAX: Final = 1 << 20
@@ -48,7 +49,9 @@ _OF_TYPE: Final[Mapping[tuple[str, str | None], tuple[str, ...]]] = {
     ("OKP", "Ed448"): ("EdDSA",),
 }
 _PUBLIC_MEMBERS: Final = frozenset(("kty", "crv", "n", "e", "x", "y"))
-_PEM: Final = re.compile(rb"-----BEGIN ([A-Z ]+)-----.*?-----END \1-----", re.DOTALL)
+_PEM_LABEL: Final = re.compile(rb"-----BEGIN ([A-Z ]{1,64})-----")
+# Ends at the next dash, so that a document of nothing but beginnings is read in one pass.
+_PEM: Final = re.compile(rb"-----BEGIN PUBLIC KEY-----[^-]*-----END PUBLIC KEY-----")
 
 
 class KeySetInvalid(Exception):
@@ -107,6 +110,11 @@ def read_keys(content: bytes) -> tuple[Key, ...]:
     keys = _pem_keys(content) if content.lstrip().startswith(b"-----BEGIN") else _set_keys(content)
     if not keys:
         raise KeySetInvalid("it holds no key that could verify a token")
+    return keys
+
+
+def _limited(keys: list[_T]) -> list[_T]:
+    """The keys, if they are not too many to be read in a short time. Raises `KeySetInvalid`."""
     if len(keys) > _KEYS_MAX:
         raise KeySetInvalid(f"it holds more than {_KEYS_MAX} keys")
     return keys
@@ -120,7 +128,7 @@ def _set_keys(content: bytes) -> tuple[Key, ...]:
     listed = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(listed, list):
         raise KeySetInvalid("it is no key set: there is no list of `keys`")
-    found = [_set_key(each) for each in listed if isinstance(each, dict)]
+    found = [_set_key(each) for each in _limited(listed) if isinstance(each, dict)]
     return tuple(key for key in found if key is not None)
 
 
@@ -146,12 +154,13 @@ def _set_key(given: Mapping[str, Any]) -> Key | None:
 
 
 def _pem_keys(content: bytes) -> tuple[Key, ...]:
-    found = []
-    for block in _PEM.finditer(content):
-        if block[1] != b"PUBLIC KEY":
-            raise KeySetInvalid(f"it holds a {block[1].decode().lower()}; write public keys alone")
-        found += [key for names in dict.fromkeys(_OF_TYPE.values()) if (key := _pem_key(block[0], names)) is not None]
-    return tuple(found)
+    for label in _PEM_LABEL.finditer(content):
+        if label[1] != b"PUBLIC KEY":
+            raise KeySetInvalid(f"it holds a {label[1].decode().lower()}; write public keys alone")
+    blocks = _limited(_PEM.findall(content))
+    kinds = dict.fromkeys(_OF_TYPE.values())
+    found = [_pem_key(block, algorithms) for block in blocks for algorithms in kinds]
+    return tuple(key for key in found if key is not None)
 
 
 def _pem_key(block: bytes, algorithms: tuple[str, ...]) -> Key | None:

@@ -21,6 +21,7 @@ from gateway.core.egress import is_loopback
 from gateway.protect.key_set import DOCUMENT_BYTES_MAX, Document, Unfetched
 
 FETCH_SECONDS: Final = 5.0
+_URL_CHARACTERS_MAX: Final = 2048
 _MAX_AGE: Final = re.compile(r'(?:^|[,\s])max-age="?([0-9]{1,9})"?(?:[,\s]|$)', re.IGNORECASE)
 _HEADERS: Final = {"Accept-Encoding": "identity", "User-Agent": f"idempotency-gateway/{__version__}"}
 
@@ -85,6 +86,9 @@ class DiscoveredSource:
         found = document.get("jwks_uri") if isinstance(document, dict) else None
         if not isinstance(found, str) or document.get("issuer") != self._issuer:
             raise Unfetched(f"{url}: it is not the configuration of this issuer")
+        # It is shown to operators where it cannot be fetched.
+        if len(found) > _URL_CHARACTERS_MAX or not found.isprintable() or "@" in found:
+            raise Unfetched(f"{url}: its jwks_uri is no URL of a key set")
         return found
 
 

@@ -74,6 +74,8 @@ def test_each_part_is_named(key: FingerprintKey | None, head: RequestHead, body:
         pytest.param(BODY.replace(b'"amount":1000,', b""), [], id="removed-at-the-top"),
         pytest.param(BODY.replace(b',"last4":"4242"', b""), ["/card"], id="removed-below"),
         pytest.param(BODY.replace(b'{"number"', b'{"a/b~c":1,"number"'), ["/card/a~1b~0c"], id="escaped"),
+        pytest.param(BODY.replace(b'{"number"', b'{"\\ud800":1,"number"'), ["/card"], id="half-a-character"),
+        pytest.param(BODY.replace(b'{"number"', b'{"a\\nb":1,"number"'), ["/card"], id="not-printable"),
         pytest.param(b"[]", [], id="no-members"),
         pytest.param(b"not json", [], id="no-document"),
     ],

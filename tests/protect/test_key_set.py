@@ -106,6 +106,8 @@ NO_SETS: dict[str, bytes] = {
     "private-pem": EC.private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
     "broken-pem": b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n",
     "cut-pem": EC.pem[:60],
+    "beginnings": b"-----BEGIN PUBLIC KEY-----" * 40_000,
+    "too-many-pem": EC.pem * 65,
 }
 
 
@@ -285,11 +287,15 @@ async def test_which_key_a_token_means() -> None:
         pytest.param({"jwks_uri": "http://192.0.2.1/keys"}, False, id="without-tls"),
         pytest.param({"jwks_uri": "file:///etc/passwd"}, False, id="file"),
         pytest.param({"jwks_uri": "//["}, False, id="no-url"),
+        pytest.param({"jwks_uri": "https://a.example/\n2026 forged"}, False, id="two-lines"),
+        pytest.param({"jwks_uri": "https://a.example/forged" + "x" * 5000}, False, id="long"),
+        pytest.param({"jwks_uri": "https://forged:secret@a.example/"}, False, id="with-a-password"),
     ],
 )
-async def test_discovery(configuration: dict[str, Any], is_known: bool) -> None:
+async def test_discovery(configuration: dict[str, Any], is_known: bool, caplog: pytest.LogCaptureFixture) -> None:
     """The configuration is the issuer's own, and leads to a set by https, or on this machine."""
     async with Issuer(EC) as issuer:
         issuer.configuration = configuration
         async with fetched(issuer, discovers=True) as (keys, _):
             assert keys.is_known == is_known
+    assert "forged" not in caplog.text

@@ -25,7 +25,8 @@ from gateway.core.immutable import immutable
 
 MEMBERS_MAX: Final = 64
 LEVELS_MAX: Final = 4
-# A longer name is not worth showing, and its member counts as a part of the value that holds it.
+# A longer name is not worth showing, and one that is not printable cannot be: half of a surrogate pair has no encoding.
+# Such a member counts as a part of the value that holds it.
 _NAME_CHARACTERS_MAX: Final = 128
 
 _DIGEST_BYTES: Final = 4
@@ -117,7 +118,7 @@ def members_of(document: Any, only: Sequence[Pointer] = ()) -> tuple[tuple[str, 
             for pointer, holder in level
             if isinstance(holder, dict) and len(pointer) < LEVELS_MAX
             for name, value in sorted(holder.items())
-            if len(name) <= _NAME_CHARACTERS_MAX
+            if len(name) <= _NAME_CHARACTERS_MAX and name.isprintable()
         ]
         level = below[: MEMBERS_MAX - len(found)]
         found += [(format_pointer(pointer), sha256(encode_json(value)).digest()) for pointer, value in level]

@@ -8,7 +8,6 @@ otherwise sees another caller. A fault is a sentence for the client, and repeats
 from __future__ import annotations
 
 import json
-import math
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,6 +26,10 @@ SECRET_ALGORITHMS: Final = {"HS256": 32, "HS384": 48, "HS512": 64}
 """Algorithms with a shared secret, and the bytes that it must have at least (RFC 7518 section 3.2)."""
 
 _MALFORMED: Final = "The token is malformed."
+# More than any id has, and few enough to compute with.
+_INTEGER_DIGITS_MAX: Final = 64
+# Up to here floats have every integer.
+_FRACTION_MAX: Final = 2.0**53 - 1
 
 
 @immutable
@@ -186,8 +189,15 @@ def _decoded(segment: bytes) -> bytes:
 
 
 def _object(text: bytes) -> dict[str, Any]:
-    """A JSON object whose names differ, and whose numbers are finite. Raises ValueError and RecursionError."""
-    value = json.loads(text, object_pairs_hook=_unrepeated, parse_constant=_refused, parse_float=_finite)
+    """A JSON object whose names differ, and whose numbers are not too large. Raises ValueError and RecursionError."""
+    # Decoded here: given bytes, the parser would take other encodings, too.
+    value = json.loads(
+        text.decode("utf-8"),
+        object_pairs_hook=_unrepeated,
+        parse_constant=_refused,
+        parse_float=_fraction,
+        parse_int=_integer,
+    )
     if not isinstance(value, dict):
         raise ValueError("not an object")
     return value
@@ -204,9 +214,16 @@ def _refused(constant: str) -> float:
     raise ValueError(f"{constant} is not JSON")
 
 
-def _finite(text: str) -> float:
+def _integer(text: str) -> int:
+    if len(text) > _INTEGER_DIGITS_MAX:
+        raise ValueError("out of range")
+    return int(text)
+
+
+def _fraction(text: str) -> float:
+    # A larger one is rounded, so that two callers could become one.
     value = float(text)
-    if not math.isfinite(value):
+    if abs(value) > _FRACTION_MAX:
         raise ValueError("out of range")
     return value
 

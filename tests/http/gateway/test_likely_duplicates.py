@@ -196,6 +196,7 @@ async def test_a_mismatch_is_explained(store: Store, tmp_path: Path) -> None:
         assert await differs(home, target="/charges?x=1") == ["target"]
         async with neighbour(store, tmp_path / "other", home.upstream, route=route, secrets=KEYED) as other:
             assert await differs(other, b"[]") == ["body"]
+            assert await differs(other, b'{"\\ud800":1}') == ["body"]
             assert status_of(await other.send("k1")) == (200, "replayed")
         assert len(home.upstream.requests) == 1
 

@@ -159,6 +159,7 @@ FORGED: dict[str, tuple[Any, str]] = {
     "expired": (lambda it: it.token(exp=it.times.wall - 31), "The token has expired."),
     "expired-before-1970": (lambda it: it.token(exp=-1), "The token has expired."),
     "without-end": (lambda it: it.token(exp=None), "The token says not when it expires."),
+    "endless": (lambda it: it.token(exp=10**400), "The token is malformed."),
     "not-yet": (lambda it: it.token(nbf=it.times.wall + 31), "The token is not valid yet."),
     "for-others": (lambda it: it.token(aud=["a", "b"]), "The token is for another audience."),
     "for-nobody": (lambda it: it.token(aud=None), "The token is for another audience."),

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import DNSName, GeneralName, RFC822Name, UniformResourceIdentifier
 from cryptography.x509.name import NameAttribute, RelativeDistinguishedName, _ASN1Type
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtensionOID, NameOID
 
 from gateway.core.identity.certificate import ClientCertificate, certificate_name, read_certificate
 from gateway.core.identity.scope import ScopeMissing, ScopeUnsuitable
@@ -20,13 +20,18 @@ UNTIL = datetime(2030, 1, 1, tzinfo=UTC)
 SPIFFE = UniformResourceIdentifier("spiffe://example.org/ns/shop/sa/orders")
 
 
-def der_of(*names: GeneralName, subject: x509.Name | None = None, serial: int = 1) -> bytes:
-    """A certificate of these alternative names, signed by itself."""
+def der_of(
+    *names: GeneralName, subject: x509.Name | None = None, serial: int = 1, extension: bytes | None = None
+) -> bytes:
+    """A certificate of these alternative names, or with this DER in their place, signed by itself."""
     subject = x509.Name([]) if subject is None else subject
     builder = x509.CertificateBuilder(subject, subject, KEY.public_key(), serial)
     builder = builder.not_valid_before(UNTIL - timedelta(days=1)).not_valid_after(UNTIL)
     if names:
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    if extension is not None:
+        unread = x509.UnrecognizedExtension(ExtensionOID.SUBJECT_ALTERNATIVE_NAME, extension)
+        builder = builder.add_extension(unread, critical=False)
     return builder.sign(KEY, None).public_bytes(Encoding.DER)
 
 
@@ -106,3 +111,4 @@ def test_what_cannot_be_read() -> None:
     assert read_certificate(b"") is None
     assert [cut for cut in range(len(der)) if read_certificate(der[:cut]) is not None] == []
     assert read_certificate(der.replace(b"spiffe://", b"spiffe:\xff\xff")) is None
+    assert read_certificate(der_of(extension=b"\x30\x02\xa3\x00")) is None  # an X.400 address

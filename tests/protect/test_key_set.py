@@ -95,6 +95,20 @@ def test_a_private_key_in_a_set_is_used_as_a_public_one() -> None:
     assert not hasattr(key.material, "sign")
 
 
+# A curve that no algorithm of tokens has.
+OTHER_CURVE = b"""-----BEGIN PUBLIC KEY-----
+MEAwEAYHKoZIzj0CAQYFK4EEAAEDLAAEBFcbpCtLvQFO7YxxBcJ/5oWpK8hhA5Ez
+RHldp7LQ6YRtcn3skUnvSRCU
+-----END PUBLIC KEY-----
+"""
+
+
+def test_a_pem_of_an_unknown_type_is_ignored() -> None:
+    """Beside a good one it does not matter."""
+    (key,) = read_keys(OTHER_CURVE + EC.pem)
+    assert key.verifies(signed(EC))
+
+
 NO_SETS: dict[str, bytes] = {
     "html": b"<html><body>Welcome to our portal",
     "nothing": b"",

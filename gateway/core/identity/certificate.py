@@ -45,7 +45,7 @@ def read_certificate(der: bytes) -> ClientCertificate | None:
             sha256=sha256(der).digest(),
             until=certificate.not_valid_after_utc.timestamp(),
         )
-    except ValueError:
+    except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
         return None
 
 

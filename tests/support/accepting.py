@@ -79,8 +79,10 @@ class Desk:
             ids = operation_id, token, record.attempt_id
             commands: dict[str, Command] = {
                 "dispatch": Dispatch(operation_id, token, uuid4(), "worker", 30_000_000),
-                "complete": Complete(*ids, RESPONSE, DAY_US, 7 * DAY_US),
-                "complete without a body": Complete(*ids, replace(RESPONSE, body=None), DAY_US, 7 * DAY_US),
+                "complete": Complete(*ids, RESPONSE, DAY_US, 7 * DAY_US, "/charges/7"),
+                "complete without a body": Complete(
+                    *ids, replace(RESPONSE, body=None), DAY_US, 7 * DAY_US, "/charges/7"
+                ),
                 "abandon": Abandon(*ids, "reset"),
                 "postpone": Postpone(*ids, 30_000_000, "answered_503", True),
                 "bury": Bury(*ids, "unauthorized", "answered_401", True),

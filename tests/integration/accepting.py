@@ -19,12 +19,11 @@ from typing import Any, Final
 
 import orjson
 
-from tests.support import http
+from tests.support import http, long_run
 from tests.support.eventually import eventually
 from tests.support.fleet import config_of, gateways, key_of, try_send
 from tests.support.gateway import GatewayProcess
-from tests.support.house import ROUTE, sqlite_store
-from tests.support.postgres import PostgresInstallation, PostgresServer, workspace
+from tests.support.house import ROUTE
 from tests.support.upstream import Answer, RecordingUpstream
 
 LEASE_SECONDS: Final = 3.0
@@ -138,30 +137,9 @@ async def _settled(gateway: GatewayProcess, url: str, asking: asyncio.Semaphore)
     return await eventually(asked, _SETTLE_SECONDS, f"{url} is done or stalled")
 
 
-def main() -> int:
-    """Run it; the exit code says whether anything was lost or arrived twice."""
-    parser = argparse.ArgumentParser(prog="tests.integration.accepting", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=1, help="when the gateway is killed")
-    parser.add_argument("--store", choices=("postgres", "sqlite"), default="postgres")
-    asked = parser.parse_args()
-    with workspace("accepting") as directory:
-        if asked.store == "sqlite":
-            return _report(sqlite_store(directory), directory, asked)
-        (directory / "installation").mkdir()
-        server = PostgresServer(PostgresInstallation(directory / "installation"), directory / "postgres")
-        server.start()
-        try:
-            return _report({"durable": server.url}, directory, asked)
-        finally:
-            server.crash()
-
-
-def _report(store: dict[str, Any], directory: Path, asked: argparse.Namespace) -> int:
-    verdict = asyncio.run(accept_under_kills(directory, store, kills=asked.kills, seed=asked.seed))
-    print(verdict)
-    return 1 if verdict.faults else 0
+async def _run(directory: Path, store: dict[str, Any], asked: argparse.Namespace) -> Verdict:
+    return await accept_under_kills(directory, store, kills=asked.kills, seed=asked.seed)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(long_run.main("accepting", __doc__, _run, kills=200))

@@ -19,12 +19,11 @@ from typing import Any, Final
 import orjson
 
 from tests.integration.accepting import LEASE_SECONDS, SECRETS
-from tests.support import http
+from tests.support import http, long_run
 from tests.support.eventually import eventually
 from tests.support.fleet import config_of, gateways, try_send
 from tests.support.gateway import GatewayProcess
-from tests.support.house import ROUTE, sqlite_store
-from tests.support.postgres import PostgresInstallation, PostgresServer, workspace
+from tests.support.house import ROUTE
 from tests.support.upstream import Answer, Received, RecordingUpstream
 
 ORDERED: Final[dict[str, Any]] = {
@@ -158,30 +157,9 @@ async def _settled(pair: list[GatewayProcess], urls: dict[int, str]) -> dict[int
     return states
 
 
-def main() -> int:
-    """Run it; the exit code says whether the order was kept."""
-    parser = argparse.ArgumentParser(prog="tests.integration.lanes", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=1, help="when gateways are killed and the service fails")
-    parser.add_argument("--store", choices=("postgres", "sqlite"), default="postgres")
-    asked = parser.parse_args()
-    with workspace("lanes") as directory:
-        if asked.store == "sqlite":
-            return _report(sqlite_store(directory), directory, asked)
-        (directory / "installation").mkdir()
-        server = PostgresServer(PostgresInstallation(directory / "installation"), directory / "postgres")
-        server.start()
-        try:
-            return _report({"durable": server.url}, directory, asked)
-        finally:
-            server.crash()
-
-
-def _report(store: dict[str, Any], directory: Path, asked: argparse.Namespace) -> int:
-    verdict = asyncio.run(keep_order_under_kills(directory, store, kills=asked.kills, seed=asked.seed))
-    print(verdict)
-    return 1 if verdict.faults else 0
+async def _run(directory: Path, store: dict[str, Any], asked: argparse.Namespace) -> Verdict:
+    return await keep_order_under_kills(directory, store, kills=asked.kills, seed=asked.seed)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(long_run.main("lanes", __doc__, _run, kills=50))

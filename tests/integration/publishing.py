@@ -24,12 +24,12 @@ from urllib.parse import urlsplit
 import redis
 from aiohttp import web
 
+from tests.support import long_run
 from tests.support.eventually import eventually
 from tests.support.fleet import NOW, config_of, gateways, key_of, try_send
 from tests.support.gateway import GatewayProcess
-from tests.support.house import sqlite_store, status_of
+from tests.support.house import status_of
 from tests.support.nats import NatsServer
-from tests.support.postgres import PostgresInstallation, PostgresServer, workspace
 from tests.support.receiver import Receiver
 from tests.support.redis import RedisServer
 from tests.support.signing import WHSEC
@@ -106,23 +106,34 @@ async def publish_under_kills(directory: Path, store: dict[str, Any], *, seconds
         ]
         victim, other = await stack.enter_async_context(gateways(*configs))
         kills, keys = await _call(victim, other, seconds, dice)
-        verdict = Verdict(kills)
         states = await _settled(other, keys)
-        await eventually(lambda: _is_published(other, sinks), _SETTLE_SECONDS, "all events are published")
-        entries: Any = redis.Redis.from_url(stream.url).xrange("operations")
-        got = {
-            "ledger": [_Event(got.document["subject"], got.id, got.body) for got in ledger.received],
-            "slow": [_Event(got.document["subject"], got.id, got.body) for got in slow.received],
-            "nats": [
-                _Event(headers["ce-subject"], headers["ce-id"], body)
-                for _, headers, body in await nats.messages(_STREAM)
-            ],
-            "feed": [
-                _Event(fields[b"subject"].decode(), fields[b"id"].decode(), fields[b"data"]) for _, fields in entries
-            ],
-        }
-        _judge(verdict, states, upstream.requests, got)
-        return verdict
+
+        async def judged() -> Verdict:
+            # A gauge may be older than the last change, so what arrived is looked at.
+            entries: Any = redis.Redis.from_url(stream.url).xrange("operations")
+            got = {
+                "ledger": [_Event(got.document["subject"], got.id, got.body) for got in ledger.received],
+                "slow": [_Event(got.document["subject"], got.id, got.body) for got in slow.received],
+                "nats": [
+                    _Event(headers["ce-subject"], headers["ce-id"], body)
+                    for _, headers, body in await nats.messages(_STREAM)
+                ],
+                "feed": [
+                    _Event(fields[b"subject"].decode(), fields[b"id"].decode(), fields[b"data"])
+                    for _, fields in entries
+                ],
+            }
+            return _judge(kills, states, upstream.requests, got)
+
+        async def faultless() -> Verdict | None:
+            verdict = await judged()
+            return None if verdict.faults else verdict
+
+        try:
+            # An event whose relay was killed is published again after its lease.
+            return await eventually(faultless, _SETTLE_SECONDS, "every event has arrived")
+        except AssertionError:
+            return await judged()
 
 
 def _sometimes_late(dice: random.Random) -> Callable[[web.Request], web.StreamResponse]:
@@ -187,19 +198,12 @@ async def _settled(gateway: GatewayProcess, keys: list[str]) -> dict[str, str]:
     return dict(zip(keys, await asyncio.gather(*[verdict_of(key) for key in keys]), strict=True))
 
 
-async def _is_published(gateway: GatewayProcess, sinks: list[dict[str, Any]]) -> bool:
-    """Whether no event waits for any sink."""
-    lines = (await gateway.status("/metrics")).body.decode().splitlines()
-    pending = [line for line in lines if line.startswith("idempotency_events_pending{")]
-    return len(pending) == len(sinks) and all(line.endswith((" 0", " 0.0")) for line in pending)
-
-
-def _judge(verdict: Verdict, states: dict[str, str], requests: list[Received], got: dict[str, list[_Event]]) -> None:
+def _judge(kills: int, states: dict[str, str], requests: list[Received], got: dict[str, list[_Event]]) -> Verdict:
     operations: defaultdict[str, set[str]] = defaultdict(set)
     for request in requests:
         operations[key_of(request)].update(value.decode() for value in request.values("Idempotency-Operation"))
     completed = {key for key, state in states.items() if state != "in-doubt"}
-    verdict.completed, verdict.in_doubt = len(completed), len(states) - len(completed)
+    verdict = Verdict(kills, len(completed), len(states) - len(completed))
     for sink, events in got.items():
         verdict.got[sink] = len(events)
         of_operation: defaultdict[str, set[_Event]] = defaultdict(set)
@@ -212,34 +216,12 @@ def _judge(verdict: Verdict, states: dict[str, str], requests: list[Received], g
             elif key not in completed and found:
                 verdict.faults.append(f"{key} is {state}, and {sink} has an event of it")
         verdict.faults += [f"{sink} has an event of {each}, which nobody sent" for each in of_operation]
+    return verdict
 
 
-def main() -> int:
-    """Run it; the exit code says whether an event was lost, or one was published that should not be."""
-    parser = argparse.ArgumentParser(
-        prog="tests.integration.publishing", description=(__doc__ or "").partition("\n")[0]
-    )
-    parser.add_argument("--seconds", type=float, default=600.0)
-    parser.add_argument("--seed", type=int, default=1, help="when the gateway is killed")
-    parser.add_argument("--store", choices=("postgres", "sqlite"), default="postgres")
-    asked = parser.parse_args()
-    with workspace("publishing") as directory:
-        if asked.store == "sqlite":
-            return _report(sqlite_store(directory), directory, asked)
-        (directory / "installation").mkdir()
-        server = PostgresServer(PostgresInstallation(directory / "installation"), directory / "postgres")
-        server.start()
-        try:
-            return _report({"durable": server.url}, directory, asked)
-        finally:
-            server.crash()
-
-
-def _report(store: dict[str, Any], directory: Path, asked: argparse.Namespace) -> int:
-    verdict = asyncio.run(publish_under_kills(directory, store, seconds=asked.seconds, seed=asked.seed))
-    print(verdict)
-    return 1 if verdict.faults else 0
+async def _run(directory: Path, store: dict[str, Any], asked: argparse.Namespace) -> Verdict:
+    return await publish_under_kills(directory, store, seconds=asked.seconds, seed=asked.seed)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(long_run.main("publishing", __doc__, _run, seconds=600.0))

@@ -12,7 +12,7 @@ from tests.defects.catalogue import DEFECTS
 
 ROOT = Path(__file__).parents[2]
 PROOF = (ROOT / "tests" / "README.md").read_text("utf-8")
-INVARIANTS = 40
+INVARIANTS = 41
 _TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 _PLACE = re.compile(r"`(tests/[\w/]+(?:\.py)?)`")
 _MODULE = re.compile(r"python -m (tests\.[\w.]+)")

@@ -18,6 +18,8 @@ from tests.simulation.loop import SimulatedLoop
 from tests.simulation.wire import Body, Connection
 
 ACCEPTING = frozenset(("mail", "ship", "buy"))
+ORDERED = frozenset(("move", "post"))
+"""Routes that deliver what they accept in the order of an account. They accept whatever the caller prefers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class Clients:
         routes: tuple[str, ...] = (
             *("charge", "charge", "order", "order", "note", "pay", "pay", "book", "book", "ping"),
             *("mail", "mail", "ship", "ship", "buy", "buy"),
+            *("move", "move", "move", "post", "post"),
         )
         if dice.random() < 0.4:
             routes = (dice.choice(routes),)
@@ -72,6 +75,11 @@ class Clients:
             if route == "buy":
                 # Many keys for few things that are wanted.
                 body = b'{"amount":%d,"currency":"eur"}' % dice.choice((1, 1, 2))
+            if route in ORDERED and b"account" not in body:
+                body = body[:-1] + b',"account":"%b"}' % dice.choice((b"a1", b"a1", b"a2"))
+                # Somebody wants several things at once, so that they wait for one another.
+                more = range(dice.choice((0, 2, 4)))
+                self.intents += [Intent(route, scope, f"k{number}.{each}", body) for each in more]
             if any((known.route, known.scope, known.key) == (route, scope, key) for known in self.intents):
                 continue
             self.intents.append(Intent(route, scope, key, body))
@@ -79,7 +87,10 @@ class Clients:
     async def live(self, intent: Intent, until: float) -> None:
         """One intent's clients, until nobody wants anything any more."""
         dice, loop = self._dice, self._loop
-        await asyncio.sleep(dice.uniform(0.0, until * 0.8))
+        if intent.route in ORDERED:
+            await asyncio.sleep(until * dice.choice((0.1, 0.3, 0.5, 0.7)) + dice.choice((0.0, 0.05, 0.5)))
+        else:
+            await asyncio.sleep(dice.uniform(0.0, until * 0.8))
         # The first try with its retries, then some who come later and ask again.
         for _ in range(dice.choice((1, 2, 2, 3))):
             for attempt in range(dice.choice((1, 3, 6))):

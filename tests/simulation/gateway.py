@@ -95,6 +95,28 @@ ROUTES: dict[str, dict[str, Any]] = {
             }
         },
     },
+    # Delivered in the order of acceptance; a dead letter stops the next ones, or is passed.
+    "move": {
+        "outcome": {"preset": "payments"},
+        "accept": {"mode": "always", "identity": "unverified"},
+        "order": {"by": "/account"},
+        "retention": {"replay": "24h", "remember": "48h"},
+        "dead_letter": {"on_repeat": "requeue", "requeue_after": "2s"},
+        "recovery": {
+            "probe": {
+                "path": "/move?operation={operation_id}",
+                "done": [{"status": [200]}],
+                "never_happened": [{"status": [404]}],
+            }
+        },
+    },
+    "post": {
+        "outcome": {"preset": "standard"},
+        "accept": {"mode": "always", "identity": "unverified"},
+        "order": {"by": "/account", "on_stop": "skip"},
+        "retention": {"replay": "24h", "remember": "48h"},
+        "dead_letter": {"on_repeat": "requeue", "requeue_after": "2s"},
+    },
     # What a caller sends again under another key is refused, however long ago it was in a run, and accepted or not.
     "buy": {
         "outcome": {"preset": "payments"},

@@ -140,6 +140,9 @@ class View:
     """Whether its request is kept; then these are when the next attempt may begin, and until when one may."""
     next_attempt_us: int = 0
     deliver_until_us: int = 0
+    lane: str | None = None
+    """What it is delivered in order with; then `stops_lane` is whether it stops the others as a dead letter."""
+    stops_lane: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +249,8 @@ class Terms:
     """Routes on which an operation in doubt is sent again, because the service deduplicates."""
     answer_within_by_route: Mapping[str, float] = field(default_factory=dict)
     refusing_repeats: frozenset[str] = frozenset()
+    ordered: frozenset[str] = frozenset()
+    """Routes that deliver the requests for one account in the order of acceptance."""
 
     def answered_within(self, route: str) -> float:
         """How long a caller of this route is kept waiting at most."""

@@ -91,6 +91,8 @@ class Scribe:
             replay_until_us=0,
             remember_until_us=0,
             is_kept=event == "dispatch",
+            lane=None if self.view is None else self.view.lane,
+            stops_lane=self.view is None or self.view.stops_lane,
         )
         change = self.change(at, event, after, attempt=f"a{token}", read_token=read_token, fingerprint=b"f")
         heard = at + 0.01 if acknowledged is None else acknowledged

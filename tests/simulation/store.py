@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -22,7 +22,6 @@ from gateway.core.operation import (
     EVENT_OF,
     Accept,
     Applied,
-    Audit,
     Claim,
     ClaimingCommand,
     Command,
@@ -34,18 +33,7 @@ from gateway.core.operation import (
 )
 from gateway.core.sealing import KEY_BYTES, EncryptionKey, KeyRing
 from gateway.store.base import WORK, EpochChanged, Indefinite, NotApplied, Watch
-from gateway.store.operations import (
-    Agreement,
-    AuditEntry,
-    Backlog,
-    Epoch,
-    Query,
-    RecoveryLease,
-    RecoveryState,
-    Serving,
-    Swept,
-    Tally,
-)
+from gateway.store.operations import Forwarding, Swept
 from gateway.store.watching import LocalWatch
 from tests.simulation.faults import StoreFate, Weather
 from tests.simulation.history import Change, History, Jump, StoreCall, View, digest_of
@@ -137,7 +125,7 @@ class Database:
             return
         standby, memory = known[-1], self.memory
         for operation_id, record in memory.records.items():
-            if standby.records.get(operation_id) is not record:
+            if _differ(standby.records.get(operation_id), record):
                 self._note(operation_id, "lost", record, standby.records.get(operation_id), "standby")
         for operation_id in standby.records.keys() - memory.records.keys():
             self._note(operation_id, "lost", None, standby.records[operation_id], "standby")
@@ -181,7 +169,7 @@ class Database:
         swept = _at_once(self.store.sweep(limit))
         for operation_id, record in before.items():
             after = self.memory.records.get(operation_id)
-            if after is not record:
+            if _differ(after, record):
                 self._note(operation_id, "sweep", record, after, gateway)
                 self.announce(operation_id)
         return swept
@@ -226,10 +214,10 @@ def _forget(listeners: dict[int, tuple[Process, LocalWatch]], number: int) -> No
     listeners.pop(number, None)
 
 
-def _at_once(work: Coroutine[Any, Any, T]) -> T:
+def _at_once(work: Awaitable[T]) -> T:
     """The result of a coroutine that waits for nothing."""
     try:
-        work.send(None)
+        work.__await__().send(None)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
     raise RuntimeError("the model waits")
@@ -241,6 +229,7 @@ def view(record: Record | None) -> View | None:
         return None
     record = _SEALING.opened(record)
     nonce, response_digest, has_body = None, None, False
+    delivery = record.delivery
     if (response := record.response) is not None:
         nonce = next((value.decode() for name, value in response.headers if name.lower() == b"x-nonce"), None)
         has_body = response.body is not None
@@ -259,14 +248,21 @@ def view(record: Record | None) -> View | None:
         nonce=nonce,
         response_digest=response_digest,
         has_body=has_body,
-        is_kept=record.delivery is not None,
-        next_attempt_us=0 if record.delivery is None else record.delivery.next_attempt_us,
-        deliver_until_us=0 if record.delivery is None else record.delivery.deliver_until_us,
+        is_kept=delivery is not None,
+        next_attempt_us=0 if delivery is None else delivery.next_attempt_us,
+        deliver_until_us=0 if delivery is None else delivery.deliver_until_us,
+        lane=None if delivery is None or delivery.lane is None else delivery.lane.hex(),
+        stops_lane=delivery is None or delivery.stops_lane,
     )
 
 
-class Durable:
-    """The driver of one gateway process. Satisfies `Store`."""
+def _differ(one: Record | None, other: Record | None) -> bool:
+    """Whether more than the turn in a lane is different: what moves one operation gives the turn to others."""
+    return one is not other and view(one) != view(other)
+
+
+class Durable(Forwarding):
+    """The driver of one gateway process. Satisfies `ManagedStore`."""
 
     def __init__(
         self,
@@ -278,6 +274,7 @@ class Durable:
         loop: SimulatedLoop,
         gateway: str,
     ) -> None:
+        super().__init__(database.store)
         self._database = database
         self._process = process
         self._weather = weather
@@ -306,65 +303,6 @@ class Durable:
     async def sweep(self, limit: int) -> Swept:
         return await self._ask("sweep", None, lambda entry: self._database.sweep(limit, self._gateway))
 
-    async def tally(self) -> Tally:
-        return await self._ask_model("tally", self._database.store.tally)
-
-    async def compare_configuration(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
-        return await self._ask_model(
-            "compare_configuration", self._database.store.compare_configuration, serving, is_trial=is_trial
-        )
-
-    async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
-        await self._ask_model("note_running", self._database.store.note_running, gateway_id, is_running=is_running)
-
-    async def count_without_route(self, service: str, operations: Collection[str]) -> dict[str, int]:
-        return await self._ask_model(
-            "count_without_route", self._database.store.count_without_route, service, operations
-        )
-
-    async def find(self, query: Query) -> list[Snapshot]:
-        return await self._ask_model("find", self._database.store.find, query)
-
-    async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
-        return await self._ask_model(
-            "recover", self._database.store.recover, operation_id, token, lease_us, is_urgent=is_urgent
-        )
-
-    async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
-        await self._ask_model("put_off", self._database.store.put_off, lease, pause_us, finding)
-
-    async def recovery(self, operation_id: UUID) -> RecoveryState | None:
-        return await self._ask_model("recovery", self._database.store.recovery, operation_id)
-
-    async def find_due(self, service: str, operations: Collection[str], limit: int) -> list[Snapshot]:
-        return await self._ask_model("find_due", self._database.store.find_due, service, operations, limit)
-
-    async def read_kept(self, operation_id: UUID) -> SealedRequest | None:
-        return await self._ask_model("read_kept", self._database.store.read_kept, operation_id)
-
-    async def count_pending(self, service: str, operation: str, scope_digest: bytes, limit: int) -> int:
-        return await self._ask_model(
-            "count_pending", self._database.store.count_pending, service, operation, scope_digest, limit
-        )
-
-    async def backlog(self, service: str) -> Backlog:
-        return await self._ask_model("backlog", self._database.store.backlog, service)
-
-    async def pause(self, service: str, operation: str, audit: Audit) -> bool:
-        return await self._ask_model("pause", self._database.store.pause, service, operation, audit)
-
-    async def resume(self, service: str, operation: str) -> bool:
-        return await self._ask_model("resume", self._database.store.resume, service, operation)
-
-    async def audits(self, operation_id: UUID) -> list[AuditEntry]:
-        return await self._ask_model("audits", self._database.store.audits, operation_id)
-
-    async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
-        return await self._ask_model("check_memory", self._database.store.check_memory, links)
-
-    async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
-        await self._ask_model("begin_epoch", self._database.store.begin_epoch, memo, beyond_token)
-
     @asynccontextmanager
     async def watch(self, operation_id: UUID) -> AsyncIterator[Watch]:
         watch = LocalWatch()
@@ -377,10 +315,8 @@ class Durable:
     def announce_work(self) -> None:
         self._loop.world.deliver(self._weather.hop_seconds(), self._database.announce, WORK)
 
-    async def _ask_model(
-        self, verb: str, ask: Callable[..., Coroutine[Any, Any, T]], *arguments: Any, **options: Any
-    ) -> T:
-        return await self._ask(verb, None, lambda entry: _at_once(ask(*arguments, **options)))
+    async def _forward(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
+        return await self._ask(verb, None, lambda entry: _at_once(call()))
 
     async def _ask(self, verb: str, operation_id: UUID | None, execute: Callable[[StoreCall], T]) -> T:
         terms = self._history.terms

@@ -604,6 +604,81 @@ def postponed_after_an_effect(made: History, scribe: Scribe) -> None:
     other.say(4.5, "postpone", "accepted")
 
 
+def lane(made: History, *numbers: int) -> list[Scribe]:
+    """Operations of one account, accepted one after the other."""
+    made.terms = replace(made.terms, ordered=frozenset(("move",)))
+    found = []
+    for number in numbers:
+        one = Scribe(made, OTHER[:-1] + str(number), f"k{number}")
+        one.accept(3.0 + number / 10, number)
+        one.view = replace(view(one), lane="a1")
+        made.changes[-1] = replace(made.changes[-1], after=one.view)
+        found.append(one)
+    return found
+
+
+def deliver(one: Scribe, at: float, token: int) -> None:
+    """It has its effect, and its record says so."""
+    one.claim(at, token, event="dispatch")
+    sent = one.send(at + 0.1, token, f"n{token}")
+    sent.route, sent.body = "move", b'{"amount":1,"account":"a1"}'
+    one.complete(at + 0.2, f"n{token}")
+
+
+@breaks("40")
+def dispatched_before_its_turn(made: History, scribe: Scribe) -> None:
+    _, second = lane(made, 2, 3)
+    second.claim(4.0, 4, event="dispatch")
+
+
+@breaks("40")
+def two_at_once(made: History, scribe: Scribe) -> None:
+    for one in lane(made, 2, 3):
+        one.claim(4.0, 4, event="dispatch")
+
+
+@breaks("40")
+def doubt_is_passed(made: History, scribe: Scribe) -> None:
+    first, second = lane(made, 2, 3)
+    first.claim(4.0, 4, event="dispatch")
+    first.say(4.5, "abandon", "in_doubt", stops_lane=False)
+    second.claim(5.0, 5, event="dispatch")
+
+
+@breaks("40")
+def a_dead_letter_that_stops_is_passed(made: History, scribe: Scribe) -> None:
+    first, second = lane(made, 2, 3)
+    first.claim(4.0, 4, event="dispatch")
+    first.say(4.5, "bury", "dead_letter")
+    second.claim(5.0, 5, event="dispatch")
+
+
+@breaks("40")
+def effects_in_another_order_than_the_lane_has(made: History, scribe: Scribe) -> None:
+    first, second = lane(made, 2, 3)
+    for change in made.changes[-2:]:
+        made.changes[change.number] = replace(change, after=replace(change.after or view(first), lane=None))
+    deliver(second, 4.0, 4)
+    deliver(first, 5.0, 5)
+
+
+def test_a_dead_letter_may_be_passed_where_the_route_says_so() -> None:
+    """Requeued, it takes effect after those that passed it."""
+    made, _ = well()
+    first, second = lane(made, 2, 3)
+    for scribe in (first, second):
+        scribe.view = replace(view(scribe), stops_lane=False)
+    made.changes[-2:] = [
+        replace(change, after=replace(change.after or view(first), stops_lane=False)) for change in made.changes[-2:]
+    ]
+    first.claim(4.0, 4, event="dispatch")
+    first.say(4.5, "bury", "dead_letter")
+    deliver(second, 5.0, 5)
+    first.change(6.0, "requeue", replace(view(first), state="accepted"), read_token=4)
+    deliver(first, 7.0, 6)
+    assert [line for line in audit(made) if line.startswith("40_")] == []
+
+
 def unprotected(scribe: Scribe) -> Sent:
     sent = scribe.send(3.0, 0, "n3", 1)
     sent.is_protected = False

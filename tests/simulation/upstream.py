@@ -140,7 +140,7 @@ _PERHAPS_DONE = (502, 504, 520)
 
 
 def _is_payments(route: str) -> bool:
-    return route in ("charge", "pay", "book", "haul", "ship")
+    return route in ("charge", "pay", "book", "haul", "ship", "move")
 
 
 def _refusal(route: str, seconds: float, draw: int) -> Manner:

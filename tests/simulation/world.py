@@ -32,6 +32,8 @@ from tests.support.memory_store import EPOCH_US
 _STORM_SECONDS = 40.0
 # Longer than anything that went wrong may last, a lease after it, and what a probe waits before it believes in nothing.
 _SETTLE_SECONDS = 64.0
+# By then everything is delivered that was accepted, or requeued, when everybody asked once more.
+_DELIVER_SECONDS = 12.0
 # For as long their clocks jump.
 _WALLS_SECONDS = 300.0
 
@@ -70,6 +72,7 @@ class World:
             resent=frozenset(route.name for route in config.routes if route.recovery == "resend"),
             answer_within_by_route={route.name: config.upstream_for(route).answer_within for route in config.routes},
             refusing_repeats=frozenset(route.name for route in config.routes if route.repeats is not None),
+            ordered=frozenset(route.name for route in config.routes if route.order is not None),
         )
         self.loop = loop = SimulatedLoop(random.Random(f"{seed}/order"))
         self.history = history = History(seed, terms, EPOCH_US)
@@ -118,6 +121,7 @@ class World:
         await asyncio.gather(*clients)
         await asyncio.sleep(max(0.0, self.history.calm_from + _SETTLE_SECONDS - self.loop.time()))
         await asyncio.gather(*[self.clients.check(intent) for intent in self.clients.intents])
+        await asyncio.sleep(_DELIVER_SECONDS)
         await self._end()
 
     async def bear(self, seconds: float) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from tests.simulation.audit.case import AWAY, GRANTS, RECORDED, Case, settled, state_of
-from tests.simulation.history import Call, Change, Sent
+from tests.simulation.history import Call, Change, Sent, View
 
 _ACKNOWLEDGED = frozenset(("stored", "response-not-stored"))
 _NOT_YET = frozenset(("in-flight", "in-doubt", "response-not-stored"))
@@ -42,9 +43,22 @@ def invariant_07_real_time_order(case: Case) -> Iterator[str]:
                 # What a journal holds is that gateway's alone until the store has it.
                 if is_same and call.begun <= completion.at and answer.verdict in _NOT_YET:
                     continue
+                # Nor does who delivers it know, before the store has acknowledged it.
+                if is_same and answer.verdict == "accepted" and call.begun <= _recorded(case, completion.operation_id):
+                    continue
                 is_acknowledged = call.begun > acknowledged.get(nonce, float("inf"))
                 if not _fits(call, nonce, is_same, has_body=completion.has_body, is_acknowledged=is_acknowledged):
                     yield f"call {call.number}: {answer.verdict} after {nonce} was stored"
+
+
+def _recorded(case: Case, operation_id: str) -> float:
+    """When the first one to record how an operation ended knew that it is recorded."""
+    known = [
+        call.acknowledged
+        for call in case.history.store_calls
+        if (call.verb, call.operation_id) == ("complete", operation_id) and call.acknowledged is not None
+    ]
+    return min(known, default=math.inf)
 
 
 def _first_told(calls: list[Call], words: frozenset[str]) -> dict[str, float]:
@@ -156,11 +170,25 @@ def invariant_30_everything_converges(case: Case) -> Iterator[str]:
             # What the store forgot may have been its delivery: it waits for an operator. Or the store's clock was set
             # back, and reaches the time of its next attempt later.
             continue
+        if view.state == "accepted" and _is_stopped(case, view):
+            continue
         if view.state not in ("completed", "released", "tombstone", "in_doubt", "dead_letter"):
             yield f"{operation_id}: {view.state} in the end"
     for call in case.history.calls:
         if call.ended is None:
             yield f"call {call.number}: never ended"
+
+
+def _is_stopped(case: Case, view: View) -> bool:
+    """Whether another operation of its lane waits for somebody's decision, or for a clock, and the lane with it."""
+    now_us = case.history.store_us(case.history.ended)
+    return view.lane is not None and any(
+        other.state in ("claimed", "in_doubt")
+        or (other.state == "dead_letter" and other.stops_lane)
+        or (other.state == "accepted" and other.next_attempt_us > now_us)
+        for other in case.history.final.values()
+        if other.lane == view.lane
+    )
 
 
 def invariant_31_no_key_is_wedged(case: Case) -> Iterator[str]:

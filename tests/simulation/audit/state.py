@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 from tests.simulation.audit.case import (
     BEGINNINGS,
@@ -17,7 +19,7 @@ from tests.simulation.audit.case import (
     state_of,
 )
 from tests.simulation.audit.memory import is_believer, known
-from tests.simulation.history import Change, Fault, View
+from tests.simulation.history import Change, Fault, Sent, View
 
 # The life of an operation, as the contract has it: state and event, and the state after.
 _TABLE = {
@@ -305,3 +307,51 @@ def invariant_39_what_is_to_be_delivered_had_no_effect(case: Case) -> Iterator[s
             for sent in effects:
                 if sent.token <= after.token and case.window(operation_id, sent.token) == window:
                     yield f"{operation_id}: {change.event} to {after.state}, and token {sent.token} had an effect"
+
+
+def invariant_40_a_lane_keeps_its_order(case: Case) -> Iterator[str]:
+    """Of one account's operations one is under way at a time, and their effects are in the order of acceptance.
+
+    Doubt is never passed, and a dead letter only where the route says so.
+    """
+    lanes: dict[str, dict[str, View]] = defaultdict(dict)
+    accepted: dict[str, int] = {}
+    passed: dict[tuple[str, int | None], set[str]] = {}
+    for change in case.history.changes:
+        operation_id, after = change.operation_id, change.after
+        lane = next((view.lane for view in (after, change.before) if view is not None and view.lane), None)
+        if change.event in GRANTS and lane is not None and after is not None:
+            passed[operation_id, after.token] = set()
+            for other, view in lanes[lane].items():
+                state = state_of(settled(view, change.at_us))
+                is_before = accepted[other] < accepted[operation_id]
+                if other == operation_id or case.lost & {other, operation_id}:
+                    continue
+                if state == "dead_letter" and not view.stops_lane:
+                    passed[operation_id, after.token].add(other)
+                elif state in ("claimed", "in_doubt") or (is_before and state in ("accepted", "dead_letter")):
+                    yield f"{operation_id}: {change.event} of token {after.token}, and {other} before it is {state}"
+        if change.event == "accept":
+            accepted[operation_id] = change.number
+        if lane is not None:
+            lanes[lane].pop(operation_id, None)
+            if after is not None and after.lane is not None:
+                lanes[lane][operation_id] = after
+    yield from _effects_out_of_order(case, passed)
+
+
+def _effects_out_of_order(case: Case, passed: dict[tuple[str, int | None], set[str]]) -> Iterator[str]:
+    """What the service saw, by the accounts that it was told."""
+    accounts: dict[tuple[str, str, str], list[tuple[float, int, Sent]]] = defaultdict(list)
+    for operation_id, requests in known(case, case.protected):
+        for sent in requests:
+            begun = case.beginning(sent)
+            if operation_id not in case.lost and sent.route in case.history.terms.ordered and sent.effect and begun:
+                account = json.loads(sent.body)["account"]
+                accounts[sent.route, sent.scope, account].append((sent.effect, begun.number, sent))
+    for effects in accounts.values():
+        for (_, number, earlier), (_, later_number, later) in combinations(sorted(effects, key=lambda one: one[0]), 2):
+            if later_number < number and later.operation_id not in passed.get(
+                (earlier.operation_id, earlier.token), ()
+            ):
+                yield f"{later.operation_id}: accepted before {earlier.operation_id}, and took effect after it"

@@ -30,6 +30,9 @@ _UNRESERVED: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01234
 _ESCAPED: Final = [bytes((octet,)) if octet in _UNRESERVED else b"%%%02X" % octet for octet in range(256)]
 _FORBIDDEN: Final = re.compile(rb"[\x00-\x20\x7f#]")
 _ESCAPED_DOT: Final = re.compile(rb"%2[eE]")
+# What a service may take for the end of a segment, and of its name: as in rule 2 for targets of clients.
+_SLASH: Final = re.compile(rb"[/\\]|%2[fF]|%5[cC]")
+_PARAMETERS: Final = re.compile(rb"(?:;|%3[bB]).*", re.DOTALL)
 # What may be sent as a `Location`: a path, or a URL with an authority. RFC 3986 leaves these characters out.
 _ADDRESS: Final = re.compile(r"(?:https?://(?=[^/?#])|/)[!#-;=?-\[\]_a-z~]*\Z", re.IGNORECASE)
 _URL: Final = re.compile(r"(?:(https?):)?//([^/?#]*)([^#]*)", re.IGNORECASE)
@@ -136,11 +139,15 @@ def escaped(value: bytes) -> bytes:
 
 
 def is_target(target: bytes) -> bool:
-    """Whether it can be sent as the target of a request, and read in one way: a path on the host that is asked."""
+    """Whether it can be sent as the target of a request, and read in one way: a path on the host that is asked.
+
+    A service that decodes a path before it resolves it, or decodes it twice, gets to no other path either.
+    """
     if not target.startswith(b"/") or target.startswith(b"//") or len(target) > TARGET_BYTES_MAX:
         return False
-    segments = _ESCAPED_DOT.sub(b".", target.split(b"?", 1)[0]).split(b"/")
-    return not (_FORBIDDEN.search(target) or b"." in segments or b".." in segments)
+    path = _ESCAPED_DOT.sub(b".", target.split(b"?", 1)[0].replace(b"%25", b"%"))
+    has_dots = any(_PARAMETERS.sub(b"", segment) in (b".", b"..") for segment in _SLASH.split(path))
+    return not (has_dots or _FORBIDDEN.search(target))
 
 
 def version_of(version: bytes | VersionHeader | None, headers: Headers) -> bytes:

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final, Protocol, TypeVar
 
-from cryptography.exceptions import UnsupportedAlgorithm
 from jwt.algorithms import Algorithm, get_default_algorithms
 from jwt.exceptions import PyJWTError
 
@@ -49,7 +48,6 @@ _OF_TYPE: Final[Mapping[tuple[str, str | None], tuple[str, ...]]] = {
     ("OKP", "Ed25519"): ("EdDSA",),
     ("OKP", "Ed448"): ("EdDSA",),
 }
-_UNREADABLE: Final = (PyJWTError, UnsupportedAlgorithm, ValueError, TypeError)
 _PUBLIC_MEMBERS: Final = frozenset(("kty", "crv", "n", "e", "x", "y"))
 _PEM_LABEL: Final = re.compile(rb"-----BEGIN ([A-Z ]{1,64})-----")
 # Ends at the next dash, so that a document of nothing but beginnings is read in one pass.
@@ -78,7 +76,7 @@ class Key:
             return False
         try:
             return _ALGORITHMS[token.algorithm].verify(token.signed, self.material, token.signature)
-        except _UNREADABLE:
+        except (PyJWTError, ValueError, TypeError):
             return False
 
 
@@ -150,7 +148,7 @@ def _set_key(given: Mapping[str, Any]) -> Key | None:
     algorithm = _ALGORITHMS[algorithms[0]]
     try:
         material = algorithm.prepare_key(algorithm.from_jwk(public))
-    except (*_UNREADABLE, KeyError):
+    except (PyJWTError, ValueError, TypeError, KeyError):
         return None
     return None if algorithm.check_key_length(material) else Key(key_id, frozenset(algorithms), material)
 
@@ -169,7 +167,7 @@ def _pem_key(block: bytes, algorithms: tuple[str, ...]) -> Key | None:
     algorithm = _ALGORITHMS[algorithms[0]]
     try:
         material = algorithm.prepare_key(block)
-    except _UNREADABLE:
+    except Exception:  # noqa: BLE001 - PyJWT lets errors of cryptography through, which have no base in common
         return None
     return None if algorithm.check_key_length(material) else Key(None, frozenset(algorithms), material)
 

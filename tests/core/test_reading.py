@@ -82,6 +82,9 @@ def test_a_location_that_cannot_be_kept() -> None:
         ("http://", None),
         ("/a/../b", None),
         ("/a/%2E./b", None),
+        ("/a/..%2fb", None),
+        ("/a/%252e%2E%5cb", None),
+        ("/a/..;x=1/b", None),
         ("/a b", None),
         ("v1/7", None),
         ("pay_7", None),
@@ -98,11 +101,20 @@ def test_a_reference_stays_where_it_is_put(resource: str) -> None:
     for before, after in (("/v1/payments/", "/state"), ("/v1/payments?id=", "&all=1")):
         target = fetch_target(f"{before}{{reference}}{after}", resource, HOSTS)
         if target is None:
-            assert resource in (".", "..")
+            assert "." in resource or "%2" in resource
             continue
         assert is_target(target)
         inside = target.removeprefix(before.encode()).removesuffix(after.encode())
         assert not set(inside) & set(b"/?#&; +\\")
+
+
+@pytest.mark.parametrize(
+    "resource", [".", "..", "../admin", "a/../../admin", "..\\admin", "%2e%2e", "..%2fadmin", "..;a/b"]
+)
+def test_a_reference_leads_to_no_other_path(resource: str) -> None:
+    """Not at a service either that decodes more than it should before it resolves a path."""
+    assert fetch_target("/v1/payments/{reference}", resource, HOSTS) is None
+    assert fetch_target("/v1/payments/{reference}", f"x{resource}x".replace("/", "-"), HOSTS) is not None
 
 
 @given(st.text(max_size=60))

@@ -205,14 +205,14 @@ def test_numbers_are_compared_as_written() -> None:
 def test_rendering() -> None:
     """A placeholder becomes its value, which stays in the segment or the query value where it stands."""
     probe = Probe(path="/a/{account}/s?o={operation_id}&k={key}")
-    values = {"account": b"x/../y", "operation_id": b"id", "key": b"a&b=c#d \xff"}
-    assert render_probe(probe, values, b"host") == ProbeTarget(b"/a/x%2F..%2Fy/s?o=id&k=a%26b%3Dc%23d%20%FF", b"host")
+    values = {"account": b"x/.y", "operation_id": b"id", "key": b"a&b=c#d \xff"}
+    assert render_probe(probe, values, b"host") == ProbeTarget(b"/a/x%2F.y/s?o=id&k=a%26b%3Dc%23d%20%FF", b"host")
     assert probe_placeholders(probe.path) == ["account", "operation_id", "key"]
 
 
-@pytest.mark.parametrize("value", [b"..", b"."], ids=["up", "here"])
+@pytest.mark.parametrize("value", [b"..", b".", b"x/../../y", b"%2e%2E"], ids=["up", "here", "decoded", "twice"])
 def test_rendering_refuses_dot_segments(value: bytes) -> None:
-    """A value that would change the path is not asked with."""
+    """A value that would change the path is not asked with: a caller chooses its key, and probes have credentials."""
     assert render_probe(Probe(path="/a/{x}/s"), {"x": value}, b"h") is None
 
 

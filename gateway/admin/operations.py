@@ -228,8 +228,10 @@ class Operations:
             return Refused(Refusal.SERVICE, foreign(), snapshot)
         treatment = self.policies.treatment_of(record)
         command = resolution(record, ruling, audit, treatment)
-        if record.resolution_id == command.resolution_id:
+        ids = self.policies.stored_ids(command.resolution_id)
+        if record.resolution_id in ids:
             return Changed(f"The same command has resolved it already, {when(snapshot)}.", snapshot, is_repeat=True)
+        command = replace(command, resolution_id=ids[0])
         if token is not None and token != record.token:
             return moved(token, snapshot)
         if record.state is not State.IN_DOUBT:
@@ -290,6 +292,7 @@ class Operations:
         if not self.policies.is_own(record):
             return Refused(Refusal.SERVICE, foreign(), snapshot)
         command = decision(record, audit, self.policies.treatment_of(record))
+        command = replace(command, resolution_id=self.policies.stored_ids(command.resolution_id)[0])
         before = earlier(await self.audits(operation_id), command)
         if before is not None and token in (None, before.token):
             return Changed(decided_before(before, snapshot), snapshot, is_repeat=True)

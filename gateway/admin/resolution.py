@@ -11,6 +11,7 @@ and the longest retention of the routes that it may have been.
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -20,7 +21,7 @@ from uuid import UUID
 
 from gateway.admin.view import ago, moment, span
 from gateway.core.delivery import DeliveryPolicy
-from gateway.core.framing import digest
+from gateway.core.framing import digest, framed
 from gateway.core.identity.key import KeySpec
 from gateway.core.identity.operation_id import is_of
 from gateway.core.identity.pointer import MISSING
@@ -78,7 +79,8 @@ class RoutePolicy:
 class Policies:
     """All routes of a service, of which there is at least one, and the kinds of its sinks by name.
 
-    `identity_secret` as in `operation_id`.
+    `identity_secret` as in `operation_id`. `decision_secrets`: the ids of decisions are keyed with the first one, and
+    found again under all of them; empty if they are not keyed.
     """
 
     def __init__(
@@ -88,11 +90,23 @@ class Policies:
         sinks: Mapping[str, str] = MappingProxyType({}),
         *,
         identity_secret: bytes | None = None,
+        decision_secrets: Sequence[bytes] = (),
     ) -> None:
         self.service = service
         self.identity_secret = identity_secret
+        self._decision_secrets = decision_secrets
         self.routes = tuple(routes)
         self.sinks = sinks
+
+    def stored_ids(self, decision_id: UUID) -> list[UUID]:
+        """What stores may have as the id of this decision, the one to write first.
+
+        The id is a digest of an operator's words and of a response: unkeyed, it would show whether a guess of them is
+        right.
+        """
+        content = framed(b"decision", decision_id.bytes)
+        keyed = [hmac.digest(secret, content, "sha256")[:16] for secret in self._decision_secrets]
+        return [UUID(bytes=each, version=5) for each in keyed] or [decision_id]
 
     def named(self, name: str) -> RoutePolicy | None:
         """The route of that name."""

@@ -49,7 +49,14 @@ def policies_of(config: Config) -> Policies:
         [_policy(config, route) for route in config.routes],
         {sink.name: sink.kind for sink in config.events.sinks},
         identity_secret=identity_secret(config),
+        decision_secrets=_decision_secrets(config),
     )
+
+
+def _decision_secrets(config: Config) -> list[bytes]:
+    secret = identity_secret(config)
+    # The identity key is never rotated; encryption keys are.
+    return [key.key.get_secret_value() for key in config.secrets.encryption] if secret is None else [secret]
 
 
 def _policy(config: Config, route: settings.Route) -> RoutePolicy:

@@ -21,6 +21,7 @@ _WHAT = {
     Place.REQUESTS: "kept requests",
     Place.AUDITS: "audits",
     Place.PAUSES: "pauses",
+    Place.PAUSE_AUDITS: "audits of pauses",
     Place.SUSPENSIONS: "suspensions of sinks",
     Place.EVENTS: "events",
     Place.RECORDS: "records",

@@ -157,6 +157,11 @@ def key_id_of(value: bytes | str) -> str | None:
         return None
 
 
+def is_key_id(text: str) -> bool:
+    """Whether a key can have this id."""
+    return _KEY_ID.fullmatch(text.encode()) is not None
+
+
 def _named(value: bytes | str) -> tuple[str, int]:
     """The key id of a value that begins with `SEALED`, and where its sealed bytes begin."""
     end = value.find(_END) if isinstance(value, str) else value.find(_END.encode())

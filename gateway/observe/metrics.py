@@ -282,7 +282,8 @@ class Metrics:
         )
         self._sealed = self._gauge(
             "idempotency_encrypted_operations",
-            "Operations in the whole store with something encrypted with this key, counted up to 10000",
+            "Operations, kept requests, events and audits in the whole store with something encrypted with this key, "
+            "of each table up to 10000",
             Rule.MAX,
             key_id=(),
         )

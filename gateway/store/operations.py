@@ -42,6 +42,7 @@ from uuid import UUID
 
 from gateway.core.operation import MICROSECONDS, Audit, Event, SealedRequest, Snapshot, State
 from gateway.core.outbox import EventType, PublishedEvent
+from gateway.core.sealing import is_key_id
 from gateway.core.succession import ServedRoute
 from gateway.store.base import Store
 
@@ -91,22 +92,22 @@ class Swept:
 
 
 SEALED_COUNT_MAX: Final = 10_000
-"""Of more operations under one key, or under the same ones, no more are counted."""
+"""Of more rows of a table under one key, or under the same ones, no more are counted."""
 
 
 def sealed_counts(counted: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """How many operations each key has, of the numbers by what is in the column `sealed_by`."""
+    """How many rows each key has, of the numbers by what is in the columns `sealed_by`. What is no id was changed."""
     found: dict[str, int] = {}
     for key_ids, number in counted:
-        for key_id in key_ids.split(" "):
+        for key_id in filter(is_key_id, key_ids.split(" ")):
             found[key_id] = found.get(key_id, 0) + number
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The operations in doubt by route name, and the age of the oldest. How many operations have something that is
-    encrypted with which key, by its id, counted up to `SEALED_COUNT_MAX`."""
+    """The operations in doubt by route name, and the age of the oldest. How many rows (operations, kept requests,
+    audits, events) have something that is encrypted with which key, by its id, `SEALED_COUNT_MAX` per table at most."""
 
     in_doubt: Mapping[str, int] = field(default_factory=dict)
     oldest_in_doubt_seconds: float = 0.0

@@ -33,6 +33,7 @@ class Place(StrEnum):
     REQUESTS = "requests"
     AUDITS = "audits"
     PAUSES = "pauses"
+    PAUSE_AUDITS = "pause_audits"
     SUSPENSIONS = "suspensions"
     EVENTS = "events"
 
@@ -53,6 +54,8 @@ class KeptAudit:
 
 @immutable
 class KeptPause:
+    """A pause, or the audit of one."""
+
     service: str
     operation: str
     audit: Audit

@@ -36,18 +36,18 @@ T = TypeVar("T")
 
 
 def why_unreadable(sealed: Mapping[str, int], key_ids: Collection[str] | None) -> str | None:
-    """Why a gateway with these keys must not start on a store of which so many operations use which keys; None if it
+    """Why a gateway with these keys must not start on a store of which so many records use which keys; None if it
     may."""
     missing = {} if key_ids is None else {key_id: sealed[key_id] for key_id in sorted(sealed) if key_id not in key_ids}
     if not missing:
         return None
     listed = ", ".join(
-        f"{number}{' or more' if number >= SEALED_COUNT_MAX else ''} operations with key '{key_id}'"
+        f"{number}{' or more' if number >= SEALED_COUNT_MAX else ''} records with key '{key_id}'"
         for key_id, number in missing.items()
     )
     return (
-        f"it has {listed}, and secrets.encryption has no such key: their responses and kept requests could not be "
-        "read. Add the key behind the current one, or write secrets: {unreadable: accept}"
+        f"it has {listed}, and secrets.encryption has no such key: responses, kept requests, events and reasons could "
+        "not be read. Add the key behind the current one, or write secrets: {unreadable: accept}"
     )
 
 

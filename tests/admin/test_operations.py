@@ -181,6 +181,23 @@ async def test_unknown() -> None:
         assert declined(outcome).text.startswith(f"Nothing is remembered of operation {operation_id}: it never began")
 
 
+async def test_the_id_of_a_decision_shows_no_guess() -> None:
+    """With a secret it is keyed: nobody with the table alone can compute it. A rotation changes nothing."""
+    clear, keyed, rotated = (Policies("shop", [CHARGE], decision_secrets=each) for each in ((), (b"a",), (b"b", b"a")))
+    ids = []
+    for policies in (clear, keyed, rotated):
+        desk = Desk(policies)
+        operation_id = (await desk.in_state(State.IN_DOUBT, key="k")).identity.operation_id
+        ids.append(changed(await desk.operations.resolve(operation_id, CREATED_ONCE, AUDIT)).snapshot.record)
+    assert len({record.resolution_id for record in ids if record is not None}) == 3
+    desk = Desk(keyed)
+    operation_id = (await desk.in_state(State.IN_DOUBT)).identity.operation_id
+    changed(await desk.operations.resolve(operation_id, CREATED_ONCE, AUDIT))
+    later = Operations(desk.store, rotated, patience_seconds=0.0)
+    again = changed(await later.resolve(operation_id, CREATED_ONCE, AUDIT))
+    assert again.text.startswith("The same command has resolved it already")
+
+
 async def test_the_same_command_again() -> None:
     """Given again, a command is recognised; any other one about the same doubt is told that it came too late."""
     desk = Desk()

@@ -309,6 +309,15 @@ async def test_what_is_no_longer_in_doubt_goes_back_to_zero(metrics: Metrics) ->
     assert now.value("idempotency_oldest_in_doubt_seconds") == 5
 
 
+async def test_a_key_that_nothing_needs_goes_back_to_zero(metrics: Metrics) -> None:
+    """That is when an operator may take it out of the configuration."""
+    metrics(TallyTaken((), 0.0, (("new", 1), ("old", 2))))
+    metrics(TallyTaken((), 0.0, (("new", 3),)))
+    counted = {each.labels["key_id"]: each.value for each in (await scrape(metrics)).series
+               if each.name == "idempotency_encrypted_operations"}  # fmt: skip
+    assert counted == {"new": 3, "old": 0}
+
+
 async def test_what_does_not_wait_any_more_goes_back_to_zero(metrics: Metrics) -> None:
     """So does each count of the backlog: what was delivered, requeued or resumed raises no alarm."""
     waiting = RouteWaiting("create_order", 2, 900, 60.0, (("deadline", 1),))

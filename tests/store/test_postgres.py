@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
 from dataclasses import replace
 from functools import partial
@@ -14,12 +15,16 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from gateway.core.operation import Applied, Audit, Content, Fenced, State
+from gateway.core.confidential import Sealing
+from gateway.core.operation import Applied, Audit, Content, Fenced, State, microseconds
+from gateway.core.outbox import Outbox, Part, Subscription
+from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.store.base import EpochChanged, NotApplied, StartRefused, StoreError, Unreadable
-from gateway.store.operations import Query
+from gateway.store.operations import EventFate, EventReport, Query
 from gateway.store.postgres.schema import checksum
 from gateway.store.postgres.statements import MIGRATE_LOCK, RECIPE_LOCK, statement_texts
 from gateway.store.postgres.store import PostgresStore, is_migrated, migrate
+from gateway.store.rekeying import Place, rekey
 from tests.conformance.hand import LEASE_SECONDS, REPLAY_US, SAME, SERVICE, Hand, do, state
 from tests.store.postgres_pooler import Pooler
 from tests.store.postgres_sessions import opened, roles, session, url_as
@@ -28,6 +33,8 @@ from tests.support.memory_store import ManualClock
 from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer
 from tests.support.serving import serving
+
+OUTBOX = Outbox(SERVICE, "urn:shop", (Subscription("sink", include=frozenset(Part)),))
 
 
 async def complaint(store: PostgresStore) -> str:
@@ -61,7 +68,37 @@ async def deliver(store: PostgresStore, other: PostgresStore) -> None:
     assert await store.pause(SERVICE, "charges", Audit("somebody", "for a reason")) is True
     assert await other.find_due(SERVICE, ["charges"], 10) == []
     assert await other.resume(SERVICE, "charges", Audit("ann", "it is back")) is True
+    assert [each.is_resumed for each in await store.pause_audits(SERVICE)] == [False, True]
     await do(store, dead, Hand.dispatch, lambda hand: replace(hand.postpone(), pause_us=0), Hand.withdraw)
+
+
+async def exclude(store: PostgresStore) -> None:
+    """Claim a content twice, and operations of a lane one after the other."""
+    content = Content(b"c" * 32, microseconds(600))
+    first, again = Hand(), Hand()
+    await do(store, first, lambda hand: replace(hand.claim(), content=content))
+    refused = await store.apply(replace(again.claim(), content=content))
+    assert refused.snapshot.record is None
+    await do(store, first, Hand.complete)
+    ahead, behind = Hand(), Hand()
+    for hand in (ahead, behind):
+        await do(store, hand, lambda hand: replace(hand.accept(), lane=b"l" * 32))
+    await do(store, ahead, Hand.dispatch, Hand.complete)
+    await do(store, behind, Hand.dispatch, Hand.complete)
+
+
+async def publish(store: PostgresStore) -> None:
+    """Do all that is done with events and their sink, and encrypt what is stored again."""
+    assert await store.suspend_sink(SERVICE, "sink", "it is down") is True
+    assert (await store.sinks(SERVICE))["sink"].suspended_why == "it is down"
+    assert await store.resume_sink(SERVICE, "sink") is True
+    leased = await store.lease_events(SERVICE, {"sink": 1}, 1_000_000)
+    await store.report_events(SERVICE, [EventReport("sink", leased[0].event.id, leased[0].tries, EventFate.DEAD, "no")])
+    assert await store.redeliver_event(SERVICE, leased[0].event.id, None) == 1
+    sealing = Sealing(KeyRing([EncryptionKey("k", bytes(32))], os.urandom))
+    for place in Place:
+        await rekey(store, place, sealing, "k")
+    assert (await store.tally()).sealed["k"] > 0
 
 
 async def test_nobody_listening_is_said_at_once() -> None:
@@ -204,7 +241,7 @@ async def test_a_role_that_owns_nothing_can_run(postgres_url: str) -> None:
         await admin.execute(f"CREATE SCHEMA idempotency_gateway AUTHORIZATION {owner}")
         assert await migrate(url_as(owner, postgres_url), grant_to=runner)
         async with (
-            opened(url_as(runner, postgres_url), clock_us=clock, replay_us=[REPLAY_US]) as store,
+            opened(url_as(runner, postgres_url), clock_us=clock, replay_us=[REPLAY_US], outbox=OUTBOX) as store,
             session(url_as(runner, postgres_url)) as beside,
         ):
             days = int(await beside.fetchval(PARTITIONS))
@@ -214,13 +251,15 @@ async def test_a_role_that_owns_nothing_can_run(postgres_url: str) -> None:
             await do(store, Hand(), Hand.claim, Hand.abandon, Hand.takeover, Hand.complete)
             await do(store, Hand(), Hand.claim, Hand.abandon, Hand.disprove, Hand.retry, Hand.forget)
             await deliver(store, store)
+            await exclude(store)
+            await publish(store)
             await do(store, hand := Hand(), Hand.claim, Hand.abandon)
             lease = await store.recover(hand.operation_id, hand.token, 60_000_000, is_urgent=False)
             assert lease is not None
             await store.put_off(lease, 0, "asked")
             await do(store, hand, Hand.prove)
             assert len(await store.audits(hand.operation_id)) == 1
-            assert len(await store.find(Query(frozenset((State.COMPLETED,))))) == 5
+            assert len(await store.find(Query(frozenset((State.COMPLETED,))))) == 8
             await store.compare_configuration(serving(), is_trial=False)
             await store.note_running(serving().gateway_id, is_running=False)
             await store.begin_epoch(b"", (await store.check_memory()).token + 1_000_000)

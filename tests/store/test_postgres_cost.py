@@ -121,7 +121,7 @@ OTHERS: Final[dict[str, tuple[Any, ...]]] = {
     "count_stopped": (None, SERVICE, 1000),
     "paused": (SERVICE,),
     "is_paused": (SERVICE, "many"),
-    "resume": (SERVICE, "many"),
+    "resume": (None, SERVICE, "many", "ann", "it is back"),
     "credit_pause": (None, SERVICE, "many", _ANY, 1000),
     "extend_paused": (None, 100),
     "find_undelivered": (None, _ANY, 1000, 0, None, ["dead_letter"], "deadline", 100),

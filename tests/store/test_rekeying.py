@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import apsw
 import pytest
 
-from gateway.core.confidential import Sealing
+from gateway.core.confidential import Sealing, of_request
 from gateway.core.message import StoredResponse
-from gateway.core.operation import ProbeTarget, Record, RequestInfo
+from gateway.core.operation import Accept, Audit, ProbeTarget, Record, RequestInfo, SealedRequest, Takeover
+from gateway.core.outbox import Outbox, Part, Subscription
 from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.store import rekeying
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.rekeying import Place, Rekeyed, rekey
 from gateway.store.sealed import SealedStore
 from gateway.store.sqlite.store import SqliteStore
-from tests.conformance.hand import Hand, Script, do, new_identity
+from tests.conformance.hand import SERVICE, Hand, Script, do, new_identity
+from tests.store.postgres_sessions import session
 
-OLD, NEW = EncryptionKey("old", bytes(32)), EncryptionKey("new", bytes(range(32)))
+OLD, NEW = EncryptionKey("eldest", bytes(32)), EncryptionKey("newest", bytes(range(32)))
+SECRET = "a-sentinel-of-somebody"
+AUDIT = Audit(SECRET, SECRET)
+OUTBOX = Outbox(SERVICE, "urn:shop", (Subscription("sink", include=frozenset(Part)),))
 RESPONSE = StoredResponse(201, b"Made", ((b"Location", b"/made/1"),), b"made")
 Durable = SqliteStore | PostgresStore
+Tables = Callable[[str], Awaitable[set[str]]]
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -54,7 +63,7 @@ async def seen(store: SealedStore, hand: Hand) -> tuple[Record | None, RequestIn
 
 async def claimed(store: SealedStore) -> Hand:
     """An operation that has every part but a response."""
-    hand = Hand(Script(new_identity(key="its-key")))
+    hand = Hand(Script(new_identity(key=SECRET)))
     request = RequestInfo("POST", "api.test", "/charges")
     claim = replace(hand.claim(), probe=ProbeTarget(b"/probes/1", b"api.test"), request=request)
     hand.see(claim, await store.apply(claim))
@@ -97,7 +106,7 @@ async def test_a_change_in_between_wins(durable: Durable, name: str, before: Enc
     old = SealedStore(durable, sealing(*([] if before is None else [before])))
     both = SealedStore(durable, sealing(*([NEW] if before is None else [NEW, before])))
     hand = await make(old)
-    (row,) = await durable.sealed_rows(Place.RECORDS, None, 10, "new")
+    (row,) = await durable.sealed_rows(Place.RECORDS, None, 10, NEW.id)
     assert isinstance(row.kept, Record)
     again = sealing(*([NEW] if before is None else [NEW, before])).resealed(row.kept)
     assert again != row.kept
@@ -108,10 +117,10 @@ async def test_a_change_in_between_wins(durable: Durable, name: str, before: Enc
     assert await seen(both, hand) == unchanged
     if change in ("complete", "purge", "erase", "takeover"):
         assert number == 0
-    done = await rekey(durable, Place.RECORDS, both._sealing, "new")
-    assert done.left == 0
+    for place in (Place.RECORDS, Place.AUDITS):
+        assert (await rekey(durable, place, both._sealing, NEW.id)).left == 0
     assert await seen(SealedStore(durable, sealing(NEW)), hand) == unchanged
-    assert set((await durable.tally()).sealed) <= {"new"}
+    assert set((await durable.tally()).sealed) <= {NEW.id}
 
 
 async def test_it_goes_on_where_it_was_stopped(durable: Durable, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +134,7 @@ async def test_it_goes_on_where_it_was_stopped(durable: Durable, monkeypatch: py
         try:
             done = await rekey(durable, Place.RECORDS, both._sealing, "new", _stop)
         except _Stopped:
-            left.append((await durable.tally()).sealed.get("old", 0))
+            left.append((await durable.tally()).sealed.get(OLD.id, 0))
             assert [await seen(both, hand) for hand in hands] == records
             continue
         break
@@ -141,10 +150,10 @@ async def test_what_cannot_be_read_stays(durable: Durable) -> None:
         await completed(SealedStore(durable, sealing(third))),
     )
     records = [await seen(SealedStore(durable, sealing(OLD, third)), hand) for hand in (lost, kept)]
-    done = await rekey(durable, Place.RECORDS, sealing(NEW, third), "new")
+    done = await rekey(durable, Place.RECORDS, sealing(NEW, third), NEW.id)
     assert (done.changed, done.left) == (1, 1)
-    assert "key 'old', which is not configured" in done.why
-    assert (await durable.tally()).sealed == {"old": 1, "new": 1}
+    assert "key 'eldest', which is not configured" in done.why
+    assert (await durable.tally()).sealed == {OLD.id: 1, NEW.id: 1}
     assert [await seen(SealedStore(durable, sealing(NEW, OLD)), hand) for hand in (lost, kept)] == records
 
 
@@ -154,3 +163,118 @@ class _Stopped(Exception):
 
 def _stop(_: int) -> None:
     raise _Stopped
+
+
+async def _with_everything(store: SealedStore, both: SealedStore) -> None:
+    """Rows in every table that keeps anything confidential, some of them changed by a gateway that has a newer key."""
+    hand = await completed(store)
+    await do(store, hand, lambda hand: replace(hand.purge(), audit=AUDIT))
+    await completed(store)
+    await in_doubt(store)
+    # The newer gateway replaces all that is confidential in the row of the operation, and the kept request stays.
+    waiting = Hand(Script(new_identity(key=None)))
+    await do(store, waiting, _accept)
+    await do(both, waiting, Hand.dispatch, Hand.abandon, _takeover)
+    assert await store.pause(SERVICE, "charges", AUDIT)
+    assert await store.pause(SERVICE, "refunds", AUDIT)
+    assert await store.resume(SERVICE, "refunds", AUDIT)
+    assert await store.suspend_sink(SERVICE, "sink", AUDIT.why)
+
+
+def _accept(hand: Hand) -> Accept:
+    command = hand.accept()
+    acceptance_id = command.kept.acceptance_id
+    ring = KeyRing([OLD], os.urandom)
+    kept = SealedRequest(acceptance_id, *ring.seal(b"whole", of_request(hand.operation_id, acceptance_id)))
+    return replace(command, kept=kept, probe=None, request=RequestInfo("POST", "api.test", "/charges"))
+
+
+def _takeover(hand: Hand) -> Takeover:
+    return replace(hand.takeover(), request=RequestInfo("POST", "api.test", "/charges"))
+
+
+@pytest.fixture
+async def tables(url: str | None, tmp_path: Path) -> AsyncIterator[Tables]:
+    """Which tables have this text in any column, by a way that is not the product's."""
+    if url is None:
+        yield partial(_tables_of_sqlite, tmp_path / "store" / "operations.db")
+        return
+    async with session(url) as connection:
+        yield partial(_tables_of_postgres, connection)
+
+
+async def _tables_of_sqlite(path: Path, text: str) -> set[str]:
+    connection = apsw.Connection(str(path))
+    try:
+        names = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+        return {name for name in names if text in repr(list(connection.execute(f"SELECT * FROM {name}")))}
+    finally:
+        connection.close()
+
+
+async def _tables_of_postgres(connection: Any, text: str) -> set[str]:
+    names = await connection.fetch("SELECT relname FROM pg_class WHERE relkind IN ('r', 'p') AND NOT relispartition "
+                                   "AND relnamespace = 'idempotency_gateway'::regnamespace")  # fmt: skip
+    found = set()
+    for (name,) in names:
+        rows = await connection.fetch(f"SELECT t::text FROM idempotency_gateway.{name} t")
+        if any(each in row for (row,) in rows for each in (text, text.encode().hex())):
+            found.add(name)
+    return found
+
+
+@pytest.mark.parametrize("before", [OLD, None], ids=["other key", "clear"])
+async def test_everything_is_encrypted_again(
+    url: str | None, tmp_path: Path, tables: Tables, before: EncryptionKey | None
+) -> None:
+    """As long as anything in any table needs a key, the start check knows that; and in the end nothing does."""
+    stores: list[SealedStore] = []
+    for keys in ([] if before is None else [before], [NEW] if before is None else [NEW, before]):
+        outbox = replace(OUTBOX, sealing=sealing(*keys))
+        path = tmp_path / "store" / "operations.db"
+        bare = SqliteStore(path, outbox=outbox) if url is None else PostgresStore(url, outbox=outbox)
+        stores.append(SealedStore(bare, outbox.sealing))
+        await stores[-1].start()
+    try:
+        await _with_everything(*stores)
+        text = SECRET if before is None else OLD.id
+        assert await tables(text) >= {"operation", "event", "audit", "pause", "pause_audit", "suspension"}
+        assert {OLD.id, NEW.id} == set((await bare.tally()).sealed)
+        await _rekey_all(bare, tables, list(Place), NEW, OLD)
+        assert await tables(text) == set()
+        if before is not None:
+            # To and fro, so that each place is once the last one that needs a key.
+            keys = [OLD, NEW]
+            for last in Place:
+                await _rekey_all(bare, tables, [*(each for each in Place if each is not last), last], *keys)
+                keys.reverse()
+    finally:
+        for each in stores:
+            await each.close()
+
+
+async def _rekey_all(
+    store: Durable, tables: Tables, places: Sequence[Place], new: EncryptionKey, old: EncryptionKey
+) -> None:
+    for place in places:
+        assert (old.id in (await store.tally()).sealed) is (await tables(old.id) != set()), place
+        done = await rekey(store, place, sealing(new, old), new.id)
+        assert (done.left, done.changed > 0) == (0, True), place
+    assert await tables(old.id) == set()
+    assert set((await store.tally()).sealed) == {new.id}
+
+
+async def test_what_was_clear_beside_something_sealed_is_encrypted(durable: Durable, tables: Tables) -> None:
+    """Two gateways, one of which has no key yet: each writes parts of the same record."""
+    clear, sealed = SealedStore(durable, sealing()), SealedStore(durable, sealing(NEW))
+    begun, ended = Hand(Script(new_identity(key=SECRET))), Hand(Script(new_identity(key=SECRET)))
+    response = replace(RESPONSE, body=SECRET.encode())
+    for hand, claims, completes in ((begun, clear, sealed), (ended, sealed, clear)):
+        await do(claims, hand, Hand.claim)
+        await do(completes, hand, lambda hand: hand.complete(response))
+    assert await tables(SECRET) != set()
+    records = [await seen(sealed, hand) for hand in (begun, ended)]
+    done = await rekey(durable, Place.RECORDS, sealing(NEW), NEW.id)
+    assert (done.changed, done.left) == (2, 0)
+    assert await tables(SECRET) == set()
+    assert [await seen(sealed, hand) for hand in (begun, ended)] == records

@@ -19,7 +19,7 @@ from gateway.core.outbox import NO_EVENTS, Outbox, Part, Subscription
 from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.observe.facts import Events
 from gateway.protect.journaling import Journaling
-from gateway.store.base import boot_seconds
+from gateway.store.base import NotApplied, boot_seconds
 from gateway.store.journal import view
 from gateway.store.journal.journal import SqliteJournal
 from gateway.store.operations import EventFate, EventReport, ManagedStore
@@ -428,3 +428,39 @@ def _body(snapshot: Snapshot | None) -> bytes | None:
     assert snapshot.record is not None
     assert snapshot.record.response is not None
     return snapshot.record.response.body
+
+
+async def test_outcomes_in_a_journal_are_encrypted_again(tmp_path: Path) -> None:
+    """Those of an older key and those in clear, once; what cannot be read, and what another one owns, stays."""
+    store = SealedStore(SqliteStore(tmp_path / "operations.db"), sealing_by(K2))
+    await store.start()
+    directory = tmp_path / "journal"
+    journal = SqliteJournal(directory, "shop")
+    await journal.start()
+    hands = [secretive() for _ in range(3)]
+    lost = EncryptionKey("lost", b"l" * 32)
+    for hand, sealing in zip(hands, (sealing_by(K1), NO_SEALING, sealing_by(lost)), strict=True):
+        await do(store, hand, claim)
+        assert hand.record is not None
+        await Journaling(journal, Events(), sealing).keep(hand.record, complete(hand), detail="by a test")
+    others = view.Desk(directory, "books", sealing_by(K2, K1))
+    assert others.reseal() == (0, 0)
+    desk = view.Desk(directory, "shop", sealing_by(K2, K1))
+    assert (desk.reseal(), desk.reseal()) == ((2, 1), (0, 1))
+    with _journal_file(directory) as file:
+        entries = repr(list(file.execute("SELECT * FROM entry ORDER BY id")))
+    assert (SECRET in entries, "k1:" in entries, "lost:" in entries) == (False, False, True)
+    await Flusher(store, journal, Events(), on_flushed=lambda _operation_id, _token: None).run_once()
+    for hand in hands[:2]:
+        record = await read(store, hand)
+        assert (record.response, record.resource) == (RESPONSE, f"/{SECRET}")
+    assert is_status_alone(await read(store, hands[2]))
+    await journal.close()
+    await store.close()
+
+
+def test_a_journal_that_cannot_be_read_is_not_passed_over(tmp_path: Path) -> None:
+    """Otherwise it would keep what the old key is needed for, and nobody would know."""
+    (tmp_path / "journal").write_text("in the place of a directory")
+    with pytest.raises(NotApplied, match="cannot be read"):
+        view.Desk(tmp_path / "journal", "shop", sealing_by(K2, K1)).reseal()

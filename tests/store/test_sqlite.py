@@ -644,7 +644,7 @@ async def test_pending_requests_cost_nobody_anything(store: SqliteStore, path: P
         )
         async with counting_steps(store) as steps:
             await do(store, Hand(), Hand.claim, Hand.complete_grant)
-            await do(store, Hand(), Hand.accept, Hand.dispatch, Hand.postpone)
+            await do(store, Hand(), Hand.accept, Hand.dispatch, Hand.postpone, Hand.withdraw)
             await do(store, Hand(), lambda hand: replace(hand.accept(), lane=b"lane"), Hand.withdraw)
             scope_digest = waiting.script.identity.scope_digest
             assert await store.count_pending(SERVICE, "charges", scope_digest, 10) == 10

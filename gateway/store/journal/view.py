@@ -100,16 +100,30 @@ class Desk:
 
     def reseal(self) -> tuple[int, int]:
         """See `JournalDesk`."""
+        faults: list[str] = []
         changed = left = 0
-        for path in _files(self.directory, []):
-            with suppress(FileNotFoundError), visited(path, changes=True) as query:
-                ((owner,),) = query("select_owner")
-                after = 0
-                while owner == self._belongs_to and (rows := query("select_responses", after)):
-                    after = rows[-1][0]
-                    for row in rows:
-                        number = self._reseal(query, row)
-                        changed, left = changed + (number or 0), left + (number is None)
+        for path in _files(self.directory, faults):
+            try:
+                counts = self._reseal_file(path)
+            except StoreError:
+                # An owner removes its empty file.
+                if path.exists():
+                    raise
+                continue
+            changed, left = changed + counts[0], left + counts[1]
+        if faults:
+            raise NotApplied(faults[0])
+        return changed, left
+
+    def _reseal_file(self, path: Path) -> tuple[int, int]:
+        changed = left = after = 0
+        with visited(path, changes=True) as query:
+            ((owner,),) = query("select_owner")
+            while owner == self._belongs_to and (rows := query("select_responses", after)):
+                after = rows[-1][0]
+                for row in rows:
+                    number = self._reseal(query, row)
+                    changed, left = changed + (number or 0), left + (number is None)
         return changed, left
 
     def _reseal(self, query: Query, row: tuple[Any, ...]) -> int | None:

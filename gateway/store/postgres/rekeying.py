@@ -30,6 +30,8 @@ _AUDITS: Final = load("select_audits_to_rekey")
 _RESEAL_AUDIT: Final = load("reseal_audit")
 _PAUSES: Final = load("select_pauses_to_rekey")
 _RESEAL_PAUSE: Final = load("reseal_pause")
+_PAUSE_AUDITS: Final = load("select_pause_audits_to_rekey")
+_RESEAL_PAUSE_AUDIT: Final = load("reseal_pause_audit")
 _SUSPENSIONS: Final = load("select_suspensions_to_rekey")
 _RESEAL_SUSPENSION: Final = load("reseal_suspension")
 _EVENT_ROWS: Final = load("select_events_to_rekey")
@@ -61,6 +63,12 @@ async def page(fetch: Fetch, place: Place, after: Any, limit: int, current_id: s
             return [
                 Row((service, operation), KeptPause(service, operation, Audit(who, why)))
                 for service, operation, who, why in rows
+            ]
+        case Place.PAUSE_AUDITS:
+            rows = await fetch(_PAUSE_AUDITS, after or 0, limit)
+            return [
+                Row(entry, KeptPause(service, operation, Audit(who, why)))
+                for entry, service, operation, who, why in rows
             ]
         case Place.SUSPENSIONS:
             rows = await fetch(_SUSPENSIONS, *(after or ("", "")), limit)
@@ -105,10 +113,10 @@ async def reseal(fetch: Fetch, place: Place, changes: Sequence[tuple[Row, Kept]]
             if isinstance(row.kept, Record) and isinstance(kept, Record)
         ]
         return len(await fetch(_RESEAL_RECORDS, *map(list, zip(*columns, strict=True))))
-    return sum([len(await _replace(fetch, row, kept)) for row, kept in changes])
+    return sum([len(await _replace(fetch, place, row, kept)) for row, kept in changes])
 
 
-async def _replace(fetch: Fetch, row: Row, kept: Kept) -> Sequence[Any]:
+async def _replace(fetch: Fetch, place: Place, row: Row, kept: Kept) -> Sequence[Any]:
     match row.kept, kept:
         case KeptRequest(operation_id, was), KeptRequest(request=request):
             ids = (operation_id, was.acceptance_id, was.key_id)
@@ -116,7 +124,10 @@ async def _replace(fetch: Fetch, row: Row, kept: Kept) -> Sequence[Any]:
         case KeptAudit(audit=audited), KeptAudit(audit=audit):
             return await fetch(_RESEAL_AUDIT, *row.after, audited.who, audited.why, audit.who, audit.why)
         case KeptPause(audit=paused), KeptPause(audit=audit):
-            return await fetch(_RESEAL_PAUSE, *row.after, paused.who, paused.why, audit.who, audit.why)
+            texts = (paused.who, paused.why, audit.who, audit.why)
+            if place is Place.PAUSE_AUDITS:
+                return await fetch(_RESEAL_PAUSE_AUDIT, row.after, *texts)
+            return await fetch(_RESEAL_PAUSE, *row.after, *texts)
         case KeptSuspension(why=suspended), KeptSuspension(why=why):
             return await fetch(_RESEAL_SUSPENSION, *row.after, suspended, why)
         case KeptEventRow(_, _, content, response), KeptEventRow():

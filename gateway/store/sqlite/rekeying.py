@@ -51,6 +51,11 @@ def page(cursor: Cursor, place: Place, after: Any, limit: int, current_id: str) 
                 Row((service, operation), KeptPause(service, operation, Audit(who, why)))
                 for service, operation, who, why in rows
             ]
+        case Place.PAUSE_AUDITS:
+            rows = cursor.execute(sql["select_pause_audits_to_rekey"], (after or 0, limit)).fetchall()
+            return [
+                Row(row, KeptPause(service, operation, Audit(who, why))) for row, service, operation, who, why in rows
+            ]
         case Place.SUSPENSIONS:
             rows = cursor.execute(sql["select_suspensions_to_rekey"], (*(after or ("", "")), limit)).fetchall()
             return [Row((service, sink), KeptSuspension(service, sink, why)) for service, sink, why in rows]
@@ -59,12 +64,12 @@ def page(cursor: Cursor, place: Place, after: Any, limit: int, current_id: str) 
             return [Row(row, KeptEventRow(*event)) for row, *event in rows]
 
 
-def reseal(cursor: Cursor, changes: Sequence[tuple[Row, Kept]]) -> int:
+def reseal(cursor: Cursor, place: Place, changes: Sequence[tuple[Row, Kept]]) -> int:
     """See `SealedRows`."""
-    return sum(_replace(cursor, row, kept) for row, kept in changes)
+    return sum(_replace(cursor, place, row, kept) for row, kept in changes)
 
 
-def _replace(cursor: Cursor, row: Row, kept: Kept) -> int:
+def _replace(cursor: Cursor, place: Place, row: Row, kept: Kept) -> int:
     sql, old = statements(), row.kept
     match old, kept:
         case Record(), Record():
@@ -82,7 +87,10 @@ def _replace(cursor: Cursor, row: Row, kept: Kept) -> int:
         case KeptAudit(audit=audited), KeptAudit(audit=audit):
             cursor.execute(sql["reseal_audit"], (audit.who, audit.why, row.after, audited.who, audited.why))
         case KeptPause(audit=paused), KeptPause(audit=audit):
-            cursor.execute(sql["reseal_pause"], (audit.who, audit.why, *row.after, paused.who, paused.why))
+            is_audit = place is Place.PAUSE_AUDITS
+            names = (row.after,) if is_audit else row.after
+            statement = sql["reseal_pause_audit" if is_audit else "reseal_pause"]
+            cursor.execute(statement, (audit.who, audit.why, *names, paused.who, paused.why))
         case KeptSuspension(why=suspended), KeptSuspension(why=why):
             cursor.execute(sql["reseal_suspension"], (why, *row.after, suspended))
         case KeptEventRow(event_id, sink, content, response), KeptEventRow():

@@ -374,14 +374,14 @@ class SqliteStore:
             self._reader.query, lambda cursor: rekeying.page(cursor, place, after, limit, current_id)
         )
 
-    async def reseal(self, _place: Place, changes: Sequence[tuple[Row, Kept]]) -> int:
+    async def reseal(self, place: Place, changes: Sequence[tuple[Row, Kept]]) -> int:
         """See `SealedRows`."""
         changed = 0
         for begin in range(0, len(changes), RESEAL_TRANSACTION_MAX):
             some = changes[begin : begin + RESEAL_TRANSACTION_MAX]
             began = time.perf_counter()
             changed += await self._started().writing.run(
-                self._writer.transact, lambda cursor, some=some: rekeying.reseal(cursor, some)
+                self._writer.transact, lambda cursor, some=some: rekeying.reseal(cursor, place, some)
             )
             # Pause, or gateways would find the file busy.
             await asyncio.sleep(time.perf_counter() - began)

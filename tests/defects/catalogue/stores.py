@@ -15,6 +15,7 @@ _FLUSHER = "tests/upkeep/test_flusher.py::"
 
 CONFIDENTIAL = "core/confidential.py"
 _CONFIDENTIAL = "tests/core/test_confidential.py::"
+_REKEYING = "tests/store/test_rekeying.py::"
 _SEALED = "tests/store/test_sealed.py::"
 
 DEFECTS = (
@@ -65,6 +66,58 @@ DEFECTS = (
         "an outcome that waits for the durable store is on the disk as it came",
         (Edit("protect/journaling.py", "self._sealing.sealed(command)", "command"),),
         (_SEALED + "test_outcomes_in_a_journal",),
+    ),
+    Defect(
+        "rekey-passes-over-what-is-clear",
+        "what is clear beside something that is encrypted with the current key stays clear for ever",
+        (
+            Edit(
+                "store/sqlite/sql/select_to_rekey.sql", "OR instr(substr(headers, 1, 32), x'0168656164657273') = 0", ""
+            ),
+        ),
+        (_REKEYING + "test_what_was_clear_beside_something_sealed_is_encrypted[sqlite]",),
+    ),
+    Defect(
+        "rekey-passes-over-audits-of-pauses",
+        "the texts of pauses that are over need the old key for ever",
+        (Edit(CONFIDENTIAL, "return self._audit_again(audit, _NOBODY, of_pause(service, operation))", "return audit"),),
+        (_REKEYING + "test_everything_is_encrypted_again[sqlite-other key]",),
+    ),
+    Defect(
+        "key-of-a-kept-request-not-counted",
+        "a start without the key of a kept request is accepted, if its operation has another one",
+        (
+            Edit(
+                "store/sqlite/sql/count_sealed.sql",
+                "UNION ALL SELECT (SELECT t.key_id FROM request t WHERE t.key_id > u.keys ORDER BY t.key_id LIMIT 1)",
+                "",
+            ),
+        ),
+        (_REKEYING + "test_everything_is_encrypted_again[sqlite-other key]",),
+    ),
+    Defect(
+        "missing-key-accepted",
+        "a gateway starts on a store that is encrypted with a key that it does not have",
+        (Edit("store/sealed.py", "if key_id not in key_ids}", "if not key_ids}"),),
+        ("tests/http/gateway/test_rekeying.py::test_a_rotation[sqlite]",),
+    ),
+    Defect(
+        "journal-kept-under-the-old-key",
+        "rekey leaves the outcomes that wait in a journal under the key that is taken out next",
+        (Edit("store/journal/view.py", "old, new = _confidential(command), _confidential(again)", "return 0"),),
+        (_SEALED + "test_outcomes_in_a_journal_are_encrypted_again",),
+    ),
+    Defect(
+        "lane-of-a-guess",
+        "whoever has the table can compute the lane of an account that is guessed, in spite of an identity key",
+        (Edit("protect/identification.py", "stored_digest(value, self._identity_secret)", "value.digest"),),
+        ("tests/http/gateway/test_order.py::test_a_lane_shows_no_guess_of_its_account",),
+    ),
+    Defect(
+        "decision-of-a-guess",
+        "the id of a decision shows whether a guess of an operator's reason or of a response is right",
+        (Edit("admin/operations.py", "command = replace(command, resolution_id=ids[0])", "ids.clear()"),),
+        ("tests/admin/test_operations.py::test_the_id_of_a_decision_shows_no_guess",),
     ),
     Defect(
         "event-without-what-it-should-say",

@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 
+from gateway.core.identity.key import BodyPart, ComposedKey, Key, find_key
+from gateway.core.lane import lane_of
 from gateway.core.operation import State
-from tests.support.accepting import Desk, desk
+from gateway.protect.structured_fields import unquote
+from gateway.store.operations import Query
+from tests.support.accepting import SECRETS, Desk, desk
 from tests.support.eventually import eventually
 from tests.support.house import status_of
 from tests.support.http import Response
@@ -144,3 +148,23 @@ async def test_doubt_is_not_passed(tmp_path: Path) -> None:
             assert status_of(response) == ACCEPTED
             assert response.json()["waits_for_lane"] is True
         assert (await it.record(State.IN_DOUBT)).record is not None
+
+
+async def test_a_lane_shows_no_guess_of_its_account(tmp_path: Path) -> None:
+    """With an identity key, whoever has the table cannot compute the lane of an account."""
+    found = []
+    encryption = {"encryption": SECRETS["encryption"]}
+    for name, secrets in (("clear", encryption), ("keyed", SECRETS)):
+        (tmp_path / name).mkdir()
+        async with desk(tmp_path / name, **{**ordered(), "secrets": secrets, "delivery": {"workers": 0}}) as it:
+            assert status_of(await send(it, "a1", "a")) == ACCEPTED
+            (snapshot,) = await it.home.gateway._store.find(Query(frozenset((State.ACCEPTED,))))
+            record = snapshot.record
+            assert record is not None
+            assert record.delivery is not None
+            account = find_key(ComposedKey((BodyPart(("account",)),)), (), b'{"account": "a"}', unquote)
+            assert isinstance(account, Key)
+            identity = record.identity
+            guess = lane_of("shop", identity.operation, identity.scope_digest, account.digest)
+            found.append(record.delivery.lane == guess)
+    assert found == [True, False]

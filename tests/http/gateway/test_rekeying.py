@@ -134,11 +134,11 @@ async def test_a_rotation(store: Store, tmp_path: Path) -> None:
             ] == []
             await later.gateway.stop()
         assert await SENTINEL.found(tmp_path / "state", postgres_of(store), store.get("fast")) == []
-        with pytest.raises(StartError, match=r"operations with key 'b', and secrets\.encryption has no such key"):
+        with pytest.raises(StartError, match=r"records with key 'b', and secrets\.encryption has no such key"):
             async with neighbour(store, tmp_path, upstream, **changes(A)):
                 pass
         checked = await shell(store, tmp_path, upstream, **changes(A))("check", "--store")
-        assert (checked.code, "operations with key 'b'" in checked.err) == (1, True)
+        assert (checked.code, "records with key 'b'" in checked.err) == (1, True)
         async with neighbour(store, tmp_path, upstream, **changes(A, unreadable="accept")) as blind:
             executed = posted(upstream)
             reply = await blind.send(f"a{TEXT}1", b'{"sent": "%s"}' % TEXT.encode(), tenant=TEXT, target=f"/s/{TEXT}")

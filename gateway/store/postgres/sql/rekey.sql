@@ -1,8 +1,21 @@
 -- name: select_to_rekey
--- every row: the records that have something that may not be sealed with the current key
+-- every row: the records that have something that may not be sealed with the current key, or is clear
 SELECT o.operation_id
 FROM idempotency_gateway.operation o
-WHERE o.operation_id > $1::uuid AND o.sealed_by IS DISTINCT FROM $2::text
+WHERE o.operation_id > $1::uuid
+    AND (
+        o.sealed_by IS DISTINCT FROM $2::text
+        OR left(o.key, 1) <> E'\x01'
+        OR (o.request <> '' AND strpos(o.request, E'\x01') = 0)
+        OR substr(o.probe_target, 1, 1) <> '\x01'::bytea
+        OR substr(o.resource, 1, 1) <> '\x01'::bytea
+        OR EXISTS (
+            SELECT 1
+            FROM idempotency_gateway.response r
+            WHERE r.drop_day = o.drop_day AND r.token = o.token
+                AND position('\x0168656164657273'::bytea IN substr(r.headers, 1, 32)) = 0
+        )
+    )
 ORDER BY o.operation_id
 LIMIT $3::bigint
 
@@ -126,15 +139,46 @@ WHERE e.service = $1::text AND e.sink = $2::text AND e.event_id = $3::text AND e
     AND e.response IS NOT DISTINCT FROM $5::bytea
 RETURNING e.event_id
 
+-- name: select_pause_audits_to_rekey
+-- no row of the table: audits of pauses in their order
+SELECT a.entry, a.service, a.operation, a.who, a.why
+FROM idempotency_gateway.pause_audit a
+WHERE a.entry > $1::bigint
+ORDER BY a.entry
+LIMIT $2::bigint
+
+-- name: reseal_pause_audit
+-- no row of the table: the texts of an audit of a pause under another key
+UPDATE idempotency_gateway.pause_audit a
+SET who = $4::text, why = $5::text
+WHERE a.entry = $1::bigint AND a.who = $2::text AND a.why = $3::text
+RETURNING a.entry
+
 -- name: count_sealed
--- no row of the table: how many operations are encrypted with which keys, each counted up to a bound; from the index alone
+-- no row of the table: how many rows are encrypted with which keys, of each table up to a bound; from indexes alone, but of small tables
 WITH RECURSIVE used (keys) AS (
-    SELECT (SELECT o.sealed_by FROM idempotency_gateway.operation o WHERE o.sealed_by IS NOT NULL ORDER BY o.sealed_by LIMIT 1)
+    SELECT ''::text
     UNION ALL
-    SELECT (SELECT o.sealed_by FROM idempotency_gateway.operation o WHERE o.sealed_by > u.keys ORDER BY o.sealed_by LIMIT 1)
+    SELECT (SELECT min(n.keys) FROM (
+        SELECT (SELECT t.sealed_by FROM idempotency_gateway.operation t WHERE t.sealed_by > u.keys ORDER BY t.sealed_by LIMIT 1) AS keys
+        UNION ALL SELECT (SELECT t.key_id FROM idempotency_gateway.request t WHERE t.key_id > u.keys ORDER BY t.key_id LIMIT 1)
+        UNION ALL SELECT (SELECT t.sealed_by FROM idempotency_gateway.audit t WHERE t.sealed_by > u.keys ORDER BY t.sealed_by LIMIT 1)
+        UNION ALL SELECT (SELECT t.sealed_by FROM idempotency_gateway.pause t WHERE t.sealed_by > u.keys ORDER BY t.sealed_by LIMIT 1)
+        UNION ALL SELECT (SELECT t.sealed_by FROM idempotency_gateway.pause_audit t WHERE t.sealed_by > u.keys ORDER BY t.sealed_by LIMIT 1)
+        UNION ALL SELECT (SELECT t.sealed_by FROM idempotency_gateway.suspension t WHERE t.sealed_by > u.keys ORDER BY t.sealed_by LIMIT 1)
+        UNION ALL SELECT (SELECT t.sealed_by FROM idempotency_gateway.event t WHERE t.sealed_by > u.keys ORDER BY t.sealed_by LIMIT 1)
+    ) n)
     FROM used u
     WHERE u.keys IS NOT NULL
 )
-SELECT u.keys, (SELECT count(*) FROM (SELECT 1 FROM idempotency_gateway.operation o WHERE o.sealed_by = u.keys LIMIT $1::bigint) counted)
+SELECT u.keys, (SELECT count(*) FROM (
+    SELECT 1 FROM (SELECT 1 FROM idempotency_gateway.operation t WHERE t.sealed_by = u.keys LIMIT $1::bigint) t0
+    UNION ALL SELECT 1 FROM (SELECT 1 FROM idempotency_gateway.request t WHERE t.key_id = u.keys LIMIT $1::bigint) t1
+    UNION ALL SELECT 1 FROM (SELECT 1 FROM idempotency_gateway.audit t WHERE t.sealed_by = u.keys LIMIT $1::bigint) t2
+    UNION ALL SELECT 1 FROM (SELECT 1 FROM idempotency_gateway.pause t WHERE t.sealed_by = u.keys LIMIT $1::bigint) t3
+    UNION ALL SELECT 1 FROM (SELECT 1 FROM idempotency_gateway.pause_audit t WHERE t.sealed_by = u.keys LIMIT $1::bigint) t4
+    UNION ALL SELECT 1 FROM (SELECT 1 FROM idempotency_gateway.suspension t WHERE t.sealed_by = u.keys LIMIT $1::bigint) t5
+    UNION ALL SELECT 1 FROM (SELECT 1 FROM idempotency_gateway.event t WHERE t.sealed_by = u.keys LIMIT $1::bigint) t6
+) counted)
 FROM used u
-WHERE u.keys IS NOT NULL
+WHERE u.keys <> ''

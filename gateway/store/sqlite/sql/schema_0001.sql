@@ -116,6 +116,7 @@ CREATE TABLE request (
     key_id TEXT NOT NULL,
     sealed BLOB NOT NULL
 );
+CREATE INDEX request_sealed ON request (key_id);
 
 -- How many rows of `delivery` wait for an attempt (empty reason) or are dead letters for a reason, and the bytes of their
 -- requests. Maintained by the triggers below, because counting a million rows would take too long.
@@ -171,7 +172,8 @@ CREATE TABLE content (
 CREATE INDEX content_check ON content (check_us);
 
 -- Which operation names of a service are paused, since when, by whom and why. While a pause is being ended: since when, and
--- the place that was reached in `delivery_end`, from its last entry.
+-- the place that was reached in `delivery_end`, from its last entry. Here and elsewhere, `sealed_by` is the id of the key that
+-- `why`, or an event's response, is encrypted with; NULL if it is clear.
 CREATE TABLE pause (
     service TEXT NOT NULL,
     operation TEXT NOT NULL,
@@ -181,17 +183,20 @@ CREATE TABLE pause (
     resumed_us INTEGER,
     place_us INTEGER NOT NULL DEFAULT 0x7fffffffffffffff,
     place_row INTEGER NOT NULL DEFAULT 0x7fffffffffffffff,
+    sealed_by TEXT AS (CASE WHEN substr(why, 1, 1) = char(1) THEN substr(why, 2, instr(why, ':') - 2) END),
     PRIMARY KEY (service, operation)
 ) WITHOUT ROWID;
 
 -- That operation names were paused and resumed, by whom and why; kept like audits.
 CREATE TABLE pause_audit (
+    row INTEGER PRIMARY KEY,
     at_us INTEGER NOT NULL,
     operation TEXT NOT NULL,
     is_resumed INTEGER NOT NULL,
     who TEXT NOT NULL,
     why TEXT NOT NULL,
-    service TEXT NOT NULL
+    service TEXT NOT NULL,
+    sealed_by TEXT AS (CASE WHEN substr(why, 1, 1) = char(1) THEN substr(why, 2, instr(why, ':') - 2) END)
 );
 CREATE INDEX pause_audit_by_time ON pause_audit (service, at_us);
 
@@ -212,7 +217,10 @@ CREATE TABLE event (
     tries INTEGER NOT NULL DEFAULT 0,
     redeliveries INTEGER NOT NULL DEFAULT 0,
     is_dead INTEGER NOT NULL DEFAULT 0,
-    why TEXT NOT NULL DEFAULT ''
+    why TEXT NOT NULL DEFAULT '',
+    sealed_by TEXT AS (CASE
+        WHEN substr(response, 1, 1) = x'01' THEN CAST(substr(response, 2, instr(response, x'3a') - 2) AS TEXT)
+    END)
 );
 
 -- An id is made of the operation's, which is made of the service's name. Ids are random and in no other index, so that the rows
@@ -221,6 +229,7 @@ CREATE UNIQUE INDEX event_identity ON event (event_id, sink);
 -- What relays ask for and how old it is; what operators look at.
 CREATE INDEX event_due ON event (service, sink, due_us, since_us) WHERE NOT is_dead;
 CREATE INDEX event_dead ON event (service, sink, event_id) WHERE is_dead;
+CREATE INDEX event_sealed ON event (sealed_by) WHERE sealed_by IS NOT NULL;
 
 -- Which events each service writes (JSON): a sweep writes down what time did to the operations of all of them.
 CREATE TABLE outbox (
@@ -233,6 +242,7 @@ CREATE TABLE suspension (
     service TEXT NOT NULL,
     sink TEXT NOT NULL,
     why TEXT NOT NULL,
+    sealed_by TEXT AS (CASE WHEN substr(why, 1, 1) = char(1) THEN substr(why, 2, instr(why, ':') - 2) END),
     PRIMARY KEY (service, sink)
 ) WITHOUT ROWID;
 
@@ -299,10 +309,12 @@ CREATE TABLE audit (
     token INTEGER NOT NULL,
     who TEXT NOT NULL,
     why TEXT NOT NULL,
-    keep_until_us INTEGER NOT NULL
+    keep_until_us INTEGER NOT NULL,
+    sealed_by TEXT AS (CASE WHEN substr(why, 1, 1) = char(1) THEN substr(why, 2, instr(why, ':') - 2) END)
 );
 
 CREATE INDEX audit_operation ON audit (id);
+CREATE INDEX audit_sealed ON audit (sealed_by) WHERE sealed_by IS NOT NULL;
 CREATE INDEX audit_keep ON audit (keep_until_us);
 
 -- Which memory this file is, and what gateways wrote down about memories that were lost.

@@ -144,6 +144,7 @@ CREATE TABLE idempotency_gateway.request (
     toast.autovacuum_vacuum_threshold = 1000
 );
 ALTER TABLE idempotency_gateway.request ALTER COLUMN sealed SET STORAGE EXTERNAL;
+CREATE INDEX request_sealed ON idempotency_gateway.request (key_id);
 
 -- Which operations claimed a content, of routes that refuse likely duplicates. Whether one holds it follows from its record, as
 -- long as that has this fingerprint. `until_us` ends it where the operation completed; at `check_us` upkeep checks whether the
@@ -163,23 +164,27 @@ CREATE TABLE idempotency_gateway.content (
 CREATE INDEX content_check ON idempotency_gateway.content (check_us);
 
 -- The operation names of which nothing is dispatched, since when, by whom and why.
+-- Here and elsewhere, `sealed_by` is the id of the key that `why`, or an event's response, is encrypted with; null if it is clear.
 CREATE TABLE idempotency_gateway.pause (
     service   text   NOT NULL,
     operation text   NOT NULL,
     since_us  bigint NOT NULL,
     who       text   NOT NULL,
     why       text   NOT NULL,
+    sealed_by text GENERATED ALWAYS AS (CASE WHEN left(why, 1) = E'\x01' THEN split_part(substr(why, 2), ':', 1) END) STORED,
     PRIMARY KEY (service, operation)
 );
 
 -- That operation names were paused and resumed, by whom and why; kept like audits.
 CREATE TABLE idempotency_gateway.pause_audit (
+    entry      bigint  NOT NULL GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at_us      bigint  NOT NULL,
     is_resumed boolean NOT NULL,
     service    text    NOT NULL,
     operation  text    NOT NULL,
     who        text    NOT NULL,
-    why        text    NOT NULL
+    why        text    NOT NULL,
+    sealed_by  text GENERATED ALWAYS AS (CASE WHEN left(why, 1) = E'\x01' THEN split_part(substr(why, 2), ':', 1) END) STORED
 );
 CREATE INDEX pause_audit_by_time ON idempotency_gateway.pause_audit (service, at_us);
 
@@ -201,6 +206,9 @@ CREATE TABLE idempotency_gateway.event (
     why            text    NOT NULL DEFAULT '',
     content        bytea   NOT NULL,
     response       bytea,
+    sealed_by      text GENERATED ALWAYS AS (CASE
+        WHEN substr(response, 1, 1) = '\x01'::bytea THEN split_part(encode(substr(response, 2, 65), 'escape'), ':', 1)
+    END) STORED,
     PRIMARY KEY (service, sink, event_id)
 ) WITH (
     fillfactor = 50,
@@ -211,6 +219,7 @@ CREATE TABLE idempotency_gateway.event (
 );
 CREATE INDEX event_due ON idempotency_gateway.event (service, sink, due_us) INCLUDE (since_us) WHERE NOT is_dead;
 CREATE INDEX event_dead ON idempotency_gateway.event (service, sink, event_id) WHERE is_dead;
+CREATE INDEX event_sealed ON idempotency_gateway.event (sealed_by) WHERE sealed_by IS NOT NULL;
 
 -- Which events each service writes (JSON): a sweep writes down what time did to the operations of all of them.
 CREATE TABLE idempotency_gateway.outbox (
@@ -223,6 +232,7 @@ CREATE TABLE idempotency_gateway.suspension (
     service text NOT NULL,
     sink    text NOT NULL,
     why     text NOT NULL,
+    sealed_by text GENERATED ALWAYS AS (CASE WHEN left(why, 1) = E'\x01' THEN split_part(substr(why, 2), ':', 1) END) STORED,
     PRIMARY KEY (service, sink)
 );
 
@@ -317,8 +327,10 @@ CREATE TABLE idempotency_gateway.audit (
     event         text   NOT NULL,
     who           text   NOT NULL,
     why           text   NOT NULL,
+    sealed_by     text GENERATED ALWAYS AS (CASE WHEN left(why, 1) = E'\x01' THEN split_part(substr(why, 2), ':', 1) END) STORED,
     PRIMARY KEY (operation_id, entry)
 );
+CREATE INDEX audit_sealed ON idempotency_gateway.audit (sealed_by) WHERE sealed_by IS NOT NULL;
 CREATE INDEX audit_keep ON idempotency_gateway.audit (keep_until_us);
 
 -- Which memory this is, and what gateways wrote down about memories that were lost.

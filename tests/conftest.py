@@ -144,17 +144,24 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="only what needs no server and no process of its own")
+    parser.addoption("--full", action="store_true", help="also what is left to `make proof`")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the check first, so that it is torn down after everything else that the test used."""
-    if config.getoption("quick"):
-        left_out = [item for item in items if not _is_quick(item)]
-        items[:] = [item for item in items if _is_quick(item)]
+    left_out = [item for item in items if _is_left_out(item, config)]
+    if left_out:
+        items[:] = [item for item in items if not _is_left_out(item, config)]
         config.hook.pytest_deselected(items=left_out)
     for item in items:
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.function):
             item.fixturenames.insert(0, "no_task_is_left")
+
+
+def _is_left_out(item: pytest.Item, config: pytest.Config) -> bool:
+    if config.getoption("quick") and not _is_quick(item):
+        return True
+    return item.get_closest_marker("full") is not None and not config.getoption("full")
 
 
 def _is_quick(item: pytest.Item) -> bool:

@@ -29,7 +29,7 @@ class Part:
 
 
 PARTS: Final = (
-    Part("suite", ("-m", "tests.run")),
+    Part("suite", ("-m", "tests.run", "--full")),
     Part("servers", ("-m", "tests.servers")),
     Part("simulation", ("-m", "tests.simulation.run", "--seeds", "0:1000")),
     Part("simulation-calm", ("-m", "tests.simulation.run", "--calm", "--seconds", "3600")),
@@ -39,6 +39,7 @@ PARTS: Final = (
     ],
     Part("storm", ("-m", "tests.integration.storm", "--seconds", "240")),
     Part("accepting", ("-m", "tests.integration.accepting", "--kills", "200")),
+    Part("lanes", ("-m", "tests.integration.lanes", "--kills", "50")),
     Part("publishing", ("-m", "tests.integration.publishing", "--seconds", "600")),
     *[
         Part(f"sentinel-{store}", ("-m", "tests.integration.sentinel", "--operations", "1000", "--store", store))

@@ -1,16 +1,17 @@
-"""`make test`: the whole suite in two processes, because half of it waits for servers while the other half computes.
+"""`make test`: the suite in three processes, because much of it waits for servers and for leases.
 
 `make test-quick` is what of it needs no server and no process of its own, for the minutes between two commits.
 
 Each process has a Postgres and a Redis of its own. Where one of them is given by the environment there is one for all,
-and then the halves run one after the other. What the second half prints is shown when the first is done.
+and then the parts run one after the other. What the others print is shown when the first is done.
 
 Temporary files, the servers' data among them, are in memory where there is room, and go away at the end. Processes are
 killed here and the power is never cut, so a disk would keep no more than memory does and be waited for at every commit.
 `TMPDIR` names another place.
 
-    python -m tests.run                            the whole suite
+    python -m tests.run                            the suite
     python -m tests.run --quick                    what is quick of it
+    python -m tests.run --full                     with what is left to `make proof`
     python -m tests.run [what pytest takes]        with arguments: one process, as pytest runs them
 """
 
@@ -28,9 +29,10 @@ from typing import IO, Final
 ROOT: Final = Path(__file__).parents[1]
 
 # Every directory with tests is in one of them, or in `BESIDE`; `tests/docs/test_run.py` sees to that.
-HALVES: Final = (
-    ("admin", "app", "clients", "conformance", "core", "deliver", "events", "integration"),
-    ("config", "defects", "docs", "http", "observe", "protect", "simulation", "store", "support_tests", "upkeep"),
+PARTS: Final = (
+    ("integration",),
+    ("admin", "app", "clients", "config", "conformance", "core", "deliver", "events", "store"),
+    ("defects", "docs", "http", "observe", "protect", "simulation", "support_tests", "upkeep"),
 )
 
 # Those of them with tests that need no server and no process, for `--quick`. Most of these wait for timers, so there
@@ -46,12 +48,12 @@ QUICK: Final = (
 BESIDE: Final = ("servers",)
 
 MEMORY: Final = Path("/dev/shm")
-# Several times what both halves have in files at once.
+# Several times what all of them have in files at once.
 ROOM_BYTES: Final = 8 << 30
 
 
 def main(arguments: list[str]) -> int:
-    """Run the tests; returns the exit code, that of the first half that failed."""
+    """Run the tests; returns the exit code, that of the first part that failed."""
     # With it, each of some hundred gateways would compile the whole program again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with temporary_files():
@@ -62,9 +64,9 @@ def _run(arguments: list[str]) -> int:
     pytest = [sys.executable, "-m", "pytest"]
     if arguments == ["--quick"]:
         return _together([[*pytest, "-q", "--quick", *[f"tests/{name}" for name in part]] for part in QUICK])
-    if arguments:
+    if arguments and arguments != ["--full"]:
         return subprocess.run([*pytest, *arguments], cwd=ROOT, check=False).returncode
-    commands = [[*pytest, *[f"tests/{name}" for name in half]] for half in HALVES]
+    commands = [[*pytest, *arguments, *[f"tests/{name}" for name in part]] for part in PARTS]
     if os.environ.get("GATEWAY_TEST_POSTGRES") or os.environ.get("GATEWAY_TEST_REDIS"):
         codes = [subprocess.run(command, cwd=ROOT, check=False).returncode for command in commands]
         return next((code for code in codes if code), 0)

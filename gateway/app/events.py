@@ -20,7 +20,6 @@ from gateway.core.operation import microseconds
 from gateway.core.outbox import BROKER_SCHEDULE_US, WEBHOOK_SCHEDULE_US, Outbox, Part, Subscription
 from gateway.events.kafka import KafkaSettings, KafkaSink
 from gateway.events.nats import NatsSettings, NatsSink
-from gateway.events.redis_stream import RedisStreamSettings, RedisStreamSink
 from gateway.events.relay import Relay, SinkSettings
 from gateway.events.sink import Sink
 from gateway.events.stdout import StdoutSink
@@ -87,6 +86,9 @@ def sink_of(config: Config, sink: SinkConfig) -> Sink:
                 config.egress.policy,
             )
         case RedisStreamConfig():
+            # Its driver takes long to load.
+            from gateway.events.redis_stream import RedisStreamSettings, RedisStreamSink
+
             return RedisStreamSink(
                 RedisStreamSettings(
                     sink.url.url.get_secret_value(),

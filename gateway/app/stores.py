@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 from urllib.parse import urlsplit
 
 from gateway.app.encryption import sealing_of
@@ -20,12 +20,15 @@ from gateway.store.guard import EpochGuard
 from gateway.store.operations import ManagedStore, Serving
 from gateway.store.postgres import store as postgres
 from gateway.store.postgres.store import PostgresStore
-from gateway.store.redis.seen import RedisSeen
-from gateway.store.redis.store import RedisFastTier
 from gateway.store.sqlite import store as sqlite
 from gateway.store.sqlite.store import SqliteStore
 from gateway.store.tiered import Tiered
 from gateway.store.witness_files import WitnessFiles
+
+# Redis's driver is a sixth of what every start and every command loads.
+if TYPE_CHECKING:
+    from gateway.store.redis.seen import RedisSeen
+    from gateway.store.redis.store import RedisFastTier
 
 
 def durable_store(
@@ -73,14 +76,20 @@ def tiered_store(
 
 def make_fast_tier(config: Config) -> RedisFastTier | None:
     """The fast tier, to be bound to the durable store before use; None without one."""
-    fast = config.store.fast
-    return None if fast is None else RedisFastTier(fast.url.get_secret_value(), sealing=sealing_of(config))
+    if (fast := config.store.fast) is None:
+        return None
+    from gateway.store.redis.store import RedisFastTier
+
+    return RedisFastTier(fast.url.get_secret_value(), sealing=sealing_of(config))
 
 
 def shared_note(config: Config) -> RedisSeen | None:
     """What all gateways know of the durable store's epoch, kept in the fast tier; None without one."""
-    fast = config.store.fast
-    return None if fast is None else RedisSeen(fast.url.get_secret_value(), name_of(config))
+    if (fast := config.store.fast) is None:
+        return None
+    from gateway.store.redis.seen import RedisSeen
+
+    return RedisSeen(fast.url.get_secret_value(), name_of(config))
 
 
 def seen_file(config: Config) -> SeenFile:

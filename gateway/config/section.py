@@ -55,6 +55,7 @@ class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
+        defer_build=True,
         hide_input_in_errors=True,
         use_attribute_docstrings=True,
         validate_by_name=False,

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from gateway.store.base import Store
-from tests.conformance.stores import STORES, Database
+from tests.conformance.stores import STORES, Database, cases
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=cases(STORES))
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
     """One backend, empty."""
     with STORES[request.param](request, tmp_path) as database:

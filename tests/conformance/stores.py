@@ -6,11 +6,11 @@ A `Database` is what outlives store objects: two opened on it are two gateways, 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
@@ -201,3 +201,10 @@ STORES: dict[str, Opener] = {
     "tiered-memory": tiered(memory),
     "tiered-postgres": tiered(postgres),
 }
+# Its parts are in two others.
+_LEFT_TO_PROOF = frozenset(("tiered-postgres",))
+
+
+def cases(names: Iterable[str]) -> list[Any]:
+    """Stores as parameters of a test."""
+    return [pytest.param(name, marks=[pytest.mark.full] if name in _LEFT_TO_PROOF else []) for name in names]

@@ -107,7 +107,7 @@ class Bench:
         while self._waiting and len(self._running) < self._at_once:
             name = next(iter(self._waiting))
             root = self._directory / name
-            arguments = ["--quiet", "--tb=short", "--no-header", "-p", "no:cacheprovider"]
+            arguments = ["--quiet", "--full", "--tb=short", "--no-header", "-p", "no:cacheprovider"]
             arguments += ["-p", "tests.defects.telling", f"--tell-to={root / 'told'}", f"--basetemp={root / 'tmp'}"]
             # The same examples each time: what is caught by luck is not caught.
             arguments += ["--hypothesis-seed=0", *self._waiting.pop(name)]

@@ -41,6 +41,14 @@ class Defect:
 
 def put_in(defect: Defect, root: Path) -> None:
     """Put the defect into the copy of the product at `root`. Raises `NotThere`, having changed nothing."""
+    for path, text in changed(defect, root).items():
+        # The file may be one with the original's: it is replaced, never written to.
+        path.unlink()
+        path.write_text(text, "utf-8")
+
+
+def changed(defect: Defect, root: Path) -> dict[Path, str]:
+    """What the files of the product at `root` would be with the defect. Raises `NotThere`."""
     texts: dict[Path, str] = {}
     for edit in defect.edits:
         path = root / PRODUCT / edit.file
@@ -50,10 +58,7 @@ def put_in(defect: Defect, root: Path) -> None:
                 f"{defect.name}: in {edit.file} the text is there {times} times instead of once:\n{edit.old}"
             )
         texts[path] = text.replace(edit.old, edit.new)
-    for path, text in texts.items():
-        # The file may be one with the original's: it is replaced, never written to.
-        path.unlink()
-        path.write_text(text, "utf-8")
+    return texts
 
 
 def _text(defect: Defect, path: Path) -> str:

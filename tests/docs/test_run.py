@@ -1,16 +1,16 @@
-"""The test command runs everything: each directory with tests belongs to one half, and to one only."""
+"""The test command runs everything: each directory with tests belongs to one part, and to one only."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from tests import run
-from tests.run import BESIDE, HALVES, QUICK, ROOT
+from tests.run import BESIDE, PARTS, QUICK, ROOT
 
 
-def test_every_test_belongs_to_one_half() -> None:
+def test_every_test_belongs_to_one_part() -> None:
     """No file of tests is left out, and none runs twice."""
-    named = [*[name for half in HALVES for name in half], *BESIDE]
+    named = [*[name for part in PARTS for name in part], *BESIDE]
     assert len(named) == len(set(named))
     found = {path.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").rglob("test_*.py")}
     assert found == set(named) | ({"benchmarks"} & found)

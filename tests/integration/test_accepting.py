@@ -13,7 +13,7 @@ from tests.support.house import store_section
 _KILLS = 2
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.full), "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
     """The `store` section of a configuration, on an empty store."""
     return store_section(request, tmp_path)

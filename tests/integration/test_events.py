@@ -25,7 +25,7 @@ from tests.support.wall_clock import wall_clock
 EGRESS = {"allow": ["127.0.0.1"], "https_only": False}
 
 
-@pytest.fixture(params=["sqlite", "postgres-redis"])
+@pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.full), "postgres-redis"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
     """The `store` section of a configuration, on an empty store."""
     return store_section(request, tmp_path)

@@ -104,7 +104,7 @@ class LockedSqlite(Outage):
         self._other = None
 
 
-@pytest.fixture(params=["postgres", "frozen-postgres", "sqlite"])
+@pytest.fixture(params=["postgres", pytest.param("frozen-postgres", marks=pytest.mark.full), "sqlite"])
 def outage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Outage]:
     if request.param == "sqlite":
         locked = LockedSqlite(tmp_path / "store" / "operations.db")

@@ -28,7 +28,7 @@ from tests.support.upstream import Answer, RecordingUpstream
 Store = dict[str, Any]
 
 
-@pytest.fixture(params=["sqlite", "postgres-redis"])
+@pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.full), "postgres-redis"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """The `store` section of a configuration, on an empty store."""
     return store_section(request, tmp_path)

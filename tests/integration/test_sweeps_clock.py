@@ -179,7 +179,7 @@ async def town(tmp_path: Path, servers: Servers, clock: WallClock, whose: str) -
 
 
 @pytest.mark.parametrize("seconds", [HOUR_SECONDS, -HOUR_SECONDS], ids=["forward", "back"])
-@pytest.mark.parametrize("whose", ["gateway", "postgres", "redis"])
+@pytest.mark.parametrize("whose", ["gateway", "postgres", pytest.param("redis", marks=pytest.mark.full)])
 async def test_a_clock_that_jumps_and_returns(
     tmp_path: Path, servers: Servers, clock: WallClock, whose: str, seconds: int
 ) -> None:

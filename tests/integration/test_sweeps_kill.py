@@ -1,4 +1,5 @@
-"""A gateway that is killed at the N-th write of one operation's life, for every N there is."""
+"""A gateway that is killed at the N-th write of one operation's life, for every N there is; without `--full`, for every
+third."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from tests.support.trap import Trap
 from tests.support.upstream import Answer, RecordingUpstream
 
 _WRITES_MAX = 100
+_STEP = 3
 
 
 @dataclass
@@ -37,7 +39,13 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
     return store_section(request, tmp_path)
 
 
-async def test_killed_at_every_write(store: dict[str, Any], tmp_path: Path) -> None:
+@pytest.fixture
+def step(request: pytest.FixtureRequest) -> int:
+    """How far one write to be killed at is from the next."""
+    return 1 if request.config.getoption("full") else _STEP
+
+
+async def test_killed_at_every_write(store: dict[str, Any], tmp_path: Path, step: int) -> None:
     """Wherever in one operation's life its gateway is killed, it has one effect at most and one answer for ever."""
     async with (
         RecordingUpstream() as upstream,
@@ -46,7 +54,7 @@ async def test_killed_at_every_write(store: dict[str, Any], tmp_path: Path) -> N
         upstream.on("/charges", Answer(201, body=b"charged"))
         lives: list[Life] = []
         first: Response | None = None
-        for number in itertools.count(1):
+        for number in itertools.count(1, step):
             assert number < _WRITES_MAX, "the operation never ends"
             # Connections to the upstream and the store are there; what is traced is the operation alone.
             assert status_of(await send(gateway.port, f"warm-{number}")) == (201, "stored")

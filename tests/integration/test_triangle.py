@@ -31,7 +31,7 @@ INBOX: dict[str, Any] = {
 }
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.full)])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
     """The `store` section of a configuration, on an empty store."""
     return store_section(request, tmp_path) | {"lease": f"{LEASE_SECONDS:g}s"}

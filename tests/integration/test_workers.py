@@ -37,7 +37,7 @@ LEFT = "stopped with outcomes left in the journal that no worker could record"
 TOLD = {"workers": 2, "log": {"level": "debug"}}
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.full)])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """The `store` section of a configuration, on an empty store."""
     return store_section(request, tmp_path)

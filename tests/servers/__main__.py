@@ -69,7 +69,7 @@ def main(arguments: list[str]) -> int:
 def _carry_out(run: Run, arguments: list[str]) -> int:
     print(f"\n== {run.name} ==", flush=True)
     only = ["-k", run.only] if run.only else []
-    command = [sys.executable, "-m", "pytest", *run.tests, *only, *arguments]
+    command = [sys.executable, "-m", "pytest", "--full", *run.tests, *only, *arguments]
     return subprocess.run(command, cwd=ROOT, env={**os.environ, **run.environment}, check=False).returncode
 
 

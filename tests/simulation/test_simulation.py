@@ -21,7 +21,7 @@ from tests.simulation.run import CALM, STORMY, Plan, repeat_line
 from tests.simulation.world import run
 
 _ROOT = Path(__file__).parents[2]
-SEEDS = 400
+SEEDS = 200
 _BATCH = 50
 _CALM_SEEDS = 60
 _WALL_SEEDS = 40

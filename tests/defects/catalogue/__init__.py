@@ -39,7 +39,7 @@ DEFECTS: Final[dict[str, Defect]] = {
     for defect in module.DEFECTS
 }
 
-# Those that take seconds to be noticed, by waiting for servers and leases. `make proof` puts them in.
+# Those that take seconds to be noticed, by waiting for servers and leases. They are in no sample.
 SLOW: Final = frozenset(
     (
         "drained-for-another-time",

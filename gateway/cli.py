@@ -84,7 +84,7 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="use placeholders for variables that are not set and secret files that cannot be read",
     )
-    check.add_argument("--without-files", action="store_true", help="do not open the TLS files that are named")
+    check.add_argument("--without-files", action="store_true", help="do not open the TLS files and key sets")
     check.add_argument(
         "--store", action="store_true", help="also check the configured store as a start would; changes nothing"
     )

@@ -495,7 +495,7 @@ def _delivery_text(delivery: Delivery) -> Iterator[str]:
     if delivery.reason is not None:
         yield _line("dead letter, as", delivery.reason)
     if delivery.lane is not None:
-        turn = "others of it go first" if delivery.is_behind else "none of it goes first"
+        turn = "others of it go first" if delivery.is_behind else "it goes first"
         yield _line("lane", f"{delivery.lane.hex()}, number {delivery.lane_number}; {turn}")
 
 

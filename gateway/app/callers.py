@@ -24,11 +24,11 @@ from gateway.observe.facts import Events
 from gateway.protect.callers import Callers, Verifier
 from gateway.protect.client_certificate import ClientCertificates
 from gateway.protect.forward_auth import CONNECTIONS_MAX, ForwardAuth
-from gateway.protect.key_set import KeySet, KeySetInvalid, Source, read_keys, secret_key
-from gateway.protect.key_source import DiscoveredSource, FileSource, UrlSource
+from gateway.protect.key_set import KeySet, KeySetInvalid, Source, secret_key
+from gateway.protect.key_source import DiscoveredSource, FileSource, UrlSource, read_key_file
 from gateway.protect.tokens import TokenVerifier
 from gateway.upstream import Upstream, UpstreamSettings, tls_context
-from gateway.upstream.certificates import client_context
+from gateway.upstream.certificates import PemError, client_context
 
 
 def callers_of(
@@ -126,11 +126,13 @@ def _source(issuer: str, keys: KeysAt | KeysDiscovered | KeysInFile) -> Source:
             case KeysDiscovered(ca):
                 return DiscoveredSource(issuer, client_context(None if ca is None else Path(ca)))
             case KeysInFile(path):
-                read_keys(Path(path).read_bytes())
+                read_key_file(Path(path))
                 return FileSource(Path(path))
             case _:
                 assert_never(keys)
     except KeySetInvalid as error:
         raise StartError(f"the keys in {path} cannot be used: {error}") from error
     except OSError as error:
-        raise StartError(f"the files for the issuer {issuer} cannot be used: {error}") from error
+        # A `PemError` names its file.
+        reason = str(error) if isinstance(error, PemError) else f"{error.filename}: {error.strerror}"
+        raise StartError(f"the files for the issuer {issuer} cannot be used: {reason}") from error

@@ -1,4 +1,4 @@
-"""Checks the TLS files on this machine for `check`, as a start and as peers would."""
+"""Checks the TLS files and the key sets on this machine for `check`, as a start and as peers would."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.config import PLACEHOLDER_DIRECTORY, Config, token_issuers
+from gateway.config import PLACEHOLDER_DIRECTORY, ComposedScope, Config, TokenIssuer, token_issuers
 from gateway.config.events import KafkaSink
+from gateway.protect.key_set import KeySetInvalid
+from gateway.protect.key_source import read_key_file
 from gateway.upstream.certificates import PemError, check_dates, client_context
 
 
@@ -34,7 +36,10 @@ class _Files:
 
 def tls_remarks(config: Config) -> list[TlsRemark]:
     """What is wrong with the files, and which of them this user may not read."""
-    return [remark for files in dict.fromkeys(_named(config)) for remark in _remarks(files)]
+    return [
+        *(remark for files in dict.fromkeys(_named(config)) for remark in _remarks(files)),
+        *(remark for path, issuer in _issuers(config) for remark in _of_key_set(f"{path}.keys", issuer)),
+    ]
 
 
 def _named(config: Config) -> Iterator[_Files]:
@@ -54,13 +59,36 @@ def _named(config: Config) -> Iterator[_Files]:
     for path, upstream in upstreams:
         if upstream.tls is not None:
             yield _Files(path, upstream.tls.cert, upstream.tls.key, upstream.tls.ca)
-    for index, route in enumerate(config.routes):
-        for issuer in token_issuers(route.scope):
-            if issuer.ca is not None:
-                yield _Files(f"routes[{index}].scope", None, None, issuer.ca)
+    for path, issuer in _issuers(config):
+        if issuer.ca is not None:
+            yield _Files(f"{path}.ca", None, None, issuer.ca)
     for index, sink in enumerate(config.events.sinks):
         if isinstance(sink, KafkaSink) and sink.ca is not None:
             yield _Files(f"events.sinks[{index}]", None, None, sink.ca)
+
+
+def _issuers(config: Config) -> Iterator[tuple[str, TokenIssuer]]:
+    """The issuers of the routes' tokens, and where they are written; without their places in a list."""
+    for index, route in enumerate(config.routes):
+        place = "scope.compose" if isinstance(route.scope, ComposedScope) else "scope"
+        for issuer in token_issuers(route.scope):
+            yield f"routes[{index}].{place}.jwt", issuer
+
+
+def _of_key_set(path: str, issuer: TokenIssuer) -> Iterator[TlsRemark]:
+    """What is wrong with the file that has an issuer's keys."""
+    if not isinstance(issuer.keys, str) or issuer.is_fetched:
+        return
+    file = Path(issuer.keys)
+    if file.exists() and not os.access(file, os.R_OK):
+        yield TlsRemark(path, f"{file} was not checked: this user may not read it", is_fault=False)
+        return
+    try:
+        read_key_file(file)
+    except KeySetInvalid as error:
+        yield TlsRemark(path, f"{file}: {error}", is_fault=True)
+    except OSError as error:
+        yield TlsRemark(path, f"{file}: {error.strerror}", is_fault=True)
 
 
 def _remarks(files: _Files) -> Iterator[TlsRemark]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib.util import find_spec
 from itertools import combinations
 from typing import Any, Literal, TypeVar
@@ -38,7 +39,7 @@ from gateway.config.route import (
     Route,
     VersionHeader,
 )
-from gateway.config.scope import ApiKeyScope, ComposedScope, HeaderScope, scope_header_names
+from gateway.config.scope import ApiKeyScope, ComposedScope, HeaderScope, scope_header_names, token_issuers
 from gateway.config.section import RightValues, Section, repeated, too_long
 from gateway.config.upstream import TCP_USER_TIMEOUT_SECONDS, ProbeRecovery, RouteUpstream, Upstream
 from gateway.core.egress import Forbidden, check_address
@@ -58,6 +59,8 @@ _ACCEPTED_REPLAY_SECONDS = 24 * 3600.0
 # How far the usual schedule of deliveries goes in which doubt is resolved by sending again.
 _RESENT_SECONDS = 3600.0
 _WEBHOOK_KEYS = frozenset(("webhook-id", "svix-id"))
+# Of a session, or what users can change.
+_UNSTABLE_CLAIMS = frozenset(("sid", "email", "name", "preferred_username"))
 _STORAGE = {
     "fsync": "itself keeps every acknowledged commit",
     "full_page_writes": "never leaves a page half written",
@@ -562,6 +565,9 @@ _MODULES = {NatsSink: ("nats", "nats"), KafkaSink: ("aiokafka", "kafka")}
 def notices(config: Config) -> tuple[Notice, ...]:
     """Every remark, those about routes in their order."""
     found = [*_of_admin(config.admin), *_of_store(config.store)]
+    if config.secrets.unreadable == "accept":
+        message = "a key that is missing by mistake does not stop a start: responses under it are lost to repeats"
+        found.append(Notice("secrets.unreadable", message))
     if config.delivery.workers == 0 and any(route.is_accepting for route in config.routes):
         message = "what is accepted waits until `idempotency-gateway deliver` runs elsewhere"
         found.append(Notice("delivery.workers", message))
@@ -659,9 +665,22 @@ def _of_route(path: str, route: Route, trusted: Sequence[Network]) -> Iterator[N
         if bytes_max > CANONICAL_BYTES_MAX:
             message = f"bodies over {size_text(CANONICAL_BYTES_MAX)} are not stored: their values cannot be redacted"
             yield Notice(f"{path}.response.max_stored_bytes", message)
+    yield from _of_names(path, route)
     yield from _of_authorities(path, route)
     if route.store_unavailable == "forward":
         yield Notice(f"{path}.store_unavailable", "while the durable store is down, requests run unprotected")
+
+
+def _of_names(path: str, route: Route) -> Iterator[Notice]:
+    """Names of headers and claims that may be others than were meant."""
+    for name in route.key.header_names if route.key is not None else ():
+        if name.lower() != "idempotency-key" and get_close_matches(name.lower(), ("idempotency-key",), cutoff=0.85):
+            yield Notice(f"{path}.key", f"{name} is nearly Idempotency-Key; is it misspelt?")
+    for issuer in token_issuers(route.scope):
+        for claim in issuer.claims:
+            if claim in _UNSTABLE_CLAIMS:
+                message = f"{claim} may change while the caller stays the same: its retries would be another caller's"
+                yield Notice(f"{path}.scope", message)
 
 
 def _of_authorities(path: str, route: Route) -> Iterator[Notice]:

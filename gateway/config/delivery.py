@@ -155,7 +155,7 @@ def _encryption_key(value: object) -> bytes:
 
 
 class EncryptionKey(Section):
-    """A secret that kept requests are encrypted with."""
+    """A secret that what is kept is encrypted with."""
 
     id: Annotated[str, Name()]
     """The name of this key, stored with what it encrypted. A new key needs a new name."""

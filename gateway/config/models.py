@@ -201,7 +201,8 @@ class Secrets(Section):
     """{id, key} that the digests of scopes and keys are keyed with. A part of the identity: it must not change while
     keys are remembered."""
     encryption: Annotated[tuple[EncryptionKey, ...], Field(min_length=1, max_length=16)] = ()
-    """Keys that accepted requests are encrypted with: the first encrypts, all of them read. Required by `accept`."""
+    """Keys that what is kept is encrypted with: the first encrypts, all of them read. Required by `accept` and by
+    `inbox`."""
     unreadable: Literal["refuse", "accept"] = "refuse"
     """Whether to start on a store whose records are encrypted with a key that is not listed. `accept`: their responses
     are lost, repeats get response-not-stored, and their kept requests become dead letters."""
@@ -222,6 +223,11 @@ class Secrets(Section):
             yield Disagreement(("fingerprint_key", index, "id"), "another key has this id already")
         for index in repeated(key.id for key in self.encryption):
             yield Disagreement(("encryption", index, "id"), "another key has this id already")
+        ids = [key.id for key in self.encryption]
+        for index in repeated(key.key.get_secret_value() for key in self.encryption):
+            if index not in repeated(ids):
+                message = "another key of this list has this secret already; make one for each id"
+                yield Disagreement(("encryption", index, "key"), message)
         yield from self._shared_secrets()
 
     def _shared_secrets(self) -> Iterator[Disagreement]:

@@ -84,6 +84,10 @@ def _token_secret(value: object) -> str:
     return value
 
 
+# RFC 7519 section 4.1: when a token counts, and its own id.
+_CLAIMS_OF_A_TOKEN = frozenset(("exp", "nbf", "iat", "jti"))
+
+
 class TokenSecret(Section):
     """A secret that the issuer and this gateway share. Whoever has it can make tokens."""
 
@@ -164,6 +168,10 @@ class TokenIssuer(Section):
         for key in ("claims", "algorithms"):
             for index in repeated(getattr(self, key)):
                 yield Disagreement((key, index), "this is listed already")
+        for index, name in enumerate(self.claims):
+            if name in _CLAIMS_OF_A_TOKEN:
+                message = f"{name} differs from token to token: a retry with a new one would be another caller's"
+                yield Disagreement(("claims", index), f"{message}; name the caller, as sub does")
         if isinstance(self.keys, TokenSecret):
             yield from self._secret_disagreements(self.keys)
             return

@@ -262,7 +262,7 @@ class Identifying:
         """The request in its lane, or its refusal: one that is in none, or not accepted, would pass others."""
         route, headers = request.route, request.head.headers
         if route.inbox is None and not request.is_async:
-            detail = "Requests here are delivered in order, and this one has a meaning only now. Nothing was executed."
+            detail = "Requests here are delivered in order, and this one has a meaning only now."
             return refuse(Verdict.ORDER_MISSING, shape=route.shape, detail=detail)
         value = await request.body.read(lambda content: find_key(order.by, headers, content, unquote))
         if isinstance(value, Key):
@@ -275,7 +275,7 @@ class Identifying:
             return request
         detail = (
             f"Requests here are delivered in order, by {key_places(order.by)}, which is missing or cannot be read. "
-            "Nothing was executed. Send it as one string, number or boolean."
+            "It has to be one string, number or boolean."
         )
         return refuse(Verdict.ORDER_MISSING, shape=route.shape, detail=detail)
 

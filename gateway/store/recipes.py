@@ -44,7 +44,7 @@ and a later route may take their requests.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -217,7 +217,20 @@ def names_without_route(known: Collection[Remembered], service: str, operations:
 
 def conflicts_text(serving: Serving, conflicts: Iterable[RecipeConflict]) -> str:
     """Explain why a gateway must not start, and what to do."""
-    return "; ".join(_loss(serving, conflict) for conflict in conflicts)
+    listed = list(conflicts)
+    changed = [conflict for conflict in listed if not conflict.heirs]
+    found = [] if len(changed) < 2 else [_changed(changed)]
+    return "; ".join(found + [_loss(serving, conflict) for conflict in listed if not found or conflict.heirs])
+
+
+def _changed(conflicts: Sequence[RecipeConflict]) -> str:
+    """The same of several operations, said once."""
+    named = ", ".join(f"{conflict.operation} ({_living(conflict)})" for conflict in conflicts)
+    return (
+        f"the scope or key settings of these operations changed, or secrets.identity_key did: {named}. Under the new "
+        "settings these keys are unknown, and a repeat of an old request would run again. Undo the change, wait until "
+        "the keys are forgotten, or accept that with `identity_change: accept` on their routes"
+    )
 
 
 def _loss(serving: Serving, conflict: RecipeConflict) -> str:

@@ -47,7 +47,8 @@ def why_unreadable(sealed: Mapping[str, int], key_ids: Collection[str] | None) -
     )
     return (
         f"it has {listed}, and secrets.encryption has no such key: responses, kept requests, events and reasons could "
-        "not be read. Add the key behind the current one, or write secrets: {unreadable: accept}"
+        "not be read. List the key there, behind the one that encrypts; if it is lost for good, accept that with "
+        "secrets: {unreadable: accept}"
     )
 
 

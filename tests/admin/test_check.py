@@ -146,7 +146,26 @@ def test_the_authority_of_an_issuer_is_opened(tmp_path: Path, capsys: pytest.Cap
     issuer = {"issuer": "https://a.example", "audience": "b", "keys": "discover", "claims": ["sub"], "ca": "/nowhere/c"}
     file = written(tmp_path, route={"scope": {"jwt": [issuer]}})
     assert check(file) == 2
-    assert "routes[0].scope: /nowhere/c: No such file" in capsys.readouterr().err
+    assert "routes[0].scope.jwt.ca: /nowhere/c: No such file" in capsys.readouterr().err
+    assert check(file, "--without-files") == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "No such file"), ("<html>", "it is neither JSON nor PEM"), ('{"keys": []}', "it holds no key")],
+    ids=["missing", "no-key-set", "empty"],
+)
+def test_the_keys_of_an_issuer_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, said: str
+) -> None:
+    """A file with keys that no start would take is named."""
+    keys = tmp_path / "keys.json"
+    if content is not None:
+        keys.write_text(content)
+    issuer = {"issuer": "a", "audience": "b", "keys": str(keys), "claims": ["sub"]}
+    file = written(tmp_path, route={"scope": {"jwt": issuer}})
+    assert check(file) == 2
+    assert f"routes[0].scope.jwt.keys: {keys}: {said}" in capsys.readouterr().err
     assert check(file, "--without-files") == 0
 
 

@@ -165,6 +165,10 @@ STRANGERS = "routes[0].accept: strangers could fill the store: "
             written(top=TOP.replace("]", f", {{id: a, key: '{KEY}'}}]")),
             "secrets.encryption[1].id: another key has this id already",
         ),
+        (
+            written(top=TOP.replace("]", f", {{id: b, key: '{KEY}'}}]")),
+            "secrets.encryption[1].key: another key of this list has this secret already; make one for each id",
+        ),
     ],
 )  # fmt: skip
 def test_mistakes(text: str, mistake: str) -> None:

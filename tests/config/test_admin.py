@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.config import Address, notices
-from tests.config.support import MINIMAL, read, report, with_global
+from tests.config.support import MINIMAL, read, report, with_global, with_route
 
 TOKEN = "0123456789abcdef"
 SHORT = "expected a secret of at least 16 visible ASCII characters; make one with: openssl rand -hex 32"
@@ -48,6 +48,21 @@ def test_collisions() -> None:
     taken = with_global("status: {listen: '0.0.0.0:8082'}", "admin: {token: " + TOKEN + "}")
     assert report(taken) == ["1:18: status.listen: status.listen and admin.listen both use port 8082"]
     assert read(with_global("admin: {listen: 127.0.0.1:8080}")).admin.token is None
+
+
+@pytest.mark.parametrize(("name", "count"), [("Idempotancy-Key", 1), ("Idempotency-Key", 0), ("X-Request-Key", 0)])
+def test_a_key_whose_header_is_nearly_the_usual_one(name: str, count: int) -> None:
+    """Where a key is not required, a misspelt header leaves all requests unprotected."""
+    found = notices(read(with_route(f"key: {{header: {name}}}", without="key")))
+    assert [str(notice) for notice in found] == [
+        f"routes[0].key: {name} is nearly Idempotency-Key; is it misspelt?"
+    ] * count
+
+
+def test_a_store_that_may_be_unreadable() -> None:
+    """What is written for one start is remarked on for as long as it stands there."""
+    (notice,) = notices(read(with_global("secrets: {unreadable: accept}")))
+    assert notice.path == "secrets.unreadable"
 
 
 def test_notices() -> None:

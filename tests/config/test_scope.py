@@ -9,7 +9,7 @@ import pytest
 from gateway.app.callers import callers_of
 from gateway.app.life import StartError
 from gateway.app.routes import scope_spec
-from gateway.config import Placeholders, parse
+from gateway.config import Placeholders, notices, parse
 from gateway.core.identity.scope import JwtScope
 from gateway.core.identity.token import KeysAt, KeysDiscovered, KeysInFile, SharedSecret, TokenIssuer
 from gateway.observe.facts import Events
@@ -65,6 +65,7 @@ MISTAKES = {
     "claims-missing": ({"claims": ""}, "jwt.claims: required, but missing"),
     "no-claims": ({"claims": "[]"}, "jwt.claims: expected a list of at least 1"),
     "claim-twice": ({"claims": "[sub, sub]"}, "jwt.claims[1]: this is listed already"),
+    "claim-of-a-token": ({"claims": "[sub, jti]"}, "jwt.claims[1]: jti differs from token to token"),
     "none": ({"algorithms": "[none]"}, "jwt.algorithms[0]: expected RS256, "),
     "hmac-with-public-keys": ({"algorithms": "[HS256]"}, "jwt.algorithms[0]: HS256 is for a shared secret"),
     "algorithm-twice": ({"algorithms": "[ES256, ES256]"}, "jwt.algorithms[1]: this is listed already"),
@@ -105,6 +106,14 @@ def test_authorization_twice() -> None:
     scope = f"scope: {{compose: [{{jwt: {one}}}, {{api_key: Authorization}}]}}"
     (line,) = report(with_route(scope, without="scope"))
     assert "routes[0].scope.compose[1]: this is listed already" in line
+
+
+@pytest.mark.parametrize(("claim", "count"), [("sub", 0), ("email", 1), ("sid", 1)])
+def test_claims_that_users_or_sessions_change(claim: str, count: int) -> None:
+    """They are allowed, with a remark: only the issuer's settings say whether they stay."""
+    found = [str(notice) for notice in notices(parse(route(claims=f"[tenant, {claim}]")))]
+    assert len(found) == count
+    assert all(text.startswith(f"routes[0].scope: {claim} may change") for text in found)
 
 
 @pytest.mark.parametrize("name", ["issuer", "audience", "keys", "ca"])

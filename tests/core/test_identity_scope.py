@@ -94,13 +94,13 @@ def test_callers_are_told_apart(one: bytes, other: bytes) -> None:
         pytest.param(
             API_KEY,
             ((b"Authorization", b"Bearer"),),
-            ScopeMissing("Authorization has no credential.", is_credential=True),
+            ScopeMissing("Authorization has a scheme without a credential, or too short a key.", is_credential=True),
             id="scheme-alone",
         ),
         pytest.param(
             API_KEY,
             ((b"Authorization", b"AWS4-HMAC-SHA256 "),),
-            ScopeMissing("Authorization has no credential.", is_credential=True),
+            ScopeMissing("Authorization has a scheme without a credential, or too short a key.", is_credential=True),
             id="long-scheme-alone",
         ),
         pytest.param(

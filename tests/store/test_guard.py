@@ -39,8 +39,8 @@ from gateway.store.base import (
 )
 from gateway.store.epoch import TOKENS_SKIPPED, Amnesia, Seen, SeenFile, SharedNote, amnesia_of, memo_of
 from gateway.store.guard import EpochGuard
-from gateway.store.operations import Epoch, Serving
-from gateway.store.recipes import RUNNING_US
+from gateway.store.operations import Epoch, Living, RecipeConflict, Serving
+from gateway.store.recipes import RUNNING_US, conflicts_text
 from gateway.store.redis.seen import RedisSeen
 from gateway.store.witness_files import WitnessFiles
 from tests.conformance.hand import SERVICE, Hand, Script, Speech, do, new_identity
@@ -966,3 +966,11 @@ async def test_a_memory_that_lacks_what_a_killed_gateway_was_told(tmp_path: Path
         finally:
             await guard.close()
         memory.clock.advance(1)
+
+
+def test_what_changed_for_many_operations_is_said_once() -> None:
+    """Another identity key concerns every route: they are listed in one sentence, what to do comes once."""
+    changed = [RecipeConflict("shop", name, Living(1, None)) for name in ("charge", "refund")]
+    text = conflicts_text(serving(), [*changed, RecipeConflict("shop", "old", Living(1, None), ("new",))])
+    assert "charge (1 living key, until the last of them is resolved), refund (1 living key" in text
+    assert (text.count("Undo the change"), text.count("requests of operation old")) == (1, 1)

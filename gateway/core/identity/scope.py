@@ -304,7 +304,7 @@ def _credential(spec: ApiKeyScope, headers: Headers) -> bytes | ScopeMissing | S
     if name == b"authorization":
         scheme, value = _scheme_and_credential(value)
     if not value:
-        fault = "has no credential" if scheme else "is missing"
+        fault = "has a scheme without a credential, or too short a key" if scheme else "is missing"
         return ScopeMissing(f"{_text(spec.name)} {fault}.", is_credential=True)
     if scheme in SINGLE_USE_SCHEMES:
         return ScopeUnsuitable(f"{_text(spec.name)} uses a scheme whose credentials differ from request to request.")

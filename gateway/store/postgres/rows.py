@@ -159,7 +159,7 @@ def record_of(values: Sequence[Any], delivery: Sequence[Any] = ()) -> Record | N
         _EVENTS[last_event],
         holder,
         carries_doubt,
-        None if recipe is None else Fingerprint(recipe, digest, raw, key_id, parts),
+        None if recipe is None else Fingerprint(recipe, digest, raw, key_id, parts or b""),
         attempts,
         first_claimed_us,
         claimed_us,

@@ -25,7 +25,7 @@ from gateway.store.sqlite.store import SqliteStore
 from gateway.store.tiered import Tiered
 from gateway.store.witness_files import WitnessFiles
 
-# Redis's driver is a sixth of what every start and every command loads.
+# Redis's driver takes a part of every start and every command; it is loaded where it is configured.
 if TYPE_CHECKING:
     from gateway.store.redis.seen import RedisSeen
     from gateway.store.redis.store import RedisFastTier

@@ -147,14 +147,14 @@ async def test_a_lost_answer_is_recognised(own_postgres: PostgresServer) -> None
         opened(own_postgres.url) as witness,
     ):
         hand, kept = Hand(), Hand()
-        # The driver asks once for each type of argument.
         await do(store, Hand(), Hand.claim, Hand.complete, Hand.purge)
-        await do(store, Hand(), Hand.accept)
         for whose, speech, wanted in (
             (hand, Hand.claim, State.CLAIMED),
             (hand, Hand.complete, State.COMPLETED),
             (kept, Hand.accept, State.ACCEPTED),
         ):
+            # On each connection the driver asks once for each type of argument.
+            await do(store, Hand(), Hand.accept)
             command = speech(whose)
             relay.to_client.rule = Rule(b"C\x00\x00\x00", Fault.SWALLOW)
             with pytest.raises(Indefinite):

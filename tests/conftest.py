@@ -142,6 +142,9 @@ def pytest_configure(config: pytest.Config) -> None:
         sys.dont_write_bytecode = False
 
 
+_LEFT_TO_PROOF = pytest.StashKey[int]()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="only what needs no server and no process of its own")
     parser.addoption("--full", action="store_true", help="also what is left to `make proof`")
@@ -149,19 +152,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the check first, so that it is torn down after everything else that the test used."""
-    left_out = [item for item in items if _is_left_out(item, config)]
-    if left_out:
-        items[:] = [item for item in items if not _is_left_out(item, config)]
+    if not config.getoption("full"):
+        short = [item for item in items if item.get_closest_marker("full") is None]
+        config.stash[_LEFT_TO_PROOF] = len(items) - len(short)
+        items[:] = short
+    if config.getoption("quick") and (left_out := [item for item in items if not _is_quick(item)]):
+        items[:] = [item for item in items if _is_quick(item)]
         config.hook.pytest_deselected(items=left_out)
     for item in items:
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.function):
             item.fixturenames.insert(0, "no_task_is_left")
 
 
-def _is_left_out(item: pytest.Item, config: pytest.Config) -> bool:
-    if config.getoption("quick") and not _is_quick(item):
-        return True
-    return item.get_closest_marker("full") is not None and not config.getoption("full")
+def pytest_report_collectionfinish(config: pytest.Config) -> str:
+    number = config.stash.get(_LEFT_TO_PROOF, 0)
+    return f"{number} long cases are left to `make proof`" if number else ""
 
 
 def _is_quick(item: pytest.Item) -> bool:

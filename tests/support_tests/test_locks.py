@@ -35,7 +35,7 @@ def test_a_lock_is_exact_and_names_no_place(lock: str) -> None:
 
 
 def test_tests_run_with_the_versions_that_users_get() -> None:
-    """The lock for tests contains the one for users, hash for hash. It may have a package on more versions of Python."""
+    """The lock for tests contains the one for users, hash for hash, perhaps on more versions of Python."""
 
     def versions(lock: str) -> dict[str, tuple[str, frozenset[str]]]:
         return {name: (line.partition(" ; ")[0], hashes) for name, (line, hashes) in _pins(lock).items()}

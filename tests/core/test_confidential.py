@@ -52,6 +52,15 @@ def test_an_opened_record_is_the_one_that_was_given() -> None:
     assert record.response.status == ANSWER.status
 
 
+def test_a_value_that_looks_sealed_is_encrypted_like_any_other() -> None:
+    """A service may send any value: it cannot have its response kept in clear, or lost."""
+    by, hand = sealing(NEW), Hand()
+    response = replace(ANSWER, headers=((b"X-Odd", b"\x01new:"), *ANSWER.headers), body=b"\x01new:body")
+    record = stored(hand, by, Hand.claim, lambda it: it.complete(response))
+    assert b"X-Odd" not in repr(record).encode()
+    assert by.opened(record).response == response
+
+
 @pytest.mark.parametrize("part", ["headers", "body"])
 @pytest.mark.parametrize("change", ["operation", "token", "part", "cut", "emptied", "flipped"])
 def test_a_response_is_bound_to_its_place(part: str, change: str) -> None:

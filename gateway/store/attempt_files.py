@@ -9,6 +9,10 @@ It owns names, bytes and locks. A worker has one file, locks it while it runs, a
 with the kernel: a mark costs no system call, and is there as soon as it is written, however the process ends. It is not
 written to the disk, so it proves nothing after the machine itself went down. Each file names the boot of the machine
 that it was written in, and one of another boot, or of another machine, is removed unread.
+
+An older copy that is put back would say "unsent" of what was sent since. So a file has the time of its last mark too.
+The kernel notes when a file was changed, which no program can set: a file that was changed after its last mark was not
+changed by its worker, and proves nothing. Nor does one whose last mark is old, as after a file system was rolled back.
 """
 
 from __future__ import annotations
@@ -17,6 +21,8 @@ import fcntl
 import logging
 import mmap
 import os
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -32,17 +38,22 @@ SUFFIX: Final = ".attempts"
 _LOG = logging.getLogger("gateway")
 
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
-# The boot's id, then the places: operation id, attempt id, mark.
+# The boot's id, the time of the last mark (ns since the epoch), then the places: operation id, attempt id, mark.
+_BOOT_BYTES: Final = 56
 _HEAD_BYTES: Final = 64
 _PLACE_BYTES: Final = 33
 _FILE_BYTES: Final = _HEAD_BYTES + PLACES * _PLACE_BYTES
 _FREE, _UNSENT, _SENT = 0, 1, 2
+# The kernel notes the change that a mark makes within this time after the mark was given its own.
+_NOTED_WITHIN_NS: Final = 100_000_000
+# Long enough for a supervisor to start the gateway again.
+_BELIEVED_FOR_NS: Final = 600_000_000_000
 
 
 def boot_of_this_machine() -> bytes:
     """A name that this boot of this machine shares with no other; empty where there is none."""
     try:
-        return _BOOT.read_bytes().strip()[:_HEAD_BYTES]
+        return _BOOT.read_bytes().strip()[:_BOOT_BYTES]
     except OSError:
         return b""
 
@@ -75,10 +86,11 @@ class AttemptFiles:
     `open`, `take_ended` and `close` block on the disk. Without a file, which is logged once, nothing is marked.
     """
 
-    def __init__(self, directory: Path, boot: bytes | None = None) -> None:
-        """`boot` as `boot_of_this_machine` returns it, which is the default."""
+    def __init__(self, directory: Path, boot: bytes | None = None, *, clock: Callable[[], int] = time.time_ns) -> None:
+        """`boot` as `boot_of_this_machine` returns it, which is the default; `clock` returns ns since the epoch."""
         self._directory = directory
         self._boot = boot_of_this_machine() if boot is None else boot
+        self._clock = clock
         self._path: Path | None = None
         self._descriptor = -1
         self._marks: mmap.mmap | None = None
@@ -125,17 +137,20 @@ class AttemptFiles:
         # The mark comes last: until then the place counts as free.
         marks[place : place + 32] = operation_id.bytes + attempt_id.bytes
         marks[place + 32] = _UNSENT
+        self._note_time(marks)
         return place
 
     def mark_sent(self, place: int) -> None:
         """See `AttemptMarks`."""
         if place != NO_PLACE and self._marks is not None:
             self._marks[place + 32] = _SENT
+            self._note_time(self._marks)
 
     def unmark(self, place: int) -> None:
         """See `AttemptMarks`."""
         if place != NO_PLACE and self._marks is not None:
             self._marks[place + 32] = _FREE
+            self._note_time(self._marks)
             self._free_places.append(place)
 
     def take_ended(self) -> list[EndedWorker]:
@@ -152,7 +167,7 @@ class AttemptFiles:
                 continue
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                attempts = self._unsent_in(os.pread(descriptor, _FILE_BYTES, 0))
+                attempts = self._unsent_in(os.pread(descriptor, _FILE_BYTES, 0), os.fstat(descriptor).st_ctime_ns)
             except OSError:
                 # Its worker runs, or another one has taken it, or this file system has no locks.
                 os.close(descriptor)
@@ -177,8 +192,15 @@ class AttemptFiles:
         finally:
             os.close(self._descriptor)
 
-    def _unsent_in(self, content: bytes) -> tuple[UnsentAttempt, ...]:
-        if len(content) != _FILE_BYTES or not self._boot or content[:_HEAD_BYTES].rstrip(b"\0") != self._boot:
+    def _note_time(self, marks: mmap.mmap) -> None:
+        # After the mark: a process that is killed between the two leaves a file that proves nothing.
+        marks[_BOOT_BYTES:_HEAD_BYTES] = self._clock().to_bytes(8)
+
+    def _unsent_in(self, content: bytes, changed_ns: int) -> tuple[UnsentAttempt, ...]:
+        if len(content) != _FILE_BYTES or not self._boot or content[:_BOOT_BYTES].rstrip(b"\0") != self._boot:
+            return ()
+        marked_ns = int.from_bytes(content[_BOOT_BYTES:_HEAD_BYTES])
+        if changed_ns > marked_ns + _NOTED_WITHIN_NS or not 0 <= self._clock() - marked_ns < _BELIEVED_FOR_NS:
             return ()
         return tuple(
             UnsentAttempt(UUID(bytes=content[place : place + 16]), UUID(bytes=content[place + 16 : place + 32]))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
+import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -41,6 +44,20 @@ def left_by_ended(heir: AttemptFiles) -> list[UnsentAttempt]:
         found += ended.attempts
         ended.remove()
     return found
+
+
+def the_file_of(files: AttemptFiles) -> Path:
+    assert files._path is not None
+    return files._path
+
+
+def time_in(seconds: int) -> int:
+    return time.time_ns() + seconds * 10**9
+
+
+def with_last_mark(content: bytes, time_ns: int) -> bytes:
+    """The content of a file whose last mark was made at this time."""
+    return content[:56] + time_ns.to_bytes(8) + content[64:]
 
 
 def test_what_a_worker_left_unsent_is_read_by_another_and_once(files: AttemptFiles, heir: AttemptFiles) -> None:
@@ -92,6 +109,42 @@ def test_marks_of_another_boot_prove_nothing(tmp_path: Path, heir: AttemptFiles)
     before.close()
     assert left_by_ended(heir) == []
     assert len([path for path in tmp_path.iterdir() if path.suffix == SUFFIX]) == 1
+
+
+@pytest.mark.parametrize("is_overwritten", [False, True], ids=["another-file", "the-same-file"])
+def test_an_older_copy_that_is_put_back_proves_nothing(
+    files: AttemptFiles, heir: AttemptFiles, tmp_path: Path, *, is_overwritten: bool
+) -> None:
+    """It says unsent of what was sent after it was taken."""
+    _, place = marked(files)
+    path = the_file_of(files)
+    copy = path.read_bytes()
+    files.mark_sent(place)
+    files.close()
+    status = path.stat()
+    if not is_overwritten:
+        path.unlink()
+    path.write_bytes(with_last_mark(copy, time.time_ns() - 1_000_000_000))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert left_by_ended(heir) == []
+
+
+def test_marks_are_believed_for_ten_minutes(files: AttemptFiles, tmp_path: Path) -> None:
+    """A file system that was rolled back has files that nobody seems to have changed."""
+    attempt, _ = marked(files)
+    files.close()
+    soon, late = (AttemptFiles(tmp_path, clock=partial(time_in, seconds)) for seconds in (590, 601))
+    (ended,) = soon.take_ended()
+    assert ended.attempts == (attempt,)
+    ended.leave()
+    assert left_by_ended(late) == []
+
+
+def test_marks_of_the_future_prove_nothing(files: AttemptFiles, tmp_path: Path) -> None:
+    """The clock was set back: how old they are is not known."""
+    marked(files)
+    files.close()
+    assert left_by_ended(AttemptFiles(tmp_path, clock=partial(time_in, -1))) == []
 
 
 def test_without_a_name_of_the_boot_nothing_is_marked(tmp_path: Path) -> None:

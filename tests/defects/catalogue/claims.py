@@ -24,11 +24,17 @@ DEFECTS = (
         (
             Edit(
                 "store/attempt_files.py",
-                ' or content[:_HEAD_BYTES].rstrip(b"\\0") != self._boot:',
+                ' or content[:_BOOT_BYTES].rstrip(b"\\0") != self._boot:',
                 ":",
             ),
         ),
         ("tests/store/test_attempt_files.py::test_marks_of_another_boot_prove_nothing",),
+    ),
+    Defect(
+        "older-copy-of-marks",
+        "what had not been sent is read from an older copy of the marks, in the same boot",
+        (Edit("store/attempt_files.py", "changed_ns > marked_ns + _NOTED_WITHIN_NS or ", ""),),
+        ("tests/store/test_attempt_files.py::test_an_older_copy_that_is_put_back_proves_nothing",),
     ),
     Defect(
         "look-up-then-insert",

@@ -45,6 +45,7 @@ def outbox_of(config: Config) -> Outbox:
                 events.types_for(sink),
                 None if sink.routes is None else frozenset(sink.routes),
                 frozenset(Part(name) for name in events.include_for(sink)),
+                sink.ordered,
             )
             for sink in events.sinks
         ),

@@ -137,6 +137,9 @@ class _SinkSettings(Section):
     """The events that it receives: events.types if left out."""
     include: _Include | None = None
     """What its events contain: events.include if left out."""
+    ordered: Annotated[bool, Flag()] = False
+    """Whether it receives the events of an operation, or of its lane, one after the other in the order of the changes.
+    One that fails holds up those behind it; a dead one is passed. Each completion then takes several statements."""
 
 
 class WebhookSink(_SinkSettings):

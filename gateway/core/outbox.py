@@ -11,6 +11,9 @@ another one after the key was forgotten and used again. The time is the store's 
 because a statement that makes a change has that time before anybody else does. Everything else is in the `content` of
 the row, so later publications are equal byte for byte whatever became of the record or the configuration.
 
+Of an ordered sink's events, those of one *line* have places, in the order in which their changes were written. Only the
+first may be published. A dead event leaves its line, so the others pass it; delivered again, it is the last.
+
 An event describes what was *written*: a lapse that was not written before the operation completed has no event.
 """
 
@@ -81,12 +84,13 @@ _LENGTH: Final = struct.Struct(">Q")
 
 @immutable
 class Subscription:
-    """Which events a sink receives. `routes` None: those of all routes."""
+    """Which events a sink receives. `routes` None: those of all routes. `is_ordered`: one at a time of each line."""
 
     sink: str
     types: frozenset[EventType] = DEFAULT_TYPES
     routes: frozenset[str] | None = None
     include: frozenset[Part] = frozenset()
+    is_ordered: bool = False
 
 
 @immutable
@@ -94,7 +98,8 @@ class OutboxRow:
     """An event for one sink, without its time.
 
     `response` is the JSON text of the upstream's response, if included. With encryption it is a sealed value, which has
-    the key and the `Location`, too.
+    the key and the `Location`, too. `line` has the events that an ordered sink receives one after the other; None
+    where the sink has no order.
     """
 
     sink: str
@@ -102,6 +107,7 @@ class OutboxRow:
     type: EventType
     content: bytes
     response: bytes | None = None
+    line: bytes | None = None
 
 
 @immutable
@@ -120,6 +126,11 @@ class Outbox:
     def has(self, type_: EventType) -> bool:
         """Whether any sink receives events of this type."""
         return any(type_ in each.types for each in self.subscriptions)
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether any sink is."""
+        return any(each.is_ordered for each in self.subscriptions)
 
     def rows(self, before: Record | None, after: Record | None) -> tuple[OutboxRow, ...]:
         """What to write with a change of a record: `before` as it was stored, `after` as it is written."""
@@ -150,6 +161,7 @@ class Outbox:
                         "types": sorted(each.types),
                         "routes": None if each.routes is None else sorted(each.routes),
                         "include": sorted(each.include),
+                        "ordered": each.is_ordered,
                     }
                     for each in self.subscriptions
                 ],
@@ -157,7 +169,7 @@ class Outbox:
         )
 
     def _add_rows(self, rows: list[OutboxRow], type_: EventType, before: Record | None, after: Record) -> None:
-        event_id = ""
+        event_id, line = "", line_of(before, after)
         rendered: dict[frozenset[Part], tuple[bytes, bytes | None, bytes | None]] = {}
         for each in self.subscriptions:
             if type_ not in each.types or not (each.routes is None or after.identity.route in each.routes):
@@ -166,7 +178,8 @@ class Outbox:
             content = rendered.get(each.include)
             if content is None:
                 content = rendered[each.include] = self._content(event_id, before, after, each.include)
-            rows.append(OutboxRow(each.sink, event_id, type_, *self._sealed(*content, event_id, each.sink)))
+            sealed = self._sealed(*content, event_id, each.sink)
+            rows.append(OutboxRow(each.sink, event_id, type_, *sealed, line if each.is_ordered else None))
 
     def _sealed(
         self, content: bytes, response: bytes | None, confidential: bytes | None, event_id: str, sink: str
@@ -209,6 +222,8 @@ class Outbox:
             confidential = orjson.dumps({name: data[name] for name in _CONFIDENTIAL})
             data |= dict.fromkeys(_CONFIDENTIAL)
         content: dict[str, Any] = {"source": self.source, "data": data}
+        if delivery is not None and delivery.lane is not None:
+            content["partitionkey"] = delivery.lane.hex()
         trace_id = None if after.request is None else after.request.trace_id
         if trace_id is not None:
             span = sha256(event_id.encode()).digest()[:_SPAN_BYTES].hex()
@@ -245,6 +260,7 @@ def unpack(packed: bytes, sealing: Sealing) -> Outbox:
             frozenset(EventType(name) for name in each["types"] if name in _TYPES),
             None if each["routes"] is None else frozenset(each["routes"]),
             frozenset(Part(name) for name in each["include"] if name in _PARTS),
+            each["ordered"],
         )
         for each in fields["subscriptions"]
     )
@@ -295,6 +311,13 @@ def types_of(before: Record | None, after: Record) -> tuple[EventType, ...]:
         case _:
             found = None
     return () if found is None else (found,)
+
+
+def line_of(before: Record | None, after: Record) -> bytes:
+    """Whose events have an order: those of the operation's lane, or else of the operation."""
+    delivery = after.delivery or (None if before is None else before.delivery)
+    lane = None if delivery is None else delivery.lane
+    return after.identity.operation_id.bytes if lane is None else lane
 
 
 def _change_of(record: Record) -> tuple[object, ...]:
@@ -389,7 +412,7 @@ class PublishedEvent:
             "datacontenttype": "application/json",
             # Compares as text. Events of one change have the same one.
             "sequence": f"{data['token']:020d}.{self.at_us:016d}",
-            "partitionkey": data["operation_id"],
+            "partitionkey": fields.get("partitionkey", data["operation_id"]),
         }
         if "traceparent" in fields:
             attributes["traceparent"] = fields["traceparent"]

@@ -175,19 +175,19 @@ class Relay:
         retry_after_us = None
         match publication:
             case Delivered():
-                return EventReport(*ids, EventFate.PUBLISHED)
+                return EventReport(*ids, EventFate.PUBLISHED, line=leased.line)
             case Refused():
-                return EventReport(*ids, EventFate.DEAD, publication.why)
+                return EventReport(*ids, EventFate.DEAD, publication.why, line=leased.line)
             case Failed():
                 if leased.age_us >= settings.keep_us:
-                    return EventReport(*ids, EventFate.DEAD, publication.why)
+                    return EventReport(*ids, EventFate.DEAD, publication.why, line=leased.line)
                 retry_after_us = publication.retry_after_us
             case Closed():
                 pass
             case _:
                 assert_never(publication)
         pause = pause_us(settings.schedule_us, leased.tries, self._draw(), retry_after_us)
-        return EventReport(*ids, EventFate.PUT_OFF, publication.why, pause)
+        return EventReport(*ids, EventFate.PUT_OFF, publication.why, pause, leased.line)
 
     async def report(self) -> None:
         """Write what ended. What could not be written stays for the next time. Raises `StoreError`."""

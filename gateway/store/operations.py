@@ -284,7 +284,8 @@ class LeasedEvent:
     """An event that the caller is to publish to a sink, until its lease ends.
 
     `tries` counts the leases since it was written or delivered again, this one included; `redeliveries` how often an
-    operator had it delivered again. `age_us` counts from the change, or from the last redelivery.
+    operator had it delivered again. `age_us` counts from the change, or from the last redelivery. `line` is the
+    event's at an ordered sink: no other one of it is leased before this one is published or dead.
     """
 
     sink: str
@@ -292,6 +293,7 @@ class LeasedEvent:
     tries: int
     redeliveries: int
     age_us: int
+    line: bytes | None = None
 
 
 class EventFate(StrEnum):
@@ -302,7 +304,8 @@ class EventFate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EventReport:
-    """What became of a leased event. `why` and `pause_us` are of one that is put off; a dead one has a `why`."""
+    """What became of a leased event. `why` and `pause_us` are of one that is put off; a dead one has a `why`. `line`
+    as it was leased."""
 
     sink: str
     event_id: str
@@ -310,6 +313,7 @@ class EventReport:
     fate: EventFate
     why: str = ""
     pause_us: int = 0
+    line: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

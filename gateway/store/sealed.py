@@ -139,7 +139,9 @@ class SealedStore(Forwarding):
                 opened.append(replace(leased, event=opened_event(leased.event, leased.sink, self._sealing)))
             except Unopenable as error:
                 why = f"unreadable: {error}"
-                dead.append(EventReport(leased.sink, leased.event.id, leased.tries, EventFate.DEAD, why))
+                dead.append(
+                    EventReport(leased.sink, leased.event.id, leased.tries, EventFate.DEAD, why, line=leased.line)
+                )
         if dead:
             await self._behind.report_events(service, dead)
         return opened

@@ -842,7 +842,7 @@ ELSEWHERE: Final = (
                     *("url", "format", "secrets.id", "secrets.key", "secrets.until"),
                     *("stream", "fsync", "window", "max_length", "max_age"),
                     *("servers", "subject", "user", "password"),
-                    *("topic", "idempotence", "tls", "ca", "mechanism"),
+                    *("ordered", "topic", "idempotence", "tls", "ca", "mechanism"),
                 )
             ),
         ),

@@ -112,7 +112,8 @@ def test_each_setting_reaches_its_sink() -> None:
     ledger = LEDGER.replace("}]", ", until: 2030-01-01T00:00:00Z}], format: standard").replace("https", "http")
     feed = FEED.replace(" stream:", " fsync: true, window: 2h, max_length: 9, stream:")
     old = FEED.replace("feed,", "old,").replace(" stream:", " max_age: 3h, stream:")
-    nats = '{name: bus, kind: nats, servers: ["nats://b:1"], stream: S, subject: "s.{type}", user: u, password: p}'
+    nats = '{name: bus, kind: nats, servers: ["nats://b:1"], stream: S, subject: "s.{type}", user: u, password: p'
+    nats += ", ordered: true}"
     egress = "egress: {allow: [10.0.0.0/8], deny: [10.1.0.0/16], ports: [80], https_only: false}"
     text = with_sinks(ledger, feed, old, nats, LOG, keep="2h", max_event_bytes="2KiB", source="'urn:me'", top=egress)
     config = read(text)
@@ -134,3 +135,4 @@ def test_each_setting_reaches_its_sink() -> None:
     assert settings_of(config, config.events.sinks[0]).keep_us == microseconds(7200)
     outbox = outbox_of(config)
     assert (outbox.source, outbox.event_bytes_max) == ("urn:me", 2048)
+    assert [each.is_ordered for each in outbox.subscriptions] == [False, False, False, True, False]

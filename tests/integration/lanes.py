@@ -2,7 +2,8 @@
 
 `python -m tests.integration.lanes --kills 50`. Each caller sends the requests of its account one after the other and
 waits for each 202, so the order of acceptance is known. The service's own ledger is judged: whatever had an effect did
-so in that order, nothing did twice, and nothing arrived behind one that is in doubt.
+so in that order, nothing did twice, and nothing arrived behind one that is in doubt. A consumer of events in order
+hears of each completion, and of those of one account in that order, too.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import asyncio
 import random
 import sys
 from collections import defaultdict
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import orjson
 
@@ -24,6 +27,8 @@ from tests.support.eventually import eventually
 from tests.support.fleet import config_of, gateways, try_send
 from tests.support.gateway import GatewayProcess
 from tests.support.house import ROUTE
+from tests.support.receiver import Receiver
+from tests.support.signing import WHSEC
 from tests.support.upstream import Answer, Received, RecordingUpstream
 
 ORDERED: Final[dict[str, Any]] = {
@@ -39,6 +44,8 @@ _LIFE_SECONDS: Final = (0.1, 0.6)
 # No more than are delivered, with all the failures, in some seconds.
 _ACCEPTED_PER_KILL: Final = 4
 _SETTLE_SECONDS: Final = 60.0
+# The lease of an event whose relay was killed, and some polls.
+_PUBLISHED_SECONDS: Final = 90.0
 
 
 @dataclass
@@ -48,17 +55,20 @@ class Verdict:
     accepted: int
     effects: int = 0
     stopped: int = 0
+    published: int = 0
     faults: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         text = f"{self.accepted} accepted, {self.effects} with effect, {self.stopped} lanes in doubt"
+        text += f", {self.published} events" if self.published else ""
         return "\n  ".join((text, *self.faults))
 
 
 async def keep_order_under_kills(
-    directory: Path, store: dict[str, Any], *, kills: int, seed: int, lanes: int = 6
+    directory: Path, store: dict[str, Any], *, kills: int, seed: int, lanes: int = 6, has_consumer: bool = False
 ) -> Verdict:
     """See the module. `store` is the `store` section of an empty store."""
+    whose: dict[str, tuple[str, int]] = {}
     dice = random.Random(seed)
     effects: dict[str, list[int]] = defaultdict(list)
     arrived: dict[str, list[int]] = defaultdict(list)
@@ -66,25 +76,58 @@ async def keep_order_under_kills(
     def serve(received: Received) -> Answer:
         document = orjson.loads(received.body)
         arrived[document["account"]].append(document["number"])
+        for operation_id in received.values("Idempotency-Operation"):
+            whose[operation_id.decode()] = document["account"], document["number"]
         if dice.random() < 0.4:
             return Answer(503)
         effects[document["account"]].append(document["number"])
         return Answer(201)
 
-    async with RecordingUpstream() as upstream:
+    async with AsyncExitStack() as stack:
+        upstream = await stack.enter_async_context(RecordingUpstream())
         upstream.on("/charges", serve)
+        consumer = await stack.enter_async_context(Receiver())
         changes = {"store": {"lease": f"{LEASE_SECONDS:g}s"}, "route": ORDERED, "secrets": SECRETS}
+        if has_consumer:
+            changes |= _events_for(consumer)
         places = [directory / name for name in ("one", "other")]
         configs = [(config_of(store, place, upstream.url, **changes), place) for place in places]
-        async with gateways(*configs) as pair:
-            accepted = await _accept(pair, kills, lanes, dice)
-            verdict = Verdict(sum(map(len, accepted.values())))
-            for account, urls in accepted.items():
-                states = await _settled(pair, urls)
-                verdict.faults += judge(account, states, effects[account], arrived[account])
-                verdict.effects += len(effects[account])
-                verdict.stopped += "in_doubt" in states.values()
-            return verdict
+        pair = await stack.enter_async_context(gateways(*configs))
+        accepted = await _accept(pair, kills, lanes, dice)
+        verdict = Verdict(sum(map(len, accepted.values())))
+        completed: dict[str, list[int]] = {}
+        for account, urls in accepted.items():
+            states = await _settled(pair, urls)
+            verdict.faults += judge(account, states, effects[account], arrived[account])
+            verdict.effects += len(effects[account])
+            verdict.stopped += "in_doubt" in states.values()
+            completed[account] = sorted(number for number, state in states.items() if state == "completed")
+        if has_consumer:
+            heard: dict[str, list[int]] = {}
+
+            async def has_heard_of_all() -> bool:
+                heard.clear()
+                for event_id in dict.fromkeys(got.document["subject"] for got in consumer.received):
+                    account, number = whose[event_id]
+                    heard.setdefault(account, []).append(number)
+                return all(set(numbers) <= set(heard.get(account, ())) for account, numbers in completed.items())
+
+            await eventually(has_heard_of_all, _PUBLISHED_SECONDS, "the consumer has heard of each completion")
+            verdict.published = len(consumer.received)
+            verdict.faults += [
+                f"{account}: heard of in another order: {numbers}"
+                for account, numbers in heard.items()
+                if numbers != sorted(numbers)
+            ]
+        return verdict
+
+
+def _events_for(consumer: Receiver) -> dict[str, Any]:
+    sink = {"name": "ledger", "kind": "webhook", "url": consumer.url, "secrets": [{"id": "a", "key": WHSEC}]}
+    return {
+        "events": {"types": ["operation.completed"], "sinks": [sink | {"ordered": True}]},
+        "egress": {"allow": ["127.0.0.1"], "https_only": False, "ports": [urlsplit(consumer.url).port]},
+    }
 
 
 def judge(account: str, states: dict[int, str], effects: list[int], arrived: list[int]) -> list[str]:
@@ -158,7 +201,7 @@ async def _settled(pair: list[GatewayProcess], urls: dict[int, str]) -> dict[int
 
 
 async def _run(directory: Path, store: dict[str, Any], asked: argparse.Namespace) -> Verdict:
-    return await keep_order_under_kills(directory, store, kills=asked.kills, seed=asked.seed)
+    return await keep_order_under_kills(directory, store, kills=asked.kills, seed=asked.seed, has_consumer=True)
 
 
 if __name__ == "__main__":

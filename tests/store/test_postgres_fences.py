@@ -11,6 +11,9 @@ from uuid import uuid4
 import pytest
 
 from gateway.core.operation import Applied, Command, Snapshot, State
+from gateway.core.outbox import EventType, Outbox, OutboxRow, Subscription
+from gateway.store.operations import EventFate, EventReport
+from gateway.store.postgres.change import write_events
 from tests.conformance.hand import Hand, Speech, do
 from tests.store.postgres_sessions import opened, session
 from tests.support.eventually import eventually
@@ -151,3 +154,29 @@ async def _is_consistent(observer: Any) -> bool:
     )
     alike = [await observer.fetchval(f"SELECT ({one}) IS NOT DISTINCT FROM ({other})") for one, other in pairs]
     return all(alike)
+
+
+async def test_an_event_written_while_the_one_before_it_is_reported_gets_its_turn(postgres_url: str) -> None:
+    """Neither transaction sees what the other one writes, so one waits for the other."""
+    outbox = Outbox("shop", "urn:shop", (Subscription("ledger", is_ordered=True),))
+    async with (
+        opened(postgres_url, outbox=outbox, command_seconds=COMMAND_SECONDS) as store,
+        session(postgres_url) as writer,
+        session(postgres_url) as observer,
+    ):
+        await do(store, Hand(), Hand.claim, Hand.complete)
+        (head,) = await store.lease_events("shop", {"ledger": 5}, 30_000_000)
+        assert head.line is not None
+        row = OutboxRow("ledger", "evt_2", EventType.RESOLVED, head.event.content, line=head.line)
+        report = EventReport("ledger", head.event.id, head.tries, EventFate.PUBLISHED, line=head.line)
+        async with writer.transaction():
+            await write_events(writer, "shop", [row], head.event.at_us)
+            reporting = asyncio.create_task(store.report_events("shop", [report]))
+
+            async def waits_or_is_done() -> bool:
+                return reporting.done() or int(await observer.fetchval(_WAITING)) == 1
+
+            await eventually(waits_or_is_done)
+        await reporting
+        leased = await store.lease_events("shop", {"ledger": 5}, 30_000_000)
+        assert [each.event.id for each in leased] == ["evt_2"]

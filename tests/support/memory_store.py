@@ -137,6 +137,8 @@ class WaitingEvent:
     redeliveries: int = 0
     is_dead: bool = False
     why: str = ""
+    # In its line, lowest first.
+    place: int = 0
 
     @property
     def published(self) -> PublishedEvent:
@@ -164,6 +166,7 @@ class Memory:
     contents: dict[bytes, dict[UUID, Held]] = field(default_factory=dict)
     # By service, sink and event id; and why a sink is suspended, by service and sink.
     events: dict[tuple[str, str, str], WaitingEvent] = field(default_factory=dict)
+    places: int = 0
     suspensions: dict[tuple[str, str], str] = field(default_factory=dict)
     outboxes: dict[str, Outbox] = field(default_factory=dict)
     audits: dict[UUID, list[Kept]] = field(default_factory=dict)
@@ -179,7 +182,12 @@ class Memory:
     def write_events(self, service: str, rows: Iterable[OutboxRow]) -> None:
         now_us = self.clock()
         for row in rows:
-            self.events.setdefault((service, row.sink, row.event_id), WaitingEvent(row, now_us, now_us, now_us))
+            event = WaitingEvent(row, now_us, now_us, now_us, place=self.draw_place())
+            self.events.setdefault((service, row.sink, row.event_id), event)
+
+    def draw_place(self) -> int:
+        self.places += 1
+        return self.places
 
     def keep(self, operation_id: UUID, record: Record | None) -> None:
         """Write the record as it now is. An unchanged one is no news."""
@@ -575,10 +583,14 @@ class MemoryStore:
         for sink, number in wanted.items():
             if (service, sink) in self.memory.suspensions:
                 continue
-            due = [each for each in self._events(service, sink) if not each.is_dead and each.due_us <= now_us]
+            due = [each for each in self._heads(service, sink) if each.due_us <= now_us]
             for each in sorted(due, key=lambda one: one.due_us)[:number]:
                 each.due_us, each.tries = now_us + lease_us, each.tries + 1
-                leased.append(LeasedEvent(sink, each.published, each.tries, each.redeliveries, now_us - each.since_us))
+                leased.append(
+                    LeasedEvent(
+                        sink, each.published, each.tries, each.redeliveries, now_us - each.since_us, each.row.line
+                    )
+                )
         return leased
 
     async def report_events(self, service: str, reports: Collection[EventReport]) -> None:
@@ -622,6 +634,7 @@ class MemoryStore:
             if (of_service, of_id, sink or of_sink) == (service, event_id, of_sink) and event.is_dead:
                 event.is_dead, event.tries, event.redeliveries = False, 0, event.redeliveries + 1
                 event.since_us = event.due_us = now_us
+                event.place = self.memory.draw_place()
                 number += 1
         return number
 
@@ -657,6 +670,15 @@ class MemoryStore:
                 self.memory.suspensions.get((service, sink)),
             )
         return found
+
+    def _heads(self, service: str, sink: str) -> list[WaitingEvent]:
+        """The events that no other one of their line goes before."""
+        first: dict[object, WaitingEvent] = {}
+        for each in self._events(service, sink):
+            line = each.row.event_id if each.row.line is None else each.row.line
+            if not each.is_dead and (line not in first or each.place < first[line].place):
+                first[line] = each
+        return list(first.values())
 
     def _events(self, service: str, sink: str) -> list[WaitingEvent]:
         return [event for key, event in self.memory.events.items() if key[:2] == (service, sink)]

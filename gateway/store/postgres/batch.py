@@ -259,8 +259,10 @@ class Executor:
         return await self._witnessed(rows, results)
 
     def _needs_record(self, command: Complete) -> bool:
-        """Whether the record has to be locked first: to drop its request, or to make an event of what it says."""
-        return _is_of_kept(command) or (command.granted is None and bool(self._outbox.subscriptions))
+        """Whether the record has to be locked first: to drop its request, to make an event of what it says, or to give
+        an event its place."""
+        unknown = command.granted is None and bool(self._outbox.subscriptions)
+        return _is_of_kept(command) or unknown or self._outbox.is_ordered
 
     def _events_of(self, commands: Sequence[Complete]) -> list[list[Any]]:
         """The events of these completions, as columns that begin with the ordinal of the command; empty without any.

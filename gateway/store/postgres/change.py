@@ -38,6 +38,8 @@ _INSERT_REQUESTS: Final = load("insert_requests")
 _DROP_KEPT: Final = load("drop_kept")
 _INSERT_AUDITS: Final = load("insert_audits")
 _INSERT_EVENTS: Final = load("insert_events")
+_LOCK_LINES: Final = load("lock_lines")
+_GIVE_EVENT_TURNS: Final = load("give_event_turns")
 _LOCK_LANES: Final = load("lock_lanes")
 _GIVE_TURNS: Final = load("give_turns")
 
@@ -122,13 +124,29 @@ async def write(connection: Connection, changes: Sequence[Change], now_us: int) 
 
 
 async def write_events(connection: Connection, service: str, rows: Sequence[OutboxRow], now_us: int) -> None:
-    """Write the events of changes, in their transaction."""
-    if rows:
-        await connection.execute(_INSERT_EVENTS, now_us, service, *event_columns(rows))
+    """Write the events of changes, in their transaction. Locks the lines of ordered ones, after all other locks."""
+    if not rows:
+        return
+    lines = [(row.sink, row.line) for row in rows if row.line is not None]
+    await lock_lines(connection, lines)
+    await connection.execute(_INSERT_EVENTS, now_us, service, *event_columns(rows), [row.line for row in rows])
+    await give_event_turns(connection, service, lines)
+
+
+async def lock_lines(connection: Connection, lines: Collection[tuple[str, bytes]]) -> None:
+    """Lock these lines of sinks until the transaction ends, in the order that all transactions have."""
+    if lines:
+        await connection.fetch(_LOCK_LINES, sorted({int.from_bytes(line[:4], "big", signed=True) for _, line in lines}))
+
+
+async def give_event_turns(connection: Connection, service: str, lines: Collection[tuple[str, bytes]]) -> None:
+    """Let the first events of these locked lines be published."""
+    if lines:
+        await connection.execute(_GIVE_EVENT_TURNS, service, *map(list, zip(*set(lines), strict=True)))
 
 
 def event_columns(rows: Sequence[OutboxRow]) -> list[list[Any]]:
-    """The columns of `insert_events`."""
+    """The columns of events without order."""
     return _columns([(row.sink, row.event_id, row.type.value, row.content, row.response) for row in rows])
 
 

@@ -8,7 +8,9 @@ from uuid import UUID
 
 from gateway.core.operation import MICROSECONDS
 from gateway.core.outbox import EventType, PublishedEvent
-from gateway.store.operations import BACKLOG_COUNT_MAX, EventReport, KeptEvent, LeasedEvent, SinkBacklog
+from gateway.store.operations import BACKLOG_COUNT_MAX, EventFate, EventReport, KeptEvent, LeasedEvent, SinkBacklog
+from gateway.store.postgres.change import give_event_turns, lock_lines
+from gateway.store.postgres.connection import Connection
 from gateway.store.postgres.statements import load
 
 _TYPES: Final = frozenset(EventType)
@@ -17,6 +19,7 @@ _LEASE: Final = load("lease_events")
 _REPORT: Final = load("report_events")
 _FIND_WAITING: Final = load("find_waiting_events")
 _FIND_DEAD: Final = load("find_dead_events")
+_DEAD_LINES: Final = load("dead_lines")
 _REDELIVER: Final = load("redeliver_event")
 _SUSPEND: Final = load("suspend_sink")
 _RESUME: Final = load("resume_sink")
@@ -24,10 +27,16 @@ _SINKS: Final = load("sinks")
 
 
 class KeptEvents:
-    """These verbs of `ManagedStore`; each statement is its own transaction."""
+    """These verbs of `ManagedStore`; each statement is its own transaction, but for what moves the lines of events."""
 
-    def __init__(self, fetch: Callable[..., Awaitable[Sequence[Any]]], clock_us: Callable[[], int | None]) -> None:
+    def __init__(
+        self,
+        fetch: Callable[..., Awaitable[Sequence[Any]]],
+        transact: Callable[[Callable[[Connection], Awaitable[int]]], Awaitable[int]],
+        clock_us: Callable[[], int | None],
+    ) -> None:
         self._fetch = fetch
+        self._transact = transact
         self._clock_us = clock_us
 
     async def lease(self, service: str, wanted: Mapping[str, int], lease_us: int) -> list[LeasedEvent]:
@@ -40,6 +49,7 @@ class KeptEvents:
                 row["tries"],
                 row["redeliveries"],
                 row["now_us"] - row["since_us"],
+                row["line"],
             )
             for row in sorted(rows, key=lambda row: row["due_us"])
             # A newer program wrote another type, and publishes it.
@@ -47,12 +57,27 @@ class KeptEvents:
         ]
 
     async def report(self, service: str, reports: Collection[EventReport]) -> None:
+        if not reports:
+            return
         columns = [
             (each.sink, each.event_id, each.tries, each.fate.value, each.pause_us, _storable(each.why))
             for each in reports
         ]
-        if columns:
-            await self._fetch(_REPORT, self._clock_us(), service, *map(list, zip(*columns, strict=True)))
+        arguments = (self._clock_us(), service, *map(list, zip(*columns, strict=True)))
+        # What is put off keeps its place.
+        moved = [each for each in reports if each.fate is not EventFate.PUT_OFF]
+        lines = [(each.sink, each.line) for each in moved if each.line is not None]
+        if not lines:
+            await self._fetch(_REPORT, *arguments)
+            return
+
+        async def move(connection: Connection) -> int:
+            await lock_lines(connection, lines)
+            await connection.fetch(_REPORT, *arguments)
+            await give_event_turns(connection, service, lines)
+            return len(lines)
+
+        await self._transact(move)
 
     async def find(self, service: str, sink: str, after: str | None, limit: int, *, is_dead: bool) -> list[KeptEvent]:
         statement = _FIND_DEAD if is_dead else _FIND_WAITING
@@ -66,7 +91,16 @@ class KeptEvents:
 
     async def redeliver(self, service: str, event_id: str, sink: str | None) -> int:
         sinks = list(await self.sinks(service)) if sink is None else [sink]
-        return len(await self._fetch(_REDELIVER, self._clock_us(), service, event_id, sinks))
+
+        async def move(connection: Connection) -> int:
+            dead = await connection.fetch(_DEAD_LINES, service, event_id, sinks)
+            lines = [(row["sink"], row["line"]) for row in dead]
+            await lock_lines(connection, lines)
+            redelivered = await connection.fetch(_REDELIVER, self._clock_us(), service, event_id, sinks)
+            await give_event_turns(connection, service, lines)
+            return len(redelivered)
+
+        return await self._transact(move)
 
     async def suspend(self, service: str, sink: str, why: str) -> bool:
         return bool(await self._fetch(_SUSPEND, service, sink, _storable(why)))

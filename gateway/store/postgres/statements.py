@@ -43,6 +43,7 @@ SWEEP_LOCK: Final = f"{_LOCK_SPACE}, 4"
 EPOCH_LOCK: Final = f"{_LOCK_SPACE}, 5"
 # Those of lanes have a space of their own ("igw2"): the second number is a part of the lane's digest.
 _LANE_SPACE: Final = 0x69677732
+_LINE_SPACE: Final = 1768388403
 
 NOW: Final = "coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)"
 
@@ -73,6 +74,7 @@ _MARKS: Final = {
     "{record_version}": str(RECORD_VERSION),
     "{sweep_lock}": SWEEP_LOCK,
     "{lane_space}": str(_LANE_SPACE),
+    "{line_space}": str(_LINE_SPACE),
     "{witness_keep_us}": str(WITNESS_KEEP_US),
     "{audit_keep_us}": str(AUDIT_KEEP_US),
     "{read_bytes_max}": str(_READ_BYTES_MAX),

@@ -186,7 +186,7 @@ class PostgresStore:
             Batcher(partial(self._read_all, reads), size_max=_READS_SIZE_MAX),
             Inquiry(partial(dialer.fetch, inquiries), self._clock_us),
             Deliveries(partial(dialer.fetch, deliveries), self._clock_us),
-            KeptEvents(partial(dialer.fetch, deliveries), self._clock_us),
+            KeptEvents(partial(dialer.fetch, deliveries), partial(dialer.transact, deliveries), self._clock_us),
             partial(dialer.fetch, inquiries),
             news,
         )

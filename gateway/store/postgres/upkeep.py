@@ -201,7 +201,7 @@ class Upkeep:
         for each in changed:
             service, own = swept_rows(outboxes, each.row.record, each.record)
             rows[service] += own
-        for service, own_rows in rows.items():
+        for service, own_rows in sorted(rows.items()):
             await write_events(connection, service, own_rows, now_us)
 
     async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:

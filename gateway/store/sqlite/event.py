@@ -36,7 +36,7 @@ def lease(cursor: Cursor, service: str, wanted: Mapping[str, int], lease_us: int
     """Lease at most so many due events of each sink."""
     sql, leased = statements(), []
     for sink, number in wanted.items():
-        for event_id, type_, at_us, content, response, tries, redeliveries, since_us in cursor.execute(
+        for event_id, type_, at_us, content, response, tries, redeliveries, since_us, line in cursor.execute(
             sql["select_due_events"], (service, sink, now_us, number)
         ).fetchall():
             if type_ not in _TYPES:
@@ -44,7 +44,7 @@ def lease(cursor: Cursor, service: str, wanted: Mapping[str, int], lease_us: int
                 continue
             cursor.execute(sql["lease_event"], (service, sink, event_id, now_us + lease_us))
             event = PublishedEvent(event_id, EventType(type_), at_us, content, response)
-            leased.append(LeasedEvent(sink, event, tries + 1, redeliveries, now_us - since_us))
+            leased.append(LeasedEvent(sink, event, tries + 1, redeliveries, now_us - since_us, line))
     return leased
 
 
@@ -62,6 +62,8 @@ def report(cursor: Cursor, service: str, reports: Collection[EventReport], now_u
                 cursor.execute(sql["bury_event"], (*key, each.tries, each.why))
             case _:
                 assert_never(each.fate)
+        if each.line is not None:
+            cursor.execute(sql["give_event_turn"], (service, each.sink, each.line))
 
 
 def find(cursor: Cursor, service: str, sink: str, after: str | None, limit: int, *, is_dead: bool) -> list[KeptEvent]:
@@ -79,8 +81,11 @@ def find(cursor: Cursor, service: str, sink: str, after: str | None, limit: int,
 
 def redeliver(cursor: Cursor, service: str, event_id: str, sink: str | None, now_us: int) -> int:
     """Publish a dead event again; returns to how many sinks."""
-    cursor.execute(statements()["redeliver_event"], (service, event_id, sink, now_us))
-    return int(cursor.connection.changes())
+    sql = statements()
+    redelivered = cursor.execute(sql["redeliver_event"], (service, event_id, sink, now_us)).fetchall()
+    for of_sink, line in redelivered:
+        cursor.execute(sql["give_event_turn"], (service, of_sink, line))
+    return len(redelivered)
 
 
 def suspend(cursor: Cursor, service: str, sink: str, why: str) -> bool:

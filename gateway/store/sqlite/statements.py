@@ -393,8 +393,10 @@ def _give_turn(cursor: Cursor, lane: bytes) -> int | None:
 def write_events(cursor: Cursor, service: str, rows: Iterable[OutboxRow], now_us: int) -> None:
     """Write the events of a change, in its transaction."""
     for row in rows:
-        bounds = (service, row.sink, row.event_id, row.type.value, now_us, row.content, row.response)
+        bounds = (service, row.sink, row.event_id, row.type.value, now_us, row.content, row.response, row.line)
         cursor.execute(statements()["insert_event"], bounds)
+        if row.line is not None:
+            cursor.execute(statements()["give_event_turn"], (service, row.sink, row.line))
 
 
 def _outboxes(cursor: Cursor, outbox: Outbox) -> list[Outbox]:

@@ -42,8 +42,10 @@ DEFECTS = (
         (
             Edit(
                 RELAY,
-                "                    return EventReport(*ids, EventFate.DEAD, publication.why)\n",
-                "                    return EventReport(*ids, EventFate.PUBLISHED)\n",
+                "                    return EventReport(*ids, EventFate.DEAD, publication.why, line=leased.line)\n"
+                "                retry_after_us",
+                "                    return EventReport(*ids, EventFate.PUBLISHED, line=leased.line)\n"
+                "                retry_after_us",
             ),
         ),
         (_RELAY + "test_an_event_that_is_too_old_is_dead_and_listed",),
@@ -59,6 +61,27 @@ DEFECTS = (
             ),
         ),
         (_RELAY + "test_what_failed_is_published_again_by_the_schedule",),
+    ),
+    Defect(
+        "lines-are-not-locked",
+        "an event that is written while the one before it is reported never gets its turn",
+        (
+            Edit(
+                "store/postgres/event.py",
+                "            await lock_lines(connection, lines)\n            await connection.fetch(_REPORT",
+                "            await connection.fetch(_REPORT",
+            ),
+        ),
+        (
+            "tests/store/test_postgres_fences.py::"
+            "test_an_event_written_while_the_one_before_it_is_reported_gets_its_turn",
+        ),
+    ),
+    Defect(
+        "two-of-a-line-at-once",
+        "an ordered sink receives what is behind before the first has arrived",
+        (Edit("store/sqlite/sql/select_due_events.sql", " AND e.is_behind = 0", ""),),
+        ("tests/conformance/test_ordered_events.py::test_events_of_one_operation_come_one_after_the_other[sqlite]",),
     ),
     Defect(
         "one-place-for-all-sinks",

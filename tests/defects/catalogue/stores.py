@@ -125,7 +125,10 @@ DEFECTS = (
         (
             Edit(
                 "store/sealed.py",
-                "dead.append(EventReport(leased.sink, leased.event.id, leased.tries, EventFate.DEAD, why))",
+                "dead.append(\n"
+                "                    EventReport(leased.sink, leased.event.id, leased.tries, EventFate.DEAD, why, "
+                "line=leased.line)\n"
+                "                )",
                 "opened.append(leased)",
             ),
         ),

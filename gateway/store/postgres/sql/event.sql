@@ -1,10 +1,36 @@
 -- name: insert_events
 -- No row of its own: the events of changes, for the sinks of a service. Written before: the same event.
-INSERT INTO idempotency_gateway.event (service, sink, event_id, type, at_us, since_us, due_us, content, response)
-SELECT $2::text, i.to_sink, i.of_event, i.of_type, $1::bigint, $1::bigint, $1::bigint, i.new_content, i.new_response
-FROM unnest($3::text[], $4::text[], $5::text[], $6::bytea[], $7::bytea[])
-    AS i (to_sink, of_event, of_type, new_content, new_response)
+INSERT INTO idempotency_gateway.event (
+    service, sink, event_id, type, at_us, since_us, due_us, content, response, line, is_behind, place
+)
+SELECT
+    $2::text, i.to_sink, i.of_event, i.of_type, $1::bigint, $1::bigint, $1::bigint, i.new_content, i.new_response,
+    i.in_line, i.in_line IS NOT NULL, CASE WHEN i.in_line IS NOT NULL THEN i.ordinal + coalesce((
+        SELECT max(e.place) FROM idempotency_gateway.event e
+        WHERE e.service = $2::text AND e.sink = i.to_sink AND e.line = i.in_line AND NOT e.is_dead
+    ), 0) END
+FROM unnest($3::text[], $4::text[], $5::text[], $6::bytea[], $7::bytea[], $8::bytea[])
+    WITH ORDINALITY AS i (to_sink, of_event, of_type, new_content, new_response, in_line, ordinal)
 ON CONFLICT (service, sink, event_id) DO NOTHING
+
+-- name: lock_lines
+-- No row of the table: lock lines of events by the numbers of their locks, which are sorted, until the transaction ends. Taken
+-- last of all locks; what the lock protects is read and written by later statements.
+SELECT pg_advisory_xact_lock({line_space}, i.line_key) FROM unnest($1::integer[]) AS i (line_key)
+
+-- name: give_event_turns
+-- No row of the table: the first events of these locked lines may be published.
+UPDATE idempotency_gateway.event e SET is_behind = false
+WHERE e.is_behind AND e.ctid = ANY (ARRAY(
+    SELECT h.ctid
+    FROM unnest($2::text[], $3::bytea[]) AS i (of_sink, of_line) CROSS JOIN LATERAL (
+        SELECT h.ctid
+        FROM idempotency_gateway.event h
+        WHERE h.service = $1::text AND h.sink = i.of_sink AND h.line = i.of_line AND NOT h.is_dead
+        ORDER BY h.place
+        LIMIT 1
+    ) h
+))
 
 -- name: lease_events
 -- No row of the table: at most so many due events of each sink, which nobody else publishes until the lease ends.
@@ -22,7 +48,7 @@ WITH clock AS MATERIALIZED (
     FROM wanted w CROSS JOIN clock c CROSS JOIN LATERAL (
         SELECT e.ctid
         FROM idempotency_gateway.event e
-        WHERE e.service = $2::text AND e.sink = w.sink AND NOT e.is_dead
+        WHERE e.service = $2::text AND e.sink = w.sink AND NOT e.is_dead AND NOT e.is_behind
             AND e.due_us <= c.now_us AND e.lease_until_us <= c.now_us
         ORDER BY e.due_us
         LIMIT w.number
@@ -33,7 +59,8 @@ UPDATE idempotency_gateway.event e SET lease_until_us = c.now_us + $5::bigint, t
 FROM clock c
 WHERE e.ctid = ANY (ARRAY(SELECT d.ctid FROM due d))
 RETURNING
-    c.now_us, e.sink, e.event_id, e.type, e.at_us, e.content, e.response, e.tries, e.redeliveries, e.since_us, e.due_us
+    c.now_us, e.sink, e.event_id, e.type, e.at_us, e.content, e.response, e.tries, e.redeliveries, e.since_us, e.due_us,
+    e.line
 
 -- name: report_events
 -- No row of the table: what became of leased events. A published one is gone; another report counts only while nobody leased
@@ -79,13 +106,23 @@ WHERE e.service = $1::text AND e.sink = $2::text AND e.is_dead AND e.event_id > 
 ORDER BY e.event_id
 LIMIT $4::bigint
 
+-- name: dead_lines
+-- No row of the table: the lines that a dead event has at these sinks.
+SELECT e.sink, e.line
+FROM idempotency_gateway.event e CROSS JOIN unnest($3::text[]) AS w (sink)
+WHERE e.service = $1::text AND e.sink = w.sink AND e.event_id = $2::text AND e.is_dead AND e.line IS NOT NULL
+
 -- name: redeliver_event
--- No row of the table: a dead event is published after all, to these sinks.
+-- No row of the table: a dead event is published after all, to these sinks, in a line the last one.
 WITH clock AS MATERIALIZED (
     SELECT {now} AS now_us
 )
 UPDATE idempotency_gateway.event e
-SET is_dead = false, tries = 0, redeliveries = e.redeliveries + 1, since_us = c.now_us, due_us = c.now_us
+SET is_dead = false, tries = 0, redeliveries = e.redeliveries + 1, since_us = c.now_us, due_us = c.now_us,
+    is_behind = e.line IS NOT NULL, place = CASE WHEN e.line IS NOT NULL THEN 1 + coalesce((
+        SELECT max(o.place) FROM idempotency_gateway.event o
+        WHERE o.service = $2::text AND o.sink = e.sink AND o.line = e.line AND NOT o.is_dead
+    ), 0) END
 FROM clock c CROSS JOIN unnest($4::text[]) AS w (sink)
 WHERE e.service = $2::text AND e.sink = w.sink AND e.event_id = $3::text AND e.is_dead
 RETURNING e.sink
@@ -144,7 +181,7 @@ FROM known k CROSS JOIN clock c CROSS JOIN LATERAL (
 ) d LEFT JOIN LATERAL (
     SELECT e.why
     FROM idempotency_gateway.event e
-    WHERE e.service = $2::text AND e.sink = k.sink AND NOT e.is_dead
+    WHERE e.service = $2::text AND e.sink = k.sink AND NOT e.is_dead AND NOT e.is_behind
     ORDER BY e.due_us
     LIMIT 1
 ) l ON true LEFT JOIN idempotency_gateway.suspension s ON s.service = $2::text AND s.sink = k.sink

@@ -218,6 +218,10 @@ CREATE TABLE event (
     redeliveries INTEGER NOT NULL DEFAULT 0,
     is_dead INTEGER NOT NULL DEFAULT 0,
     why TEXT NOT NULL DEFAULT '',
+    -- At an ordered sink: the line, the place in it, and whether another event of the line goes first.
+    line BLOB,
+    place INTEGER,
+    is_behind INTEGER NOT NULL DEFAULT 0,
     sealed_by TEXT AS (CASE
         WHEN substr(response, 1, 1) = x'01' THEN CAST(substr(response, 2, instr(response, x'3a') - 2) AS TEXT)
     END)
@@ -227,7 +231,8 @@ CREATE TABLE event (
 -- and most entries are appended in order.
 CREATE UNIQUE INDEX event_identity ON event (event_id, sink);
 -- What relays ask for and how old it is; what operators look at.
-CREATE INDEX event_due ON event (service, sink, due_us, since_us) WHERE NOT is_dead;
+CREATE INDEX event_due ON event (service, sink, is_behind, due_us, since_us) WHERE NOT is_dead;
+CREATE INDEX event_line ON event (service, sink, line, place) WHERE line IS NOT NULL AND NOT is_dead;
 CREATE INDEX event_dead ON event (service, sink, event_id) WHERE is_dead;
 CREATE INDEX event_sealed ON event (sealed_by) WHERE sealed_by IS NOT NULL;
 

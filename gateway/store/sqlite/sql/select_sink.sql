@@ -3,7 +3,7 @@ SELECT
     (SELECT count(*) FROM (SELECT 1 FROM event AS e WHERE e.service = ?1 AND e.sink = ?2 AND e.is_dead LIMIT ?3)),
     (
         SELECT e.why FROM event AS e
-        WHERE e.service = ?1 AND e.sink = ?2 AND NOT e.is_dead
+        WHERE e.service = ?1 AND e.sink = ?2 AND NOT e.is_dead AND e.is_behind = 0
         ORDER BY e.due_us
         LIMIT 1
     ),

@@ -206,6 +206,10 @@ CREATE TABLE idempotency_gateway.event (
     why            text    NOT NULL DEFAULT '',
     content        bytea   NOT NULL,
     response       bytea,
+    -- At an ordered sink: the line, the place in it, and whether another event of the line goes first.
+    line           bytea,
+    place          bigint,
+    is_behind      boolean NOT NULL DEFAULT false,
     sealed_by      text GENERATED ALWAYS AS (CASE
         WHEN substr(response, 1, 1) = '\x01'::bytea THEN split_part(encode(substr(response, 2, 65), 'escape'), ':', 1)
     END) STORED,
@@ -217,7 +221,8 @@ CREATE TABLE idempotency_gateway.event (
     autovacuum_vacuum_insert_scale_factor = 0.1,
     autovacuum_analyze_scale_factor = 0.05
 );
-CREATE INDEX event_due ON idempotency_gateway.event (service, sink, due_us) INCLUDE (since_us) WHERE NOT is_dead;
+CREATE INDEX event_due ON idempotency_gateway.event (service, sink, is_behind, due_us) INCLUDE (since_us) WHERE NOT is_dead;
+CREATE INDEX event_line ON idempotency_gateway.event (service, sink, line, place) WHERE line IS NOT NULL AND NOT is_dead;
 CREATE INDEX event_dead ON idempotency_gateway.event (service, sink, event_id) WHERE is_dead;
 CREATE INDEX event_sealed ON idempotency_gateway.event (sealed_by) WHERE sealed_by IS NOT NULL;
 

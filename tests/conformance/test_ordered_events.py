@@ -1,0 +1,167 @@
+"""Sinks that receive events in order, on every store: one of each line at a time, whatever becomes of the first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+from uuid import uuid4
+
+import pytest
+
+from gateway.core.operation import microseconds
+from gateway.core.outbox import EventType, Outbox, Subscription
+from gateway.store.base import Store
+from gateway.store.operations import EventFate, EventReport, LeasedEvent
+from tests.conformance.hand import SERVICE, Hand, do
+from tests.conformance.stores import Database
+from tests.conformance.test_lanes import accepted, in_lane
+
+ORDERED: Final = "ordered"
+ANY_ORDER: Final = "any-order"
+OUTBOX: Final = Outbox(
+    SERVICE,
+    "urn:test",
+    (Subscription(ORDERED, frozenset(EventType), is_ordered=True), Subscription(ANY_ORDER, frozenset(EventType))),
+)
+LEASE_US: Final = microseconds(30)
+
+
+@pytest.fixture
+async def telling(database: Database) -> AsyncIterator[Sequence[Store]]:
+    """Two started stores of one database, with an ordered sink."""
+    stores = [database.open_store(outbox=OUTBOX) for _ in range(2)]
+    for store in stores:
+        await store.start()
+    try:
+        yield stores
+    finally:
+        for store in stores:
+            await store.close()
+
+
+async def leased(store: Store, sink: str = ORDERED) -> list[LeasedEvent]:
+    return await store.lease_events(SERVICE, {sink: 100}, LEASE_US)
+
+
+async def report(store: Store, *events: LeasedEvent, fate: EventFate = EventFate.PUBLISHED, pause_us: int = 0) -> None:
+    reports = [EventReport(each.sink, each.event.id, each.tries, fate, "why", pause_us, each.line) for each in events]
+    await store.report_events(SERVICE, reports)
+
+
+def subjects(events: list[LeasedEvent]) -> list[tuple[str, str]]:
+    return sorted((each.event.operation_id, each.event.type.removeprefix("operation.")) for each in events)
+
+
+def of(hand: Hand, *types: str) -> list[tuple[str, str]]:
+    return sorted((str(hand.operation_id), type_) for type_ in types)
+
+
+async def test_events_of_one_operation_come_one_after_the_other(telling: Sequence[Store], database: Database) -> None:
+    """Also those of one change; one that failed holds up those behind it, and none of another operation."""
+    store, other = telling
+    hand, neighbour = Hand(), Hand()
+    await do(store, hand, Hand.claim, Hand.abandon, Hand.prove)
+    await do(store, neighbour, Hand.claim, Hand.complete)
+    assert len(await leased(store, ANY_ORDER)) == 4
+    first = await leased(store)
+    assert subjects(first) == sorted(of(hand, "in_doubt") + of(neighbour, "completed"))
+    assert await leased(other) == []
+    mine = [each for each in first if each.event.operation_id == str(hand.operation_id)]
+    await report(store, *mine, fate=EventFate.PUT_OFF, pause_us=microseconds(100))
+    await database.advance(99)
+    assert subjects(await leased(other)) == of(neighbour, "completed")
+    await database.advance(2)
+    (again,) = await leased(store)
+    assert (again.event.type, again.tries) == (EventType.IN_DOUBT, 2)
+    await report(store, again)
+    for type_ in ("completed", "resolved"):
+        (event,) = await leased(other)
+        assert subjects([event]) == of(hand, type_)
+        assert await leased(store) == []
+        await report(other, event)
+    assert await leased(store) == []
+
+
+async def test_a_dead_event_is_passed_and_comes_last_when_it_is_delivered_again(telling: Sequence[Store]) -> None:
+    store, other = telling
+    hand = Hand()
+    await do(store, hand, Hand.claim, Hand.abandon, Hand.prove)
+    (dead,) = await leased(store)
+    await report(store, dead, fate=EventFate.DEAD)
+    (second,) = await leased(other)
+    assert subjects([second]) == of(hand, "completed")
+    assert await store.redeliver_event(SERVICE, dead.event.id, ORDERED) == 1
+    assert await leased(store) == []
+    found = [second]
+    for _ in range(2):
+        await report(store, found[-1])
+        found += await leased(other)
+    assert [each.event.type for each in found] == [EventType.COMPLETED, EventType.RESOLVED, EventType.IN_DOUBT]
+    await report(store, found[-1])
+    # Alone in its line, it goes at once.
+    await do(store, lone := Hand(), Hand.claim, Hand.complete)
+    (event,) = await leased(store)
+    await report(store, event, fate=EventFate.DEAD)
+    assert await store.redeliver_event(SERVICE, event.event.id, None) == 1
+    assert subjects(await leased(store)) == of(lone, "completed")
+
+
+async def test_the_operations_of_a_lane_share_one_line(telling: Sequence[Store], database: Database) -> None:
+    """Their events come in the order of the changes, under one partition key, at every sink."""
+    store, other = telling
+    hands = await accepted(store, 2)
+    for hand in hands:
+        await database.advance(1)
+        await do(other, hand, Hand.dispatch, Hand.complete_grant)
+    expected = [
+        *(of(hands[0], "accepted") + of(hands[1], "accepted")),
+        *(of(hands[0], "completed") + of(hands[1], "completed")),
+    ]
+    keys = {each.event.attributes()["partitionkey"] for each in await leased(store, ANY_ORDER)}
+    found: list[tuple[str, str]] = []
+    while events := await leased(store):
+        (event,) = events
+        keys.add(event.event.attributes()["partitionkey"])
+        found += subjects([event])
+        await report(other, event)
+    assert found == expected
+    assert len(keys) == 1
+
+
+async def test_what_was_published_is_reported_twice(telling: Sequence[Store]) -> None:
+    """A late report of another relay lets nothing pass."""
+    store, other = telling
+    await do(store, Hand(), Hand.claim, Hand.abandon, Hand.prove)
+    (first,) = await leased(store)
+    await report(store, first)
+    (second,) = await leased(other)
+    await report(store, first)
+    assert await leased(store) == []
+    await report(other, second, second)
+    (third,) = await leased(store)
+    await report(store, third)
+    assert (await store.sinks(SERVICE)).keys() == {ANY_ORDER}
+
+
+async def test_what_is_written_while_the_one_before_it_is_reported_gets_its_turn(telling: Sequence[Store]) -> None:
+    """Whichever comes first: the line never gets stuck, and nothing passes."""
+    store, other = telling
+    lane = uuid4().bytes
+    await do(store, Hand(), in_lane(lane))
+    for _ in range(40):
+        (head,) = await leased(other)
+        await asyncio.gather(do(store, hand := Hand(), in_lane(lane)), report(other, head))
+        (event,) = await leased(store)
+        assert subjects([event]) == of(hand, "accepted")
+        await report(store, event, fate=EventFate.PUT_OFF)
+
+
+async def test_one_sink_in_order_delays_no_other(telling: Sequence[Store]) -> None:
+    """Each sink has its own places."""
+    store, _ = telling
+    hand = Hand()
+    await do(store, hand, Hand.claim, Hand.abandon, Hand.prove)
+    for event in await leased(store, ANY_ORDER):
+        await report(store, event)
+    assert len(await leased(store)) == 1

@@ -19,6 +19,7 @@ What could not be claimed or read is left alone for a while, longer each time, f
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 import random
 from collections import Counter
@@ -53,6 +54,9 @@ _FAILING_SECONDS_MAX: Final = 30.0
 _BUSY_SECONDS: Final = 0.05
 # Within so many seconds after news of work, each gateway polls.
 _NEWS_SECONDS: Final = 0.2
+# Of so many postponed deliveries, and of those within so many seconds, it is known here when they are due.
+_DUE_MAX: Final = 10_000
+_DUE_SECONDS_MAX: Final = 60.0
 # A search returns so many more than there are places, for the scopes to take turns, and at most so many.
 _SPARE: Final = 8
 _BATCH_MAX: Final = 200
@@ -116,6 +120,8 @@ class DeliveryWorker:
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         self._alarm: asyncio.TimerHandle | None = None
+        # When deliveries that were postponed here are due, by the loop's clock: a heap.
+        self._due: list[float] = []
 
     @property
     def running(self) -> int:
@@ -294,7 +300,7 @@ class DeliveryWorker:
         if not isinstance(snapshot, Snapshot) or record is None or record.delivery is None:
             return ""
         if record.state is State.ACCEPTED:
-            self._wake_in((record.delivery.next_attempt_us - snapshot.now_us) / MICROSECONDS)
+            self._wake_when_due((record.delivery.next_attempt_us - snapshot.now_us) / MICROSECONDS)
         return record.delivery.failure or ""
 
     async def _open(self, route: Route, record: Record) -> tuple[KeyedRequest, Delivery] | None:
@@ -381,7 +387,18 @@ class DeliveryWorker:
             alarm.cancel()
         self._alarm = self._loop.call_at(at, self._wake.set)
 
+    def _wake_when_due(self, seconds: float) -> None:
+        """Poll in so many seconds, also if something else makes another poll before that."""
+        self._wake_in(seconds)
+        if seconds <= _DUE_SECONDS_MAX and len(self._due) < _DUE_MAX:
+            heapq.heappush(self._due, self._loop.time() + seconds)
+
     async def _sleep(self, seconds: float) -> None:
+        now = self._loop.time()
+        while self._due and self._due[0] <= now:
+            heapq.heappop(self._due)
+        if self._due:
+            seconds = min(seconds, max(self._due[0] - now, _NEWS_SECONDS))
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._wake.wait()

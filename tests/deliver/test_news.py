@@ -14,7 +14,8 @@ from gateway.deliver import worker
 from gateway.store.postgres.store import PostgresStore
 from tests.support.accepting import ASYNC, accepting
 from tests.support.eventually import eventually
-from tests.support.house import House, house, neighbour
+from tests.support.house import House, house, neighbour, sqlite_store
+from tests.support.upstream import Answer, Received
 
 AUDIT = Audit("ann", "the service is being moved")
 
@@ -72,3 +73,22 @@ async def command(url: str, verb: str) -> None:
         store.announce_work()
     finally:
         await store.close()
+
+
+async def test_each_of_two_that_were_postponed_comes_when_it_is_due(tmp_path: Path) -> None:
+    """The nearer one does not hide the other."""
+    seen: set[bytes] = set()
+
+    def unavailable_once(request: Received) -> Answer:
+        (key,) = request.values("Idempotency-Key")
+        is_known = key in seen
+        seen.add(key)
+        later = (("Retry-After", "1"),) if key == b"late" else ()
+        return Answer(201) if is_known else Answer(503, headers=later)
+
+    changes = accepting(delivers=True, route={"delivery": {"schedule": ["100ms"]}})
+    async with house(sqlite_store(tmp_path), tmp_path, **changes) as home:
+        home.upstream.on("/charges", unavailable_once)
+        for key in ("late", "soon"):
+            await accept(home, key)
+        await home.upstream.wait_for_requests(4)

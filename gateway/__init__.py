@@ -3,7 +3,8 @@
 Each package answers one question: `core` what is true, `observe` what is reported, `store` what is remembered,
 `config` what is configured, `upstream` how the service is reached, `protect` what happens to a request, `http` how
 clients are served, `upkeep` what runs in the background, `events` how consumers receive events, `deliver`
-how accepted requests reach the service, `admin` what operators do. `app` puts them together, `demo` and `cli` start it.
+how accepted requests reach the service, `admin` what operators do. `app` puts them together, `explain` says what would
+become of a request, `demo` and `cli` start it.
 A package imports only from those before it; the import contract in `pyproject.toml` enforces that. Each package's
 docstring says what its modules do.
 """

@@ -1,4 +1,4 @@
-"""The program: `idempotency-gateway run | deliver | check | demo | migrate | rekey`, and operators' commands
+"""The program: `idempotency-gateway run | deliver | check | explain | demo | migrate | rekey`, and operators' commands
 (`admin.console`).
 
 Owns the command line: its options, its output, its exit codes. Exit codes: 0, success; 1, it cannot be done (the text
@@ -9,10 +9,12 @@ stop could not record, copies that a purge could not drop, values under an old k
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,13 +22,15 @@ from gateway import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, EXIT_WRONG, PROGRAM, _
 from gateway.admin.commands import CommandWrong, job_of
 from gateway.admin.console import NAMES as OPERATORS
 from gateway.admin.console import add_commands
+from gateway.app.in_force import differences_from_force
 from gateway.app.life import StartError
 from gateway.app.operating import OperatingError, check_store, operate
 from gateway.app.rekeying import rekey_stores
 from gateway.app.serve import deliver, migrate, run, serve
 from gateway.app.share import worker_count
-from gateway.app.tls_files import tls_remarks
-from gateway.config import Config, ConfigError, Placeholders, load, notices
+from gateway.app.tls_files import state_dir_remarks, tls_remarks
+from gateway.config import Config, ConfigError, Placeholders, load, load_with_places, notices
+from gateway.config.effective import effective
 
 CONFIG_PATH: Final = Path("/etc/idempotency-gateway/gateway.yaml")
 
@@ -42,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _run(chosen.config, deliver)
             case "check":
                 return _check(chosen.config, _Checks.of(chosen))
+            case "explain":
+                return _explain(chosen)
             case "migrate":
                 return _migrate(chosen.config, chosen.grant)
             case "rekey":
@@ -84,10 +90,22 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="use placeholders for variables that are not set and secret files that cannot be read",
     )
-    check.add_argument("--without-files", action="store_true", help="do not open the TLS files and key sets")
+    check.add_argument(
+        "--without-files", action="store_true", help="do not open the TLS files and key sets, or look at state_dir"
+    )
+    shown = check.add_mutually_exclusive_group()
+    shown.add_argument(
+        "--effective", action="store_true", help="print the whole configuration, defaults as comments, without secrets"
+    )
+    shown.add_argument(
+        "--diff",
+        action="store_true",
+        help="print what differs from the configuration in force on this host, except secrets",
+    )
     check.add_argument(
         "--store", action="store_true", help="also check the configured store as a start would; changes nothing"
     )
+    explain_ = _add_explain(commands.add_parser)
     migrate_ = commands.add_parser("migrate", help="bring the durable store's schema up to date, and exit")
     migrate_.add_argument(
         "--grant",
@@ -101,7 +119,7 @@ def parser() -> argparse.ArgumentParser:
         "secrets.encryption, what is not encrypted yet included, and drop the copies in Redis. Gateways may run. It "
         "can be stopped at any time: run it again to go on. Exit code 3: something is left under another key.",
     )
-    for command in (serve_, deliver_, check, migrate_, rekey_, *add_commands(commands.add_parser)):
+    for command in (serve_, deliver_, check, explain_, migrate_, rekey_, *add_commands(commands.add_parser)):
         command.add_argument("--config", type=Path, default=CONFIG_PATH, metavar="FILE", help="default: %(default)s")
 
     demo = commands.add_parser("demo", help="serve in front of a small upstream that charges cards")
@@ -113,6 +131,40 @@ def parser() -> argparse.ArgumentParser:
     demo.add_argument("--host", default="127.0.0.1", help="where to listen; default: %(default)s")
     demo.add_argument("--port", type=_port, help="default: 8080; 9000 with --upstream-only; any free one with --story")
     return program
+
+
+def _add_explain(add: Callable[..., argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    explain = add(
+        "explain",
+        help="say what would become of a request, and why",
+        description="Send a request along the way that a gateway with this configuration takes, without asking or "
+        "changing anything: which route, which key, whose, and what it gets, each with the line of the file that "
+        "decides. The request is written as for curl, behind --, or is in a file. Exit codes: 0, explained; 1, the "
+        "store was to be asked and cannot be read; 2, no request, or a wrong configuration.",
+        epilog=f"example: {PROGRAM} explain -- -X POST http://host/v1/payments -H 'Idempotency-Key: abc' --data @f",
+    )
+    explain.add_argument("words", nargs="*", metavar="CURL", help="curl's words: a URL, -X, -H, -u, --data, --json")
+    explain.add_argument("--file", type=Path, metavar="FILE", help="the request as text; - reads standard input")
+    explain.add_argument("--peer", type=_address, default="127.0.0.1", help="where it comes from; default: %(default)s")
+    explain.add_argument("--certificate", type=Path, metavar="PEM", help="the client's certificate, as TLS verified it")
+    explain.add_argument("--response", type=_status, metavar="STATUS", help="what the service would respond")
+    explain.add_argument("--store", action="store_true", help="compare it with the record; changes nothing")
+    explain.add_argument("--show", action="store_true", help="show the key, the caller and the body, too")
+    explain.add_argument("--format", choices=("text", "json"), default="text", help="for people, or one JSON object")
+    return explain
+
+
+def _address(text: str) -> str:
+    try:
+        return str(ip_address(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError("expected an address such as 10.0.0.7") from None
+
+
+def _status(text: str) -> int:
+    if not text.isdecimal() or not 200 <= int(text) <= 599:
+        raise argparse.ArgumentTypeError("expected a status from 200 to 599")
+    return int(text)
 
 
 def _port(text: str) -> int:
@@ -137,15 +189,55 @@ class _Checks:
     without_secrets: bool
     without_files: bool
     checks_store: bool
+    shows_effective: bool
+    compares: bool
 
     @classmethod
     def of(cls, chosen: argparse.Namespace) -> _Checks:
-        return cls(chosen.strict, chosen.without_secrets, chosen.without_files, chosen.store)
+        return cls(
+            chosen.strict, chosen.without_secrets, chosen.without_files, chosen.store, chosen.effective, chosen.diff
+        )
 
 
 def _check(path: Path, checks: _Checks) -> int:
     placeholders = Placeholders()
     config = _load(path, placeholders if checks.without_secrets else None)
+    # What is asked for alone goes to standard output.
+    out = sys.stderr if checks.shows_effective or checks.compares else sys.stdout
+    if checks.shows_effective:
+        print(effective(config), end="")
+    elif checks.compares:
+        _print_differences(config)
+    else:
+        _print_routes(path, config)
+    if placeholders.names:
+        print(f"not checked, because they have no value: {', '.join(placeholders.names)}", file=out)
+    remarks = [] if checks.without_files else [*tls_remarks(config), *state_dir_remarks(config)]
+    notes = [*notices(config), *(remark for remark in remarks if not remark.is_fault)]
+    if checks.checks_store:
+        notes += run(check_store(config))
+    for note in notes:
+        print(f"note: {note}", file=out)
+    if checks.checks_store:
+        print("the store: a start would not be refused", file=out)
+    faults = [remark for remark in remarks if remark.is_fault]
+    for fault in faults:
+        print(f"{path}: {fault}", file=sys.stderr)
+    if notes and checks.is_strict:
+        print(f"{PROGRAM}: with --strict, the notes above fail the check", file=sys.stderr)
+    return EXIT_WRONG if faults or (notes and checks.is_strict) else EXIT_OK
+
+
+def _print_differences(config: Config) -> None:
+    differences, since = differences_from_force(config)
+    for difference in differences:
+        print(difference)
+    # On standard error, so that no line is no difference.
+    count = len(differences) or "no"
+    print(f"{count} differences from what is in force since {since}; secrets are not compared", file=sys.stderr)
+
+
+def _print_routes(path: Path, config: Config) -> None:
     count = len(config.routes)
     print(f"{path} is valid. Service {config.service!r}, {count} protected {'route' if count == 1 else 'routes'}:")
     for row in _route_rows(config):
@@ -153,22 +245,6 @@ def _check(path: Path, checks: _Checks) -> int:
     print("  everything else passes through untouched; these paths in other upper and lower case are refused")
     if config.workers != 1:
         print(f"workers here: {worker_count(config)}")
-    if placeholders.names:
-        print(f"not checked, because they have no value: {', '.join(placeholders.names)}")
-    remarks = [] if checks.without_files else tls_remarks(config)
-    notes = [*notices(config), *(remark for remark in remarks if not remark.is_fault)]
-    if checks.checks_store:
-        notes += run(check_store(config))
-    for note in notes:
-        print(f"note: {note}")
-    if checks.checks_store:
-        print("the store: a start would not be refused")
-    faults = [remark for remark in remarks if remark.is_fault]
-    for fault in faults:
-        print(f"{path}: {fault}", file=sys.stderr)
-    if notes and checks.is_strict:
-        print(f"{PROGRAM}: with --strict, the notes above fail the check", file=sys.stderr)
-    return EXIT_WRONG if faults or (notes and checks.is_strict) else EXIT_OK
 
 
 def _route_rows(config: Config) -> list[str]:
@@ -184,6 +260,38 @@ def _route_rows(config: Config) -> list[str]:
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return ["  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]) for row in rows]
+
+
+def _explain(chosen: argparse.Namespace) -> int:
+    # Imported here: it is not part of what serves.
+    from gateway.explain.dry_run import Incomplete
+    from gateway.explain.explaining import explain
+    from gateway.explain.request import RequestWrong, from_file, from_words, hop_of
+
+    if bool(chosen.words) is (chosen.file is not None):
+        raise CommandWrong("give the request: behind --, as for curl; or --file FILE")
+    config, document = load_with_places(_config_path(chosen.config), os.environ)
+    try:
+        request = from_words(chosen.words) if chosen.file is None else from_file(chosen.file)
+        hop = hop_of(request, chosen.peer, chosen.certificate)
+        explanation = run(
+            explain(
+                config,
+                document,
+                request.wire,
+                hop,
+                response=chosen.response,
+                asks_store=chosen.store,
+                show=chosen.show,
+            )
+        )
+    except (RequestWrong, Incomplete) as error:
+        raise CommandWrong(str(error)) from None
+    if chosen.format == "json":
+        print(json.dumps(explanation.document()))
+    else:
+        print("\n".join(explanation.lines(str(chosen.config))))
+    return EXIT_OK
 
 
 def _migrate(path: Path, grant_to: str | None) -> int:
@@ -242,6 +350,10 @@ def _demo(chosen: argparse.Namespace) -> int:
 
 
 def _load(path: Path, stand_in: Placeholders | None = None) -> Config:
+    return load(_config_path(path), os.environ, stand_in=stand_in)
+
+
+def _config_path(path: Path) -> Path:
     if path == CONFIG_PATH and not path.exists():
         raise CommandWrong(f"there is no {path}; name the gateway's configuration with --config FILE")
-    return load(path, os.environ, stand_in=stand_in)
+    return path

@@ -34,7 +34,14 @@ from gateway.upstream.certificates import PemError, client_context
 def callers_of(
     config: Config, events: Events, clock: Callable[[], float], wall_seconds: Callable[[], float]
 ) -> Callers:
-    """The callers of one process. `clock` counts seconds, `wall_seconds` is Unix time.
+    """The callers of one process; see `verifiers_of`."""
+    return Callers(verifiers_of(config, events, clock, wall_seconds))
+
+
+def verifiers_of(
+    config: Config, events: Events, clock: Callable[[], float], wall_seconds: Callable[[], float]
+) -> dict[VerifiedSpec | AuthService, Verifier]:
+    """Who verifies each part of the routes' scopes. `clock` counts seconds, `wall_seconds` is Unix time.
 
     Raises `StartError` where a file of theirs cannot be used. Nothing is asked of an issuer yet.
     """
@@ -77,7 +84,7 @@ def callers_of(
                 verifiers[part] = ClientCertificates(part, config.trusted_proxies, wall_seconds)
             case _:
                 assert_never(part)
-    return Callers(verifiers)
+    return verifiers
 
 
 def verified_parts(scopes: Iterable[ScopeSpec]) -> dict[VerifiedSpec, None]:

@@ -27,6 +27,7 @@ from gateway import EXIT_OK, EXIT_WORK_LEFT, __version__
 from gateway.admin.api import AdminApi
 from gateway.app.descriptors import client_connections_max
 from gateway.app.host import make_state_dir, server_tls
+from gateway.app.in_force import note_in_force
 from gateway.app.life import StartError
 from gateway.app.operating import admin_api
 from gateway.app.parts import Environment, Parts
@@ -142,6 +143,8 @@ class Gateway:
             self._spawn(work)
         if not is_store_up:
             self._spawn(self._keep_starting_store())
+        if self._is_public and self.seating is None:
+            note_in_force(self._config)
         self.health.serving = True
         if not self._is_public:
             _LOG.info("delivering accepted requests, status on %s:%d", *self.status_address)

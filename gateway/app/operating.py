@@ -13,6 +13,7 @@ from gateway import config as settings
 from gateway.admin.api import AdminApi
 from gateway.admin.commands import Job, Needs
 from gateway.admin.journal import Look
+from gateway.admin.memory import look as look_at_memory
 from gateway.admin.operations import Operations
 from gateway.admin.resolution import Policies, RoutePolicy, Treatment
 from gateway.app.encryption import sealing_of
@@ -158,6 +159,7 @@ async def check_store(config: Config) -> list[str]:
             if why := why_unreadable((await store.tally()).sealed, serving.key_ids):
                 raise StartRefused(why)
             count_without_route = await store.count_without_route(serving.service, serving.recipes)
+            memory = await look_at_memory(store)
         finally:
             await store.close()
     except StartRefused as error:
@@ -166,5 +168,6 @@ async def check_store(config: Config) -> list[str]:
         raise OperatingError(f"the store could not be read: {error}") from error
     return [
         *(neighbour_warning(serving, neighbour) for neighbour in agreement.neighbours),
+        *([memory.text] if memory.is_lost else []),
         *(without_route_warning(operation, alive) for operation, alive in sorted(count_without_route.items())),
     ]

@@ -21,6 +21,7 @@ from typing import Final
 
 from gateway import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, __version__
 from gateway.app.channel import AssignSeats, SkipDelay, StartWorker
+from gateway.app.in_force import note_in_force
 from gateway.app.life import StartError
 from gateway.app.operating import journal_look
 from gateway.app.seats import Seat, bind_seats, close_seats, shares
@@ -90,6 +91,7 @@ class Supervisor:
             await self._end_workers()
             await self._close()
             raise
+        note_in_force(self._config)
         self._has_started = True
         self._watching = asyncio.get_running_loop().create_task(self._watch())
         host, port = next(iter(self._seats[FIRST])).getsockname()[:2]

@@ -1,4 +1,5 @@
-"""Checks the TLS files and the key sets on this machine for `check`, as a start and as peers would."""
+"""Checks the files that a configuration names on this machine for `check`, as a start and as peers would: certificates,
+key sets, and `state_dir`. Writes nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from gateway.upstream.certificates import PemError, check_dates, client_context
 
 
 @dataclass(frozen=True, slots=True)
-class TlsRemark:
+class Remark:
     """A remark on the files at `path` of the configuration. `is_fault`: a start or every handshake would fail."""
 
     path: str
@@ -34,12 +35,28 @@ class _Files:
     ca: Path | None
 
 
-def tls_remarks(config: Config) -> list[TlsRemark]:
+def tls_remarks(config: Config) -> list[Remark]:
     """What is wrong with the files, and which of them this user may not read."""
     return [
         *(remark for files in dict.fromkeys(_named(config)) for remark in _remarks(files)),
         *(remark for path, issuer in _issuers(config) for remark in _of_key_set(f"{path}.keys", issuer)),
     ]
+
+
+def state_dir_remarks(config: Config) -> list[Remark]:
+    """Why a gateway could not write to `state_dir`, or this user cannot tell."""
+    directory = config.state_dir
+    if directory.is_relative_to(PLACEHOLDER_DIRECTORY):
+        return []
+    # What is missing is made in the nearest directory that is there.
+    there = next(each for each in (directory, *directory.parents) if each.exists() or each.is_symlink())
+    if not there.is_dir():
+        return [Remark("state_dir", f"{there} is not a directory", is_fault=True)]
+    if os.statvfs(there).f_flag & os.ST_RDONLY:
+        return [Remark("state_dir", f"{there} is on a file system that is mounted read-only", is_fault=True)]
+    if not os.access(there, os.W_OK | os.X_OK):
+        return [Remark("state_dir", f"{there} was not checked: this user may not write to it", is_fault=False)]
+    return []
 
 
 def _named(config: Config) -> Iterator[_Files]:
@@ -75,28 +92,28 @@ def _issuers(config: Config) -> Iterator[tuple[str, TokenIssuer]]:
             yield f"routes[{index}].{place}.jwt", issuer
 
 
-def _of_key_set(path: str, issuer: TokenIssuer) -> Iterator[TlsRemark]:
+def _of_key_set(path: str, issuer: TokenIssuer) -> Iterator[Remark]:
     """What is wrong with the file that has an issuer's keys."""
     if not isinstance(issuer.keys, str) or issuer.is_fetched:
         return
     file = Path(issuer.keys)
     if file.exists() and not os.access(file, os.R_OK):
-        yield TlsRemark(path, f"{file} was not checked: this user may not read it", is_fault=False)
+        yield Remark(path, f"{file} was not checked: this user may not read it", is_fault=False)
         return
     try:
         read_key_file(file)
     except KeySetInvalid as error:
-        yield TlsRemark(path, f"{file}: {error}", is_fault=True)
+        yield Remark(path, f"{file}: {error}", is_fault=True)
     except OSError as error:
-        yield TlsRemark(path, f"{file}: {error.strerror}", is_fault=True)
+        yield Remark(path, f"{file}: {error.strerror}", is_fault=True)
 
 
-def _remarks(files: _Files) -> Iterator[TlsRemark]:
+def _remarks(files: _Files) -> Iterator[Remark]:
     paths = [path for path in (files.cert, files.key, files.ca) if path is not None]
     # The user that checks is often not the one that serves, and must not read its keys.
     unreadable = [path for path in paths if path.exists() and not os.access(path, os.R_OK)]
     for path in unreadable:
-        yield TlsRemark(files.path, f"{path} was not checked: this user may not read it", is_fault=False)
+        yield Remark(files.path, f"{path} was not checked: this user may not read it", is_fault=False)
     if unreadable or any(path.is_relative_to(PLACEHOLDER_DIRECTORY) for path in paths):
         return
     try:
@@ -105,4 +122,4 @@ def _remarks(files: _Files) -> Iterator[TlsRemark]:
         if files.cert is not None and files.key is not None:
             check_dates(files.cert, files.key)
     except PemError as error:
-        yield TlsRemark(files.path, str(error), is_fault=True)
+        yield Remark(files.path, str(error), is_fault=True)

@@ -11,7 +11,7 @@ single values, `address` hosts, networks, files and URLs.
 *From text to mistakes.* `document` reads YAML and knows all positions. pydantic finds mistakes within a section,
 `checks` those between sections, and `explanation` turns pydantic's errors into mistakes.
 
-*For editors.* `schema` writes the JSON Schema of the file.
+*For people and editors.* `effective` writes the configuration in force as text, `schema` the JSON Schema of the file.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from gateway.config.delivery import Accept, Breaker, Delivery, EncryptionKey, Or
 from gateway.config.document import (
     FILE_BYTES_MAX,
     ConfigError,
+    Document,
     Mistake,
     StandIn,
     read_document,
@@ -91,6 +92,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "Delivery",
+    "Document",
     "EncryptionKey",
     "Fingerprint",
     "ForwardAuth",
@@ -126,6 +128,7 @@ __all__ = [
     "UpstreamUrl",
     "VersionHeader",
     "load",
+    "load_with_places",
     "notices",
     "parse",
     "token_issuers",
@@ -138,12 +141,20 @@ def load(path: Path, environ: Mapping[str, str], *, stand_in: StandIn | None = N
     `stand_in` returns values for variables that are not set and files that cannot be read; without it they are
     mistakes.
     """
+    return load_with_places(path, environ, stand_in=stand_in)[0]
+
+
+def load_with_places(
+    path: Path, environ: Mapping[str, str], *, stand_in: StandIn | None = None
+) -> tuple[Config, Document]:
+    """As `load`, with the document, which knows where everything is written."""
     try:
         with path.open("rb") as stream:
             text = stream.read(FILE_BYTES_MAX + 1)
     except OSError as error:
         raise ConfigError([Mistake(str(path), None, None, "", f"cannot be read: {error.strerror}")]) from None
-    return parse(text, file=str(path), environ=environ, stand_in=stand_in)
+    document = read_document(text, str(path), environ, stand_in)
+    return _valid(document), document
 
 
 def parse(
@@ -154,7 +165,10 @@ def parse(
     stand_in: StandIn | None = None,
 ) -> Config:
     """As `load`, for text; `file` is the name in mistakes."""
-    document = read_document(text, file, environ or {}, stand_in)
+    return _valid(read_document(text, file, environ or {}, stand_in))
+
+
+def _valid(document: Document) -> Config:
     mistakes = list(document.mistakes)
     config = None
     if isinstance(document.tree, dict):

@@ -27,7 +27,7 @@ FILE_BYTES_MAX = 1024 * 1024
 _SECRET_BYTES_MAX = 64 * 1024
 _DEPTH_MAX = 24
 _VALUES_MAX = 50_000
-_NOTHING = frozenset(("", "~", "null", "Null", "NULL"))
+NOTHING = frozenset(("", "~", "null", "Null", "NULL"))
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 # Hints by a part of PyYAML's message; the first match counts.
@@ -64,6 +64,11 @@ class Document:
         """A mistake at this path, or at the nearest part of the file that contains it."""
         line, column = self._position(path, at_key)
         return Mistake(self.file, line, column, path_text(path), message, hint)
+
+    def line(self, path: Path) -> int | None:
+        """The line of what is written at this path, counted from 1; None where nothing is."""
+        found = self.keys.get(path) or self.values.get(path)
+        return None if found is None else found[0]
 
     def holds(self, path: Path) -> bool:
         """Whether something is written at this path."""
@@ -193,7 +198,7 @@ class _Reader:
                 return [self.read(item, (*path, index)) for index, item in enumerate(node.value)]
             case yaml.ScalarNode():
                 self._refuse_tag(node, path, "str")
-                return None if node.style is None and node.value in _NOTHING else self._substitute(node.value, path)
+                return None if node.style is None and node.value in NOTHING else self._substitute(node.value, path)
             case _:
                 raise TypeError(type(node))
 

@@ -333,7 +333,7 @@ _PLACEHOLDER_URLS = {
 }
 _PLACEHOLDER_ADDRESSES = (("listen",), ("listen", "address"), ("status", "listen"), ("admin", "listen"))
 # Long enough for every secret, short enough for every name.
-_PLACEHOLDER_CHARACTERS = 48
+_PLACEHOLDER_CHARACTERS = 64
 
 
 class Placeholders:

@@ -9,8 +9,9 @@ the first rule of the file that matches decides, however the table is indexed.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import product
 from typing import Generic, TypeVar
 
@@ -214,6 +215,14 @@ class PathPattern:
         return PathPattern(f"{self.text} and {other.text}", tuple(segments), self.takes_rest and other.takes_rest)
 
 
+class Miss(StrEnum):
+    """The conditions of a rule, in the order in which they are checked."""
+
+    METHOD = "method"
+    HOST = "host"
+    PATH = "path"
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """Which requests match a route. `host` is as `normalise_host` returns it; None matches any host."""
@@ -225,6 +234,16 @@ class Rule:
     def covers(self, other: Rule, method: bytes) -> bool:
         """Whether every request of this method that fits `other` fits this one."""
         return method in self.methods and self.host in (None, other.host) and self.path.covers(other.path)
+
+    def miss(self, method: bytes, paths: Iterable[bytes], host: bytes) -> Miss | None:
+        """The first condition that a request does not meet; None where it matches. `paths` and `host` are as rules
+        spell them."""
+        if method not in self.methods:
+            return Miss.METHOD
+        if self.host not in (None, host):
+            return Miss.HOST
+        expression = self.path.expression()
+        return None if any(expression.fullmatch(path) for path in paths) else Miss.PATH
 
     def common(self, other: Rule) -> Rule | None:
         """The requests that fit both, or None where there are none."""
@@ -283,6 +302,7 @@ class RouteTable(Generic[Value]):
         """`default_host` is the `Host` that a request without one is forwarded with."""
         entries = [_Entry(order, rule, value) for order, (rule, value) in enumerate(rules)]
         self._default_host = default_host
+        self._entries = entries
         self._methods = frozenset(method for entry in entries for method in entry.rule.methods)
         self._names_hosts = any(entry.rule.host is not None for entry in entries)
         self._exact = _Index(entries, folds_case=False)
@@ -297,6 +317,15 @@ class RouteTable(Generic[Value]):
         if method not in self._methods:
             return None
         return self._match(self._exact, (method,), target, (self._name_of(host),))
+
+    def misses(self, method: bytes, target: bytes, host: bytes | None) -> Iterator[tuple[Value, Miss | None]]:
+        """Every route in order, with the condition that keeps the request from matching; for people, as it is slow.
+
+        The first without one is what `match` returns, unless the target has dot segments.
+        """
+        paths, name = _paths(target), self._name_of(host)
+        for entry in self._entries:
+            yield entry.value, entry.rule.miss(method, paths, name)
 
     def match_in_any_case(self, methods: Iterable[bytes], target: bytes, hosts: Iterable[bytes | None]) -> Value | None:
         """As `match`, for a service with case-insensitive paths, and for any of these methods and hosts: one call

@@ -129,6 +129,10 @@ class Edge(Generic[R]):
         await self.start(sock=sock, tls=tls)
         return self._listeners[-1]
 
+    async def adopt(self, sock: socket.socket) -> None:
+        """Serve a connection that is there already. The edge then owns the socket."""
+        await asyncio.get_running_loop().connect_accepted_socket(self._connect, sock)
+
     def leave(self, listener: asyncio.Server) -> None:
         """Accept no more connections from this listener. Open ones stay."""
         self._listeners.remove(listener)

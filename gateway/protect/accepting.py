@@ -145,9 +145,8 @@ class Accepting:
 
     async def _refuse_new(self, request: KeyedRequest, policy: AcceptPolicy) -> Reply | None:
         """Why this request cannot be kept, if it is new. Raises `StoreError`."""
-        if request.body.length > policy.request_bytes_max:
-            detail = f"The limit for requests that are delivered later is {policy.request_bytes_max} bytes."
-            return _refuse(request, Verdict.BODY_TOO_LARGE, detail)
+        if (refusal := refuse_too_long(request, policy)) is not None:
+            return refusal
         if not await self._pending.has_room(request, policy):
             return _refuse(request, Verdict.BACKLOG_FULL)
         return None
@@ -362,6 +361,14 @@ async def apply_until_known(store: Store, command: Command) -> Result:
                 pause = min(2 * pause, _PAUSE_SECONDS_MAX)
     except TimeoutError:
         raise ResultLost("the store did not respond in time") from None
+
+
+def refuse_too_long(request: KeyedRequest, policy: AcceptPolicy) -> Reply | None:
+    """The refusal of a request that is too long to be kept."""
+    if request.body.length <= policy.request_bytes_max:
+        return None
+    detail = f"The limit for requests that are delivered later is {policy.request_bytes_max} bytes."
+    return _refuse(request, Verdict.BODY_TOO_LARGE, detail)
 
 
 def _is_of(snapshot: Snapshot, kept: SealedRequest) -> bool:

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
+from gateway.core.immutable import immutable
 from gateway.core.operation import Snapshot
-from gateway.core.verdict import Claimable, Refuse, Undelivered, Verdict, Wait
+from gateway.core.verdict import Claimable, Judgement, Refuse, Undelivered, Verdict, Wait
 from gateway.core.webhook.examination import Inbox
 from gateway.observe.facts import Events, WebhookRepeated
 from gateway.protect.accepting import Accepted, Accepting
@@ -57,30 +58,47 @@ class Receiving:
     async def _reply_to_repeat(
         self, snapshot: Snapshot, request: KeyedRequest, inbox: Inbox, policy: AcceptPolicy
     ) -> Reply:
-        is_changed, differs = False, tuple[str, ...]()
-        match request.judge(snapshot):
-            case Claimable() | Wait():
-                # Not an event of this inbox: an earlier configuration executed it, and its sender still waits.
-                return refuse(
+        judgement = request.judge(snapshot)
+        if isinstance(judgement, Undelivered) and judgement.is_same:
+            await self._accepting.requeue(snapshot, policy)
+        repeat = repeated(judgement, request, inbox)
+        if repeat.reply.verdict is not Verdict.IN_FLIGHT:
+            operation_id = request.identity.operation_id
+            self._events.publish(WebhookRepeated(request.route.name, operation_id, repeat.is_changed, repeat.differs))
+        return repeat.reply
+
+
+@immutable
+class Repeat:
+    """The reply to a repeat of an event, and whether its content is another one, and in what."""
+
+    reply: Reply
+    is_changed: bool = False
+    differs: tuple[str, ...] = ()
+
+
+def repeated(judgement: Judgement, request: KeyedRequest, inbox: Inbox) -> Repeat:
+    """What becomes of a repeat."""
+    match judgement:
+        case Claimable() | Wait():
+            # Not an event of this inbox: an earlier configuration executed it, and its sender still waits.
+            return Repeat(
+                refuse(
                     Verdict.IN_FLIGHT,
                     shape=request.route.shape,
                     status=503,
                     operation_id=request.identity.operation_id,
                     retry_after_seconds=_RETRY_AFTER_SECONDS,
                 )
-            case Refuse(Verdict.KEY_REUSED, record):
-                is_changed, differs = True, request.differences(record)
-                if inbox.refuses_changed:
-                    self._publish(request, differs, is_changed=True)
-                    shape = request.route.shape
-                    return refuse(Verdict.KEY_REUSED, shape=shape, status=409, record=record, differs=differs)
-            case Undelivered(_, True):
-                await self._accepting.requeue(snapshot, policy)
-        self._publish(request, differs, is_changed=is_changed)
-        return _acknowledged(inbox, Verdict.EVENT_DUPLICATE)
-
-    def _publish(self, request: KeyedRequest, differs: tuple[str, ...], *, is_changed: bool) -> None:
-        self._events.publish(WebhookRepeated(request.route.name, request.identity.operation_id, is_changed, differs))
+            )
+        case Refuse(Verdict.KEY_REUSED, record):
+            reply, differs = _acknowledged(inbox, Verdict.EVENT_DUPLICATE), request.differences(record)
+            if inbox.refuses_changed:
+                shape = request.route.shape
+                reply = refuse(Verdict.KEY_REUSED, shape=shape, status=409, record=record, differs=differs)
+            return Repeat(reply, is_changed=True, differs=differs)
+        case _:
+            return Repeat(_acknowledged(inbox, Verdict.EVENT_DUPLICATE))
 
 
 def _acknowledged(inbox: Inbox, verdict: Verdict) -> Reply:

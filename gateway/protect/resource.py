@@ -75,6 +75,12 @@ class _Shown:
     operation_id: UUID | None = None
 
 
+def is_below(path: bytes, target: bytes) -> bool:
+    """Whether a target is for the resource at this path, whatever it asks for."""
+    normal = normalise_path(target)
+    return normal == path or normal.startswith(path + b"/")
+
+
 class StatusResource:
     """The status resource of one gateway process. Lives on one event loop."""
 
@@ -114,8 +120,7 @@ class StatusResource:
 
     def owns(self, target: bytes) -> bool:
         """Whether a request with this target is for this resource, whatever it asks for."""
-        path = normalise_path(target)
-        return path == self._path or path.startswith(self._path + b"/")
+        return is_below(self._path, target)
 
     async def respond(self, incoming: Incoming) -> Reply:
         """The reply to a request for this resource. Its body is not read."""

@@ -15,7 +15,9 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from gateway.app.gateway import Gateway
 from gateway.cli import main
+from gateway.config import load
 from tests.store.postgres_sessions import roles, url_as
 from tests.support.house import config_text
 from tests.support.tls import Authority
@@ -176,6 +178,54 @@ def test_good_tls_files_pass(tmp_path: Path, authority: Authority, capsys: pytes
     upstream = {"tls": {**files, "ca": str(authority.ca_file)}}
     assert check(written(tmp_path, listen={"address": "127.0.0.1:0", "tls": files}, upstream=upstream)) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_what_is_effective_is_a_file_that_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without secrets, and with nothing else on standard output."""
+    file = written(tmp_path, admin={"token": "a-token-of-this-test"})
+    assert check(file, "--effective") == 0
+    said = capsys.readouterr()
+    assert "a-token-of-this-test" not in said.out + said.err
+    again = tmp_path / "again.yaml"
+    again.write_text(said.out)
+    assert check(again, "--effective") == 0
+    assert capsys.readouterr().out == said.out
+
+
+def test_what_differs_from_what_is_in_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing at first; then what was changed, and with whom nobody serves."""
+
+    async def serve() -> None:
+        gateway = Gateway(load(file, {}))
+        await gateway.start()
+        await gateway.stop()
+
+    file = written(tmp_path, shutdown={"delay": "0s"}, upstream={"url": "http://127.0.0.1:9"})
+    assert check(file, "--diff") == 1
+    assert "no gateway has put a configuration in force" in capsys.readouterr().err
+    asyncio.run(serve())
+    assert check(file, "--diff") == 0
+    said = capsys.readouterr()
+    assert (said.out, "no differences" in said.err) == ("", True)
+    file.write_text(file.read_text().replace("127.0.0.1:9", "127.0.0.1:10") + "workers: 4\n")
+    assert check(file, "--diff") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "upstream.url: http://127.0.0.1:9 -> http://127.0.0.1:10",
+        "routes[charge].upstream.url: http://127.0.0.1:9 -> http://127.0.0.1:10",
+        "workers: 1 -> 4",
+    ]
+    assert (tmp_path / "state" / "configuration.yaml").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("place", ["state", "state/below"])
+def test_a_state_dir_that_cannot_be_used_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    (tmp_path / "state").write_text("a file")
+    file = written(tmp_path, state_dir=str(tmp_path / place))
+    assert check(file) == 2
+    assert f"state_dir: {tmp_path}/state is not a directory" in capsys.readouterr().err
+    assert check(file, "--without-files") == 0
 
 
 async def test_migrate_says_what_it_did(postgres_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

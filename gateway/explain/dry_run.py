@@ -1,0 +1,270 @@
+"""Sends a request along the path of requests, as far as that can go without a store.
+
+Everything is the product's own and put together as in a gateway: the parser, the checks of the edge, the route table,
+and rules 4 to 7. What would be asked of others is not: an authorising service, an issuer of tokens. The request and its
+response go through a pair of sockets in this process. No file is opened but those that the configuration names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
+
+import orjson
+
+from gateway.app.callers import reserved_headers, verifiers_of
+from gateway.app.routes import identity_secret, route_of
+from gateway.config import Config
+from gateway.core.identity.scope import AuthService, ForwardAuthScope, JwtScope, VerifiedSpec
+from gateway.core.identity.token import (
+    KeysAt,
+    KeysDiscovered,
+    KeySource,
+    TokenFault,
+    bearer_credential,
+    read_token,
+)
+from gateway.core.message import RequestHead
+from gateway.core.routing import Miss, RouteTable, Rule
+from gateway.core.verdict import Verdict
+from gateway.http.limits import EdgeSettings
+from gateway.http.passthrough import Client
+from gateway.http.server import Edge
+from gateway.observe.facts import Events, Fact, RequestAnswered
+from gateway.protect.body import Spool, UploadSlots
+from gateway.protect.callers import Callers, Verification, Verifier
+from gateway.protect.hop import Hop
+from gateway.protect.identification import Identifying, KeyedRequest
+from gateway.protect.reply import Incoming, Reply, Untouched
+from gateway.protect.resource import is_below
+from gateway.protect.route import Route
+from gateway.protect.verification import Verifying
+from gateway.store.base import boot_seconds
+from gateway.upstream import Upstream, UpstreamSettings
+
+_SECONDS_MAX: Final = 30.0
+_EMPTY: Final = Reply(204, b"", (), b"")
+
+
+class Incomplete(Exception):
+    """The bytes end before the request does."""
+
+
+@dataclass(slots=True)
+class Found:
+    """What became of a request. `status` and `detail` are of the gateway's own response, if it gives one.
+
+    `route`: the one that it is for, also where it is refused. `keyed`: it passed rules 1 to 7. `unasked`: what depends
+    on the word of this other service. `misses`: the routes up to the chosen one, each with what kept the request from
+    it.
+    """
+
+    head: RequestHead | None = None
+    incoming: Incoming | None = None
+    route: Route | None = None
+    verdict: Verdict | None = None
+    status: int | None = None
+    detail: str = ""
+    keyed: KeyedRequest | None = None
+    unasked: str | None = None
+    is_forwarded: bool = False
+    is_own: bool = False
+    misses: tuple[tuple[Route, Miss | None], ...] = ()
+
+
+class _NotAsked(Exception):
+    """A part of the answer is another service's."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+
+class _Offline:
+    """Verifies as far as that needs nobody else. See `callers.Verifier`."""
+
+    def __init__(self, part: VerifiedSpec | AuthService, verifier: Verifier) -> None:
+        self._part = part
+        self._verifier = verifier
+
+    def start(self) -> None:
+        """Nothing runs in the background."""
+
+    async def close(self) -> None:
+        await self._verifier.close()
+
+    def known(self, incoming: Incoming) -> Verification | None:
+        return self._verifier.known(incoming)
+
+    async def ask(self, incoming: Incoming) -> Verification:
+        match self._part:
+            case AuthService(url=url):
+                raise _NotAsked(f"{url}, whether the request may be made")
+            case ForwardAuthScope(service=service):
+                raise _NotAsked(f"{service.url}, who the caller is")
+            case JwtScope(issuers):
+                token = read_token(bearer_credential(incoming.head.headers) or b"")
+                issuer = None if isinstance(token, TokenFault) else token.issuer
+                keys = next((each.keys for each in issuers if each.issuer == issuer), None)
+                if isinstance(keys, KeysAt | KeysDiscovered):
+                    raise _NotAsked(f"{_place(keys, issuer)}, for the keys of the token's issuer")
+        return await self._verifier.ask(incoming)
+
+
+def _place(keys: KeySource, issuer: str | None) -> str:
+    return keys.url.partition("?")[0] if isinstance(keys, KeysAt) else f"{issuer} (discovery)"
+
+
+class _Own:
+    """The status resource, as far as a request for it has to be told from others. See `handler.Resource`."""
+
+    def __init__(self, path: str, found: Found) -> None:
+        self._path = path.encode()
+        self._found = found
+
+    def owns(self, target: bytes) -> bool:
+        return is_below(self._path, target)
+
+    async def respond(self, incoming: Incoming) -> Reply:
+        self._found.is_own, self._found.head = True, incoming.head
+        return _EMPTY
+
+
+class _Table(RouteTable[Route]):
+    """Notes what it was asked for."""
+
+    def __init__(self, rules: Iterable[tuple[Rule, Route]], default_host: bytes | None, found: Found) -> None:
+        super().__init__(rules, default_host)
+        self._found = found
+
+    def match(self, method: bytes, target: bytes, host: bytes | None) -> Route | None:
+        chosen = super().match(method, target, host)
+        misses = []
+        for route, miss in self.misses(method, target, host):
+            misses.append((route, miss))
+            if route is chosen:
+                break
+        self._found.misses = tuple(misses)
+        self._found.head = RequestHead(method, target, ())
+        return chosen
+
+
+async def dry_run(config: Config, wire: bytes, hop: Hop) -> Found:
+    """What becomes of the request, as if it came over this hop. Its body stays open.
+
+    Raises `Incomplete`, and `StartError` where a file that the configuration names cannot be used.
+    """
+    found = Found()
+    events = Events(lambda fact: _note_refusal(found, config_routes, fact))
+    verifiers = {
+        part: _Offline(part, verifier)
+        for part, verifier in verifiers_of(config, events, boot_seconds, time.time).items()
+    }
+    callers = Callers(verifiers)
+    identifying = Identifying(
+        config.service,
+        Spool(config.state_dir / "spool"),
+        UploadSlots(1),
+        Verifying(events, boot_seconds),
+        callers,
+        identity_secret=identity_secret(config),
+    )
+    # Never used: nothing is forwarded.
+    upstream = Upstream(UpstreamSettings(host="127.0.0.1", port=9))
+    config_routes = [_in_memory(route_of(config, route, upstream)) for route in config.routes]
+
+    async def protect(incoming: Incoming, route: Route) -> Reply | Untouched:
+        incoming = replace(incoming, hop=hop)
+        found.route, found.incoming, found.head = route, incoming, incoming.head
+        try:
+            outcome = await identifying.identify(incoming, route)
+        except _NotAsked as not_asked:
+            found.unasked = not_asked.what
+            return _EMPTY
+        if isinstance(outcome, KeyedRequest):
+            found.keyed = outcome
+            return _EMPTY
+        if isinstance(outcome, Reply):
+            found.verdict = outcome.verdict
+        return outcome
+
+    async def forward(incoming: Incoming, _: Client, route: Route | None, verdict: Verdict | None) -> Reply | None:
+        found.is_forwarded, found.verdict, found.head = True, verdict, incoming.head
+        return _EMPTY
+
+    accepts = any(route.accept is not None and route.inbox is None for route in config_routes)
+    edge = Edge(
+        routes=_Table(
+            zip([route.rule for route in config.routes], config_routes, strict=True),
+            config.upstream.default_host,
+            found,
+        ),
+        protect=protect,
+        forward=forward,
+        resource=_Own(config.operations.path, found) if accepts else None,
+        reserved=reserved_headers(config),
+        events=events,
+        settings=EdgeSettings(header_bytes_max=config.limits.max_header_bytes),
+    )
+    try:
+        response = await _exchange(edge, wire)
+    finally:
+        await edge.close()
+        await callers.close()
+        await upstream.close()
+    if not response:
+        raise Incomplete(
+            "the request is not complete: its body is shorter than its headers say, or its head has no end"
+        )
+    is_ours = not (found.keyed or found.unasked or found.is_forwarded or found.is_own)
+    if is_ours:
+        found.status, found.detail = _read(response)
+    return found
+
+
+def _in_memory(route: Route) -> Route:
+    """The route, but that no body is written to a file."""
+    return replace(route, spool_over_bytes=route.body_bytes_max)
+
+
+def _note_refusal(found: Found, routes: list[Route], fact: Fact) -> None:
+    """What the edge refuses never comes to `protect`."""
+    if isinstance(fact, RequestAnswered):
+        found.verdict = fact.verdict
+        found.route = next(route for route in routes if route.name == fact.route)
+
+
+async def _exchange(edge: Edge[Route], wire: bytes) -> bytes:
+    """The response to these bytes; empty where there is none."""
+    ours, theirs = socket.socketpair()
+    for each in (ours, theirs):
+        each.setblocking(False)
+    await edge.adopt(theirs)
+    reader, writer = await asyncio.open_unix_connection(sock=ours)
+    try:
+        async with asyncio.timeout(_SECONDS_MAX):
+            writer.write(wire)
+            writer.write_eof()
+            return await reader.read()
+    except (OSError, TimeoutError):
+        return b""
+    finally:
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+
+def _read(response: bytes) -> tuple[int, str]:
+    """Status and detail of a response of the gateway."""
+    head, _, body = response.partition(b"\r\n\r\n")
+    status = int(head.split(b" ")[1])
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return status, ""
+    return status, str(document.get("detail") or document["error"]["message"])

@@ -1,0 +1,421 @@
+"""What `explain` says of a request is what a fresh gateway then does with it; and it leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+import yaml
+from cryptography.x509 import DNSName
+
+from gateway.app.gateway import Gateway
+from gateway.cli import main
+from gateway.config import load
+from gateway.explain.request import Request, from_file, from_words
+from gateway.observe.facts import Fact, RequestAnswered, RequestPassed
+from tests.support.http import exchange, request_bytes
+from tests.support.issuer import signing_key
+from tests.support.ports import free_port
+from tests.support.senders import WHSEC, signed
+from tests.support.tls import Authority
+from tests.support.upstream import RecordingUpstream
+
+TOKEN_SECRET = "the secret that tokens are signed with"
+FINGERPRINT_KEY = "the secret that fingerprints are keyed with"
+ENCRYPTION_KEY = "5e" * 32
+KEY = ("Idempotency-Key", "k-0123456789-s3cret")
+TENANT = ("X-Tenant", "tenant-s3cret")
+TYPE = ("Content-Type", "application/json")
+BODY = b'{"amount": 1000, "order": "o-1", "sent_at": "body-s3cret"}'
+"""Values of the request that are not shown: each holds `s3cret`."""
+
+STANDARD = {"outcome": {"preset": "standard"}}
+HEADER = {"key": {"header": "Idempotency-Key", "required": True}, "scope": {"header": "X-Tenant", "from": "any"}}
+
+
+def route(name: str, path: str, /, **changes: Any) -> dict[str, Any]:
+    return {"name": name, "match": {"path": path}, **HEADER, **STANDARD, **changes}
+
+
+def token(**claims: Any) -> tuple[str, str]:
+    payload = {"iss": "me", "aud": "us", "sub": "alice-s3cret", "exp": time.time() + 600, **claims}
+    return "Authorization", f"Bearer {jwt.encode(payload, TOKEN_SECRET, 'HS256')}"
+
+
+ROUTES = [
+    route("host", "/v1/pay", match={"path": "/v1/pay", "host": "other.test"}),
+    route("put", "/v1/pay", match={"path": "/v1/pay", "methods": ["PUT"]}),
+    route("pay", "/v1/pay", fingerprint={"ignore": ["/sent_at"]}, body={"max_bytes": 64}),
+    route("capture", "/v1/charges/{id}/capture", key={"header": "Idempotency-Key"}, retention={"replay": "1h"}),
+    route("rest", "/v2/{rest:.*}", key={"headers": ["A-Key", "B-Key"]}, scope="shared"),
+    route("structured", "/structured", key={"header": "Idempotency-Key", "format": "structured", "required": True}),
+    route("uuid", "/uuid", key={"header": "Idempotency-Key", "format": "uuid"}, errors="stripe"),
+    route("order_number", "/orders", key={"body": "/order"}),
+    route("composed", "/composed", key={"compose": [{"header": "A-Key"}, {"body": "/order"}], "required": True}),
+    route("trusted", "/trusted", scope={"header": "X-Tenant", "from": ["127.0.0.0/8"]}),
+    route("untrusted", "/untrusted", scope={"header": "X-Tenant", "from": ["10.0.0.0/8"]}),
+    route("api_key", "/api-key", scope={"api_key": "Authorization"}),
+    route(
+        "jwt",
+        "/jwt",
+        scope={
+            "jwt": {
+                "issuer": "me",
+                "audience": "us",
+                "keys": {"secret": TOKEN_SECRET},
+                "algorithms": ["HS256"],
+                "claims": ["sub"],
+            }
+        },
+    ),
+    route("parts", "/parts", scope={"compose": [{"header": "X-Tenant", "from": "any"}, {"api_key": "X-Api-Key"}]}),
+    route("raw", "/raw", fingerprint={"body": "raw"}, status_header=False),
+    route("accept", "/accept", accept={"identity": "unverified", "max_bytes": 60}),
+    route("lanes", "/lanes", accept={"mode": "always", "identity": "unverified"}, order={"by": "/order"}),
+    {
+        "name": "inbox",
+        "match": {"path": "/inbox"},
+        "inbox": {"preset": "standard_webhooks", "secrets": [{"id": "a", "key": WHSEC}]},
+        "scope": "shared",
+        "outcome": {"preset": "success_only"},
+    },
+    route("quiet", "/quiet", response={"max_stored_bytes": "0"}),
+    route("doubtful", "/doubtful", outcome={"preset": "standard", "in_doubt": ["2xx"]}),
+]
+
+
+def request(method: str, target: str, *headers: tuple[str, str], body: bytes = b"") -> bytes:
+    return request_bytes(method, target, headers, body)
+
+
+def good(target: str, *headers: tuple[str, str], method: str = "POST", body: bytes = BODY) -> bytes:
+    return request(method, target, TYPE, *headers, body=body)
+
+
+LONG = b'{"amount": "' + b"x" * 80 + b'"}'
+CHUNKED = ("Transfer-Encoding", "chunked")
+ASYNC = ("Prefer", "respond-async")
+BEARER = ("Authorization", "Bearer sk_live_s3cret_s3cret")
+WEBHOOK = b'{"type": "paid", "data": {"id": 1}}'
+
+
+def cases() -> Iterator[tuple[str, bytes]]:
+    """Requests, each under a key that no other one of its route and caller has."""
+    yield "pay", good("/v1/pay", KEY, TENANT)
+    yield "pay by absolute path with a query", good("/v1/pay?a=b", ("Idempotency-Key", "k2"), TENANT)
+    yield "pay quoted", good("/v1/pay", ("Idempotency-Key", '"k3"'), TENANT)
+    yield "pay in chunks", good("/v1/pay", ("Idempotency-Key", "k4"), TENANT, CHUNKED, body=b"2\r\n{}\r\n0\r\n\r\n")
+    yield "pay without a body", request("POST", "/v1/pay", ("Idempotency-Key", "k5"), TENANT)
+    yield "another host", good("/v1/pay", KEY, TENANT, ("Host", "other.test:80"))
+    yield "another method", good("/v1/pay", KEY, TENANT, method="PUT")
+    yield "a method of no route", good("/v1/pay", KEY, TENANT, method="DELETE")
+    yield "a path of no route", good("/v1/payments", KEY, TENANT)
+    yield "another case", good("/V1/Pay", KEY, TENANT)
+    yield "a GET", request("GET", "/v1/pay")
+    yield "no key", good("/v1/pay", TENANT)
+    yield "no key where none is required", good("/v1/charges/ch_1/capture", TENANT)
+    yield "empty key", good("/v1/pay", ("Idempotency-Key", ""), TENANT)
+    yield "malformed key", good("/v1/pay", ("Idempotency-Key", "a b"), TENANT)
+    yield "long key", good("/v1/pay", ("Idempotency-Key", "k" * 256), TENANT)
+    yield "two keys", good("/v1/pay", KEY, ("Idempotency-Key", "k6"), TENANT)
+    yield "key with an underscore", good("/v1/pay", KEY, ("Idempotency_Key", "k7"), TENANT)
+    yield "no caller", good("/v1/pay", KEY)
+    yield "two callers", good("/v1/pay", KEY, TENANT, TENANT)
+    yield "dot segments", good("/v1/x/../pay", KEY, TENANT)
+    yield "escaped slash", good("/v1%2Fpay", KEY, TENANT)
+    yield "two lengths", good("/v1/pay", KEY, TENANT, ("Content-Length", "3"), ("Content-Length", "3"), body=b"abc")
+    yield "length and chunks", good("/v1/pay", KEY, TENANT, CHUNKED, ("Content-Length", "3"), body=b"0\r\n\r\n")
+    yield "another coding", good("/v1/pay", KEY, TENANT, ("Transfer-Encoding", "gzip"), body=b"abc")
+    yield "malformed chunks", good("/v1/pay", KEY, TENANT, CHUNKED, body=b"zz\r\n{}\r\n0\r\n\r\n")
+    yield "method override", good("/v1/other", KEY, TENANT, ("X-HTTP-Method-Override", "PUT"))
+    yield "target override", good("/other", KEY, TENANT, ("X-Original-URL", "/v1/pay"))
+    yield "bad host", good("/v1/pay", KEY, TENANT, ("Host", "a/b"))
+    yield "connection names the key", good("/v1/pay", KEY, TENANT, ("Connection", "Idempotency-Key"))
+    yield "not HTTP", b"what is this?\r\n\r\n"
+    yield "unknown method", b"FROB /v1/pay HTTP/1.1\r\nHost: a\r\n\r\n"
+    yield "bare line feeds inside", b"POST /v1/pay HTTP/1.1\r\nHost: a\r\nX: a\r\n b\r\n\r\n"
+    yield "long path", good("/" + "a" * 9000, KEY, TENANT)
+    yield "long head", good("/v1/pay", KEY, TENANT, ("X-Long", "x" * 70_000))
+    yield "CONNECT", b"CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n"
+    yield "too large", good("/v1/pay", KEY, TENANT, body=LONG)
+    chunks = b"%x\r\n%b\r\n0\r\n\r\n" % (len(LONG), LONG)
+    yield "too large in chunks", good("/v1/pay", KEY, TENANT, CHUNKED, body=chunks)
+    yield "not the JSON that it says", good("/v1/pay", ("Idempotency-Key", "k8"), TENANT, body=b"{")
+    yield "a form", request("POST", "/v1/pay", ("Idempotency-Key", "k9"), TENANT, body=b"a=b")
+    yield "variable", good("/v1/charges/ch_1/capture", KEY, TENANT)
+    yield "rest by the first header", good("/v2/a/b", ("A-Key", "k1"))
+    yield "rest by the second header", good("/v2", ("B-Key", "k2"))
+    yield "structured", good("/structured", ("Idempotency-Key", '"k1"'), TENANT)
+    yield "not structured", good("/structured", ("Idempotency-Key", "k1"), TENANT)
+    yield "uuid", good("/uuid", ("Idempotency-Key", "123e4567-e89b-12d3-a456-426614174000"), TENANT)
+    yield "not a uuid, in Stripe's form", good("/uuid", ("Idempotency-Key", "k1"), TENANT)
+    yield "key in the body", good("/orders", TENANT)
+    yield "no key in the body", good("/orders", TENANT, body=b"{}")
+    yield "key in a body that is not JSON", good("/orders", TENANT, body=b"{")
+    yield "composed", good("/composed", ("A-Key", "k1"), TENANT)
+    yield "half composed", good("/composed", ("A-Key", "k1"), TENANT, body=b"{}")
+    yield "trusted hop", good("/trusted", KEY, TENANT)
+    yield "untrusted hop", good("/untrusted", KEY, TENANT)
+    yield "credential", good("/api-key", KEY, BEARER)
+    yield "no credential", good("/api-key", KEY)
+    yield "credential that changes", good("/api-key", KEY, token())
+    yield "token", good("/jwt", KEY, token())
+    yield "expired token", good("/jwt", KEY, token(exp=1))
+    yield "token of another issuer", good("/jwt", KEY, token(iss="you"))
+    yield "no token", good("/jwt", KEY)
+    yield "two parts", good("/parts", KEY, TENANT, ("X-Api-Key", "s3cret-of-the-caller"))
+    yield "one part of two", good("/parts", KEY, TENANT)
+    yield "raw", good("/raw", KEY, TENANT)
+    yield "long enough for a file", good("/raw", ("Idempotency-Key", "k2"), TENANT, body=b"x" * 400_000)
+    chunks = b"61a80\r\n%b\r\n0\r\n\r\n" % (b"x" * 400_000)
+    yield "long enough for a file, in chunks", good("/raw", ("Idempotency-Key", "k3"), TENANT, CHUNKED, body=chunks)
+    yield "accepted", good("/accept", KEY, TENANT, ASYNC)
+    yield (
+        "not accepted, because it has a meaning only now",
+        good("/accept", ("Idempotency-Key", "k3"), TENANT, ASYNC, ("If-Match", '"1"')),
+    )
+    yield "too long to be accepted", good("/accept", ("Idempotency-Key", "k2"), TENANT, ASYNC, body=LONG)
+    yield "in its lane", good("/lanes", KEY, TENANT)
+    yield "in no lane", good("/lanes", KEY, TENANT, body=b"{}")
+    yield (
+        "event",
+        request("POST", "/inbox", *signed("standard_webhooks", WEBHOOK, int(time.time())).items(), body=WEBHOOK),
+    )
+    yield "event that is not signed", request("POST", "/inbox", TYPE, body=WEBHOOK)
+    yield "its status", request("GET", "/_operations/nothing")
+    yield "not stored", good("/quiet", KEY, TENANT)
+    yield "in doubt", good("/doubtful", KEY, TENANT)
+
+
+CASES = list(cases())
+INCOMPLETE = "--|http://a/v1/pay|-X|POST|-H|Idempotency-Key: k|-H|X-Tenant: t|-H|Content-Length: 5"
+
+
+def written(directory: Path, upstream_url: str) -> Path:
+    config = {
+        "service": "shop",
+        "listen": "127.0.0.1:0",
+        "status": {"listen": "127.0.0.1:0"},
+        "state_dir": str(directory / "state"),
+        "upstream": {"url": upstream_url},
+        "store": {"durable": f"sqlite://{directory}/operations.db"},
+        "shutdown": {"delay": "0s", "drain_timeout": "5s"},
+        "secrets": {
+            "fingerprint_key": {"id": "f1", "key": FINGERPRINT_KEY},
+            "encryption": [{"id": "e1", "key": ENCRYPTION_KEY}],
+        },
+        "routes": ROUTES,
+    }
+    file = directory / "gateway.yaml"
+    file.write_text(yaml.safe_dump(config, sort_keys=False))
+    return file
+
+
+def explained(capsys: pytest.CaptureFixture[str], file: Path, wire: bytes, *options: str) -> dict[str, Any]:
+    request_file = file.parent / "request.http"
+    request_file.write_bytes(wire)
+    assert main(["explain", "--config", str(file), "--format", "json", "--file", str(request_file), *options]) == 0
+    said: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return said
+
+
+async def observed(file: Path, upstream: RecordingUpstream) -> dict[str, list[Any]]:
+    """What a fresh gateway does with each request: route, verdict, status and operation."""
+    facts: list[Fact] = []
+    gateway = Gateway(load(file, {}), (facts.append,))
+    await gateway.start()
+    found: dict[str, list[Any]] = {}
+    try:
+        for name, wire in CASES:
+            facts.clear()
+            before = len(upstream.requests)
+            response = await exchange(gateway.address[1], wire, method=wire.split(b" ")[0].decode())
+            seen = [fact for fact in facts if isinstance(fact, RequestAnswered | RequestPassed)]
+            about = seen[0] if seen else None
+            answered = about if isinstance(about, RequestAnswered) else None
+            found[name] = [
+                None if about is None else about.route,
+                None if about is None or about.verdict is None else about.verdict.value,
+                response.status,
+                None if answered is None or answered.operation_id is None else str(answered.operation_id),
+            ]
+            if answered is not None and answered.verdict.value in ("stored", "in-doubt", "response-not-stored"):
+                # What was accepted before is delivered meanwhile.
+                assert len(upstream.requests) > before
+    finally:
+        await gateway.stop()
+    return found
+
+
+def test_what_is_explained_is_what_happens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def play() -> dict[str, list[Any]]:
+        async with RecordingUpstream(port=port) as upstream:
+            return await observed(file, upstream)
+
+    port = free_port()
+    file = written(tmp_path, f"http://127.0.0.1:{port}")
+    said = {name: explained(capsys, file, wire, "--response", "200") for name, wire in CASES}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["gateway.yaml", "request.http"]
+    text = json.dumps(said)
+    for secret in (TOKEN_SECRET, FINGERPRINT_KEY, ENCRYPTION_KEY, WHSEC, "s3cret"):
+        assert secret not in text
+    found = asyncio.run(play())
+    told = {name: [each["route"], each["verdict"], each["status"], each["operation_id"]] for name, each in said.items()}
+    # The gateway's own resource looks into the store.
+    assert found.pop("its status")[2] == 404
+    assert told.pop("its status") == [None, None, None, None]
+    assert told == found
+    assert {verdict for _, verdict, _, _ in found.values()} >= {
+        None, "request-invalid", "key-missing", "key-invalid", "unkeyed", "scope-missing", "scope-unsuitable",
+        "body-too-large", "order-missing", "signature-missing", "accepted", "stored", "in-doubt", "response-not-stored",
+    }  # fmt: skip
+
+
+def test_values_of_the_request_are_shown_where_that_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = written(tmp_path, "http://127.0.0.1:9")
+    text = json.dumps(explained(capsys, file, good("/v1/pay", KEY, TENANT), "--show"))
+    assert all(value in text for value in (KEY[1], TENANT[1], "body-s3cret"))
+    assert FINGERPRINT_KEY not in text
+
+
+def test_each_decision_has_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = written(tmp_path, "http://127.0.0.1:9")
+    lines = file.read_text().splitlines()
+    said = explained(capsys, file, good("/v1/pay", KEY, TENANT), "--response", "503")
+    settings = {each["path"]: each["line"] for step in said["steps"] for each in step["settings"]}
+    for path, line in settings.items():
+        key = path.rpartition(".")[2].partition("[")[0]
+        assert line is None or lines[line - 1].strip().removeprefix("- ").startswith(f"{key}:"), path
+    assert settings["routes[2].fingerprint.ignore"] is not None
+    assert settings["routes[2].retention.replay" if said["verdict"] == "stored" else "routes[2].key.format"] is None
+    route_step = next(step for step in said["steps"] if step["name"] == "route")
+    assert [fact.partition(": ")[2] for fact in route_step["facts"]] == [
+        "the host is not other.test",
+        "the method POST is not PUT",
+    ]
+
+
+def test_nobody_is_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Who would be asked is said; nothing listens there, and a question would be refused."""
+    file = written(tmp_path, "http://127.0.0.1:9")
+    config = yaml.safe_load(file.read_text())
+    url = f"http://127.0.0.1:{free_port()}"
+    issuer = {"issuer": "me", "audience": "us", "claims": ["sub"], "algorithms": ["ES256"]}
+    config["routes"] = [
+        route("principal", "/a", scope={"forward_auth": {"url": f"{url}/auth?secret=s3cret", "principal": "X-User"}}),
+        route("permission", "/b", authorize={"forward_auth": {"url": f"{url}/may"}}),
+        route("token", "/c", scope={"jwt": {**issuer, "keys": f"{url}/keys?secret=s3cret"}}),
+    ]
+    file.write_text(yaml.safe_dump(config))
+    signed_token = jwt.encode(
+        {"iss": "me", "aud": "us", "sub": "a", "exp": time.time() + 60}, signing_key().private, "ES256"
+    )
+    for path, step, asked in (("/a", "scope", "/auth"), ("/b", "authorize", "/may"), ("/c", "scope", "/keys")):
+        wire = good(path, KEY, TENANT, ("Authorization", f"Bearer {signed_token}"))
+        said = explained(capsys, file, wire, "--response", "200")
+        assert (said["verdict"], said["status"], said["operation_id"]) == (None, None, None)
+        assert said["steps"][-2]["name"] == step
+        assert f"would ask {url}{asked}, " in said["steps"][-2]["decision"]
+        assert "s3cret" not in json.dumps(said)
+    # What needs no keys is decided.
+    refused = explained(capsys, file, good("/c", KEY, token()))
+    assert (refused["verdict"], refused["status"]) == ("scope-missing", 401)
+
+
+def test_a_certificate_names_the_caller(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "tls").mkdir()
+    authority = Authority(tmp_path / "tls")
+    certificate = authority.issue_to(DNSName("orders.shop.example")).cert
+    own = authority.issue("localhost")
+    file = written(tmp_path, "http://127.0.0.1:9")
+    config = yaml.safe_load(file.read_text())
+    files = {"cert": str(own.cert), "key": str(own.key), "client_ca": str(authority.ca_file)}
+    config["listen"] = {"address": "127.0.0.1:0", "tls": files}
+    config["routes"] = [route("certificate", "/a", scope={"client_certificate": "san"})]
+    file.write_text(yaml.safe_dump(config))
+    said = explained(capsys, file, good("/a", KEY), "--certificate", str(certificate), "--response", "200")
+    assert (said["verdict"], said["status"]) == ("stored", 200)
+    assert explained(capsys, file, good("/a", KEY))["verdict"] == "scope-missing"
+
+
+def test_the_record_is_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With --store: new, replayed, and another request; without a store, exit code 1."""
+
+    async def execute() -> None:
+        async with RecordingUpstream(port=port):
+            gateway = Gateway(load(file, {}))
+            await gateway.start()
+            await exchange(gateway.address[1], wire, method="POST")
+            await gateway.stop()
+
+    port = free_port()
+    file = written(tmp_path, f"http://127.0.0.1:{port}")
+    wire = good("/v1/pay", KEY, TENANT)
+    command = ["explain", "--config", str(file), "--store", "--", "-X", "POST", "http://gateway.test/v1/pay"]
+    headers = [word for name, value in (KEY, TENANT, TYPE) for word in ("-H", f"{name}: {value}")]
+    data = ["--data-raw", BODY.decode()]
+    assert main([*command, *headers, *data]) == 1
+    assert "the store does not exist" in capsys.readouterr().err
+    asyncio.run(execute())
+    again = explained(capsys, file, wire, "--store")
+    assert (again["verdict"], again["status"]) == ("replayed", 200)
+    assert main([*command, *headers, *data]) == 0
+    assert "200 replayed" in capsys.readouterr().out
+    other = explained(capsys, file, good("/v1/pay", KEY, TENANT, body=b'{"amount": 2}'), "--store")
+    assert (other["verdict"], other["status"]) == ("key-reused", 422)
+    record = next(step for step in other["steps"] if step["name"] == "record")
+    assert "differs in: body" in record["facts"]
+    new = explained(capsys, file, good("/v1/pay", ("Idempotency-Key", "new"), TENANT), "--store", "--response", "200")
+    assert new["verdict"] == "stored"
+    assert new["steps"][-2]["decision"].startswith("there is none")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "give the request"),
+        (["--", "--compressed", "http://a/b"], "these words of curl are known"),
+        (["--", "/v1/pay"], "expected a URL"),
+        (["--", "http://a/b", "-H", "nothing"], "a header is written"),
+        (["--", "http://a/b", "-d", "@/nowhere"], "/nowhere cannot be read"),
+        (["--file", "/nowhere"], "/nowhere cannot be read"),
+        ([*INCOMPLETE.split("|")], "the request is not complete"),
+        (["--certificate", "/dev/null", "--", "http://a/b"], "expected one certificate"),
+    ],
+)
+def test_what_is_no_request_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    file = written(tmp_path, "http://127.0.0.1:9")
+    assert main(["explain", "--config", str(file), *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_words_of_curl_are_the_request_that_curl_sends(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.write_bytes(b"a=1\r\n")
+    words = ["http://shop/x?y", "-d", f"@{data}", "--data", "b=2", "-H", "Accept:", "-H", "X-Empty;", "-u", "me:pw"]
+    assert from_words(words) == Request(
+        b"POST /x?y HTTP/1.1\r\nHost: shop\r\nAuthorization: Basic bWU6cHc=\r\n"
+        b"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 7\r\nX-Empty: \r\n\r\na=1&b=2"
+    )
+    assert from_words(["https://shop", "--json", "{}"]) == Request(
+        b"POST / HTTP/1.1\r\nHost: shop\r\nAccept: application/json\r\nContent-Type: application/json\r\n"
+        b"Content-Length: 2\r\n\r\n{}",
+        is_secure=True,
+    )
+
+
+def test_a_file_may_be_written_by_hand(tmp_path: Path) -> None:
+    file = tmp_path / "request.http"
+    file.write_text("POST https://shop/x\nA: b\n\n{}")
+    expected = b"POST /x HTTP/1.1\r\nHost: shop\r\nA: b\r\nContent-Length: 2\r\n\r\n{}"
+    assert from_file(file) == Request(expected, is_secure=True)

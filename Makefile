@@ -12,7 +12,7 @@ LOCKED := --require-hashes --no-deps --requirement
 UV_COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-config \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 
-.PHONY: help run story triangle test test-quick test-servers proof bench lint readme lock
+.PHONY: help run story triangle test test-quick test-servers proof bench lint docs lock
 .DEFAULT_GOAL := help
 
 help:
@@ -27,7 +27,7 @@ help:
 	@echo 'make bench [ARGS="--only replay"]         measure what a request costs, beside a plain proxy in the same run'
 	@echo 'make bench ARGS=--help                    what else is measured: growth, sweeps, latency, large bodies, ...'
 	@echo 'make lint                                 run the linter, the type checker and the import contract'
-	@echo 'make readme                               write the tables of the README anew'
+	@echo 'make docs                                 write the generated parts of the documentation anew'
 	@echo 'make lock                                 choose the newest versions of all dependencies (needs uv)'
 
 run: $(VENV)/.installed
@@ -60,8 +60,8 @@ lint: $(VENV)/.installed-test
 	"$(VENV)/bin/mypy"
 	"$(VENV)/bin/lint-imports"
 
-readme: $(VENV)/.installed
-	@"$(VENV)/bin/python" -m tests.support.readme
+docs: $(VENV)/.installed
+	@"$(VENV)/bin/python" -m tests.support.reference
 
 $(VENV)/.installed: $(VENV)/.made requirements.lock pyproject.toml
 	@echo 'Installing the gateway into $(VENV) ...'

@@ -74,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
     program = argparse.ArgumentParser(
         prog=PROGRAM,
         description="A reverse proxy that makes retries of writes safe, in front of any HTTP service.",
-        epilog="The configuration is explained in config/gateway.example.yaml.",
+        epilog="The configuration is explained in docs/reference/configuration.md and config/gateway.example.yaml.",
     )
     program.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     commands = program.add_subparsers(dest="command", required=True, metavar="COMMAND")

@@ -2,7 +2,7 @@
 
 Every change of state in the product is a row of `TABLE`; nothing else may write one. The stores *execute* it under
 their locks; the hot rows that a store has in SQL of its own are tested against this file, case by case; the diagram in
-the README is drawn from it. This file knows neither stores nor HTTP, nor who sends a command and why.
+docs/how-it-works.md is drawn from it. This file knows neither stores nor HTTP, nor who sends a command and why.
 
 Theory of operation
 -------------------

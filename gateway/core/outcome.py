@@ -30,7 +30,7 @@ class Meaning(StrEnum):
 
 
 class Preset(StrEnum):
-    """What statuses mean unless the route says otherwise: see `_preset`, and the table in the README."""
+    """What statuses mean unless the route says otherwise: see `_preset`, and docs/configure/outcomes.md."""
 
     STANDARD = "standard"
     PAYMENTS = "payments"

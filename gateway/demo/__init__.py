@@ -218,5 +218,5 @@ passes through untouched. Send the same request twice:
   curl -i {url}/YOUR/PATH -H 'Idempotency-Key: try-1' -H 'Content-Type: application/json' -d '{{}}'
 
 This setup is only for a trial: all clients share one key space, so anyone who knows a key can get its response. For
-real use, your configuration says whose key it is: see README.md.
+real use, your configuration says whose key it is: see docs/configure/scopes.md.
 """

@@ -1,4 +1,4 @@
-"""Client libraries as their users wire them, and routes as the README wires the gateway for them.
+"""Client libraries as their users wire them, and routes as docs/client-libraries.md wires the gateway for them.
 
 What a library does on its own (when it tries again, what it raises) is the library's: only its pauses are made short.
 """
@@ -17,19 +17,18 @@ import requests
 import stripe
 import yaml
 
-from tests.support.readme import README
+from tests.support.reference import DOCS, README
 from tests.support.upstream import Answer, Received
 
-_TEXT: Final = README.read_text()
+_TABLE: Final = (DOCS / "client-libraries.md").read_text("utf-8")
 _JSON: Final = (("Content-Type", "application/json"),)
 
 
 def route_for(library: str, path: str, **changes: Any) -> dict[str, Any]:
     """The route of the README's first configuration, on this path, with what its row for the library asks for."""
-    table = _TEXT.partition("\n## Client libraries\n")[2].partition("\n## ")[0]
-    rows = [row for row in table.splitlines() if row.startswith("| ") and library in row.split("|")[1]]
-    assert len(rows) == 1, f"{library} has {len(rows)} rows in the README"
-    (first,) = re.findall(r"^```yaml\n(.*?)^```$", _TEXT, re.DOTALL | re.MULTILINE)[:1]
+    rows = [row for row in _TABLE.splitlines() if row.startswith("| ") and library in row.split("|")[1]]
+    assert len(rows) == 1, f"{library} has {len(rows)} rows in docs/client-libraries.md"
+    (first,) = re.findall(r"^```yaml\n(.*?)^```$", README.read_text("utf-8"), re.DOTALL | re.MULTILINE)[:1]
     route: dict[str, Any] = copy.deepcopy(yaml.safe_load(first)["routes"][0])
     route["match"]["path"] = path
     for setting in re.findall(r"`(\w+: [^`]+)`", rows[0].split("|")[3]):
@@ -38,7 +37,7 @@ def route_for(library: str, path: str, **changes: Any) -> dict[str, Any]:
 
 
 class Library(Protocol):
-    """A library for Python whose calls block. `row` names its row in the README.
+    """A library for Python whose calls block. `row` names its row in docs/client-libraries.md.
 
     `errors` are the exceptions that its users see, by verdict.
     """

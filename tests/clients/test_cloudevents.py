@@ -26,7 +26,7 @@ PATH: Final = "/events"
 
 @dataclass(frozen=True)
 class Mode:
-    """How an event is put into a request. `row` names its row in the README."""
+    """How an event is put into a request. `row` names its row in docs/client-libraries.md."""
 
     name: str
 

@@ -1,6 +1,7 @@
 """Outcomes: every status, under every preset, override, doubt and attempt, is the event that it has to be.
 
-The expectations are written from the tables of the README and not from the code: sets of statuses by preset.
+The expectations are written from the table in docs/configure/outcomes.md and not from the code: sets of statuses by
+preset.
 """
 
 from __future__ import annotations

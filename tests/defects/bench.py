@@ -30,7 +30,7 @@ from tests.defects.telling import BROKEN, NOTICED
 AT_ONCE = 2
 RUN_SECONDS = 120.0
 _ROOT = Path(__file__).parents[2]
-_COPIED = (PRODUCT, "tests", "pyproject.toml", "README.md", "config", "deploy")
+_COPIED = (PRODUCT, "tests", "pyproject.toml", "README.md", "config", "deploy", "docs")
 
 
 @dataclass(frozen=True, slots=True)

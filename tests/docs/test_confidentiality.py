@@ -16,7 +16,7 @@ from gateway.cli import main
 from gateway.config import parse
 from tests.support.house import config_text, house, neighbour, sqlite_store, status_of
 
-TEXT = (Path(__file__).parents[2] / "docs" / "confidentiality.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "configure" / "confidentiality.md").read_text()
 KEYS = {name: f"{number}f" * 32 for number, name in enumerate(sorted(set(re.findall(r"\$\{(\w+)\}", TEXT))))}
 BLOCKS = re.findall(r"^( *)```(yaml|console)\n(.*?)^ *```$", TEXT, re.DOTALL | re.MULTILINE)
 STEPS = [(kind, re.sub(f"^{indent}", "", block, flags=re.MULTILINE)) for indent, kind, block in BLOCKS if indent]

@@ -20,7 +20,7 @@ from tests.support.demo import DemoProcess, program, run_program
 from tests.support.eventually import eventually_blocking
 from tests.support.ports import free_port
 from tests.support.processes import descendants, end, spawn
-from tests.support.readme import README
+from tests.support.reference import DOCS
 from tests.support.upstream import RecordingUpstream
 
 
@@ -31,10 +31,10 @@ def test_the_story_comes_out_as_told() -> None:
     assert said.rstrip().endswith("The ledger shows 5.")
 
 
-def test_the_three_corners_come_out_as_the_readme_says() -> None:
+def test_the_three_corners_come_out_as_the_guide_says() -> None:
     """Charges, webhooks and events go through a `kill -9`, and each corner that is left out leaks what it holds."""
     said = run_program("demo", "--triangle")
-    (shown,) = re.findall(r"```text\n(1\. .*?)```", (README.parent / "docs" / "events.md").read_text(), re.DOTALL)
+    (shown,) = re.findall(r"```text\n(1\. .*?)```", (DOCS / "events.md").read_text(), re.DOTALL)
     # An acknowledgement that was slow makes one more.
     came = re.compile(r"got \d+ events under")
     assert came.sub("", said.strip()) == came.sub("", shown.strip())

@@ -398,6 +398,7 @@ def test_secrets_are_made_in_one_way() -> None:
         command
         for file in (
             ROOT / "README.md",
+            *(ROOT / "docs").rglob("*.md"),
             *(ROOT / "deploy").iterdir(),
             *(ROOT / "config").glob("*.yaml"),
             *(ROOT / "gateway").rglob("*.py"),

@@ -1,24 +1,31 @@
-"""The guides in `docs`: their first configurations start as written, and what they show of curl is what comes."""
+"""The pages that show commands: their first configurations start as written, and what they show is what comes."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import shlex
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
+from gateway.cli import main
+from gateway.demo.upstream import CardService
 from tests.support.curl import curl
+from tests.support.demo import DemoProcess
 from tests.support.eventually import eventually
 from tests.support.gateway import GatewayProcess
 from tests.support.http import Response
+from tests.support.ports import free_port
+from tests.support.reference import DOCS
 from tests.support.upstream import Answer, RecordingUpstream
 
-GUIDES = Path(__file__).parents[2] / "docs"
 ENVIRONMENT = {
     "GITHUB_SECRET": "It's a secret to everybody",
     "SERVICE_TOKEN": "t",
@@ -60,26 +67,30 @@ def masked(value: Any) -> Any:
 
 
 def shown_in(guide: str) -> list[Shown]:
-    """What stands in the `console` blocks of a guide, in order."""
-    text = (GUIDES / guide).read_text()
-    found = []
-    for block in re.findall(r"^```console\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
-        command, _, response = block.partition("\nHTTP/1.1 ")
-        head, _, body = response.partition("\n\n")
-        status, *lines = head.splitlines()
-        headers = dict(line.split(": ", 1) for line in lines)
-        is_json = body.lstrip().startswith("{")
-        found.append(
-            Shown(command.removeprefix("$ "), int(status.split()[0]), headers, json.loads(body) if is_json else None)
-        )
+    """The requests and responses in the `console` blocks of a page, in order."""
+    return [_read(block) for block in commands_in(guide) if block.startswith("$ curl")]
+
+
+def commands_in(guide: str) -> list[str]:
+    """The `console` blocks of a page, in order."""
+    found: list[str] = re.findall(r"^```console\n(.*?)^```$", (DOCS / guide).read_text(), re.DOTALL | re.MULTILINE)
     assert found, guide
     return found
+
+
+def _read(block: str) -> Shown:
+    command, _, response = block.partition("\nHTTP/1.1 ")
+    head, _, body = response.partition("\n\n")
+    status, *lines = head.splitlines()
+    headers = dict(line.split(": ", 1) for line in lines)
+    is_json = body.lstrip().startswith("{")
+    return Shown(command.removeprefix("$ "), int(status.split()[0]), headers, json.loads(body) if is_json else None)
 
 
 @asynccontextmanager
 async def running(guide: str, directory: Path) -> AsyncIterator[tuple[GatewayProcess, RecordingUpstream]]:
     """The first configuration of a guide as a process, in front of a service."""
-    (text, *_) = re.findall(r"^```yaml\n(.*?)^```$", (GUIDES / guide).read_text(), re.DOTALL | re.MULTILINE)
+    (text, *_) = re.findall(r"^```yaml\n(.*?)^```$", (DOCS / guide).read_text(), re.DOTALL | re.MULTILINE)
     assert len(text.splitlines()) <= 14
     config = yaml.safe_load(text)
     async with RecordingUpstream() as upstream:
@@ -89,16 +100,16 @@ async def running(guide: str, directory: Path) -> AsyncIterator[tuple[GatewayPro
             yield gateway, upstream
 
 
-async def compare(shown: Shown, gateway: GatewayProcess) -> None:
-    """Send the command until the response is the shown one, or for a while."""
+async def compare(shown: Shown, port: int, *, in_part: bool = False) -> None:
+    """Send the command until the response is the shown one, or for a while; `in_part`: it may have more members."""
     last: list[Any] = []
 
     async def is_as_shown() -> bool:
-        response: Response = await curl(shown.command, gateway.port)
+        response: Response = await curl(shown.command, port)
         found = [response.status, {name: response.header(name) for name in shown.headers}]
         expected: list[Any] = [shown.status, shown.headers]
         if shown.body is not None:
-            found.append(response.json())
+            found.append(_part_of(response.json(), shown.body) if in_part else response.json())
             expected.append(shown.body)
         last[:] = [masked(found), masked(expected)]
         return bool(last[0] == last[1])
@@ -110,16 +121,76 @@ async def compare(shown: Shown, gateway: GatewayProcess) -> None:
         assert found == expected, shown.command
 
 
+def _part_of(found: Any, shown: Any) -> Any:
+    """What is found of the members that are shown."""
+    match found, shown:
+        case dict(), dict():
+            return {name: _part_of(found[name], each) for name, each in shown.items() if name in found}
+        case list(), list():
+            return [_part_of(one, each) for one, each in zip(found, shown, strict=False)] + found[len(shown) :]
+        case _:
+            return found
+
+
+async def test_readme(tmp_path: Path) -> None:
+    """A charge and its replay have the bytes that the README shows."""
+    with DemoProcess(tmp_path) as demo:
+        for each in shown_in("../README.md"):
+            await compare(each, demo.port)
+
+
+@asynccontextmanager
+async def trial(directory: Path) -> AsyncIterator[tuple[GatewayProcess, int]]:
+    """The set-up of the quick start, and the port of its admin API."""
+    (text, *_) = re.findall(r"^```yaml\n(.*?)^```$", (DOCS / "quick-start.md").read_text(), re.DOTALL | re.MULTILINE)
+    config = yaml.safe_load(text)
+    config["admin"]["listen"] = f"127.0.0.1:{free_port()}"
+    async with CardService("127.0.0.1", 0) as service:
+        config["upstream"]["url"] = f"http://127.0.0.1:{service.port}"
+        async with GatewayProcess(config, directory, environment={"HOME": str(directory)}) as gateway:
+            yield gateway, int(config["admin"]["listen"].rpartition(":")[2])
+
+
+async def test_quick_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """From the first charge to the resolved doubt, command by command."""
+    (answer,) = re.findall(r"^```http\n(.*?)^```$", (DOCS / "quick-start.md").read_text(), re.DOTALL | re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "answer.http").write_text(answer)
+    async with trial(tmp_path) as (gateway, _):
+        for block in commands_in("quick-start.md"):
+            if block.startswith("$ curl"):
+                await compare(_read(block), gateway.port)
+                continue
+            command, _, output = block.removeprefix("$ .venv/bin/idempotency-gateway ").partition("\n")
+            assert await asyncio.to_thread(main, shlex.split(command)) == 0
+            assert _ageless(capsys.readouterr().out) == _ageless(output)
+
+
+def _ageless(output: str) -> list[str]:
+    """What a command prints, without what differs from run to run."""
+    return [re.sub(r"\b\d+(?:ms|s) +", "N ", VARYING.sub("*", line)).rstrip() for line in output.splitlines()]
+
+
+async def test_admin_api(tmp_path: Path) -> None:
+    """The doubt of the quick start, listed and ended over HTTP."""
+    lost = next(each for each in shown_in("quick-start.md") if each.headers.get("Idempotency-Status") == "in-doubt")
+    async with trial(tmp_path) as (gateway, port):
+        await compare(lost, gateway.port)
+        for each in shown_in("reference/admin-api.md"):
+            await compare(each, port, in_part=True)
+
+
 async def test_accept(tmp_path: Path) -> None:
     """Accepted while the service refuses, seen, delivered, and repeated."""
     async with running("accept.md", tmp_path) as (gateway, upstream):
         upstream.on("/v1/payments", Answer(503))
         accepted, waiting, result, repeat, withdrawn = shown_in("accept.md")
-        await compare(accepted, gateway)
-        await compare(waiting, gateway)
+        await compare(accepted, gateway.port)
+        await compare(waiting, gateway.port)
         upstream.on("/v1/payments", CREATED)
         for each in (result, repeat, withdrawn):
-            await compare(each, gateway)
+            await compare(each, gateway.port)
 
 
 async def test_inbox(tmp_path: Path) -> None:
@@ -127,7 +198,7 @@ async def test_inbox(tmp_path: Path) -> None:
     async with running("inbox.md", tmp_path) as (gateway, upstream):
         upstream.on(None, Answer(204))
         for each in shown_in("inbox.md"):
-            await compare(each, gateway)
+            await compare(each, gateway.port)
         await upstream.wait_for_requests(1)
         assert len(upstream.requests) == 1
 
@@ -137,8 +208,8 @@ async def test_events(tmp_path: Path) -> None:
     async with running("events.md", tmp_path) as (gateway, upstream):
         upstream.on("/v1/payments", CREATED)
         (payment,) = shown_in("events.md")
-        await compare(payment, gateway)
+        await compare(payment, gateway.port)
         await eventually(lambda: '"specversion"' in gateway.output(), 10.0)
         (line,) = [line for line in gateway.output().splitlines() if '"specversion"' in line]
-        (event,) = re.findall(r"^```json\n(.*?)^```$", (GUIDES / "events.md").read_text(), re.DOTALL | re.MULTILINE)
+        (event,) = re.findall(r"^```json\n(.*?)^```$", (DOCS / "events.md").read_text(), re.DOTALL | re.MULTILINE)
         assert masked(json.loads(line)) == masked(json.loads(event))

@@ -12,6 +12,7 @@ from tests.defects.catalogue import DEFECTS
 
 ROOT = Path(__file__).parents[2]
 PROOF = (ROOT / "tests" / "README.md").read_text("utf-8")
+COMPARISON = (ROOT / "docs" / "comparison.md").read_text("utf-8")
 INVARIANTS = 41
 _TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 _PLACE = re.compile(r"`(tests/[\w/]+(?:\.py)?)`")
@@ -32,8 +33,8 @@ def _names_in(file: Path) -> set[str]:
 
 
 def test_every_test_that_is_named_exists() -> None:
-    """Whoever looks for the proof of an invariant finds it."""
-    named = [(found[1], found[2]) for found in _TEST.finditer(PROOF)]
+    """Whoever looks for the proof of an invariant, or of a comparison, finds it."""
+    named = [(found[1], found[2]) for found in _TEST.finditer(PROOF + COMPARISON)]
     assert len(named) > INVARIANTS
     assert [(file, name) for file, name in named if name not in _names_in(ROOT / file)] == []
 
@@ -44,7 +45,7 @@ def test_every_place_and_program_that_is_named_exists() -> None:
     assert modules
     for module in modules:
         assert any((ROOT / path).exists() for path in (f"{module}.py", f"{module}/__main__.py"))
-    assert [found[1] for found in _PLACE.finditer(PROOF) if not (ROOT / found[1]).exists()] == []
+    assert [found[1] for found in _PLACE.finditer(PROOF + COMPARISON) if not (ROOT / found[1]).exists()] == []
     assert [name for name in re.findall(r"--run ([\w-]+)", PROOF) if name not in DEFECTS] == []
 
 

@@ -25,7 +25,7 @@ from tests.support.upstream import Answer, Received, RecordingUpstream
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = {path.stem: path.read_text("utf-8") for path in sorted((ROOT / "config" / "examples").glob("*.yaml"))}
-PAGE = (ROOT / "docs" / "callers.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "configure" / "scopes.md").read_text("utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ async def test_it_tells_callers_apart(name: str, tmp_path: Path) -> None:
 
 def test_the_page_names_every_recipe() -> None:
     """And no other one."""
-    linked = re.findall(r"\(\.\./config/examples/([a-z0-9-]+)\.yaml\)", PAGE)
+    linked = re.findall(r"\(\.\./\.\./config/examples/([a-z0-9-]+)\.yaml\)", PAGE)
     assert sorted(linked) == sorted(EXAMPLES)
 
 

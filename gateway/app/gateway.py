@@ -38,6 +38,7 @@ from gateway.app.stores import (
     journal_directory,
     make_fast_tier,
     name_of,
+    refuse_unreadable_journals,
     seen_file,
     shared_note,
     witness_files,
@@ -278,6 +279,7 @@ class Gateway:
 
     async def _start_journal(self) -> None:
         try:
+            await refuse_unreadable_journals(self._config)
             await self._journal.start()
         except (StartRefused, NotApplied) as error:
             raise StartError(f"the journal in state_dir cannot be used: {error}") from error

@@ -27,7 +27,15 @@ from gateway.app.routes import (
     settle_seconds,
     status_policy,
 )
-from gateway.app.stores import bare_store, is_migrated, journal_directory, make_fast_tier, name_of, tiered_store
+from gateway.app.stores import (
+    bare_store,
+    is_migrated,
+    journal_directory,
+    make_fast_tier,
+    name_of,
+    refuse_unreadable_journals,
+    tiered_store,
+)
 from gateway.config import Config
 from gateway.core.operation import microseconds
 from gateway.observe.facts import Events
@@ -158,6 +166,7 @@ async def check_store(config: Config) -> list[str]:
                 raise StartRefused(conflicts_text(serving, agreement.conflicts))
             if why := why_unreadable((await store.tally()).sealed, serving.key_ids):
                 raise StartRefused(why)
+            await refuse_unreadable_journals(config)
             count_without_route = await store.count_without_route(serving.service, serving.recipes)
             memory = await look_at_memory(store)
         finally:

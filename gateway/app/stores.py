@@ -17,9 +17,11 @@ from gateway.store.attempt_files import AttemptFiles
 from gateway.store.base import FastTier, StartRefused, boot_seconds
 from gateway.store.epoch import SeenFile, SharedNote
 from gateway.store.guard import EpochGuard
+from gateway.store.journal.view import Desk
 from gateway.store.operations import ManagedStore, Serving
 from gateway.store.postgres import store as postgres
 from gateway.store.postgres.store import PostgresStore
+from gateway.store.sealed import why_unreadable
 from gateway.store.sqlite import store as sqlite
 from gateway.store.sqlite.store import SqliteStore
 from gateway.store.tiered import Tiered
@@ -170,3 +172,13 @@ async def migrate_store(config: Config, grant_to: str | None = None) -> list[str
             return await postgres.migrate(dsn.get_secret_value(), accepted, grant_to=grant_to)
         case url:
             assert_never(url)
+
+
+async def refuse_unreadable_journals(config: Config) -> None:
+    """Raises `StartRefused` where outcomes that wait on this host need a key that is not configured, and `StoreError`
+    where that cannot be read."""
+    if config.secrets.unreadable == "accept":
+        return
+    sealed = await asyncio.to_thread(Desk(journal_directory(config), name_of(config)).sealed)
+    if why := why_unreadable(sealed, [key.id for key in config.secrets.encryption]):
+        raise StartRefused(why)

@@ -115,15 +115,18 @@ def _shared_service(config: _Draft) -> Iterator[Mistake]:
         yield config.mistake(("service",), "required, but missing", "it tells services that share a store apart")
 
 
-def _listeners(config: _Draft) -> Iterator[Mistake]:
-    listeners: list[tuple[str, Path, Address]] = []
+def _listening(config: _Draft) -> Iterator[tuple[str, Path, Address]]:
+    """What the gateway listens on, and where that is written."""
     if listen := config.part(Listen):
-        listeners.append(("listen", ("listen",), listen.address))
+        yield "listen", ("listen",), listen.address
     if status := config.part(Status):
-        listeners.append(("status.listen", ("status", "listen"), status.listen))
+        yield "status.listen", ("status", "listen"), status.listen
     if (admin := config.part(Admin)) and admin.token is not None:
-        listeners.append(("admin.listen", ("admin", "listen"), admin.listen))
-    for (one, first, address), (other, second, address_too) in combinations(listeners, 2):
+        yield "admin.listen", ("admin", "listen"), admin.listen
+
+
+def _listeners(config: _Draft) -> Iterator[Mistake]:
+    for (one, first, address), (other, second, address_too) in combinations(_listening(config), 2):
         if _collide(address, address_too):
             keys = second if config.writes(*second) else first
             yield config.mistake(keys, f"{one} and {other} both use port {address.port}")
@@ -156,12 +159,19 @@ def _loops(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
 
 def _authorities(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
     """Authorising services that are the gateway itself, and headers of theirs that cannot be theirs alone."""
-    listen = config.part(Listen)
+    own = [address for _, _, address in _listening(config)]
     for route in routes:
+        handed_on: dict[str, str] = {}
         for keys, service in _asked(route):
-            if listen is not None and _is_own(service.url.service, listen.address):
-                message = f"the gateway itself listens on {listen.address} and would ask itself"
-                yield route.mistake((*keys, "url"), message, "write where the authorising service listens")
+            for address in own:
+                if _is_own(service.url.service, address):
+                    message = f"the gateway itself listens on {address} and would ask itself"
+                    yield route.mistake((*keys, "url"), message, "write where the authorising service listens")
+            copied = {name.lower(): name for name in service.copy_}
+            for name in copied.keys() & handed_on:
+                message = f"{copied[name]} is copied from another service too: which of the two holds is not said"
+                yield route.mistake((*keys, "copy"), message, "let one of them hand it on")
+            handed_on |= copied
             read = {name for other in routes if _share_paths(route, other) for name in _read_headers(other)}
             for name in service.names:
                 if name.lower() in read:

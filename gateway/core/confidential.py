@@ -16,6 +16,8 @@ sealed by itself. Both are associated with operation, token and part.
 the probe's target, and the reference to what was made is kept until another one is known. All attempts of an operation
 are of one request, so there is nothing that could be moved from one attempt to another and matter.
 
+*An audit* is associated with its change and its row: nobody is given another one's reasons.
+
 *An event* is sealed as far as a sink includes the key, the reference or the response, for that sink.
 
 An opened record has the sealed one beside it (`Record.sealed`). What goes back to a store, or to a fast tier, is always
@@ -24,7 +26,6 @@ that. Clear values of before encryption was switched on are left as they are.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -32,7 +33,7 @@ from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from gateway.core.framing import framed
-from gateway.core.message import Headers, StoredResponse
+from gateway.core.message import Headers, StoredResponse, pack_headers, unpack_headers
 from gateway.core.operation import (
     EVENT_OF,
     Abandon,
@@ -66,9 +67,13 @@ P = TypeVar("P")
 
 # The header that all other headers are in. No HTTP message has a header of this name (RFC 9110 section 5.6.2).
 _HEADERS: Final = SEALED + b"headers"
+# Those of a response whose headers were cut: they cannot be opened.
+_CUT_HEADERS: Final = ((_HEADERS, SEALED),)
+# How a value begins that has to be opened. No key, target or reference is empty: one that is was cut to nothing.
+_TEXT: Final = (SEALED_TEXT, "")
+_BYTES: Final = (SEALED, b"")
 # Commands with an audit, but no other confidential part.
 _AUDITED: Final = (Disprove, Reinstate, Requeue, Withdraw, Purge, Erase)
-_LENGTH: Final = struct.Struct(">I")
 # Of no operation: a pause is of many.
 _NOBODY: Final = UUID(int=0)
 
@@ -252,13 +257,18 @@ class Sealing:
         bound = None if event in (Event.PURGE, Event.ERASE) else token
         return self._audit_again(audit, operation_id, _of_audit(operation_id, event, bound))
 
-    def resealed_pause(self, audit: Audit, service: str, operation: str) -> Audit:
-        """As `resealed`, for the audit of a pause."""
-        return self._audit_again(audit, _NOBODY, of_pause(service, operation))
+    def resealed_pause(self, audit: Audit, service: str, operation: str, *, is_resumed: bool) -> Audit:
+        """As `resealed`, for the audit of a pause or of its end."""
+        return self._audit_again(audit, _NOBODY, _of_pause(service, operation, is_resumed))
 
     def resealed_suspension(self, why: str, service: str, sink: str) -> str:
         """As `resealed`, for why a sink is suspended."""
-        return self._audit_again(Audit("", why), _NOBODY, _of_suspension(service, sink)).why
+        associated = _of_suspension(service, sink)
+        return self._again(
+            _NOBODY, why, why,
+            lambda old: _opened_text(self._ring, old, associated),
+            lambda ring, clear: ring.seal_text(_encoded(clear), associated),
+        )  # fmt: skip
 
     def resealed_request(self, kept: SealedRequest, operation_id: UUID) -> SealedRequest:
         """As `resealed`, for a kept request."""
@@ -306,7 +316,7 @@ class Sealing:
         return self._again(
             operation_id, audit, audit.why,
             lambda old: _opened_texts(self._ring, old, associated),
-            lambda _, clear: self.sealed_audit(clear, associated),
+            lambda ring, clear: _sealed_texts(ring, clear, associated),
         )  # fmt: skip
 
     def _again(
@@ -333,7 +343,7 @@ class Sealing:
         ring, headers, body = self._ring, response.headers, response.body
         if ring is None or _is_sealed_response(response):
             return response
-        content = _packed(((b"", response.reason), *headers))
+        content = pack_headers(((b"", response.reason), *headers))
         kept = ((_HEADERS, ring.seal_value(content, _of_attempt(operation_id, token, b"headers"))),)
         if body is not None:
             body = ring.seal_value(body, _of_attempt(operation_id, token, b"body"))
@@ -362,13 +372,13 @@ class Sealing:
 
     def _opened_identity(self, identity: Identity) -> Identity:
         key = identity.key
-        if key is None or key[:1] != SEALED_TEXT:
+        if key is None or key[:1] not in _TEXT:
             return identity
         content = open_value(self._ring, key, _of_operation(identity.operation_id, b"key"))
         return replace(identity, key=content.decode("utf-8", "surrogatepass"))
 
     def _opened_probe(self, probe: ProbeTarget | None, operation_id: UUID) -> ProbeTarget | None:
-        if probe is None or probe.target[:1] != SEALED:
+        if probe is None or probe.target[:1] not in _BYTES:
             return probe
         content = open_value(self._ring, probe.target, _of_operation(operation_id, b"probe"))
         ((target, host),) = _unpacked(content)
@@ -382,7 +392,7 @@ class Sealing:
         return replace(request, host=host.decode(), path=path.decode())
 
     def _opened_resource(self, resource: str | None, operation_id: UUID) -> str | None:
-        if resource is None or resource[:1] != SEALED_TEXT:
+        if resource is None or resource[:1] not in _TEXT:
             return resource
         return open_value(self._ring, resource, _of_operation(operation_id, b"resource")).decode()
 
@@ -391,46 +401,44 @@ class Sealing:
     def _sealed_audit(self, command: Prove | Disprove | Reinstate | Requeue | Withdraw | Purge | Erase) -> Audit | None:
         if command.audit is None:
             return None
-        token = None if isinstance(command, Purge | Erase) else command.read_token
-        return self.sealed_audit(command.audit, _of_audit(command.operation_id, EVENT_OF[type(command)], token))
-
-    def sealed_audit(self, audit: Audit, associated: bytes) -> Audit:
-        """Both texts as one sealed one."""
         if self._ring is None:
-            return audit
-        content = _packed(((audit.who.encode("utf-8", "replace"), audit.why.encode("utf-8", "replace")),))
-        return Audit("", self._ring.seal_text(content, associated))
+            return command.audit
+        token = None if isinstance(command, Purge | Erase) else command.read_token
+        associated = _of_audit(command.operation_id, EVENT_OF[type(command)], token)
+        return _sealed_texts(self._ring, command.audit, associated)
 
-    def opened_pause(self, audit: Audit, service: str, operation: str) -> Audit:
-        """The audit of a pause or of its end. One that cannot be opened says why in its place."""
+    def sealed_pause(self, audit: Audit, service: str, operation: str, *, is_resumed: bool) -> Audit:
+        """The audit of a pause or of its end."""
+        return (
+            audit if self._ring is None else _sealed_texts(self._ring, audit, _of_pause(service, operation, is_resumed))
+        )
+
+    def opened_pause(self, audit: Audit, service: str, operation: str, *, is_resumed: bool) -> Audit:
+        """Undo `sealed_pause`. One that cannot be opened says why in its place."""
         try:
-            return _opened_texts(self._ring, audit, of_pause(service, operation))
+            return _opened_texts(self._ring, audit, _of_pause(service, operation, is_resumed))
         except Unopenable as error:
             return Audit("", f"({error})")
 
     def sealed_suspension(self, why: str, service: str, sink: str) -> str:
         """Why a sink is suspended."""
-        return self.sealed_audit(Audit("", why), _of_suspension(service, sink)).why
+        return why if self._ring is None else self._ring.seal_text(_encoded(why), _of_suspension(service, sink))
 
     def opened_suspension(self, why: str, service: str, sink: str) -> str:
         """Undo `sealed_suspension`. One that cannot be opened says why in its place."""
         try:
-            return _opened_texts(self._ring, Audit("", why), _of_suspension(service, sink)).why
+            return _opened_text(self._ring, why, _of_suspension(service, sink))
         except Unopenable as error:
             return f"({error})"
 
     def opened_audit(self, audit: Audit, operation_id: UUID, event: Event, token: int) -> Audit:
         """An audit of an operation in clear. One that cannot be opened says why in its place."""
-        if audit.why[:1] != SEALED_TEXT:
-            return audit
         bound = None if event in (Event.PURGE, Event.ERASE) else token
         try:
-            content = open_value(self._ring, audit.why, _of_audit(operation_id, event, bound))
+            return _opened_texts(self._ring, audit, _of_audit(operation_id, event, bound))
         except Unopenable as error:
             self._on_unreadable(operation_id, str(error))
             return Audit("", f"({error})")
-        ((who, why),) = _unpacked(content)
-        return Audit(who.decode(), why.decode())
 
     # -- events --------------------------------------------------------------------------------------------------------
 
@@ -454,15 +462,23 @@ NO_SEALING: Final = Sealing()
 """Nothing is encrypted, and what is cannot be read."""
 
 
+def kept_headers(packed: bytes) -> Headers:
+    """The headers that a store has packed. Of a response whose headers were cut, the status is known."""
+    try:
+        return unpack_headers(packed)
+    except ValueError:
+        return _CUT_HEADERS
+
+
 def is_sealed(record: Record) -> bool:
     """Whether anything in the record is sealed."""
     request, response, key, probe = record.request, record.response, record.identity.key, record.probe
     return (
         (request is not None and request.path[:1] == SEALED_TEXT)
         or (response is not None and _is_sealed_response(response))
-        or (key is not None and key[:1] == SEALED_TEXT)
-        or (probe is not None and probe.target[:1] == SEALED)
-        or (record.resource is not None and record.resource[:1] == SEALED_TEXT)
+        or (key is not None and key[:1] in _TEXT)
+        or (probe is not None and probe.target[:1] in _BYTES)
+        or (record.resource is not None and record.resource[:1] in _TEXT)
     )
 
 
@@ -533,7 +549,7 @@ def _sealed_identity(ring: KeyRing, identity: Identity) -> Identity:
 def _sealed_probe(ring: KeyRing, probe: ProbeTarget | None, operation_id: UUID) -> ProbeTarget | None:
     if probe is None:
         return None
-    content = _packed(((probe.target, probe.host),))
+    content = pack_headers(((probe.target, probe.host),))
     return ProbeTarget(ring.seal_value(content, _of_operation(operation_id, b"probe")), b"")
 
 
@@ -547,7 +563,7 @@ def _sealed_resource(ring: KeyRing | None, resource: str | None, operation_id: U
 def _sealed_request(ring: KeyRing, request: RequestInfo | None, operation_id: UUID) -> RequestInfo | None:
     if request is None:
         return None
-    content = _packed(((request.host.encode(), request.path.encode()),))
+    content = pack_headers(((request.host.encode(), request.path.encode()),))
     sealed = ring.seal_text(content, _of_operation(operation_id, b"request"))
     return RequestInfo(request.method, "", sealed, request.request_id, request.trace_id)
 
@@ -557,12 +573,29 @@ def of_request(operation_id: UUID, acceptance_id: UUID) -> bytes:
     return operation_id.bytes + acceptance_id.bytes
 
 
+def _sealed_texts(ring: KeyRing, audit: Audit, associated: bytes) -> Audit:
+    """Both texts as one, bound to its row: in the place of `who` is a random name, for two may be of one change."""
+    row = ring.random_name()
+    return Audit(
+        row, ring.seal_text(pack_headers(((_encoded(audit.who), _encoded(audit.why)),)), associated + _row(row))
+    )
+
+
 def _opened_texts(ring: KeyRing | None, audit: Audit, associated: bytes) -> Audit:
-    """Raises `Unopenable`."""
+    """Undo `_sealed_texts`. Raises `Unopenable`."""
     if audit.why[:1] != SEALED_TEXT:
         return audit
-    ((who, why),) = _unpacked(open_value(ring, audit.why, associated))
+    ((who, why),) = _unpacked(open_value(ring, audit.why, associated + _row(audit.who)))
     return Audit(who.decode(), why.decode())
+
+
+def _opened_text(ring: KeyRing | None, text: str, associated: bytes) -> str:
+    """Raises `Unopenable`."""
+    return text if text[:1] != SEALED_TEXT else open_value(ring, text, associated).decode()
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "replace")
 
 
 # Associated data begins with the owner (`sealing`).
@@ -580,33 +613,25 @@ def _of_audit(operation_id: UUID, event: Event, token: int | None) -> bytes:
     return b"%b audit %b %d" % (operation_id.bytes, event.value.encode(), token or 0)
 
 
+def _row(name: str) -> bytes:
+    return framed(b"row", name.encode())
+
+
 def _of_event(event_id: str, sink: str) -> bytes:
     return event_id.encode() + framed(b"event", sink.encode())
 
 
-def of_pause(service: str, operation: str) -> bytes:
-    """The associated data of the audit of a pause."""
-    return framed(b"pause", service.encode(), operation.encode())
+def _of_pause(service: str, operation: str, is_resumed: bool) -> bytes:
+    return framed(b"resume" if is_resumed else b"pause", service.encode(), operation.encode())
 
 
 def _of_suspension(service: str, sink: str) -> bytes:
     return framed(b"suspension", service.encode(), sink.encode())
 
 
-def _packed(pairs: Headers) -> bytes:
-    """Pairs of bytes: all lengths, their number first, and then the bytes."""
-    parts = [part for pair in pairs for part in pair]
-    return struct.pack(f">{len(parts) + 1}I", len(parts), *map(len, parts)) + b"".join(parts)
-
-
 def _unpacked(packed: bytes) -> Headers:
-    """Undo `_packed`. Raises `Unopenable` if a newer program packed it otherwise."""
+    """Undo `pack_headers`. Raises `Unopenable` if a newer program packed it otherwise."""
     try:
-        (number,) = _LENGTH.unpack_from(packed)
-        at, parts = _LENGTH.size * (number + 1), []
-        for length in struct.unpack_from(f">{number}I", packed, _LENGTH.size):
-            parts.append(packed[at : at + length])
-            at += length
-        return tuple(zip(parts[::2], parts[1::2], strict=True))
-    except (struct.error, ValueError):
+        return unpack_headers(packed)
+    except ValueError:
         raise Unopenable("its format is unknown to this version of the gateway") from None

@@ -7,6 +7,7 @@ header that is to be forwarded. This module knows names and syntax only, never w
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Callable, Iterable
 from typing import Final, Self, TypeVar
 
@@ -20,6 +21,7 @@ _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a
 Headers = tuple[tuple[bytes, bytes], ...]
 
 _LOGGED_CHARACTERS_MAX = 128
+_LENGTH: Final = struct.Struct(">I")
 # Bounds of a `NameTable`.
 _KNOWN_NAMES_MAX: Final = 1024
 _KNOWN_NAME_BYTES_MAX: Final = 64
@@ -38,6 +40,28 @@ HOP_BY_HOP = frozenset(
         b"upgrade",
     )
 )
+
+
+def pack_headers(headers: Headers) -> bytes:
+    """Headers, or other pairs, as one value: all lengths, their number first, and then all names and values."""
+    parts = [part for header in headers for part in header]
+    return struct.pack(f">{len(parts) + 1}I", len(parts), *map(len, parts)) + b"".join(parts)
+
+
+def unpack_headers(packed: bytes) -> Headers:
+    """Undo `pack_headers`. Raises ValueError for what was cut, or packed otherwise."""
+    try:
+        (number,) = _LENGTH.unpack_from(packed)
+        lengths = struct.unpack_from(f">{number}I", packed, _LENGTH.size)
+    except struct.error:
+        raise ValueError("packed headers end too early") from None
+    parts, end = [], _LENGTH.size * (number + 1)
+    for length in lengths:
+        begin, end = end, end + length
+        parts.append(packed[begin:end])
+    if end != len(packed):
+        raise ValueError("packed headers end elsewhere than they say")
+    return tuple(zip(parts[::2], parts[1::2], strict=True))
 
 
 class NameTable(dict[bytes, V]):

@@ -37,7 +37,7 @@ from gateway.core.immutable import immutable
 from gateway.core.message import StoredResponse, header_values
 from gateway.core.operation import MICROSECONDS, Event, Record, State, microseconds
 from gateway.core.reading import is_address
-from gateway.core.sealing import SEALED
+from gateway.core.sealing import SEALED, Unopenable
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ID_BYTES: Final = 16
@@ -439,6 +439,8 @@ class PublishedEvent:
 
 def opened_event(event: PublishedEvent, sink: str, sealing: Sealing) -> PublishedEvent:
     """The event of a row of this sink in clear. Raises `Unopenable`."""
+    if event.response == b"":
+        raise Unopenable("it was cut")
     if event.response is None or event.response[:1] != SEALED:
         return event
     parts = sealing.opened_event(event.response, event.id, sink)

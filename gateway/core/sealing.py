@@ -84,6 +84,10 @@ class KeyRing:
         """The id of the key that seals."""
         return self._current.id
 
+    def random_name(self) -> str:
+        """Tells apart what has no name of its own."""
+        return self._random_bytes(OWNER_BYTES).hex()
+
     def seal(self, content: bytes, associated: bytes) -> tuple[str, bytes]:
         """The id of the key and the sealed bytes. Runs some microseconds, and about one millisecond for some MiB."""
         nonce, cipher = self._random_bytes(_NONCE_BYTES), self._cipher(self._current.id, associated[:OWNER_BYTES])

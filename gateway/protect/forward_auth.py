@@ -4,6 +4,8 @@ Owns the question, the reading of the response, and what of it may be remembered
 as proxies send it to their authorisation servers: method, URI and origin of the request in `X-Forwarded-*` headers, and
 those headers of the request that are configured. Only 2xx with exactly one principal is a permission. 300 to 499 is the
 service's own refusal, which the client gets as it is. Anything else is no decision, and says nothing about the caller.
+A request with a header that many services read as another method or path is refused: the decision would be about
+something else than what is executed.
 
 A decision is remembered only where that is configured, for the very same question; a refusal never is, so that a
 permission that was just given counts at once. Nothing of a question is kept but its digest, and nothing is logged.
@@ -18,10 +20,18 @@ from collections.abc import Callable, Sequence
 from typing import Final, assert_never
 
 from gateway.core.framing import digest
-from gateway.core.identity.scope import AuthService, ForwardAuthScope, IdentityUnavailable, Network, principal_value
+from gateway.core.identity.scope import (
+    AuthService,
+    ForwardAuthScope,
+    IdentityUnavailable,
+    Network,
+    ScopeUnsuitable,
+    principal_value,
+)
 from gateway.core.message import Headers, RequestHead, ResponseHead, header_values
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import AuthorizationDecided, Decision, Events
+from gateway.protect.ambiguity import other_methods, other_targets, overrides
 from gateway.protect.callers import Verification, Verified
 from gateway.protect.forwarding import authorization_request, response_headers
 from gateway.protect.reply import Incoming, Reply
@@ -40,6 +50,7 @@ _REMEMBERED_BYTES_MAX: Final = 4096
 _REPORT_SECONDS: Final = 10.0
 
 _NO_DECISION: Final = "The service that decides about requests cannot be asked now."
+_OTHER_READING: Final = "A header names another method or path than the one that permission is asked for."
 
 
 class ForwardAuth:
@@ -79,8 +90,10 @@ class ForwardAuth:
         """Close the client."""
         await self._upstream.close()
 
-    def known(self, incoming: Incoming) -> Verified | None:
-        """The permission that is remembered for this very question; None asks."""
+    def known(self, incoming: Incoming) -> Verified | ScopeUnsuitable | None:
+        """The permission that is remembered for this very question, or why there is no one question; None asks."""
+        if _has_other_reading(incoming.head):
+            return ScopeUnsuitable(_OTHER_READING)
         if not self._remembered:
             return None
         asked = _digest(self._question(incoming))
@@ -195,6 +208,11 @@ class ForwardAuth:
         elif fault is None and self._is_failing:
             self._is_failing = False
             _LOG.info("%s decides about requests again", self._service.url)
+
+
+def _has_other_reading(head: RequestHead) -> bool:
+    named = overrides(head.headers)
+    return bool(named) and bool(other_targets(named) or other_methods(named) - {head.method})
 
 
 def _digest(question: RequestHead) -> bytes:

@@ -22,6 +22,7 @@ from gateway.core.identity.operation_id import is_of, stored_digest
 from gateway.core.identity.scope import IdentityUnavailable, ScopeMissing, ScopeSpec, ScopeUnsuitable
 from gateway.core.message import Headers, header_values
 from gateway.core.operation import Applied, Audit, Record, Snapshot, State, Withdraw, is_withdrawn
+from gateway.core.reading import version_of
 from gateway.core.routing import normalise_path
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import Events, StatusAnswered, StatusPart
@@ -252,6 +253,10 @@ class StatusResource:
             case State.DEAD_LETTER:
                 return refuse(Verdict.DEAD_LETTER, shape=route.shape, record=record, location=location)
             case State.COMPLETED if record.response is not None and record.response.body is not None:
+                # Whoever asks without a version means the operation as it was asked for: that is no repeat of it.
+                expected = version_of(route.keep.version, headers) if route.keep.is_version_strict else b""
+                if expected and record.response.version != expected:
+                    return refuse_by(Verdict.KEY_EXPIRED, record, route)
                 return replay_of(record, headers)
             case State.COMPLETED:
                 return refuse_by(Verdict.RESPONSE_NOT_STORED, record, route)

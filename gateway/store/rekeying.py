@@ -54,11 +54,12 @@ class KeptAudit:
 
 @immutable
 class KeptPause:
-    """A pause, or the audit of one."""
+    """A pause, or the audit of one or of its end."""
 
     service: str
     operation: str
     audit: Audit
+    is_resumed: bool = False
 
 
 @immutable
@@ -154,8 +155,9 @@ def _resealed(kept: Kept, sealing: Sealing) -> tuple[Kept | None, str]:
             found = KeptRequest(operation_id, reporting.resealed_request(request, operation_id))
         case KeptAudit(operation_id, event, token, audit):
             found = KeptAudit(operation_id, event, token, reporting.resealed_audit(audit, operation_id, event, token))
-        case KeptPause(service, operation, audit):
-            found = KeptPause(service, operation, reporting.resealed_pause(audit, service, operation))
+        case KeptPause(service, operation, audit, is_resumed):
+            again = reporting.resealed_pause(audit, service, operation, is_resumed=is_resumed)
+            found = KeptPause(service, operation, again, is_resumed)
         case KeptSuspension(service, sink, why):
             found = KeptSuspension(service, sink, reporting.resealed_suspension(why, service, sink))
         case KeptEventRow(event_id, sink, content, response):

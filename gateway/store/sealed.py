@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TypeVar
 from uuid import UUID
 
-from gateway.core.confidential import Sealing, of_pause
+from gateway.core.confidential import Sealing
 from gateway.core.operation import Audit, Command, Result, Snapshot
 from gateway.core.outbox import opened_event
 from gateway.core.sealing import Unopenable
@@ -97,24 +97,24 @@ class SealedStore(Forwarding):
         return found
 
     async def pause(self, service: str, operation: str, audit: Audit) -> bool:
-        sealed = self._sealing.sealed_audit(audit, of_pause(service, operation))
+        sealed = self._sealing.sealed_pause(audit, service, operation, is_resumed=False)
         return await self._behind.pause(service, operation, sealed)
 
     async def resume(self, service: str, operation: str, audit: Audit) -> bool:
-        sealed = self._sealing.sealed_audit(audit, of_pause(service, operation))
+        sealed = self._sealing.sealed_pause(audit, service, operation, is_resumed=True)
         return await self._behind.resume(service, operation, sealed)
 
     async def pause_audits(self, service: str) -> list[PauseAudit]:
         opened, found = self._sealing.opened_pause, []
         for entry in await self._behind.pause_audits(service):
-            audit = opened(Audit(entry.who, entry.why), service, entry.operation)
+            audit = opened(Audit(entry.who, entry.why), service, entry.operation, is_resumed=entry.is_resumed)
             found.append(replace(entry, who=audit.who, why=audit.why))
         return found
 
     async def backlog(self, service: str) -> Backlog:
         backlog, paused = await self._behind.backlog(service), {}
         for operation, pause in backlog.paused.items():
-            audit = self._sealing.opened_pause(Audit(pause.who, pause.why), service, operation)
+            audit = self._sealing.opened_pause(Audit(pause.who, pause.why), service, operation, is_resumed=False)
             paused[operation] = replace(pause, who=audit.who, why=audit.why)
         return replace(backlog, paused=paused)
 

@@ -11,6 +11,7 @@ from typing import Final
 
 _CERTIFICATE: Final = b"CERTIFICATE-----"
 _KEY: Final = b"PRIVATE KEY-----"
+_REVOCATIONS: Final = b"X509 CRL-----"
 # X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED.
 _OUT_OF_DATE: Final = frozenset((9, 10))
 
@@ -77,6 +78,12 @@ def ask_for_certificates(context: ssl.SSLContext, ca: Path, *, is_required: bool
     its certificate anew.
     """
     _expect(ca, _CERTIFICATE, "certificate")
+    if _REVOCATIONS in ca.read_bytes():
+        # OpenSSL would load it and not look into it; with the flag to do so, one that is out of date refuses everybody.
+        raise PemError(
+            f"{ca} holds a revocation list, and those are not checked: remove it, issue certificates that expire soon, "
+            "and have an authorising service refuse callers at once (authorize)"
+        )
     try:
         context.load_verify_locations(ca)
     except ssl.SSLError as error:

@@ -35,6 +35,17 @@ AT = "routes[0].scope.forward_auth"
             authorize(url="http://localhost:8080/"),
             "routes[0].authorize.forward_auth.url: the gateway itself listens on",
         ),
+        (scope(url="http://127.0.0.1:8081/"), f"{AT}.url: the gateway itself listens on 127.0.0.1:8081 and would ask"),
+        (
+            scope(url="http://127.0.0.1:8082/") + "admin: {listen: '127.0.0.1:8082', token: s3cret-s3cret-s3cret}\n",
+            f"{AT}.url: the gateway itself listens on 127.0.0.1:8082 and would ask",
+        ),
+        (
+            scope(copy="[X-Mail]").replace(
+                "scope: {f", "authorize: {forward_auth: {url: 'http://a/', copy: [x-mail]}}\n    scope: {f"
+            ),
+            "routes[0].authorize.forward_auth.copy: x-mail is copied from another service too",
+        ),
         (scope(url="ftp://a/"), f"{AT}.url: expected a URL such as http://127.0.0.1:4180/oauth2/auth"),
         (scope(url="https://u:s3cret@a/"), f"{AT}.url: expected a URL such as"),
         (scope(url="http://a/ b"), f"{AT}.url: expected a URL such as"),

@@ -8,9 +8,12 @@ from dataclasses import replace
 from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gateway.core.confidential import NO_SEALING, Sealing, sealed_by
+from gateway.core.confidential import NO_SEALING, Sealing, kept_headers, sealed_by
 from gateway.core.lifecycle import step
+from gateway.core.message import Headers, pack_headers, unpack_headers
 from gateway.core.operation import Applied, Command, Complete, Event, Record
 from gateway.core.outbox import Outbox, Part, PublishedEvent, Subscription, opened_event
 from gateway.core.sealing import EncryptionKey, KeyRing, Unopenable
@@ -215,3 +218,16 @@ def test_an_event_is_sealed_for_its_sink() -> None:
     ):
         with pytest.raises(Unopenable):
             opened_event(moved, sink, by)
+
+
+@given(st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=300)), max_size=20).map(tuple), st.data())
+def test_packed_headers(headers: Headers, data: st.DataObject) -> None:
+    """They come back in order, with repeats and every byte; wherever they are cut, and with anything behind, they are
+    none."""
+    packed = pack_headers(headers)
+    assert unpack_headers(packed) == headers
+    cut = packed[: data.draw(st.integers(0, len(packed) - 1))]
+    for each in (cut, packed + b"x"):
+        with pytest.raises(ValueError, match="packed headers end"):
+            unpack_headers(each)
+        assert kept_headers(each) != headers

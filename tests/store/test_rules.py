@@ -22,7 +22,7 @@ import pytest
 
 from gateway.core.identity.operation_id import derive_operation_id
 from gateway.core.lifecycle import DUE_TIMES, LEASE_US_MAX, TABLE, settle, step, tombstone_response, written_down
-from gateway.core.message import StoredResponse
+from gateway.core.message import StoredResponse, pack_headers
 from gateway.core.operation import (
     EVENT_OF,
     MICROSECONDS,
@@ -59,7 +59,7 @@ from gateway.core.operation import (
 from gateway.store.base import Store, Unreadable
 from gateway.store.operations import Query
 from gateway.store.postgres import rows as postgres_rows
-from gateway.store.postgres.rows import DELIVERY, RECORD, RECORD_VERSION, WIDTH, pack_headers, pack_resource, record_of
+from gateway.store.postgres.rows import DELIVERY, RECORD, RECORD_VERSION, WIDTH, pack_resource, record_of
 from gateway.store.postgres.statements import load
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.sqlite import statements as sql

@@ -19,12 +19,13 @@ from gateway.core.outbox import NO_EVENTS, Outbox, Part, Subscription
 from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.observe.facts import Events
 from gateway.protect.journaling import Journaling
-from gateway.store.base import NotApplied, boot_seconds
+from gateway.store.base import NotApplied, Unreadable, boot_seconds
 from gateway.store.journal import view
 from gateway.store.journal.journal import SqliteJournal
 from gateway.store.operations import EventFate, EventReport, ManagedStore
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.redis import codec
+from gateway.store.rekeying import Place, rekey
 from gateway.store.sealed import SealedStore
 from gateway.store.sqlite.store import SqliteStore
 from gateway.upkeep.flusher import Flusher
@@ -88,8 +89,13 @@ class Backend:
         """Exchange the column of the rows that two conditions find."""
         values = [(await self.execute(f"SELECT {column} FROM {table} WHERE {each}"))[0][0] for each in (one, other)]
         for which, value in zip((other, one), values, strict=True):
-            assert isinstance(value, bytes)
-            await self.execute(f"UPDATE {table} SET {column} = {self.blob(value)} WHERE {which}")
+            await self.put(table, column, which, value)
+
+    async def put(self, table: str, column: str, where: str, value: object) -> None:
+        """Write a value into the column of the rows that a condition finds."""
+        assert isinstance(value, bytes | str)
+        text = self.blob(value) if isinstance(value, bytes) else f"'{value}'"
+        await self.execute(f"UPDATE {table} SET {column} = {text} WHERE {where}")
 
 
 @pytest.fixture(params=["postgres", "sqlite"])
@@ -257,6 +263,113 @@ async def test_what_is_probed_is_not_of_another_operation(backend: Backend) -> N
     for hand in hands:
         record = await read(store, hand)
         assert (record.state, record.probe, record.request) == (State.IN_DOUBT, None, None)
+
+
+async def test_reasons_are_of_their_row(backend: Backend) -> None:
+    """Two of one operation name are exchanged, or put before the end of a pause: each says that it cannot be read."""
+    store = await backend.store(sealing_by(K1))
+    hand = secretive()
+    for why in ("one", "two"):
+        assert await store.pause(SERVICE, "charges", hand.audit(why))
+        assert await store.resume(SERVICE, "charges", hand.audit(f"{why} is over"))
+    row = "row" if _is_sqlite(backend) else "entry"
+    one, end, two, _ = [
+        f"{row} = {number}" for (number,) in await backend.execute(f"SELECT {row} FROM pause_audit ORDER BY {row}")
+    ]
+    await backend.swap("pause_audit", "why", one, two)
+    whys = [entry.why for entry in await store.pause_audits(SERVICE)]
+    assert [why.startswith("(it was changed, it belongs to another") for why in whys] == [True, False, True, False]
+    await backend.swap("pause_audit", "why", one, two)
+    for column in ("who", "why"):
+        await backend.swap("pause_audit", column, one, end)
+    whys = [entry.why for entry in await store.pause_audits(SERVICE)]
+    assert [why[:1] == "(" for why in whys] == [True, True, False, False]
+
+
+async def test_an_event_says_nothing_of_another_one(backend: Backend) -> None:
+    """What two events have to say is exchanged: neither is published."""
+    store = await backend.store(sealing_by(K1))
+    hands = [secretive(), secretive()]
+    for hand in hands:
+        await do(store, hand, claim, complete)
+    ids = [each for (each,) in await backend.execute("SELECT event_id FROM event")]
+    await backend.swap("event", "response", *(f"event_id = '{each}'" for each in ids))
+    assert await store.lease_events(SERVICE, {"sink": 10}, 1_000_000) == []
+    dead = await store.find_events(SERVICE, "sink", is_dead=True, after=None, limit=10)
+    assert ["belongs to another" in each.why for each in dead] == [True, True]
+
+
+CELLS = {
+    "headers": ("operation", "response"),
+    "body": ("response", "response"),
+    "key": ("operation", "operation"),
+    "probe_target": ("operation", "operation"),
+    "resource": ("operation", "operation"),
+}
+
+
+@pytest.mark.parametrize("column", CELLS)
+async def test_what_was_cut(backend: Backend, column: str) -> None:
+    """Wherever it ends, it is not believed: the operation completed, and nothing of what is left is shown."""
+    unreadable: list[UUID] = []
+    store = await backend.store(sealing_by(K1, unreadable=unreadable))
+    hand = secretive()
+    await do(store, hand, claim, complete)
+    table = CELLS[column][not _is_sqlite(backend)]
+    ((whole,),) = await backend.execute(f"SELECT {column} FROM {table}")
+    assert isinstance(whole, bytes | str)
+    # Headers are framed: the value is at their end.
+    begin = whole.index(b"\x01k1:") if isinstance(whole, bytes) and column == "headers" else 0
+    for end in sorted({0, 1, begin // 2, begin + 1, begin + 4, begin + 14, len(whole) - 1}):
+        unreadable.clear()
+        await backend.put(table, column, "true", whole[:end])
+        try:
+            record = await read(store, hand)
+        except Unreadable:
+            assert column == "headers"
+            continue
+        assert hand.operation_id in unreadable
+        if column in ("headers", "body"):
+            assert is_status_alone(record)
+        else:
+            assert record.state is State.COMPLETED
+            assert (record.identity.key, record.probe, record.resource) == (None, None, None)
+    await backend.put(table, column, "true", whole)
+    assert (await read(store, hand)).response == RESPONSE
+
+
+async def test_an_event_that_was_cut(backend: Backend) -> None:
+    """Wherever it ends, it is never published."""
+    store = await backend.store(sealing_by(K1))
+    hand = secretive()
+    await do(store, hand, claim, complete)
+    ((event_id, whole),) = await backend.execute("SELECT event_id, response FROM event")
+    assert isinstance(whole, bytes)
+    for end in (0, 1, 3, 4, 16, len(whole) - 1):
+        await backend.put("event", "response", "true", whole[:end])
+        assert await store.lease_events(SERVICE, {"sink": 10}, 1_000_000) == [], end
+        assert await store.redeliver_event(SERVICE, str(event_id), None) == 1
+    await backend.put("event", "response", "true", whole)
+    (leased,) = await store.lease_events(SERVICE, {"sink": 10}, 1_000_000)
+    assert SECRET.encode() in leased.event.data()
+
+
+async def test_a_key_that_is_another_one(backend: Backend) -> None:
+    """An id of a key that names another key than it did: no record is what it seems to be, and nothing is changed."""
+    store = await backend.store(sealing_by(K1))
+    hand = secretive()
+    await do(store, hand, claim, complete)
+    unreadable: list[UUID] = []
+    wrong = await backend.store(sealing_by(K2, EncryptionKey("k1", b"w" * 32), unreadable=unreadable))
+    assert is_status_alone(await read(wrong, hand))
+    assert set(unreadable) == {hand.operation_id}
+    assert await wrong.lease_events(SERVICE, {"sink": 10}, 1_000_000) == []
+    behind = wrong._behind
+    assert isinstance(behind, SqliteStore | PostgresStore)
+    done = await rekey(behind, Place.RECORDS, wrong._sealing, K2.id)
+    assert (done.changed, done.left) == (0, 1)
+    assert "key 'k1' is another key than it was" in done.why
+    assert (await read(store, hand)).response == RESPONSE
 
 
 async def test_encryption_is_switched_on(backend: Backend) -> None:

@@ -22,8 +22,6 @@ from uuid import UUID
 
 import apsw
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gateway.core.operation import Applied, Audit, Fenced, Snapshot, State, microseconds
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused, Unreadable, Unstorable
@@ -31,7 +29,6 @@ from gateway.store.operations import Query, Swept
 from gateway.store.sqlite import store as sqlite
 from gateway.store.sqlite.connection import filesystem_of
 from gateway.store.sqlite.inquiry import PIECE_RECORDS_MAX
-from gateway.store.sqlite.rows import decode_headers, encode_headers
 from gateway.store.sqlite.statements import PAUSE_STEP_US, SCHEMA_VERSION, SWEEP_TURN_US, statements
 from gateway.store.sqlite.store import RESUME_TRANSACTION_MAX, SWEEP_TRANSACTION_MAX, SqliteStore
 from gateway.store.witness_files import WitnessFiles
@@ -839,9 +836,3 @@ def test_every_statement_says_its_row() -> None:
     """Each file begins with the row of the table that it serves."""
     folder = files("gateway.store.sqlite").joinpath("sql")
     assert all(file.read_text("utf-8").startswith("-- ") for file in folder.iterdir())
-
-
-@given(st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=300)), max_size=20))
-def test_header_fields_survive_their_encoding(fields: list[tuple[bytes, bytes]]) -> None:
-    """Fields come back in order, with repeats and every byte."""
-    assert decode_headers(encode_headers(tuple(fields))) == tuple(fields)

@@ -6,6 +6,7 @@ machine. Another version is named by the environment:
     GATEWAY_TEST_POSTGRES_BIN     a directory with `postgres` and `initdb`
     GATEWAY_TEST_REDIS_SERVER     a `redis-server` or `valkey-server`
     GATEWAY_TEST_PGBOUNCER        a `pgbouncer`
+    GATEWAY_TEST_ENVOY            an `envoy`
 
 Where nothing was brought along (the wheels are for Linux on x86_64), what is installed is used. `make test-servers`
 tests every version that it finds, also in the directories that `GATEWAY_TEST_SERVERS` lists, separated by colons.
@@ -88,6 +89,16 @@ def pgbouncer() -> Program:
     raise AssertionError(
         "no pgbouncer: install it (Debian: apt install pgbouncer), or name it in GATEWAY_TEST_PGBOUNCER"
     )
+
+
+def envoy() -> Program:
+    """`envoy`. Raises AssertionError where there is none."""
+    if named := os.environ.get("GATEWAY_TEST_ENVOY"):
+        return _named(Path(named), "GATEWAY_TEST_ENVOY")
+    places = [*(wheels / "envoy/_bin/envoy" for wheels in _WHEELS), *_on_path("envoy")]
+    if found := next(_those_that_run(places), None):
+        return found
+    raise AssertionError("no envoy: `make proof` on x86_64 brings one along; or name it in GATEWAY_TEST_ENVOY")
 
 
 def every_postgres() -> Iterator[Program]:

@@ -9,7 +9,7 @@ applies.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -97,6 +97,9 @@ class JournalDesk(Protocol):
 
     def drop(self, entry_id: EntryId) -> bool:
         """Delete a refused outcome; True if this call did it. A waiting outcome stays. Repeatable."""
+
+    def sealed(self) -> Mapping[str, int]:
+        """How many outcomes are encrypted with which keys, by their ids."""
 
     def reseal(self) -> tuple[int, int]:
         """Encrypt what all outcomes contain with the current key; returns how many were changed, and how many could not

@@ -36,12 +36,12 @@ from uuid import UUID
 
 import apsw
 
-from gateway.core.message import StoredResponse
+from gateway.core.message import StoredResponse, pack_headers, unpack_headers
 from gateway.core.operation import EVENT_OF, Abandon, Bury, Complete, Event, Forget, OutcomeCommand, Postpone, Release
 from gateway.store.base import NotApplied, StartRefused, Unstorable
 from gateway.store.directories import make_directory, sync_directory
 from gateway.store.sqlite.connection import DATA_ERRORS, Committer, file_id, prepare_file
-from gateway.store.sqlite.rows import decode_headers, decode_resource, encode_headers, encode_resource
+from gateway.store.sqlite.rows import decode_resource, encode_resource
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -418,7 +418,7 @@ def encode_row(route: str, command: OutcomeCommand, journaled_us: int) -> Row:
             response_columns = (
                 response.status,
                 response.reason,
-                encode_headers(response.headers),
+                pack_headers(response.headers),
                 response.version or None,
                 encode_resource(command.resource),
                 response.body,
@@ -461,7 +461,7 @@ def _decoded(columns: Row) -> tuple[str, OutcomeCommand]:
     if version == ROW_VERSION:
         match event:
             case Event.COMPLETE:
-                response = StoredResponse(status, reason, decode_headers(headers), body, api_version or b"")
+                response = StoredResponse(status, reason, unpack_headers(headers), body, api_version or b"")
                 return route, Complete(*ids, response, replay_us, remember_us, decode_resource(resource))
             case Event.RELEASE:
                 return route, Release(*ids, remember_us)

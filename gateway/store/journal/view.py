@@ -8,6 +8,7 @@ outcomes, which no gateway retries.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,17 +17,19 @@ from uuid import UUID
 
 import apsw
 
-from gateway.core.confidential import NO_SEALING, Sealing
+from gateway.core.confidential import NO_SEALING, Sealing, sealed_by
+from gateway.core.message import pack_headers
 from gateway.core.operation import Abandon, Complete, OutcomeCommand
 from gateway.core.sealing import Unopenable
 from gateway.store.base import NotApplied, StoreError, wall_clock_us
 from gateway.store.journal import OF_ONE_MAX, EntryId, JournalView, KeptEntry, KeptOutcome
 from gateway.store.journal.file import BUSY_MS, DAMAGED, SUFFIX, check_ours, decode_row, fetch, statements
-from gateway.store.sqlite.rows import encode_headers, encode_resource
+from gateway.store.sqlite.rows import encode_resource
 
 # The number of columns that `decode_row` takes.
 _ENTRY_COLUMNS: Final = 20
 
+Row = tuple[Any, ...]
 Query = Callable[..., list[Any]]
 """Runs one statement, by its name, with these bindings; returns its rows."""
 
@@ -100,33 +103,50 @@ class Desk:
 
     def reseal(self) -> tuple[int, int]:
         """See `JournalDesk`."""
-        faults: list[str] = []
         changed = left = 0
+
+        def reseal(query: Query, row: Row) -> None:
+            nonlocal changed, left
+            number = self._reseal(query, row)
+            changed, left = changed + (number or 0), left + (number is None)
+
+        self._visit_all(reseal, changes=True)
+        return changed, left
+
+    def sealed(self) -> Counter[str]:
+        """See `JournalDesk`."""
+        found: Counter[str] = Counter()
+
+        def count(_query: Query, row: Row) -> None:
+            with suppress(NotApplied):
+                command = decode_row(row)[1]
+                response = command.response if isinstance(command, Complete) else None
+                resource = command.resource if isinstance(command, Complete | Abandon) else None
+                found.update((sealed_by(response=response, resource=resource) or "").split())
+
+        self._visit_all(count)
+        return found
+
+    def _visit_all(self, visit: Callable[[Query, Row], None], *, changes: bool = False) -> None:
+        """Visit every outcome of this desk's service and store that has anything confidential. Raises `StoreError`."""
+        faults: list[str] = []
         for path in _files(self.directory, faults):
             try:
-                counts = self._reseal_file(path)
+                with visited(path, changes=changes) as query:
+                    after = 0
+                    ((owner,),) = query("select_owner")
+                    while owner == self._belongs_to and (rows := query("select_responses", after)):
+                        after = rows[-1][0]
+                        for row in rows:
+                            visit(query, row)
             except StoreError:
                 # An owner removes its empty file.
                 if path.exists():
                     raise
-                continue
-            changed, left = changed + counts[0], left + counts[1]
         if faults:
             raise NotApplied(faults[0])
-        return changed, left
 
-    def _reseal_file(self, path: Path) -> tuple[int, int]:
-        changed = left = after = 0
-        with visited(path, changes=True) as query:
-            ((owner,),) = query("select_owner")
-            while owner == self._belongs_to and (rows := query("select_responses", after)):
-                after = rows[-1][0]
-                for row in rows:
-                    number = self._reseal(query, row)
-                    changed, left = changed + (number or 0), left + (number is None)
-        return changed, left
-
-    def _reseal(self, query: Query, row: tuple[Any, ...]) -> int | None:
+    def _reseal(self, query: Query, row: Row) -> int | None:
         """How many rows were changed: 0 where nothing is to be done, None where it cannot be."""
         try:
             _, command = decode_row(row)
@@ -154,7 +174,7 @@ def _confidential(command: OutcomeCommand) -> tuple[bytes | None, bytes | None, 
     if not isinstance(command, Complete):
         return None, None, None, encode_resource(resource)
     response = command.response
-    return response.reason, encode_headers(response.headers), response.body, encode_resource(resource)
+    return response.reason, pack_headers(response.headers), response.body, encode_resource(resource)
 
 
 def _kept_in(path: Path, operation_id: UUID | None, is_refused: bool | None, limit: int) -> tuple[str, list[KeptEntry]]:

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gateway.core.confidential import sealed_by
+from gateway.core.message import pack_headers
 from gateway.core.operation import Accept, Claim, Complete
-from gateway.store.postgres.rows import pack_headers, pack_resource
+from gateway.store.postgres.rows import pack_resource
 from gateway.store.request_line import line_of
 
 

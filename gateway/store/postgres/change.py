@@ -12,6 +12,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from gateway.core.lane import moved_lane, stopped_us
+from gateway.core.message import pack_headers
 from gateway.core.operation import Audit, Event, Record, SealedRequest, State
 from gateway.core.outbox import OutboxRow
 from gateway.store.base import NotApplied
@@ -23,7 +24,6 @@ from gateway.store.postgres.rows import (
     encode,
     encode_delivery,
     is_kept,
-    pack_headers,
     waits_of,
 )
 from gateway.store.postgres.statements import load

@@ -11,9 +11,10 @@ from typing import Any, Final
 from uuid import UUID
 
 from gateway.core.confidential import sealed_by
+from gateway.core.message import pack_headers
 from gateway.core.operation import Audit, Event, Record, SealedRequest, State
 from gateway.store.base import Unreadable
-from gateway.store.postgres.rows import DELIVERY_WIDTH, WIDTH, pack_headers, pack_resource, record_of, with_response
+from gateway.store.postgres.rows import DELIVERY_WIDTH, WIDTH, pack_resource, record_of, with_response
 from gateway.store.postgres.statements import load
 from gateway.store.rekeying import Kept, KeptAudit, KeptEventRow, KeptPause, KeptRequest, KeptSuspension, Place, Row
 from gateway.store.request_line import line_of
@@ -67,8 +68,8 @@ async def page(fetch: Fetch, place: Place, after: Any, limit: int, current_id: s
         case Place.PAUSE_AUDITS:
             rows = await fetch(_PAUSE_AUDITS, after or 0, limit)
             return [
-                Row(entry, KeptPause(service, operation, Audit(who, why)))
-                for entry, service, operation, who, why in rows
+                Row(entry, KeptPause(service, operation, Audit(who, why), is_resumed))
+                for entry, service, operation, who, why, is_resumed in rows
             ]
         case Place.SUSPENSIONS:
             rows = await fetch(_SUSPENSIONS, *(after or ("", "")), limit)

@@ -7,15 +7,14 @@ program wrote it, is an error: it never guesses.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from gateway.core.confidential import sealed_by
+from gateway.core.confidential import kept_headers, sealed_by
 from gateway.core.lane import rank, stopped_us
 from gateway.core.lifecycle import due_us, tombstone_response
-from gateway.core.message import Headers, StoredResponse
+from gateway.core.message import StoredResponse
 from gateway.core.operation import Delivery, Event, Fingerprint, Identity, ProbeTarget, Record, State
 from gateway.store.base import Unreadable
 from gateway.store.request_line import line_of, request_of
@@ -84,9 +83,6 @@ DELIVERY_SETS: Final = ", ".join(f"{column} = excluded.{column}" for column in (
 _STATES: Final = {state.value: state for state in State if state is not State.ABSENT}
 _EVENTS: Final = {event.value: event for event in Event}
 
-_LENGTHS: Final = struct.Struct(">II")
-_FORMAT: Final = b"\x01"
-
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -97,29 +93,6 @@ class Row:
     due_us: int | None
     attention_us: int | None
     sealed_by: str | None
-
-
-def pack_headers(headers: Headers) -> bytes:
-    """The headers in order: the number of this format, then for each header two lengths, its name and its value."""
-    parts = [_FORMAT]
-    for name, value in headers:
-        parts += (_LENGTHS.pack(len(name), len(value)), name, value)
-    return b"".join(parts)
-
-
-def unpack_headers(packed: bytes) -> Headers:
-    """Undo `pack_headers`. Raises `Unreadable` for another format."""
-    if packed[:1] != _FORMAT:
-        raise Unreadable("a response in the store is in a format that this program does not know")
-    headers = []
-    offset, end = 1, len(packed)
-    while offset < end:
-        name_bytes, value_bytes = _LENGTHS.unpack_from(packed, offset)
-        name_from = offset + _LENGTHS.size
-        value_from = name_from + name_bytes
-        offset = value_from + value_bytes
-        headers.append((packed[name_from:value_from], packed[value_from:offset]))
-    return tuple(headers)
 
 
 def pack_resource(resource: str | None) -> bytes | None:
@@ -188,7 +161,7 @@ def with_response(record: Record, reason: bytes | None, headers: bytes | None, b
     if record.response is None or reason is None or headers is None:
         return replace(record, state=State.TOMBSTONE, response=tombstone_response(record.response), replay_until_us=0)
     kept = record.response
-    response = StoredResponse(kept.status, reason, unpack_headers(headers), body, kept.version)
+    response = StoredResponse(kept.status, reason, kept_headers(headers), body, kept.version)
     return replace(record, response=response)
 
 

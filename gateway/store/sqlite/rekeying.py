@@ -10,10 +10,11 @@ from typing import Any, Final
 from uuid import UUID
 
 from gateway.core.confidential import sealed_by
+from gateway.core.message import pack_headers
 from gateway.core.operation import Audit, Event, Record, SealedRequest
 from gateway.store.rekeying import Kept, KeptAudit, KeptEventRow, KeptPause, KeptRequest, KeptSuspension, Place, Row
 from gateway.store.request_line import line_of
-from gateway.store.sqlite.rows import encode_headers, encode_resource
+from gateway.store.sqlite.rows import encode_resource
 from gateway.store.sqlite.statements import Cursor, read_all, statements
 
 _EVENTS: Final = {event.value: event for event in Event}
@@ -54,7 +55,8 @@ def page(cursor: Cursor, place: Place, after: Any, limit: int, current_id: str) 
         case Place.PAUSE_AUDITS:
             rows = cursor.execute(sql["select_pause_audits_to_rekey"], (after or 0, limit)).fetchall()
             return [
-                Row(row, KeptPause(service, operation, Audit(who, why))) for row, service, operation, who, why in rows
+                Row(row, KeptPause(service, operation, Audit(who, why), bool(is_resumed)))
+                for row, service, operation, who, why, is_resumed in rows
             ]
         case Place.SUSPENSIONS:
             rows = cursor.execute(sql["select_suspensions_to_rekey"], (*(after or ("", "")), limit)).fetchall()
@@ -106,7 +108,7 @@ def _columns(record: Record) -> tuple[Any, ...]:
         record.identity.key,
         line_of(record.request),
         *((None, None) if probe is None else (probe.target, probe.host)),
-        *((None, None) if response is None else (response.reason, encode_headers(response.headers))),
+        *((None, None) if response is None else (response.reason, pack_headers(response.headers))),
         encode_resource(record.resource),
     )
 

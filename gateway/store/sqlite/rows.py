@@ -7,14 +7,13 @@ is.
 
 from __future__ import annotations
 
-import struct
 from typing import Any, Final
 from uuid import UUID
 
-from gateway.core.confidential import sealed_by
+from gateway.core.confidential import kept_headers, sealed_by
 from gateway.core.lane import rank, stopped_us
 from gateway.core.lifecycle import due_us
-from gateway.core.message import Headers, StoredResponse
+from gateway.core.message import StoredResponse, pack_headers
 from gateway.core.operation import Delivery, Event, Fingerprint, Identity, ProbeTarget, Record, State
 from gateway.store.base import Unreadable
 from gateway.store.request_line import line_of, request_of
@@ -67,27 +66,9 @@ MACROS: Final = {
 
 _STATES: Final = {state.value: state for state in State}
 _EVENTS: Final = {event.value: event for event in Event}
-_COUNT: Final = struct.Struct(">I")
 # Behind `row` and `id`.
 _BODY_KEPT: Final = 2 + _CHANGED.index("body_kept")
 _REQUEST_KEPT: Final = 2 + _CHANGED.index("request_kept")
-
-
-def encode_headers(headers: Headers) -> bytes:
-    """The headers as one value: their number, the length of every name and value, then all names and values."""
-    parts = [part for header in headers for part in header]
-    return struct.pack(f">{len(parts) + 1}I", len(headers), *map(len, parts)) + b"".join(parts)
-
-
-def decode_headers(encoded: bytes) -> Headers:
-    """Undo `encode_headers`."""
-    (number,) = _COUNT.unpack_from(encoded)
-    lengths = struct.unpack_from(f">{2 * number}I", encoded, 4)
-    parts, end = [], 4 + 8 * number
-    for length in lengths:
-        start, end = end, end + length
-        parts.append(encoded[start:end])
-    return tuple(zip(parts[::2], parts[1::2], strict=True))
 
 
 def encode(record: Record) -> Row:
@@ -129,7 +110,7 @@ def _fingerprint_columns(fingerprint: Fingerprint) -> Row:
 
 
 def _response_columns(response: StoredResponse) -> Row:
-    return (response.status, response.reason, encode_headers(response.headers), response.version or None)
+    return (response.status, response.reason, pack_headers(response.headers), response.version or None)
 
 
 def encode_resource(resource: str | None) -> bytes | None:
@@ -239,7 +220,7 @@ def decode(columns: Row, delivery: Row | None = None) -> Record:
         completed_us,
         doubt,
         None if resolution_id is None else UUID(bytes=resolution_id),
-        None if status is None else StoredResponse(status, reason, decode_headers(headers), body, api_version or b""),
+        None if status is None else StoredResponse(status, reason, kept_headers(headers), body, api_version or b""),
         decode_resource(resource),
         None if probe_target is None else ProbeTarget(probe_target, probe_host),
         request_of(request, request_id, trace_id),

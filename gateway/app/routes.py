@@ -54,8 +54,10 @@ from gateway.core.redaction import Redaction
 from gateway.core.replay import KeepPolicy
 from gateway.core.succession import ServedRoute
 from gateway.core.webhook.examination import Inbox, SignAgain
+from gateway.protect.cors import CorsPolicy
 from gateway.protect.forwarding import ForwardingPolicy, UpstreamKey
 from gateway.protect.probing import PROBES_MAX
+from gateway.protect.problem import TYPE_PREFIX, Shape
 from gateway.protect.route import AcceptPolicy, InFlightPolicy, Order, Retention, Route, Target
 from gateway.store.operations import Serving
 from gateway.upstream import Upstream, UpstreamSettings, tls_context
@@ -96,7 +98,7 @@ def route_of(config: settings.Config, route: settings.Route, upstream: Upstream)
         ),
         body_bytes_max=route.body.max_bytes,
         spool_over_bytes=route.body.spool_over,
-        shape=route.errors,
+        shape=problem_shape(config, route),
         mismatch_status=route.mismatch_status,
         shows_status=route.status_header,
         forwards_unprotected=route.store_unavailable == "forward",
@@ -186,6 +188,19 @@ def inbox_of(route: settings.Route) -> Inbox | None:
 def status_prefix(config: settings.Config) -> bytes:
     """What stands before the id of an operation in the URL of its status."""
     return f"{config.public_url or ''}{config.operations.path}/".encode()
+
+
+def problem_shape(config: settings.Config, route: settings.Route | None = None) -> Shape:
+    """The form of the gateway's own problems, on this route or on none."""
+    type_base = config.errors.type_base
+    return Shape("problem" if route is None else route.errors, TYPE_PREFIX if type_base is None else type_base)
+
+
+def cors_policy(config: settings.Config) -> CorsPolicy:
+    """Which origins may read what the gateway itself says."""
+    cors = config.cors
+    origins = None if cors.origins == "any" else frozenset(origin.encode() for origin in cors.origins)
+    return CorsPolicy(origins, cors.credentials)
 
 
 def identity_secret(config: settings.Config) -> bytes | None:

@@ -245,6 +245,36 @@ class PublicUrl(Leaf):
         return {"type": "string", "pattern": rf"^(https?://[^?#@]+{SUBSTITUTED})$"}
 
 
+class TypeBase(Leaf):
+    """What stands before the name of a problem in its type: a URL that ends where a name may follow."""
+
+    expected = "a URL such as https://docs.example.com/problems/"
+
+    def read(self, text: str) -> str:
+        if not text.endswith(("/", "#")):
+            raise self.unexpected("it ends with / or #, and the name of the problem follows")
+        PublicUrl().read(text.removesuffix("#"))
+        return text
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": rf"^(https?://[^?#@]+[/#]{SUBSTITUTED})$"}
+
+
+class WebOrigin(Leaf):
+    """The origin of a web page as browsers write it: scheme, host and port, in lower case, without the usual port."""
+
+    expected = "an origin such as https://app.example.com"
+
+    def read(self, text: str) -> str:
+        url = ServiceUrl().read(text)
+        if str(url) != text:
+            raise self.unexpected(f"browsers write {url}")
+        return text
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": rf"^(https?://[^/?#@]+{SUBSTITUTED})$"}
+
+
 class ReservedPath(Leaf):
     """A path of the gateway's own on the public listener. It has one spelling, and no variables."""
 

@@ -28,6 +28,8 @@ from gateway.config.address import (
     RedisUrl,
     ReservedPath,
     SqliteUrl,
+    TypeBase,
+    WebOrigin,
 )
 from gateway.config.delivery import Delivery, EncryptionKey, IdentityKey, encryption_key_bytes, placeholder_key
 from gateway.config.document import Path as KeyPath
@@ -41,7 +43,9 @@ from gateway.config.section import (
     listed_twice,
     mapping_or_list,
     one_of,
+    only,
     repeated,
+    word_or_list,
     written,
 )
 from gateway.config.upstream import Upstream
@@ -268,6 +272,38 @@ class Operations(Section):
     """Its path on the public listener; below it are the ids of operations. No route may match it."""
 
 
+class Errors(Section):
+    """The gateway's own errors."""
+
+    type_base: Annotated[str, TypeBase()] | None = None
+    """What stands before the name in the `type` of a problem: a URL of your own documentation that ends with / or #.
+    If left out, the type is a URN."""
+
+
+_WEB_ORIGINS = "a list of origins such as [https://app.example.com], or any"
+
+
+class Cors(Section):
+    """What pages of other origins may read of the gateway's own responses, in a browser."""
+
+    origins: Annotated[
+        Annotated[Literal["any"], only("any", expected=_WEB_ORIGINS), Tag("<word>")]
+        | Annotated[tuple[Annotated[str, WebOrigin()], ...], Field(max_length=64), Tag("<list>")],
+        word_or_list(_WEB_ORIGINS),
+    ] = ()
+    """The origins that the service allows on every protected route. Its own responses stay as they are."""
+    credentials: Annotated[bool, Flag()] = False
+    """Whether the service allows them to send cookies (`Access-Control-Allow-Credentials`)."""
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        if self.credentials and not self.origins:
+            yield Disagreement(("credentials",), "this needs origins: those that may send cookies")
+        if self.credentials and self.origins == "any":
+            yield Disagreement(("credentials",), "no browser takes this with origins: any; list the origins")
+        if self.origins != "any":
+            yield from listed_twice(("origins",), self.origins)
+
+
 class Config(Holder):
     """Configuration of the idempotency gateway."""
 
@@ -300,6 +336,10 @@ class Config(Holder):
     """How accepted requests are delivered, unless their route writes something else."""
     operations: Operations = Field(default_factory=Operations)
     """The resource that shows callers what became of a request that was accepted."""
+    errors: Errors = Field(default_factory=Errors)
+    """The gateway's own errors."""
+    cors: Cors = Field(default_factory=Cors)
+    """What pages of other origins may read of the gateway's own responses, in a browser."""
     events: EventSettings = Field(default_factory=EventSettings)
     """Events about operations, for other systems. Without sinks there are none."""
     egress: Egress = Field(default_factory=Egress)

@@ -28,6 +28,7 @@ from gateway.http.passthrough import Client
 from gateway.http.reply import DateClock, framed
 from gateway.http.request import Fault, Protecting, ReservedHeaders, examine, too_big
 from gateway.observe.facts import Events, RequestAnswered
+from gateway.protect.cors import CorsPolicy, for_origin
 from gateway.protect.decoding import decode_unaccepted
 from gateway.protect.problem import Shaped, plain, refuse
 from gateway.protect.reply import Cut, Incoming, Reply, RequestCut, Untouched
@@ -79,12 +80,14 @@ class Handler(Generic[R]):
         forward: Forward[R],
         resource: Resource | None,
         reserved: ReservedHeaders | None,
+        cors: CorsPolicy,
         events: Events,
         settings: EdgeSettings,
     ) -> None:
         self._routes = routes
         self._reserved = reserved
         self._resource = resource
+        self._cors = cors
         self._protect = protect
         self._forward = forward
         self._events = events
@@ -224,6 +227,8 @@ class Handler(Generic[R]):
         """
         if reply.decode_for is not None:
             reply = await self._decode(reply, exchange.connection)
+        shows_status = shows_status or (route is not None and route.shows_status)
+        reply = for_origin(reply, exchange.head.headers, self._cors, shows_status=shows_status)
         body = reply.body
         try:
             out = framed(
@@ -231,7 +236,7 @@ class Handler(Generic[R]):
                 method=exchange.head.method,
                 minor=1 if exchange.takes_interim else 0,
                 keep_alive=not is_last and not self.is_stopping and exchange.may_keep_alive(),
-                shows_status=shows_status or (route is not None and route.shows_status),
+                shows_status=shows_status,
                 date=self._clock.now(),
             )
             await exchange.write(out, body, self.unread)

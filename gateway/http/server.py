@@ -31,6 +31,7 @@ from gateway.http.handler import Forward, Handler, Protect, R, Resource
 from gateway.http.limits import EdgeSettings, Refusal, has_c_parser
 from gateway.http.request import ReservedHeaders
 from gateway.observe.facts import Events
+from gateway.protect.cors import NO_ORIGINS, CorsPolicy
 
 # How often connections are checked, and how many at once: with more of them, each is checked less often.
 _SWEEP_SECONDS: Final = 0.25
@@ -58,6 +59,7 @@ class Edge(Generic[R]):
         events: Events,
         resource: Resource | None = None,
         reserved: ReservedHeaders | None = None,
+        cors: CorsPolicy = NO_ORIGINS,
         settings: EdgeSettings | None = None,
     ) -> None:
         """Needs a running event loop."""
@@ -68,6 +70,7 @@ class Edge(Generic[R]):
             forward=forward,
             resource=resource,
             reserved=reserved,
+            cors=cors,
             events=events,
             settings=settings,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.core.verdict import Verdict
 from gateway.protect.forwarding import response_headers
-from gateway.protect.reply import BodyCut, Reply
+from gateway.protect.reply import BodyCut, Reply, Source
 from gateway.upstream import BodyLost, Framing, UpstreamResponse
 
 
@@ -16,8 +16,9 @@ def passed_on(response: UpstreamResponse, verdict: Verdict | None = None) -> Rep
         # A body that is here completely can go out in one write.
         whole = response.body.whole()
         if whole is not None:
-            return Reply(head.status, head.reason, headers, whole, verdict)
-    return Reply(head.status, head.reason, headers, AnswerStream(response), verdict, response.length)
+            return Reply(head.status, head.reason, headers, whole, verdict, source=Source.SERVICE)
+    stream = AnswerStream(response)
+    return Reply(head.status, head.reason, headers, stream, verdict, response.length, source=Source.SERVICE)
 
 
 class AnswerStream:

@@ -330,4 +330,4 @@ def _with_expiry(reply: Reply, snapshot: Snapshot) -> Reply:
         return reply
     headers = (*reply.headers, expires_header(record))
     # The constructor, because `replace` reads each field by name and every new key comes here.
-    return Reply(reply.status, reply.reason, headers, reply.body, reply.verdict, reply.length)
+    return Reply(reply.status, reply.reason, headers, reply.body, reply.verdict, reply.length, source=reply.source)

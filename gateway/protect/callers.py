@@ -26,7 +26,7 @@ from gateway.core.identity.scope import (
 from gateway.core.immutable import immutable
 from gateway.core.message import Headers
 from gateway.core.verdict import Verdict
-from gateway.protect.problem import Shape, refuse
+from gateway.protect.problem import PROBLEM, Shape, refuse
 from gateway.protect.reply import Incoming, Reply
 
 # RFC 9110 section 11.6.1 wants a challenge with every 401. The scheme that the service takes is not known here.
@@ -137,7 +137,7 @@ class Callers:
             headers.extend(verification.headers)
 
 
-def refuse_caller(found: Unidentified, shape: Shape = "problem") -> Reply:
+def refuse_caller(found: Unidentified, shape: Shape = PROBLEM) -> Reply:
     """Rule 5: the reply to a request whose caller is not known."""
     match found:
         case ScopeMissing(detail, is_credential, is_token):

@@ -17,7 +17,7 @@ from gateway.core.verdict import Claimable, Doubt, Fetch, Judgement, Refuse, Rep
 from gateway.protect.decoding import is_unaccepted
 from gateway.protect.identification import KeyedRequest
 from gateway.protect.problem import OTHER_VERSION, refuse
-from gateway.protect.reply import REPLAYED_HEADER, Reply, ToFetch, http_date
+from gateway.protect.reply import REPLAYED_HEADER, Reply, Source, ToFetch, http_date
 from gateway.protect.route import Route
 from gateway.protect.status import accepted_reply, operation_url
 from gateway.protect.status import retry_after_seconds as status_retry_after_seconds
@@ -39,7 +39,9 @@ def replay_of(record: Record, request_headers: Headers) -> Reply:
         headers += (expires_header(record),)
     verdict = Verdict.RECOVERED if record.last_event is Event.PROVE else Verdict.REPLAYED
     decode_for = _unaccepted_by(request_headers, stored.headers, stored.body)
-    return Reply(stored.status, stored.reason, headers, stored.body, verdict, len(stored.body), decode_for)
+    return Reply(
+        stored.status, stored.reason, headers, stored.body, verdict, len(stored.body), decode_for, source=Source.RECORD
+    )
 
 
 def own_reply(reply: Reply) -> Reply:
@@ -138,7 +140,7 @@ def _undelivered(snapshot: Snapshot, record: Record, request: KeyedRequest, *, i
     location = None if prefix is None else operation_url(prefix, record)
     is_dead = record.state is State.DEAD_LETTER
     if request.is_async and prefix is not None and (not is_dead or requeues(route)):
-        return accepted_reply(snapshot, prefix, request.head.headers, is_replayed=True)
+        return accepted_reply(snapshot, prefix, route.shape, request.head.headers, is_replayed=True)
     if is_dead:
         return refuse(Verdict.DEAD_LETTER, shape=route.shape, record=record, location=location)
     if record.state is State.IN_DOUBT:

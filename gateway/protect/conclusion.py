@@ -43,7 +43,7 @@ from gateway.observe.facts import DeliveryAttempted, DeliveryResult
 from gateway.protect.forwarding import response_headers
 from gateway.protect.identification import KeyedRequest
 from gateway.protect.problem import refuse
-from gateway.protect.reply import REPLAYED_HEADER, Reply, ResponseStream
+from gateway.protect.reply import REPLAYED_HEADER, Reply, ResponseStream, Source
 from gateway.upstream import SentNothing, Unknown, status_of
 
 # The upstream was not tried: the cause is in the request or on this side.
@@ -152,17 +152,25 @@ class ClaimedRequest:
         resource = resource_in(keep.reference, head.headers, document)
         shared = None
         if is_shared and outcome.event in (Event.RELEASE, Event.ABANDON):
-            shared = self._shared(
-                Reply(head.status, head.reason, kept_headers(method, head, route.keep), body, outcome.verdict, length)
-            )
+            headers, verdict = kept_headers(method, head, route.keep), outcome.verdict
+            shared = self._shared(Reply(head.status, head.reason, headers, body, verdict, length, source=Source.RECORD))
         elif outcome.verdict is Verdict.STORED and REDACTED_HEADER in stored.headers:
             # Those that wait now are the same caller: they get the values that the record does not have.
             headers = (*kept_headers(method, head, route.keep), REPLAYED_HEADER)
-            shared = self._shared(Reply(head.status, head.reason, headers, body, Verdict.REPLAYED, length))
+            verdict = Verdict.REPLAYED
+            shared = self._shared(Reply(head.status, head.reason, headers, body, verdict, length, source=Source.RECORD))
         return Conclusion(
             outcome,
             self._command(outcome, answered_doubt(head.status), head, stored, resource),
-            Reply(head.status, head.reason, response_headers(head.headers), body, outcome.verdict, length),
+            Reply(
+                head.status,
+                head.reason,
+                response_headers(head.headers),
+                body,
+                outcome.verdict,
+                length,
+                source=Source.SERVICE,
+            ),
             shared,
             f"answered {head.status}",
             upstream_seconds,

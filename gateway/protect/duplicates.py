@@ -109,7 +109,8 @@ class Duplicates:
         latest = await self._wait_for_delivery(snapshot, request, trace)
         if latest.record is None or isinstance(request.judge(latest), Undelivered):
             latest = snapshot if latest.record is None else latest
-            reply = accepted_reply(latest, policy.status_prefix, request.head.headers, is_replayed=False)
+            prefix, shape = policy.status_prefix, request.route.shape
+            reply = accepted_reply(latest, prefix, shape, request.head.headers, is_replayed=False)
         else:
             trace.attempt = latest.record.attempts
             reply = own_reply(_reply_after_wait(latest, request))

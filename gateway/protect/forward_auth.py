@@ -34,7 +34,7 @@ from gateway.observe.facts import AuthorizationDecided, Decision, Events
 from gateway.protect.ambiguity import other_methods, other_targets, overrides
 from gateway.protect.callers import Verification, Verified
 from gateway.protect.forwarding import authorization_request, response_headers
-from gateway.protect.reply import Incoming, Reply
+from gateway.protect.reply import Incoming, Reply, Source
 from gateway.upstream import BodyLost, Lost, NotSent, TooLong, Upstream, UpstreamResponse
 
 _LOG = logging.getLogger("gateway")
@@ -171,7 +171,9 @@ class ForwardAuth:
             return self._permission(head)
         if isinstance(body, TooLong):
             return f"its refusal is longer than {REFUSAL_BYTES_MAX} bytes"
-        return Reply(head.status, head.reason, response_headers(head.headers), body, Verdict.SCOPE_MISSING)
+        headers = response_headers(head.headers)
+        # It may be given to further callers with this credential.
+        return Reply(head.status, head.reason, headers, body, Verdict.SCOPE_MISSING, source=Source.RECORD)
 
     def _permission(self, head: ResponseHead) -> Verified | str:
         value = b""

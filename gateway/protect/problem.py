@@ -2,7 +2,8 @@
 
 Owns titles, details, statuses and the advice on retrying, as data: one row for each verdict that makes a problem. It
 does not decide which verdict applies. A detail says what to do next, because the worst reaction to doubt is a new key.
-Bodies are RFC 9457 problem documents, or Stripe's error objects where a route asks for them.
+Bodies are RFC 9457 problem documents, or Stripe's error objects where a route asks for them. The type of a problem is
+a URN, or the URL of its page in the documentation of whoever runs the gateway.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from uuid import UUID
 
 import orjson
 
+from gateway.core.immutable import immutable
 from gateway.core.message import Headers
 from gateway.core.operation import MICROSECONDS, Record
 from gateway.core.reading import is_address
@@ -22,7 +24,18 @@ from gateway.core.recovery import Hold, Probe, Recovery, Resend
 from gateway.core.verdict import Verdict
 from gateway.protect.reply import Reply, reason_phrase
 
-Shape = Literal["problem", "stripe"]
+TYPE_PREFIX: Final = "urn:idempotency-gateway:problem:"
+
+
+@immutable
+class Shape:
+    """The form of a route's problems. `type_base` and the verdict make their type."""
+
+    form: Literal["problem", "stripe"] = "problem"
+    type_base: str = TYPE_PREFIX
+
+
+PROBLEM: Final = Shape()
 
 
 class Shaped(Protocol):
@@ -32,7 +45,6 @@ class Shaped(Protocol):
     def shape(self) -> Shape: ...
 
 
-TYPE_PREFIX: Final = "urn:idempotency-gateway:problem:"
 DOCUMENTATION: Final = "https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-idempotency-key-header-07"
 
 _COMMON: Final[Headers] = ((b"Content-Language", b"en"), (b"Cache-Control", b"no-store"))
@@ -338,7 +350,7 @@ _NOT_YET_KEPT: Final = (
 def refuse(
     verdict: Verdict,
     *,
-    shape: Shape = "problem",
+    shape: Shape = PROBLEM,
     status: int | None = None,
     operation_id: UUID | None = None,
     record: Record | None = None,
@@ -366,7 +378,7 @@ def refuse(
         case = _case_of(verdict, recovery)
     if status is None:
         status = case.status if authenticate is None else 401
-    if shape == "stripe" and status == case.status and case.stripe_status is not None:
+    if shape.form == "stripe" and status == case.status and case.stripe_status is not None:
         status = case.stripe_status
     if operation_id is None and record is not None:
         operation_id = record.identity.operation_id
@@ -426,7 +438,7 @@ def plain(status: int, detail: str, route: Shaped | None = None) -> Reply:
     """
     error = {"type": _API if status >= 500 else _INVALID, "message": detail}
     document: dict[str, Any]
-    if route is not None and route.shape == "stripe":
+    if route is not None and route.shape.form == "stripe":
         media_type = b"application/json"
         document = {"error": error}
     else:
@@ -446,13 +458,13 @@ def _reply(
     about: Mapping[str, Any],
 ) -> Reply:
     error = {"type": case.stripe_type, "code": case.stripe_code or verdict.value, "message": text}
-    if shape == "stripe":
+    if shape.form == "stripe":
         media_type = b"application/json"
         document: dict[str, Any] = {"error": {**error, "retryable": retryable, **about}}
     else:
         media_type = b"application/problem+json"
         document = {
-            "type": TYPE_PREFIX + verdict.value,
+            "type": shape.type_base + verdict.value,
             "title": case.title,
             "status": status,
             "detail": text,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from email.utils import formatdate
-from enum import StrEnum
+from enum import Enum, StrEnum
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Final, Protocol
@@ -90,6 +90,14 @@ class ToFetch:
     record: Record
 
 
+class Source(Enum):
+    """Who decided on the headers of a reply."""
+
+    GATEWAY = "gateway"  # the gateway itself
+    SERVICE = "service"  # the service, for this very request
+    RECORD = "record"  # the service, for an earlier request
+
+
 @immutable
 class Reply:
     """What the client gets.
@@ -113,6 +121,7 @@ class Reply:
     to_fetch: ToFetch | None = None
     differs: tuple[str, ...] = ()
     first_operation: UUID | None = None
+    source: Source = Source.GATEWAY
 
 
 @immutable

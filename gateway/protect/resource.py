@@ -29,8 +29,9 @@ from gateway.observe.facts import Events, StatusAnswered, StatusPart
 from gateway.protect.accepting import apply_until_known
 from gateway.protect.callers import Caller, Callers, Unidentified, Verified, refuse_caller
 from gateway.protect.compose import in_doubt, refuse_by, replay_of
+from gateway.protect.cors import CorsPolicy, preflight_reply
 from gateway.protect.preference import preference_applied, wait_preference
-from gateway.protect.problem import plain, refuse
+from gateway.protect.problem import Shape, plain, refuse
 from gateway.protect.reply import Incoming, Reply, reason_phrase
 from gateway.protect.route import Route
 from gateway.protect.status import DONE, STALLED, etag, operation_url, retry_after_seconds, status_reply
@@ -40,6 +41,7 @@ from gateway.store.base import Amnesic, Store, StoreError
 _LOG = logging.getLogger("gateway")
 
 _READING: Final = (b"GET", b"HEAD")
+_METHODS: Final = b"GET, HEAD, DELETE"
 _REST: Final = re.compile(rb"/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(/result)?")
 # RFC 9110 section 8.8.3; the prefix of a weak one does not count (section 13.1.2).
 _ENTITY_TAG: Final = re.compile(rb'(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")')
@@ -99,10 +101,14 @@ class StatusResource:
         in_flight_max: int,
         events: Events,
         clock: Callable[[], float],
+        shape: Shape,
+        cors: CorsPolicy,
     ) -> None:
         """`identity_secret` as in `operation_id`. `path` is where it is on the listener; `prefix` as in
-        `AcceptPolicy.status_prefix`."""
+        `AcceptPolicy.status_prefix`. `shape` is that of problems that are about no route."""
         self._store = store
+        self._shape = shape
+        self._cors = cors
         self._events = events
         self._clock = clock
         self._waiting = waiting
@@ -149,17 +155,20 @@ class StatusResource:
 
     async def _bounded(self, incoming: Incoming, shown: _Shown) -> Reply:
         if incoming.head.method not in (*_READING, b"DELETE"):
-            return _not_allowed(b"GET, HEAD, DELETE")
+            allowed = None
+            if incoming.head.method == b"OPTIONS":
+                allowed = preflight_reply(self._cors, incoming.head.headers, _METHODS)
+            return allowed or _not_allowed(_METHODS)
         if self._in_flight >= self._in_flight_max:
-            return refuse(Verdict.OVERLOADED)
+            return refuse(Verdict.OVERLOADED, shape=self._shape)
         self._in_flight += 1
         try:
             return await self._respond(incoming, shown)
         except Amnesic:
-            return refuse(Verdict.STORE_AMNESIA)
+            return refuse(Verdict.STORE_AMNESIA, shape=self._shape)
         except (StoreError, TimeoutError) as error:
             _LOG.debug("the status of an operation cannot be read: %s", str(error) or "the store is slow")
-            return refuse(Verdict.STORE_UNAVAILABLE)
+            return refuse(Verdict.STORE_UNAVAILABLE, shape=self._shape)
         finally:
             self._in_flight -= 1
 
@@ -168,7 +177,7 @@ class StatusResource:
         head = incoming.head
         found = await self._find_callers(incoming)
         if not any(isinstance(each, Caller) for each in found.values()):
-            return _unidentified(found.values())
+            return _unidentified(found.values(), self._shape)
         asked = _REST.fullmatch(normalise_path(head.target).lower(), len(self._path))
         if asked is None:
             return _NOT_FOUND
@@ -177,7 +186,7 @@ class StatusResource:
         if route is None:
             # It may be the caller's in a scope that cannot be verified now. That there is none would be a guess.
             unavailable = [each for each in found.values() if isinstance(each, IdentityUnavailable)]
-            return refuse_caller(unavailable[0]) if unavailable else _NOT_FOUND
+            return refuse_caller(unavailable[0], self._shape) if unavailable else _NOT_FOUND
         if route.authorize is not None:
             permission = await self._callers.authorize(route.authorize, incoming)
             if not isinstance(permission, Verified):
@@ -226,7 +235,7 @@ class StatusResource:
             snapshot, preferred = await self._wait(snapshot, route, headers, _Changed(etag(snapshot)))
         if snapshot.record is None:
             return _NOT_FOUND
-        reply = status_reply(snapshot, self._prefix)
+        reply = status_reply(snapshot, self._prefix, route.shape)
         if _opaque(snapshot) in tags:
             kept = tuple(header for header in reply.headers if header[0] != b"Content-Type")
             reply = Reply(304, reason_phrase(304), kept, b"")
@@ -246,7 +255,7 @@ class StatusResource:
         location = operation_url(self._prefix, record)
         match record.state:
             case State.ACCEPTED | State.CLAIMED:
-                reply = status_reply(snapshot, self._prefix, status=202, verdict=Verdict.ACCEPTED)
+                reply = status_reply(snapshot, self._prefix, route.shape, status=202, verdict=Verdict.ACCEPTED)
                 return replace(reply, headers=(*reply.headers, (b"Location", location)))
             case State.IN_DOUBT:
                 return in_doubt(snapshot, record, route, is_same=True, location=location)
@@ -276,7 +285,7 @@ class StatusResource:
             if record is None:
                 return _NOT_FOUND
             if record.state is State.RELEASED:
-                return status_reply(snapshot, self._prefix)
+                return status_reply(snapshot, self._prefix, route.shape)
             if record.state not in (State.ACCEPTED, State.DEAD_LETTER):
                 return self._not_withdrawn(snapshot, record, route)
             command = Withdraw(
@@ -285,7 +294,7 @@ class StatusResource:
             result = await apply_until_known(self._store, command)
             snapshot = result.snapshot
             if isinstance(result, Applied) and snapshot.record is not None:
-                return status_reply(snapshot, self._prefix)
+                return status_reply(snapshot, self._prefix, route.shape)
         return refuse(Verdict.OVERLOADED, shape=route.shape, detail="Others keep changing the operation.")
 
     def _not_withdrawn(self, snapshot: Snapshot, record: Record, route: Route) -> Reply:
@@ -333,14 +342,14 @@ def _opaque(snapshot: Snapshot) -> bytes:
     return etag(snapshot).removeprefix(b"W/")
 
 
-def _unidentified(found: Iterable[Caller | Unidentified]) -> Reply:
+def _unidentified(found: Iterable[Caller | Unidentified], shape: Shape) -> Reply:
     """The reply to a request that is in no scope at all: what may help its caller most."""
     faults = [each for each in found if not isinstance(each, Caller)]
     faults.sort(key=lambda each: "" if isinstance(each, Reply) else each.detail)
     for kind in (IdentityUnavailable, Reply, ScopeMissing, ScopeUnsuitable):
         for fault in faults:
             if isinstance(fault, kind) and not (isinstance(fault, ScopeMissing) and not fault.is_credential):
-                return refuse_caller(fault)
+                return refuse_caller(fault, shape)
     return _NOT_FOUND
 
 

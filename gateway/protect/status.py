@@ -16,7 +16,7 @@ from gateway.core.reading import is_address
 from gateway.core.recovery import doubted_status
 from gateway.core.verdict import Verdict
 from gateway.protect.preference import RESPOND_ASYNC, preference_applied, prefers_async
-from gateway.protect.problem import refuse, rfc3339
+from gateway.protect.problem import Shape, refuse, rfc3339
 from gateway.protect.reply import Reply, reason_phrase
 
 DONE: Final = frozenset((State.COMPLETED, State.TOMBSTONE, State.RELEASED))
@@ -45,8 +45,10 @@ def etag(snapshot: Snapshot) -> bytes:
     return f'W/"{record.token}-{record.last_event}-{record.state}{turn}"'.encode()
 
 
-def status_reply(snapshot: Snapshot, prefix: bytes, *, status: int = 200, verdict: Verdict | None = None) -> Reply:
-    """The status of an operation that exists."""
+def status_reply(
+    snapshot: Snapshot, prefix: bytes, shape: Shape, *, status: int = 200, verdict: Verdict | None = None
+) -> Reply:
+    """The status of an operation that exists. `shape` is that of its route."""
     record = snapshot.record
     if record is None:
         raise ValueError("what does not exist has no status")
@@ -56,10 +58,12 @@ def status_reply(snapshot: Snapshot, prefix: bytes, *, status: int = 200, verdic
         (b"ETag", etag(snapshot)),
         *_retry_after(snapshot),
     )
-    return Reply(status, reason_phrase(status), headers, _document(record, prefix), verdict)
+    return Reply(status, reason_phrase(status), headers, _document(record, prefix, shape), verdict)
 
 
-def accepted_reply(snapshot: Snapshot, prefix: bytes, preferences: Headers, *, is_replayed: bool) -> Reply:
+def accepted_reply(
+    snapshot: Snapshot, prefix: bytes, shape: Shape, preferences: Headers, *, is_replayed: bool
+) -> Reply:
     """The 202 for a request that is kept. `preferences` are the headers of this request."""
     record = snapshot.record
     if record is None:
@@ -74,7 +78,7 @@ def accepted_reply(snapshot: Snapshot, prefix: bytes, preferences: Headers, *, i
         headers.append(preference_applied(RESPOND_ASYNC))
     if is_replayed:
         headers.append((b"Idempotent-Replayed", b"true"))
-    return Reply(202, reason_phrase(202), tuple(headers), _document(record, prefix), Verdict.ACCEPTED)
+    return Reply(202, reason_phrase(202), tuple(headers), _document(record, prefix, shape), Verdict.ACCEPTED)
 
 
 def retry_after_seconds(snapshot: Snapshot) -> int | None:
@@ -100,7 +104,7 @@ def _retry_after(snapshot: Snapshot) -> Headers:
     return () if seconds is None else ((b"Retry-After", b"%d" % seconds),)
 
 
-def _document(record: Record, prefix: bytes) -> bytes:
+def _document(record: Record, prefix: bytes, shape: Shape) -> bytes:
     delivery, state = record.delivery, record.state
     url = operation_url(prefix, record).decode()
     is_behind = _waits_for_lane(record)
@@ -118,7 +122,7 @@ def _document(record: Record, prefix: bytes) -> bytes:
             "deliver_until": rfc3339(delivery.deliver_until_us) if delivery else None,
             "last_attempt": _last_attempt(record),
             "result": _result(record, url),
-            "problem": _problem(record),
+            "problem": _problem(record, shape),
             "links": {"self": url, "result": f"{url}/result"},
         }
     )
@@ -162,14 +166,14 @@ def _result(record: Record, url: str) -> dict[str, Any] | None:
     }
 
 
-def _problem(record: Record) -> orjson.Fragment | None:
-    """What is wrong, as the problem document that a repeat of the request would get."""
+def _problem(record: Record, shape: Shape) -> orjson.Fragment | None:
+    """What is wrong, as a problem document whatever the form of the route's problems."""
     verdict = _PROBLEMS.get(record.state)
     if verdict is None and is_withdrawn(record):
         verdict = Verdict.WITHDRAWN
     if verdict is None:
         return None
-    body = refuse(verdict, record=record).body
+    body = refuse(verdict, shape=Shape(type_base=shape.type_base), record=record).body
     return orjson.Fragment(body) if isinstance(body, bytes) else None
 
 

@@ -692,6 +692,7 @@ _TOKENS: Final = "tests/http/gateway/test_tokens.py::"
 _OVERRIDE: Final = "tests/app/test_settings.py::test_what_a_route_says_of_its_service"
 
 _RESOURCE: Final = "tests/http/gateway/test_resource.py::"
+_CORS: Final = "tests/http/gateway/test_cors.py::"
 ELSEWHERE: Final = (
     {
         "service": "tests/http/gateway/test_shared.py::test_a_service_asks_about_its_own_operations_alone",
@@ -728,6 +729,9 @@ ELSEWHERE: Final = (
         "secrets.encryption.id": "tests/protect/test_kept.py::test_an_old_key_opens_and_does_not_seal",
         "secrets.encryption.key": "tests/protect/test_kept.py::test_an_old_key_opens_and_does_not_seal",
         "public_url": _ACCEPT + "test_a_public_url_makes_absolute_links",
+        "errors.type_base": _CORS + "test_the_type_of_a_problem_is_a_url_of_ones_own",
+        "cors.origins": _CORS + "test_a_replay_to_another_origin",
+        "cors.credentials": _CORS + "test_a_problem_of_the_gateway",
         "operations.path": _STATUS + "test_the_path_is_configured",
         "delivery.breaker.failures": "tests/core/test_breaker.py::test_failures_in_a_row_open_it",
         "delivery.breaker.open": "tests/core/test_breaker.py::test_each_opening_is_twice_as_long",

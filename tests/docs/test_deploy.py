@@ -11,6 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -25,6 +26,7 @@ from gateway.config.leaf import duration_seconds
 from gateway.http.limits import EdgeSettings
 from gateway.observe.status import LIVE_PATH, METRICS_PATH, READY_PATH
 from tests.support.demo import DemoProcess
+from tests.support.deploying import CHART, generated
 
 ROOT = Path(__file__).parents[2]
 # After the delay and the drain: the last words of attempts, and closing.
@@ -119,6 +121,7 @@ def check_health(command: list[str], its_port: str, port: int) -> int:
 
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, Any] = COMPOSE["services"]
+MONITORING = {"prometheus", "grafana"}
 _VARIABLE = re.compile(r"\$\{(\w+):-([^}]*)\}")
 
 
@@ -184,7 +187,7 @@ def test_the_health_check_of_the_upstream_is_right_about_health(tmp_path: Path) 
 def test_the_composed_gateway_waits_for_what_it_needs_and_may_end_in_peace(composed: Config) -> None:
     """Everything it depends on has a health check, and it is given the time that stopping takes."""
     needed = SERVICES["gateway"]["depends_on"]
-    assert set(needed) == set(SERVICES) - {"gateway"}
+    assert set(needed) == set(SERVICES) - {"gateway"} - MONITORING
     assert all(need == {"condition": "service_healthy"} for need in needed.values())
     assert all("healthcheck" in SERVICES[name] for name in needed)
     assert (duration_seconds(SERVICES["gateway"]["stop_grace_period"]) or 0) >= stopping_seconds(composed)
@@ -200,11 +203,39 @@ def test_the_composed_volumes_are_those_that_are_written(composed: Config) -> No
 # -- Kubernetes -------------------------------------------------------------------------------------------------------
 
 
+KUSTOMIZE = ROOT / "deploy" / "kustomize"
+COMMENTS = {"edge": KUSTOMIZE / "edge", "sidecar": KUSTOMIZE / "sidecar"}
+DIRECTORIES = {"edge": KUSTOMIZE / "edge", "sidecar": KUSTOMIZE / "overlays" / "example-sidecar"}
+
+
+def kustomization(directory: Path) -> dict[str, Any]:
+    """The kustomization of a directory. Every file that it names exists."""
+    whole: dict[str, Any] = yaml.safe_load((directory / "kustomization.yaml").read_text())
+    for name in (*whole.get("resources", ()), *whole.get("components", ())):
+        assert (directory / name).exists(), (directory, name)
+    return whole
+
+
 def manifests(name: str) -> dict[str, dict[str, Any]]:
-    """The documents of a manifest by kind."""
-    documents = list(yaml.safe_load_all((ROOT / "deploy" / f"kubernetes-{name}.yaml").read_text()))
+    """The objects of a kustomization by kind: its resources, the ConfigMap, and what its components add to pods."""
+    directory = DIRECTORIES[name]
+    whole = kustomization(directory)
+    (generator,) = whole["configMapGenerator"]
+    data = {file: (directory / file).read_text() for file in generator["files"]}
+    documents = [{"kind": "ConfigMap", "metadata": {"name": generator["name"]}, "data": data}]
+    for file in whole["resources"]:
+        documents += yaml.safe_load_all((directory / file).read_text())
     kinds = {"Headless" * is_headless(document) + document["kind"]: document for document in documents}
     assert len(kinds) == len(documents)
+    for component in whole.get("components", ()):
+        (patch,) = kustomization(directory / component)["patches"]
+        label, value = patch["target"]["labelSelector"].split("=")
+        document = kinds[patch["target"]["kind"]]
+        assert document["metadata"]["labels"][label] == value
+        added = yaml.safe_load((directory / component / patch["path"]).read_text())["spec"]["template"]["spec"]
+        pod = document["spec"]["template"]["spec"]
+        assert not (added.keys() & pod.keys()) - {"containers"}
+        pod |= {**added, "containers": pod["containers"] + added["containers"]}
     return kinds
 
 
@@ -258,7 +289,7 @@ def test_the_pod_provides_the_variables_that_the_configuration_reads(name: str) 
     (text,) = kinds["ConfigMap"]["data"].values()
     provided = containers(kinds)["gateway"]["env"]
     assert {each["name"] for each in provided} == set(re.findall(r"\$\{(\w+)\}", text))
-    comment = (ROOT / "deploy" / f"kubernetes-{name}.yaml").read_text().partition("apiVersion")[0]
+    comment = (COMMENTS[name] / "kustomization.yaml").read_text().partition("apiVersion")[0]
     for each in provided:
         secret = each["valueFrom"]["secretKeyRef"]
         assert secret["key"] == each["name"]
@@ -345,16 +376,94 @@ def test_the_pod_has_room_for_what_the_configuration_admits(name: str) -> None:
 
 
 @both
-def test_a_change_of_the_configuration_cannot_be_without_effect(name: str) -> None:
-    """The ConfigMap refuses to be changed under its name, which the pods have: another name starts them anew."""
-    kinds = manifests(name)
-    assert kinds["ConfigMap"]["immutable"] is True
-    volumes = {each["name"]: each for each in workload(kinds)["template"]["spec"]["volumes"]}
-    assert volumes["config"]["configMap"]["name"] == kinds["ConfigMap"]["metadata"]["name"]
-    # Mounted whole: what is mounted by a subPath would stay as it was in any case.
-    assert all("subPath" not in each for each in containers(kinds)["gateway"]["volumeMounts"])
-    comment = (ROOT / "deploy" / f"kubernetes-{name}.yaml").read_text().partition("apiVersion")[0]
-    assert "give the ConfigMap another\n# name" in comment
+def test_a_change_of_the_configuration_starts_the_pods_anew(name: str) -> None:
+    """The ConfigMap has a hash in its name, and is mounted whole: what is mounted by a subPath would stay as it was."""
+    whole = kustomization(DIRECTORIES[name])
+    assert "disableNameSuffixHash" not in str(whole)
+    assert all("subPath" not in each for each in containers(manifests(name))["gateway"]["volumeMounts"])
+    comment = (COMMENTS[name] / "kustomization.yaml").read_text().partition("apiVersion")[0]
+    assert re.search(
+        r"hash in the name of\s+(# )?(the|its) ConfigMap makes every change", comment.replace("\n# ", "\n")
+    )
+
+
+def test_the_edge_has_the_recommended_labels() -> None:
+    """All of them, with this version; what selects pods is a part of them that never changes."""
+    (labels,) = kustomization(DIRECTORIES["edge"])["labels"]
+    pairs = labels["pairs"]
+    names = {"name", "instance", "version", "part-of", "managed-by"}
+    assert set(pairs) == {f"app.kubernetes.io/{name}" for name in names}
+    assert pairs["app.kubernetes.io/version"] == __version__
+    assert "includeSelectors" not in labels
+    selected = workload(manifests("edge"))["selector"]["matchLabels"]
+    assert selected == {f"app.kubernetes.io/{name}": "idempotency-gateway" for name in ("name", "instance")}
+    assert selected.items() <= pairs.items()
+
+
+def test_the_example_is_the_edge_with_its_components() -> None:
+    """Its configuration reads the variables of the edge and of the console, which listens on loopback; it starts."""
+    directory = KUSTOMIZE / "overlays" / "example"
+    whole = kustomization(directory)
+    assert [(directory / name).resolve() for name in whole["resources"]] == [KUSTOMIZE / "edge"]
+    (generator,) = whole["configMapGenerator"]
+    assert (generator["name"], generator["behavior"]) == ("idempotency-gateway", "replace")
+    (image,) = whole["images"]
+    assert (image["name"], image["newTag"]) == ("idempotency-gateway", __version__)
+    console = kustomization(KUSTOMIZE / "components" / "console")
+    (patch,) = console["patches"]
+    added = yaml.safe_load(patch["patch"])
+    assert patch["target"] == {"kind": added["kind"], "name": added["metadata"]["name"]}
+    (container,) = added["spec"]["template"]["spec"]["containers"]
+    names = [each["name"] for each in (*containers(manifests("edge"))["gateway"]["env"], *container["env"])]
+    text = (directory / "gateway.yaml").read_text()
+    assert set(names) == set(re.findall(r"\$\{(\w+)\}", text))
+    parsed = config.parse(text, environ=dict.fromkeys(names, "k" * 32))
+    assert parsed.admin.listen.host == "127.0.0.1"
+    comment = (KUSTOMIZE / "components" / "console" / "kustomization.yaml").read_text()
+    assert f"port-forward pod/idempotency-gateway-0 {parsed.admin.listen.port}\n" in comment
+
+
+def test_the_operator_scrapes_each_pod_as_the_job_of_the_alerts() -> None:
+    """The monitor selects the headless service by its labels and the port by its name, and the job is that label."""
+    directory = KUSTOMIZE / "components" / "prometheus-operator"
+    monitor = yaml.safe_load((directory / "service-monitor.yaml").read_text())["spec"]
+    (labels,) = kustomization(DIRECTORIES["edge"])["labels"]
+    headless = manifests("edge")["HeadlessService"]
+    on_service = labels["pairs"] | headless["metadata"]["labels"]
+    assert monitor["selector"]["matchLabels"].items() <= on_service.items()
+    assert not monitor["selector"]["matchLabels"].items() <= labels["pairs"].items(), "it is the headless one alone"
+    (endpoint,) = monitor["endpoints"]
+    assert [endpoint["port"]] == [port["name"] for port in headless["spec"]["ports"]]
+    assert endpoint["path"] == METRICS_PATH
+    (job,) = set(re.findall(r'job="([^"]+)"', (ROOT / "deploy" / "alerts.yml").read_text()))
+    assert on_service[monitor["jobLabel"]] == job
+
+
+def test_the_dashboard_is_a_config_map_that_grafana_finds() -> None:
+    """It has the label that the sidecar of Grafana looks for, and one name for ever."""
+    (generator,) = yaml.safe_load((ROOT / "deploy" / "grafana" / "kustomization.yaml").read_text())[
+        "configMapGenerator"
+    ]
+    assert generator["files"] == ["idempotency-gateway.json"]
+    assert generator["options"] == {"disableNameSuffixHash": True, "labels": {"grafana_dashboard": "1"}}
+
+
+def test_generated_files_are_as_they_are_made() -> None:
+    """The rules of the operator are the alerts, the chart has its copies, and its schema holds the gateway's own."""
+    for path, text in generated().items():
+        assert path.read_text("utf-8") == text, f"{path.relative_to(ROOT)}: make generated"
+    alerts = yaml.safe_load((ROOT / "deploy" / "alerts.yml").read_text())
+    rule = KUSTOMIZE / "components" / "prometheus-operator" / "prometheus-rule.yaml"
+    assert yaml.safe_load(rule.read_text())["spec"] == yaml.safe_load((CHART / "files" / "alerts.yml").read_text())
+    assert yaml.safe_load(rule.read_text())["spec"] == alerts
+
+
+def test_the_chart_is_of_this_version_and_has_the_configuration_of_the_edge() -> None:
+    """What it is by default is what kustomize makes; `make test-deploy` renders it and compares the rest."""
+    chart, values = (yaml.safe_load((CHART / name).read_text()) for name in ("Chart.yaml", "values.yaml"))
+    assert chart["version"] == chart["appVersion"] == __version__
+    assert values["config"] == yaml.safe_load((DIRECTORIES["edge"] / "gateway.yaml").read_text())
+    assert values["secretKeys"] == [each["name"] for each in containers(manifests("edge"))["gateway"]["env"]]
 
 
 def test_the_service_of_the_stateful_set_is_headless() -> None:
@@ -372,10 +481,10 @@ def test_what_prometheus_scrapes_is_the_job_of_the_alerts() -> None:
     alerts = (ROOT / "deploy" / "alerts.yml").read_text()
     (job,) = set(re.findall(r'job="([^"]+)"', alerts))
     for file in ("prometheus.yml", "prometheus-kubernetes.yml"):
-        whole = yaml.safe_load((ROOT / "deploy" / file).read_text())
+        whole = yaml.safe_load((ROOT / "deploy" / "prometheus" / file).read_text())
         (scrape,) = whole["scrape_configs"]
         assert (scrape["job_name"], scrape["metrics_path"]) == (job, METRICS_PATH)
-        assert whole["rule_files"] == ["alerts.yml"]
+        assert whole["rule_files"] == ["../alerts.yml"]
         relabels = scrape.get("relabel_configs", ())
         assert "job" not in {each.get("target_label") for each in relabels}
     (keep,) = (each for each in relabels if each.get("action") == "keep")
@@ -389,7 +498,7 @@ def test_what_prometheus_scrapes_is_the_job_of_the_alerts() -> None:
         ports = {each["name"]: each["containerPort"] for each in containers(kinds)[container]["ports"]}
         assert ports[port] == deployed(kinds).status.listen.port
         # Nothing else finds the pods under the label of another job.
-        assert "prometheus.io" not in (ROOT / "deploy" / f"kubernetes-{name}.yaml").read_text()
+        assert "prometheus.io" not in str(kinds)
 
 
 def test_secrets_are_made_in_one_way() -> None:
@@ -399,7 +508,7 @@ def test_secrets_are_made_in_one_way() -> None:
         for file in (
             ROOT / "README.md",
             *(ROOT / "docs").rglob("*.md"),
-            *(ROOT / "deploy").iterdir(),
+            *(file for file in (ROOT / "deploy").rglob("*") if file.is_file()),
             *(ROOT / "config").glob("*.yaml"),
             *(ROOT / "gateway").rglob("*.py"),
         )
@@ -432,7 +541,7 @@ def test_the_service_beside_the_gateway_outlives_it() -> None:
 def unit() -> dict[str, list[str]]:
     """The settings of the unit, with every value of those that are repeated."""
     settings: dict[str, list[str]] = {}
-    for line in (ROOT / "deploy" / "idempotency-gateway.service").read_text().splitlines():
+    for line in (ROOT / "deploy" / "systemd" / "idempotency-gateway.service").read_text().splitlines():
         name, is_setting, value = line.partition("=")
         if is_setting and not line.startswith("#"):
             settings.setdefault(name, []).append(value)
@@ -451,6 +560,24 @@ def test_the_unit_starts_the_program_with_its_usual_configuration() -> None:
     assert config_of(arguments) == CONFIG_PATH
 
 
+def test_the_unit_is_reloaded_by_a_command_that_says_how_it_went() -> None:
+    """A signal could not: systemd takes the exit code of the command. It is the program's, with the same file."""
+    (start,), (line,) = unit()["ExecStart"], unit()["ExecReload"]
+    program, command, *arguments = shlex.split(line)
+    assert [program, *arguments] == [word for word in shlex.split(start) if word != "run"]
+    assert command == "reload"
+
+
+def test_what_the_package_needs_besides_python_is_in_it() -> None:
+    """Every file of the package that is no module is matched by a pattern of its data."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        patterns = tomllib.load(file)["tool"]["setuptools"]["package-data"]["gateway"]
+    package = ROOT / "gateway"
+    packed = {path for pattern in patterns for path in package.glob(pattern)}
+    others = {path for path in package.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
+    assert others - packed == set()
+
+
 def test_the_unit_makes_the_state_directory_and_gives_time_to_stop() -> None:
     """The state directory is the default one, stopping may take as long as it does, and a wrong file is not retried."""
     settings = {name: values[-1] for name, values in unit().items()}
@@ -466,7 +593,7 @@ def test_the_unit_makes_the_state_directory_and_gives_time_to_stop() -> None:
 
 def test_the_unit_tells_how_operators_run_commands() -> None:
     """The command in its comment is the program's, by the same path and with the unit's state, environment and user."""
-    text = (ROOT / "deploy" / "idempotency-gateway.service").read_text()
+    text = (ROOT / "deploy" / "systemd" / "idempotency-gateway.service").read_text()
     comment = "\n".join(line.removeprefix("#") for line in text.partition("[Unit]")[0].splitlines())
     (line,) = re.findall(r"systemd-run (?:.*\\\n)*.*", comment)
     words = shlex.split(line)
@@ -475,3 +602,38 @@ def test_the_unit_tells_how_operators_run_commands() -> None:
     asked = set(words[:program])
     assert {f"StateDirectory={unit()['StateDirectory'][0]}", "DynamicUser=yes", "--uid=idempotency-gateway"} <= asked
     assert f"EnvironmentFile={unit()['EnvironmentFile'][0].removeprefix('-')}" in asked
+
+
+# -- the guide --------------------------------------------------------------------------------------------------------
+
+
+def test_the_guide_shows_what_there_is() -> None:
+    """Its configuration is whole, its files exist, and its commands are the program's."""
+    guide = ROOT / "docs" / "operate" / "deploy.md"
+    text = guide.read_text()
+    (example,) = re.findall(r"^```yaml\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    config.parse(example)
+    for target in re.findall(r"\]\((\.\./[^)#]+)", text):
+        assert (guide.parent / target).resolve().exists(), target
+    for path in re.findall(r"`((?:overlays|components)/[\w-]+)`", text):
+        assert (KUSTOMIZE / path).is_dir(), path
+    for line in re.findall(r"^ {4}idempotency-gateway (.*)$", text, re.MULTILINE):
+        assert parser().parse_args(shlex.split(line)).command in ("check", "migrate")
+    for profile in re.findall(r"--profile (\w+)", text):
+        assert {service for service in SERVICES if SERVICES[service].get("profiles") == [profile]} == MONITORING
+
+
+def test_the_composed_prometheus_reads_the_alerts_and_grafana_reads_it(composed: Config) -> None:
+    """Its rules and its target are mounted and named as it is, and Grafana's source is its address."""
+    directory = mounts("prometheus")["/etc/prometheus/prometheus.yml"]
+    whole = yaml.safe_load((ROOT / directory).read_text())
+    (rules,) = whole["rule_files"]
+    assert mounts("prometheus")[str(PurePosixPath("/etc/prometheus") / rules)] == "./deploy/alerts.yml"
+    (scrape,) = whole["scrape_configs"]
+    assert scrape["static_configs"] == [{"targets": [f"gateway:{composed.status.listen.port}"]}]
+    assert scrape["job_name"] in (ROOT / "deploy" / "alerts.yml").read_text()
+    sources = mounts("grafana")["/etc/grafana/provisioning/datasources/prometheus.yml"]
+    (source,) = yaml.safe_load((ROOT / sources).read_text())["datasources"]
+    assert (source["type"], source["url"]) == ("prometheus", "http://prometheus:9090")
+    provider = yaml.safe_load((ROOT / mounts("grafana")["/etc/grafana/provisioning/dashboards/files.yml"]).read_text())
+    assert provider["providers"][0]["options"]["path"] in mounts("grafana")

@@ -99,7 +99,7 @@ DEFECTS = (
         (
             Edit(
                 RESOURCE,
-                "            return refuse(Verdict.STORE_UNAVAILABLE)\n",
+                "            return refuse(Verdict.STORE_UNAVAILABLE, shape=self._shape)\n",
                 "            return _NOT_FOUND\n",
             ),
         ),

@@ -19,7 +19,7 @@ from gateway.http.reader import delivery_of
 from gateway.http.server import Edge
 from gateway.observe.facts import Events, Fact
 from gateway.protect.forwarding import ForwardingPolicy, UpstreamKey
-from gateway.protect.problem import Shape, plain
+from gateway.protect.problem import PROBLEM, Shape, plain
 from gateway.protect.reply import BodyCut, Incoming, Reply, Untouched
 from gateway.protect.route import Target
 from gateway.upstream import Upstream, UpstreamSettings
@@ -36,7 +36,7 @@ class PlainRoute:
     name: str = "payments"
     once: frozenset[bytes] = frozenset((b"authorization", b"idempotency-key", b"x-tenant-id"))
     compared: frozenset[bytes] = frozenset()
-    shape: Shape = "problem"
+    shape: Shape = PROBLEM
     shows_status: bool = True
     target: Any = None
 

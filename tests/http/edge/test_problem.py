@@ -12,9 +12,10 @@ from gateway.core.message import Headers, StoredResponse, header_values
 from gateway.core.operation import Event, Identity, Record, State
 from gateway.core.recovery import Hold, Probe, Recovery, Resend
 from gateway.core.verdict import Verdict
-from gateway.protect.problem import ANSWERED, CASES, Shape, plain, refuse
+from gateway.protect.problem import ANSWERED, CASES, PROBLEM, Shape, plain, refuse
 from gateway.protect.reply import Reply
 
+STRIPE = Shape("stripe")
 ID = UUID("11111111-2222-3333-4444-555555555555")
 CLAIMED_US = 1_700_000_000_000_000
 IDENTITY = Identity(ID, "payments", "payments", b"s", b"k")
@@ -103,18 +104,18 @@ def test_every_word_is_a_problem_or_said_beside_an_answer() -> None:
 
 
 @pytest.mark.parametrize("verdict", sorted(CASES))
-@pytest.mark.parametrize("shape", ["problem", "stripe"])
+@pytest.mark.parametrize("shape", [PROBLEM, STRIPE], ids=lambda shape: shape.form)
 @pytest.mark.parametrize("record", [None, RECORD], ids=["nothing-known", "record-known"])
 def test_a_problem_is_complete_whatever_is_known(verdict: Verdict, shape: Shape, record: Record | None) -> None:
     """Each verdict gives a reply of its status with the common fields, and no gap is left in its detail."""
     reply = refuse(verdict, shape=shape, record=record)
-    expected = 400 if (verdict, shape) == (Verdict.KEY_REUSED, "stripe") else STATUSES[verdict]
+    expected = 400 if (verdict, shape) == (Verdict.KEY_REUSED, STRIPE) else STATUSES[verdict]
     assert (reply.status, reply.verdict) == (expected, verdict)
     assert one(reply.headers, b"content-language") == b"en"
     assert one(reply.headers, b"cache-control") == b"no-store"
     assert b'rel="describedby"' in (one(reply.headers, b"link") or b"")
     body = document(reply)
-    text = str(body["detail"] if shape == "problem" else body["error"]["message"])  # type: ignore[index]
+    text = str(body["detail"] if shape.form == "problem" else body["error"]["message"])  # type: ignore[index]
     assert "{" not in text
     assert "  " not in text
     assert "None" not in text
@@ -194,7 +195,7 @@ def test_a_resource_cannot_write_the_detail() -> None:
     assert str(detail).endswith("See /{id}{time}.")
 
 
-@pytest.mark.parametrize("shape", ["problem", "stripe"])
+@pytest.mark.parametrize("shape", [PROBLEM, STRIPE], ids=lambda shape: shape.form)
 @pytest.mark.parametrize(
     ("resource", "location"),
     [
@@ -216,7 +217,7 @@ def test_a_resource_is_named_and_linked_where_it_is_an_address(
     for verdict in (Verdict.RESPONSE_NOT_STORED, Verdict.KEY_EXPIRED, Verdict.IN_DOUBT, Verdict.IN_FLIGHT):
         reply = refuse(verdict, record=record, shape=shape)
         body = document(reply)
-        about = body if shape == "problem" else body["error"]
+        about = body if shape.form == "problem" else body["error"]
         assert isinstance(about, dict)
         assert about["resource"] == resource
         assert one(reply.headers, b"location") == location
@@ -244,20 +245,20 @@ def test_doubt_is_told_by_whose_it_is(status: int, retryable: bool, is_terminal:
 
 
 @pytest.mark.parametrize("status", [409, 502, 504])
-@pytest.mark.parametrize("shape", ["problem", "stripe"])
+@pytest.mark.parametrize("shape", [PROBLEM, STRIPE], ids=lambda shape: shape.form)
 @pytest.mark.parametrize("recovery", [Hold(), Resend(), Probe("/status")], ids=["hold", "resend", "probe"])
 def test_doubt_is_told_by_what_a_repeat_does(recovery: Recovery, shape: Shape, status: int) -> None:
     """Where a repeat may end it, detail, members and fields all ask for one, and nobody is sent to the operator."""
     heals = not isinstance(recovery, Hold)
     reply = refuse(Verdict.IN_DOUBT, status=status, shape=shape, operation_id=ID, recovery=recovery)
     body = document(reply)
-    about = body if shape == "problem" else body["error"]
+    about = body if shape.form == "problem" else body["error"]
     assert isinstance(about, dict)
     assert about["retryable"] is heals
     assert one(reply.headers, b"retry-after") == (b"1" if heals else None)
     advice = b"true" if heals else b"false" if status == 409 else None
     assert one(reply.headers, b"x-should-retry") == one(reply.headers, b"stripe-should-retry") == advice
-    text = about["detail"] if shape == "problem" else about["message"]
+    text = about["detail"] if shape.form == "problem" else about["message"]
     assert ("Send it again with the same key" in text) == heals
     assert ("Ask the operator" in text) != heals
 
@@ -301,7 +302,7 @@ def test_the_caller_chooses_statuses_and_pauses() -> None:
 )
 def test_the_stripe_shape_raises_typed_errors(verdict: Verdict, status: int, kind: str, code: str) -> None:
     """The error object has type, code and message, under the statuses that Stripe's libraries tell apart."""
-    reply = refuse(verdict, shape="stripe", status=422 if verdict is Verdict.KEY_REUSED else None, operation_id=ID)
+    reply = refuse(verdict, shape=STRIPE, status=422 if verdict is Verdict.KEY_REUSED else None, operation_id=ID)
     error = document(reply)["error"]
     assert isinstance(error, dict)
     assert (reply.status, error["type"], error["code"]) == (status, kind, code)
@@ -321,7 +322,7 @@ def test_a_plain_problem_belongs_to_no_verdict() -> None:
     }
 
 
-@pytest.mark.parametrize("shape", ["problem", "stripe"])
+@pytest.mark.parametrize("shape", [PROBLEM, STRIPE], ids=lambda shape: shape.form)
 @pytest.mark.parametrize("verdict", sorted(CASES))
 def test_no_refusal_looks_like_what_was_asked_for(verdict: Verdict, shape: Shape) -> None:
     """stripe-node takes JSON without an `error` for a charge, whatever its status, on routes of both shapes."""

@@ -10,6 +10,7 @@ import pytest
 from gateway.core.verdict import Verdict
 from gateway.http.limits import EdgeSettings
 from gateway.observe.facts import RequestAnswered
+from gateway.protect.problem import Shape
 from tests.http.edge.harness import HOST, PROTECTED, PlainRoute, RunningEdge, post, reply, serving, taken_by
 from tests.support.eventually import eventually
 from tests.support.http import Connection, Response, exchange
@@ -105,7 +106,7 @@ async def test_what_is_ambiguous_is_refused_on_a_protected_route(name: str) -> N
 
 async def test_a_stripe_route_refuses_in_stripes_shape() -> None:
     """The route's shape holds for rule 2 as well."""
-    async with serving(route=PlainRoute(shape="stripe")) as edge:
+    async with serving(route=PlainRoute(shape=Shape("stripe"))) as edge:
         response = await exchange(edge.port, AMBIGUOUS["repeated-key"])
         assert response.status == 400
         assert response.json()["error"]["type"] == "invalid_request_error"

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from gateway.core.verdict import Verdict
+from gateway.protect.problem import Shape
 from gateway.protect.reply import Incoming, Reply, Untouched
 from gateway.upstream import UpstreamSettings
 from tests.http.edge.harness import PlainRoute, post, serving
@@ -19,7 +20,7 @@ from tests.support.http import Connection, Response, exchange
 from tests.support.ports import free_port
 from tests.support.upstream import Answer, Ending, RecordingUpstream
 
-STRIPE = PlainRoute(shape="stripe")
+STRIPE = PlainRoute(shape=Shape("stripe"))
 # As stripe-node sends it, as far as it matters here.
 CHARGE = post(
     b"Content-Type: application/x-www-form-urlencoded\r\nIdempotency-Key: stripe-node-retry-1\r\n",

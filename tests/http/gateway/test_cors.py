@@ -1,0 +1,224 @@
+"""Pages of other origins, in a browser: what they may send, and what they may read.
+
+`Page` does what a browser does (the Fetch standard, sections 3.3 and 4.8): it asks first whether it may send a request,
+and shows a page no more of a response than the response allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import http
+from tests.support.accepting import ASYNC, SECRETS
+from tests.support.eventually import eventually
+from tests.support.house import BODY, JSON, House, house, sqlite_store
+from tests.support.http import Response
+from tests.support.upstream import Answer
+
+SHOP, OTHER = "https://shop.example", "https://other.example"
+SIMPLE_RESPONSE_HEADERS = {"cache-control", "content-language", "content-length", "content-type", "expires"} | {
+    "last-modified",
+    "pragma",
+}
+ALLOWING = (("Access-Control-Allow-Origin", SHOP), ("Vary", "Origin"))
+PREFLIGHT = Answer(
+    204,
+    headers=(
+        *ALLOWING,
+        ("Access-Control-Allow-Methods", "POST"),
+        ("Access-Control-Allow-Headers", "content-type, idempotency-key, x-tenant"),
+    ),
+)
+ACCEPTING: dict[str, Any] = {"route": {"accept": {"identity": "unverified"}}, "secrets": SECRETS}
+CREATED = Answer(201, headers=(*ALLOWING, ("Location", "/charges/1"), ("Access-Control-Expose-Headers", "X-Nonce")))
+
+
+@dataclass
+class Seen:
+    """What a page gets to see of a response."""
+
+    status: int
+    headers: dict[str, str]
+
+
+def members(response: Response, name: str) -> set[str]:
+    """The members of a list header, in lower case."""
+    return {part.strip().lower() for value in response.values(name) for part in value.decode().split(",")}
+
+
+def allows(response: Response, origin: str, *, cookies: bool) -> bool:
+    """The CORS check."""
+    values = response.values("Access-Control-Allow-Origin")
+    if values == [b"*"] and not cookies:
+        return True
+    is_theirs = values == [origin.encode()]
+    return is_theirs and (not cookies or response.values("Access-Control-Allow-Credentials") == [b"true"])
+
+
+@dataclass
+class Page:
+    """A page of this origin."""
+
+    home: House
+    origin: str = SHOP
+    cookies: bool = False
+
+    async def fetch(
+        self,
+        target: str = "/charges",
+        method: str = "POST",
+        *,
+        key: str | None = "k1",
+        more: Iterable[tuple[str, str]] = (),
+        body: bytes = BODY,
+    ) -> Seen | None:
+        """What the page sees of the response; None where the browser keeps it or does not send the request."""
+        headers = [("X-Tenant", "t1"), JSON, *more] + ([] if key is None else [("Idempotency-Key", key)])
+        names = ",".join(sorted(name.lower() for name, _ in headers))
+        asked = [
+            ("Origin", self.origin),
+            ("Access-Control-Request-Method", method),
+            ("Access-Control-Request-Headers", names),
+        ]
+        preflight = await http.request(self.home.port, "OPTIONS", target, asked, b"")
+        may_send = (
+            allows(preflight, self.origin, cookies=self.cookies)
+            and 200 <= preflight.status < 300
+            and method.lower() in members(preflight, "Access-Control-Allow-Methods") | {"get", "head", "post"}
+            and set(names.split(",")) <= members(preflight, "Access-Control-Allow-Headers")
+        )
+        if not may_send:
+            return None
+        response = await http.request(self.home.port, method, target, [("Origin", self.origin), *headers], body)
+        if not allows(response, self.origin, cookies=self.cookies):
+            return None
+        shown = SIMPLE_RESPONSE_HEADERS | members(response, "Access-Control-Expose-Headers")
+        found = {name.decode().lower(): value.decode() for name, value in response.headers}
+        return Seen(response.status, {name: value for name, value in found.items() if name in shown})
+
+
+def serve(home: House, answer: Answer = CREATED) -> None:
+    """A service that speaks CORS: first a preflight, then this answer to everything."""
+    home.upstream.on("/charges", PREFLIGHT, answer)
+
+
+async def test_a_page_reads_first_response_and_replay(tmp_path: Path) -> None:
+    """The preflight reaches the service, the request runs once, and the gateway's headers can be read."""
+    async with house(sqlite_store(tmp_path), tmp_path) as home:
+        page = Page(home)
+        home.upstream.on("/charges", PREFLIGHT, CREATED, PREFLIGHT)
+        first, repeat = await page.fetch(), await page.fetch()
+        assert [request.method for request in home.upstream.requests] == ["OPTIONS", "POST", "OPTIONS"]
+        preflight = home.upstream.requests[0]
+        assert preflight.values("Access-Control-Request-Headers") == [b"content-type,idempotency-key,x-tenant"]
+        assert first is not None
+        assert repeat is not None
+        assert (first.headers["idempotency-status"], repeat.headers["idempotency-status"]) == ("stored", "replayed")
+        assert repeat.headers["idempotent-replayed"] == "true"
+        assert first.headers["x-nonce"] == repeat.headers["x-nonce"]
+        assert first.headers["idempotency-expires"] == repeat.headers["idempotency-expires"]
+        # What the service keeps from the page stays so.
+        assert "location" not in first.headers | repeat.headers
+
+
+async def test_a_service_that_allows_nobody(tmp_path: Path) -> None:
+    """Nothing is allowed or exposed in its place, whatever the configuration says of the gateway's own responses."""
+    async with house(sqlite_store(tmp_path), tmp_path, cors={"origins": [SHOP]}) as home:
+        assert await Page(home).fetch() is None
+        response = await home.send(headers=[("Origin", SHOP)])
+        assert response.status == 200
+        assert not [name for name, _ in response.headers if name.lower().startswith(b"access-control-")]
+
+
+@pytest.mark.parametrize(
+    ("origins", "allowed"),
+    [([], None), ([SHOP], None), ([OTHER], OTHER), ("any", "*")],
+    ids=["none", "shop", "other", "any"],
+)
+async def test_a_replay_to_another_origin(tmp_path: Path, origins: object, allowed: str | None) -> None:
+    """It does not say what the service said of the first one. The configuration may allow the other."""
+    async with house(sqlite_store(tmp_path), tmp_path, cors={"origins": origins}) as home:
+        home.upstream.on("/charges", CREATED)
+        await home.send(headers=[("Origin", SHOP)])
+        other = await home.send(headers=[("Origin", OTHER)])
+        assert (other.status, other.header("Idempotency-Status")) == (201, "replayed")
+        assert other.header("Access-Control-Allow-Origin") == allowed
+        assert other.header("Vary") == "Origin"
+        assert ("idempotency-status" in members(other, "Access-Control-Expose-Headers")) == (allowed is not None)
+        same = await home.send(headers=[("Origin", SHOP)])
+        assert same.header("Access-Control-Allow-Origin") == SHOP
+        no_browser = await home.send()
+        assert no_browser.header("Access-Control-Allow-Origin") == SHOP
+        assert len(home.upstream.requests) == 1
+
+
+async def test_a_service_that_allows_everybody(tmp_path: Path) -> None:
+    """Its wildcard holds for every repeat."""
+    async with house(sqlite_store(tmp_path), tmp_path) as home:
+        home.upstream.on("/charges", Answer(201, headers=(("Access-Control-Allow-Origin", "*"),)))
+        for origin in (SHOP, OTHER):
+            response = await home.send(headers=[("Origin", origin)])
+            assert response.header("Access-Control-Allow-Origin") == "*"
+            assert "idempotency-status" in members(response, "Access-Control-Expose-Headers")
+
+
+@pytest.mark.parametrize("credentials", [False, True])
+async def test_a_problem_of_the_gateway(tmp_path: Path, credentials: bool) -> None:
+    """It is readable for the configured origins alone, and a cache keeps them apart."""
+    cors = {"origins": [SHOP], "credentials": credentials}
+    async with house(sqlite_store(tmp_path), tmp_path, cors=cors) as home:
+        home.upstream.on("/charges", PREFLIGHT)
+        page = Page(home, cookies=False)
+        seen = await page.fetch(key="k" * 300)
+        assert seen is not None
+        assert (seen.status, seen.headers["idempotency-status"]) == (400, "key-invalid")
+        response = await home.send("k" * 300, headers=[("Origin", SHOP)])
+        assert response.values("Access-Control-Allow-Credentials") == [b"true"] * credentials
+        for headers in ([], [("Origin", OTHER)], [("Origin", "null")], [("Origin", SHOP), ("Origin", OTHER)]):
+            refused = await home.send("k" * 300, headers=headers)
+            assert refused.values("Access-Control-Allow-Origin") == []
+            assert refused.values("Vary") == [b"Origin"]
+
+
+async def test_no_problem_is_readable_by_default(tmp_path: Path) -> None:
+    """Without the setting, no origin is named."""
+    async with house(sqlite_store(tmp_path), tmp_path) as home:
+        refused = await home.send(None, headers=[("Origin", SHOP)])
+        assert refused.status == 400
+        assert refused.values("Access-Control-Allow-Origin") == refused.values("Vary") == []
+
+
+async def test_the_status_of_an_accepted_request(tmp_path: Path) -> None:
+    """A page of a configured origin follows its operation, whose preflight the gateway answers; no other page does."""
+    async with house(sqlite_store(tmp_path), tmp_path, **ACCEPTING, cors={"origins": [SHOP]}) as home:
+        home.upstream.on("/charges", Answer(503))
+        response = await home.send(headers=[ASYNC, ("Origin", SHOP)])
+        assert response.status == 202
+        assert {"location", "retry-after"} <= members(response, "Access-Control-Expose-Headers")
+        target = response.header("Location") or ""
+        seen = await Page(home).fetch(target, "GET", key=None, body=b"")
+        assert seen is not None
+        assert seen.status == 200
+        assert "etag" in seen.headers
+        assert await Page(home, OTHER).fetch(target, "GET", key=None, body=b"") is None
+
+
+async def test_the_type_of_a_problem_is_a_url_of_ones_own(tmp_path: Path) -> None:
+    """On a route, and in the status of an operation."""
+    base = "https://docs.example.com/problems#"
+    async with house(sqlite_store(tmp_path), tmp_path, **ACCEPTING, errors={"type_base": base}) as home:
+        home.upstream.on("/charges", Answer(503))
+        assert (await home.send(None)).json()["type"] == f"{base}key-missing"
+        target = (await home.send(headers=[ASYNC])).header("Location") or ""
+
+        async def is_withdrawn() -> bool:
+            # An attempt may be under way.
+            off = await http.request(home.port, "DELETE", target, [("X-Tenant", "t1")], b"")
+            return off.status == 200 and off.json()["problem"]["type"] == f"{base}withdrawn"
+
+        await eventually(is_withdrawn)

@@ -1,0 +1,157 @@
+"""Writes what a documentation of an API can take over: `docs/api/openapi.yaml` and a page for each problem.
+
+Everything follows from the table of verdicts and the table of problems. Written by `make generated`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from gateway import __version__
+from gateway.core.verdict import RULES, Verdict
+from gateway.protect.problem import CASES, DOUBTS, OTHER_VERSION, TYPE_PREFIX, UNFETCHED, Case
+
+API: Final = Path(__file__).parents[2] / "docs" / "api"
+_HEAD: Final = """\
+# What an API behind the gateway can take over into its own description: reference the components, or copy them.
+# Made by `make generated`.
+"""
+# What a verdict says in other cases.
+_MORE: Final[dict[Verdict, tuple[Case, ...]]] = {
+    Verdict.KEY_EXPIRED: (OTHER_VERSION,),
+    Verdict.UPSTREAM_UNREACHABLE: (UNFETCHED,),
+    Verdict.IN_DOUBT: tuple(case for case in DOUBTS.values() if case is not CASES[Verdict.IN_DOUBT]),
+}
+_AGAIN: Final = {
+    True: "The same request with the same key can get another response. Repeat it, after `Retry-After` if that came.",
+    False: "Repeating the same request with the same key gets the same response.",
+    None: "The member `retryable` says whether the same request with the same key can get another response.",
+}
+_TEXT: Final = {"type": "string"}
+
+
+def generated() -> dict[Path, str]:
+    """Each file and its text."""
+    text = yaml.safe_dump(_openapi(), sort_keys=False, allow_unicode=True, width=120)
+    pages = {API / "problems" / f"{verdict}.md": _page(verdict) for verdict in CASES}
+    return {API / "openapi.yaml": _HEAD + text} | pages
+
+
+def component(verdict: Verdict) -> str:
+    """The name of a verdict's response among the components."""
+    return "".join(word.capitalize() for word in verdict.split("-"))
+
+
+def _cases(verdict: Verdict) -> tuple[Case, ...]:
+    return (CASES[verdict], *_MORE.get(verdict, ()))
+
+
+def _page(verdict: Verdict) -> str:
+    case = CASES[verdict]
+    retryable = {each.retryable for each in _cases(verdict)}
+    parts = [
+        f"# {case.title}",
+        f"`{verdict}` · status {case.status} · type `{TYPE_PREFIX}{verdict}`",
+        *(each.detail.replace("{", "‹").replace("}", "›") for each in _cases(verdict)),
+        _AGAIN[retryable.pop() if len(retryable) == 1 else None],
+        "When it comes:",
+        "\n".join(f"- {rule.when} (rule {rule.number})" for rule in RULES if verdict in rule.verdicts),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _openapi() -> dict[str, Any]:
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "What the idempotency gateway adds to an API",
+            "version": __version__,
+            "description": "Parameters, headers and responses of routes that the gateway protects.",
+        },
+        "paths": {},
+        "components": {
+            "parameters": {
+                "IdempotencyKey": {
+                    "name": "Idempotency-Key",
+                    "in": "header",
+                    "required": True,
+                    "description": "A value of your choice, new for each intent. Repeat a request with the same "
+                    "key: it is executed at most once, and the repeat gets the first response.",
+                    "schema": {**_TEXT, "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
+                    "example": "8e03978e-40d5-43dd-bc93-6894a57f9324",
+                },
+                "IdempotencyDistinct": {
+                    "name": "Idempotency-Distinct",
+                    "in": "header",
+                    "required": False,
+                    "description": "`true`: the same content under another key is meant as well.",
+                    "schema": {**_TEXT, "enum": ["true"]},
+                },
+            },
+            "headers": {
+                "IdempotencyStatus": _header(
+                    "What became of the request.", "stored", enum=[verdict.value for verdict in Verdict]
+                ),
+                "IdempotentReplayed": _header("This is the response to an earlier request.", "true", enum=["true"]),
+                "IdempotencyExpires": _header(
+                    "Until when a repeat gets this response, as an HTTP date.", "Sun, 06 Nov 1994 08:49:37 GMT"
+                ),
+                "RetryAfter": _header("After how many seconds to repeat the request.", "1", pattern="^[0-9]+$"),
+            },
+            "schemas": {"Problem": _problem_schema()},
+            "responses": {component(verdict): _response(verdict) for verdict in CASES},
+        },
+    }
+
+
+def _header(description: str, example: str, **schema: Any) -> dict[str, Any]:
+    return {"description": description, "schema": _TEXT | schema, "example": example}
+
+
+def _problem_schema() -> dict[str, Any]:
+    uuid = {**_TEXT, "format": "uuid"}
+    return {
+        "type": "object",
+        "description": "RFC 9457. A route may have Stripe's error objects instead, which are the member `error` alone.",
+        "required": ["type", "title", "status", "detail", "code", "retryable", "error"],
+        "properties": {
+            "type": {**_TEXT, "format": "uri"},
+            "title": dict(_TEXT),
+            "status": {"type": "integer", "minimum": 400, "maximum": 599},
+            "detail": {**_TEXT, "description": "What happened, and what to do next."},
+            "code": {**_TEXT, "enum": [verdict.value for verdict in CASES]},
+            "retryable": {
+                "type": "boolean",
+                "description": "Whether the same request with the same key can get another response.",
+            },
+            "operation_id": dict(uuid),
+            "resource": {**_TEXT, "description": "What the first request made."},
+            "differs": {
+                "type": "array",
+                "items": dict(_TEXT),
+                "description": "In what the request differs from the first one.",
+            },
+            "first_operation": {**uuid, "description": "The operation with the same content under another key."},
+            "error": {
+                "type": "object",
+                "required": ["type", "code", "message"],
+                "properties": {name: dict(_TEXT) for name in ("type", "code", "message")},
+            },
+        },
+    }
+
+
+def _response(verdict: Verdict) -> dict[str, Any]:
+    case = CASES[verdict]
+    headers = {"Idempotency-Status": {"$ref": "#/components/headers/IdempotencyStatus"}}
+    if any(each.retry_after_seconds for each in _cases(verdict)):
+        headers["Retry-After"] = {"$ref": "#/components/headers/RetryAfter"}
+    schema = {"allOf": [{"$ref": "#/components/schemas/Problem"}, {"properties": {"code": {"const": verdict.value}}}]}
+    return {
+        "description": f"{case.title} ({case.status}, `{verdict}`).",
+        "headers": headers,
+        "content": {"application/problem+json": {"schema": schema}},
+    }

@@ -12,7 +12,7 @@ LOCKED := --require-hashes --no-deps --requirement
 UV_COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-config \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 
-.PHONY: help run story triangle test test-quick test-servers proof bench lint docs lock dist test-deploy generated
+.PHONY: help run story triangle test test-quick test-servers test-deploy test-alerts proof bench lint docs lock dist generated
 .DEFAULT_GOAL := help
 
 help:
@@ -27,6 +27,7 @@ help:
 	@echo 'make dist                                 build a wheel and an sdist'
 	@echo 'make generated                            write anew what of deploy/ and docs/api follows from other files'
 	@echo 'make test-servers                         test the stores on every Postgres, Redis and Valkey that is there, and pgbouncer'
+	@echo 'make test-alerts                          judge the alerts by promtool, of the path or of Debian'
 	@echo 'make bench [ARGS="--only replay"]         measure what a request costs, beside a plain proxy in the same run'
 	@echo 'make bench ARGS=--help                    what else is measured: growth, sweeps, latency, large bodies, ...'
 	@echo 'make lint                                 run the linter, the type checker and the import contract'
@@ -62,6 +63,9 @@ generated: $(VENV)/.installed-test
 
 test-servers: $(VENV)/.installed-servers
 	"$(VENV)/bin/python" -m tests.servers $(ARGS)
+
+test-alerts: $(VENV)/.installed-test
+	@"$(VENV)/bin/python" -m tests.observe.promtool
 
 bench: $(VENV)/.installed-test
 	"$(VENV)/bin/python" -m tests.benchmarks $(ARGS)

@@ -62,6 +62,7 @@ from gateway.admin.requeueing import Requeueing, listed
 from gateway.admin.resolution import Changed, Refusal, Refused
 from gateway.admin.sinks import NoSuchSink, event_document
 from gateway.admin.view import described
+from gateway.observe.facts import AdminActed, AdminResult, Events
 from gateway.observe.side_port import SidePort, terse
 from gateway.store.base import Amnesic, Indefinite, NotApplied, StartRefused, Unreadable, Unstorable, boot_seconds
 
@@ -97,16 +98,18 @@ class AdminApi:
         self,
         operations: Operations,
         token: str,
+        events: Events,
         *,
         response_bytes_max: int,
         clock: Callable[[], float] = boot_seconds,
     ) -> None:
         self._operations = operations
+        self._facts = events
         self._token_digest = sha256(token.encode()).digest()
         self._throttle = Throttle(clock)
         self._under_way = 0
         app = web.Application(
-            middlewares=[self._bounded, _failures, self._authenticated],
+            middlewares=[self._bounded, self._counted, _failures, self._authenticated],
             client_max_size=response_bytes_max * 4 // 3 + _FRAME_BYTES_MAX,
         )
         app.add_routes(
@@ -157,6 +160,18 @@ class AdminApi:
             return _unavailable("It took too long, and may have been done. Repeat the request to find out.")
         finally:
             self._under_way -= 1
+
+    @web.middleware
+    async def _counted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Publishes what became of a change that somebody with the token asked for."""
+        response = await handler(request)
+        resource = request.match_info.route.resource
+        if request.method == "POST" and resource is not None and response.status not in (401, 429):
+            parts = [part for part in resource.canonical.split("/") if part and not part.startswith("{")]
+            failed = AdminResult.FAILED if response.status >= 500 else AdminResult.REFUSED
+            result = AdminResult.DONE if response.status < 400 else failed
+            self._facts.publish(AdminActed("_".join(parts).replace("-", "_"), result))
+        return response
 
     @web.middleware
     async def _authenticated(self, request: web.Request, handler: Handler) -> web.StreamResponse:

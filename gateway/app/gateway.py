@@ -43,6 +43,7 @@ from gateway.app.stores import (
     shared_note,
     witness_files,
 )
+from gateway.app.tracing import tracing_of
 from gateway.app.upstreams import Upstreams
 from gateway.config import Address, Config
 from gateway.core.routing import RouteTable
@@ -99,21 +100,26 @@ class Gateway:
             version=__version__,
             sinks=[sink.name for sink in config.events.sinks],
         )
+        self._tracing = tracing_of(config)
         self.events = Events(
-            self.metrics, self.health, *observers, *((self._wake_relay,) if config.events.sinks else ())
+            self.metrics,
+            self.health,
+            *observers,
+            *((self._wake_relay,) if config.events.sinks else ()),
+            *(() if self._tracing is None else (self._tracing,)),
         )
         self._upstreams = Upstreams(config, self.events)
         environment = environment or environment_of(config)
         self._journal = environment.journal
         self._attempt_files = environment.attempt_files
-        self._parts = Parts(config, environment, self.events, self._upstreams.client_for)
+        self._parts = Parts(config, environment, self.events, self._upstreams.client_for, self._tracing)
         self._store = self._parts.store
         self.coordinator = self._parts.coordinator
         self._edge = self._edge_of(self._parts)
         self.metrics.read_with(self._readings)
         self.seating = Seating(self._edge, handed, self._tls) if handed is not None else None
         self._status = StatusServer(self.health, self.metrics.render)
-        self._admin = admin_api(config, self._store)
+        self._admin = admin_api(config, self._store, self.events)
         self._tasks: list[asyncio.Task[None]] = []
         self._skips_delay = asyncio.Event()
         self.failed: asyncio.Future[StartError] = asyncio.get_running_loop().create_future()
@@ -140,6 +146,8 @@ class Gateway:
         except BaseException:
             await self._close()
             raise
+        if self._tracing is not None:
+            self._tracing.start()
         for work in self._parts.upkeep():
             self._spawn(work)
         if not is_store_up:
@@ -213,6 +221,8 @@ class Gateway:
             stack.push_async_callback(self._status.stop)
             if self._admin is not None:
                 stack.push_async_callback(self._admin.stop)
+            if self._tracing is not None:
+                stack.push_async_callback(self._tracing.close)
             stack.push_async_callback(self._cancel_tasks)
             await self._edge.close(grace_seconds)
 
@@ -252,6 +262,9 @@ class Gateway:
             exchanges_answered=sum(each.answered for each in upstreams),
             exchanges_lost=sum(each.lost for each in upstreams),
             exchanges_not_sent=sum(each.not_sent for each in upstreams),
+            spans_exported=0 if self._tracing is None else self._tracing.exported,
+            spans_dropped=0 if self._tracing is None else self._tracing.dropped,
+            spans_failed=0 if self._tracing is None else self._tracing.failed,
         )
 
     def _wake_relay(self, fact: Fact) -> None:

@@ -104,13 +104,14 @@ def journal_look(config: Config) -> Look:
     return partial(look, journal_directory(config), name_of(config))
 
 
-def admin_api(config: Config, store: Tiered) -> AdminApi | None:
+def admin_api(config: Config, store: Tiered, events: Events) -> AdminApi | None:
     """The admin port of a gateway; None when it is off."""
     if config.admin.token is None:
         return None
     return AdminApi(
         operations_on(config, store, journal_look(config)),
         config.admin.token.get_secret_value(),
+        events,
         response_bytes_max=max(route.response.max_stored_bytes for route in config.routes),
     )
 

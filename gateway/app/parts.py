@@ -35,6 +35,7 @@ from gateway.deliver.places import Places
 from gateway.deliver.worker import DeliveryWorker
 from gateway.http.passthrough import Passthrough
 from gateway.observe.facts import Events
+from gateway.observe.tracing import Tracing
 from gateway.protect.accepting import Accepting
 from gateway.protect.body import Spool, UploadSlots
 from gateway.protect.claiming import Claiming
@@ -102,6 +103,7 @@ class Parts:
         environment: Environment,
         events: Events,
         client_for: Callable[[UpstreamConfig], Upstream],
+        tracing: Tracing | None = None,
     ) -> None:
         """`client_for` gives the client of an upstream. Raises what it raises."""
         clock, journal = environment.clock, environment.journal
@@ -174,6 +176,7 @@ class Parts:
             in_flight_max=config.limits.max_in_flight,
             recall=store.recall,
             look_up=store.look,
+            tracing=tracing,
         )
         key_names = frozenset(name for route in self.routes for name in key_headers_of(route.key)) | {
             b"idempotency-key"

@@ -18,8 +18,10 @@ from pydantic import BeforeValidator, Field, SecretBytes, SecretStr, Tag
 from gateway.config.address import (
     AbsolutePath,
     Address,
+    AuthorizationUrl,
     DurableUrl,
     FastUrl,
+    ForwardAuthUrl,
     ListenAddress,
     Network,
     NetworkRange,
@@ -34,7 +36,7 @@ from gateway.config.address import (
 from gateway.config.delivery import Delivery, EncryptionKey, IdentityKey, encryption_key_bytes, placeholder_key
 from gateway.config.document import Path as KeyPath
 from gateway.config.events import Egress, EventSettings
-from gateway.config.leaf import Count, Duration, Flag, Leaf, Name, Size, wrong
+from gateway.config.leaf import Count, Duration, Flag, HeaderName, Leaf, Name, Size, wrong
 from gateway.config.route import Route
 from gateway.config.section import (
     Disagreement,
@@ -48,7 +50,7 @@ from gateway.config.section import (
     word_or_list,
     written,
 )
-from gateway.config.upstream import Upstream
+from gateway.config.upstream import HeaderValue, Upstream
 
 _FINGERPRINT_KEY_BYTES_MIN = 32
 _ADMIN_TOKEN_CHARACTERS_MIN = 16
@@ -265,6 +267,19 @@ class Log(Section):
     """Which requests get a line."""
 
 
+class Traces(Section):
+    """Spans of requests on protected routes, for an OpenTelemetry collector. Needs the extra `otel`."""
+
+    endpoint: Annotated[AuthorizationUrl, ForwardAuthUrl()]
+    """Where the collector takes OTLP over HTTP, such as http://127.0.0.1:4318/v1/traces."""
+    headers: Annotated[dict[Annotated[str, HeaderName()], HeaderValue], Field(max_length=16)] = {}  # noqa: RUF012
+    """Headers for the collector, such as its credential."""
+    sample: Annotated[float, Field(ge=0.0, le=1.0)] = 0.01
+    """The share of requests that are traced, from 0 to 1, where no caller decides it."""
+    accept: Literal["trusted", "all", "none"] = "trusted"
+    """Whose traceparent is the parent, and decides whether a request is traced: trusted_proxies, anybody, or nobody."""
+
+
 class Operations(Section):
     """The resource that shows callers what became of a request that was accepted."""
 
@@ -346,6 +361,8 @@ class Config(Holder):
     """Where webhooks may lead."""
     log: Log = Field(default_factory=Log)
     """What is logged."""
+    traces: Traces | None = None
+    """Where spans of requests are sent; without it there are none, and traceparent passes unchanged."""
     workers: Annotated[int | Literal["auto"], Count(1, WORKERS_MAX, may_be_auto=True)] = 1
     """How many processes serve, one per core; auto: as many as there are cores, or the CPU quota allows."""
     trusted_proxies: Annotated[tuple[Annotated[Network, NetworkRange()], ...], Field(max_length=256)] = ()

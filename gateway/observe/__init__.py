@@ -5,6 +5,8 @@ derives from them whether the gateway is ready.
 
 *Metrics.* `exposition` keeps the numbers in families, merges those of several workers and writes them for a scrape.
 
+*Traces.* `tracing` decides which requests are sampled, and sends their spans.
+
 *Log lines.* `writer` formats log records and writes them in a thread of its own.
 
 *Ports.* `side_port` is what the status port and the admin port have in common.

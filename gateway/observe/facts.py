@@ -19,6 +19,30 @@ from gateway.core.verdict import Verdict
 
 
 @immutable
+class TraceContext:
+    """Where a sampled request is in a trace; ids in hex. `span_id` is the one that the service was given as its parent,
+    `parent_id` the caller's, None where the trace begins here."""
+
+    trace_id: str
+    span_id: str
+    parent_id: str | None = None
+    scheme: str = "http"
+
+
+class Kind(StrEnum):
+    """How a request on a protected route came by its reply; the first that applies.
+
+    `waited`: for another request, whatever became of it. `refused`: all that is none of the others.
+    """
+
+    EXECUTED = "executed"
+    WAITED = "waited"
+    ACCEPTED = "accepted"
+    REPLAYED = "replayed"
+    REFUSED = "refused"
+
+
+@immutable
 class RequestAnswered:
     """A request on a protected route has its reply. `duration_seconds` is from its arrival to the head of the reply.
 
@@ -27,7 +51,8 @@ class RequestAnswered:
     of the operation so far, 0 when none is known. `request_id` and `trace_id` are as sent. `why` says why nothing could
     be sent to the upstream, or compared with the record. `differs` is in what a request under a used key differs from
     the recorded one, `first_operation` the one that a likely duplicate repeats; `scope` is whose request one of these
-    is, as the beginning of a digest.
+    is, as the beginning of a digest. `trace` is set where it is sampled; `origin` is then the trace of the attempt that
+    the reply is from, as far as the record has it.
     """
 
     route: str
@@ -45,6 +70,9 @@ class RequestAnswered:
     differs: tuple[str, ...] = ()
     first_operation: UUID | None = None
     scope: str | None = None
+    kind: Kind = Kind.EXECUTED
+    trace: TraceContext | None = None
+    origin: str | None = None
 
 
 @immutable
@@ -523,6 +551,29 @@ class BacklogTaken:
     orphans: int
 
 
+class AdminResult(StrEnum):
+    """What became of an operator's action, and of an attempt to sign in."""
+
+    DONE = "done"
+    REFUSED = "refused"
+    FAILED = "failed"
+
+
+@immutable
+class AdminActed:
+    """An operator asked for a change through the admin port. `action` is the program's name of it."""
+
+    action: str
+    result: AdminResult
+
+
+@immutable
+class SignedIn:
+    """Somebody gave a token to sign in to the console: `done`, or `refused` with a wrong one or too often."""
+
+    result: AdminResult
+
+
 @immutable
 class LoopStalled:
     """The event loop did not run for this long."""
@@ -564,6 +615,8 @@ Fact = (
     | SweepDone
     | TallyTaken
     | BacklogTaken
+    | AdminActed
+    | SignedIn
     | LoopStalled
 )
 

@@ -21,6 +21,7 @@ from gateway import PROGRAM
 from gateway.core.message import trace_id_of
 from gateway.core.operation import Event
 from gateway.observe.facts import (
+    AdminActed,
     AuthorizationDecided,
     BacklogTaken,
     BreakerChanged,
@@ -48,6 +49,7 @@ from gateway.observe.facts import (
     RepeatResult,
     RequestAnswered,
     RequestPassed,
+    SignedIn,
     SinkChanged,
     StatusAnswered,
     StoreCalled,
@@ -232,8 +234,8 @@ class Logs:
                 if in_doubt:
                     count = sum(count for _, count in in_doubt)
                     self._line(DEBUG, "operations are in doubt", in_doubt=count, oldest_seconds=oldest_seconds)
-            case BacklogTaken() | EventsCounted():
-                # Metrics count it; each delivery and each dead letter has its own line.
+            case BacklogTaken() | EventsCounted() | AdminActed() | SignedIn():
+                # Metrics count it; each delivery, dead letter and action has its own line.
                 pass
             case LoopStalled():
                 self._line(WARNING, f"the event loop was blocked for {fact.lag_seconds:.1f} s")

@@ -23,6 +23,8 @@ from gateway.core.verdict import Verdict
 from gateway.core.webhook.signature import Fault
 from gateway.observe.exposition import Counted, Counter, Exposition, Family, Gauge, Histogram, Rule, encode
 from gateway.observe.facts import (
+    AdminActed,
+    AdminResult,
     AuthorizationDecided,
     BacklogTaken,
     BreakerChanged,
@@ -37,6 +39,7 @@ from gateway.observe.facts import (
     FlushRefused,
     JournalFailed,
     KeysFetched,
+    Kind,
     LeaseLost,
     LoopStalled,
     MemoryChanged,
@@ -53,6 +56,7 @@ from gateway.observe.facts import (
     RepeatResult,
     RequestAnswered,
     RequestPassed,
+    SignedIn,
     SinkChanged,
     StatusAnswered,
     StatusPart,
@@ -68,6 +72,7 @@ from gateway.observe.facts import (
 )
 
 # `no_route_keyed`: no route matches the request although its client sent a key.
+_CLASSES: Final = ("2xx", "3xx", "4xx", "5xx")
 _REASONS: Final = ("no_route", "no_route_keyed", "unkeyed", "store_unavailable")
 _ENDINGS: Final = (Event.COMPLETE, Event.RELEASE, Event.FORGET, Event.ABANDON, Event.POSTPONE, Event.BURY)
 
@@ -81,6 +86,8 @@ _DEAD: Final = (UNAUTHORIZED, ATTEMPTS_EXHAUSTED, UNREADABLE, DEADLINE)
 _SMALL: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 # For the gateway and its stores; a call of a store is given up after some ten seconds.
 _OWN_BUCKETS: Final = (*_SMALL, 2.5, 5.0, 15.0)
+# For calls of a store, of which there are many kinds.
+_STORE_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5, 15.0)
 # For whole requests, from a replay out of memory to an upstream that times out.
 _REQUEST_BUCKETS: Final = (*_SMALL[1:], 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 # For what is only noticed when it takes seconds.
@@ -100,6 +107,9 @@ _EXCHANGES: Final = (
     "idempotency_upstream_exchanges_total",
     "Requests to upstreams, passed through and probes included, by whether a response began to arrive",
 )
+
+
+_SPANS: Final = ("idempotency_spans_total", "Spans of requests, by what became of them on the way to the collector")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +159,9 @@ class Readings:
     exchanges_answered: int = _reading(*_EXCHANGES, result="answered")
     exchanges_lost: int = _reading(*_EXCHANGES, result="lost")
     exchanges_not_sent: int = _reading(*_EXCHANGES, result="not_sent")
+    spans_exported: int = _reading(*_SPANS, result="exported")
+    spans_dropped: int = _reading(*_SPANS, result="dropped")
+    spans_failed: int = _reading(*_SPANS, result="failed")
 
 
 class Metrics:
@@ -175,6 +188,18 @@ class Metrics:
             "From the arrival of a request on a protected route to the head of its response, waiting included",
             _REQUEST_BUCKETS,
             route=routes,
+            kind=Kind,
+        )
+        self._responses = self._counter(
+            "idempotency_responses_total",
+            "Responses to requests on protected routes, by the class of the status",
+            route=routes,
+            status=_CLASSES,
+        )
+        self._unprotected_durations = self._histogram(
+            "idempotency_unprotected_duration_seconds",
+            "From the arrival of a request that is passed through to the head of its response",
+            _REQUEST_BUCKETS,
         )
         self._overheads = self._histogram(
             "idempotency_overhead_seconds",
@@ -196,7 +221,7 @@ class Metrics:
             "idempotency_status_requests_total",
             "Requests to the status resource, by what they are for and the class of the reply",
             part=StatusPart,
-            status=("2xx", "3xx", "4xx", "5xx"),
+            status=_CLASSES,
         )
         self._refused_webhooks = self._counter(
             "idempotency_inbox_rejected_total",
@@ -275,7 +300,10 @@ class Metrics:
         self._lost_leases = self._counter("idempotency_lost_leases_total", "Running attempts that lost their lease")
         # Every worker counts the whole store.
         self._in_doubt = self._gauge(
-            "idempotency_in_doubt", "Operations in doubt in the whole store", Rule.MAX, route=routes
+            "idempotency_in_doubt",
+            "Operations in doubt in the whole store, the same in each gateway: use the maximum, not the sum",
+            Rule.MAX,
+            route=routes,
         )
         self._oldest_in_doubt = self._gauge(
             "idempotency_oldest_in_doubt_seconds", "Age of the oldest operation in doubt, 0 without one", Rule.MAX
@@ -361,9 +389,12 @@ class Metrics:
             Rule.MAX,
         )
         self._store_durations = self._histogram(
-            "idempotency_store_duration_seconds", "How long a call of a store took, failed ones included", _OWN_BUCKETS,
-            tier=(), verb=(),
-        )  # fmt: skip
+            "idempotency_store_duration_seconds",
+            "How long a call of a store took, failed ones included",
+            _STORE_BUCKETS,
+            tier=(),
+            verb=(),
+        )
         self._store_errors = self._counter(
             "idempotency_store_errors_total",
             "Calls of a store that failed, by what is known after it",
@@ -376,6 +407,17 @@ class Metrics:
         )
         self._sweep_durations = self._histogram(
             "idempotency_sweep_duration_seconds", "How long a sweep took", _SWEEP_BUCKETS
+        )
+        self._admin_actions = self._counter(
+            "idempotency_admin_actions_total",
+            "Changes that operators asked for through the admin port, by result",
+            action=(),
+            result=AdminResult,
+        )
+        self._sign_ins = self._counter(
+            "idempotency_admin_sign_ins_total",
+            "Attempts to sign in to the console",
+            result=(AdminResult.DONE, AdminResult.REFUSED),
         )
         self._loop_stalls = self._histogram(
             "idempotency_loop_stall_seconds", "How long the event loop was held up, when it was", _STALL_BUCKETS
@@ -400,13 +442,15 @@ class Metrics:
         match fact:
             case RequestAnswered():
                 self._requests.add(fact.route, fact.verdict)
-                self._request_durations.observe(fact.duration_seconds, fact.route)
+                self._responses.add(fact.route, f"{fact.status // 100}xx")
+                self._request_durations.observe(fact.duration_seconds, fact.route, fact.kind)
                 if fact.upstream_seconds is not None:
                     self._overheads.observe(max(0.0, fact.duration_seconds - fact.upstream_seconds), fact.route)
             case StatusAnswered():
                 self._status_requests.add(fact.part, f"{fact.status // 100}xx")
             case RequestPassed():
                 self._unprotected_requests.add(fact.reason if fact.key_header is None else "no_route_keyed")
+                self._unprotected_durations.observe(fact.duration_seconds)
                 if fact.route is not None and fact.verdict is not None:
                     self._requests.add(fact.route, fact.verdict)
             case OperationClaimed():
@@ -483,6 +527,10 @@ class Metrics:
                 self._sealed.put_all({(key_id,): count for key_id, count in fact.sealed})
             case BacklogTaken():
                 self._count_backlog(fact)
+            case AdminActed(action, result):
+                self._admin_actions.add(action, result)
+            case SignedIn(result):
+                self._sign_ins.add(result)
             case LoopStalled():
                 self._loop_stalls.observe(fact.lag_seconds)
             case _:

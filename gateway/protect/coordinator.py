@@ -26,12 +26,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, assert_never
 from uuid import UUID
 
 from gateway.core.operation import Snapshot
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import Events
+from gateway.observe.tracing import Tracing
 from gateway.protect.accepting import Accepted, Accepting
 from gateway.protect.body import WholeBody
 from gateway.protect.claiming import Claiming, Granted, Seen, Unavailable
@@ -80,6 +82,7 @@ class Coordinator:
         in_flight_max: int,
         recall: Callable[[UUID], Snapshot | None],
         look_up: Callable[[UUID], asyncio.Future[Snapshot | None] | None],
+        tracing: Tracing | None = None,
     ) -> None:
         """Needs a running event loop. `recall` returns the record of a completed operation if this process remembers
         it. `look_up` reads it from the fast tier, where that costs less than a claim, and returns None without such a
@@ -106,6 +109,7 @@ class Coordinator:
         self._receiving = Receiving(accepting, events, recall)
         self._fetching = Fetching()
         self._look_up = look_up
+        self._tracing = tracing
         self._lookups: dict[int, asyncio.Future[Snapshot | None]] = {}
         self._is_draining = False
         self._loop = asyncio.get_running_loop()
@@ -136,8 +140,15 @@ class Coordinator:
         Closes the request's body, unless it returns `Untouched`. Raises what the body raises when it is cut short.
         Cancelling this does not stop an operation that has started.
         """
-        trace = RequestTrace(incoming.head, route, self._loop.time())
+        head = incoming.head
+        trace = RequestTrace(head, route, self._loop.time())
+        if self._tracing is not None and (begun := self._tracing.begin(head, incoming.hop)) is not None:
+            trace.head, trace.context = begun
+            incoming = replace(incoming, head=trace.head)
         reply = await self._reply_to(incoming, route, trace)
+        if isinstance(reply, Untouched) and trace.context is not None:
+            # It has no spans, so the service gets the parent that the caller named.
+            return replace(reply, incoming=replace(reply.incoming, head=head))
         if isinstance(reply, Reply) and reply.verdict is not None:
             self._events.publish(trace.answered(reply.verdict, reply))
         return reply
@@ -233,7 +244,7 @@ class Coordinator:
                 return result
             case Unavailable():
                 return self._reply_without_claim(operation.request, operation, result)
-        trace.attempt = operation.record.attempts
+        trace.is_executed, trace.attempt = True, operation.record.attempts
         if result is None:
             return self._duplicates.still_in_flight(operation, status=504)
         trace.upstream_status, trace.upstream_seconds = result.upstream_status, result.upstream_seconds

@@ -85,7 +85,7 @@ class Duplicates:
         judgement = request.judge(snapshot)
         if not isinstance(judgement, Replay | Fetch | Refuse):
             return None
-        trace.attempt = judgement.record.attempts
+        trace.saw(judgement.record)
         return reply_by_judgement(judgement, snapshot, request, free_verdict=Verdict.RELEASED)
 
     async def reply_from_journal(self, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
@@ -99,7 +99,7 @@ class Duplicates:
             )
         if snapshot is None:
             return None
-        trace.attempt = 0 if snapshot.record is None else snapshot.record.attempts
+        trace.saw(snapshot.record)
         return _reply_after_wait(snapshot, request)
 
     async def reply_to_acceptance(
@@ -112,7 +112,7 @@ class Duplicates:
             prefix, shape = policy.status_prefix, request.route.shape
             reply = accepted_reply(latest, prefix, shape, request.head.headers, is_replayed=False)
         else:
-            trace.attempt = latest.record.attempts
+            trace.saw(latest.record)
             reply = own_reply(_reply_after_wait(latest, request))
         return _with_preference(reply, trace)
 
@@ -153,7 +153,7 @@ class Duplicates:
 
     async def _wait_for_result(self, operation: Operation, request: KeyedRequest, trace: RequestTrace) -> Reply:
         route, record = request.route, operation.record
-        trace.attempt = record.attempts
+        trace.saw(record)
         claimed = Snapshot(record, record.claimed_us)
         if isinstance(request.judge(claimed), Refuse):
             return _reply_after_wait(claimed, request)
@@ -200,7 +200,7 @@ class Duplicates:
 
     async def _reply_from_record(self, snapshot: Snapshot, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
         route, operation_id = request.route, request.identity.operation_id
-        trace.attempt = 0 if snapshot.record is None else snapshot.record.attempts
+        trace.saw(snapshot.record)
         judgement = request.judge(snapshot)
         match judgement:
             case Claimable():

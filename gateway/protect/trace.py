@@ -11,15 +11,17 @@ from typing import Final
 from uuid import UUID
 
 from gateway.core.message import RequestHead, header_values, trace_id_of
-from gateway.core.operation import CUT, RequestInfo
+from gateway.core.operation import CUT, Record, RequestInfo
 from gateway.core.verdict import Verdict
-from gateway.observe.facts import RequestAnswered
+from gateway.observe.facts import Kind, RequestAnswered, TraceContext
 from gateway.protect.reply import Reply
 from gateway.protect.route import Route
 from gateway.protect.stopwatch import Stopwatch
 
 # Refusals that operators want to know the caller of.
 _MISUSED: Final = (Verdict.KEY_REUSED, Verdict.LIKELY_DUPLICATE)
+# Replies that repeat one that there was.
+_REPLAYS: Final = (Verdict.REPLAYED, Verdict.RECOVERED, Verdict.FETCHED, Verdict.EVENT_DUPLICATE)
 _HOST_CHARS_MAX: Final = 255
 _PATH_CHARS_MAX: Final = 512
 
@@ -38,8 +40,12 @@ class RequestTrace:
     attempt: int = 0
     wait_until: float | None = None
     """When its time to wait for other requests ends; None until its first wait."""
+    is_executed: bool = False
+    """Whether it is the request that was sent, or was to be."""
     preferred: int | None = None
     """The caller's preference, in seconds, if that decided how long it waits."""
+    context: TraceContext | None = None
+    origin: str | None = None
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
 
     def answered(self, verdict: Verdict, reply: Reply) -> RequestAnswered:
@@ -61,7 +67,26 @@ class RequestTrace:
             differs=reply.differs,
             first_operation=reply.first_operation,
             scope=self.scope if verdict in _MISUSED else None,
+            kind=self._kind(verdict),
+            trace=self.context,
+            origin=self.origin,
         )
+
+    def saw(self, record: Record | None) -> None:
+        """The reply is from this record, which may have no request: a copy of it has none."""
+        self.attempt = 0 if record is None else record.attempts
+        # An accepted request is delivered without a caller, and its attempts have no spans.
+        if record is not None and record.request is not None and record.delivery is None:
+            self.origin = record.request.trace_id
+
+    def _kind(self, verdict: Verdict) -> Kind:
+        if self.is_executed:
+            return Kind.EXECUTED
+        if self.wait_until is not None:
+            return Kind.WAITED
+        if verdict is Verdict.ACCEPTED:
+            return Kind.ACCEPTED
+        return Kind.REPLAYED if verdict in _REPLAYS else Kind.REFUSED
 
 
 def request_info(head: RequestHead) -> RequestInfo:

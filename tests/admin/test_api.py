@@ -18,8 +18,10 @@ import pytest
 from gateway import EXIT_WORK_LEFT
 from gateway.admin.api import AdminApi
 from gateway.core.operation import State
+from gateway.observe.facts import Events
 from tests.admin.hand import Desk
 from tests.admin.shell import doubt
+from tests.observe.scrape import scrape
 from tests.support import http
 from tests.support.house import House, house, status_of
 from tests.support.http import Response
@@ -71,7 +73,7 @@ async def desk() -> AsyncIterator[tuple[Desk, Admin, ManualClock]]:
     """An admin port on the model store; the clock is that of the throttle, in microseconds."""
     desk, clock = Desk(), ManualClock(0)
     await desk.store.start()
-    api = AdminApi(desk.operations, TOKEN, response_bytes_max=1000, clock=lambda: clock() / 1_000_000)
+    api = AdminApi(desk.operations, TOKEN, Events(), response_bytes_max=1000, clock=lambda: clock() / 1_000_000)
     port = await api.start("127.0.0.1", 0)
     try:
         yield desk, Admin(port), clock
@@ -103,6 +105,9 @@ async def test_completed(store: Store, tmp_path: Path) -> None:
             200,
             "The same command has resolved it already",
         )
+
+        scraped = await scrape(running.gateway.metrics)
+        assert scraped.value("idempotency_admin_actions_total", action="operations_resolve", result="done") == 2
 
         replayed = await running.send()
         assert (replayed.status, replayed.body) == (201, b'{"id":1}')

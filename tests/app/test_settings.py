@@ -693,8 +693,13 @@ _OVERRIDE: Final = "tests/app/test_settings.py::test_what_a_route_says_of_its_se
 
 _RESOURCE: Final = "tests/http/gateway/test_resource.py::"
 _CORS: Final = "tests/http/gateway/test_cors.py::"
+_TRACING: Final = "tests/observe/test_tracing.py::"
 ELSEWHERE: Final = (
     {
+        "traces.endpoint": _TRACING + "test_a_request_and_its_attempt",
+        "traces.headers": _TRACING + "test_a_request_and_its_attempt",
+        "traces.sample": _TRACING + "test_a_stranger_decides_nothing",
+        "traces.accept": _TRACING + "test_a_stranger_decides_nothing",
         "service": "tests/http/gateway/test_shared.py::test_a_service_asks_about_its_own_operations_alone",
         "listen.address": "tests/app/test_gateway.py::test_an_address_that_is_taken",
         "listen.tls.cert": _TLS + "test_both_sides",

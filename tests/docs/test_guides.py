@@ -17,6 +17,7 @@ import yaml
 
 from gateway.cli import main
 from gateway.demo.upstream import CardService
+from tests.support import http
 from tests.support.curl import curl
 from tests.support.demo import DemoProcess
 from tests.support.eventually import eventually
@@ -213,3 +214,13 @@ async def test_events(tmp_path: Path) -> None:
         (line,) = [line for line in gateway.output().splitlines() if '"specversion"' in line]
         (event,) = re.findall(r"^```json\n(.*?)^```$", (DOCS / "events.md").read_text(), re.DOTALL | re.MULTILINE)
         assert masked(json.loads(line)) == masked(json.loads(event))
+
+
+async def test_telemetry(tmp_path: Path) -> None:
+    """The configuration of traces starts, also while there is no collector, and the service gets a parent."""
+    async with running("telemetry.md", tmp_path) as (gateway, upstream):
+        upstream.on("/v1/payments", CREATED)
+        headers = [("Idempotency-Key", "k1"), ("X-Tenant", "t1")]
+        response = await http.request(gateway.port, "POST", "/v1/payments", headers, b"{}")
+        assert response.status == 201
+        assert b"traceparent" in {name.lower() for name, _ in upstream.requests[0].headers}

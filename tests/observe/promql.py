@@ -1,23 +1,51 @@
-"""Enough of PromQL to know what an expression asks for.
+"""Enough of PromQL to know what an expression asks for, and what it says of given series.
 
 Which series it selects and how it treats them: under which functions, with which window, grouped by which labels. What
-it does not know, it refuses.
+it does not know, it refuses. `evaluate` gives its value; `increase` and `rate` extend to the whole window without the
+limits that Prometheus sets to that.
 """
 
 from __future__ import annotations
 
+import operator
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
 
-AGGREGATIONS = frozenset(("sum", "max", "min", "count", "avg"))
-OF_COUNTERS = frozenset(("rate", "increase"))
-_OF_ANYTHING = frozenset(("absent",))
-_BINARY = frozenset((">", "<", ">=", "<=", "==", "!=", "+", "-", "*", "/", "and", "or", "unless"))
-_TOKEN = re.compile(
+AGGREGATIONS: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {
+    "sum": sum,
+    "max": max,
+    "min": min,
+    "count": len,
+    "avg": lambda values: sum(values) / len(values),
+}
+OF_COUNTERS: Final = frozenset(("rate", "increase"))
+_OF_ANYTHING: Final = frozenset(("absent", "histogram_quantile", "time"))
+# From the loosest to the tightest.
+_LEVELS: Final = (("or",), ("and", "unless"), ("==", "!=", "<", ">", "<=", ">="), ("+", "-"), ("*", "/"))
+_COMPARISONS: Final[Mapping[str, Callable[[float, float], bool]]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    ">": operator.gt,
+    "<=": operator.le,
+    ">=": operator.ge,
+}
+_ARITHMETIC: Final[Mapping[str, Callable[[float, float], float]]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": lambda a, b: a / b if b else float("nan"),
+}
+_TOKEN: Final = re.compile(
     r"\s*(?:(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)|(?P<number>\d+(?:\.\d+)?)(?P<unit>[smhd])?"
     r"|(?P<string>\"[^\"\\]*\")|(?P<sign>>=|<=|==|!=|=~|!~|[-+*/<>=(){}\[\],]))"
 )
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+# How old a sample may be and still be the value of its series.
+_LOOKBACK_SECONDS: Final = 300
 
 
 class PromqlError(ValueError):
@@ -26,13 +54,47 @@ class PromqlError(ValueError):
 
 @dataclass
 class Selector:
-    """One selection of series, and what becomes of it on the way out: functions from the inside, then groupings."""
+    """One selection of series, and what becomes of it on the way out: functions from the inside, then groupings.
+
+    `matchers` has the labels that must have one value, `patterns` those that must match a whole regular expression.
+    """
 
     metric: str
     matchers: dict[str, str] = field(default_factory=dict)
+    patterns: dict[str, str] = field(default_factory=dict)
     window_seconds: int = 0
+    offset_seconds: int = 0
     functions: list[str] = field(default_factory=list)
     groupings: list[frozenset[str]] = field(default_factory=list)
+
+    def selects(self, metric: str, labels: Mapping[str, str]) -> bool:
+        """Whether it selects the series of this name and these labels."""
+        return (
+            metric == self.metric
+            and all(labels.get(label, "") == value for label, value in self.matchers.items())
+            and all(re.fullmatch(pattern, labels.get(label, "")) for label, pattern in self.patterns.items())
+        )
+
+
+@dataclass
+class Call:
+    """A function or, with `labels`, an aggregation, of one or several arguments."""
+
+    name: str
+    arguments: list[Node]
+    labels: frozenset[str] | None = None
+
+
+@dataclass
+class Binary:
+    """An operator between two operands."""
+
+    sign: str
+    left: Node
+    right: Node
+
+
+Node = float | Selector | Call | Binary
 
 
 def seconds(text: str) -> int:
@@ -43,13 +105,34 @@ def seconds(text: str) -> int:
     return int(found[1]) * _SECONDS[found[2]]
 
 
-def selectors(expression: str) -> list[Selector]:
-    """Every selection in the expression. Raises `PromqlError`."""
+def parse(expression: str) -> Node:
+    """The expression as a tree. Raises `PromqlError`."""
     parser = _Parser(_tokens(expression))
     found = parser.expression()
     if parser.next is not None:
         raise PromqlError(f"unexpected {parser.next!r}")
     return found
+
+
+def selectors(expression: str) -> list[Selector]:
+    """Every selection in the expression. Raises `PromqlError`."""
+    return list(_selectors(parse(expression)))
+
+
+def _selectors(node: Node) -> Iterator[Selector]:
+    match node:
+        case Selector():
+            yield node
+        case Binary(_, left, right):
+            yield from _selectors(left)
+            yield from _selectors(right)
+        case Call(name, arguments, labels):
+            for selector in (each for argument in arguments for each in _selectors(argument)):
+                if labels is None:
+                    selector.functions.append(name)
+                else:
+                    selector.groupings.append(labels)
+                yield selector
 
 
 def _tokens(expression: str) -> list[str]:
@@ -64,7 +147,7 @@ def _tokens(expression: str) -> list[str]:
 
 
 class _Parser:
-    """One method for each form; each returns the selectors within it."""
+    """One method for each form."""
 
     def __init__(self, tokens: list[str]) -> None:
         self._tokens = tokens
@@ -73,50 +156,51 @@ class _Parser:
     def next(self) -> str | None:
         return self._tokens[0] if self._tokens else None
 
-    def expression(self) -> list[Selector]:
-        found = self._operand()
-        while self.next in _BINARY:
-            self._take()
-            found += self._operand()
+    def expression(self, level: int = 0) -> Node:
+        if level == len(_LEVELS):
+            return self._operand()
+        found = self.expression(level + 1)
+        while self.next in _LEVELS[level]:
+            found = Binary(self._take(), found, self.expression(level + 1))
         return found
 
-    def _operand(self) -> list[Selector]:
+    def _operand(self) -> Node:
         token = self._take()
         if token == "(":
             found = self.expression()
             self._take(")")
             return found
         if re.fullmatch(r"\d+(\.\d+)?", token):
-            return []
+            return float(token)
         if token in AGGREGATIONS:
-            return self._aggregation()
+            labels = self._labels() if self.next == "by" else frozenset[str]()
+            return Call(token, self._arguments(), labels)
         if token in OF_COUNTERS | _OF_ANYTHING:
-            self._take("(")
-            found = self.expression()
-            self._take(")")
-            for selector in found:
-                selector.functions.append(token)
-            return found
+            return Call(token, self._arguments())
         if re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", token) and self.next != "(":
-            return [self._selector(token)]
+            return self._selector(token)
         raise PromqlError(f"not understood: {token!r} before {self.next!r}")
 
-    def _aggregation(self) -> list[Selector]:
+    def _labels(self) -> frozenset[str]:
         labels: set[str] = set()
-        if self.next == "by":
-            self._take()
-            self._take("(")
-            while self.next != ")":
-                labels.add(self._take())
-                if self.next == ",":
-                    self._take()
-            self._take(")")
+        self._take("by")
         self._take("(")
-        found = self.expression()
+        while self.next != ")":
+            labels.add(self._take())
+            if self.next == ",":
+                self._take()
         self._take(")")
-        for selector in found:
-            selector.groupings.append(frozenset(labels))
-        return found
+        return frozenset(labels)
+
+    def _arguments(self) -> list[Node]:
+        arguments: list[Node] = []
+        self._take("(")
+        while self.next != ")":
+            arguments.append(self.expression())
+            if self.next == ",":
+                self._take()
+        self._take(")")
+        return arguments
 
     def _selector(self, metric: str) -> Selector:
         selector = Selector(metric)
@@ -124,8 +208,12 @@ class _Parser:
             self._take()
             while self.next != "}":
                 label = self._take()
-                self._take("=")
-                selector.matchers[label] = self._take().strip('"')
+                kept = selector.patterns if self.next == "=~" else selector.matchers
+                self._take("=~" if self.next == "=~" else "=")
+                value = self._take()
+                if not value.startswith('"'):
+                    raise PromqlError(f"not a string: {value!r}")
+                kept[label] = value.strip('"')
                 if self.next == ",":
                     self._take()
             self._take("}")
@@ -135,7 +223,7 @@ class _Parser:
             self._take("]")
         if self.next == "offset":
             self._take()
-            seconds(self._take())
+            selector.offset_seconds = seconds(self._take())
         return selector
 
     def _take(self, expected: str | None = None) -> str:
@@ -145,3 +233,124 @@ class _Parser:
         if expected is not None and token != expected:
             raise PromqlError(f"expected {expected!r}, not {token!r}")
         return token
+
+
+# -- values -----------------------------------------------------------------------------------------------------------
+
+
+Labels = frozenset[tuple[str, str]]
+Vector = dict[Labels, float]
+
+
+@dataclass
+class History:
+    """A series: its samples by their time in seconds, in order."""
+
+    metric: str
+    labels: dict[str, str]
+    samples: dict[int, float]
+
+
+def history(series: str, values: str, interval_seconds: int) -> History:
+    """A series as `promtool test rules` writes it: `name{label="x"}` and `0+1x10 5 _`."""
+    selector = parse(series)
+    if not isinstance(selector, Selector):
+        raise PromqlError(f"not a series: {series}")
+    found: list[float | None] = []
+    for item in values.split():
+        match = re.fullmatch(r"(?:(_)|(-?[\d.]+)([+-][\d.]+)?)(?:x(\d+))?", item)
+        if match is None:
+            raise PromqlError(f"not understood: {item!r}")
+        gap, first, step, count = match.groups()
+        times = range(int(count or 0) + (0 if gap and count else 1))
+        found += [None if gap else float(first) + float(step or 0) * index for index in times]
+    samples = {index * interval_seconds: value for index, value in enumerate(found) if value is not None}
+    return History(selector.metric, selector.matchers, samples)
+
+
+def evaluate(node: Node, histories: Sequence[History], now: int) -> Vector | float:
+    """The value at this time in seconds. Raises `PromqlError`."""
+    match node:
+        case float():
+            return node
+        case Selector():
+            return {
+                frozenset(each.labels.items()): value
+                for each in histories
+                if node.selects(each.metric, each.labels)
+                for value in _latest(each, now - node.offset_seconds)
+            }
+        case Binary():
+            return _combined(node, evaluate(node.left, histories, now), evaluate(node.right, histories, now))
+        case Call("time", []):
+            return float(now)
+        case Call(name, [Selector() as selector]) if name in OF_COUNTERS:
+            return _increases(selector, histories, now, per_second=name == "rate")
+        case Call("absent", [Selector() as selector]):
+            is_there = evaluate(selector, histories, now)
+            return {} if is_there else {frozenset(selector.matchers.items()): 1.0}
+        case Call(name, [argument], frozenset() as labels):
+            groups: dict[Labels, list[float]] = {}
+            for each, value in _vector(evaluate(argument, histories, now)).items():
+                groups.setdefault(frozenset(pair for pair in each if pair[0] in labels), []).append(value)
+            return {group: AGGREGATIONS[name](values) for group, values in groups.items()}
+    raise PromqlError(f"cannot be evaluated: {node}")
+
+
+def fires(expression: str, for_seconds: int, histories: Sequence[History], at: int, step: int) -> bool:
+    """Whether an alert fires at this time in seconds, evaluated each `step` seconds."""
+    node = parse(expression)
+    since: dict[Labels, int] = {}
+    for now in range(0, at + 1, step):
+        found = _vector(evaluate(node, histories, now))
+        since = {labels: since.get(labels, now) for labels in found}
+    return any(at - began >= for_seconds for began in since.values())
+
+
+def _latest(each: History, now: int) -> list[float]:
+    return [value for time, value in each.samples.items() if now - _LOOKBACK_SECONDS < time <= now][-1:]
+
+
+def _increases(selector: Selector, histories: Sequence[History], now: int, *, per_second: bool) -> Vector:
+    end = now - selector.offset_seconds
+    found: Vector = {}
+    for each in histories:
+        points = [(time, v) for time, v in each.samples.items() if end - selector.window_seconds <= time <= end]
+        if selector.selects(each.metric, each.labels) and len(points) > 1:
+            # A counter that fell began anew.
+            grown = sum(b - a if b >= a else b for (_, a), (_, b) in pairwise(points))
+            rate = grown / (points[-1][0] - points[0][0])
+            found[frozenset(each.labels.items())] = rate if per_second else rate * selector.window_seconds
+    return found
+
+
+def _combined(node: Binary, left: Vector | float, right: Vector | float) -> Vector | float:
+    if node.sign in ("and", "or", "unless"):
+        left, right = _vector(left), _vector(right)
+        if node.sign == "or":
+            return {**right, **left}
+        return {labels: value for labels, value in left.items() if (labels in right) == (node.sign == "and")}
+    if isinstance(left, float) and isinstance(right, float):
+        if node.sign in _COMPARISONS:
+            raise PromqlError("a comparison of two numbers")
+        return _ARITHMETIC[node.sign](left, right)
+    keys = left.keys() if isinstance(left, dict) else _vector(right).keys()
+    pairs = {
+        labels: (_at(left, labels), _at(right, labels))
+        for labels in keys
+        if not isinstance(right, dict) or labels in right
+    }
+    if node.sign in _COMPARISONS:
+        is_so = _COMPARISONS[node.sign]
+        return {labels: a if isinstance(left, dict) else b for labels, (a, b) in pairs.items() if is_so(a, b)}
+    return {labels: _ARITHMETIC[node.sign](a, b) for labels, (a, b) in pairs.items()}
+
+
+def _at(value: Vector | float, labels: Labels) -> float:
+    return value[labels] if isinstance(value, dict) else value
+
+
+def _vector(value: Vector | float) -> Vector:
+    if isinstance(value, float):
+        raise PromqlError("a number where series are expected")
+    return value

@@ -1,22 +1,32 @@
-"""The alerts and the scrape file that we ship ask for what the gateway really exports."""
+"""The alerts, their runbook and the scrape file that we ship ask for what the gateway really exports and does.
+
+`deploy/alerts_test.yml` has a firing and a quiet case of each alert. Here they are judged by `promql`, in the proof by
+promtool itself (`tests.observe.promtool`).
+"""
 
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from gateway.admin.commands import job_of
+from gateway.admin.console import NAMES as OPERATORS
+from gateway.cli import parser
 from gateway.config.models import Status
 from gateway.observe.facts import BreakerChanged, TierChanged
 from gateway.observe.metrics import Metrics
 from gateway.observe.status import METRICS_PATH
-from tests.observe.promql import OF_COUNTERS, PromqlError, Selector, seconds, selectors
+from tests.observe.promql import OF_COUNTERS, History, PromqlError, Selector, fires, history, seconds, selectors
 from tests.observe.scrape import Scrape, Series, scrape
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+RUNBOOK = ROOT / "docs/operate/runbook.md"
 SCRAPING: dict[str, Any] = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
 (JOB,) = SCRAPING["scrape_configs"]
 ALERTS: list[dict[str, Any]] = [
@@ -25,6 +35,16 @@ ALERTS: list[dict[str, Any]] = [
 # What Prometheus itself adds to every series, and the series that it makes of a scrape.
 TARGET_LABELS = {"job": JOB["job_name"], "instance": JOB["static_configs"][0]["targets"][0]}
 UP = Series("up", {}, 1.0, "gauge")
+# What a gateway exports once something has given it a value: a reload, a certificate, an observed route.
+ON_OCCASION = (
+    Series("idempotency_config_last_reload_successful", {}, 1.0, "gauge"),
+    Series("idempotency_tls_certificate_expiry_timestamp_seconds", {"use": "listener"}, 4e9, "gauge"),
+    Series("idempotency_observations_dropped_total", {"reason": "store"}, 0.0, "counter"),
+)
+CASES: list[dict[str, Any]] = yaml.safe_load((DEPLOY / "alerts_test.yml").read_text())["tests"]
+TEMPLATE = r"\{\{ \$(value|labels\.\w+|externalLabels\.runbooks) \}\}"
+# What a command of the runbook leaves to the reader.
+GIVEN = {"OPERATION_ID": "0" * 32, "EVENT_ID": "evt_" + "a" * 26}
 
 each_alert = pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
 
@@ -37,7 +57,8 @@ async def fresh() -> Scrape:
         metrics(TierChanged(tier, True))
     metrics(BreakerChanged("http://127.0.0.1:9000", False))
     found = await scrape(metrics)
-    found.series.append(UP)
+    there = {series.name for series in found.series}
+    found.series += [UP, *(series for series in ON_OCCASION if series.name not in there)]
     return found
 
 
@@ -78,29 +99,73 @@ def test_an_alert_selects_series_that_are_there_from_the_start(alert: dict[str, 
 @each_alert
 def test_an_alert_says_what_and_where(alert: dict[str, Any], fresh: Scrape) -> None:
     """Every alert has a severity and a summary, and names only labels that its expression leaves."""
-    assert alert["labels"]["severity"] in ("warning", "critical")
+    assert alert["labels"]["severity"] in ("info", "warning", "critical")
     assert alert["annotations"]["summary"]
     for selector in selectors(alert["expr"]):
         (series, *_) = selected(selector, fresh)
         left = set(selector.groupings[-1]) if selector.groupings else series.labels.keys() | TARGET_LABELS.keys()
         for text in alert["annotations"].values():
             assert set(re.findall(r"\$labels\.(\w+)", text)) <= left
-            assert re.sub(r"\{\{ \$(value|labels\.\w+) \}\}", "", text).count("{{") == 0
+            assert re.sub(TEMPLATE, "", text).count("{{") == 0
 
 
 @each_alert
 def test_an_alert_is_silent_on_a_gateway_where_nothing_is_wrong(alert: dict[str, Any], fresh: Scrape) -> None:
-    """The value of every gauge that an alert watches is on the right side of its threshold while all is well."""
-    asked = [selector for selector in selectors(alert["expr"]) if "absent" not in selector.functions]
-    if any(OF_COUNTERS & set(selector.functions) for selector in asked):
-        return
-    expression = re.sub(r" or absent\(.*\)", "", alert["expr"].strip())
-    comparison = re.fullmatch(r"(?:max(?: by \([\w, ]+\))? ?\()?(\w+(?:\{[^}]*\})?)\)? (==|>) (\d+)", expression)
-    assert comparison is not None
-    (selector,) = asked
-    for series in selected(selector, fresh):
-        fires = series.value == float(comparison[3]) if comparison[2] == "==" else series.value > float(comparison[3])
-        assert not fires
+    """No alert fires on what a gateway exports before anything happened."""
+    histories = [
+        History(series.name, {**series.labels, **TARGET_LABELS}, dict.fromkeys(range(0, 601, 60), series.value))
+        for series in fresh.series
+    ]
+    assert not fires(alert["expr"], 0, histories, at=600, step=600)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"].replace(" ", "-"))
+def test_an_alert_fires_when_it_should_and_only_then(case: dict[str, Any]) -> None:
+    """In each case of the file for promtool exactly the named alert fires, or none."""
+    step = seconds(case["interval"])
+    histories = [history(each["series"], each["values"], step) for each in case["input_series"]]
+    (asked,) = case["promql_expr_test"]
+    at = sum(seconds(part) for part in re.findall(r"\d+[smhd]", asked["eval_time"]))
+    firing = [
+        alert["alert"]
+        for alert in ALERTS
+        if fires(alert["expr"], seconds(alert.get("for", "0s")), histories, at=at, step=step)
+    ]
+    name, _, how = case["name"].partition(" ")
+    assert firing == ([name] if how == "fires" else [])
+    samples = [{"labels": f'{{alertname="{name}"}}', "value": 1}]
+    assert asked.get("exp_samples", []) == (samples if how == "fires" else [])
+
+
+def test_every_alert_has_a_firing_and_a_quiet_case_and_an_entry_in_the_runbook() -> None:
+    """In the same order everywhere; and the alert links to its entry, below the address that Prometheus is given."""
+    names = [alert["alert"] for alert in ALERTS]
+    assert [case["name"] for case in CASES] == [f"{name} {how}" for name in names for how in ("fires", "is quiet")]
+    assert re.findall(r"^## (\w+)$", RUNBOOK.read_text(), re.MULTILINE) == names
+    for alert in ALERTS:
+        path = f"/{RUNBOOK.relative_to(ROOT)}#{alert['alert'].lower()}"
+        assert alert["annotations"]["runbook_url"] == f"{{{{ $externalLabels.runbooks }}}}{path}"
+
+
+def test_an_entry_of_the_runbook_says_what_it_means_where_to_look_and_what_to_do() -> None:
+    """Each entry has these parts in this order, and its links lead to entries."""
+    text = RUNBOOK.read_text()
+    for entry in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+        parts = re.findall(r"^- \*\*(\w+)\.\*\*", entry, re.MULTILINE)
+        assert parts[:3] == ["Means", "Look", "Do"]
+        assert parts[3:] in ([], ["Afterwards"])
+    assert set(re.findall(r"\]\(#(\w+)\)", text)) <= {alert["alert"].lower() for alert in ALERTS}
+
+
+@pytest.mark.parametrize(
+    "command",
+    sorted({" ".join(each.split()) for each in re.findall(r"`(idempotency-gateway [^`]+)`", RUNBOOK.read_text())}),
+)
+def test_a_command_of_the_runbook_is_one_of_the_program(command: str) -> None:
+    """Every command parses, and its options go together."""
+    chosen = parser().parse_args([GIVEN.get(word, word) for word in shlex.split(command)[1:]])
+    if chosen.command in OPERATORS:
+        job_of(chosen)
 
 
 @pytest.mark.parametrize("alert", [alert for alert in ALERTS if "for" in alert], ids=lambda alert: alert["alert"])

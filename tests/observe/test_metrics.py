@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -12,6 +13,8 @@ from gateway.core.operation import Event
 from gateway.core.verdict import Verdict
 from gateway.observe.exposition import Counted
 from gateway.observe.facts import (
+    AdminActed,
+    AdminResult,
     BacklogTaken,
     BreakerChanged,
     DeliveryAttempted,
@@ -21,6 +24,7 @@ from gateway.observe.facts import (
     FlushRefused,
     JournalFailed,
     KeysFetched,
+    Kind,
     LeaseLost,
     LoopStalled,
     MemoryChanged,
@@ -33,6 +37,7 @@ from gateway.observe.facts import (
     RequestAnswered,
     RequestPassed,
     RouteWaiting,
+    SignedIn,
     StatusAnswered,
     StatusPart,
     StoreCalled,
@@ -55,8 +60,8 @@ def metrics() -> Metrics:
     return Metrics(["create_payment", "create_order"], has_fast_tier=True, version="1.2.3")
 
 
-def answered(verdict: Verdict = Verdict.STORED, **known: float | None) -> RequestAnswered:
-    return RequestAnswered("create_payment", verdict, 201, 0.25, "POST", OPERATION, 201, **known)  # type: ignore[arg-type]
+def answered(verdict: Verdict = Verdict.STORED, **known: Any) -> RequestAnswered:
+    return RequestAnswered("create_payment", verdict, 201, 0.25, "POST", OPERATION, 201, **known)
 
 
 @pytest.mark.parametrize(
@@ -66,21 +71,33 @@ def answered(verdict: Verdict = Verdict.STORED, **known: float | None) -> Reques
             answered(upstream_seconds=0.2),
             {
                 ("idempotency_requests_total", "create_payment", "stored"): 1,
-                ("idempotency_request_duration_seconds_count", "create_payment"): 1,
-                ("idempotency_request_duration_seconds_sum", "create_payment"): 0.25,
+                ("idempotency_responses_total", "create_payment", "2xx"): 1,
+                ("idempotency_request_duration_seconds_count", "executed", "create_payment"): 1,
+                ("idempotency_request_duration_seconds_sum", "executed", "create_payment"): 0.25,
                 ("idempotency_overhead_seconds_count", "create_payment"): 1,
                 ("idempotency_overhead_seconds_sum", "create_payment"): 0.05,
             },
             id="answered-by-the-upstream",
         ),
         pytest.param(
-            answered(Verdict.REPLAYED),
+            answered(Verdict.REPLAYED, kind=Kind.REPLAYED),
             {
                 ("idempotency_requests_total", "create_payment", "replayed"): 1,
-                ("idempotency_request_duration_seconds_count", "create_payment"): 1,
-                ("idempotency_request_duration_seconds_sum", "create_payment"): 0.25,
+                ("idempotency_responses_total", "create_payment", "2xx"): 1,
+                ("idempotency_request_duration_seconds_count", "replayed", "create_payment"): 1,
+                ("idempotency_request_duration_seconds_sum", "replayed", "create_payment"): 0.25,
             },
             id="replayed",
+        ),
+        pytest.param(
+            AdminActed("operations_purge", AdminResult.REFUSED),
+            {("idempotency_admin_actions_total", "operations_purge", "refused"): 1},
+            id="an-action-refused",
+        ),
+        pytest.param(
+            SignedIn(AdminResult.DONE),
+            {("idempotency_admin_sign_ins_total", "done"): 1},
+            id="signed-in",
         ),
         pytest.param(
             KeysFetched(FetchResult.FAILED),
@@ -89,18 +106,28 @@ def answered(verdict: Verdict = Verdict.STORED, **known: float | None) -> Reques
         ),
         pytest.param(
             RequestPassed(None, "GET", 200, 0.1),
-            {("idempotency_unprotected_requests_total", "no_route"): 1},
+            {
+                ("idempotency_unprotected_requests_total", "no_route"): 1,
+                ("idempotency_unprotected_duration_seconds_count",): 1,
+                ("idempotency_unprotected_duration_seconds_sum",): 0.1,
+            },
             id="no-route",
         ),
         pytest.param(
             RequestPassed(None, "POST", 200, 0.1, key_header="Idempotency-Key", path="/v1/refunds"),
-            {("idempotency_unprotected_requests_total", "no_route_keyed"): 1},
+            {
+                ("idempotency_unprotected_requests_total", "no_route_keyed"): 1,
+                ("idempotency_unprotected_duration_seconds_count",): 1,
+                ("idempotency_unprotected_duration_seconds_sum",): 0.1,
+            },
             id="no-route-with-a-key",
         ),
         pytest.param(
             RequestPassed(Verdict.UNKEYED, "POST", 200, 0.1, route="create_order"),
             {
                 ("idempotency_unprotected_requests_total", "unkeyed"): 1,
+                ("idempotency_unprotected_duration_seconds_count",): 1,
+                ("idempotency_unprotected_duration_seconds_sum",): 0.1,
                 ("idempotency_requests_total", "create_order", "unkeyed"): 1,
             },
             id="unkeyed",
@@ -109,6 +136,8 @@ def answered(verdict: Verdict = Verdict.STORED, **known: float | None) -> Reques
             RequestPassed(Verdict.UNPROTECTED, "POST", 200, 0.1, route="create_order"),
             {
                 ("idempotency_unprotected_requests_total", "store_unavailable"): 1,
+                ("idempotency_unprotected_duration_seconds_count",): 1,
+                ("idempotency_unprotected_duration_seconds_sum",): 0.1,
                 ("idempotency_requests_total", "create_order", "unprotected"): 1,
             },
             id="store-unavailable-forwarded",
@@ -289,7 +318,7 @@ async def test_every_verdict_of_every_route_is_there_from_the_start(metrics: Met
         for verdict in Verdict:
             assert fresh.value("idempotency_requests_total", route=route, verdict=verdict) == 0
         assert fresh.value("idempotency_in_doubt", route=route) == 0
-        assert fresh.value("idempotency_request_duration_seconds_count", route=route) == 0
+        assert fresh.value("idempotency_request_duration_seconds_count", route=route, kind="waited") == 0
 
 
 @pytest.mark.parametrize(("has_fast_tier", "tiers"), [(True, {"durable", "fast"}), (False, {"durable"})])
@@ -333,7 +362,10 @@ async def test_a_duration_counts_in_every_bucket_from_its_own_upwards(metrics: M
         metrics(RequestAnswered("create_order", Verdict.STORED, 200, seconds, "POST"))
     now = await scrape(metrics)
     name = "idempotency_request_duration_seconds_bucket"
-    counts = [now.value(name, route="create_order", le=le) for le in ("0.00025", "0.25", "0.5", "1.0", "300.0", "+Inf")]
+    counts = [
+        now.value(name, route="create_order", kind="executed", le=le)
+        for le in ("0.00025", "0.25", "0.5", "1.0", "300.0", "+Inf")
+    ]
     assert counts == [1, 1, 2, 3, 3, 4]
 
 
@@ -436,9 +468,9 @@ def number(text: str, sample: str) -> float:
         ('idempotency_workers{state="serving"}', 2),
         ("idempotency_worker_restarts_total", 1),
         ("idempotency_log_lines_dropped_total", 112),
-        ('idempotency_request_duration_seconds_bucket{le="0.25",route="create_payment"}', 105),
-        ('idempotency_request_duration_seconds_count{route="create_payment"}', 105),
-        ('idempotency_request_duration_seconds_sum{route="create_payment"}', 26.25),
+        ('idempotency_request_duration_seconds_bucket{kind="executed",le="0.25",route="create_payment"}', 105),
+        ('idempotency_request_duration_seconds_count{kind="executed",route="create_payment"}', 105),
+        ('idempotency_request_duration_seconds_sum{kind="executed",route="create_payment"}', 26.25),
     ],
 )
 async def test_workers_are_one_gateway(sample: str, expected: float) -> None:

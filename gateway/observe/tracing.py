@@ -1,0 +1,313 @@
+"""Spans of requests on protected routes, for an OpenTelemetry collector.
+
+Owns which requests are sampled, what becomes of their `traceparent`, and which spans a reported request makes. Spans
+are made after the response, from the event about the request, and sent in batches by a thread of this process: nothing
+here waits for the collector. What does not fit the queue is dropped and counted.
+
+Neither a span nor a link has a key, a scope, a fingerprint, a body, a credential, or more of the path than the route's
+template.
+
+The id of the span of a request that was sent is a digest of its trace, its operation and its attempt. So a later repeat
+links to it by what the record has, wherever and whenever it comes; no store keeps span ids.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from hashlib import blake2b
+from importlib.util import find_spec
+from ipaddress import IPv4Network, IPv6Network
+from typing import TYPE_CHECKING, Final, Protocol
+from uuid import UUID
+
+from gateway.core.immutable import immutable
+from gateway.core.message import IndexedHeaders, RequestHead, header_values
+from gateway.core.verdict import Verdict
+from gateway.observe.facts import Fact, Kind, RequestAnswered, TraceContext
+
+if TYPE_CHECKING:
+    from ipaddress import IPv4Address, IPv6Address
+
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.trace import Link, SpanContext
+
+_LOG = logging.getLogger("gateway")
+
+# W3C Trace Context, section 3.2.2. Of a higher version only this part is read; version ff and ids of zeros are invalid.
+_TRACEPARENT: Final = re.compile(
+    rb"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?\Z"
+)
+# The last digit of the flags, of which one bit says that the caller samples this trace.
+_NOT_SAMPLED: Final = frozenset(bytes([digit]) for digit in b"02468ace")
+_QUEUE_MAX: Final = 4096
+_BATCH_MAX: Final = 512
+_PAUSE_SECONDS: Final = 0.25
+_EXPORT_SECONDS: Final = 5.0
+_STOP_SECONDS: Final = 2.0
+
+_OUTCOMES: Final[Mapping[Verdict, str]] = {
+    Verdict.STORED: "final",
+    Verdict.JOURNALED: "final",
+    Verdict.RELEASED: "retryable",
+    Verdict.IN_DOUBT: "in_doubt",
+    Verdict.UPSTREAM_UNREACHABLE: "not_sent",
+}
+_ERRORS: Final = (Verdict.IN_DOUBT, Verdict.UPSTREAM_UNREACHABLE)
+
+
+class _Hop(Protocol):
+    """Where the request came from: see `protect.hop`."""
+
+    @property
+    def peer(self) -> IPv4Address | IPv6Address | None: ...
+
+    @property
+    def scheme(self) -> bytes: ...
+
+
+@immutable
+class Sampling:
+    """Which requests are traced: `share` of those whose caller does not decide.
+
+    A `traceparent` of a `trusted` peer decides, and is the parent; with `accepts_all`, that of anybody.
+    """
+
+    share: float
+    trusted: tuple[IPv4Network | IPv6Network, ...] = ()
+    accepts_all: bool = False
+
+
+class Tracing:
+    """An observer of events. `templates` has the path of each route, `upstreams` the host and port that it leads to."""
+
+    def __init__(
+        self,
+        sampling: Sampling,
+        endpoint: str,
+        headers: Mapping[str, str],
+        *,
+        service: str,
+        version: str,
+        templates: Mapping[str, str],
+        upstreams: Mapping[str, tuple[str, int]],
+    ) -> None:
+        """Raises `ModuleNotFoundError` without the extra `otel`."""
+        if find_spec("opentelemetry") is None:
+            raise ModuleNotFoundError("traces need a package: pip install 'idempotency-gateway[otel]'")
+        self._sampling = sampling
+        self._endpoint = endpoint
+        self._headers = dict(headers)
+        self._service = service
+        self._version = version
+        self._templates = templates
+        self._upstreams = upstreams
+        self._queue: deque[tuple[int, RequestAnswered]] = deque()
+        self._wake = threading.Event()
+        self._is_closing = False
+        self._thread: threading.Thread | None = None
+        self.exported = 0
+        self.failed = 0
+        self.dropped = 0
+
+    # -- in a request's way -------------------------------------------------------------------------------------------
+
+    def begin(self, head: RequestHead, hop: _Hop) -> tuple[RequestHead, TraceContext] | None:
+        """The request with the `traceparent` that the service gets, and its context; None if it is not sampled."""
+        sampling = self._sampling
+        is_drawn = random.random() < sampling.share  # noqa: S311 -- which requests are sampled is no secret
+        values = header_values(head.headers, b"traceparent")
+        # Whoever is trusted, a caller that does not ask for it changes nothing where the draw does not, either.
+        if not is_drawn and (not values or values[0][-1:] in _NOT_SAMPLED):
+            return None
+        found = None
+        if len(values) == 1 and (sampling.accepts_all or _is_in(hop.peer, sampling.trusted)):
+            # What is malformed counts as absent: W3C Trace Context, section 4.3.
+            found = _TRACEPARENT.match(values[0])
+        if not (is_drawn if found is None else int(found[4], 16) & 1):
+            return None
+        trace_id = os.urandom(16).hex() if found is None else found[2].decode()
+        parent_id = None if found is None else found[3].decode()
+        context = TraceContext(trace_id, os.urandom(8).hex(), parent_id, hop.scheme.decode())
+        ours = (b"traceparent", f"00-{trace_id}-{context.span_id}-01".encode())
+        # The state belongs to the trace that it came with.
+        dropped = (b"traceparent",) if parent_id is not None else (b"traceparent", b"tracestate")
+        kept = [header for header in head.headers if header[0].lower() not in dropped]
+        return RequestHead(head.method, head.target, IndexedHeaders([*kept, ours])), context
+
+    def wants(self, kind: type[Fact]) -> bool:
+        return kind is RequestAnswered
+
+    def __call__(self, fact: Fact) -> None:
+        if not isinstance(fact, RequestAnswered) or fact.trace is None:
+            return
+        if len(self._queue) >= _QUEUE_MAX:
+            self.dropped += 1
+            return
+        self._queue.append((time.time_ns(), fact))
+        if len(self._queue) >= _BATCH_MAX:
+            self._wake.set()
+
+    # -- beside the traffic -------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the thread. Call this in the process that serves."""
+        # A daemon, because a collector that hangs must not keep the process from exiting.
+        self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
+        self._thread.start()
+
+    async def close(self) -> None:
+        """Send what is left, for at most two seconds."""
+        self._is_closing = True
+        self._wake.set()
+        if self._thread is None:
+            return
+        await asyncio.to_thread(self._thread.join, _STOP_SECONDS)
+        if self._thread.is_alive():
+            _LOG.warning("the collector of traces did not respond in time: spans are lost")
+
+    def _run(self) -> None:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace.export import SpanExportResult
+
+        # Its own lines repeat with each batch; the counter says the same.
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
+        exporter = OTLPSpanExporter(endpoint=self._endpoint, headers=self._headers, timeout=_EXPORT_SECONDS)
+        resource = Resource({"service.name": self._service, "service.version": self._version})
+        was_failing = False
+        while True:
+            self._wake.wait(_PAUSE_SECONDS)
+            is_last = self._is_closing
+            self._wake.clear()
+            while self._queue:
+                facts = [self._queue.popleft() for _ in range(min(_BATCH_MAX, len(self._queue)))]
+                spans = [span for ended_ns, fact in facts for span in self._spans(ended_ns, fact, resource)]
+                try:
+                    is_sent = exporter.export(spans) is SpanExportResult.SUCCESS
+                    why = "it refused them"
+                except Exception as error:  # noqa: BLE001 -- whatever the collector does, the thread goes on
+                    is_sent, why = False, type(error).__name__
+                self.exported += len(spans) if is_sent else 0
+                self.failed += 0 if is_sent else len(spans)
+                if not is_sent and not was_failing:
+                    _LOG.warning("spans could not be sent to the collector of traces: %s", why)
+                was_failing = not is_sent
+            if is_last:
+                exporter.shutdown()  # type: ignore[no-untyped-call]
+                return
+
+    def _spans(self, ended_ns: int, fact: RequestAnswered, resource: Resource) -> list[ReadableSpan]:
+        """The span of the request and, where it was sent, that of the attempt."""
+        from opentelemetry.sdk.trace import ReadableSpan
+        from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+        from opentelemetry.trace import SpanKind, Status, StatusCode
+
+        trace = fact.trace
+        if trace is None:
+            return []
+        template = self._templates.get(fact.route, "")
+        was_sent = fact.kind is Kind.EXECUTED and fact.verdict is not Verdict.UPSTREAM_UNREACHABLE
+        # The service's parent is the attempt. Without one it is the request, which then has the id that was named.
+        is_derived = was_sent and fact.operation_id is not None
+        own_id = _span_id(trace.trace_id, fact.operation_id, fact.attempt) if is_derived else trace.span_id
+        scope = InstrumentationScope("idempotency-gateway", self._version)
+        started_ns = ended_ns - int(fact.duration_seconds * 1e9)
+        is_error = fact.status >= 500 or fact.verdict in _ERRORS
+        attributes: dict[str, str | int | bool] = {
+            "http.request.method": fact.method,
+            "http.route": template,
+            # The template, because a path may hold what is nobody's business.
+            "url.path": template,
+            "url.scheme": trace.scheme,
+            "http.response.status_code": fact.status,
+            "idempotency.status": fact.verdict,
+            "idempotency.route": fact.route,
+            "idempotency.kind": fact.kind,
+            "idempotency.replayed": fact.kind is Kind.REPLAYED,
+        }
+        if fact.operation_id is not None:
+            attributes |= {"idempotency.operation.id": str(fact.operation_id), "idempotency.attempt": fact.attempt}
+        if is_error:
+            attributes["error.type"] = str(fact.status) if fact.status >= 500 else str(fact.verdict)
+        spans = [
+            ReadableSpan(
+                f"{fact.method} {template}",
+                context=_context(trace.trace_id, own_id),
+                parent=None if trace.parent_id is None else _context(trace.trace_id, trace.parent_id, is_remote=True),
+                resource=resource,
+                attributes=attributes,
+                links=_links(fact, trace),
+                kind=SpanKind.SERVER,
+                status=Status(StatusCode.ERROR if is_error else StatusCode.UNSET),
+                start_time=started_ns,
+                end_time=ended_ns,
+                instrumentation_scope=scope,
+            )
+        ]
+        if was_sent:
+            host, port = self._upstreams.get(fact.route, ("", 0))
+            seconds = fact.duration_seconds if fact.upstream_seconds is None else fact.upstream_seconds
+            status = fact.upstream_status
+            has_failed = status is None or status >= 400
+            attempt: dict[str, str | int | bool] = {
+                "http.request.method": fact.method,
+                "server.address": host,
+                "server.port": port,
+                "idempotency.outcome": _OUTCOMES.get(fact.verdict, "unknown"),
+            }
+            if status is not None:
+                attempt["http.response.status_code"] = status
+            if has_failed:
+                attempt["error.type"] = "no_response" if status is None else str(status)
+            if fact.attempt > 1:
+                attempt["http.request.resend_count"] = fact.attempt - 1
+            spans.append(
+                ReadableSpan(
+                    fact.method,
+                    context=_context(trace.trace_id, trace.span_id),
+                    parent=_context(trace.trace_id, own_id),
+                    resource=resource,
+                    attributes=attempt,
+                    kind=SpanKind.CLIENT,
+                    status=Status(StatusCode.ERROR if has_failed else StatusCode.UNSET),
+                    # Recorded is how long it took; what comes after it is the write of the record.
+                    start_time=ended_ns - int(seconds * 1e9),
+                    end_time=ended_ns,
+                    instrumentation_scope=scope,
+                )
+            )
+        return spans
+
+
+def _links(fact: RequestAnswered, trace: TraceContext) -> Sequence[Link]:
+    """A repeat links to the attempt that its reply is from, where the record has its trace."""
+    from opentelemetry.trace import Link
+
+    if fact.origin is None or fact.operation_id is None or fact.kind is Kind.EXECUTED:
+        return ()
+    linked = _span_id(fact.origin, fact.operation_id, fact.attempt)
+    return (Link(_context(fact.origin, linked, is_remote=True), {"idempotency.link": "original"}),)
+
+
+def _context(trace_id: str, span_id: str, *, is_remote: bool = False) -> SpanContext:
+    from opentelemetry.trace import SpanContext, TraceFlags
+
+    return SpanContext(int(trace_id, 16), int(span_id, 16), is_remote, TraceFlags(TraceFlags.SAMPLED))
+
+
+def _span_id(trace_id: str, operation_id: UUID | None, attempt: int) -> str:
+    text = f"{trace_id} {operation_id} {attempt}"
+    return blake2b(text.encode(), digest_size=8, person=b"span").hexdigest()
+
+
+def _is_in(peer: IPv4Address | IPv6Address | None, networks: Collection[IPv4Network | IPv6Network]) -> bool:
+    return peer is not None and any(peer in network for network in networks)

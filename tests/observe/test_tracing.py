@@ -1,0 +1,234 @@
+"""Spans of requests, as a real collector gets them over OTLP; and what a collector that hangs cannot do."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+
+from tests.observe.scrape import scrape
+from tests.support.eventually import eventually
+from tests.support.house import House, house, neighbour, sqlite_store, status_of
+from tests.support.upstream import Answer, Received
+
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+CALLER = ("traceparent", f"00-{TRACE}-{PARENT}-01")
+SENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-01")
+
+
+@dataclass
+class Collector:
+    """A collector of traces. While `is_hanging` it takes requests and responds to none."""
+
+    endpoint: str
+    is_hanging: bool = False
+    spans: list[Span] = field(default_factory=list)
+    headers: list[str | None] = field(default_factory=list)
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def take(self, request: web.Request) -> web.Response:
+        """Take a batch."""
+        batch = ExportTraceServiceRequest.FromString(await request.read())
+        self.begun.set()
+        if self.is_hanging:
+            await asyncio.Event().wait()
+        self.headers.append(request.headers.get("X-Token"))
+        self.spans += [span for each in batch.resource_spans for scope in each.scope_spans for span in scope.spans]
+        return web.Response()
+
+    async def wait_for(self, count: int) -> list[Span]:
+        """The first spans, in the order of their ends, when there are so many."""
+        await eventually(lambda: len(self.spans) >= count, 10.0)
+        assert len(self.spans) == count
+        return self.spans
+
+
+@pytest.fixture
+async def collector() -> AsyncIterator[Collector]:
+    app = web.Application()
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    found = Collector("")
+    app.router.add_post("/v1/traces", found.take)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    found.endpoint = f"http://127.0.0.1:{runner.addresses[0][1]}/v1/traces"
+    yield found
+    await runner.cleanup()
+
+
+@asynccontextmanager
+async def traced(
+    directory: Path, collector: Collector, *, route: dict[str, Any] | None = None, **settings: Any
+) -> AsyncIterator[House]:
+    """A gateway that traces every request, and trusts its neighbour."""
+    traces = {"endpoint": collector.endpoint, "sample": 1.0} | settings
+    changes = {"traces": traces, "trusted_proxies": ["127.0.0.1/32"], "route": route or {}}
+    async with house(sqlite_store(directory), directory, **changes) as running:
+        running.upstream.on("/charges", Answer(201))
+        yield running
+
+
+def about(span: Span) -> dict[str, Any]:
+    """The attributes of a span."""
+    return {each.key: getattr(each.value, str(each.value.WhichOneof("value"))) for each in span.attributes}
+
+
+def sent(request: Received, name: str) -> list[str]:
+    """The values of a header that the service got."""
+    return [value.decode() for each, value in request.headers if each.lower() == name.encode()]
+
+
+def named(request: Received) -> tuple[str, str]:
+    """Trace and parent that the service was given."""
+    (value,) = sent(request, "traceparent")
+    found = SENT.fullmatch(value)
+    assert found is not None, value
+    return found[1], found[2]
+
+
+async def test_a_request_and_its_attempt(collector: Collector, tmp_path: Path) -> None:
+    """The request is the caller's child, the attempt the request's, and the service's parent is the attempt."""
+    async with traced(tmp_path, collector, headers={"X-Token": "secret"}) as running:
+        assert status_of(await running.send(headers=[CALLER], target="/charges?card=4242")) == (201, "stored")
+        request, attempt = await collector.wait_for(2)
+        assert named(running.upstream.requests[0]) == (TRACE, attempt.span_id.hex())
+        await eventually(lambda: running.gateway._readings().spans_exported == 2)
+        assert (await scrape(running.gateway.metrics)).value("idempotency_spans_total", result="exported") == 2
+    assert (request.name, request.kind) == ("POST /charges", Span.SPAN_KIND_SERVER)
+    assert request.parent_span_id.hex() == PARENT
+    assert (attempt.name, attempt.kind, attempt.parent_span_id) == ("POST", Span.SPAN_KIND_CLIENT, request.span_id)
+    assert {span.trace_id.hex() for span in (request, attempt)} == {TRACE}
+    said = about(request)
+    assert (said["idempotency.status"], said["idempotency.kind"]) == ("stored", "executed")
+    assert said["idempotency.attempt"] == 1
+    assert (said["http.route"], said["url.path"], said["http.response.status_code"]) == ("/charges", "/charges", 201)
+    assert about(attempt)["idempotency.outcome"] == "final"
+    assert request.start_time_unix_nano <= attempt.start_time_unix_nano <= attempt.end_time_unix_nano
+    assert collector.headers == ["secret"]
+    shown = f"{said}{about(attempt)}"
+    assert not any(secret in shown for secret in ("k1", "t1", "4242", "amount", "secret"))
+
+
+async def test_a_repeat_links_to_the_attempt_that_ran(collector: Collector, tmp_path: Path) -> None:
+    """In its own trace, also after a restart; it is no child of the attempt."""
+    async with traced(tmp_path, collector) as running:
+        await running.send()
+        first = (await collector.wait_for(2))[0]
+        await running.send()
+        await collector.wait_for(3)
+        again = {"endpoint": collector.endpoint, "sample": 1.0}
+        async with neighbour(sqlite_store(tmp_path), tmp_path, running.upstream, traces=again) as later:
+            assert status_of(await later.send()) == (201, "replayed")
+            await collector.wait_for(4)
+        assert len(running.upstream.requests) == 1
+    for repeat in collector.spans[2:]:
+        (link,) = repeat.links
+        assert (link.trace_id, link.span_id) == (first.trace_id, first.span_id)
+        assert repeat.trace_id != first.trace_id
+        assert repeat.parent_span_id == b""
+        assert about(repeat)["idempotency.replayed"] is True
+
+
+async def test_one_that_waited_links_to_the_attempt_that_it_waited_for(collector: Collector, tmp_path: Path) -> None:
+    """It is told apart from a replay that was there already."""
+    async with traced(tmp_path, collector) as running:
+        first, hold = await running.begin()
+        second = asyncio.create_task(running.send())
+        await eventually(lambda: running.gateway.coordinator.waiters == 1)
+        hold.set()
+        await asyncio.gather(first, second)
+        spans = await collector.wait_for(3)
+    (ran,) = [span for span in spans if about(span).get("idempotency.kind") == "executed"]
+    (waited,) = [span for span in spans if about(span).get("idempotency.kind") == "waited"]
+    assert [link.span_id for link in waited.links] == [ran.span_id]
+
+
+async def test_an_error_of_the_service_is_one(collector: Collector, tmp_path: Path) -> None:
+    """5xx is an error on both sides, 4xx on the side of the attempt alone."""
+    async with traced(tmp_path, collector) as running:
+        running.upstream.on("/charges", Answer(500))
+        await running.send("k1")
+        running.upstream.on("/charges", Answer(404))
+        await running.send("k2")
+        spans = await collector.wait_for(4)
+    assert [span.status.code for span in spans] == [
+        Status.STATUS_CODE_ERROR,
+        Status.STATUS_CODE_ERROR,
+        Status.STATUS_CODE_UNSET,
+        Status.STATUS_CODE_ERROR,
+    ]
+
+
+HOSTILE = (
+    f"00-{'0' * 32}-{PARENT}-01",
+    f"00-{TRACE}-{'0' * 16}-01",
+    f"ff-{TRACE}-{PARENT}-01",
+    f"00-{TRACE.upper()}-{PARENT}-01",
+    f"00-{TRACE}-{PARENT}",
+    "x" * 5000,
+)
+
+
+async def test_what_is_no_traceparent_begins_a_trace(collector: Collector, tmp_path: Path) -> None:
+    """As if it had not been sent, and the service gets a valid one; the state of that trace is dropped."""
+    async with traced(tmp_path, collector) as running:
+        for number, value in enumerate(HOSTILE):
+            headers = [("traceparent", value), ("tracestate", "a=b")]
+            assert status_of(await running.send(f"k{number}", headers=headers)) == (201, "stored")
+        spans = await collector.wait_for(2 * len(HOSTILE))
+        for received, request, attempt in zip(running.upstream.requests, spans[::2], spans[1::2], strict=True):
+            assert named(received) == (request.trace_id.hex(), attempt.span_id.hex())
+            assert sent(received, "tracestate") == []
+            assert request.parent_span_id == b""
+            assert request.trace_id.hex() != TRACE
+
+
+async def test_a_stranger_decides_nothing(collector: Collector, tmp_path: Path) -> None:
+    """Without trust a `traceparent` is neither parent nor decision, and passes unchanged where nothing is sampled."""
+    async with traced(tmp_path, collector, accept="none", sample=0.0) as running:
+        await running.send(headers=[CALLER])
+        assert sent(running.upstream.requests[0], "traceparent") == [CALLER[1]]
+    async with traced(tmp_path / "other", collector, accept="none") as running:
+        await running.send(headers=[CALLER])
+        request, _ = await collector.wait_for(2)
+    assert (request.parent_span_id, request.trace_id.hex() == TRACE) == (b"", False)
+
+
+async def test_a_trusted_caller_may_decide_against_it(collector: Collector, tmp_path: Path) -> None:
+    """A clear flag is kept, whatever the share."""
+    async with traced(tmp_path, collector) as running:
+        await running.send("k1", headers=[("traceparent", f"00-{TRACE}-{PARENT}-00")])
+        await running.send("k2", headers=[CALLER])
+        assert {span.trace_id.hex() for span in await collector.wait_for(2)} == {TRACE}
+        assert sent(running.upstream.requests[0], "traceparent") == [f"00-{TRACE}-{PARENT}-00"]
+
+
+async def test_what_passes_through_keeps_its_parent(collector: Collector, tmp_path: Path) -> None:
+    """A request that its route does not protect has no spans, so the service gets what the caller sent."""
+    key = {"header": "Idempotency-Key", "required": False}
+    async with traced(tmp_path, collector, route={"key": key}) as running:
+        assert (await running.send(None, headers=[CALLER])).status == 201
+        assert sent(running.upstream.requests[0], "traceparent") == [CALLER[1]]
+
+
+async def test_a_collector_that_hangs_hinders_nobody(collector: Collector, tmp_path: Path) -> None:
+    """Requests are served while a batch hangs, and the stop takes no more than two seconds longer."""
+    loop = asyncio.get_running_loop()
+    collector.is_hanging = True
+    async with traced(tmp_path, collector) as running:
+        await running.send("k0")
+        await asyncio.wait_for(collector.begun.wait(), 10.0)
+        for number in range(1, 6):
+            assert status_of(await running.send(f"k{number}")) == (201, "stored")
+        stopping = loop.time()
+    assert loop.time() - stopping < 4.0

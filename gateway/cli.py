@@ -1,5 +1,5 @@
-"""The program: `idempotency-gateway run | deliver | check | explain | demo | migrate | rekey`, and operators' commands
-(`admin.console`).
+"""The program: `idempotency-gateway run | deliver | check | explain | reload | demo | migrate | rekey`, and operators'
+commands (`admin.console`).
 
 Owns the command line: its options, its output, its exit codes. Exit codes: 0, success; 1, it cannot be done (the text
 says why and what to do); 2, the command line or the configuration is wrong; 3, work was left behind: outcomes that a
@@ -22,15 +22,15 @@ from gateway import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, EXIT_WRONG, PROGRAM, _
 from gateway.admin.commands import CommandWrong, job_of
 from gateway.admin.console import NAMES as OPERATORS
 from gateway.admin.console import add_commands
-from gateway.app.in_force import differences_from_force
 from gateway.app.life import StartError
 from gateway.app.operating import OperatingError, check_store, operate
 from gateway.app.rekeying import rekey_stores
+from gateway.app.reload import NotReached, configurations_in_force, reload_gateways
 from gateway.app.serve import deliver, migrate, run, serve
 from gateway.app.share import worker_count
 from gateway.app.tls_files import state_dir_remarks, tls_remarks
-from gateway.config import Config, ConfigError, Placeholders, load, load_with_places, notices
-from gateway.config.effective import effective
+from gateway.config import Config, ConfigError, Placeholders, load, load_with_places, notices, state_dir_of
+from gateway.config.effective import differences, effective
 
 CONFIG_PATH: Final = Path("/etc/idempotency-gateway/gateway.yaml")
 
@@ -48,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _check(chosen.config, _Checks.of(chosen))
             case "explain":
                 return _explain(chosen)
+            case "reload":
+                return _reload(chosen.config, chosen.state_dir)
             case "migrate":
                 return _migrate(chosen.config, chosen.grant)
             case "rekey":
@@ -106,6 +108,16 @@ def parser() -> argparse.ArgumentParser:
         "--store", action="store_true", help="also check the configured store as a start would; changes nothing"
     )
     explain_ = _add_explain(commands.add_parser)
+    reload_ = commands.add_parser(
+        "reload",
+        help="have the running gateway read its configuration again, and wait for what comes of it",
+        description="Have the gateways that run with this state_dir read their configuration and TLS files again, and "
+        "wait. Exit code 0: applied, or nothing has changed; 1: refused, or no gateway was reached; 2: the file is "
+        "wrong. What was in force stays unless all of it is applied.",
+    )
+    reload_.add_argument(
+        "--state-dir", type=Path, metavar="DIR", help="the gateway's state_dir, if the file cannot say it"
+    )
     migrate_ = commands.add_parser("migrate", help="bring the durable store's schema up to date, and exit")
     migrate_.add_argument(
         "--grant",
@@ -119,7 +131,7 @@ def parser() -> argparse.ArgumentParser:
         "secrets.encryption, what is not encrypted yet included, and drop the copies in Redis. Gateways may run. It "
         "can be stopped at any time: run it again to go on. Exit code 3: something is left under another key.",
     )
-    for command in (serve_, deliver_, check, explain_, migrate_, rekey_, *add_commands(commands.add_parser)):
+    for command in (serve_, deliver_, check, explain_, reload_, migrate_, rekey_, *add_commands(commands.add_parser)):
         command.add_argument("--config", type=Path, default=CONFIG_PATH, metavar="FILE", help="default: %(default)s")
 
     demo = commands.add_parser("demo", help="serve in front of a small upstream that charges cards")
@@ -173,10 +185,10 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def _run(path: Path, work: Callable[[Config], Coroutine[Any, Any, int]]) -> int:
+def _run(path: Path, work: Callable[[Config, Callable[[], Config]], Coroutine[Any, Any, int]]) -> int:
     config = _load(path)
     try:
-        return run(work(config))
+        return run(work(config, lambda: _load(path)))
     except StartError:
         return EXIT_FAILED  # already logged, in the configured format
 
@@ -229,12 +241,19 @@ def _check(path: Path, checks: _Checks) -> int:
 
 
 def _print_differences(config: Config) -> None:
-    differences, since = differences_from_force(config)
-    for difference in differences:
-        print(difference)
-    # On standard error, so that no line is no difference.
-    count = len(differences) or "no"
-    print(f"{count} differences from what is in force since {since}; secrets are not compared", file=sys.stderr)
+    try:
+        in_force = run(configurations_in_force(config.state_dir))
+    except NotReached as error:
+        raise OperatingError(str(error)) from None
+    for digest, text in in_force:
+        found = differences(text, effective(config))
+        for difference in found:
+            print(difference)
+        # On standard error, so that no line is no difference.
+        print(
+            f"{len(found) or 'no'} differences from {digest}, which is in force; secrets are not compared",
+            file=sys.stderr,
+        )
 
 
 def _print_routes(path: Path, config: Config) -> None:
@@ -292,6 +311,34 @@ def _explain(chosen: argparse.Namespace) -> int:
     else:
         print("\n".join(explanation.lines(str(chosen.config))))
     return EXIT_OK
+
+
+def _reload(path: Path, state_dir: Path | None) -> int:
+    """The gateway reads the file itself, with its own environment; here it only says where the gateway is."""
+    wrong: ConfigError | None = None
+    if state_dir is None:
+        try:
+            state_dir = _load(path, Placeholders()).state_dir
+        except ConfigError as error:
+            wrong, state_dir = error, state_dir_of(path)
+    try:
+        reports = run(reload_gateways(state_dir))
+    except NotReached as error:
+        if wrong is not None:
+            raise wrong from None
+        print(f"{PROGRAM}: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    for report in reports:
+        if report.result == "refused":
+            print(report.detail, file=sys.stderr)
+            print(f"{PROGRAM}: refused; {report.hash_before} stays in force", file=sys.stderr)
+        else:
+            print(f"{report.result}: {report.hash_before} -> {report.hash_after}")
+            for changed in report.changed:
+                print(f"  {changed}")
+    if any(report.is_file_wrong for report in reports):
+        return EXIT_WRONG
+    return EXIT_FAILED if any(report.result == "refused" for report in reports) else EXIT_OK
 
 
 def _migrate(path: Path, grant_to: str | None) -> int:

@@ -15,6 +15,7 @@
     GET  /memory                                                whether the store lost its memory
     POST /memory/accept-loss                                    trust it again
     GET  /journal?state=&limit=                                 outcomes on this host that wait, or were refused
+    POST /config/reload                                         read the file again, and wait for what comes of it
 
 JSON in and out, errors as problem documents (RFC 9457). A GET changes nothing, other origins have no access, and
 without the right token a client learns nothing: tokens are compared in constant time, and repeated failures throttled.
@@ -26,12 +27,12 @@ import asyncio
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
 from hmac import compare_digest
 from http import HTTPStatus
 from ipaddress import IPv6Address, ip_address, ip_network
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
 
 import orjson
@@ -91,6 +92,19 @@ _ADDRESSES_MAX: Final = 1_000
 A = TypeVar("A", bound=Asked)
 
 
+class Reloaded(Protocol):
+    """The report of a reload: `applied`, `unchanged` or `refused`."""
+
+    @property
+    def result(self) -> str: ...
+    @property
+    def detail(self) -> str: ...
+    @property
+    def is_file_wrong(self) -> bool: ...
+    @property
+    def document(self) -> dict[str, Any]: ...
+
+
 class AdminApi:
     """Listens from `start` to `stop`. `response_bytes_max`: the longest response that a route keeps."""
 
@@ -101,11 +115,13 @@ class AdminApi:
         events: Events,
         *,
         response_bytes_max: int,
+        reload: Callable[[], Awaitable[Reloaded]] | None = None,
         clock: Callable[[], float] = boot_seconds,
     ) -> None:
         self._operations = operations
         self._facts = events
         self._token_digest = sha256(token.encode()).digest()
+        self._reload = reload
         self._throttle = Throttle(clock)
         self._under_way = 0
         app = web.Application(
@@ -133,9 +149,14 @@ class AdminApi:
                 web.get("/memory", self._memory, allow_head=False),
                 web.post("/memory/accept-loss", self._accept_loss),
                 web.get("/journal", self._journal, allow_head=False),
+                web.post("/config/reload", self._reload_config),
             ]
         )
         self._port = SidePort("admin", app, _refuse, line_bytes_max=8 * 1024, stop_seconds=5.0)
+
+    def adopt(self, operations: Operations, token: str) -> None:
+        """Serve the requests to come with these. The limit of a body stays as it was at the start."""
+        self._operations, self._token_digest = operations, sha256(token.encode()).digest()
 
     async def start(self, host: str, port: int) -> int:
         """Listen, and return the port, which the system chooses for 0. Raises OSError."""
@@ -290,6 +311,15 @@ class AdminApi:
         asked = await _asked(RedeliverAsked, request)
         text, number = await self._operations.redeliver(request.match_info["id"], asked.sink)
         return _changed("redeliver", asked, text) if number else problem(409, "not-dead", text)
+
+    async def _reload_config(self, request: web.Request) -> web.Response:
+        if self._reload is None:
+            return problem(409, "no-file", "This gateway was not started from a file.")
+        report = await self._reload()
+        if report.result == "refused":
+            members = {name: value for name, value in report.document.items() if name != "detail"}
+            return problem(422 if report.is_file_wrong else 409, "reload-refused", report.detail, **members)
+        return _json(200, report.document)
 
     async def _purge(self, request: web.Request) -> web.Response:
         operation_id, asked = _operation_id(request), await _asked(Asked, request)

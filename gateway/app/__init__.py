@@ -2,9 +2,10 @@
 
 *One process.* `serve` chooses between one process and several, `life` runs a process from its signals to its exit code,
 and `gateway` is what it runs: listeners around the `parts`, which are built from `stores`, `routes`, `callers`,
-`upstreams`, `events`, `tracing` and `encryption`. `host` prepares the directories and certificates, `descriptors` the
-limit of open files. `operating` builds what operators' commands need, `rekeying` encrypts what is kept with the current
-key, `tls_files` checks files without starting, and `in_force` writes down which configuration serves.
+`upstreams`, `events`, `tracing` and `encryption`. `reload` reads the file again and has the gateway put it in force.
+`host` prepares the directories and certificates, `descriptors` the limit of open files. `operating` builds what
+operators' commands need, `rekeying` encrypts what is kept with the current key, and `tls_files` checks files without
+starting.
 
 *Several processes.* `supervisor` starts, watches and stops workers. `cpus` counts processors, `share` the workers and
 each one's share of the limits; `seats` are the sockets that they accept connections on. `worker_process` is a worker as

@@ -8,7 +8,8 @@ from typing import assert_never
 
 from gateway.app.life import StartError
 from gateway.app.routes import authorize_of, scope_spec
-from gateway.config import Config
+from gateway.app.tls_files import stamp_of
+from gateway.config import Config, token_issuers
 from gateway.core.identity.scope import (
     AuthService,
     ClientCertificateScope,
@@ -85,6 +86,20 @@ def verifiers_of(
             case _:
                 assert_never(part)
     return verifiers
+
+
+def callers_key(config: Config) -> object:
+    """What the callers of a configuration are made of, their files as they are now included."""
+    parts = frozenset(verified_parts(scope_spec(route.scope) for route in config.routes))
+    services = frozenset(service for route in config.routes if (service := authorize_of(route)) is not None)
+    files = [Path(ca) for ca in _authorities(config)]
+    return parts, services, config.trusted_proxies, config.limits.max_in_flight, [*map(stamp_of, files)]
+
+
+def _authorities(config: Config) -> list[str]:
+    found = {str(service.ca) for route in config.routes for service in route.authorities if service.ca is not None}
+    found |= {str(each.ca) for route in config.routes for each in token_issuers(route.scope) if each.ca is not None}
+    return sorted(found)
 
 
 def verified_parts(scopes: Iterable[ScopeSpec]) -> dict[VerifiedSpec, None]:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Self
 
+from gateway.app.reload import Report as ReloadResult
 from gateway.config import Config
 from gateway.observe.exposition import Counted
 from gateway.observe.status import Health
@@ -68,8 +69,51 @@ class SkipDelay:
     """To a worker: stop without `shutdown.delay`."""
 
 
-ToWorker = AssignSeats | AskReport | SkipDelay
-FromWorker = Serving | Report | Failed
+@dataclass(frozen=True, slots=True)
+class PrepareConfig:
+    """To a worker: build all that this configuration needs, and reply with `ConfigPrepared`."""
+
+    number: int
+    config: Config
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigPrepared:
+    """From a worker: the reply, with why it refuses."""
+
+    number: int
+    refusal: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchConfig:
+    """To a worker: put in force what was prepared, and reply with `ConfigSwitched`. Without `is_on`: drop it."""
+
+    number: int
+    is_on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSwitched:
+    """From a worker: it serves with that configuration."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskReload:
+    """From a worker: an operator wants a reload. The reply is `ReloadReport`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadReport:
+    """To a worker: what came of the reload that it asked for."""
+
+    report: ReloadResult
+
+
+ToWorker = AssignSeats | AskReport | SkipDelay | PrepareConfig | SwitchConfig | ReloadReport
+FromWorker = Serving | Report | Failed | ConfigPrepared | ConfigSwitched | AskReload
 Message = StartWorker | ToWorker | FromWorker
 
 

@@ -18,8 +18,10 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine
+import ssl
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
 from typing import Any, Final
 from uuid import uuid4
 
@@ -27,10 +29,10 @@ from gateway import EXIT_OK, EXIT_WORK_LEFT, __version__
 from gateway.admin.api import AdminApi
 from gateway.app.descriptors import client_connections_max
 from gateway.app.host import make_state_dir, server_tls
-from gateway.app.in_force import note_in_force
 from gateway.app.life import StartError
-from gateway.app.operating import admin_api
-from gateway.app.parts import Environment, Parts
+from gateway.app.operating import admin_api, adopt
+from gateway.app.parts import Environment, Parts, Policy
+from gateway.app.reload import Reloading, ReloadRefused, Report
 from gateway.app.seats import Handed, Seating
 from gateway.app.stores import (
     attempt_files,
@@ -44,16 +46,18 @@ from gateway.app.stores import (
     witness_files,
 )
 from gateway.app.tracing import tracing_of
-from gateway.app.upstreams import Upstreams
+from gateway.app.upstreams import Clients, Upstreams
 from gateway.config import Address, Config
 from gateway.core.routing import RouteTable
+from gateway.http.handler import Served
 from gateway.http.limits import EdgeSettings
 from gateway.http.server import Edge, ListenError, listen_fault
 from gateway.observe.facts import Events, Fact, Observer, OperationAccepted, OperationSettled, SweepDone
 from gateway.observe.metrics import Metrics, Readings
 from gateway.observe.status import Health, StatusServer
+from gateway.protect.callers import Callers
 from gateway.protect.route import Route
-from gateway.store.base import NotApplied, StartRefused
+from gateway.store.base import NotApplied, StartRefused, StoreError
 from gateway.store.journal.journal import SqliteJournal
 
 _LOG = logging.getLogger("gateway")
@@ -75,22 +79,24 @@ class Gateway:
         environment: Environment | None = None,
         *,
         is_public: bool = True,
+        read: Callable[[], Config] | None = None,
+        reload: Callable[[], Awaitable[Report]] | None = None,
+        on_switch: Callable[[Config], None] = lambda _: None,
     ) -> None:
         """Must be called with the event loop running; opens nothing yet. Raises `StartError`.
 
         `observers` get every event; `lines_dropped` counts the log lines that were lost, for the metrics. A worker
         listens on the seats that it is `handed`, and has no status port: its supervisor has it. `environment` is this
         machine by default. One that is not `is_public` has no listener for clients, and only delivers.
+        `read` reads the file again, for reloads; a worker has its supervisor `reload`, for the admin port. `on_switch`
+        gets each configuration that is put in force after the start.
         """
-        self._config = config
+        self.config = config
         self._is_public = is_public
-        if not is_public and not config.events.sinks and not any(route.is_accepting for route in config.routes):
-            raise StartError(
-                "no route of this configuration has `accept` or an inbox, and there are no sinks: nothing to deliver"
-            )
+        self._on_switch = on_switch
+        self._check_purpose(config)
         self._lines_dropped = lines_dropped
         make_state_dir(config)
-        self._tls = server_tls(config.listen.tls)
 
         has_fast_tier = config.store.fast is not None
         self.health = Health(fast_up=False if has_fast_tier else None)
@@ -108,18 +114,25 @@ class Gateway:
             *((self._wake_relay,) if config.events.sinks else ()),
             *(() if self._tracing is None else (self._tracing,)),
         )
-        self._upstreams = Upstreams(config, self.events)
+        self._upstreams = Upstreams(self.events)
         environment = environment or environment_of(config)
         self._journal = environment.journal
         self._attempt_files = environment.attempt_files
-        self._parts = Parts(config, environment, self.events, self._upstreams.client_for, self._tracing)
+        clients = Clients(self._upstreams, config)
+        self._parts = Parts(config, environment, self.events, clients.client_for, self._tracing)
+        self._upstreams.adopt(clients)
         self._store = self._parts.store
         self.coordinator = self._parts.coordinator
-        self._edge = self._edge_of(self._parts)
+        self._served = self._served_of(self._parts.policy)
+        self._edge = self._edge_of(self._served, server_tls(config.listen.tls))
         self.metrics.read_with(self._readings)
-        self.seating = Seating(self._edge, handed, self._tls) if handed is not None else None
+        self.seating = Seating(self._edge, handed) if handed is not None else None
         self._status = StatusServer(self.health, self.metrics.render)
-        self._admin = admin_api(config, self._store, self.events)
+        self._reloading: Reloading | None = None
+        if read is not None:
+            self._reloading = Reloading(config, read, self._apply, self.metrics, self.health)
+            reload = self._reloading.reload
+        self._admin = admin_api(config, self._store, self.events, reload)
         self._tasks: list[asyncio.Task[None]] = []
         self._skips_delay = asyncio.Event()
         self.failed: asyncio.Future[StartError] = asyncio.get_running_loop().create_future()
@@ -137,12 +150,12 @@ class Gateway:
             # Before the first request, which is refused as long as the lease loop is not known to run.
             self._spawn(self._parts.leases.run())
             if self._is_public:
-                self._parts.callers.start()
-                self.address = await self._listen(self._config.listen.address)
+                self._parts.policy.callers.start()
+                self.address = await self._listen(self.config.listen.address)
             if self.seating is None:
-                self.status_address = await self._listen_aside("status", self._status, self._config.status.listen)
+                self.status_address = await self._listen_aside("status", self._status, self.config.status.listen)
             if self._admin is not None:
-                self.admin_address = await self._listen_aside("admin", self._admin, self._config.admin.listen)
+                self.admin_address = await self._listen_aside("admin", self._admin, self.config.admin.listen)
         except BaseException:
             await self._close()
             raise
@@ -152,8 +165,8 @@ class Gateway:
             self._spawn(work)
         if not is_store_up:
             self._spawn(self._keep_starting_store())
-        if self._is_public and self.seating is None:
-            note_in_force(self._config)
+        if self._reloading is not None:
+            await self._reloading.start()
         self.health.serving = True
         if not self._is_public:
             _LOG.info("delivering accepted requests, status on %s:%d", *self.status_address)
@@ -176,12 +189,14 @@ class Gateway:
         `EXIT_WORK_LEFT` when an outcome is not in the durable store, but in the journal or nowhere, and when Redis was
         not notified of a purge.
         """
-        config = self._config.shutdown
+        config = self.config.shutdown
         loop = asyncio.get_running_loop()
         self.health.draining = True
         # At once, not after the delay: nobody waits for these here, and another gateway delivers them.
         self._parts.delivery.stop()
         grace_seconds = 0.0
+        if self._reloading is not None:
+            await self._reloading.stop()
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(config.delay):
@@ -217,7 +232,7 @@ class Gateway:
             stack.callback(self._attempt_files.close)
             stack.push_async_callback(self._journal.close)
             stack.push_async_callback(self._upstreams.close)
-            stack.push_async_callback(self._parts.callers.close)
+            stack.push_async_callback(self._parts.policy.callers.close)
             stack.push_async_callback(self._status.stop)
             if self._admin is not None:
                 stack.push_async_callback(self._admin.stop)
@@ -272,24 +287,85 @@ class Gateway:
         if isinstance(fact, OperationSettled | OperationAccepted | SweepDone) and self._parts.relay is not None:
             self._parts.relay.wake()
 
+    # -- reload -------------------------------------------------------------------------------------------------------
+
+    async def prepare(self, config: Config) -> Prepared:
+        """Build all that this configuration needs; nothing is in force yet. Raises `ReloadRefused`.
+
+        `switch` to what is returned, or `give_up` on it.
+        """
+        clients = Clients(self._upstreams, config)
+        try:
+            self._check_purpose(config)
+            tls = server_tls(config.listen.tls)
+            policy = self._parts.policy_of(config, clients.client_for)
+            await self._parts.compare(policy)
+        except StartError as error:
+            raise ReloadRefused(str(error)) from error
+        except StartRefused as error:
+            text = f"{error} While a gateway serves it as it was, its keys go on coming: restart it instead"
+            raise ReloadRefused(text) from error
+        except StoreError as error:
+            raise ReloadRefused(f"it changes how keys are found, and the store cannot be asked: {error}") from error
+        return Prepared(config, policy, clients, tls)
+
+    async def give_up(self, prepared: Prepared) -> None:
+        """What was prepared will not be in force."""
+        await self._parts.retract()
+        if prepared.policy.callers is not self._parts.policy.callers:
+            await prepared.policy.callers.close()
+
+    def switch(self, prepared: Prepared) -> None:
+        """Put it in force, in one step of the event loop. Requests that began before keep what they began with."""
+        before, served = self._parts.policy, self._served
+        self.config = config = prepared.config
+        self._parts.adopt(prepared.policy)
+        self._served = self._served_of(prepared.policy)
+        self._edge.serve_by(self._served, _edge_settings(config), prepared.tls)
+        self._upstreams.adopt(prepared.clients)
+        if self._admin is not None:
+            adopt(self._admin, config, self._store)
+        self.metrics.add_routes(route.name for route in config.routes)
+        self._on_switch(config)
+        self.events.ask_again()
+        if before.callers is not prepared.policy.callers:
+            if self._is_public:
+                prepared.policy.callers.start()
+            self._spawn(_close_when_unused(before.callers, served))
+
+    async def _apply(self, config: Config) -> None:
+        self.switch(await self.prepare(config))
+
+    def reload_soon(self) -> None:
+        """Read the file again."""
+        if self._reloading is not None:
+            self._reloading.reload_soon()
+
     # -- parts --------------------------------------------------------------------------------------------------------
 
-    def _edge_of(self, parts: Parts) -> Edge[Route]:
-        """The listener for clients, which protects or forwards their requests."""
-        config = self._config
+    def _served_of(self, policy: Policy) -> Served[Route]:
+        """What the listener for clients protects or forwards their requests by."""
+        config = policy.config
         rules = [route.rule for route in config.routes]
-        return Edge(
-            routes=RouteTable(zip(rules, parts.routes, strict=True), config.upstream.default_host),
-            protect=parts.coordinator.respond,
-            forward=parts.forward,
-            resource=parts.resource,
-            reserved=parts.reserved,
-            cors=parts.cors,
-            events=self.events,
-            settings=EdgeSettings(
-                header_bytes_max=config.limits.max_header_bytes, connections_max=client_connections_max()
-            ),
+        return Served(
+            routes=RouteTable(zip(rules, policy.routes, strict=True), config.upstream.default_host),
+            protect=self.coordinator.respond,
+            forward=policy.forward,
+            resource=policy.resource,
+            reserved=policy.reserved,
+            cors=policy.cors,
         )
+
+    def _edge_of(self, served: Served[Route], tls: ssl.SSLContext | None) -> Edge[Route]:
+        return Edge(served, self.events, _edge_settings(self.config), tls)
+
+    def _check_purpose(self, config: Config) -> None:
+        """Raises `StartError` where it would have nothing to do."""
+        has_sinks = bool(config.events.sinks)
+        if not self._is_public and not has_sinks and not any(route.is_accepting for route in config.routes):
+            raise StartError(
+                "no route of this configuration has `accept` or an inbox, and there are no sinks: nothing to deliver"
+            )
 
     async def _start_journal(self) -> None:
         try:
@@ -315,7 +391,7 @@ class Gateway:
             if self.seating is not None:
                 await self.seating.take_own()
                 return address.host, address.port
-            return await self._edge.start(host=address.host, port=address.port, tls=self._tls)
+            return await self._edge.start(host=address.host, port=address.port)
         except ListenError as error:
             raise StartError(f"{error} (listen)") from error
 
@@ -331,6 +407,16 @@ class Gateway:
         self._tasks.append(task)
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """All that a configuration needs, to be put in force."""
+
+    config: Config
+    policy: Policy
+    clients: Clients
+    tls: ssl.SSLContext | None
+
+
 def environment_of(config: Config) -> Environment:
     """This machine, and the configured stores."""
     witness = witness_files(config)
@@ -344,6 +430,17 @@ def environment_of(config: Config) -> Environment:
         attempt_files=attempt_files(config),
         journal=SqliteJournal(journal_directory(config), name_of(config)),
     )
+
+
+def _edge_settings(config: Config) -> EdgeSettings:
+    return EdgeSettings(header_bytes_max=config.limits.max_header_bytes, connections_max=client_connections_max())
+
+
+async def _close_when_unused(callers: Callers, served: Served[Route]) -> None:
+    try:
+        await served.unused
+    finally:
+        await callers.close()
 
 
 def _must_not_be_used(error: StartRefused) -> StartError:

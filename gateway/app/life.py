@@ -1,7 +1,7 @@
 """A serving process from start to exit code: signals, the log, and a failed start.
 
 Knows nothing of what serves. SIGTERM and SIGINT stop it in order, also while it starts; a second one skips
-`shutdown.delay`.
+`shutdown.delay`. SIGHUP reloads the configuration, unless the terminal that it was started on hung up: then it stops.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import signal
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -28,6 +29,10 @@ class Server(Protocol):
     """Serves between `start` and `stop`."""
 
     @property
+    def config(self) -> Config:
+        """The configuration in force."""
+
+    @property
     def failed(self) -> asyncio.Future[StartError]:
         """Resolved when it finds out, after its start, that it must not go on."""
 
@@ -38,11 +43,50 @@ class Server(Protocol):
     def in_flight(self) -> str:
         """What a stop waits for, as text."""
 
+    def reload_soon(self) -> None:
+        """Read the file again, after SIGHUP."""
+
     async def stop(self) -> int:
         """Stop in order; returns the exit code."""
 
     def skip_delay(self) -> None:
         """Let a stop, also one under way, skip `shutdown.delay`. Operations in flight keep their time."""
+
+
+class _Signals:
+    """What the signals of this process do."""
+
+    def __init__(self, *, is_worker: bool) -> None:
+        self.stopping = asyncio.Event()
+        self.server: Server | None = None
+        self.has_started = False
+        self._is_worker = is_worker
+        self._had_terminal = os.isatty(0)
+
+    def listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop)
+        loop.add_signal_handler(signal.SIGHUP, self._hang_up)
+
+    def end(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            asyncio.get_running_loop().remove_signal_handler(number)
+
+    def _stop(self) -> None:
+        if not self.stopping.is_set():
+            self.stopping.set()
+        elif not self._is_worker and self.server is not None:
+            self.server.skip_delay()
+
+    def _hang_up(self) -> None:
+        if self._is_worker:
+            return
+        if self._had_terminal and not os.isatty(0):
+            # The terminal hung up, and nobody asked for a reload.
+            self._stop()
+        elif self.server is not None and self.has_started:
+            self.server.reload_soon()
 
 
 async def run_until_signal(config: Config, build: Callable[[Logs], Server], *, worker: int | None = None) -> int:
@@ -58,30 +102,20 @@ async def run_until_signal(config: Config, build: Callable[[Logs], Server], *, w
         worker=worker,
         is_shared=config.workers != 1,
     )
-    loop = asyncio.get_running_loop()
-    stopping = asyncio.Event()
-    server: Server | None = None
-
-    def on_signal() -> None:
-        if not stopping.is_set():
-            stopping.set()
-        elif worker is None and server is not None:
-            server.skip_delay()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
-    loop.add_signal_handler(signal.SIGHUP, _LOG.warning, "SIGHUP changes nothing: restart to read the file again")
+    signals = _Signals(is_worker=worker is not None)
+    signals.listen()
     try:
         for notice in notices(config) if worker is None else ():
             _LOG.warning("%s", notice)
-        server = build(logs)
-        stop = loop.create_task(stopping.wait())
+        server = signals.server = build(logs)
+        stop = asyncio.get_running_loop().create_task(signals.stopping.wait())
         if not await _started(server, stop):
             return EXIT_OK
+        signals.has_started = True
         _tune_collector()
         await asyncio.wait((stop, server.failed), return_when=asyncio.FIRST_COMPLETED)
         if stop.done():
-            _LOG.info("stopping: %s", _what_follows(config, server))
+            _LOG.info("stopping: %s", _what_follows(server.config, server))
         stop.cancel()
         code = await server.stop()
         if server.failed.done():
@@ -94,9 +128,13 @@ async def run_until_signal(config: Config, build: Callable[[Logs], Server], *, w
             _LOG.error("the gateway cannot serve: %s", error)
         raise
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.remove_signal_handler(number)
+        signals.end()
         logs.close()
+
+
+def logs_like(logs: Logs) -> Callable[[Config], None]:
+    """Has the log follow each configuration that is put in force."""
+    return lambda config: logs.adopt(config.log.level, config.log.format, config.log.requests)
 
 
 def _what_follows(config: Config, server: Server) -> str:

@@ -6,6 +6,7 @@ identity recipes, because they claim nothing. `check_store` compares the recipes
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from gateway import PROGRAM
@@ -17,6 +18,7 @@ from gateway.admin.memory import look as look_at_memory
 from gateway.admin.operations import Operations
 from gateway.admin.resolution import Policies, RoutePolicy, Treatment
 from gateway.app.encryption import sealing_of
+from gateway.app.reload import Report
 from gateway.app.routes import (
     identity_secret,
     keep_policy,
@@ -104,7 +106,9 @@ def journal_look(config: Config) -> Look:
     return partial(look, journal_directory(config), name_of(config))
 
 
-def admin_api(config: Config, store: Tiered, events: Events) -> AdminApi | None:
+def admin_api(
+    config: Config, store: Tiered, events: Events, reload: Callable[[], Awaitable[Report]] | None = None
+) -> AdminApi | None:
     """The admin port of a gateway; None when it is off."""
     if config.admin.token is None:
         return None
@@ -113,7 +117,14 @@ def admin_api(config: Config, store: Tiered, events: Events) -> AdminApi | None:
         config.admin.token.get_secret_value(),
         events,
         response_bytes_max=max(route.response.max_stored_bytes for route in config.routes),
+        reload=reload,
     )
+
+
+def adopt(api: AdminApi, config: Config, store: Tiered) -> None:
+    """Put a configuration in force on the admin port of a gateway, which stays on."""
+    if config.admin.token is not None:
+        api.adopt(operations_on(config, store, journal_look(config)), config.admin.token.get_secret_value())
 
 
 async def operate(config: Config, job: Job) -> int:

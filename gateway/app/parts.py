@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway.app.callers import callers_of, reserved_headers
+from gateway.app.callers import callers_key, callers_of, reserved_headers
 from gateway.app.encryption import key_ring, reporting_sealing_of
 from gateway.app.events import relay_of
 from gateway.app.routes import (
@@ -26,7 +26,7 @@ from gateway.app.routes import (
     status_prefix,
     target_of,
 )
-from gateway.app.stores import durable_store, tiered_store
+from gateway.app.stores import amnesia_window_us, durable_store, tiered_store
 from gateway.config import Config
 from gateway.config import Upstream as UpstreamConfig
 from gateway.core.identity.key import key_headers_of
@@ -34,12 +34,15 @@ from gateway.core.operation import Snapshot
 from gateway.deliver.places import Places
 from gateway.deliver.worker import DeliveryWorker
 from gateway.http.passthrough import Passthrough
+from gateway.http.request import ReservedHeaders
 from gateway.observe.facts import Events
 from gateway.observe.tracing import Tracing
 from gateway.protect.accepting import Accepting
 from gateway.protect.body import Spool, UploadSlots
+from gateway.protect.callers import Callers
 from gateway.protect.claiming import Claiming
 from gateway.protect.coordinator import Coordinator
+from gateway.protect.cors import CorsPolicy
 from gateway.protect.identification import Identifying, KeyedRequest
 from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Leases
@@ -47,13 +50,14 @@ from gateway.protect.operations import Drained
 from gateway.protect.probing import Prober
 from gateway.protect.repeats import Repeats
 from gateway.protect.resource import StatusResource
+from gateway.protect.route import Route
 from gateway.protect.verification import Verifying
 from gateway.protect.waiting import Waiting
 from gateway.store.attempt_files import AttemptFiles
 from gateway.store.base import WORK, FastTier, Indefinite, NotApplied, StoreError, boot_seconds
 from gateway.store.epoch import SeenFile, SharedNote
 from gateway.store.journal.journal import SqliteJournal
-from gateway.store.operations import ManagedStore
+from gateway.store.operations import ManagedStore, Serving
 from gateway.store.sealed import SealedStore
 from gateway.store.witness_files import WitnessFiles
 from gateway.upkeep.flusher import Flusher
@@ -71,6 +75,35 @@ _STORE_PAUSE_SECONDS_MAX: Final = 5.0
 _FIRST_FLUSH_SECONDS: Final = 10.0
 _LAST_FLUSH_SECONDS: Final = 3.0
 _WATCH_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What one configuration decides about requests: a request keeps its own from its beginning to its end."""
+
+    config: Config
+    routes: list[Route]
+    callers: Callers
+    # What the callers are made of: where it is the same, their verifiers stay, and what these have learnt.
+    callers_key: object
+    identifying: Identifying
+    forward: Passthrough
+    reserved: ReservedHeaders | None
+    resource: StatusResource | None
+    cors: CorsPolicy
+    serving: Serving
+
+    @property
+    def remembered(self) -> dict[str, int]:
+        return {route.operation: route.retention.remember_us for route in self.routes}
+
+    @property
+    def accepting(self) -> dict[str, str]:
+        return {route.name: route.operation for route in self.routes if route.accept is not None}
+
+    @property
+    def by_name(self) -> dict[str, Route]:
+        return {route.name: route for route in self.routes}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,10 +140,12 @@ class Parts:
     ) -> None:
         """`client_for` gives the client of an upstream. Raises what it raises."""
         clock, journal = environment.clock, environment.journal
-        self._config = config
         self._journal = journal
+        self._events = events
+        self._clock = clock
+        self._wall_seconds = environment.wall_seconds
         sealing = reporting_sealing_of(config, events, clock)
-        durable = durable_store(
+        self._guard = durable = durable_store(
             config,
             SealedStore(environment.durable, sealing),
             events,
@@ -143,7 +178,8 @@ class Parts:
             steady_seconds=lambda: store.durable_steady_seconds,
         )
         ring = key_ring(config)
-        waiting = Waiting(store)
+        self._waiting = waiting = Waiting(store)
+        self._verifying = Verifying(events, clock)
         accepting = Accepting(
             store,
             events,
@@ -152,18 +188,9 @@ class Parts:
             hand_over=self._hand_over,
             clock=clock,
         )
-        self.routes = [route_of(config, route, client_for(config.upstream_for(route))) for route in config.routes]
-        self.callers = callers_of(config, events, clock, environment.wall_seconds)
+        self.policy = policy = self.policy_of(config, client_for)
         self.coordinator = Coordinator(
-            identifying=Identifying(
-                config.service,
-                Spool(config.state_dir / "spool", encrypts=ring is not None),
-                UploadSlots(config.limits.max_in_flight),
-                Verifying(events, clock),
-                self.callers,
-                identity_secret=identity_secret(config),
-                keeps_clear_keys=config.store.clear_keys,
-            ),
+            identifying=policy.identifying,
             store=store,
             journaling=journaling,
             claiming=self.claiming,
@@ -178,51 +205,24 @@ class Parts:
             look_up=store.look,
             tracing=tracing,
         )
-        key_names = frozenset(name for route in self.routes for name in key_headers_of(route.key)) | {
-            b"idempotency-key"
-        }
-        self.forward = Passthrough(target_of(config, config.upstream, client_for(config.upstream)), events, key_names)
-        self.reserved = reserved_headers(config)
-        self.cors = cors_policy(config)
-        self.resource: StatusResource | None = None
-        # The sender of an inbox is no caller: nobody has the credentials to be shown its events.
-        shown = [route for route in self.routes if route.inbox is None]
-        if any(route.accept is not None for route in shown):
-            self.resource = StatusResource(
-                store,
-                waiting,
-                self.callers,
-                shown,
-                service=config.service,
-                identity_secret=identity_secret(config),
-                path=config.operations.path,
-                prefix=status_prefix(config),
-                in_flight_max=config.limits.max_in_flight,
-                events=events,
-                clock=clock,
-                shape=problem_shape(config),
-                cors=self.cors,
-            )
         self._sweeper = Sweeper(store, events, clock=clock)
-        remembered = {route.operation: route.retention.remember_us for route in self.routes}
         self._unsent = UnsentWorker(
             store,
             environment.attempt_files,
             events,
-            remember_us=lambda identity: remembered.get(identity.operation),
+            remember_us=lambda identity: self.policy.remembered.get(identity.operation),
             arrival_seconds=config.store.lease,
             clock=clock,
         )
-        accepted = {route.name: route.operation for route in self.routes if route.accept is not None}
         sinks = [sink.name for sink in config.events.sinks]
-        self._tally_taker = TallyTaker(store, events, service=config.service, accepting=accepted, sinks=sinks)
+        self._tally_taker = TallyTaker(store, events, service=config.service, accepting=policy.accepting, sinks=sinks)
         self.relay = relay_of(config, store, events, clock)
         delivers = config.delivery.workers > 0
         self.delivery = DeliveryWorker(
             store,
             self.coordinator.operations,
             Places(breaker_policy(config), events, clock),
-            self.routes,
+            policy.routes,
             ring if delivers else None,
             service=config.service,
             is_stalled=self.leases.is_stalled,
@@ -231,10 +231,85 @@ class Parts:
         self._recovery = RecoveryWorker(
             store,
             self.prober,
-            {route.name: route for route in self.routes},
+            policy.by_name,
             may_recover=self.claiming.may_recover,
             resend=self.delivery.resend if delivers else None,
         )
+
+    @property
+    def routes(self) -> list[Route]:
+        """The routes in force."""
+        return self.policy.routes
+
+    def policy_of(self, config: Config, client_for: Callable[[UpstreamConfig], Upstream]) -> Policy:
+        """The policy of a configuration, not in force yet. `client_for` as in `__init__`. Raises what that raises, and
+        `StartError`."""
+        routes = [route_of(config, route, client_for(config.upstream_for(route))) for route in config.routes]
+        key, before = callers_key(config), getattr(self, "policy", None)
+        if before is not None and before.callers_key == key:
+            callers = before.callers
+        else:
+            callers = callers_of(config, self._events, self._clock, self._wall_seconds)
+        identifying = Identifying(
+            config.service,
+            Spool(config.state_dir / "spool", encrypts=bool(config.secrets.encryption)),
+            UploadSlots(config.limits.max_in_flight),
+            self._verifying,
+            callers,
+            identity_secret=identity_secret(config),
+            keeps_clear_keys=config.store.clear_keys,
+        )
+        key_names = frozenset(name for route in routes for name in key_headers_of(route.key)) | {b"idempotency-key"}
+        target = target_of(config, config.upstream, client_for(config.upstream))
+        cors = cors_policy(config)
+        resource: StatusResource | None = None
+        # The sender of an inbox is no caller: nobody has the credentials to be shown its events.
+        shown = [route for route in routes if route.inbox is None]
+        if any(route.accept is not None for route in shown):
+            resource = StatusResource(
+                self.store,
+                self._waiting,
+                callers,
+                shown,
+                service=config.service,
+                identity_secret=identity_secret(config),
+                path=config.operations.path,
+                prefix=status_prefix(config),
+                in_flight_max=config.limits.max_in_flight,
+                events=self._events,
+                clock=self._clock,
+                shape=problem_shape(config),
+                cors=cors,
+            )
+        return Policy(
+            config=config,
+            routes=routes,
+            callers=callers,
+            callers_key=key,
+            identifying=identifying,
+            forward=Passthrough(target, self._events, key_names),
+            reserved=reserved_headers(config),
+            resource=resource,
+            cors=cors,
+            serving=serving_of(config),
+        )
+
+    async def compare(self, policy: Policy) -> None:
+        """Whether this policy finds the living keys. Raises `StoreError`; see `EpochGuard.compare`."""
+        await self._guard.compare(policy.serving)
+
+    async def retract(self) -> None:
+        """A policy that was compared will not be adopted."""
+        await self._guard.retract()
+
+    def adopt(self, policy: Policy) -> None:
+        """Put a policy in force, in this step of the event loop. Requests that began before keep theirs."""
+        self.policy = policy
+        self.coordinator.adopt(policy.identifying, policy.config.limits.max_in_flight)
+        self.delivery.adopt(policy.routes)
+        self._recovery.adopt(policy.by_name)
+        self._tally_taker.adopt(policy.accepting)
+        self._guard.adopt(policy.serving, amnesia_window_us(policy.config))
 
     def _hand_over(self, request: KeyedRequest, snapshot: Snapshot) -> None:
         """The worker is made after what accepts, because it delivers operations of the coordinator."""
@@ -297,7 +372,7 @@ class Parts:
     async def drain(self) -> tuple[Drained, int]:
         """End operations in flight; returns how they ended, and how many outcomes stay in the journal."""
         self.delivery.stop()
-        drained = await self.coordinator.drain(self._config.shutdown.drain_timeout)
+        drained = await self.coordinator.drain(self.policy.config.shutdown.drain_timeout)
         await self.delivery.close()
         await self._flush(_LAST_FLUSH_SECONDS)
         if self.relay is not None:

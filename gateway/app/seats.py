@@ -10,7 +10,6 @@ worker is away, another one accepts the connections of its seat.
 from __future__ import annotations
 
 import socket
-import ssl
 from asyncio import Server
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -35,7 +34,7 @@ class Handed:
 class Listening(Protocol):
     """The part of `Edge` that is needed here."""
 
-    async def listen_on(self, sock: socket.socket, tls: ssl.SSLContext | None) -> Server: ...
+    async def listen_on(self, sock: socket.socket) -> Server: ...
     def leave(self, listener: Server) -> None: ...
 
 
@@ -74,10 +73,9 @@ def shares(count: int, serving: Collection[int]) -> dict[int, frozenset[int]]:
 class Seating:
     """The seats that this worker listens on."""
 
-    def __init__(self, edge: Listening, handed: Handed, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, edge: Listening, handed: Handed) -> None:
         self._edge = edge
         self._handed = handed
-        self._tls = tls
         self._listeners: dict[int, list[Server]] = {}
         self._is_closed = False
 
@@ -97,7 +95,7 @@ class Seating:
                     if self._is_closed:
                         return
                     # A listener closes its socket.
-                    listeners.append(await self._edge.listen_on(_copy_of(sock), self._tls))
+                    listeners.append(await self._edge.listen_on(_copy_of(sock)))
             except ListenError:
                 # The next attempt starts with the whole seat again.
                 while listeners:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import uvloop
 
 from gateway.app.gateway import Gateway
-from gateway.app.life import StartError, run_until_signal
+from gateway.app.life import StartError, logs_like, run_until_signal
 from gateway.app.share import worker_count
 from gateway.app.stores import migrate_store
 from gateway.app.supervisor import Supervisor
@@ -21,25 +21,44 @@ from gateway.config import Config
 from gateway.store.base import StoreError
 
 T = TypeVar("T")
+Read = Callable[[], Config]
 
 
-async def serve(config: Config) -> int:
-    """Serve until SIGTERM or SIGINT, in one process or several; returns the exit code. Raises `StartError`."""
+async def serve(config: Config, read: Read | None = None) -> int:
+    """Serve until SIGTERM or SIGINT, in one process or several; returns the exit code. Raises `StartError`.
+
+    `read` reads the file again, for reloads; without it there are none.
+    """
     count = worker_count(config)
     if count > 1:
-        return await run_until_signal(config, lambda logs: Supervisor(config, count, lambda: logs.dropped))
-    return await run_until_signal(config, lambda logs: Gateway(config, (logs,), lambda: logs.dropped))
+        return await run_until_signal(
+            config,
+            lambda logs: Supervisor(config, count, lambda: logs.dropped, read=read, on_switch=logs_like(logs)),
+        )
+    return await run_until_signal(
+        config, lambda logs: Gateway(config, (logs,), lambda: logs.dropped, read=read, on_switch=logs_like(logs))
+    )
 
 
-async def deliver(config: Config) -> int:
+async def deliver(config: Config, read: Read | None = None) -> int:
     """Deliver accepted requests until SIGTERM or SIGINT, without a listener for clients; returns the exit code.
 
     Raises `StartError`.
     """
     # One process: what it does is wait for the store and the upstreams.
+    config = _delivering(config)
+    read_again = None if read is None else lambda: _delivering(read())
+    return await run_until_signal(
+        config,
+        lambda logs: Gateway(
+            config, (logs,), lambda: logs.dropped, is_public=False, read=read_again, on_switch=logs_like(logs)
+        ),
+    )
+
+
+def _delivering(config: Config) -> Config:
     delivery = config.delivery.model_copy(update={"workers": 1})
-    config = config.model_copy(update={"delivery": delivery, "workers": 1})
-    return await run_until_signal(config, lambda logs: Gateway(config, (logs,), lambda: logs.dropped, is_public=False))
+    return config.model_copy(update={"delivery": delivery, "workers": 1})
 
 
 async def migrate(config: Config, grant_to: str | None = None) -> list[str]:

@@ -42,20 +42,24 @@ def durable_store(
     shared_note: SharedNote | None,
     witness_files: WitnessFiles | None,
     fast: FastTier | None,
-) -> ManagedStore:
+) -> EpochGuard:
     """The durable store behind its guard, which binds the fast tier to the store's identity."""
-    longest_seconds = max(route.retention.remember for route in config.routes)
-    window_seconds = longest_seconds if config.store.amnesia_window is None else config.store.amnesia_window
     return EpochGuard(
         store,
         events,
         serving,
         seen_file=seen_file,
-        amnesia_window_us=microseconds(window_seconds),
+        amnesia_window_us=amnesia_window_us(config),
         shared_note=shared_note,
         witness_files=witness_files,
         on_met=(lambda _identity, _generation: None) if fast is None else fast.bind,
     )
+
+
+def amnesia_window_us(config: Config) -> int:
+    """How long absent keys are refused after the durable store lost data."""
+    longest_seconds = max(route.retention.remember for route in config.routes)
+    return microseconds(longest_seconds if config.store.amnesia_window is None else config.store.amnesia_window)
 
 
 def tiered_store(

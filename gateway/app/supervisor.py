@@ -10,6 +10,9 @@ another one listens on its seat. When none serves and a new one cannot start eit
 
 The order of stopping: all workers get SIGTERM at once; each stops as a single gateway does. Those that have not ended
 in time are killed. The supervisor ends last; if it dies early, the kernel kills the workers.
+
+The order of a reload: all workers prepare the configuration; if each of them can, all are told to switch. No worker
+starts in between.
 """
 
 from __future__ import annotations
@@ -17,13 +20,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from itertools import count as count_up
 from typing import Final
 
 from gateway import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, __version__
-from gateway.app.channel import AssignSeats, SkipDelay, StartWorker
-from gateway.app.in_force import note_in_force
+from gateway.app.channel import AssignSeats, ReloadReport, SkipDelay, StartWorker
 from gateway.app.life import StartError
 from gateway.app.operating import journal_look
+from gateway.app.reload import Reloading, ReloadRefused
 from gateway.app.seats import Seat, bind_seats, close_seats, shares
 from gateway.app.share import FIRST, share_of
 from gateway.app.worker_process import WorkerEnd, WorkerProcess, end_of
@@ -45,14 +49,26 @@ _PAUSE_SECONDS_MAX: Final = 30.0
 _SOUND_SECONDS: Final = 60.0
 # What a stop takes beside the configured times; the documentation tells platforms to allow ten seconds.
 _STOP_SECONDS: Final = 9.5
+# What a reload waits for its workers: to build everything and compare it with the store; to take it over.
+_PREPARE_SECONDS: Final = 30.0
+_SWITCH_SECONDS: Final = 10.0
 
 
 class Supervisor:
     """`start`s and `stop`s `count` workers. Lives on one event loop, in the main thread."""
 
-    def __init__(self, config: Config, count: int, lines_dropped: Callable[[], int] = lambda: 0) -> None:
-        """Must be called with the event loop running; opens nothing yet."""
-        self._config = config
+    def __init__(
+        self,
+        config: Config,
+        count: int,
+        lines_dropped: Callable[[], int] = lambda: 0,
+        *,
+        read: Callable[[], Config] | None = None,
+        on_switch: Callable[[Config], None] = lambda _: None,
+    ) -> None:
+        """Must be called with the event loop running; opens nothing yet. `read` and `on_switch` as in `Gateway`."""
+        self.config = config
+        self._on_switch = on_switch
         self._count = count
         self._journal = journal_look(config)
         has_fast_tier = config.store.fast is not None
@@ -62,6 +78,11 @@ class Supervisor:
         self._metrics.read_with(lambda: Readings(log_lines_dropped=lines_dropped()))
         self._health = Health(fast_up=False if has_fast_tier else None)
         self._status = StatusServer(self._health, self._render, self._update_health)
+        self._reloading = None if read is None else Reloading(config, read, self._apply, self._metrics, self._health)
+        # Held by a reload: a worker that starts meanwhile would get a configuration and miss the switch.
+        self._switching = asyncio.Lock()
+        self._reload_number = count_up()
+        self._reload_tasks: set[asyncio.Task[None]] = set()
         self._seats: dict[int, Seat] = {}
         self._workers: dict[int, WorkerProcess] = {}
         self._keepers: dict[int, asyncio.Task[None]] = {}
@@ -78,8 +99,8 @@ class Supervisor:
     async def start(self) -> None:
         """Serve. Raises `StartError`, and then no process is left; cancelled, likewise."""
         try:
-            self._seats = bind_seats(self._config.listen.address, self._count)
-            address = self._config.status.listen
+            self._seats = bind_seats(self.config.listen.address, self._count)
+            address = self.config.status.listen
             try:
                 status_port = await self._status.start(address.host, address.port)
             except OSError as error:
@@ -91,9 +112,10 @@ class Supervisor:
             await self._end_workers()
             await self._close()
             raise
-        note_in_force(self._config)
         self._has_started = True
         self._watching = asyncio.get_running_loop().create_task(self._watch())
+        if self._reloading is not None:
+            await self._reloading.start()
         host, port = next(iter(self._seats[FIRST])).getsockname()[:2]
         _LOG.info(
             "serving on %s:%d with %d workers, status on %s:%d", host, port, self._count, address.host, status_port
@@ -116,6 +138,8 @@ class Supervisor:
         It is not 0 either while a journal of this host holds an outcome: a worker that died may have left one behind.
         """
         self._health.draining = True
+        if self._reloading is not None:
+            await self._reloading.stop()
         try:
             await self._end_workers()
         finally:
@@ -157,7 +181,7 @@ class Supervisor:
         keepers = list(self._keepers.values())
         if not keepers:
             return
-        config = self._config.shutdown
+        config = self.config.shutdown
         closing = asyncio.get_running_loop().call_later(config.delay, close_seats, self._seats)
         try:
             _, late = await asyncio.wait(keepers, timeout=config.delay + config.drain_timeout + _STOP_SECONDS)
@@ -196,7 +220,7 @@ class Supervisor:
             worker = await self._spawn(number)
         except OSError as error:
             return WorkerEnd(EXIT_FAILED, f"could not be started: {error}", None, has_served=False, lived_seconds=0.0)
-        code = await worker.attend(self._reassign_seats)
+        code = await worker.attend(self._reassign_seats, lambda: self._reload_for(worker))
         del self._workers[number]
         # Its counts stay in the totals.
         self._metrics.absorb(worker.numbers)
@@ -209,11 +233,66 @@ class Supervisor:
         """Start a process and send it its `StartWorker`."""
         seats = {seat: tuple(sock.fileno() for sock in socks) for seat, socks in self._seats.items()}
         inherited = [descriptor for seat in seats.values() for descriptor in seat]
-        worker = self._workers[number] = await WorkerProcess.start(number, inherited)
-        worker.channel.send(StartWorker(number, share_of(self._config, number, self._count), seats))
+        async with self._switching:
+            worker = self._workers[number] = await WorkerProcess.start(number, inherited)
+            # What is in force, and never the file: the others serve with that.
+            worker.channel.send(StartWorker(number, share_of(self.config, number, self._count), seats))
         if self._is_stopping:
             worker.terminate()
         return worker
+
+    # -- reload -------------------------------------------------------------------------------------------------------
+
+    def reload_soon(self) -> None:
+        """Read the file again."""
+        if self._reloading is not None:
+            self._reloading.reload_soon()
+
+    async def _apply(self, config: Config) -> None:
+        """Put a configuration in force in every worker, or in none. Raises `ReloadRefused`.
+
+        One that ends meanwhile is replaced afterwards, with what is in force then.
+        """
+        async with self._switching:
+            number, workers = next(self._reload_number), list(self._workers.values())
+            try:
+                await self._prepare(config, number, workers)
+            except BaseException:
+                for worker in workers:
+                    worker.give_up(number)
+                raise
+            # From here on it is in force: whoever starts gets it, and whoever is slow follows.
+            self.config = config
+            self._metrics.add_routes(route.name for route in config.routes)
+            self._on_switch(config)
+            switched = [worker.switch(number) for worker in workers]
+            if switched:
+                _, late = await asyncio.wait(switched, timeout=_SWITCH_SECONDS)
+                if late:
+                    _LOG.error("%d workers have not confirmed the new configuration: they do not respond", len(late))
+
+    async def _prepare(self, config: Config, number: int, workers: list[WorkerProcess]) -> None:
+        prepared = {worker.prepare(number, share_of(config, worker.number, self._count)): worker for worker in workers}
+        if not prepared:
+            return
+        done, late = await asyncio.wait(prepared, timeout=_PREPARE_SECONDS)
+        if late:
+            numbers = sorted(prepared[each].number for each in late)
+            raise ReloadRefused(f"workers did not prepare the configuration in time: {numbers}")
+        refusals = dict.fromkeys(why for each in done if (why := each.result()) is not None)
+        if refusals:
+            raise ReloadRefused("; ".join(refusals))
+
+    def _reload_for(self, worker: WorkerProcess) -> None:
+        """An operator asked for it on the worker's admin port."""
+
+        async def reload() -> None:
+            if self._reloading is not None:
+                worker.channel.send(ReloadReport(await self._reloading.reload()))
+
+        task = asyncio.get_running_loop().create_task(reload())
+        self._reload_tasks.add(task)
+        task.add_done_callback(self._reload_tasks.discard)
 
     # -- what changes -------------------------------------------------------------------------------------------------
 

@@ -1,15 +1,17 @@
-"""Checks the files that a configuration names on this machine for `check`, as a start and as peers would: certificates,
-key sets, and `state_dir`. Writes nothing."""
+"""The files that a configuration names on this machine: certificates, key sets, `state_dir`. Checks them for `check` as
+a start and as peers would, and says whether a certificate was changed, and when it expires. Writes nothing."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.config import PLACEHOLDER_DIRECTORY, ComposedScope, Config, TokenIssuer, token_issuers
 from gateway.config.events import KafkaSink
+from gateway.core.identity.certificate import first_expiry
 from gateway.protect.key_set import KeySetInvalid
 from gateway.protect.key_source import read_key_file
 from gateway.upstream.certificates import PemError, check_dates, client_context
@@ -33,6 +35,48 @@ class _Files:
     cert: Path | None
     key: Path | None
     ca: Path | None
+
+
+Stamp = tuple[int, int, int] | None
+"""Size, inode and time of change of a file, behind all symbolic links; None where there is none."""
+
+
+def stamp_of(path: Path | None) -> Stamp:
+    """By what a file is recognised that was written anew, or that a link leads to now (Kubernetes moves links)."""
+    if path is None:
+        return None
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_ino, status.st_mtime_ns
+
+
+def stamps_of(config: Config) -> dict[Path, Stamp]:
+    """The stamps of the TLS files that a reload reads anew."""
+    return {
+        path: stamp_of(path)
+        for files in _named(config)
+        if not files.path.startswith("events.")
+        for path in (files.cert, files.key, files.ca)
+        if path is not None
+    }
+
+
+def expiries_of(config: Config) -> dict[str, float]:
+    """When the first certificate of each use expires, as Unix time; nothing of files that cannot be read."""
+    found: dict[str, float] = {}
+    for files in _named(config):
+        kind = "listen" if files.path == "listen.tls" else "upstream"
+        authority = "client_ca" if kind == "listen" else "ca"
+        for use, path in ((kind, files.cert), (authority, files.ca)):
+            if path is None:
+                continue
+            with suppress(OSError):
+                at_seconds = first_expiry(path.read_bytes())
+                if at_seconds is not None:
+                    found[use] = min(found.get(use, at_seconds), at_seconds)
+    return found
 
 
 def tls_remarks(config: Config) -> list[Remark]:

@@ -1,48 +1,89 @@
-"""The upstream clients. Routes with the same upstream settings share one."""
+"""The upstream clients. Routes with the same upstream settings share one, also across reloads."""
 
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from dataclasses import fields
 from functools import partial
+from weakref import WeakSet, finalize
 
 from gateway.app.life import StartError
 from gateway.app.routes import upstream_settings
+from gateway.app.tls_files import Stamp, stamp_of
 from gateway.config import Config
 from gateway.config import Upstream as UpstreamConfig
 from gateway.observe.facts import Events, UpstreamChanged
 from gateway.upstream import NotSent, Upstream, UpstreamStats
 
+# What a client is made of: settings, limits of the gateway, and its TLS files as they were.
+_Key = tuple[UpstreamConfig, int, int, tuple[Stamp, ...]]
 
-class Upstreams:
-    """The clients, made on demand and open until `close`. Publishes when no connection to an upstream can be made."""
 
-    def __init__(self, config: Config, events: Events) -> None:
+class Clients:
+    """The clients of one configuration."""
+
+    def __init__(self, upstreams: Upstreams, config: Config) -> None:
+        self._upstreams = upstreams
         self._config = config
-        self._events = events
-        self._clients: dict[UpstreamConfig, Upstream] = {}
+        self.by_key: dict[_Key, Upstream] = {}
 
     def client_for(self, upstream: UpstreamConfig) -> Upstream:
         """The client of this upstream. Raises `StartError` when its TLS files cannot be used."""
         # The settings that concern the client; the others are each route's own.
         shared = upstream.model_copy(update={"host": "preserve", "key": "original", "answer_within": 0.0})
-        if shared not in self._clients:
-            try:
-                settings = upstream_settings(self._config, upstream)
-            except OSError as error:
-                raise StartError(f"the TLS files for {upstream.url} cannot be used: {error}") from error
-            self._clients[shared] = Upstream(settings, partial(self._publish, str(upstream.url)))
-        return self._clients[shared]
+        limits = self._config.limits
+        tls = upstream.tls
+        files = () if tls is None else tuple(map(stamp_of, (tls.ca, tls.cert, tls.key)))
+        key = (shared, limits.max_header_bytes, limits.max_in_flight, files)
+        if key not in self.by_key:
+            self.by_key[key] = self._upstreams.known(key) or self._upstreams.make(self._config, upstream)
+        return self.by_key[key]
+
+
+class Upstreams:
+    """The clients in use, until `close`. Publishes when no connection to an upstream can be made."""
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self._clients: dict[_Key, Upstream] = {}
+        # Of earlier configurations, as long as a request has one.
+        self._retired: WeakSet[Upstream] = WeakSet()
+        self._ended = UpstreamStats()
+
+    def known(self, key: _Key) -> Upstream | None:
+        return self._clients.get(key)
+
+    def make(self, config: Config, upstream: UpstreamConfig) -> Upstream:
+        """A new client. Raises `StartError`."""
+        try:
+            settings = upstream_settings(config, upstream)
+        except OSError as error:
+            raise StartError(f"the TLS files for {upstream.url} cannot be used: {error}") from error
+        return Upstream(settings, partial(self._publish, str(upstream.url)))
+
+    def adopt(self, clients: Clients) -> None:
+        """Use these from now on. Connections of the others close when their last exchange ends."""
+        before, self._clients = self._clients, clients.by_key
+        for key, client in before.items():
+            if key not in self._clients:
+                client.retire()
+                self._retired.add(client)
+                finalize(client, self._absorb, client.stats)
 
     @property
     def stats(self) -> list[UpstreamStats]:
         """The counts of each client."""
-        return [client.stats for client in self._clients.values()]
+        return [self._ended, *(client.stats for client in (*self._clients.values(), *self._retired))]
 
     async def close(self) -> None:
         """Close every client, even if closing another one fails."""
         async with AsyncExitStack() as stack:
-            for client in self._clients.values():
+            for client in (*self._clients.values(), *self._retired):
                 stack.push_async_callback(client.close)
+
+    def _absorb(self, stats: UpstreamStats) -> None:
+        for each in fields(UpstreamStats):
+            setattr(self._ended, each.name, getattr(self._ended, each.name) + getattr(stats, each.name))
 
     def _publish(self, url: str, failure: NotSent | None) -> None:
         reason, detail = ("", "") if failure is None else (failure.reason.value, failure.detail)

@@ -13,14 +13,32 @@ import signal
 import socket
 import sys
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from gateway import EXIT_FAILED
-from gateway.app.channel import AskReport, AssignSeats, Channel, Failed, Report, Serving, SkipDelay, StartWorker
-from gateway.app.gateway import Gateway
-from gateway.app.life import StartError, run_until_signal
+from gateway.app.channel import (
+    AskReload,
+    AskReport,
+    AssignSeats,
+    Channel,
+    ConfigPrepared,
+    ConfigSwitched,
+    Failed,
+    PrepareConfig,
+    ReloadReport,
+    Report,
+    Serving,
+    SkipDelay,
+    StartWorker,
+    SwitchConfig,
+)
+from gateway.app.gateway import Gateway, Prepared
+from gateway.app.life import StartError, logs_like, run_until_signal
+from gateway.app.reload import Report as ReloadResult
 from gateway.app.seats import Handed
 from gateway.app.serve import run
+from gateway.config import Config
 from gateway.http.server import ListenError
 from gateway.observe.logs import Logs
 
@@ -37,8 +55,22 @@ class Worker:
             for number, descriptors in start.seats.items()
         }
         self._channel = channel
-        self._gateway = Gateway(start.config, (logs,), lambda: logs.dropped, Handed(start.number, seats))
+        self._gateway = Gateway(
+            start.config,
+            (logs,),
+            lambda: logs.dropped,
+            Handed(start.number, seats),
+            reload=self._reload,
+            on_switch=logs_like(logs),
+        )
+        self._prepared: dict[int, asyncio.Task[Prepared]] = {}
+        self._reloads: list[asyncio.Future[ReloadResult]] = []
         self._listening: asyncio.Task[None] | None = None
+
+    @property
+    def config(self) -> Config:
+        """See `Gateway`."""
+        return self._gateway.config
 
     @property
     def failed(self) -> asyncio.Future[StartError]:
@@ -60,6 +92,9 @@ class Worker:
         """See `Gateway`."""
         self._gateway.skip_delay()
 
+    def reload_soon(self) -> None:
+        """The supervisor decides about that."""
+
     async def stop(self) -> int:
         """Stop in order and send a last report; returns the exit code."""
         try:
@@ -79,10 +114,46 @@ class Worker:
                     await self._take(seats)
                 case SkipDelay():
                     self.skip_delay()
+                case PrepareConfig(number, config):
+                    task = asyncio.get_running_loop().create_task(self._gateway.prepare(config))
+                    self._prepared[number] = task
+                    task.add_done_callback(partial(self._config_prepared, number))
+                case SwitchConfig(number, is_on):
+                    await self._switch(number, is_on=is_on)
+                case ReloadReport(report):
+                    reloads, self._reloads = self._reloads, []
+                    for reload in reloads:
+                        if not reload.done():
+                            reload.set_result(report)
                 case _:
                     raise TypeError(f"a supervisor does not send {type(message).__name__}")
         # The supervisor is gone.
         os.kill(os.getpid(), signal.SIGTERM)
+
+    def _config_prepared(self, number: int, task: asyncio.Task[Prepared]) -> None:
+        error = None if task.cancelled() else task.exception()
+        refusal = "it was given up" if task.cancelled() else None if error is None else str(error) or repr(error)
+        self._channel.send(ConfigPrepared(number, refusal))
+
+    async def _switch(self, number: int, *, is_on: bool) -> None:
+        task = self._prepared.pop(number, None)
+        if task is None:
+            return
+        if is_on:
+            self._gateway.switch(task.result())
+            self._channel.send(ConfigSwitched(number))
+            return
+        task.cancel()
+        await asyncio.wait((task,))
+        if not task.cancelled() and task.exception() is None:
+            await self._gateway.give_up(task.result())
+
+    async def _reload(self) -> ReloadResult:
+        """For the admin port: the supervisor's reload."""
+        reload: asyncio.Future[ReloadResult] = asyncio.get_running_loop().create_future()
+        self._reloads.append(reload)
+        self._channel.send(AskReload())
+        return await reload
 
     async def _take(self, seats: frozenset[int]) -> None:
         seating = self._gateway.seating

@@ -11,18 +11,22 @@ single values, `address` hosts, networks, files and URLs.
 *From text to mistakes.* `document` reads YAML and knows all positions. pydantic finds mistakes within a section,
 `checks` those between sections, and `explanation` turns pydantic's errors into mistakes.
 
+*Of two files.* `changes` finds what differs, and which of that needs a restart.
+
 *For people and editors.* `effective` writes the configuration in force as text, `schema` the JSON Schema of the file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from gateway.config.address import Address, PostgresUrl, RedisUrl, SqliteUrl, UpstreamUrl
 from gateway.config.authorization import ClientCertificateScope, ForwardAuth, ForwardAuthScope, PrincipalAuth
+from gateway.config.changes import Change, changes, digest_of, redacted
 from gateway.config.checks import disagreements, notices
 from gateway.config.delivery import Accept, Breaker, Delivery, EncryptionKey, Order, OrderHeader, RouteDelivery
 from gateway.config.document import (
@@ -86,6 +90,7 @@ __all__ = [
     "ApiKeyScope",
     "BodyKey",
     "Breaker",
+    "Change",
     "ClientCertificateScope",
     "ComposedKey",
     "ComposedScope",
@@ -127,10 +132,14 @@ __all__ = [
     "UpstreamTls",
     "UpstreamUrl",
     "VersionHeader",
+    "changes",
+    "digest_of",
     "load",
     "load_with_places",
     "notices",
     "parse",
+    "redacted",
+    "state_dir_of",
     "token_issuers",
 ]
 
@@ -155,6 +164,16 @@ def load_with_places(
         raise ConfigError([Mistake(str(path), None, None, "", f"cannot be read: {error.strerror}")]) from None
     document = read_document(text, str(path), environ, stand_in)
     return _valid(document), document
+
+
+def state_dir_of(path: Path) -> Path:
+    """The `state_dir` that a file names, also if the file is wrong; else the default."""
+    default = Path("/var/lib/idempotency-gateway")
+    with suppress(OSError, ConfigError):
+        tree = read_document(path.read_bytes()[:FILE_BYTES_MAX], str(path), {}, Placeholders()).tree
+        if isinstance(tree, dict) and isinstance(named := tree.get("state_dir"), str):
+            return Path(named)
+    return default
 
 
 def parse(

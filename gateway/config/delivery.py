@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, SecretBytes, Tag
 
 from gateway.config.leaf import Count, Duration, HeaderName, JsonPointer, Name, Size, wrong
-from gateway.config.section import Section, one_of, written
+from gateway.config.section import NEEDS_RESTART, Section, one_of, written
 from gateway.config.upstream import HeaderValue
 from gateway.core.sealing import KEY_BYTES
 
@@ -127,9 +127,9 @@ class Breaker(Section):
 class Delivery(_DeliverySettings):
     """How accepted requests are delivered, unless their route writes something else."""
 
-    workers: Annotated[int, Count(0, 1)] = 1
+    workers: Annotated[int, Count(0, 1), NEEDS_RESTART] = 1
     """Whether this gateway delivers: 0 only accepts, where `idempotency-gateway deliver` runs elsewhere."""
-    breaker: Breaker = Field(default_factory=Breaker)
+    breaker: Annotated[Breaker, NEEDS_RESTART] = Field(default_factory=Breaker)
     """When deliveries to a service that cannot be reached pause."""
 
     def under(self, route: RouteDelivery) -> Delivery:

@@ -39,6 +39,7 @@ from gateway.config.events import Egress, EventSettings
 from gateway.config.leaf import Count, Duration, Flag, HeaderName, Leaf, Name, Size, wrong
 from gateway.config.route import Route
 from gateway.config.section import (
+    NEEDS_RESTART,
     Disagreement,
     Holder,
     Section,
@@ -79,7 +80,7 @@ class ServerTls(Section):
 class Listen(Section):
     """Where callers reach the gateway."""
 
-    address: Annotated[Address, ListenAddress()]
+    address: Annotated[Address, ListenAddress(), NEEDS_RESTART]
     """The address to listen on, such as 0.0.0.0:8080 or [::]:8080."""
     tls: ServerTls | None = None
     """TLS for callers; plain HTTP if left out."""
@@ -117,7 +118,7 @@ def _admin_token(value: object) -> str:
 class Admin(Section):
     """The port for operators: inspecting operations, resolving doubt, purging. Nothing listens without a token."""
 
-    listen: Annotated[Address, ListenAddress()] = written("127.0.0.1:8082")
+    listen: Annotated[Address, ListenAddress(), NEEDS_RESTART] = written("127.0.0.1:8082")
     """The address of the admin API. It speaks plain HTTP: keep it on loopback, or behind a TLS proxy."""
     token: Annotated[SecretStr, BeforeValidator(_admin_token, json_schema_input_type=str)] | None = None
     """The secret that its users send as `Authorization: Bearer TOKEN`; at least 16 characters."""
@@ -206,10 +207,10 @@ class Secrets(Section):
     identity_key: IdentityKey | None = None
     """{id, key} that the digests of scopes and keys are keyed with. A part of the identity: it must not change while
     keys are remembered."""
-    encryption: Annotated[tuple[EncryptionKey, ...], Field(min_length=1, max_length=16)] = ()
+    encryption: Annotated[tuple[EncryptionKey, ...], Field(min_length=1, max_length=16), NEEDS_RESTART] = ()
     """Keys that what is kept is encrypted with: the first encrypts, all of them read. Required by `accept` and by
     `inbox`."""
-    unreadable: Literal["refuse", "accept"] = "refuse"
+    unreadable: Annotated[Literal["refuse", "accept"], NEEDS_RESTART] = "refuse"
     """Whether to start on a store whose records are encrypted with a key that is not listed. `accept`: their responses
     are lost, repeats get response-not-stored, and their kept requests become dead letters."""
 
@@ -322,7 +323,7 @@ class Cors(Section):
 class Config(Holder):
     """Configuration of the idempotency gateway."""
 
-    service: Annotated[str, Name()] = "default"
+    service: Annotated[str, Name(), NEEDS_RESTART] = "default"
     """The name of the service, part of every key's identity. Required when the store can be shared."""
     listen: Annotated[
         Annotated[Listen, _PlainListen(), Tag("<word>")] | Annotated[Listen, Tag("<address>")],
@@ -331,15 +332,17 @@ class Config(Holder):
     """Where callers reach the gateway: an address such as 0.0.0.0:8080, or {address, tls: {cert, key}}."""
     public_url: Annotated[str, PublicUrl()] | None = None
     """What callers write before a path of this gateway, for absolute links to operations; relative if left out."""
-    status: Status = Field(default_factory=Status)
+    status: Annotated[Status, NEEDS_RESTART] = Field(default_factory=Status)
     """The port for probes and metrics."""
     admin: Admin = Field(default_factory=Admin)
     """The port for operators; off without a token."""
-    state_dir: Annotated[Path, AbsolutePath("/var/lib/idempotency-gateway")] = written("/var/lib/idempotency-gateway")
+    state_dir: Annotated[Path, AbsolutePath("/var/lib/idempotency-gateway"), NEEDS_RESTART] = written(
+        "/var/lib/idempotency-gateway"
+    )
     """The only directory that the gateway writes to."""
     upstream: Upstream
     """The service behind the gateway: {url: http://127.0.0.1:9000}."""
-    store: Store
+    store: Annotated[Store, NEEDS_RESTART]
     """Where operations are stored: {durable: sqlite:///PATH} or {durable: postgresql://...}."""
     limits: Limits = Field(default_factory=Limits)
     """Limits of concurrent requests and of heads."""
@@ -355,15 +358,15 @@ class Config(Holder):
     """The gateway's own errors."""
     cors: Cors = Field(default_factory=Cors)
     """What pages of other origins may read of the gateway's own responses, in a browser."""
-    events: EventSettings = Field(default_factory=EventSettings)
+    events: Annotated[EventSettings, NEEDS_RESTART] = Field(default_factory=EventSettings)
     """Events about operations, for other systems. Without sinks there are none."""
-    egress: Egress = Field(default_factory=Egress)
+    egress: Annotated[Egress, NEEDS_RESTART] = Field(default_factory=Egress)
     """Where webhooks may lead."""
     log: Log = Field(default_factory=Log)
     """What is logged."""
-    traces: Traces | None = None
+    traces: Annotated[Traces | None, NEEDS_RESTART] = None
     """Where spans of requests are sent; without it there are none, and traceparent passes unchanged."""
-    workers: Annotated[int | Literal["auto"], Count(1, WORKERS_MAX, may_be_auto=True)] = 1
+    workers: Annotated[int | Literal["auto"], Count(1, WORKERS_MAX, may_be_auto=True), NEEDS_RESTART] = 1
     """How many processes serve, one per core; auto: as many as there are cores, or the CPU quota allows."""
     trusted_proxies: Annotated[tuple[Annotated[Network, NetworkRange()], ...], Field(max_length=256)] = ()
     """Networks whose X-Forwarded-* headers are trusted and extended, and whose Forwarded and X-Real-IP pass. From

@@ -7,8 +7,9 @@ accepted, and nothing about it changes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from gateway.core.breaker import Breaker, BreakerPolicy, Phase
 from gateway.observe.facts import BreakerChanged, Events
@@ -33,7 +34,7 @@ class Places:
         self._clock = clock
         self._taken: Counter[str] = Counter()
         # Routes with the same upstream settings share a client, and so a breaker.
-        self._breakers: dict[Upstream, Breaker] = {}
+        self._breakers: MutableMapping[Upstream, Breaker] = WeakKeyDictionary()
 
     @property
     def taken(self) -> int:

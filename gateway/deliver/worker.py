@@ -99,8 +99,7 @@ class DeliveryWorker:
         self._service = service
         self._is_stalled = is_stalled
         self._clock = clock
-        self._routes = [route for route in routes if route.accept is not None and ring is not None]
-        self._route_of = _by_identity(routes, self._routes)
+        self.adopt(routes)
         self._paused: frozenset[str] = frozenset()
         self._stranded: frozenset[str] = frozenset()
         self._backlog_read_seconds: float | None = None
@@ -122,6 +121,11 @@ class DeliveryWorker:
         self._alarm: asyncio.TimerHandle | None = None
         # When deliveries that were postponed here are due, by the loop's clock: a heap.
         self._due: list[float] = []
+
+    def adopt(self, routes: Sequence[Route]) -> None:
+        """Deliver for these routes from now on. What runs keeps its route."""
+        self._routes = [route for route in routes if route.accept is not None and self._ring is not None]
+        self._route_of = _by_identity(routes, self._routes)
 
     @property
     def running(self) -> int:

@@ -32,6 +32,7 @@ from gateway.core.identity.token import (
 from gateway.core.message import RequestHead
 from gateway.core.routing import Miss, RouteTable, Rule
 from gateway.core.verdict import Verdict
+from gateway.http.handler import Served
 from gateway.http.limits import EdgeSettings
 from gateway.http.passthrough import Client
 from gateway.http.server import Edge
@@ -198,7 +199,7 @@ async def dry_run(config: Config, wire: bytes, hop: Hop) -> Found:
         return _EMPTY
 
     accepts = any(route.accept is not None and route.inbox is None for route in config_routes)
-    edge = Edge(
+    served = Served(
         routes=_Table(
             zip([route.rule for route in config.routes], config_routes, strict=True),
             config.upstream.default_host,
@@ -208,9 +209,8 @@ async def dry_run(config: Config, wire: bytes, hop: Hop) -> Found:
         forward=forward,
         resource=_Own(config.operations.path, found) if accepts else None,
         reserved=reserved_headers(config),
-        events=events,
-        settings=EdgeSettings(header_bytes_max=config.limits.max_header_bytes),
     )
+    edge = Edge(served, events, EdgeSettings(header_bytes_max=config.limits.max_header_bytes))
     try:
         response = await _exchange(edge, wire)
     finally:

@@ -18,6 +18,7 @@ from gateway.http.connection import ClientConnection, ClientGone, ParsedRequest
 from gateway.http.reply import LAST_CHUNK, Framed, bare_head, chunk
 from gateway.http.request import ClientBody
 from gateway.http.tunnel import ClientTunnel, Tunnel
+from gateway.protect.cors import CorsPolicy
 from gateway.protect.reply import BodyCut, Incoming, ResponseStream
 
 # Up to this size, head and body go out in one write.
@@ -33,12 +34,13 @@ class ClientExchange:
     `is_answered`: a byte of a final head is out. `keep_alive`: the connection may serve another request afterwards.
     """
 
-    __slots__ = ("_message", "_payload", "body", "connection", "head", "is_answered", "keep_alive", "version")
+    __slots__ = ("_message", "_payload", "body", "connection", "cors", "head", "is_answered", "keep_alive", "version")
 
-    def __init__(self, connection: ClientConnection, parsed: ParsedRequest) -> None:
+    def __init__(self, connection: ClientConnection, parsed: ParsedRequest, cors: CorsPolicy) -> None:
         message, payload = parsed
         headers = IndexedHeaders(message.raw_headers)
         self.connection = connection
+        self.cors = cors
         self._message = message
         self._payload = payload
         self.version: tuple[int, int] = message.version

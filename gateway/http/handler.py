@@ -28,7 +28,7 @@ from gateway.http.passthrough import Client
 from gateway.http.reply import DateClock, framed
 from gateway.http.request import Fault, Protecting, ReservedHeaders, examine, too_big
 from gateway.observe.facts import Events, RequestAnswered
-from gateway.protect.cors import CorsPolicy, for_origin
+from gateway.protect.cors import NO_ORIGINS, CorsPolicy, for_origin
 from gateway.protect.decoding import decode_unaccepted
 from gateway.protect.problem import Shaped, plain, refuse
 from gateway.protect.reply import Cut, Incoming, Reply, RequestCut, Untouched
@@ -69,8 +69,11 @@ Protect = Callable[[Incoming, R], Awaitable[Reply | Untouched]]
 Forward = Callable[[Incoming, Client, R | None, Verdict | None], Awaitable[Reply | None]]
 
 
-class Handler(Generic[R]):
-    """Responds to requests. `close` it when no connection is left. Lives on one event loop."""
+class Served(Generic[R]):
+    """What requests are served by, from one switch of the configuration to the next.
+
+    A request keeps the one that it began with. `unused` is resolved when it was replaced and its last request ended.
+    """
 
     def __init__(
         self,
@@ -78,18 +81,50 @@ class Handler(Generic[R]):
         routes: RouteTable[R],
         protect: Protect[R],
         forward: Forward[R],
-        resource: Resource | None,
-        reserved: ReservedHeaders | None,
-        cors: CorsPolicy,
+        resource: Resource | None = None,
+        reserved: ReservedHeaders | None = None,
+        cors: CorsPolicy = NO_ORIGINS,
+    ) -> None:
+        """Needs a running event loop."""
+        self.routes = routes
+        self.protect = protect
+        self.forward = forward
+        self.resource = resource
+        self.reserved = reserved
+        self.cors = cors
+        self.unused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._requests = 0
+        self._is_replaced = False
+
+    def begin(self) -> None:
+        """A request begins. `end` it once."""
+        self._requests += 1
+
+    def end(self) -> None:
+        self._requests -= 1
+        self._resolve()
+
+    def replace(self) -> None:
+        """No request begins any more."""
+        self._is_replaced = True
+        self._resolve()
+
+    def _resolve(self) -> None:
+        if self._is_replaced and not self._requests and not self.unused.done():
+            self.unused.set_result(None)
+
+
+class Handler(Generic[R]):
+    """Responds to requests. `close` it when no connection is left. Lives on one event loop."""
+
+    def __init__(
+        self,
+        *,
+        served: Served[R],
         events: Events,
         settings: EdgeSettings,
     ) -> None:
-        self._routes = routes
-        self._reserved = reserved
-        self._resource = resource
-        self._cors = cors
-        self._protect = protect
-        self._forward = forward
+        self._served = served
         self._events = events
         self._settings = settings
         self._clock = DateClock()
@@ -131,6 +166,11 @@ class Handler(Generic[R]):
         out = framed(reply, method=b"", minor=1, keep_alive=False, shows_status=False, date=self._clock.now())
         return out.head + reply.body if isinstance(reply.body, bytes) else out.head
 
+    def serve_by(self, served: Served[R], settings: EdgeSettings) -> None:
+        """Serve the requests that begin from now on by this."""
+        before, self._served, self._settings = self._served, served, settings
+        before.replace()
+
     # -- one request --------------------------------------------------------------------------------------------------
 
     async def handle(self, connection: ClientConnection, parsed: ParsedRequest) -> bool:
@@ -138,23 +178,26 @@ class Handler(Generic[R]):
         task = connection.task
         if task is not None:
             self._tasks.add(task)
-        exchange = ClientExchange(connection, parsed)
+        served = self._served
+        exchange = ClientExchange(connection, parsed, served.cors)
+        served.begin()
         try:
             if not connection.gone.is_set():
-                await self._respond(exchange)
+                await self._respond(exchange, served)
         except ClientGone:
             return False
         except BaseException:
             exchange.abort()
             raise
         finally:
+            served.end()
             if task is not None:
                 self._tasks.discard(task)
             if self._idle is not None and not self._tasks and not self._idle.done():
                 self._idle.set_result(None)
         return exchange.keep_alive
 
-    async def _respond(self, exchange: ClientExchange) -> None:
+    async def _respond(self, exchange: ClientExchange, served: Served[R]) -> None:
         """Respond in every case, unless the client is gone."""
         route: R | None = None
         detail = _FAILED_BEFORE
@@ -163,24 +206,24 @@ class Handler(Generic[R]):
             if exchange.connection.has_been_filled:
                 fault = too_big(exchange.head, self._settings.header_bytes_max)
             if fault is None:
-                route, fault = examine(self._routes, exchange.head, exchange.version)
+                route, fault = examine(served.routes, exchange.head, exchange.version)
             if fault is not None:
                 await self._refuse(exchange, route, fault)
                 return
             detail = _FAILED
-            if self._reserved is not None:
-                exchange.head = self._reserved.without(exchange.head)
+            if served.reserved is not None:
+                exchange.head = served.reserved.without(exchange.head)
             if route is None:
-                if self._resource is not None and self._resource.owns(exchange.head.target):
-                    reply = await self._resource.respond(exchange.incoming(may_upgrade=False))
+                if served.resource is not None and served.resource.owns(exchange.head.target):
+                    reply = await served.resource.respond(exchange.incoming(may_upgrade=False))
                     await self._write(exchange, None, reply, shows_status=True)
                 else:
-                    await self._pass(exchange, exchange.incoming(may_upgrade=True), None, None)
+                    await self._pass(exchange, served, exchange.incoming(may_upgrade=True), None, None)
                 return
             exchange.body.keeps_pace = True
-            protected = await self._protect(exchange.incoming(may_upgrade=False), route)
+            protected = await served.protect(exchange.incoming(may_upgrade=False), route)
             if isinstance(protected, Untouched):
-                await self._pass(exchange, protected.incoming, route, protected.verdict)
+                await self._pass(exchange, served, protected.incoming, route, protected.verdict)
             else:
                 await self._write(exchange, route, protected)
         except ClientGone:
@@ -195,7 +238,12 @@ class Handler(Generic[R]):
             await self._write(exchange, None, plain(500, detail, route), is_last=True)
 
     async def _pass(
-        self, exchange: ClientExchange, incoming: Incoming, route: R | None, verdict: Verdict | None
+        self,
+        exchange: ClientExchange,
+        served: Served[R],
+        incoming: Incoming,
+        route: R | None,
+        verdict: Verdict | None,
     ) -> None:
         """Forward an unprotected request."""
         exchange.body.keeps_pace = False
@@ -203,7 +251,7 @@ class Handler(Generic[R]):
             if exchange.connection.gone.is_set():
                 # An idle upstream connection would send it before the client's loss is noticed.
                 raise ClientGone
-            reply = await self._forward(incoming, exchange, route, verdict)
+            reply = await served.forward(incoming, exchange, route, verdict)
             if reply is not None:
                 await self._write(exchange, route, reply if verdict is None else replace(reply, verdict=verdict))
         except RequestCut as cut:
@@ -228,7 +276,7 @@ class Handler(Generic[R]):
         if reply.decode_for is not None:
             reply = await self._decode(reply, exchange.connection)
         shows_status = shows_status or (route is not None and route.shows_status)
-        reply = for_origin(reply, exchange.head.headers, self._cors, shows_status=shows_status)
+        reply = for_origin(reply, exchange.head.headers, exchange.cors, shows_status=shows_status)
         body = reply.body
         try:
             out = framed(

@@ -24,14 +24,11 @@ from typing import Any, Final, Generic, cast
 from aiohttp import web
 
 from gateway.core.message import bracketed
-from gateway.core.routing import RouteTable
 from gateway.http.budget import MemoryBudget
 from gateway.http.connection import ClientConnection, ParsedRequest
-from gateway.http.handler import Forward, Handler, Protect, R, Resource
+from gateway.http.handler import Handler, R, Served
 from gateway.http.limits import EdgeSettings, Refusal, has_c_parser
-from gateway.http.request import ReservedHeaders
 from gateway.observe.facts import Events
-from gateway.protect.cors import NO_ORIGINS, CorsPolicy
 
 # How often connections are checked, and how many at once: with more of them, each is checked less often.
 _SWEEP_SECONDS: Final = 0.25
@@ -52,28 +49,19 @@ class Edge(Generic[R]):
 
     def __init__(
         self,
-        *,
-        routes: RouteTable[R],
-        protect: Protect[R],
-        forward: Forward[R],
+        served: Served[R],
         events: Events,
-        resource: Resource | None = None,
-        reserved: ReservedHeaders | None = None,
-        cors: CorsPolicy = NO_ORIGINS,
         settings: EdgeSettings | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        """Needs a running event loop."""
+        """Needs a running event loop. Without `tls` it speaks plain HTTP."""
         self.settings = settings = settings or EdgeSettings()
         self.handler = Handler(
-            routes=routes,
-            protect=protect,
-            forward=forward,
-            resource=resource,
-            reserved=reserved,
-            cors=cors,
+            served=served,
             events=events,
             settings=settings,
         )
+        self._tls = tls
         # Registers aiohttp's connections. It handles no requests: their `start` does.
         self._server = web.Server(cast(Any, self.handler.handle))
         self._listeners: list[asyncio.Server] = []
@@ -104,7 +92,6 @@ class Edge(Generic[R]):
         host: str | None = None,
         port: int = 0,
         sock: socket.socket | None = None,
-        tls: ssl.SSLContext | None = None,
     ) -> tuple[str, int]:
         """Listen on an address, or on a socket that is bound already. Returns the address. Raises `ListenError`."""
         if not has_c_parser():
@@ -112,8 +99,7 @@ class Edge(Generic[R]):
                 "cannot listen: aiohttp was installed without its HTTP parser in C, or AIOHTTP_NO_EXTENSIONS is set"
             )
         loop = asyncio.get_running_loop()
-        connect = self._connect if tls is None else partial(Door, self._handshakes, tls)
-        listen = partial(loop.create_server, connect, backlog=self.settings.backlog)
+        listen = partial(loop.create_server, self._accept, backlog=self.settings.backlog)
         try:
             if sock is not None:
                 listener = await listen(sock=sock)
@@ -127,9 +113,9 @@ class Edge(Generic[R]):
         address = listener.sockets[0].getsockname()
         return (str(address[0]), int(address[1])) if isinstance(address, tuple) else (str(address), 0)
 
-    async def listen_on(self, sock: socket.socket, tls: ssl.SSLContext | None) -> asyncio.Server:
+    async def listen_on(self, sock: socket.socket) -> asyncio.Server:
         """Listen on one more socket, which the listener then owns, until `leave` or `close`. Raises `ListenError`."""
-        await self.start(sock=sock, tls=tls)
+        await self.start(sock=sock)
         return self._listeners[-1]
 
     async def adopt(self, sock: socket.socket) -> None:
@@ -173,6 +159,15 @@ class Edge(Generic[R]):
             self._sweeping = None
         self.handler.close()
         return broken_off
+
+    def serve_by(self, served: Served[R], settings: EdgeSettings, tls: ssl.SSLContext | None) -> None:
+        """Serve the requests that begin from now on by this, and accept connections with `tls`. Open connections stay
+        as they are."""
+        self.settings, self._tls = settings, tls
+        self.handler.serve_by(served, settings)
+
+    def _accept(self) -> asyncio.Protocol:
+        return self._connect() if self._tls is None else Door(self._handshakes, self._tls)
 
     def _connect(self) -> ClientConnection:
         return ClientConnection(self._server, self)

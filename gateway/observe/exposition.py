@@ -54,7 +54,15 @@ class Family:
         self.name = name
         self.text = text
         self.label_names = tuple(labels)
-        self.rows: Rows = {values: self._zeros() for values in product(*labels.values())}
+        self._labels = {name: tuple(values) for name, values in labels.items()}
+        self.rows: Rows = {}
+        self.add_rows()
+
+    def add_rows(self, **more: Iterable[str]) -> None:
+        """Have the series of these further values of a label from now on, at 0."""
+        labels = {**self._labels, **{name: tuple(values) for name, values in more.items()}}
+        for values in product(*labels.values()):
+            self.rows.setdefault(values, self._zeros())
 
     def packed(self) -> Rows:
         """The rows that are not 0."""

@@ -634,6 +634,10 @@ class Events:
         self._listeners: dict[type[Fact], list[Observer]] = {}
         self._failed: set[tuple[Observer, type[Fact]]] = set()
 
+    def ask_again(self) -> None:
+        """What an observer wants has changed."""
+        self._listeners.clear()
+
     def publish(self, fact: Fact) -> None:
         kind = type(fact)
         listeners = self._listeners.get(kind)

@@ -98,8 +98,8 @@ class Logs:
         self._level = logging.getLevelNamesMapping()[level.upper()]
         self._requests = requests
         self._clock = clock
-        formatter = (JsonFormatter if format == "json" else TextFormatter)({"worker": worker})
-        self._writer = LogWriter(fd, formatter, is_shared=is_shared)
+        self._worker = worker
+        self._writer = LogWriter(fd, self._formatter(format), is_shared=is_shared)
         self._warned_paths: set[str] = set()
         self._outages = Outages(clock)
         root, ours = logging.getLogger(), logging.getLogger(_OURS)
@@ -108,6 +108,21 @@ class Logs:
         root.setLevel(max(self._level, WARNING))
         ours.setLevel(self._level)
         logging.captureWarnings(True)
+
+    def adopt(
+        self,
+        level: Level,
+        format: Literal["json", "text"],  # noqa: A002
+        requests: Literal["protected", "all", "none"],
+    ) -> None:
+        """Log like this from now on. Have `Events.ask_again` afterwards."""
+        self._level, self._requests = logging.getLevelNamesMapping()[level.upper()], requests
+        self._writer.write_as(self._formatter(format))
+        logging.getLogger().setLevel(max(self._level, WARNING))
+        logging.getLogger(_OURS).setLevel(self._level)
+
+    def _formatter(self, format: Literal["json", "text"]) -> logging.Formatter:  # noqa: A002
+        return (JsonFormatter if format == "json" else TextFormatter)({"worker": self._worker})
 
     @property
     def dropped(self) -> int:

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import platform
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from enum import StrEnum
 from typing import Any, Final, TypeVar, assert_never
 
 from gateway.core.delivery import ATTEMPTS_EXHAUSTED, UNAUTHORIZED, UNREADABLE
@@ -80,6 +81,15 @@ _ENDINGS: Final = (Event.COMPLETE, Event.RELEASE, Event.FORGET, Event.ABANDON, E
 _UNSTORED: Final = (*Fault, "unidentified", "throttled")
 
 _SWEPT: Final = (Event.LAPSE, Event.RETIRE, Event.COLLECT, Event.EXPIRE)
+
+
+class ReloadResult(StrEnum):
+    """What came of an attempt to change the configuration."""
+
+    APPLIED = "applied"
+    UNCHANGED = "unchanged"
+    REFUSED = "refused"
+
 
 _DEAD: Final = (UNAUTHORIZED, ATTEMPTS_EXHAUSTED, UNREADABLE, DEADLINE)
 
@@ -173,6 +183,30 @@ class Metrics:
         self._families: dict[str, Family] = {}
         self._read: Callable[[], Readings] = Readings
         self._readings = Readings()
+        self._reloads = self._counter(
+            "idempotency_config_reloads_total",
+            "Attempts to change the configuration or its certificates, by result",
+            result=ReloadResult,
+        )
+        self._reload_successful = self._gauge(
+            "idempotency_config_last_reload_successful",
+            "Whether the last attempt succeeded; 0: what is in force is older than the files",
+            Rule.OWN,
+        )
+        self._reload_success = self._gauge(
+            "idempotency_config_last_reload_success_timestamp_seconds",
+            "When the configuration was last read with success, the start included",
+            Rule.OWN,
+        )
+        self._config_info = self._gauge(
+            "idempotency_config_info", "The digest of the configuration in force, without secrets", Rule.OWN, hash=()
+        )
+        self._certificate_expiries = self._gauge(
+            "idempotency_tls_certificate_expiry_timestamp_seconds",
+            "When the first certificate of the files in force expires, by what it is for",
+            Rule.OWN,
+            use=(),
+        )
         self._rendering = asyncio.Lock()
 
         self._requests = self._counter(
@@ -554,6 +588,34 @@ class Metrics:
         self._oldest_stopped.put_all({(each.route,): each.oldest_stopped_seconds for each in waiting})
         self._paused.put_all({(route,): 1 for route in fact.paused})
         self._orphans.put(fact.orphans)
+
+    def add_routes(self, routes: Iterable[str]) -> None:
+        """Have the series of these routes, too."""
+        names = tuple(routes)
+        for family in self._families.values():
+            if "route" in family.label_names:
+                family.add_rows(route=names)
+
+    def count_reload(self, result: ReloadResult, digest: str, at_seconds: float) -> None:
+        """Count an attempt to change the configuration, by its result; `digest` is of the one in force. Unix time."""
+        self._reloads.add(result)
+        if result is ReloadResult.REFUSED:
+            self._reload_successful.put(0)
+        else:
+            self.put_configuration(digest, at_seconds)
+
+    def put_configuration(self, digest: str, at_seconds: float) -> None:
+        """The configuration in force, read just now."""
+        self._reload_successful.put(1)
+        self._reload_success.put(at_seconds)
+        self._config_info.rows.clear()
+        self._config_info.put(1, digest)
+
+    def put_certificate_expiries(self, expiries: Mapping[str, float]) -> None:
+        """When the first certificate of each use expires, as Unix time."""
+        self._certificate_expiries.rows.clear()
+        for use, at_seconds in expiries.items():
+            self._certificate_expiries.put(at_seconds, use)
 
     def read_with(self, read: Callable[[], Readings]) -> None:
         """Call `read` at each scrape, on the event loop."""

@@ -34,7 +34,7 @@ class Health:
     """What readiness depends on. `fast_up` is None without a fast tier; events set the stores' parts.
 
     `why` has the cause for each tier that is down, if it is known. `workers` has the state of each worker by its
-    number; empty where there is one process.
+    number; empty where there is one process. `configuration` says since when the file is refused; empty if it is not.
     """
 
     serving: bool = False
@@ -45,6 +45,7 @@ class Health:
     is_live: bool = True
     why: dict[str, str] = field(default_factory=dict)
     workers: dict[int, str] = field(default_factory=dict)
+    configuration: str = ""
 
     def wants(self, kind: type[Fact]) -> bool:
         return kind in (MemoryChanged, TierChanged)
@@ -84,6 +85,8 @@ class Health:
         }
         if self.why:
             parts["why"] = dict(sorted(self.why.items()))
+        if self.configuration:
+            parts["configuration"] = self.configuration
         if self.workers:
             parts["workers"] = {str(number): state for number, state in sorted(self.workers.items())}
         return parts

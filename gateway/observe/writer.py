@@ -170,6 +170,10 @@ class LogWriter(QueueHandler):
         """Lines lost since the start: because the queue was full, or because writing them failed."""
         return self._dropped
 
+    def write_as(self, formatter: logging.Formatter) -> None:
+        """Write the lines to come in this format."""
+        self._lines = formatter
+
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
         """Format a library's message now: its arguments may change, and the queue would keep them alive."""
         if not isinstance(record.msg, (Line, partial)):

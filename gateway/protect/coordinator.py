@@ -114,6 +114,10 @@ class Coordinator:
         self._is_draining = False
         self._loop = asyncio.get_running_loop()
 
+    def adopt(self, identifying: Identifying, in_flight_max: int) -> None:
+        """Identify the requests that begin from now on by this, and admit so many."""
+        self._identifying, self._in_flight_max = identifying, in_flight_max
+
     @property
     def in_flight(self) -> int:
         """How many operations are in flight in this process."""

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any, Final, TypeVar
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from gateway.core.operation import (
     EVENT_OF,
@@ -117,7 +117,7 @@ class EpochGuard(Forwarding):
                 await self._report_known_memory()
             raise
         self._is_open = True
-        self._stray_count = asyncio.get_running_loop().create_task(self._warn_of_strays())
+        self._begin_stray_count()
 
     async def _start(self) -> None:
         if self._witness_files is not None:
@@ -142,6 +142,11 @@ class EpochGuard(Forwarding):
             await self._behind.close()
             raise
 
+    def _begin_stray_count(self) -> None:
+        if self._stray_count is not None:
+            self._stray_count.cancel()
+        self._stray_count = asyncio.get_running_loop().create_task(self._warn_of_strays())
+
     async def _warn_of_strays(self) -> None:
         """Warn of living keys that no route of this configuration finds. A count that fails is only logged."""
         try:
@@ -157,6 +162,38 @@ class EpochGuard(Forwarding):
             return
         for operation, alive in sorted(keys_without_route.items()):
             _LOG.warning("%s", without_route_warning(operation, alive))
+
+    async def compare(self, serving: Serving) -> None:
+        """Compare what a reload is to serve, and have the store remember it. Raises `StartRefused` if living keys would
+        be lost, and other `StoreError`s while the store cannot be asked.
+
+        This gateway serves the old configuration meanwhile, as another running one would: it is compared like that, so
+        that no request can get two identities.
+        """
+        if _is_same(serving, self._serving):
+            return
+        another = replace(serving, gateway_id=uuid4())
+        agreement = await self._forward(
+            "compare_configuration", lambda: self._behind.compare_configuration(another, is_trial=True)
+        )
+        if not agreement.conflicts:
+            own = replace(serving, gateway_id=self._serving.gateway_id)
+            agreement = await self._forward("compare_configuration", lambda: self._behind.compare_configuration(own))
+        if agreement.conflicts:
+            raise StartRefused(conflicts_text(serving, agreement.conflicts))
+
+    async def retract(self) -> None:
+        """Have the store remember again what is served, after a reload that was compared and then given up."""
+        with contextlib.suppress(StoreError):
+            await self._forward("compare_configuration", lambda: self._behind.compare_configuration(self._serving))
+
+    def adopt(self, serving: Serving, amnesia_window_us: int) -> None:
+        """Serve this, which was compared, from now on."""
+        is_same = _is_same(serving, self._serving)
+        self._serving = replace(serving, gateway_id=self._serving.gateway_id)
+        self._amnesia_window_us = amnesia_window_us
+        if self._is_open and not is_same:
+            self._begin_stray_count()
 
     async def close(self) -> None:
         was_open, self._is_open = self._is_open, False
@@ -392,6 +429,11 @@ class EpochGuard(Forwarding):
         elif isinstance(failure, asyncio.CancelledError):
             error = "Cancelled"
         self._events.publish(StoreCalled(_TIER, verb, time.perf_counter() - started, error))
+
+
+def _is_same(one: Serving, other: Serving) -> bool:
+    """Whether both find the same keys."""
+    return (one.recipes, one.routes) == (other.recipes, other.routes)
 
 
 def _merged(own: Seen | None, shared: Seen | None, epoch: Epoch, *, is_new: bool, is_read: bool) -> Seen:

@@ -50,11 +50,15 @@ class RecoveryWorker:
         self._prober = prober
         self._may_recover = may_recover
         self._resend = resend
-        self._routes = _recovered_by_name(routes, resends=resend is not None)
+        self.adopt(routes)
         self._pass_seconds = pass_seconds
         self._is_stopped = False
         # Where a pass reached its bound: many operations that cannot be resolved must not starve those after them.
         self._after: UUID | None = None
+
+    def adopt(self, routes: Mapping[str, Route]) -> None:
+        """Recover on these routes from now on."""
+        self._routes = _recovered_by_name(routes, resends=self._resend is not None)
 
     def stop(self) -> None:
         """Begin nothing more."""
@@ -85,7 +89,9 @@ class RecoveryWorker:
             async with places:
                 if self._is_stopped or snapshot.record is None:
                     return False
-                route = self._routes[snapshot.record.identity.route]
+                route = self._routes.get(snapshot.record.identity.route)
+                if route is None:
+                    return False
                 if isinstance(route.recovery, Resend):
                     self._resend_if_due(route, snapshot, snapshot.record)
                     return False

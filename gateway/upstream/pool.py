@@ -125,6 +125,7 @@ class UpstreamPool:
         self._sweep: asyncio.TimerHandle | None = None
         self._changed: asyncio.Future[None] | None = None
         self._is_closed = False
+        self._is_retired = False
         # Threads are started when first needed. A resolver that hangs must not keep files from being read.
         self._names = ThreadPoolExecutor(2, "upstream-names")
         self.files = ThreadPoolExecutor(4, "upstream-files")
@@ -206,7 +207,7 @@ class UpstreamPool:
         """Take back a connection on which nothing was sent: for the upstream it was idle all the time."""
         self._leave_passing(connection)
         keepalive_seconds = self._keepalive_seconds(connection)
-        if self._is_closed or keepalive_seconds <= 0:
+        if self._is_closed or self._is_retired or keepalive_seconds <= 0:
             connection.discard()
             return
         connection.idle_until = connection.idle_since + keepalive_seconds
@@ -216,6 +217,14 @@ class UpstreamPool:
             self._sweep = self._loop.call_later(self._settings.keepalive_seconds, self._sweep_idle)
         if self._waiting_protected or self._waiting_others:
             self._wake_one()
+
+    def retire(self) -> None:
+        """Keep no connection any longer than its exchange."""
+        self._is_retired = True
+        while self._idle:
+            connection = self._idle.popleft()
+            connection.is_idle = False
+            connection.discard()
 
     async def close(self) -> None:
         """Close idle connections, abort the others, and wait until none is left. Safe to repeat; may be cancelled."""

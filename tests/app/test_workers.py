@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import socket
-import ssl
 from asyncio import Server
 from pathlib import Path
 from typing import Any
@@ -171,7 +170,7 @@ def test_seats_share_an_address_that_nobody_else_can_take() -> None:
 class NoEdge:
     """Whose seats nobody gets to look after."""
 
-    async def listen_on(self, sock: socket.socket, tls: ssl.SSLContext | None) -> Server:
+    async def listen_on(self, sock: socket.socket) -> Server:
         raise AssertionError("there was no descriptor to listen on")
 
     def leave(self, listener: Server) -> None:
@@ -184,7 +183,7 @@ async def test_a_seat_that_cannot_be_shared() -> None:
     # As good as no descriptor being left for a copy.
     close_seats(handed.seats)
     with pytest.raises(ListenError, match="cannot listen on a seat"):
-        await Seating(NoEdge(), handed, None).take((1,))
+        await Seating(NoEdge(), handed).take((1,))
 
 
 class HalfAnEdge:
@@ -194,7 +193,7 @@ class HalfAnEdge:
         self.listening: list[object] = []
         self._failures = [None, ListenError("not this one")]
 
-    async def listen_on(self, sock: socket.socket, tls: ssl.SSLContext | None) -> Any:
+    async def listen_on(self, sock: socket.socket) -> Any:
         sock.close()
         failure = self._failures.pop(0) if self._failures else None
         if failure is not None:
@@ -211,7 +210,7 @@ async def test_half_a_seat_is_none() -> None:
     seats = [bind_seats(Address("127.0.0.1", 0), 1)[1] for _ in range(2)]
     handed = Handed(1, {1: (*seats[0], *seats[1])})
     edge = HalfAnEdge()
-    seating = Seating(edge, handed, None)
+    seating = Seating(edge, handed)
     with pytest.raises(ListenError):
         await seating.take((1,))
     assert edge.listening == []

@@ -49,6 +49,14 @@ def read_certificate(der: bytes) -> ClientCertificate | None:
         return None
 
 
+def first_expiry(pem: bytes) -> float | None:
+    """When the first of these certificates ends to be valid, as Unix time; None where they cannot be read."""
+    try:
+        return min(each.not_valid_after_utc.timestamp() for each in x509.load_pem_x509_certificates(pem))
+    except ValueError:
+        return None
+
+
 def certificate_name(
     certificate: ClientCertificate, part: Literal["subject", "san", "sha256"]
 ) -> bytes | ScopeMissing | ScopeUnsuitable:

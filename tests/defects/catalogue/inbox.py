@@ -85,7 +85,7 @@ DEFECTS = (
     Defect(
         "events-shown-to-everybody",
         "whoever has the id of an event is shown what the service answered",
-        (Edit("app/parts.py", "[route for route in self.routes if route.inbox is None]", "self.routes"),),
+        (Edit("app/parts.py", "[route for route in routes if route.inbox is None]", "routes"),),
         (_WHOLE + "test_nobody_is_shown_what_became_of_an_event",),
     ),
 )

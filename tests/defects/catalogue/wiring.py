@@ -10,6 +10,7 @@ CHECKS = "config/checks.py"
 _TIMES = "tests/http/gateway/test_times.py::"
 _MISTAKES = "tests/config/test_mistakes.py::"
 _SETTINGS = "tests/app/test_settings.py::test_a_setting_changes_what_is_seen["
+_RELOADS = "tests/app/test_reload.py::"
 _TIERED = "tests/store/test_tiered.py::"
 
 DEFECTS = (
@@ -182,7 +183,7 @@ DEFECTS = (
     Defect(
         "drained-for-another-time",
         "what is in flight at a stop gets another time than was asked for",
-        (Edit(PARTS, "self._config.shutdown.drain_timeout", "30.0"),),
+        (Edit(PARTS, "self.policy.config.shutdown.drain_timeout", "30.0"),),
         (_SETTINGS + "shutdown.drain_timeout-0s]",),
     ),
     Defect(
@@ -190,5 +191,35 @@ DEFECTS = (
         "no lease is renewed, so that every slow operation comes into doubt",
         (Edit("app/gateway.py", "            self._spawn(self._parts.leases.run())\n", ""),),
         (_TIMES + "test_a_slow_operation_keeps_its_claim",),
+    ),
+    Defect(
+        "reload-of-half-the-workers",
+        "a worker that cannot use a configuration keeps none of the others from switching to it",
+        (Edit("app/supervisor.py", "        if refusals:\n", "        if not refusals and late:\n"),),
+        (_RELOADS + "test_bad_files_change_nothing[two-workers]",),
+    ),
+    Defect(
+        "reload-forgets-living-keys",
+        "a reload renames a route, and nobody looks for its keys",
+        (Edit(PARTS, "        await self._guard.compare(policy.serving)\n", "        return\n"),),
+        (_RELOADS + "test_a_renamed_route_with_living_keys_is_refused",),
+    ),
+    Defect(
+        "reload-keeps-the-certificate",
+        "a new certificate is read, and connections go on getting the old one",
+        (Edit("http/server.py", "self.settings, self._tls = settings, tls", "self.settings = settings"),),
+        (_RELOADS + "test_a_certificate_is_rotated[one-process]",),
+    ),
+    Defect(
+        "replacement-with-the-first-configuration",
+        "a worker that dies after a reload is replaced with what was in force at the start",
+        (
+            Edit(
+                "app/supervisor.py",
+                "            self.config = config\n            self._metrics",
+                "            self._metrics",
+            ),
+        ),
+        (_RELOADS + "test_a_worker_that_dies_gets_what_is_in_force",),
     ),
 )

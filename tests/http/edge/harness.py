@@ -13,6 +13,7 @@ from gateway.core.message import Headers, RequestHead
 from gateway.core.routing import PathPattern, RouteTable, Rule
 from gateway.core.verdict import Verdict
 from gateway.http.connection import ClientConnection
+from gateway.http.handler import Served
 from gateway.http.limits import EdgeSettings
 from gateway.http.passthrough import Client, Passthrough
 from gateway.http.reader import delivery_of
@@ -164,13 +165,12 @@ async def serving(
             forward = Passthrough(target, events, key_headers_of)
             route = replace(route, target=target)
         edge: Edge[PlainRoute] = Edge(
-            routes=table(route, host),
-            protect=answer_of,
-            forward=forward,
-            events=events,
+            Served(routes=table(route, host), protect=answer_of, forward=forward),
+            events,
             settings=settings,
+            tls=tls,
         )
-        _, port = await edge.start(host="127.0.0.1", tls=tls)
+        _, port = await edge.start(host="127.0.0.1")
         stack.push_async_callback(edge.close)
         running = RunningEdge(edge, port, route, taken, facts, upstream)
         yield running

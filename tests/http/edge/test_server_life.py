@@ -12,6 +12,7 @@ import pytest
 
 from gateway.core.routing import RouteTable
 from gateway.core.verdict import Verdict
+from gateway.http.handler import Served
 from gateway.http.limits import EdgeSettings
 from gateway.http.server import Edge, Handshakes, ListenError
 from gateway.observe.facts import Events
@@ -231,7 +232,7 @@ def _edge() -> Edge[PlainRoute]:
     async def never(*_: object) -> Reply:
         raise AssertionError("no request was expected")
 
-    return Edge(routes=RouteTable(()), protect=never, forward=never, events=Events())
+    return Edge(Served(routes=RouteTable(()), protect=never, forward=never), Events())
 
 
 async def test_a_port_that_is_taken_is_said_clearly() -> None:

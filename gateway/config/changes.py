@@ -1,0 +1,110 @@
+"""What two configurations differ in, and a digest of one. No value leaves this module but by `redacted`.
+
+A setting with `NEEDS_RESTART` in its annotation cannot change while the gateway runs; all others can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Final
+
+from pydantic import SecretBytes, SecretStr
+from pydantic.fields import FieldInfo
+
+from gateway.config.models import Config
+from gateway.config.route import Route
+from gateway.config.section import NEEDS_RESTART, Section
+
+_SECRET: Final = "‹secret›"
+_DIGEST_CHARACTERS: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A setting that differs, by its path in the file."""
+
+    path: str
+    needs_restart: bool
+
+
+def needs_restart(field: FieldInfo) -> bool:
+    """Whether a setting cannot change while the gateway runs."""
+    return NEEDS_RESTART in field.metadata
+
+
+def changes(before: Config, after: Config) -> list[Change]:
+    """All differences, in the order of the models. That a default is written counts as one, since others follow it."""
+    found: list[Change] = []
+    _compare(before, after, "", False, found)
+    if (before.admin.token is None) != (after.admin.token is None):
+        # Without a token nothing listens.
+        found = [Change(each.path, each.needs_restart or each.path == "admin.token") for each in found]
+    return found
+
+
+def redacted(value: object) -> Any:
+    """The value for `json`, without secrets."""
+    match value:
+        case SecretStr() | SecretBytes():
+            return _SECRET
+        case Section():
+            return {name: redacted(getattr(value, name)) for name in type(value).model_fields}
+        case Mapping():
+            return {str(key): redacted(each) for key, each in value.items()}
+        case list() | tuple():
+            return [redacted(each) for each in value]
+        case set() | frozenset():
+            return sorted(map(str, map(redacted, value)))
+        case None | bool() | int() | float() | str():
+            return value
+        case _:
+            # Their texts show no secret, as the configuration's own.
+            return repr(value)
+
+
+def digest_of(config: Config) -> str:
+    """A short digest of all settings, by which two gateways can be compared. Secrets are not in it: a short digest of
+    a weak one could be guessed."""
+    return sha256(repr(redacted(config)).encode()).hexdigest()[:_DIGEST_CHARACTERS]
+
+
+def _compare(before: object, after: object, path: str, restarts: bool, found: list[Change]) -> None:
+    if isinstance(before, Section) and type(before) is type(after) and isinstance(after, Section):
+        for name, field in type(before).model_fields.items():
+            key = field.alias or name
+            place = f"{path}.{key}" if path else key
+            one, other = getattr(before, name), getattr(after, name)
+            below = restarts or needs_restart(field)
+            count = len(found)
+            _compare(one, other, place, below, found)
+            if count == len(found) and (name in before.model_fields_set) != (name in after.model_fields_set):
+                found.append(Change(place, below))
+    elif _are_routes(before) and _are_routes(after):
+        _compare_routes(before, after, path, found)  # type: ignore[arg-type]
+    elif isinstance(before, tuple) and isinstance(after, tuple) and len(before) == len(after) and _has_sections(before):
+        for index, (one, other) in enumerate(zip(before, after, strict=True)):
+            _compare(one, other, f"{path}[{index}]", restarts, found)
+    elif before != after:
+        found.append(Change(path, restarts))
+
+
+def _compare_routes(before: tuple[Route, ...], after: tuple[Route, ...], path: str, found: list[Change]) -> None:
+    """By name: a route that comes in front is one change, and not one of each behind it."""
+    old, new = ({route.name: route for route in routes} for routes in (before, after))
+    for name in dict.fromkeys((*old, *new)):
+        if name in old and name in new:
+            _compare(old[name], new[name], f"{path}[{name}]", False, found)
+        else:
+            found.append(Change(f"{path}[{name}]", needs_restart=False))
+    if [name for name in old if name in new] != [name for name in new if name in old]:
+        found.append(Change(path, needs_restart=False))
+
+
+def _are_routes(value: object) -> bool:
+    return isinstance(value, tuple) and bool(value) and all(isinstance(each, Route) for each in value)
+
+
+def _has_sections(value: tuple[object, ...]) -> bool:
+    return any(isinstance(each, Section) for each in value)

@@ -1,0 +1,276 @@
+"""Reloading the shipped program: all of a configuration or none, in every worker, and every request by one of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import yaml
+
+from gateway.cli import main
+from gateway.config import Config
+from gateway.config.changes import needs_restart
+from gateway.config.section import Section
+from tests.support import http
+from tests.support.eventually import eventually
+from tests.support.gateway import GatewayProcess
+from tests.support.house import BODY, JSON, ROUTE, sqlite_store
+from tests.support.ports import free_port
+from tests.support.processes import descendants
+from tests.support.tls import Authority
+from tests.support.upstream import Answer, RecordingUpstream
+
+TOKEN = "t" * 20
+ASKED = b"GET /reports HTTP/1.1\r\nHost: gateway\r\n\r\n"
+ROOT = Path(__file__).parents[2]
+EACH_COUNT = pytest.mark.parametrize("workers", [1, 2], ids=["one-process", "two-workers"])
+
+
+@dataclass
+class Reloaded:
+    """The program, and the upstream behind it."""
+
+    gateway: GatewayProcess
+    upstream: RecordingUpstream
+
+    def rewrite(self, change: Callable[[dict[str, Any]], object]) -> None:
+        """Change the file."""
+        document = yaml.safe_load(self.gateway.config_file.read_text())
+        change(document)
+        self.gateway.config_file.write_text(yaml.safe_dump(document, sort_keys=False))
+
+    async def reload(self) -> tuple[int, str]:
+        """Run the command; its exit code and its output."""
+        return await asyncio.to_thread(_reload, self.gateway.config_file)
+
+    async def send(self, key: str, target: str = "/charges", **options: Any) -> http.Response:
+        headers = [JSON, ("Idempotency-Key", key), ("X-Tenant", "t1")]
+        return await http.request(self.gateway.port, "POST", target, headers, BODY, **options)
+
+    async def metric(self, name: str) -> float:
+        text = (await self.gateway.status("/metrics")).body.decode()
+        return next(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name))
+
+    async def configuration(self) -> str | None:
+        """What `/readyz` says of it."""
+        found: str | None = json.loads((await self.gateway.status("/readyz")).body)["parts"].get("configuration")
+        return found
+
+
+def _reload(config_file: Path) -> tuple[int, str]:
+    with redirect_stdout(StringIO()) as output, redirect_stderr(output):
+        return main(["reload", "--config", str(config_file)]), output.getvalue()
+
+
+@asynccontextmanager
+async def running(directory: Path, workers: int, **changes: Any) -> AsyncIterator[Reloaded]:
+    async with RecordingUpstream() as upstream:
+        config = {
+            "service": "shop",
+            "upstream": {"url": upstream.url},
+            "store": sqlite_store(directory),
+            "shutdown": {"delay": "0s", "drain_timeout": "5s"},
+            "workers": workers,
+            "routes": [ROUTE],
+        }
+        async with GatewayProcess(config | changes, directory) as gateway:
+            yield Reloaded(gateway, upstream)
+
+
+def timeouts(document: dict[str, Any]) -> None:
+    document["upstream"]["connect_timeout"] = "1s"
+
+
+@EACH_COUNT
+async def test_a_request_keeps_what_it_began_with(tmp_path: Path, workers: int) -> None:
+    """One in flight ends by the old policy; those that begin afterwards get the new one in every worker."""
+    async with running(tmp_path, workers) as it:
+        hold = asyncio.Event()
+        it.upstream.on("/charges", Answer(418, hold=hold))
+        first = asyncio.create_task(it.send("k1"))
+        await it.upstream.wait_for_requests(1)
+        # By the preset, a 418 is stored. From now on it frees the key.
+        it.rewrite(lambda document: document["routes"][0]["outcome"].update(retryable=[418]))
+        code, output = await it.reload()
+        assert (code, "routes[charge].outcome.retryable" in output) == (0, True), output
+        hold.set()
+        assert (await first).header("Idempotency-Status") == "stored"
+        assert (await it.send("k1")).header("Idempotency-Status") == "replayed"
+        it.upstream.on("/charges", Answer(418))
+        for number in range(6):
+            assert (await it.send(f"new-{number}")).header("Idempotency-Status") != "stored"
+
+
+@EACH_COUNT
+async def test_bad_files_change_nothing(tmp_path: Path, workers: int) -> None:
+    """Ten files, each wrong in its way: the exit code says which, everybody is told, and the gateway serves on."""
+    bad: list[tuple[int, str, Callable[[dict[str, Any]], object]]] = [
+        (2, "routes", lambda d: d.update(routes=[])),
+        (2, "unknown", lambda d: d.update(nonsense=1)),
+        (2, "NOT_SET", lambda d: d.update(service="${NOT_SET}")),
+        (2, "upstream", lambda d: d.pop("upstream")),
+        (1, "service", lambda d: d.update(service="other")),
+        (1, "workers", lambda d: d.update(workers=3)),
+        (1, "store.lease", lambda d: d["store"].update(lease="20s")),
+        (1, "status", lambda d: d["status"].update(listen="127.0.0.1:1")),
+        (1, "cannot be used", lambda d: d["upstream"].update(url="https://127.0.0.1:9", tls={"ca": "/nowhere.pem"})),
+        (1, "charge", lambda d: d["routes"][0].update(scope="shared")),
+    ]
+    async with running(tmp_path, workers) as it:
+        good = it.gateway.config_file.read_text()
+        await it.send("k1")
+        before = await it.metric("idempotency_config_info")
+        for code, said, change in bad:
+            it.rewrite(change)
+            found, output = await it.reload()
+            assert (found, said in output) == (code, True), output
+            it.gateway.config_file.write_text(good)
+            assert await it.metric("idempotency_config_last_reload_successful") == 0
+            assert str(await it.configuration()).startswith("refused since ")
+        assert await it.metric("idempotency_config_info") == before
+        assert (await it.send("k1")).header("Idempotency-Status") == "replayed"
+        assert (await it.reload())[0] == 0
+        assert await it.metric("idempotency_config_last_reload_successful") == 1
+        assert await it.configuration() is None
+
+
+async def test_a_renamed_route_with_living_keys_is_refused(tmp_path: Path) -> None:
+    """Under its old name as its operation it may be renamed, and its keys are found."""
+    async with running(tmp_path, 1) as it:
+        await it.send("k1")
+        it.rewrite(lambda document: document["routes"][0].update(name="payment"))
+        code, output = await it.reload()
+        assert (code, "charge" in output) == (1, True), output
+        it.rewrite(lambda document: document["routes"][0].update(operation="charge"))
+        assert (await it.reload())[0] == 0
+        assert (await it.send("k1")).header("Idempotency-Status") == "replayed"
+
+
+async def test_a_worker_that_dies_gets_what_is_in_force(tmp_path: Path) -> None:
+    """Whatever the file says meanwhile, also where it dies during the reload."""
+    async with running(tmp_path, 2) as it:
+        it.upstream.on("/charges", Answer(418))
+        it.rewrite(lambda document: document["routes"][0]["outcome"].update(retryable=[418]))
+        reloading = asyncio.create_task(it.reload())
+        for _ in range(2):
+            workers = descendants(it.gateway.pid)
+            os.kill(workers[0], signal.SIGKILL)
+            await eventually(lambda workers=workers: set(descendants(it.gateway.pid)) != set(workers))  # type: ignore[misc]
+            assert (await reloading)[0] == 0
+            it.gateway.config_file.write_text("nonsense: 1")
+            await eventually(lambda: _all_serve(it), 30.0)
+        for number in range(6):
+            assert (await it.send(f"k-{number}")).header("Idempotency-Status") != "stored"
+
+
+async def _all_serve(it: Reloaded) -> bool:
+    parts = json.loads((await it.gateway.status("/readyz")).body)["parts"]
+    return set(parts["workers"].values()) == {"serving"}
+
+
+async def test_the_ways_to_ask_for_it(tmp_path: Path) -> None:
+    """SIGHUP, and the admin port, which waits; a command without a gateway says that there is none."""
+    port = free_port()
+    admin = {"listen": f"127.0.0.1:{port}", "token": TOKEN}
+    async with running(tmp_path, 2, admin=admin) as it:
+        it.rewrite(timeouts)
+        os.kill(it.gateway.pid, signal.SIGHUP)
+        await eventually(lambda: "reloaded: applied" in it.gateway.output(), 30.0)
+        authorized = [("Authorization", f"Bearer {TOKEN}")]
+        response = await http.request(port, "POST", "/config/reload", authorized, b"")
+        assert (response.status, json.loads(response.body)["result"]) == (200, "unchanged")
+        it.gateway.config_file.write_text(it.gateway.config_file.read_text() + "nonsense: 1\n")
+        response = await http.request(port, "POST", "/config/reload", authorized, b"")
+        assert (response.status, json.loads(response.body)["code"]) == (422, "reload-refused")
+        assert (await it.reload())[0] == 2
+        it.gateway.kill()
+        it.rewrite(lambda document: document.pop("nonsense"))
+        code, output = await it.reload()
+        assert (code, "no gateway could be reached" in output) == (1, True)
+
+
+@EACH_COUNT
+async def test_a_certificate_is_rotated(tmp_path: Path, workers: int) -> None:
+    """New connections get the new one, open ones stay; a pair that does not match is refused."""
+    old, new = ((tmp_path / name) for name in ("old", "new"))
+    for directory in (old, new):
+        directory.mkdir()
+    one, other = Authority(old), Authority(new)
+    first, second = one.issue(), other.issue()
+    cert, key = tmp_path / "tls.pem", tmp_path / "tls.key"
+    cert.write_bytes(first.cert.read_bytes())
+    key.write_bytes(first.key.read_bytes())
+    async with running(tmp_path, workers) as it:
+        listen = {"address": f"127.0.0.1:{it.gateway.port}", "tls": {"cert": str(cert), "key": str(key)}}
+        it.rewrite(lambda document: document.update(listen=listen))
+        assert (await it.reload())[0] == 0
+        async with http.Connection(it.gateway.port, tls=one.client_context()) as connection:
+            cert.write_bytes(second.cert.read_bytes())
+            code, output = await it.reload()
+            assert (code, "another certificate" in output) == (1, True), output
+            assert (await it.send("k1", tls=one.client_context())).status < 500
+            key.write_bytes(second.key.read_bytes())
+            code, output = await it.reload()
+            assert (code, "tls.pem (file)" in output) == (0, True), output
+            assert (await it.send("k2", tls=other.client_context())).status < 500
+            await connection.send(ASKED)
+            assert (await connection.read_response("GET")).status == 200
+        assert await it.metric("idempotency_tls_certificate_expiry_timestamp_seconds") > 0
+
+
+def test_the_guide_names_what_needs_a_restart() -> None:
+    """The flag of the models, and the list in the guide."""
+    text = (ROOT / "docs" / "reload.md").read_text().partition("## What needs a restart")[2].partition("##")[0]
+    named = set(re.findall(r"`([a-z_.]+)`", text.partition("All else")[0]))
+
+    def sections(annotation: Any) -> set[type[Section]]:
+        if isinstance(annotation, type) and issubclass(annotation, Section):
+            return {annotation}
+        return {section for each in get_args(annotation) for section in sections(each)}
+
+    def flagged(model: type[Section], path: str) -> Iterator[str]:
+        for name, field in model.model_fields.items():
+            if needs_restart(field):
+                yield path + name
+            for section in sections(field.annotation):
+                yield from flagged(section, f"{path}{name}.")
+
+    assert {path for path in flagged(Config, "") if path.rpartition(".")[0] not in named} == named
+
+
+@pytest.mark.full
+@EACH_COUNT
+async def test_twenty_reloads_under_load(tmp_path: Path, workers: int) -> None:
+    """No connection is lost, and no key runs twice."""
+    async with running(tmp_path, workers) as it:
+        it.upstream.on("/charges", Answer(201))
+        is_over = asyncio.Event()
+        sent = 0
+
+        async def client(name: int) -> None:
+            nonlocal sent
+            while not is_over.is_set():
+                sent += 1
+                key = f"{name}-{sent}"
+                assert (await it.send(key)).header("Idempotency-Status") == "stored"
+                assert (await it.send(key)).header("Idempotency-Status") == "replayed"
+
+        clients = [asyncio.create_task(client(name)) for name in range(8)]
+        for number in range(20):
+            it.rewrite(lambda document, number=number: document["upstream"].update(connect_timeout=f"{number + 1}s"))  # type: ignore[misc]
+            assert (await it.reload())[0] == 0
+        is_over.set()
+        await asyncio.gather(*clients)
+        keys = [request.header("Idempotency-Key") for request in it.upstream.requests]
+        assert len(keys) == len(set(keys)) == sent
+        print(f"{2 * sent} requests over 20 reloads")

@@ -39,25 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     chosen = parser().parse_args(arguments)
     try:
-        match chosen.command:
-            case "run":
-                return _run(chosen.config, serve)
-            case "deliver":
-                return _run(chosen.config, deliver)
-            case "check":
-                return _check(chosen.config, _Checks.of(chosen))
-            case "explain":
-                return _explain(chosen)
-            case "reload":
-                return _reload(chosen.config, chosen.state_dir)
-            case "migrate":
-                return _migrate(chosen.config, chosen.grant)
-            case "rekey":
-                return _rekey(chosen.config)
-            case name if name in OPERATORS:
-                return _operate(chosen)
-            case _:
-                return _demo(chosen)
+        return _do(chosen)
     except CommandWrong as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         return EXIT_WRONG
@@ -69,6 +51,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_FAILED
     except KeyboardInterrupt:
         return EXIT_OK
+
+
+def _do(chosen: argparse.Namespace) -> int:
+    match chosen.command:
+        case "run":
+            return _run(chosen.config, serve)
+        case "deliver":
+            return _run(chosen.config, deliver)
+        case "check":
+            return _check(chosen.config, _Checks.of(chosen))
+        case "explain":
+            return _explain(chosen)
+        case "reload":
+            return _reload(chosen.config, chosen.state_dir)
+        case "migrate":
+            return _migrate(chosen.config, chosen.grant)
+        case "rekey":
+            return _rekey(chosen.config)
+        case name if name in OPERATORS:
+            return _operate(chosen)
+        case _:
+            return _demo(chosen)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -250,10 +254,8 @@ def _print_differences(config: Config) -> None:
         for difference in found:
             print(difference)
         # On standard error, so that no line is no difference.
-        print(
-            f"{len(found) or 'no'} differences from {digest}, which is in force; secrets are not compared",
-            file=sys.stderr,
-        )
+        count = len(found) or "no"
+        print(f"{count} differences from {digest}, which is in force; secrets are not compared", file=sys.stderr)
 
 
 def _print_routes(path: Path, config: Config) -> None:

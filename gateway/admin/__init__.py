@@ -2,7 +2,8 @@
 
 *Actions.* `operations` inspects, lists, resolves, requeues and purges; `resolution` turns a ruling about a doubt into a
 command, or explains why not, and `delivery` a decision about a kept request. `requeueing` requeues many. `sinks` is
-about sinks and their events. `memory` deals with a store that lost its memory, `journal` with the outcomes in the
+about sinks and their events. `observed` says what enforcement would have
+done. `memory` deals with a store that lost its memory, `journal` with the outcomes in the
 journals of this host. `provided_response` reads a response of the service that an operator provides, and `listing` a
 file of many resolutions.
 

@@ -12,6 +12,7 @@
     GET  /events?sink=&state=&after=&limit=                     events that a sink has not received, page by page
     POST /events/{id}/redeliver                                 publish a dead event after all
     POST /operations/{id}/purge, /operations/{id}/erase         drop a response; forget a key
+    GET  /observed?route=                                       what enforcement would have done
     GET  /memory                                                whether the store lost its memory
     POST /memory/accept-loss                                    trust it again
     GET  /journal?state=&limit=                                 outcomes on this host that wait, or were refused
@@ -43,6 +44,7 @@ from gateway.admin.delivery import NoSuchRoute, pause_document
 from gateway.admin.inspection import full_json
 from gateway.admin.journal import listed as journal_listed
 from gateway.admin.memory import MemoryState
+from gateway.admin.observed import NoSuchObservedRoute
 from gateway.admin.operations import Operations
 from gateway.admin.request import (
     Asked,
@@ -52,6 +54,7 @@ from gateway.admin.request import (
     JournalQuery,
     ListQuery,
     Malformed,
+    ObservedQuery,
     PauseAsked,
     RedeliverAsked,
     RequeueAsked,
@@ -146,6 +149,7 @@ class AdminApi:
                 web.post("/events/{id}/redeliver", self._redeliver),
                 web.post("/operations/{id}/purge", self._purge),
                 web.post("/operations/{id}/erase", self._erase),
+                web.get("/observed", self._observed, allow_head=False),
                 web.get("/memory", self._memory, allow_head=False),
                 web.post("/memory/accept-loss", self._accept_loss),
                 web.get("/journal", self._journal, allow_head=False),
@@ -235,6 +239,14 @@ class AdminApi:
         return _json(
             200, journal_listed(await self._operations.journal(is_refused=asked.is_refused, limit=asked.limit))
         )
+
+    async def _observed(self, request: web.Request) -> web.Response:
+        asked = parsed(ObservedQuery, _query(request))
+        try:
+            found = await self._operations.observed(asked.route)
+        except NoSuchObservedRoute as error:
+            return problem(404, Refusal.UNKNOWN, f"{error}.")
+        return _json(200, {"routes": [each.document for each in found]})
 
     async def _memory(self, request: web.Request) -> web.Response:
         return _memory_of(await self._operations.memory())

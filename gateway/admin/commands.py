@@ -27,6 +27,7 @@ from gateway.admin.delivery import NoSuchRoute, pause_line
 from gateway.admin.inspection import full_json
 from gateway.admin.journal import REFUSED, OutcomeRefused, acknowledge, export, kept, notes
 from gateway.admin.listing import LIST_BYTES_MAX, End, ListWrong, read_list, resolve_all
+from gateway.admin.observed import NO_MEMORY, NoSuchObservedRoute
 from gateway.admin.operations import PAGE_SIZE_MAX, CannotIdentify, Operations, audit_by
 from gateway.admin.provided_response import HEAD_BYTES_MAX, ResponseRefused, read_response
 from gateway.admin.requeueing import LIMIT_MAX, RATE_MAX, Wanted, listed
@@ -85,8 +86,9 @@ def job_of(chosen: argparse.Namespace) -> Job:
             return _pause(chosen)
         case "sinks":
             return _sinks(chosen)
-        case "events":
-            return Job(lambda operations, _: _events(operations, chosen))
+        case "events" | "observe":
+            show = _events if chosen.command == "events" else _observe
+            return Job(lambda operations, _: show(operations, chosen))
         case "redeliver":
             return _redeliver(chosen)
         case "memory":
@@ -313,6 +315,19 @@ def _pause(chosen: argparse.Namespace) -> Job:
         return EXIT_OK
 
     return Job(change, changes=True)
+
+
+async def _observe(operations: Operations, chosen: argparse.Namespace) -> int:
+    try:
+        routes = await operations.observed(chosen.route)
+    except NoSuchObservedRoute as error:
+        return _fail(str(error))
+    for each in routes:
+        for line in each.lines() if chosen.format == "table" else (json_line(each.document),):
+            print(line)
+    if chosen.format == "table":
+        print(f"note: {NO_MEMORY}" if routes else "No route is observed, and none was in the last 24 hours.")
+    return EXIT_OK
 
 
 def _sinks(chosen: argparse.Namespace) -> Job:

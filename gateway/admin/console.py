@@ -29,7 +29,7 @@ AddParser = Callable[..., argparse.ArgumentParser]
 NAMES: Final = frozenset(
     (
         *("inspect", "resolve", "requeue", "withdraw", "pause", "resume", "sinks", "events", "redeliver"),
-        *("purge", "memory", "journal"),
+        *("purge", "memory", "journal", "observe"),
     )
 )
 
@@ -54,6 +54,7 @@ def add_commands(add: AddParser) -> list[argparse.ArgumentParser]:
         _add_purge(add),
         _add_memory(add),
         _add_journal(add),
+        _add_observe(add),
     ]
 
 
@@ -265,6 +266,22 @@ def _add_memory(add: AddParser) -> argparse.ArgumentParser:
     )
     _add_audit(memory, is_required=False)
     return memory
+
+
+def _add_observe(add: AddParser) -> argparse.ArgumentParser:
+    observe = add(
+        "observe",
+        help="report what enforcement would have done with observed requests",
+        description="Report what enforcing the observed routes would have done with the requests of the last 24 hours: "
+        "how many it would have refused, by verdict and with examples, and how many would not have run again. Changes "
+        "nothing.",
+    )
+    observe.add_argument("what", choices=("report",))
+    observe.add_argument("--route", metavar="NAME", help="only this route")
+    observe.add_argument(
+        "--format", choices=("table", "jsonl"), default="table", help="for people, or one JSON object per line"
+    )
+    return observe
 
 
 def _add_journal(add: AddParser) -> argparse.ArgumentParser:

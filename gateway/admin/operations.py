@@ -38,6 +38,7 @@ from gateway.admin.delivery import (
 from gateway.admin.inspection import Inspected
 from gateway.admin.journal import Look, no_journal
 from gateway.admin.memory import MemoryState, accept_loss, look
+from gateway.admin.observed import ObservedRoute, report
 from gateway.admin.resolution import (
     Changed,
     Policies,
@@ -80,6 +81,7 @@ from gateway.core.operation import (
 from gateway.protect.structured_fields import unquote
 from gateway.store.base import Indefinite, NotApplied, Unreadable
 from gateway.store.journal import OF_ONE_MAX, JournalView
+from gateway.store.observations import ObservationStore
 from gateway.store.operations import AuditEntry, KeptEvent, ManagedStore, PauseAudit, Query
 
 T = TypeVar("T")
@@ -103,7 +105,8 @@ class Operations:
 
     `store` includes the fast tier, so that purges reach the copies; `purges_pending` counts those that did not.
     `cache_seconds` is how long a gateway may reply from its cache before it notices a purge, 0 where it is notified at
-    once. `journal` reads the journals of this host.
+    once. `journal` reads the journals of this host, `observations` is the table of the same
+    store.
     """
 
     def __init__(
@@ -115,6 +118,7 @@ class Operations:
         cache_seconds: float = 0.0,
         patience_seconds: float = _PATIENCE_SECONDS,
         journal: Look = no_journal,
+        observations: ObservationStore | None = None,
     ) -> None:
         self._store = store
         self.policies = policies
@@ -122,8 +126,16 @@ class Operations:
         self._cache_seconds = cache_seconds
         self._patience_seconds = patience_seconds
         self._journal = journal
+        self._observations = observations
 
     # -- reading ------------------------------------------------------------------------------------------------------
+
+    async def observed(self, route: str | None = None) -> list[ObservedRoute]:
+        """What was observed of the observed routes, or of this one. Raises as `observed.report`."""
+        if self._observations is None:
+            raise NotApplied("this store keeps no observations")
+        async with asyncio.timeout(_CALL_SECONDS):
+            return await report(self._observations, self.policies.service, self.policies.modes, route)
 
     def identify(self, route_name: str, headers: Headers, body: bytes | None) -> UUID:
         """The operation of a request, identified as the request would be, wherever its connection came from.

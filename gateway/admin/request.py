@@ -149,6 +149,12 @@ class JournalQuery(_Query):
         return None if len(self.state) > 1 else REFUSED in self.state
 
 
+class ObservedQuery(_Query):
+    """Which observed route to report on; all if left out."""
+
+    route: Annotated[str, _Once] | None = None
+
+
 class EventsQuery(_Query):
     """Which events of a sink to list: the dead ones, unless others are asked for."""
 

@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar, assert_never
 from uuid import UUID
 
+from gateway.admin.observed import RouteMode
 from gateway.admin.view import ago, moment, span
 from gateway.core.delivery import DeliveryPolicy
 from gateway.core.framing import digest, framed
@@ -80,7 +81,7 @@ class Policies:
     """All routes of a service, of which there is at least one, and the kinds of its sinks by name.
 
     `identity_secret` as in `operation_id`. `decision_secrets`: the ids of decisions are keyed with the first one, and
-    found again under all of them; empty if they are not keyed.
+    found again under all of them; empty if they are not keyed. `modes` has the modes of the routes by name.
     """
 
     def __init__(
@@ -91,12 +92,14 @@ class Policies:
         *,
         identity_secret: bytes | None = None,
         decision_secrets: Sequence[bytes] = (),
+        modes: Mapping[str, RouteMode] = MappingProxyType({}),
     ) -> None:
         self.service = service
         self.identity_secret = identity_secret
         self._decision_secrets = decision_secrets
         self.routes = tuple(routes)
         self.sinks = sinks
+        self.modes = modes
 
     def stored_ids(self, decision_id: UUID) -> list[UUID]:
         """What stores may have as the id of this decision, the one to write first.

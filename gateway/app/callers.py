@@ -33,18 +33,29 @@ from gateway.upstream.certificates import PemError, client_context
 
 
 def callers_of(
-    config: Config, events: Events, clock: Callable[[], float], wall_seconds: Callable[[], float]
+    config: Config,
+    events: Events,
+    clock: Callable[[], float],
+    wall_seconds: Callable[[], float],
+    *,
+    is_observed: bool = False,
 ) -> Callers:
     """The callers of one process; see `verifiers_of`."""
-    return Callers(verifiers_of(config, events, clock, wall_seconds))
+    return Callers(verifiers_of(config, events, clock, wall_seconds, is_observed=is_observed))
 
 
 def verifiers_of(
-    config: Config, events: Events, clock: Callable[[], float], wall_seconds: Callable[[], float]
+    config: Config,
+    events: Events,
+    clock: Callable[[], float],
+    wall_seconds: Callable[[], float],
+    *,
+    is_observed: bool = False,
 ) -> dict[VerifiedSpec | AuthService, Verifier]:
-    """Who verifies each part of the routes' scopes. `clock` counts seconds, `wall_seconds` is Unix time.
+    """Who verifies each part of the scopes of all routes, or of those that are observed.
 
-    Raises `StartError` where a file of theirs cannot be used. Nothing is asked of an issuer yet.
+    `clock` counts seconds, `wall_seconds` is Unix time. Raises `StartError` where a file of theirs cannot be used.
+    Nothing is asked of an issuer yet.
     """
     key_sets: dict[tuple[str, KeySource, float], KeySet] = {}
 
@@ -71,10 +82,13 @@ def verifiers_of(
             clock=clock,
         )
 
+    routes = [route for route in config.routes if (config.mode_of(route) == "observe") or not is_observed]
     verifiers: dict[VerifiedSpec | AuthService, Verifier] = {
-        service: forward_auth(service) for route in config.routes if (service := authorize_of(route)) is not None
+        service: forward_auth(service)
+        for route in routes
+        if not is_observed and (service := authorize_of(route)) is not None
     }
-    for part in verified_parts(scope_spec(route.scope) for route in config.routes):
+    for part in verified_parts(scope_spec(route.scope) for route in routes):
         match part:
             case JwtScope(issuers):
                 keys: Mapping[str, KeySet] = {each.issuer: key_set(each) for each in issuers}
@@ -116,6 +130,7 @@ def reserved_headers(config: Config) -> ReservedHeaders | None:
     reserved = [
         (route.match.path, frozenset(name.encode() for name in service.names))
         for route in config.routes
+        if config.share_of(route) > 0
         for service in route.authorities
         if service.names
     ]

@@ -55,7 +55,6 @@ from gateway.http.server import Edge, ListenError, listen_fault
 from gateway.observe.facts import Events, Fact, Observer, OperationAccepted, OperationSettled, SweepDone
 from gateway.observe.metrics import Metrics, Readings
 from gateway.observe.status import Health, StatusServer
-from gateway.protect.callers import Callers
 from gateway.protect.route import Route
 from gateway.store.base import NotApplied, StartRefused, StoreError
 from gateway.store.journal.journal import SqliteJournal
@@ -105,6 +104,7 @@ class Gateway:
             has_fast_tier=has_fast_tier,
             version=__version__,
             sinks=[sink.name for sink in config.events.sinks],
+            modes={route.name: config.mode_of(route) for route in config.routes},
         )
         self._tracing = tracing_of(config)
         self.events = Events(
@@ -132,7 +132,7 @@ class Gateway:
         if read is not None:
             self._reloading = Reloading(config, read, self._apply, self.metrics, self.health)
             reload = self._reloading.reload
-        self._admin = admin_api(config, self._store, self.events, reload)
+        self._admin = admin_api(config, self._store, self.events, environment.observations, reload)
         self._tasks: list[asyncio.Task[None]] = []
         self._skips_delay = asyncio.Event()
         self.failed: asyncio.Future[StartError] = asyncio.get_running_loop().create_future()
@@ -150,7 +150,7 @@ class Gateway:
             # Before the first request, which is refused as long as the lease loop is not known to run.
             self._spawn(self._parts.leases.run())
             if self._is_public:
-                self._parts.policy.callers.start()
+                self._parts.policy.start_callers()
                 self.address = await self._listen(self.config.listen.address)
             if self.seating is None:
                 self.status_address = await self._listen_aside("status", self._status, self.config.status.listen)
@@ -232,7 +232,7 @@ class Gateway:
             stack.callback(self._attempt_files.close)
             stack.push_async_callback(self._journal.close)
             stack.push_async_callback(self._upstreams.close)
-            stack.push_async_callback(self._parts.policy.callers.close)
+            stack.push_async_callback(self._parts.policy.close_callers)
             stack.push_async_callback(self._status.stop)
             if self._admin is not None:
                 stack.push_async_callback(self._admin.stop)
@@ -312,8 +312,7 @@ class Gateway:
     async def give_up(self, prepared: Prepared) -> None:
         """What was prepared will not be in force."""
         await self._parts.retract()
-        if prepared.policy.callers is not self._parts.policy.callers:
-            await prepared.policy.callers.close()
+        await prepared.policy.close_callers(self._parts.policy)
 
     def switch(self, prepared: Prepared) -> None:
         """Put it in force, in one step of the event loop. Requests that began before keep what they began with."""
@@ -328,10 +327,9 @@ class Gateway:
         self.metrics.add_routes(route.name for route in config.routes)
         self._on_switch(config)
         self.events.ask_again()
-        if before.callers is not prepared.policy.callers:
-            if self._is_public:
-                prepared.policy.callers.start()
-            self._spawn(_close_when_unused(before.callers, served))
+        if self._is_public:
+            prepared.policy.start_callers(before)
+        self._spawn(_close_when_unused(before, prepared.policy, served))
 
     async def _apply(self, config: Config) -> None:
         self.switch(await self.prepare(config))
@@ -348,7 +346,7 @@ class Gateway:
         config = policy.config
         rules = [route.rule for route in config.routes]
         return Served(
-            routes=RouteTable(zip(rules, policy.routes, strict=True), config.upstream.default_host),
+            routes=RouteTable(zip(rules, policy.edge_routes, strict=True), config.upstream.default_host),
             protect=self.coordinator.respond,
             forward=policy.forward,
             resource=policy.resource,
@@ -369,7 +367,7 @@ class Gateway:
 
     async def _start_journal(self) -> None:
         try:
-            await refuse_unreadable_journals(self._config)
+            await refuse_unreadable_journals(self.config)
             await self._journal.start()
         except (StartRefused, NotApplied) as error:
             raise StartError(f"the journal in state_dir cannot be used: {error}") from error
@@ -420,9 +418,11 @@ class Prepared:
 def environment_of(config: Config) -> Environment:
     """This machine, and the configured stores."""
     witness = witness_files(config)
+    durable = bare_store(config, witness)
     return Environment(
         holder=f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}",
-        durable=bare_store(config, witness),
+        durable=durable,
+        observations=durable,
         fast=make_fast_tier(config),
         seen_file=seen_file(config),
         shared_note=shared_note(config),
@@ -436,11 +436,11 @@ def _edge_settings(config: Config) -> EdgeSettings:
     return EdgeSettings(header_bytes_max=config.limits.max_header_bytes, connections_max=client_connections_max())
 
 
-async def _close_when_unused(callers: Callers, served: Served[Route]) -> None:
+async def _close_when_unused(before: Policy, after: Policy, served: Served[Route]) -> None:
     try:
         await served.unused
     finally:
-        await callers.close()
+        await before.close_callers(after)
 
 
 def _must_not_be_used(error: StartRefused) -> StartError:

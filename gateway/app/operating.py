@@ -15,6 +15,7 @@ from gateway.admin.api import AdminApi
 from gateway.admin.commands import Job, Needs
 from gateway.admin.journal import Look
 from gateway.admin.memory import look as look_at_memory
+from gateway.admin.observed import RouteMode
 from gateway.admin.operations import Operations
 from gateway.admin.resolution import Policies, RoutePolicy, Treatment
 from gateway.app.encryption import sealing_of
@@ -43,6 +44,7 @@ from gateway.core.operation import microseconds
 from gateway.observe.facts import Events
 from gateway.store.base import Indefinite, StartRefused, StoreError
 from gateway.store.journal.view import Desk, look
+from gateway.store.observations import ObservationStore
 from gateway.store.operations import ManagedStore
 from gateway.store.recipes import conflicts_text, neighbour_warning, without_route_warning
 from gateway.store.sealed import SealedStore, why_unreadable
@@ -61,6 +63,7 @@ def policies_of(config: Config) -> Policies:
         {sink.name: sink.kind for sink in config.events.sinks},
         identity_secret=identity_secret(config),
         decision_secrets=_decision_secrets(config),
+        modes={route.name: RouteMode(config.mode_of(route), config.share_of(route)) for route in config.routes},
     )
 
 
@@ -88,8 +91,10 @@ def _policy(config: Config, route: settings.Route) -> RoutePolicy:
     )
 
 
-def operations_on(config: Config, store: Tiered, journal: Look) -> Operations:
-    """Operators' actions on a store with its copies, and on these journals."""
+def operations_on(
+    config: Config, store: Tiered, journal: Look, observations: ObservationStore | None = None
+) -> Operations:
+    """Operators' actions on a store with its copies, on these journals, and on this table of observations."""
     # With a fast tier every gateway is notified of a purge.
     cache_seconds = config.store.cache_max_age if config.store.fast is None else 0.0
     return Operations(
@@ -98,6 +103,7 @@ def operations_on(config: Config, store: Tiered, journal: Look) -> Operations:
         purges_pending=lambda: store.purges_pending,
         cache_seconds=cache_seconds,
         journal=journal,
+        observations=observations,
     )
 
 
@@ -107,13 +113,17 @@ def journal_look(config: Config) -> Look:
 
 
 def admin_api(
-    config: Config, store: Tiered, events: Events, reload: Callable[[], Awaitable[Report]] | None = None
+    config: Config,
+    store: Tiered,
+    events: Events,
+    observations: ObservationStore | None = None,
+    reload: Callable[[], Awaitable[Report]] | None = None,
 ) -> AdminApi | None:
     """The admin port of a gateway; None when it is off."""
     if config.admin.token is None:
         return None
     return AdminApi(
-        operations_on(config, store, journal_look(config)),
+        operations_on(config, store, journal_look(config), observations),
         config.admin.token.get_secret_value(),
         events,
         response_bytes_max=max(route.response.max_stored_bytes for route in config.routes),
@@ -131,8 +141,9 @@ async def operate(config: Config, job: Job) -> int:
     """Carry out a command on the stores that it needs; returns its exit code. Raises `OperatingError`."""
     sealing = sealing_of(config)
     desk = Desk(journal_directory(config), name_of(config), sealing)
-    store: ManagedStore = SealedStore(bare_store(config), sealing)
-    operations = Operations(store, policies_of(config), journal=journal_look(config))
+    bare = bare_store(config)
+    store: ManagedStore = SealedStore(bare, sealing)
+    operations = Operations(store, policies_of(config), journal=journal_look(config), observations=bare)
     try:
         if job.needs is Needs.JOURNAL:
             return await job.run(operations, desk)
@@ -145,7 +156,7 @@ async def operate(config: Config, job: Job) -> int:
         fast_tier = make_fast_tier(config) if job.needs is Needs.TIERS else None
         if job.needs is Needs.TIERS:
             tiered = tiered_store(config, store, fast_tier, Events())
-            store, operations = tiered, operations_on(config, tiered, journal_look(config))
+            store, operations = tiered, operations_on(config, tiered, journal_look(config), bare)
         try:
             await store.start()
             if fast_tier is not None:

@@ -19,6 +19,7 @@ from gateway.app.events import relay_of
 from gateway.app.routes import (
     breaker_policy,
     cors_policy,
+    edge_route,
     identity_secret,
     problem_shape,
     route_of,
@@ -30,7 +31,7 @@ from gateway.app.stores import amnesia_window_us, durable_store, tiered_store
 from gateway.config import Config
 from gateway.config import Upstream as UpstreamConfig
 from gateway.core.identity.key import key_headers_of
-from gateway.core.operation import Snapshot
+from gateway.core.operation import Snapshot, microseconds
 from gateway.deliver.places import Places
 from gateway.deliver.worker import DeliveryWorker
 from gateway.http.passthrough import Passthrough
@@ -46,6 +47,7 @@ from gateway.protect.cors import CorsPolicy
 from gateway.protect.identification import Identifying, KeyedRequest
 from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Leases
+from gateway.protect.observing import Observing
 from gateway.protect.operations import Drained
 from gateway.protect.probing import Prober
 from gateway.protect.repeats import Repeats
@@ -57,6 +59,7 @@ from gateway.store.attempt_files import AttemptFiles
 from gateway.store.base import WORK, FastTier, Indefinite, NotApplied, StoreError, boot_seconds
 from gateway.store.epoch import SeenFile, SharedNote
 from gateway.store.journal.journal import SqliteJournal
+from gateway.store.observations import ObservationStore
 from gateway.store.operations import ManagedStore, Serving
 from gateway.store.sealed import SealedStore
 from gateway.store.witness_files import WitnessFiles
@@ -87,6 +90,11 @@ class Policy:
     # What the callers are made of: where it is the same, their verifiers stay, and what these have learnt.
     callers_key: object
     identifying: Identifying
+    # The same for the routes that are only observed.
+    observed_callers: Callers
+    observed: Identifying
+    # What the listener for clients looks for: `routes`, or what observes their requests.
+    edge_routes: list[Route]
     forward: Passthrough
     reserved: ReservedHeaders | None
     resource: StatusResource | None
@@ -105,6 +113,20 @@ class Policy:
     def by_name(self) -> dict[str, Route]:
         return {route.name: route for route in self.routes}
 
+    def start_callers(self, before: Policy | None = None) -> None:
+        """Let whoever verifies callers begin, but for those that `before` has, too. Waits for nothing."""
+        for callers in self._own_callers(before):
+            callers.start()
+
+    async def close_callers(self, after: Policy | None = None) -> None:
+        """End that, but for those that `after` has, too. Safe to repeat."""
+        for callers in self._own_callers(after):
+            await callers.close()
+
+    def _own_callers(self, other: Policy | None) -> list[Callers]:
+        shared = () if other is None else (other.callers, other.observed_callers)
+        return [each for each in (self.callers, self.observed_callers) if all(each is not one for one in shared)]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
@@ -118,6 +140,7 @@ class Environment:
     holder: str
     durable: ManagedStore
     fast: FastTier | None
+    observations: ObservationStore | None = None
     seen_file: SeenFile
     shared_note: SharedNote | None
     witness_files: WitnessFiles | None = None
@@ -188,7 +211,15 @@ class Parts:
             hand_over=self._hand_over,
             clock=clock,
         )
+        self._observing = Observing(
+            config.service,
+            environment.observations,
+            events,
+            wall_us=lambda: microseconds(environment.wall_seconds()),
+            clock=clock,
+        )
         self.policy = policy = self.policy_of(config, client_for)
+        self._observing.adopt(policy.observed, shows_header=config.observe.header)
         self.coordinator = Coordinator(
             identifying=policy.identifying,
             store=store,
@@ -259,6 +290,21 @@ class Parts:
             identity_secret=identity_secret(config),
             keeps_clear_keys=config.store.clear_keys,
         )
+        # What is only observed changes none of the numbers of what is protected.
+        silent = Events()
+        observed_callers = callers_of(config, silent, self._clock, self._wall_seconds, is_observed=True)
+        observed = Identifying(
+            config.service,
+            Spool(config.state_dir / "spool"),
+            UploadSlots(1),
+            Verifying(silent, self._clock),
+            observed_callers,
+            identity_secret=identity_secret(config),
+        )
+        edge_routes = [
+            edge_route(config, route, compiled, client_for(config.upstream_for(route)))
+            for route, compiled in zip(config.routes, routes, strict=True)
+        ]
         key_names = frozenset(name for route in routes for name in key_headers_of(route.key)) | {b"idempotency-key"}
         target = target_of(config, config.upstream, client_for(config.upstream))
         cors = cors_policy(config)
@@ -287,7 +333,10 @@ class Parts:
             callers=callers,
             callers_key=key,
             identifying=identifying,
-            forward=Passthrough(target, self._events, key_names),
+            observed_callers=observed_callers,
+            observed=observed,
+            edge_routes=edge_routes,
+            forward=Passthrough(target, self._events, key_names, self._observing),
             reserved=reserved_headers(config),
             resource=resource,
             cors=cors,
@@ -309,6 +358,7 @@ class Parts:
         self.delivery.adopt(policy.routes)
         self._recovery.adopt(policy.by_name)
         self._tally_taker.adopt(policy.accepting)
+        self._observing.adopt(policy.observed, shows_header=policy.config.observe.header)
         self._guard.adopt(policy.serving, amnesia_window_us(policy.config))
 
     def _hand_over(self, request: KeyedRequest, snapshot: Snapshot) -> None:
@@ -350,6 +400,7 @@ class Parts:
             self.delivery.run(),
             self._follow_news(),
             *([] if self.relay is None else [self.relay.run()]),
+            self._observing.run(),
         ]
 
     async def _follow_news(self) -> None:
@@ -374,6 +425,7 @@ class Parts:
         self.delivery.stop()
         drained = await self.coordinator.drain(self.policy.config.shutdown.drain_timeout)
         await self.delivery.close()
+        await self._observing.close()
         await self._flush(_LAST_FLUSH_SECONDS)
         if self.relay is not None:
             await self.relay.close()

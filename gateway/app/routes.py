@@ -6,6 +6,7 @@ A translation and nothing more: each setting becomes a value of the core in exac
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import assert_never
 from uuid import uuid4
 
@@ -58,7 +59,7 @@ from gateway.protect.cors import CorsPolicy
 from gateway.protect.forwarding import ForwardingPolicy, UpstreamKey
 from gateway.protect.probing import PROBES_MAX
 from gateway.protect.problem import TYPE_PREFIX, Shape
-from gateway.protect.route import AcceptPolicy, InFlightPolicy, Order, Retention, Route, Target
+from gateway.protect.route import AcceptPolicy, EnforcedShare, InFlightPolicy, Order, Retention, Route, Target
 from gateway.store.operations import Serving
 from gateway.upstream import Upstream, UpstreamSettings, tls_context
 
@@ -109,6 +110,27 @@ def route_of(config: settings.Config, route: settings.Route, upstream: Upstream)
         inbox=inbox,
         repeats=repeat_policy(route),
         recovery=recovery_policy(config, route),
+    )
+
+
+def edge_route(config: settings.Config, route: settings.Route, compiled: Route, upstream: Upstream) -> Route:
+    """What the edge looks for: the compiled route, or one that observes its requests, and may enforce a share of them.
+
+    An observed request is forwarded to the route's upstream as what matches no route is. Nobody is asked to authorise
+    it, and no body of it is written to a file.
+    """
+    if config.mode_of(route) == "enforce":
+        return compiled
+    share = config.share_of(route)
+    return replace(
+        compiled,
+        is_observed=True,
+        enforced=EnforcedShare(compiled, share) if share else None,
+        target=target_of(config, config.upstream_for(route), upstream),
+        authorize=None,
+        repeats=None,
+        recovery=compiled.recovery if isinstance(compiled.recovery, Resend) else Hold(),
+        spool_over_bytes=compiled.body_bytes_max,
     )
 
 
@@ -357,9 +379,12 @@ def serving_of(config: settings.Config) -> Serving:
         gateway_id=uuid4(),
         service=config.service,
         recipes=_recipes(config),
-        routes=tuple(ServedRoute(config.service, route.operation, route.rule) for route in config.routes),
+        routes=tuple(
+            ServedRoute(config.service, route.operation, route.rule, config.share_of(route)) for route in config.routes
+        ),
         accepted=frozenset(route.operation for route in config.routes if route.identity_change == "accept"),
         key_ids=_key_ids(config.secrets),
+        mode_accepted=frozenset(route.operation for route in config.routes if route.mode_change == "accept"),
     )
 
 

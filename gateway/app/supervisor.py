@@ -73,7 +73,10 @@ class Supervisor:
         self._journal = journal_look(config)
         has_fast_tier = config.store.fast is not None
         self._metrics = Metrics(
-            [route.name for route in config.routes], has_fast_tier=has_fast_tier, version=__version__
+            [route.name for route in config.routes],
+            has_fast_tier=has_fast_tier,
+            version=__version__,
+            modes={route.name: config.mode_of(route) for route in config.routes},
         )
         self._metrics.read_with(lambda: Readings(log_lines_dropped=lines_dropped()))
         self._health = Health(fast_up=False if has_fast_tier else None)

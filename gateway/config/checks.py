@@ -104,6 +104,7 @@ def disagreements(document: Document, right: RightValues) -> Iterator[Mistake]:
     yield from _operations(config, routes)
     yield from _events(config, routes)
     for route in routes:
+        yield from _mode(route, config)
         yield from _route(route, config)
 
 
@@ -130,6 +131,29 @@ def _listeners(config: _Draft) -> Iterator[Mistake]:
         if _collide(address, address_too):
             keys = second if config.writes(*second) else first
             yield config.mistake(keys, f"{one} and {other} both use port {address.port}")
+
+
+def _mode(route: _Draft, config: _Draft) -> Iterator[Mistake]:
+    """Routes that cannot be observed, and shares that cannot be told by the head of a request."""
+    is_observed = (route.values.get("mode") or config.values.get("mode")) == "observe"
+    if not is_observed:
+        if route.values.get("enforce_share"):
+            yield route.mistake(
+                ("enforce_share",), "only an observed route has a share that is enforced", "mode: observe"
+            )
+        return
+    keys = ("mode",) if route.writes("mode") else ("name",)
+    for name in ("accept", "inbox"):
+        if route.values.get(name) is not None:
+            message = f"a route with {name} answers by itself, so there is nothing that could only be observed"
+            yield route.mistake(keys, message, f"write mode: enforce, or leave {name} out while it is observed")
+    key = route.values.get("key")
+    in_body = isinstance(key, BodyKey) or (
+        isinstance(key, ComposedKey) and any(isinstance(part, BodyPart) for part in key.compose)
+    )
+    if route.values.get("enforce_share") and in_body:
+        message = "the key is in the body, and only one in the headers tells at once whether a request is enforced"
+        yield route.mistake(("enforce_share",), message)
 
 
 def _numeric(host: str) -> str:
@@ -587,11 +611,24 @@ def notices(config: Config) -> tuple[Notice, ...]:
         found += _of_probe(f"routes[{index}].recovery.probe", route, config.store)
         found += _of_delivery(f"routes[{index}]", route)
         found += _of_repeats(f"routes[{index}].repeats", route)
+        found += _of_mode(f"routes[{index}]", route, config)
     for shadowed in unreachable([route.rule for route in config.routes]):
         names = ", ".join(config.routes[index].name for index in shadowed.behind)
         message = f"{config.routes[shadowed.order].name} never matches: all its requests go to {names} before it"
         found.append(Notice(f"routes[{shadowed.order}].match", message))
     return tuple(found)
+
+
+def _of_mode(path: str, route: Route, config: Config) -> Iterator[Notice]:
+    """What an operator has to know of a route that is only observed."""
+    if config.mode_of(route) == "observe":
+        share = config.share_of(route)
+        what = f"{share:.4g} of its keys are protected, and the others are" if share else "nothing of it is protected:"
+        message = f"{what} only observed. Enforcing starts with no memory: an observed key is a new key"
+        yield Notice(f"{path}.mode", message)
+    if route.mode_change == "accept":
+        message = "a change to observe, or to a smaller share, lets repeats of recorded requests run again"
+        yield Notice(f"{path}.mode_change", message)
 
 
 def _of_repeats(path: str, route: Route) -> Iterator[Notice]:

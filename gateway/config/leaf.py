@@ -141,6 +141,24 @@ def _duration_hint(text: str) -> str:
 
 
 @dataclass(frozen=True)
+class Percentage(Leaf):
+    """A share of a whole; the value is from 0 to 1."""
+
+    expected = "a percentage such as 5% or 0.5%"
+
+    def read(self, text: str) -> float:
+        found = re.fullmatch(r"((?:0|[1-9][0-9]{0,2})(?:\.[0-9]{1,4})?)%", text)
+        if found is None:
+            raise self.unexpected(f"write {text}%" if _NUMBER.match(text) else "")
+        if float(found[1]) > 100:
+            raise wrong("expected a percentage from 0% to 100%")
+        return float(found[1]) / 100
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": rf"^((0|[1-9][0-9]{{0,2}})(\.[0-9]{{1,4}})?%{SUBSTITUTED})$"}
+
+
+@dataclass(frozen=True)
 class Size(Leaf):
     """A size within bounds, which are sizes too; the value is in bytes."""
 

@@ -320,6 +320,13 @@ class Cors(Section):
             yield from listed_twice(("origins",), self.origins)
 
 
+class Observe(Section):
+    """How requests on observed routes are observed."""
+
+    header: Annotated[bool, Flag()] = False
+    """Whether responses carry `Idempotency-Status: observed;would=VERDICT`, as far as the gateway knows by then."""
+
+
 class Config(Holder):
     """Configuration of the idempotency gateway."""
 
@@ -371,8 +378,20 @@ class Config(Holder):
     trusted_proxies: Annotated[tuple[Annotated[Network, NetworkRange()], ...], Field(max_length=256)] = ()
     """Networks whose X-Forwarded-* headers are trusted and extended, and whose Forwarded and X-Real-IP pass. From
     other peers all of them are dropped, and X-Forwarded-For, -Proto and -Host written anew."""
+    mode: Literal["enforce", "observe"] = "enforce"
+    """Whether requests of routes are protected, or only observed, unless their route says so itself."""
+    observe: Observe = Field(default_factory=Observe)
+    """How requests are observed."""
     routes: Annotated[tuple[Route, ...], Field(min_length=1, max_length=1000)]
     """The protected routes, in order: the first that matches decides. All else passes through untouched."""
+
+    def mode_of(self, route: Route) -> Literal["enforce", "observe"]:
+        """Whether a route is enforced or observed. With a share of its keys enforced, it is observed."""
+        return route.mode or self.mode
+
+    def share_of(self, route: Route) -> float:
+        """For which share of its keys a route is enforced."""
+        return 1.0 if self.mode_of(route) == "enforce" else route.enforce_share
 
     def upstream_for(self, route: Route) -> Upstream:
         """The upstream of a route: the global one, overridden by the route's keys."""

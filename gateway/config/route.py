@@ -25,6 +25,7 @@ from gateway.config.leaf import (
     JsonScalar,
     Method,
     Name,
+    Percentage,
     ProbeFollow,
     Redacted,
     RoutePath,
@@ -497,6 +498,15 @@ class Route(Holder):
     """Whether replies carry `Idempotency-Status`."""
     store_unavailable: Literal["refuse", "forward"] = "refuse"
     """What happens to a request while the durable store is down: refused, or forwarded unprotected."""
+    mode: Literal["enforce", "observe"] | None = None
+    """Whether its requests are protected, or only observed; as the top-level `mode` says if left out. An observed
+    request is forwarded as if no route matched, and what enforcement would have done is counted."""
+    enforce_share: Annotated[float, Percentage()] = written("0%")
+    """Of an observed route, for which share of the keys it is enforced all the same. All repeats of a key are on one
+    side. Requests without a key are observed."""
+    mode_change: Literal["refuse", "accept"] = "refuse"
+    """Whether the gateway starts if keys that are still remembered would no longer be looked up, because the route is
+    now observed, or enforced for a smaller share."""
     identity_change: Literal["refuse", "accept"] = "refuse"
     """Whether the gateway starts if a change of the file would make it forget keys that are still remembered."""
 

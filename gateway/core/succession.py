@@ -19,11 +19,13 @@ from gateway.core.routing import Rule
 
 @dataclass(frozen=True, slots=True)
 class ServedRoute:
-    """A route of a service: which requests lead to which of its operations."""
+    """A route of a service: which requests lead to which of its operations, and the share of their keys for which it is
+    enforced."""
 
     service: str
     operation: str
     rule: Rule
+    enforced: float = 1.0
 
     def is_of(self, other: ServedRoute) -> bool:
         """Whether both lead to the same operation."""

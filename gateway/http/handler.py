@@ -65,7 +65,7 @@ class Resource(Protocol):
 
 Protect = Callable[[Incoming, R], Awaitable[Reply | Untouched]]
 # Forwards an unprotected request. The last two arguments are why it is unprotected: no route, or this verdict on this
-# route. Returns None for a request that became a tunnel and has ended.
+# route; a route without a verdict is only observed. Returns None for a request that became a tunnel and has ended.
 Forward = Callable[[Incoming, Client, R | None, Verdict | None], Awaitable[Reply | None]]
 
 
@@ -207,6 +207,9 @@ class Handler(Generic[R]):
                 fault = too_big(exchange.head, self._settings.header_bytes_max)
             if fault is None:
                 route, fault = examine(served.routes, exchange.head, exchange.version)
+            observed = None
+            if route is not None and route.is_observed:
+                observed, route = route, None
             if fault is not None:
                 await self._refuse(exchange, route, fault)
                 return
@@ -214,11 +217,7 @@ class Handler(Generic[R]):
             if served.reserved is not None:
                 exchange.head = served.reserved.without(exchange.head)
             if route is None:
-                if served.resource is not None and served.resource.owns(exchange.head.target):
-                    reply = await served.resource.respond(exchange.incoming(may_upgrade=False))
-                    await self._write(exchange, None, reply, shows_status=True)
-                else:
-                    await self._pass(exchange, served, exchange.incoming(may_upgrade=True), None, None)
+                await self._respond_unprotected(exchange, served, observed)
                 return
             exchange.body.keeps_pace = True
             protected = await served.protect(exchange.incoming(may_upgrade=False), route)
@@ -237,6 +236,14 @@ class Handler(Generic[R]):
                 raise ClientGone from None
             await self._write(exchange, None, plain(500, detail, route), is_last=True)
 
+    async def _respond_unprotected(self, exchange: ClientExchange, served: Served[R], observed: R | None) -> None:
+        """Respond to a request that is not protected. `observed` is the route that looks at it, if one does."""
+        if observed is None and served.resource is not None and served.resource.owns(exchange.head.target):
+            reply = await served.resource.respond(exchange.incoming(may_upgrade=False))
+            await self._write(exchange, None, reply, shows_status=True)
+        else:
+            await self._pass(exchange, served, exchange.incoming(may_upgrade=True), None, None, observed)
+
     async def _pass(
         self,
         exchange: ClientExchange,
@@ -244,14 +251,15 @@ class Handler(Generic[R]):
         incoming: Incoming,
         route: R | None,
         verdict: Verdict | None,
+        observed: R | None = None,
     ) -> None:
-        """Forward an unprotected request."""
+        """Forward an unprotected request. `observed` is a route that only looks at it."""
         exchange.body.keeps_pace = False
         try:
             if exchange.connection.gone.is_set():
                 # An idle upstream connection would send it before the client's loss is noticed.
                 raise ClientGone
-            reply = await served.forward(incoming, exchange, route, verdict)
+            reply = await served.forward(incoming, exchange, route or observed, verdict)
             if reply is not None:
                 await self._write(exchange, route, reply if verdict is None else replace(reply, verdict=verdict))
         except RequestCut as cut:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Protocol, assert_never
 
 from gateway.core.message import Headers, NameTable, RequestHead, ResponseHead, values_by_name
+from gateway.core.observation import Ending
 from gateway.core.routing import normalise_path
 from gateway.core.verdict import Verdict
 from gateway.http.connection import ClientGone
@@ -19,6 +20,7 @@ from gateway.http.tunnel import Tunnel, relay
 from gateway.observe.facts import Events, RequestPassed
 from gateway.protect.answer_stream import passed_on
 from gateway.protect.forwarding import response_headers, unprotected_request
+from gateway.protect.observing import Observing
 from gateway.protect.problem import plain
 from gateway.protect.reply import Incoming, Reply, RequestBody, RequestCut
 from gateway.protect.route import Route, Target
@@ -49,11 +51,19 @@ class Passthrough:
     """Forwards what is not protected: to the upstream of its route, or to `target` where there is none.
 
     A request that carries one of `key_headers` (lower case) although no route matches is published as such: somebody
-    may believe it to be protected. To be made with the event loop running.
+    may believe it to be protected. What matches an observed route is `observing`'s to look at, and forwarded like what
+    matches none. To be made with the event loop running.
     """
 
-    def __init__(self, target: Target, events: Events, key_headers: frozenset[bytes] = frozenset()) -> None:
+    def __init__(
+        self,
+        target: Target,
+        events: Events,
+        key_headers: frozenset[bytes] = frozenset(),
+        observing: Observing | None = None,
+    ) -> None:
         self._target = target
+        self._observing = observing
         self._events = events
         self._key_headers = key_headers
         self._is_key_header = NameTable(lambda name: name.lower() in key_headers)
@@ -64,8 +74,10 @@ class Passthrough:
     ) -> Reply | None:
         """Forward once, and return the reply; None after a tunnel. Raises `ClientGone` and `RequestCut`.
 
-        `verdict` says why a route's request is not protected.
+        `verdict` says why a route's request is not protected; it is None where the route is only observed.
         """
+        if route is not None and route.is_observed:
+            return await self._observed(incoming, client, route)
         stopwatch = Stopwatch()
         target = self._target if route is None else route.target
         head = unprotected_request(incoming.head, incoming.hop, target.forwarding, upgrades=incoming.upgrades)
@@ -75,6 +87,37 @@ class Passthrough:
             await _switch(client, result, result.upgraded)
             return None
         return _reply_to(result, route)
+
+    async def _observed(self, incoming: Incoming, client: Client, route: Route) -> Reply | None:
+        """As for a request that no route matches; what streams by is copied."""
+        stopwatch = Stopwatch()
+        sighting = None if self._observing is None else self._observing.begin(incoming, route)
+        if sighting is not None:
+            incoming = sighting.incoming
+        is_answered = False
+        try:
+            forwarding = route.target.forwarding
+            head = unprotected_request(incoming.head, incoming.hop, forwarding, upgrades=incoming.upgrades)
+            result = await _exchange(route.target, head, incoming.body, client)
+            why = None if isinstance(result, UpstreamResponse) else f"{result.reason}: {result.detail}"
+            method, status = incoming.head.method.decode("latin-1"), _status_of(result)
+            self._events.publish(
+                RequestPassed(None, method, status, stopwatch.seconds, route=route.name, why=why, is_observed=True)
+            )
+            if isinstance(result, UpstreamResponse) and result.upgraded is not None:
+                if sighting is not None:
+                    sighting.give_up()
+                await _switch(client, result, result.upgraded)
+                return None
+            reply = _reply_to(result, None)
+            if sighting is not None:
+                reply = sighting.answered(result, reply)
+            is_answered = True
+            return reply
+        finally:
+            if sighting is not None and not is_answered:
+                # The client left, or its request broke off.
+                sighting.end(Ending.UNKNOWN)
 
     def _publish(
         self, incoming: Incoming, route: Route | None, verdict: Verdict | None, stopwatch: Stopwatch, result: Result

@@ -52,6 +52,8 @@ def framed(reply: Reply, *, method: bytes, minor: int, keep_alive: bool, shows_s
     fields, has_date = _kept(reply.headers)
     if reply.verdict is not None and shows_status:
         fields.append((b"Idempotency-Status", reply.verdict.encode()))
+    elif reply.would is not None:
+        fields.append((b"Idempotency-Status", b"observed;would=" + reply.would.encode()))
     if not has_date:
         fields.append((b"Date", date))
     is_chunked = False

@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol, Self, TypeVar
 
 from gateway.core.immutable import immutable
 from gateway.core.message import (
+    Headers,
     IndexedHeaders,
     NameTable,
     RequestHead,
@@ -136,12 +137,16 @@ class ClientBody:
 
 class Protecting(Protocol):
     """What this module needs of a route. `once`: headers, in lower case, that a request may carry at most once.
-    `compared`: those that its fingerprint covers."""
+    `compared`: those that its fingerprint covers. `is_observed`: it refuses nothing."""
 
     @property
     def once(self) -> frozenset[bytes]: ...
     @property
     def compared(self) -> frozenset[bytes]: ...
+    @property
+    def is_observed(self) -> bool: ...
+    def for_key(self, headers: Headers) -> Self:
+        """The route that a request with these headers meets: an observed one may enforce a share of the keys."""
 
 
 P = TypeVar("P", bound=Protecting)
@@ -174,16 +179,19 @@ def examine(routes: RouteTable[P], head: RequestHead, version: tuple[int, int]) 
     """The route that protects the request, and why the request is refused, if it is.
 
     Pure. Refuses a request that matches a route only if its path is read in another way, or regardless of case, or with
-    the method or target that one of its headers names: it is not known whether the service reads it so.
+    the method or target that one of its headers names: it is not known whether the service reads it so. On an observed
+    route it is judged as if none matched.
     """
     by_name = values_by_name(head.headers)
     hosts = by_name.get(b"host")
     host = hosts[0] if hosts else None
     route = routes.match(head.method, head.target, host)
+    if route is not None and route.is_observed:
+        route = route.for_key(head.headers)
     fault = framing_fault(by_name, version)
     if fault is not None:
         return route, Fault(400, fault)
-    if route is not None:
+    if route is not None and not route.is_observed:
         ambiguous = ambiguity(head, route.once, route.compared)
         return route, Fault(400, ambiguous) if ambiguous is not None else None
     if head.method == b"CONNECT":
@@ -201,10 +209,10 @@ def examine(routes: RouteTable[P], head: RequestHead, version: tuple[int, int]) 
         if sum(map(len, targets[1:])) > PATH_BYTES_MAX:
             return None, Fault(400, "A field that names another target is too long.")
     for target, names in _readings(targets, host):
-        route = routes.match_in_any_case(methods, target, names)
-        if route is not None:
-            return route, Fault(400, _other_reading(routes.path_in_other_case(head.method, head.target, host)))
-    return None, None
+        other = routes.match_in_any_case(methods, target, names)
+        if other is not None and not other.for_key(head.headers).is_observed:
+            return other, Fault(400, _other_reading(routes.path_in_other_case(head.method, head.target, host)))
+    return route, None
 
 
 class ReservedHeaders:

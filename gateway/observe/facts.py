@@ -81,7 +81,7 @@ class RequestPassed:
 
     `verdict` says why `route` did not protect it; both are None where no route matched. `key_header` then names the key
     header that it has all the same, if any, and `path` is its normalised path. `why` says why the upstream gave no
-    response, where that is so.
+    response, where that is so. `is_observed`: `route` only observes it, and `verdict` is None.
     """
 
     verdict: Verdict | None
@@ -92,12 +92,13 @@ class RequestPassed:
     path: str | None = None
     route: str | None = None
     why: str | None = None
+    is_observed: bool = False
 
     @property
     def reason(self) -> str:
-        """`no_route`, `unkeyed` or `store_unavailable`."""
+        """`no_route`, `observed`, `unkeyed` or `store_unavailable`."""
         if self.verdict is None:
-            return "no_route"
+            return "observed" if self.is_observed else "no_route"
         return "store_unavailable" if self.verdict is Verdict.UNPROTECTED else self.verdict
 
 
@@ -575,6 +576,38 @@ class SignedIn:
 
 
 @immutable
+class RequestObserved:
+    """A request on an observed route was judged: enforcement would have given it this verdict. Nothing came of it.
+
+    `is_repeat`: it was equal to an earlier one under its key, and would not have run again. `is_rekeyed`: the same
+    content came under another key shortly before.
+    """
+
+    route: str
+    verdict: Verdict
+    is_repeat: bool
+    is_rekeyed: bool
+
+
+class DropReason(StrEnum):
+    """Why what was seen of an observed request was given up; see `protect.observing`."""
+
+    QUEUE = "queue"
+    MEMORY = "memory"
+    INCOMPLETE = "incomplete"
+    STORE = "store"
+    FAILED = "failed"
+
+
+@immutable
+class ObservationDropped:
+    """What was seen of so many observed requests was given up."""
+
+    reason: DropReason
+    number: int = 1
+
+
+@immutable
 class LoopStalled:
     """The event loop did not run for this long."""
 
@@ -617,6 +650,8 @@ Fact = (
     | BacklogTaken
     | AdminActed
     | SignedIn
+    | RequestObserved
+    | ObservationDropped
     | LoopStalled
 )
 

@@ -37,6 +37,7 @@ from gateway.observe.facts import (
     LeaseLost,
     LoopStalled,
     MemoryChanged,
+    ObservationDropped,
     OperationAccepted,
     OperationClaimed,
     OperationSettled,
@@ -48,6 +49,7 @@ from gateway.observe.facts import (
     RepeatNoticed,
     RepeatResult,
     RequestAnswered,
+    RequestObserved,
     RequestPassed,
     SignedIn,
     SinkChanged,
@@ -249,6 +251,9 @@ class Logs:
                 if in_doubt:
                     count = sum(count for _, count in in_doubt)
                     self._line(DEBUG, "operations are in doubt", in_doubt=count, oldest_seconds=oldest_seconds)
+            case RequestObserved() | ObservationDropped():
+                # Metrics count it, and `observe report` shows it.
+                pass
             case BacklogTaken() | EventsCounted() | AdminActed() | SignedIn():
                 # Metrics count it; each delivery, dead letter and action has its own line.
                 pass

@@ -15,6 +15,7 @@ import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, Final, TypeVar, assert_never
 
 from gateway.core.delivery import ATTEMPTS_EXHAUSTED, UNAUTHORIZED, UNREADABLE
@@ -32,6 +33,7 @@ from gateway.observe.facts import (
     Decision,
     DeliveryAttempted,
     DeliveryResult,
+    DropReason,
     EndedUnanswered,
     EventPublished,
     EventsCounted,
@@ -44,6 +46,7 @@ from gateway.observe.facts import (
     LeaseLost,
     LoopStalled,
     MemoryChanged,
+    ObservationDropped,
     OperationAccepted,
     OperationClaimed,
     OperationSettled,
@@ -56,6 +59,7 @@ from gateway.observe.facts import (
     RepeatNoticed,
     RepeatResult,
     RequestAnswered,
+    RequestObserved,
     RequestPassed,
     SignedIn,
     SinkChanged,
@@ -75,6 +79,7 @@ from gateway.observe.facts import (
 # `no_route_keyed`: no route matches the request although its client sent a key.
 _CLASSES: Final = ("2xx", "3xx", "4xx", "5xx")
 _REASONS: Final = ("no_route", "no_route_keyed", "unkeyed", "store_unavailable")
+MODES: Final = ("enforce", "observe")
 _ENDINGS: Final = (Event.COMPLETE, Event.RELEASE, Event.FORGET, Event.ABANDON, Event.POSTPONE, Event.BURY)
 
 # The reasons of `WebhookRefused`.
@@ -177,8 +182,17 @@ class Readings:
 class Metrics:
     """An observer of events, and what a scrape gets. Belongs to one event loop."""
 
-    def __init__(self, routes: Iterable[str], *, has_fast_tier: bool, version: str, sinks: Iterable[str] = ()) -> None:
-        """`routes` and `sinks` have their series from the start; others get theirs with their first event."""
+    def __init__(
+        self,
+        routes: Iterable[str],
+        *,
+        has_fast_tier: bool,
+        version: str,
+        sinks: Iterable[str] = (),
+        modes: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`routes` and `sinks` have their series from the start; others get theirs with their first event. `modes` are
+        those of the routes, by name."""
         routes, sinks = tuple(routes), tuple(sinks)
         self._families: dict[str, Family] = {}
         self._read: Callable[[], Readings] = Readings
@@ -217,6 +231,31 @@ class Metrics:
             "Requests that were passed through without protection",
             reason=_REASONS,
         )
+        observed = tuple(name for name, mode in modes.items() if mode == "observe")
+        self._observed = self._counter(
+            "idempotency_observed_requests_total",
+            "Requests on observed routes, by the verdict that enforcement would have given",
+            route=observed,
+            verdict=Verdict,
+        )
+        self._observed_repeats = self._counter(
+            "idempotency_observed_repeats_total",
+            "Those of them that were equal to an earlier one under their key, and would not have run again",
+            route=observed,
+        )
+        self._observed_rekeyed = self._counter(
+            "idempotency_observed_rekeyed_total",
+            "Those of them whose caller and content came under another key within 10 minutes before",
+            route=observed,
+        )
+        self._observations_dropped = self._counter(
+            "idempotency_observations_dropped_total",
+            "Observed requests of which nothing is known, by reason",
+            reason=DropReason,
+        )
+        routes_by_mode = self._gauge("idempotency_routes", "Routes of the configuration", Rule.MAX, mode=MODES)
+        for mode in MODES:
+            routes_by_mode.put(sum(each == mode for each in modes.values()), mode)
         self._request_durations = self._histogram(
             "idempotency_request_duration_seconds",
             "From the arrival of a request on a protected route to the head of its response, waiting included",
@@ -482,6 +521,17 @@ class Metrics:
                     self._overheads.observe(max(0.0, fact.duration_seconds - fact.upstream_seconds), fact.route)
             case StatusAnswered():
                 self._status_requests.add(fact.part, f"{fact.status // 100}xx")
+            case RequestPassed(is_observed=True):
+                # Counted once it is judged.
+                pass
+            case RequestObserved(route, verdict, is_repeat, is_rekeyed):
+                self._observed.add(route, verdict)
+                if is_repeat:
+                    self._observed_repeats.add(route)
+                if is_rekeyed:
+                    self._observed_rekeyed.add(route)
+            case ObservationDropped(reason, number):
+                self._observations_dropped.add(reason, amount=number)
             case RequestPassed():
                 self._unprotected_requests.add(fact.reason if fact.key_header is None else "no_route_keyed")
                 self._unprotected_durations.observe(fact.duration_seconds)

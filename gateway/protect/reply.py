@@ -107,7 +107,8 @@ class Reply:
     coding that these `Accept-Encoding` values do not accept, and is decoded before it goes out. `why` is for the log
     alone: why nothing could be sent to the upstream, or compared with the record; so are `differs` and
     `first_operation`, which a refusal also tells its caller. With `to_fetch`, the coordinator replaces it by what the
-    service says of that.
+    service says of that. `would` is the verdict that an observed request would have had, where
+    clients are shown it.
     """
 
     status: int
@@ -122,6 +123,7 @@ class Reply:
     differs: tuple[str, ...] = ()
     first_operation: UUID | None = None
     source: Source = Source.GATEWAY
+    would: str | None = None
 
 
 @immutable

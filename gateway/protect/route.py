@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gateway.core.delivery import DeliveryPolicy
+from gateway.core.framing import digest
 from gateway.core.identity.content import RepeatPolicy
 from gateway.core.identity.fingerprint import Fingerprinter
-from gateway.core.identity.key import ComposedKey, KeySpec
+from gateway.core.identity.key import ComposedKey, Key, KeySpec, find_key
 from gateway.core.identity.scope import AuthService, ScopeSpec
 from gateway.core.message import Headers
 from gateway.core.operation import MICROSECONDS
@@ -21,6 +22,7 @@ from gateway.core.routing import PathPattern
 from gateway.core.webhook.examination import Inbox
 from gateway.protect.forwarding import ForwardingPolicy, UpstreamKey
 from gateway.protect.problem import Shape
+from gateway.protect.structured_fields import unquote
 from gateway.upstream import Upstream
 
 
@@ -94,7 +96,10 @@ class AcceptPolicy:
 @dataclass(frozen=True, slots=True)
 class Route:
     """One protected route. `once` are the headers (lower case) that a request may carry at most once; `compared` those
-    that the route's fingerprint covers beside what every fingerprint does. `authorize` is asked about every request."""
+    that the route's fingerprint covers beside what every fingerprint does. `authorize` is asked about every request.
+
+    `is_observed`: its requests are forwarded as if no route matched, but for those of the `enforced` share of keys.
+    """
 
     name: str
     operation: str
@@ -122,3 +127,30 @@ class Route:
     inbox: Inbox | None = None
     repeats: RepeatPolicy | None = None
     recovery: Recovery = Hold()  # noqa: RUF009  a value without state
+    is_observed: bool = False
+    enforced: EnforcedShare | None = None
+
+    def for_key(self, headers: Headers) -> Route:
+        """The route that a request with these headers meets: this one, or the one that enforces for its key."""
+        share = self.enforced
+        if share is None:
+            return self
+        key = find_key(self.key, headers, None, unquote)
+        return share.route if isinstance(key, Key) and share.covers(self.operation, key) else self
+
+
+@dataclass(frozen=True, slots=True)
+class EnforcedShare:
+    """The route that enforces for a share of the keys of an observed one, from 0 to 1.
+
+    Which keys those are follows from operation name and key alone: all repeats of a key, at every gateway, are on one
+    side, and so are those of a larger share that were in a smaller one.
+    """
+
+    route: Route
+    share: float
+
+    def covers(self, operation: str, key: Key) -> bool:
+        """Whether requests with this key are enforced."""
+        drawn = int.from_bytes(digest(b"share", operation.encode(), key.digest)[:8], "big")
+        return drawn < self.share * 2**64

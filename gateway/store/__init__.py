@@ -1,7 +1,8 @@
 """The stores: what the gateway remembers.
 
-*The contract* is `base` (what requests call) and `operations` (what upkeep and operators call). The contract of a
-journal is in the package `journal`. The rest of the program imports only these.
+*The contract* is `base` (what requests call) and `operations` (what upkeep and operators call), and
+`observations` (what was only observed). The contract of a journal is in the package `journal`. The rest of the program
+imports only these.
 
 *In front of a durable store*, outermost first: `tiered` serves copies, from the process (`cache`) and from a fast tier.
 `guard` lets no request through until two checks pass: `epoch` finds no lost data, by what `witness_files` recorded on

@@ -119,8 +119,9 @@ class Serving:
     """What a gateway serves; the store learns it when the gateway starts.
 
     `recipes` define by operation name how identities are made. `routes` are in routing order. `accepted` are the
-    operation names whose routes accept that keys are lost. `gateway_id` identifies one process. `key_ids` are those of
-    its encryption keys; None: it accepts records that it cannot decrypt.
+    operation names whose routes accept that keys are lost, `mode_accepted` those that accept it for a change of mode.
+    `gateway_id` identifies one process. `key_ids` are those of its encryption keys; None: it accepts records that it
+    cannot decrypt.
     """
 
     gateway_id: UUID
@@ -129,6 +130,7 @@ class Serving:
     routes: tuple[ServedRoute, ...] = ()
     accepted: frozenset[str] = frozenset()
     key_ids: frozenset[str] | None = None
+    mode_accepted: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +149,8 @@ class RecipeConflict:
     """An operation whose keys a configuration would no longer find.
 
     `heirs` are the operation names of the new configuration that take its requests. Empty: the operation keeps its
-    requests, but its recipe changed. `is_served`: another running gateway serves it.
+    requests, but its recipe changed, or with `is_mode` a smaller share of its keys is enforced. `is_served`: another
+    running gateway serves it.
     """
 
     service: str
@@ -155,6 +158,7 @@ class RecipeConflict:
     living: Living
     heirs: tuple[str, ...] = ()
     is_served: bool = False
+    is_mode: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,9 @@ and the operation has living keys. For the first two it also suffices that anoth
 serves the operation as it was: new keys may come at any moment, and two gateways that serve one request under two names
 run it twice. The same rule decides between two gateways that start at once, because the store serialises them.
 
+A start is refused likewise if an operation with living keys is enforced for a smaller share of its keys than before
+(*mode*), unless its routes have `mode_change: accept`: what is only observed is not looked up.
+
 An operation whose requests now match no route is no reason to refuse; it is only reported.
 
 Rename or second service
@@ -89,6 +92,7 @@ class Question:
     heirs: tuple[str, ...]
     is_served: bool
     is_own: bool
+    is_mode: bool = False
 
 
 @dataclass(slots=True)
@@ -110,7 +114,11 @@ class Comparison:
         for question in self.questions:
             counted = living.get(question.name, Living())
             if counted.keys or (question.is_own and question.is_served):
-                conflicts.append(RecipeConflict(*question.name, counted, question.heirs, question.is_served))
+                conflicts.append(
+                    RecipeConflict(
+                        *question.name, counted, question.heirs, question.is_served, is_mode=question.is_mode
+                    )
+                )
         return Agreement(tuple(conflicts), tuple(self.neighbours))
 
 
@@ -122,6 +130,10 @@ def compare(known: Collection[Remembered], running: Collection[Name], serving: S
         row = own.get(operation)
         if row is not None and row.recipe != recipe and operation not in serving.accepted:
             comparison.questions.append(Question(row.name, (), row.name in running, is_own=True))
+    for operation in sorted(serving.recipes.keys() - serving.mode_accepted):
+        row = own.get(operation)
+        if row is not None and _is_enforced_less(_in_order([row]), serving.routes):
+            comparison.questions.append(Question(row.name, (), is_served=False, is_own=True, is_mode=True))
     current = _in_order(row for row in own.values() if row.is_current)
     if [(route.operation, route.rule) for route in current] == [
         (route.operation, route.rule) for route in serving.routes
@@ -188,6 +200,7 @@ def encode_routes(routes: Iterable[ServedRoute], operation: str) -> str:
                 "methods": sorted(method.decode("latin-1") for method in route.rule.methods),
                 "host": None if route.rule.host is None else route.rule.host.decode("latin-1"),
                 "path": route.rule.path.text,
+                "enforced": route.enforced,
             }
             for order, route in enumerate(routes)
             if route.operation == operation
@@ -203,8 +216,19 @@ def _in_order(rows: Iterable[Remembered]) -> list[ServedRoute]:
             methods = frozenset(method.encode("latin-1") for method in route["methods"])
             host = None if route["host"] is None else route["host"].encode("latin-1")
             rule = Rule(methods, PathPattern.parse(route["path"]), host)
-            ordered.append((route["order"], ServedRoute(row.service, row.operation, rule)))
+            ordered.append((route["order"], ServedRoute(row.service, row.operation, rule, route["enforced"])))
     return [route for _, route in sorted(ordered, key=lambda pair: pair[0])]
+
+
+def _is_enforced_less(before: Sequence[ServedRoute], after: Iterable[ServedRoute]) -> bool:
+    """Whether a smaller share of an operation's keys is enforced than before: on one route, or on its weakest."""
+    operation = before[0].operation if before else None
+    now = [route for route in after if route.operation == operation]
+    if not before or not now:
+        return False
+    if any(new.rule == old.rule and new.enforced < old.enforced for old in before for new in now):
+        return True
+    return min(route.enforced for route in now) < min(route.enforced for route in before)
 
 
 def names_without_route(known: Collection[Remembered], service: str, operations: Collection[str]) -> frozenset[Name]:
@@ -218,9 +242,10 @@ def names_without_route(known: Collection[Remembered], service: str, operations:
 def conflicts_text(serving: Serving, conflicts: Iterable[RecipeConflict]) -> str:
     """Explain why a gateway must not start, and what to do."""
     listed = list(conflicts)
-    changed = [conflict for conflict in listed if not conflict.heirs]
+    changed = [conflict for conflict in listed if not conflict.heirs and not conflict.is_mode]
     found = [] if len(changed) < 2 else [_changed(changed)]
-    return "; ".join(found + [_loss(serving, conflict) for conflict in listed if not found or conflict.heirs])
+    single = [conflict for conflict in listed if not found or conflict not in changed]
+    return "; ".join(found + [_loss(serving, conflict) for conflict in single])
 
 
 def _changed(conflicts: Sequence[RecipeConflict]) -> str:
@@ -237,6 +262,12 @@ def _loss(serving: Serving, conflict: RecipeConflict) -> str:
     operation, heirs = conflict.operation, _listed(conflict.heirs)
     one = "its route" if len(conflict.heirs) == 1 else "their routes"
     accept = "identity_change: accept"
+    if conflict.is_mode:
+        return (
+            f"operation {operation} ({_living(conflict)}) is now observed, or enforced for a smaller share of its "
+            "keys: a repeat of an old request would no longer get its recorded response, but run again. Undo the "
+            "change, wait until the keys are forgotten, or accept that with `mode_change: accept` on its routes"
+        )
     if not conflict.heirs:
         return (
             f"the scope or key settings of operation {operation} changed, or secrets.identity_key did "

@@ -694,6 +694,7 @@ _OVERRIDE: Final = "tests/app/test_settings.py::test_what_a_route_says_of_its_se
 _RESOURCE: Final = "tests/http/gateway/test_resource.py::"
 _CORS: Final = "tests/http/gateway/test_cors.py::"
 _TRACING: Final = "tests/observe/test_tracing.py::"
+_OBSERVE: Final = "tests/http/gateway/test_observe.py::"
 ELSEWHERE: Final = (
     {
         "traces.endpoint": _TRACING + "test_a_request_and_its_attempt",
@@ -704,6 +705,11 @@ ELSEWHERE: Final = (
         "listen.address": "tests/app/test_gateway.py::test_an_address_that_is_taken",
         "listen.tls.cert": _TLS + "test_both_sides",
         "listen.tls.key": _TLS + "test_both_sides",
+        "mode": _OBSERVE + "test_a_mode_for_all_routes",
+        "observe.header": _OBSERVE + "test_the_header_says_what_would_be",
+        "routes.mode": _OBSERVE + "test_nobody_notices",
+        "routes.mode_change": _OBSERVE + "test_enforcing_starts_with_no_memory",
+        "routes.enforce_share": _OBSERVE + "test_a_key_stays_on_its_side",
         "routes.fingerprint.defaults": _RESOURCE + "test_an_absent_member_counts_as_its_default",
         "routes.outcome.when.is": _RESOURCE + "test_outcome_by_body",
         "routes.outcome.when.status": _RESOURCE + "test_outcome_by_body",

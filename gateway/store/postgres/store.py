@@ -21,6 +21,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from gateway.core.lifecycle import settle
+from gateway.core.observation import Finding, Observation
 from gateway.core.operation import (
     Accept,
     Applied,
@@ -38,6 +39,7 @@ from gateway.core.operation import (
 from gateway.core.outbox import NO_EVENTS, Outbox
 from gateway.store.base import KNOWN, WORK, NotApplied, StartRefused, StoreError, Unreadable, Watch
 from gateway.store.batching import LATER, Batcher, Later
+from gateway.store.observations import ObservedCount
 from gateway.store.operations import (
     Agreement,
     AuditEntry,
@@ -55,7 +57,7 @@ from gateway.store.operations import (
     Swept,
     Tally,
 )
-from gateway.store.postgres import rekeying
+from gateway.store.postgres import observation, rekeying
 from gateway.store.postgres.batch import BatchResult, Executor, Results, Unclear, Windows, result_of_read
 from gateway.store.postgres.connection import Connection, Link, ServerRefused
 from gateway.store.postgres.delivery import Deliveries
@@ -311,6 +313,23 @@ class PostgresStore:
     async def reseal(self, place: Place, changes: Sequence[tuple[Row, Kept]]) -> int:
         """See `SealedRows`."""
         return await rekeying.reseal(self._started().fetch, place, changes)
+
+    async def observed_before(self, service: str, operation_ids: Collection[UUID]) -> list[Observation]:
+        """See `ObservationStore`, also for the next three."""
+        return await observation.observed_before(self._started().fetch, service, operation_ids)
+
+    async def observed_contents(
+        self, service: str, contents: Collection[bytes], since_us: int
+    ) -> list[tuple[bytes, UUID, int]]:
+        return await observation.observed_contents(self._started().fetch, service, contents, since_us)
+
+    async def save_observations(
+        self, service: str, found: Sequence[tuple[Observation, Finding]], forget_before_us: int
+    ) -> None:
+        await observation.save(self._started().fetch, service, found, forget_before_us)
+
+    async def count_observed(self, service: str, route: str | None) -> list[ObservedCount]:
+        return await observation.count(self._started().fetch, service, route)
 
     async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
         epoch = await self._started().upkeep.check_memory(links)

@@ -33,11 +33,13 @@ from typing import Any, Final
 from uuid import UUID, uuid4
 
 from gateway.core.lifecycle import settle
+from gateway.core.observation import Finding, Observation
 from gateway.core.operation import Applied, Audit, Command, Result, SealedRequest, Snapshot, operation_id_of
 from gateway.core.outbox import NO_EVENTS, Outbox
 from gateway.store.base import WORK, EpochChanged, NotApplied, Unstorable, Watch, wall_clock_us
 from gateway.store.batching import BATCH_SIZE_MAX, QUEUE_MAX, Batcher
 from gateway.store.epoch import WitnessNote, memory_digest, missing
+from gateway.store.observations import ObservedCount
 from gateway.store.operations import (
     Agreement,
     AuditEntry,
@@ -58,7 +60,7 @@ from gateway.store.operations import (
 )
 from gateway.store.recipes import Name
 from gateway.store.rekeying import Kept, Place, Row
-from gateway.store.sqlite import event, inquiry, kept, rekeying
+from gateway.store.sqlite import event, inquiry, kept, observation, rekeying
 from gateway.store.sqlite import statements as sql
 from gateway.store.sqlite.connection import (
     DATA_ERRORS,
@@ -386,6 +388,31 @@ class SqliteStore:
             # Pause, or gateways would find the file busy.
             await asyncio.sleep(time.perf_counter() - began)
         return changed
+
+    async def observed_before(self, service: str, operation_ids: Collection[UUID]) -> list[Observation]:
+        """See `ObservationStore`, also for the next three."""
+        return await self._started().reading.run(
+            self._reader.query, lambda cursor: observation.observed_before(cursor, service, operation_ids)
+        )
+
+    async def observed_contents(
+        self, service: str, contents: Collection[bytes], since_us: int
+    ) -> list[tuple[bytes, UUID, int]]:
+        return await self._started().reading.run(
+            self._reader.query, lambda cursor: observation.observed_contents(cursor, service, contents, since_us)
+        )
+
+    async def save_observations(
+        self, service: str, found: Sequence[tuple[Observation, Finding]], forget_before_us: int
+    ) -> None:
+        await self._started().writing.run(
+            self._writer.note, lambda cursor: observation.save(cursor, service, found, forget_before_us)
+        )
+
+    async def count_observed(self, service: str, route: str | None) -> list[ObservedCount]:
+        return await self._started().reading.run(
+            self._reader.query, lambda cursor: observation.count(cursor, service, route)
+        )
 
     async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
         return await self._started().reading.run(

@@ -14,6 +14,7 @@ from tests.defects.catalogue import (
     execution,
     identity,
     inbox,
+    observing,
     stores,
     wire,
     wiring,
@@ -35,6 +36,7 @@ DEFECTS: Final[dict[str, Defect]] = {
         wire,
         stores,
         wiring,
+        observing,
     )
     for defect in module.DEFECTS
 }

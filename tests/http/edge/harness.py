@@ -7,7 +7,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 from gateway.core.message import Headers, RequestHead
 from gateway.core.routing import PathPattern, RouteTable, Rule
@@ -37,9 +37,13 @@ class PlainRoute:
     name: str = "payments"
     once: frozenset[bytes] = frozenset((b"authorization", b"idempotency-key", b"x-tenant-id"))
     compared: frozenset[bytes] = frozenset()
+    is_observed: bool = False
     shape: Shape = PROBLEM
     shows_status: bool = True
     target: Any = None
+
+    def for_key(self, headers: object) -> Self:
+        return self
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 import pytest
 
@@ -18,6 +19,10 @@ class Route:
     name: str
     once: frozenset[bytes] = frozenset()
     compared: frozenset[bytes] = frozenset()
+    is_observed: bool = False
+
+    def for_key(self, headers: object) -> Self:
+        return self
 
 
 POST = frozenset((b"POST",))

@@ -343,3 +343,24 @@ CREATE TABLE witness (
 ) WITHOUT ROWID;
 
 CREATE INDEX witness_check ON witness (check_us);
+
+-- What was seen of requests on routes that are only observed, and what enforcement would have done with them. No record, and
+-- nothing that a claim depends on. `id` is null where the request had no identity.
+CREATE TABLE observation (
+    entry BLOB PRIMARY KEY,
+    service TEXT NOT NULL,
+    route TEXT NOT NULL,
+    id BLOB,
+    began_us INTEGER NOT NULL,
+    content BLOB,
+    seen BLOB NOT NULL,
+    verdict TEXT NOT NULL,
+    is_refused INTEGER NOT NULL,
+    is_repeat INTEGER NOT NULL,
+    is_rekeyed INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE INDEX observation_history ON observation (service, id, began_us) WHERE id IS NOT NULL;
+CREATE INDEX observation_content ON observation (service, content, began_us) WHERE content IS NOT NULL;
+CREATE INDEX observation_time ON observation (began_us);
+CREATE INDEX observation_finding ON observation (service, route, verdict, is_refused, began_us);

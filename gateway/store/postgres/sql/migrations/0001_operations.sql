@@ -358,3 +358,24 @@ CREATE TABLE idempotency_gateway.witness (
     check_us    bigint NOT NULL
 ) WITH (fillfactor = 20);
 CREATE INDEX witness_check ON idempotency_gateway.witness (check_us);
+
+-- What was seen of requests on routes that are only observed, and what enforcement would have done with them. No record, and
+-- nothing that a claim depends on. `operation_id` is null where the request had no identity.
+CREATE TABLE idempotency_gateway.observation (
+    entry        uuid    NOT NULL PRIMARY KEY,
+    service      text    NOT NULL,
+    route        text    NOT NULL,
+    operation_id uuid,
+    began_us     bigint  NOT NULL,
+    content      bytea,
+    seen         bytea   NOT NULL,
+    verdict      text    NOT NULL,
+    is_refused   boolean NOT NULL,
+    is_repeat    boolean NOT NULL,
+    is_rekeyed   boolean NOT NULL
+);
+CREATE INDEX observation_history ON idempotency_gateway.observation (service, operation_id, began_us)
+    WHERE operation_id IS NOT NULL;
+CREATE INDEX observation_content ON idempotency_gateway.observation (service, content, began_us) WHERE content IS NOT NULL;
+CREATE INDEX observation_time ON idempotency_gateway.observation (began_us);
+CREATE INDEX observation_finding ON idempotency_gateway.observation (service, route, verdict, is_refused, began_us);

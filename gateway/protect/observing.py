@@ -1,0 +1,571 @@
+"""What is seen of requests on observed routes, beside their way through the passthrough.
+
+Owns the copies of what streams by, the queue of what was seen, and the worker that judges and stores it. It knows no
+claim, lease, record or journal, and nothing of a request waits for it: it never reads a body itself, never asks the
+store while a request is under way, and gives up what does not fit. What it gives up is counted, by reason:
+
+* `queue`: too many requests are observed at once, or wait for the store.
+* `memory`: their bodies would take too much memory.
+* `incomplete`: the request did not arrive completely, or its connection became a tunnel.
+* `store`: the store is away or slow.
+* `failed`: a bug, which is logged.
+
+Rules 2 and 4 to 7 are those of the request path (`ambiguity`, `Identifying`), on a copy and after the response;
+`core.observation` does the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+from uuid import UUID, uuid4
+
+from gateway.core.framing import digest
+from gateway.core.identity.pointer import MISSING
+from gateway.core.message import ResponseHead
+from gateway.core.observation import (
+    HISTORY_MAX,
+    KEEP_US,
+    REKEYED_US,
+    Ending,
+    Enforcement,
+    Exchange,
+    Finding,
+    Observation,
+    early_finding,
+    findings,
+)
+from gateway.core.operation import microseconds
+from gateway.core.outcome import meaning_of, windows_us
+from gateway.core.reading import resource_in
+from gateway.core.replay import stored_response
+from gateway.core.verdict import Verdict
+from gateway.observe.facts import DropReason, Events, ObservationDropped, RequestObserved
+from gateway.protect.ambiguity import ambiguity
+from gateway.protect.body import TakenBody, WholeBody
+from gateway.protect.decoding import read_document
+from gateway.protect.identification import Identifying, KeyedRequest
+from gateway.protect.reply import Incoming, Reply, RequestBody, ResponseStream, Untouched
+from gateway.protect.route import Route
+from gateway.store.base import StoreError
+from gateway.store.observations import ObservationStore
+from gateway.upstream import Lost, NotSent, UpstreamResponse
+
+_LOG = logging.getLogger("gateway")
+
+# Requests that are under way, and as many that wait to be stored.
+_QUEUE_MAX: Final = 10_000
+_BATCH_MAX: Final = 500
+# All copies of bodies together.
+_COPIED_BYTES_MAX: Final = 64 * 1024 * 1024
+_FLUSH_SECONDS: Final = 0.25
+_STORE_SECONDS: Final = 5.0
+_LAST_SECONDS: Final = 1.0
+# A request that began earlier is waited for so long, because a later one is judged by it. The table is corrected after.
+_HOLD_SECONDS: Final = 30.0
+# Operations whose requests are remembered here, for the header alone.
+_REMEMBERED_MAX: Final = 10_000
+
+
+class _TooLong:
+    """The body of a request that is over the route's limit, for rule 6."""
+
+    def __init__(self, length: int) -> None:
+        self.length: int | None = length
+
+    def whole(self) -> bytes | None:
+        return None
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """Is not called: rule 6 goes by the length."""
+        yield b""
+
+    def crowd_out(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+class _Copy:
+    """The bytes of a body that streams by, up to a limit. `is_over`: it was longer, and nothing is kept."""
+
+    def __init__(self, memory: _Memory, bytes_max: int) -> None:
+        self._memory = memory
+        self._bytes_max = bytes_max
+        self._parts: list[bytes] = []
+        self.length = 0
+        self.is_over = False
+        self.is_crowded = False
+
+    def add(self, data: bytes) -> None:
+        self.length += len(data)
+        if self.is_over or self.is_crowded:
+            return
+        if self.length > self._bytes_max:
+            self.is_over = True
+        elif not self._memory.take(len(data)):
+            self.is_crowded = True
+        else:
+            self._parts.append(bytes(data))
+            return
+        self._drop(self.length - len(data))
+
+    def content(self) -> bytes:
+        return b"".join(self._parts)
+
+    def drop(self) -> None:
+        if not self.is_over and not self.is_crowded:
+            self._drop(self.length)
+            self.is_crowded = True
+
+    def _drop(self, held: int) -> None:
+        self._memory.give_back(held)
+        self._parts.clear()
+
+
+class _Memory:
+    """How much all copies may hold."""
+
+    def __init__(self) -> None:
+        self._left = _COPIED_BYTES_MAX
+
+    def take(self, size: int) -> bool:
+        if size > self._left:
+            return False
+        self._left -= size
+        return True
+
+    def give_back(self, size: int) -> None:
+        self._left += size
+
+
+class _CopiedRequest:
+    """The body of a request on its way to the service: the same bytes at the same pace."""
+
+    def __init__(self, body: RequestBody, copy: _Copy, on_whole: Callable[[], None]) -> None:
+        self._body = body
+        self._copy = copy
+        self._on_whole = on_whole
+        self.length: int | None = body.length
+
+    def whole(self) -> bytes | None:
+        data = self._body.whole()
+        if data is not None:
+            self._copy.add(data)
+            self._on_whole()
+        return data
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        async for data in self._body.stream():
+            self._copy.add(data)
+            yield data
+        self._on_whole()
+
+    def crowd_out(self) -> bool:
+        return self._body.crowd_out()
+
+    def close(self) -> None:
+        self._body.close()
+
+
+class _CopiedResponse:
+    """The body of a response on its way to the client. Reports how it ended, once."""
+
+    def __init__(self, stream: ResponseStream, copy: _Copy, on_end: Callable[[bool], None]) -> None:
+        self._stream = stream
+        self._copy = copy
+        self._on_end = on_end
+
+    async def read(self) -> bytes:
+        try:
+            data = await self._stream.read()
+        except BaseException:
+            self._on_end(False)
+            raise
+        if data:
+            self._copy.add(data)
+        else:
+            self._on_end(True)
+        return data
+
+    def abort(self) -> None:
+        self._stream.abort()
+        self._on_end(False)
+
+
+class Sighting:
+    """One request that is observed. `incoming` is what is to be forwarded. Everything here is called on its way."""
+
+    def __init__(
+        self,
+        observing: Observing,
+        identifying: Identifying,
+        incoming: Incoming,
+        route: Route,
+        number: int,
+        now_us: int,
+    ) -> None:
+        self._observing = observing
+        self.identifying = identifying
+        self.number = number
+        self.route = route
+        self.entry = uuid4()
+        self.began_us = now_us
+        self.is_whole = False
+        self.is_over = False
+        self.sent = _Copy(observing.memory, route.body_bytes_max)
+        self.received = _Copy(observing.memory, route.keep.taken_bytes_max)
+        self.head: ResponseHead | None = None
+        self.ended: Exchange | None = None
+        self.found: asyncio.Task[Observation | None] | None = None
+        self.original = incoming
+        body = _CopiedRequest(incoming.body, self.sent, self._arrived)
+        self.incoming = replace(incoming, body=body)
+
+    def answered(self, result: UpstreamResponse | NotSent | Lost, reply: Reply) -> Reply:
+        """The reply to write: the same, its body copied as it goes out."""
+        if isinstance(result, NotSent):
+            self.end(Ending.NOT_SENT)
+            return reply
+        if isinstance(result, Lost):
+            self.end(Ending.UNKNOWN)
+            return reply
+        self.head = result.head
+        reply = self._observing.shown(self, reply)
+        if isinstance(reply.body, bytes):
+            self.received.add(reply.body)
+            self.end()
+            return reply
+        return replace(reply, body=_CopiedResponse(reply.body, self.received, self._streamed))
+
+    def end(self, ending: Ending | None = None) -> None:
+        """Its exchange is over; without an `ending`, by the response. Only the first call counts."""
+        if not self.is_over:
+            self.is_over = True
+            ended_us = self.began_us + self._observing.elapsed_us(self)
+            self.ended = Exchange(ended_us, Ending.UNKNOWN if ending is None else ending)
+            if ending is not None:
+                self.head = None
+            self._observing.ended(self)
+
+    def give_up(self) -> None:
+        """Its connection is a tunnel from now on."""
+        self.is_whole = False
+        self.end(Ending.UNKNOWN)
+
+    def _arrived(self) -> None:
+        self.is_whole = True
+        self._observing.arrived(self)
+
+    def _streamed(self, is_complete: bool) -> None:
+        # The client may leave before the end, and what the service did is not known then: it never is of a part.
+        self.end(None if is_complete else Ending.UNKNOWN)
+
+
+class Observing:
+    """Observes requests of one service in one process. Lives on one event loop. `adopt` what it identifies them by, and
+    `run` it; `close` it at the end.
+
+    `wall_us` is this host's time, `clock` counts seconds.
+    """
+
+    def __init__(
+        self,
+        service: str,
+        store: ObservationStore | None,
+        events: Events,
+        *,
+        wall_us: Callable[[], int],
+        clock: Callable[[], float],
+    ) -> None:
+        self._service = service
+        self._identifying: Identifying | None = None
+        self._store = store
+        self._events = events
+        self._shows_header = False
+        self._wall_us = wall_us
+        self._clock = clock
+        self.memory = _Memory()
+        self._numbers = 0
+        # By number, in the order in which they began.
+        self._under_way: OrderedDict[int, tuple[Sighting, float]] = OrderedDict()
+        self._waiting: deque[Sighting] = deque()
+        self._work = asyncio.Event()
+        self._identifications: set[asyncio.Task[Observation | None]] = set()
+        self._remembered: OrderedDict[UUID, list[Observation]] = OrderedDict()
+
+    def adopt(self, identifying: Identifying, *, shows_header: bool) -> None:
+        """Identify the requests that begin from now on by this. With `shows_header`, responses carry what enforcement
+        would have done as far as this process knows."""
+        self._identifying, self._shows_header = identifying, shows_header
+
+    # -- on the way of a request: nothing here waits ------------------------------------------------------------------
+
+    def begin(self, incoming: Incoming, route: Route) -> Sighting | None:
+        """Observe a request that is about to be forwarded; None where there is no room."""
+        identifying = self._identifying
+        if identifying is None or len(self._under_way) + len(self._waiting) >= _QUEUE_MAX:
+            self._drop(DropReason.QUEUE)
+            return None
+        self._numbers += 1
+        sighting = Sighting(self, identifying, incoming, route, self._numbers, self._wall_us())
+        self._under_way[sighting.number] = (sighting, self._clock())
+        return sighting
+
+    def elapsed_us(self, sighting: Sighting) -> int:
+        return microseconds(self._clock() - self._under_way[sighting.number][1])
+
+    def arrived(self, sighting: Sighting) -> None:
+        """Its body is complete. Only the header needs to know now what it asks for."""
+        if self._shows_header:
+            sighting.found = asyncio.get_running_loop().create_task(self._identified(sighting))
+            self._identifications.add(sighting.found)
+            sighting.found.add_done_callback(self._identifications.discard)
+
+    def shown(self, sighting: Sighting, reply: Reply) -> Reply:
+        """The reply with what enforcement would have done, where that is wanted."""
+        if not self._shows_header:
+            return reply
+        return replace(reply, would=self._guess(sighting, reply) or "unknown")
+
+    def ended(self, sighting: Sighting) -> None:
+        del self._under_way[sighting.number]
+        if not sighting.is_whole:
+            self._forget(sighting, DropReason.INCOMPLETE)
+        elif sighting.sent.is_crowded:
+            self._forget(sighting, DropReason.MEMORY)
+        else:
+            self._waiting.append(sighting)
+            self._work.set()
+
+    def _guess(self, sighting: Sighting, reply: Reply) -> Verdict | None:
+        """What is known of it here, at the head of its response."""
+        found = sighting.found
+        if found is None or not found.done() or found.cancelled() or found.exception() is not None:
+            return None
+        observation, head = found.result(), sighting.head
+        if observation is None or head is None:
+            return None
+        if observation.early is not None or observation.operation_id is None:
+            return observation.early
+        route = sighting.route
+        meaning = meaning_of(head.status, head.headers, route.policy, carries_doubt=False)
+        exchange = Exchange(
+            self._wall_us(),
+            Ending(meaning.value),
+            head.status,
+            is_kept=reply.length is None or route.keep.keeps_body(head.headers, reply.length),
+            replay_us=route.retention.replay_us,
+            remember_us=route.retention.remember_us,
+        )
+        history = self._remembered.setdefault(observation.operation_id, [])
+        if len(history) < HISTORY_MAX:
+            history.append(replace(observation, exchange=exchange))
+            history.sort(key=lambda each: each.began_us)
+        while len(self._remembered) > _REMEMBERED_MAX:
+            self._remembered.popitem(last=False)
+        for seen, finding in zip(history, findings(history, _enforcement(route)), strict=True):
+            if seen.entry == observation.entry:
+                return finding.verdict
+        return None
+
+    # -- beside the traffic -------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Judge and store what was seen, until cancelled."""
+        while True:
+            await self._work.wait()
+            await asyncio.sleep(_FLUSH_SECONDS)
+            self._work.clear()
+            while batch := self._take():
+                await self._flush(batch)
+            if self._waiting:
+                self._work.set()
+
+    async def close(self) -> None:
+        """Store what was seen last, if the store takes it at once."""
+        try:
+            async with asyncio.timeout(_LAST_SECONDS):
+                while batch := self._take(is_last=True):
+                    await self._flush(batch)
+        except TimeoutError:
+            while self._waiting:
+                self._forget(self._waiting.popleft(), DropReason.STORE)
+        for task in self._identifications:
+            task.cancel()
+        await asyncio.gather(*self._identifications, return_exceptions=True)
+
+    def _take(self, *, is_last: bool = False) -> list[Sighting]:
+        """Some of those that may be judged: every request that began before them has ended, or takes too long."""
+        oldest = next(iter(self._under_way.values()), None)
+        is_held = oldest is not None and self._clock() - oldest[1] < _HOLD_SECONDS and not is_last
+        batch: list[Sighting] = []
+        for _ in range(len(self._waiting)):
+            sighting = self._waiting.popleft()
+            if len(batch) >= _BATCH_MAX or (is_held and oldest is not None and sighting.number > oldest[0].number):
+                self._waiting.append(sighting)
+            else:
+                batch.append(sighting)
+        return batch
+
+    async def _flush(self, batch: list[Sighting]) -> None:
+        found: list[tuple[Observation, Route]] = []
+        try:
+            for sighting in batch:
+                observation = await (self._identified(sighting) if sighting.found is None else sighting.found)
+                if observation is None:
+                    self._drop(DropReason.FAILED)
+                    continue
+                if observation.early is None:
+                    observation = replace(observation, exchange=await self._exchange(sighting))
+                found.append((observation, sighting.route))
+            async with asyncio.timeout(_STORE_SECONDS):
+                await self._judge(found)
+        except (StoreError, TimeoutError) as error:
+            _LOG.debug("observations were dropped: %s", error)
+            self._drop(DropReason.STORE, len(found))
+        except Exception:  # noqa: BLE001 - the next ones are observed all the same
+            _LOG.exception("observations were dropped because of a bug")
+            self._drop(DropReason.FAILED, len(found))
+        finally:
+            for sighting in batch:
+                sighting.sent.drop()
+                sighting.received.drop()
+
+    async def _identified(self, sighting: Sighting) -> Observation | None:
+        """Rules 2 and 4 to 7; None after a bug, which is logged."""
+        route, original = sighting.route, sighting.original
+        seen = Observation(sighting.entry, route.name, sighting.began_us)
+        if ambiguity(original.head, route.once, route.compared) is not None:
+            return replace(seen, early=Verdict.REQUEST_INVALID)
+        body: RequestBody
+        if sighting.sent.is_over:
+            body = _TooLong(sighting.sent.length)
+        else:
+            content = sighting.sent.content()
+            body = WholeBody(TakenBody(content, len(content)))
+        try:
+            found = await sighting.identifying.identify(replace(original, body=body), route)
+        except Exception:  # noqa: BLE001 - the others of its batch are stored all the same
+            _LOG.exception("an observed request could not be identified")
+            return None
+        match found:
+            case Untouched(_, verdict):
+                return replace(seen, early=verdict)
+            case Reply():
+                return replace(seen, early=found.verdict or Verdict.SCOPE_MISSING)
+            case KeyedRequest(identity=identity, fingerprints=fingerprints):
+                found.body.close()
+                content = digest(
+                    b"observed", identity.operation.encode(), identity.scope_digest, fingerprints[0].digest
+                )
+                return replace(
+                    seen,
+                    operation_id=identity.operation_id,
+                    fingerprints=tuple(fingerprints),
+                    content=content,
+                    version=found.version,
+                )
+
+    async def _exchange(self, sighting: Sighting) -> Exchange:
+        """What it became, by the route's policy."""
+        exchange, head, route = sighting.ended, sighting.head, sighting.route
+        if exchange is None:
+            raise AssertionError("it has not ended")
+        if head is None:
+            return replace(exchange, remember_us=route.retention.remember_us)
+        keep, received = route.keep, sighting.received
+        body = None if received.is_over or received.is_crowded else received.content()
+        document = MISSING
+        if keep.reads_bodies and body is not None:
+            document = await read_document(head.headers, body)
+        meaning = meaning_of(head.status, head.headers, route.policy, carries_doubt=False, document=document)
+        kept = body if body is not None and keep.keeps_body(head.headers, len(body)) else None
+        method = sighting.original.head.method
+        stored = await asyncio.to_thread(stored_response, method, head, kept, keep) if keep.redaction else None
+        replay_us, remember_us = windows_us(head.headers, route.retention.replay_us, route.retention.remember_us)
+        return Exchange(
+            exchange.ended_us,
+            Ending(meaning.value),
+            head.status,
+            is_kept=kept is not None if stored is None else stored.body is not None,
+            names_resource=resource_in(keep.reference, head.headers, document) is not None,
+            replay_us=replay_us,
+            remember_us=remember_us,
+        )
+
+    async def _judge(self, found: Sequence[tuple[Observation, Route]]) -> None:
+        """Judge these with what was seen before, store all that changes, and count these."""
+        if not found:
+            return
+        if self._store is None:
+            raise StoreError("there is no table of observations")
+        routes = {observation.route: route for observation, route in found}
+        new = {observation.entry: observation for observation, _ in found}
+        ids = {each.operation_id for each in new.values() if each.operation_id is not None}
+        first_us = min(each.began_us for each in new.values())
+        before = await self._store.observed_before(self._service, ids) if ids else []
+        contents = {each.content for each in new.values() if each.operation_id is not None}
+        shared = await self._store.observed_contents(self._service, contents, first_us - REKEYED_US) if contents else []
+        judged = _judged(before, new, shared, {name: _enforcement(route) for name, route in routes.items()})
+        await self._store.save_observations(self._service, list(judged.values()), self._wall_us() - KEEP_US)
+        for entry in new:
+            observation, finding = judged[entry]
+            self._events.publish(
+                RequestObserved(observation.route, finding.verdict, finding.is_repeat, finding.is_rekeyed)
+            )
+
+    def _forget(self, sighting: Sighting, reason: DropReason) -> None:
+        sighting.sent.drop()
+        sighting.received.drop()
+        self._drop(reason)
+
+    def _drop(self, reason: DropReason, number: int = 1) -> None:
+        self._events.publish(ObservationDropped(reason, number))
+
+
+def _enforcement(route: Route) -> Enforcement:
+    return Enforcement(
+        route.policy,
+        accepts_recipe_change=route.accepts_recipe_change,
+        is_version_strict=route.keep.is_version_strict,
+        is_fetched=route.keep.is_fetched,
+        wait_us=microseconds(route.in_flight.wait_seconds),
+    )
+
+
+def _judged(
+    before: Sequence[Observation],
+    new: Mapping[UUID, Observation],
+    shared: Sequence[tuple[bytes, UUID, int]],
+    enforcements: Mapping[str, Enforcement],
+) -> dict[UUID, tuple[Observation, Finding]]:
+    """What is thought by now of the new observations, and of the earlier ones of the same operations."""
+    judged: dict[UUID, tuple[Observation, Finding]] = {}
+    histories: dict[UUID, dict[UUID, Observation]] = {}
+    for seen in (*before, *new.values()):
+        if seen.operation_id is None:
+            judged[seen.entry] = (seen, early_finding(seen.early or Verdict.KEY_MISSING))
+        else:
+            histories.setdefault(seen.operation_id, {})[seen.entry] = seen
+    content_seen: dict[bytes, list[tuple[int, UUID]]] = {}
+    for content, operation_id, last_us in shared:
+        content_seen.setdefault(content, []).append((last_us, operation_id))
+    for seen in new.values():
+        if seen.operation_id is not None:
+            content_seen.setdefault(seen.content, []).append((seen.began_us, seen.operation_id))
+    for operation_id, entries in histories.items():
+        history = sorted(entries.values(), key=lambda seen: (seen.began_us, seen.entry))
+        enforcement = next(enforcements[seen.route] for seen in history if seen.entry in new)
+        for number, (seen, finding) in enumerate(zip(history, findings(history, enforcement), strict=True)):
+            is_rekeyed = number == 0 and any(
+                other != operation_id and seen.began_us - REKEYED_US <= at_us < seen.began_us
+                for at_us, other in content_seen.get(seen.content, ())
+            )
+            judged[seen.entry] = (seen, replace(finding, is_rekeyed=is_rekeyed))
+    return judged

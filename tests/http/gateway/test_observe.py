@@ -1,0 +1,258 @@
+"""A route that is only observed: nobody notices, and the numbers are those that enforcing would have given."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.app.life import StartError
+from gateway.store.base import NotApplied
+from tests.admin.shell import Shell
+from tests.support.eventually import eventually
+from tests.support.house import BODY, House, config_text, house, neighbour, sqlite_store, status_of
+from tests.support.http import Connection
+from tests.support.upstream import Answer, Ending, Framing, Received, RecordingUpstream
+
+Store = dict[str, Any]
+OBSERVED = {"mode": "observe", "body": {"max_bytes": "1KiB"}, "in_flight": {"wait": "0s"}}
+BIG = b"x" * 5000
+
+
+class Away:
+    """A table that is not there. Every call of it is counted."""
+
+    def __init__(self, hangs: bool) -> None:
+        self.hangs = hangs
+        self.calls = 0
+
+    async def observed_before(self, *_: object) -> Any:
+        self.calls += 1
+        if self.hangs:
+            await asyncio.Event().wait()
+        raise NotApplied("away")
+
+    observed_contents = save_observations = count_observed = observed_before
+
+
+def exchanges() -> list[tuple[str, bytes, Answer]]:
+    """Requests of every kind that enforcing treats in another way, each with what the service answers."""
+    found: list[tuple[str, bytes, Answer]] = []
+    keys = ["", "Idempotency-Key: k1\r\n", "Idempotency-Key: a b\r\n", "Idempotency-Key: 1\r\nIdempotency-Key: 2\r\n"]
+    callers = ["X-Tenant: t1\r\n", ""]
+    bodies = [BODY, b'{"amount":1}', BIG, b""]
+    answers = [
+        Answer(201, headers=[("Location", "/charges/1"), ("Idempotency-Outcome", "final")], body=b'{"id":1}'),
+        Answer(503, headers=[("Retry-After", "1")], body=b"later"),
+        Answer(200, framing=Framing.CHUNKED, body=BIG),
+    ]
+    for key in keys:
+        for caller in callers:
+            for body in bodies:
+                for answer in answers:
+                    head = (
+                        f"POST /charges HTTP/1.1\r\nHost: shop.test\r\nContent-Type: application/json\r\n{key}{caller}"
+                    )
+                    data = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+                    found.append((f"{key}{caller}{len(body)}{answer.status}", data, answer))
+    return found[: len(found) - len(found) % 8][:96]
+
+
+def seen(request: Received) -> tuple[object, ...]:
+    return request.method, request.target, request.version, request.headers, request.body, request.trailers
+
+
+async def played(home: House) -> tuple[list[bytes], list[object]]:
+    """What each client got, byte for byte but for the date, and what the service got."""
+    got = []
+    for _, data, answer in exchanges():
+        home.upstream.on("/charges", answer)
+        async with Connection(home.port) as connection:
+            await connection.send(data)
+            response = await connection.read_response("POST")
+            headers = [field for field in response.headers if field[0] not in (b"Date", b"X-Nonce")]
+            got.append(repr((response.status, response.reason, headers, response.body, response.complete)).encode())
+    return got, [seen(request) for request in home.upstream.requests]
+
+
+@asynccontextmanager
+async def observing(store: Store, directory: Path, **changes: Any) -> AsyncIterator[House]:
+    route = OBSERVED | changes.pop("route", {})
+    async with house(store, directory, route=route, **changes) as home:
+        yield home
+
+
+def table_away(hangs: bool) -> tuple[Away, Any]:
+    away = Away(hangs)
+    return away, lambda environment: replace(environment, observations=away)
+
+
+@pytest.mark.parametrize("table", ["there", "away", "hangs"])
+async def test_nobody_notices(table: str, tmp_path: Path) -> None:
+    """Client and service see, byte for byte, what they see where no route matches: without a key or a caller, with a
+    key twice or malformed, over the limit of bodies, on repeats and mismatches, and whatever the store does."""
+    away, surround = table_away(table == "hangs")
+    unmatched = {"match": {"path": "/elsewhere"}}
+    async with house(sqlite_store(tmp_path / "a"), tmp_path / "a", route=unmatched) as home:
+        expected = await played(home)
+        port = home.upstream.port
+    options = {} if table == "there" else {"surround": surround}
+    async with (
+        RecordingUpstream(port=port) as upstream,
+        neighbour(sqlite_store(tmp_path / "b"), tmp_path / "b", upstream, route=OBSERVED, **options) as home,
+    ):
+        assert len(exchanges()) >= 80
+        assert await played(home) == expected
+        numbers = await eventually(lambda: settled(home, 96 if table != "hangs" else 0))
+        assert not numbers.get("idempotency_requests_total")
+        assert not numbers.get("idempotency_unprotected_requests_total")
+        assert not numbers.get("idempotency_claims_total")
+        if table == "away":
+            assert numbers["idempotency_observations_dropped_total", "store"] == 96
+            assert away.calls
+
+
+async def numbers_of(home: House) -> dict[Any, float]:
+    """The counters that are not 0, by name and, where there are such labels, by reason, verdict or mode; and sums."""
+    found: dict[Any, float] = {}
+    for family in text_string_to_metric_families((await home.status("/metrics")).body.decode()):
+        for sample in family.samples:
+            if sample.value and sample.name.startswith("idempotency_"):
+                label = sample.labels.get("verdict") or sample.labels.get("reason") or sample.labels.get("mode")
+                found[sample.name, label] = found.get((sample.name, label), 0.0) + sample.value
+                found[sample.name] = found.get(sample.name, 0.0) + sample.value
+    return found
+
+
+async def settled(home: House, count: int) -> dict[Any, float] | None:
+    """The numbers, once this many observed requests were judged or dropped."""
+    numbers = await numbers_of(home)
+    done = numbers.get("idempotency_observed_requests_total", 0) + numbers.get(
+        "idempotency_observations_dropped_total", 0
+    )
+    return numbers if done >= count else None
+
+
+async def test_the_numbers_are_the_client_s(store: Store, tmp_path: Path) -> None:
+    """What is counted and reported is what a client knows of its own requests; and nothing of it is a record."""
+    async with observing(store, tmp_path, admin={"listen": "127.0.0.1:0", "token": "t" * 32}) as home:
+        shell = Shell(tmp_path, config_text(home.upstream.url, store, tmp_path, route=OBSERVED))
+        for number in range(4):
+            await home.send(f"new-{number}", b'{"n":%d}' % number)  # 4 stored
+        for _ in range(3):
+            await home.send("new-0", b'{"n":0}')  # 3 replayed
+        await home.send("new-1", b'{"n":9}')  # key-reused
+        await home.send(None)  # key-missing
+        await home.send("k", tenant=None)  # scope-missing
+        await home.send("a b")  # key-invalid
+        await home.send("long", BIG)  # body-too-large
+        await home.send("new-4", b'{"n":3}')  # stored, and rekeyed
+        home.upstream.on("/charges", Answer(bytes_max=0, ending=Ending.RESET))
+        await home.send("doubt", b'{"n":5}')  # in-doubt, executed
+        home.upstream.on("/charges", Answer(200))
+        await home.send("doubt", b'{"n":5}')  # in-doubt, refused
+        home.upstream.on("/charges", Answer(503))
+        await home.send("again", b'{"n":6}')  # released
+        home.upstream.on("/charges", Answer(200))
+        await home.send("again", b'{"n":6}')  # stored
+        first, hold = await home.begin("flight", body=b'{"n":7}')
+        home.upstream.on("/charges", Answer(200))
+        await home.send("flight", b'{"n":7}')  # in-flight
+        hold.set()
+        await first  # stored
+        numbers = await eventually(lambda: settled(home, 19))
+        verdicts = {
+            "stored": 7, "replayed": 3, "key-reused": 1, "key-missing": 1, "scope-missing": 1, "key-invalid": 1,
+            "body-too-large": 1, "in-doubt": 2, "released": 1, "in-flight": 1,
+        }  # fmt: skip
+        name = "idempotency_observed_requests_total"
+        assert {key[1]: value for key, value in numbers.items() if key[0] == name and key[1]} == verdicts
+        assert numbers["idempotency_observed_repeats_total"] == 5
+        assert numbers["idempotency_observed_rekeyed_total"] == 1
+        assert numbers["idempotency_routes", "observe"] == 1
+        assert "idempotency_observations_dropped_total" not in numbers
+        (row,) = (await shell("observe", "report", "--format", "jsonl")).rows()
+        assert {each["verdict"] for each in row["verdicts"] if each["refused"]} == {
+            "key-reused", "key-missing", "scope-missing", "key-invalid", "body-too-large", "in-doubt", "in-flight"
+        }  # fmt: skip
+        assert (row["requests"], row["refused"], row["repeats"], row["rekeyed"]) == (19, 7, 5, 1)
+        assert row["readiness"].startswith("7 of 19 would have been refused; 5 would not have run again.")
+        (reused,) = [each for each in row["verdicts"] if each["verdict"] == "key-reused"]
+        assert len(reused["operations"]) == 1
+        said = await shell("observe", "report", "--route", "charge")
+        assert "Enforcing starts with no memory" in said.out
+        assert (await shell("observe", "report", "--route", "other")).code == 1
+        assert "There" not in (await shell("inspect", "--list", "--state", "all")).out
+        assert not [key for key in numbers if key in ("idempotency_requests_total", "idempotency_claims_total")]
+
+
+async def test_a_store_that_is_never_there(tmp_path: Path, postgres_url: str) -> None:
+    """Observed requests pass while the durable store cannot be reached, and are counted as dropped."""
+    del postgres_url
+    store = {"durable": f"postgresql://u@/d?host={tmp_path}"}
+    async with observing(store, tmp_path) as home:
+        for _ in range(3):
+            assert status_of(await home.send()) == (200, None)
+        numbers = await eventually(lambda: settled(home, 3))
+        assert numbers["idempotency_observations_dropped_total", "store"] == 3
+
+
+async def test_enforcing_starts_with_no_memory(store: Store, tmp_path: Path) -> None:
+    """An observed key is new to enforcement, as `check` says; the way back is refused while there are keys."""
+    text = config_text("http://127.0.0.1:9", store, tmp_path, route={"mode": "observe"})
+    assert "Enforcing starts with no memory" in (await Shell(tmp_path, text)("check")).out
+    async with observing(store, tmp_path) as home:
+        for _ in range(2):
+            assert status_of(await home.send()) == (200, None)
+        await eventually(lambda: settled(home, 2))
+    async with house(store, tmp_path) as home:
+        assert [status_of(await home.send())[1] for _ in range(2)] == ["stored", "replayed"]
+    shell = Shell(tmp_path, text)
+    said = await shell("check", "--store")
+    assert (said.code, "is now observed" in said.err, "`mode_change: accept`" in said.err) == (1, True, True)
+    with pytest.raises(StartError, match="is now observed"):
+        async with observing(store, tmp_path):
+            pass
+    for change in ({"mode_change": "accept"}, {}):
+        async with observing(store, tmp_path, route=change) as home:
+            assert status_of(await home.send()) == (200, None)
+
+
+async def test_a_key_stays_on_its_side(tmp_path: Path) -> None:
+    """Of an enforced share, all repeats of a key are protected, or none; a larger share keeps them."""
+    enforced: list[set[str]] = []
+    for share in ("30%", "60%"):
+        directory = tmp_path / share
+        async with observing(sqlite_store(directory), directory, route={"enforce_share": share}) as home:
+            sides = {
+                f"k{n}": [(await home.send(f"k{n}")).header("Idempotency-Status") for _ in range(3)] for n in range(40)
+            }
+            assert all(side in (["stored", "replayed", "replayed"], [None] * 3) for side in sides.values())
+            enforced.append({key for key, side in sides.items() if side[0]})
+            assert (await home.send(None)).status == 200
+    assert 0 < len(enforced[0]) < len(enforced[1]) < 40
+    assert enforced[0] < enforced[1]
+
+
+async def test_the_header_says_what_would_be(tmp_path: Path) -> None:
+    """Where it is wanted, the response carries the verdict that enforcement would have given."""
+    async with observing(sqlite_store(tmp_path), tmp_path, observe={"header": True}) as home:
+        said = [(await home.send()).header("Idempotency-Status") for _ in range(2)]
+        said.append((await home.send(body=b'{"n":2}')).header("Idempotency-Status"))
+    assert said == [f"observed;would={verdict}" for verdict in ("stored", "replayed", "key-reused")]
+
+
+async def test_a_mode_for_all_routes(tmp_path: Path) -> None:
+    """The mode at the top is that of each route that has none; a route that answers by itself cannot be observed."""
+    async with house(sqlite_store(tmp_path), tmp_path, mode="observe") as home:
+        assert status_of(await home.send()) == (200, None)
+    async with house(sqlite_store(tmp_path), tmp_path, mode="observe", route={"mode": "enforce"}) as home:
+        assert status_of(await home.send()) == (200, "stored")
+    text = config_text("http://127.0.0.1:9", sqlite_store(tmp_path), tmp_path, mode="observe", route={"accept": {}})
+    assert "answers by itself" in (await Shell(tmp_path, text)("check")).err

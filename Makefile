@@ -12,7 +12,7 @@ LOCKED := --require-hashes --no-deps --requirement
 UV_COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-config \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 
-.PHONY: help run story triangle test test-quick test-servers test-deploy test-alerts proof bench lint docs lock dist generated
+.PHONY: help run story triangle test test-quick test-servers test-deploy test-alerts test-browser proof bench lint docs lock dist generated
 .DEFAULT_GOAL := help
 
 help:
@@ -28,6 +28,7 @@ help:
 	@echo 'make generated                            write anew what of deploy/ and docs/api follows from other files'
 	@echo 'make test-servers                         test the stores on every Postgres, Redis and Valkey that is there, and pgbouncer'
 	@echo 'make test-alerts                          judge the alerts by promtool, of the path or of Debian'
+	@echo 'make test-browser                         test the console in a browser, which this brings on Debian'
 	@echo 'make bench [ARGS="--only replay"]         measure what a request costs, beside a plain proxy in the same run'
 	@echo 'make bench ARGS=--help                    what else is measured: growth, sweeps, latency, large bodies, ...'
 	@echo 'make lint                                 run the linter, the type checker and the import contract'
@@ -66,6 +67,10 @@ test-servers: $(VENV)/.installed-servers
 
 test-alerts: $(VENV)/.installed-test
 	@"$(VENV)/bin/python" -m tests.observe.promtool
+
+test-browser: $(VENV)/.installed-browser
+	BROWSER="$(VENV)/browser" PYTHONPATH="$(VENV)/browser/python" "$(VENV)/bin/python" -m pytest -o addopts= \
+	    --import-mode=importlib -ra tests/browser $(ARGS)
 
 bench: $(VENV)/.installed-test
 	"$(VENV)/bin/python" -m tests.benchmarks $(ARGS)
@@ -111,6 +116,13 @@ $(VENV)/.installed-deploy: $(VENV)/.installed-test requirements-deploy.lock
 	@$(PIP_INSTALL) $(LOCKED) requirements-deploy.lock --upgrade --target "$(VENV)/deploy"
 	@touch "$@"
 
+# Playwright drives the browser and does not download one of its own; Debian's is unpacked, and needs no root.
+$(VENV)/.installed-browser: $(VENV)/.installed-test requirements-browser.lock tests/browser/install.py
+	@echo 'Unpacking a browser into $(VENV) ...'
+	@$(PIP_INSTALL) $(LOCKED) requirements-browser.lock --upgrade --target "$(VENV)/browser/python"
+	@"$(VENV)/bin/python" -m tests.browser.install "$(VENV)/browser"
+	@touch "$@"
+
 # Without Debian's python3-venv an environment can still be made when a pip is there to fill it.
 $(VENV)/.made:
 	@for python in '$(PYTHON)' python3.13 python3.12 python3.11 python3.14 none; do \
@@ -141,3 +153,4 @@ lock:
 	    --output-file requirements-servers.lock
 	printf 'helm-python-sdk\nkubernetes-validate\nopenapi-spec-validator\n' | $(UV_COMPILE) - \
 	    --output-file requirements-deploy.lock
+	printf 'axe-playwright-python>=0.1.7,<0.2\nplaywright>=1.60,<2\n' | $(UV_COMPILE) - --output-file requirements-browser.lock

@@ -20,19 +20,15 @@
 
 JSON in and out, errors as problem documents (RFC 9457). A GET changes nothing, other origins have no access, and
 without the right token a client learns nothing: tokens are compared in constant time, and repeated failures throttled.
+What a token may do is in `access.ROLE_OF`, and asked here alone, also for the pages under `/ui/`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
-from hashlib import sha256
-from hmac import compare_digest
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from http import HTTPStatus
-from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
 
@@ -40,7 +36,10 @@ import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from gateway.admin.access import ROLE_OF, Action, People
+from gateway.admin.authentication import SIGN_IN_PATH, VISITOR, Authentication, Endpoint, is_page
 from gateway.admin.delivery import NoSuchRoute, pause_document
+from gateway.admin.fault import Fault, fault_of, unavailable
 from gateway.admin.inspection import full_json
 from gateway.admin.journal import listed as journal_listed
 from gateway.admin.memory import MemoryState
@@ -63,12 +62,13 @@ from gateway.admin.request import (
     parsed,
 )
 from gateway.admin.requeueing import Requeueing, listed
-from gateway.admin.resolution import Changed, Refusal, Refused
+from gateway.admin.resolution import Changed, Policies, Refusal, Refused
 from gateway.admin.sinks import NoSuchSink, event_document
 from gateway.admin.view import described
-from gateway.observe.facts import AdminActed, AdminResult, Events
+from gateway.core.operation import Audit
+from gateway.observe.facts import AdminActed, AdminResult, Events, SignedIn
 from gateway.observe.side_port import SidePort, terse
-from gateway.store.base import Amnesic, Indefinite, NotApplied, StartRefused, Unreadable, Unstorable, boot_seconds
+from gateway.store.base import Indefinite, NotApplied, StoreError
 
 _LOG = logging.getLogger("gateway")
 
@@ -88,9 +88,21 @@ _BULK_SECONDS: Final = 30.0
 # What a body may have besides a response.
 _FRAME_BYTES_MAX: Final = 1024 * 1024
 
-FAILURES_MAX: Final = 10
-WINDOW_SECONDS: Final = 60.0
-_ADDRESSES_MAX: Final = 1_000
+SECURITY_HEADERS: Final[Mapping[str, str]] = {
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    # With `no-referrer` browsers would send `Origin: null` with the console's own forms.
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cache-Control": "no-store",
+}
+"""On each response, whatever it is. A header that a response sets itself stays."""
 
 A = TypeVar("A", bound=Asked)
 
@@ -108,59 +120,51 @@ class Reloaded(Protocol):
     def document(self) -> dict[str, Any]: ...
 
 
+class Pages(Protocol):
+    """What people see under `/ui/`."""
+
+    def endpoints(self, app: web.Application) -> list[Endpoint]:
+        """Its paths in this application."""
+
+    def fault(self, request: web.Request, fault: Fault) -> web.Response:
+        """The page for a request that is not carried out."""
+
+
 class AdminApi:
     """Listens from `start` to `stop`. `response_bytes_max`: the longest response that a route keeps."""
 
     def __init__(
         self,
         operations: Operations,
-        token: str,
+        authentication: Authentication,
         events: Events,
         *,
         response_bytes_max: int,
         reload: Callable[[], Awaitable[Reloaded]] | None = None,
-        clock: Callable[[], float] = boot_seconds,
+        pages: Pages | None = None,
     ) -> None:
         self._operations = operations
+        self._authentication = authentication
         self._facts = events
-        self._token_digest = sha256(token.encode()).digest()
         self._reload = reload
-        self._throttle = Throttle(clock)
+        self._pages = pages
         self._under_way = 0
         app = web.Application(
-            middlewares=[self._bounded, self._counted, _failures, self._authenticated],
+            middlewares=[self._counted, self._rendered, self._bounded, self._admitted],
             client_max_size=response_bytes_max * 4 // 3 + _FRAME_BYTES_MAX,
         )
-        app.add_routes(
-            [
-                web.get("/operations", self._list, allow_head=False),
-                web.get("/operations/{id}", self._inspect, allow_head=False),
-                web.post("/operations/{id}/resolve", self._resolve),
-                web.post("/operations/{id}/requeue", self._requeue),
-                web.post("/operations/{id}/withdraw", self._withdraw),
-                web.post("/requeue", self._requeue_many),
-                web.get("/paused", self._paused, allow_head=False),
-                web.post("/pause", self._pause),
-                web.post("/resume", self._resume),
-                web.get("/sinks", self._sinks, allow_head=False),
-                web.post("/sinks/{name}/suspend", self._suspend_sink),
-                web.post("/sinks/{name}/resume", self._resume_sink),
-                web.get("/events", self._events, allow_head=False),
-                web.post("/events/{id}/redeliver", self._redeliver),
-                web.post("/operations/{id}/purge", self._purge),
-                web.post("/operations/{id}/erase", self._erase),
-                web.get("/observed", self._observed, allow_head=False),
-                web.get("/memory", self._memory, allow_head=False),
-                web.post("/memory/accept-loss", self._accept_loss),
-                web.get("/journal", self._journal, allow_head=False),
-                web.post("/config/reload", self._reload_config),
-            ]
+        endpoints = [*self._endpoints(), *(() if pages is None else pages.endpoints(app))]
+        self._actions = {(each.method, each.path): each.action for each in endpoints}
+        for each in endpoints:
+            app.router.add_route(each.method, each.path, each.handler)
+        self._port = SidePort(
+            "admin", app, _refuse, line_bytes_max=8 * 1024, stop_seconds=5.0, headers=SECURITY_HEADERS
         )
-        self._port = SidePort("admin", app, _refuse, line_bytes_max=8 * 1024, stop_seconds=5.0)
 
-    def adopt(self, operations: Operations, token: str) -> None:
+    def adopt(self, policies: Policies, people: People, hosts: Collection[str]) -> None:
         """Serve the requests to come with these. The limit of a body stays as it was at the start."""
-        self._operations, self._token_digest = operations, sha256(token.encode()).digest()
+        self._operations.policies = policies
+        self._authentication.adopt(people, hosts)
 
     async def start(self, host: str, port: int) -> int:
         """Listen, and return the port, which the system chooses for 0. Raises OSError."""
@@ -170,53 +174,97 @@ class AdminApi:
         """Close the listener; requests under way get a bounded time."""
         await self._port.stop()
 
+    def _endpoints(self) -> list[Endpoint]:
+        return [
+            Endpoint("GET", "/operations", Action.READ, self._list),
+            Endpoint("GET", "/operations/{id}", Action.READ, self._inspect),
+            Endpoint("POST", "/operations/{id}/resolve", Action.RESOLVE, self._resolve),
+            Endpoint("POST", "/operations/{id}/requeue", Action.REQUEUE, self._requeue),
+            Endpoint("POST", "/operations/{id}/withdraw", Action.WITHDRAW, self._withdraw),
+            Endpoint("POST", "/requeue", Action.REQUEUE, self._requeue_many),
+            Endpoint("GET", "/paused", Action.READ, self._paused),
+            Endpoint("POST", "/pause", Action.PAUSE, self._pause),
+            Endpoint("POST", "/resume", Action.PAUSE, self._resume),
+            Endpoint("GET", "/sinks", Action.READ, self._sinks),
+            Endpoint("POST", "/sinks/{name}/suspend", Action.SINK, self._suspend_sink),
+            Endpoint("POST", "/sinks/{name}/resume", Action.SINK, self._resume_sink),
+            Endpoint("GET", "/events", Action.READ, self._events),
+            Endpoint("POST", "/events/{id}/redeliver", Action.REDELIVER, self._redeliver),
+            Endpoint("POST", "/operations/{id}/purge", Action.PURGE, self._purge),
+            Endpoint("POST", "/operations/{id}/erase", Action.ERASE, self._erase),
+            Endpoint("GET", "/memory", Action.READ, self._memory),
+            Endpoint("POST", "/memory/accept-loss", Action.ACCEPT_LOSS, self._accept_loss),
+            Endpoint("GET", "/journal", Action.READ, self._journal),
+            Endpoint("GET", "/observed", Action.READ, self._observed),
+            Endpoint("POST", "/config/reload", Action.RELOAD, self._reload_config),
+        ]
+
     # -- access -------------------------------------------------------------------------------------------------------
+
+    @web.middleware
+    async def _rendered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Turns faults into pages or problems."""
+        try:
+            return await handler(request)
+        except Fault as fault:
+            found = fault
+        except (Malformed, NoSuchRoute, NoSuchSink, StoreError) as error:
+            found = fault_of(error, is_read=request.method == "GET")
+        except web.HTTPException as error:
+            allowed = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
+            found = _fault_of_status(error.status, allowed)
+        if self._pages is not None and is_page(request):
+            response = self._pages.fault(request, found)
+        else:
+            response = problem(found.status, found.code, found.detail, found.headers, **found.members)
+        if found.status in (401, 413):
+            # What follows on this connection is not read.
+            response.force_close()
+        return response
 
     @web.middleware
     async def _bounded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Bounds the number of requests at once, and the time of each."""
         if self._under_way >= _REQUESTS_MAX:
-            return problem(503, "busy", "Too many requests at once.", {"Retry-After": "1"})
+            raise Fault(503, "busy", "Too many requests at once.", {"Retry-After": "1"})
         self._under_way += 1
         try:
             async with asyncio.timeout(_RESPONSE_SECONDS):
                 return await handler(request)
         except TimeoutError:
-            return _unavailable("It took too long, and may have been done. Repeat the request to find out.")
+            raise unavailable("It took too long, and may have been done. Repeat the request to find out.") from None
         finally:
             self._under_way -= 1
 
     @web.middleware
     async def _counted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Publishes what became of a change that somebody with the token asked for."""
+        """Publishes what became of a change that somebody with a token asked for, and of a sign-in."""
         response = await handler(request)
-        resource = request.match_info.route.resource
-        if request.method == "POST" and resource is not None and response.status not in (401, 429):
-            parts = [part for part in resource.canonical.split("/") if part and not part.startswith("{")]
+        action = self._action_of(request)
+        if request.method == "POST" and action is not None and response.status not in (401, 429):
             failed = AdminResult.FAILED if response.status >= 500 else AdminResult.REFUSED
             result = AdminResult.DONE if response.status < 400 else failed
-            self._facts.publish(AdminActed("_".join(parts).replace("-", "_"), result))
+            if ROLE_OF[action] is not None:
+                self._facts.publish(AdminActed(action.value, result))
+        if request.method == "POST" and request.path == SIGN_IN_PATH:
+            self._facts.publish(SignedIn(AdminResult.DONE if response.status < 400 else AdminResult.REFUSED))
         return response
 
     @web.middleware
-    async def _authenticated(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Requires the token. Without it, a client does not even learn whether a path exists."""
-        values = request.headers.getall("Authorization", [])
-        if not values:
-            # Neither counted nor logged: any web page can make an operator's browser send such requests.
-            return _unauthorized('Bearer realm="admin"')
-        wait_seconds = self._throttle.wait_seconds(request.remote)
-        if wait_seconds:
-            after = {"Retry-After": str(math.ceil(wait_seconds))}
-            return problem(429, "throttled", "The token was wrong too often; wait.", after)
-        scheme, _, given = values[0].partition(" ") if len(values) == 1 else ("", "", "")
-        digest = sha256(given.strip(" ").encode("utf-8", "surrogateescape")).digest()
-        if compare_digest(digest, self._token_digest) and scheme.lower() == "bearer":
-            return await handler(request)
-        failures = self._throttle.failed(request.remote)
-        more = " too often: it is throttled now" if failures >= FAILURES_MAX else ""
-        _LOG.warning("the admin port refused %s, whose token is wrong%s", request.remote, more)
-        return _unauthorized('Bearer realm="admin", error="invalid_token"')
+    async def _admitted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Asks who it is, and whether the role is enough. Without a token a client does not even learn whether a path
+        exists."""
+        action = self._action_of(request)
+        if action is None or ROLE_OF[action] is not None:
+            visitor = await self._authentication.visitor_of(request)
+            request[VISITOR] = visitor
+            if action is not None:
+                visitor.require(action)
+        return await handler(request)
+
+    def _action_of(self, request: web.Request) -> Action | None:
+        resource = request.match_info.route.resource
+        return None if resource is None else self._actions.get((request.method, resource.canonical))
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -254,36 +302,41 @@ class AdminApi:
     # -- changing -----------------------------------------------------------------------------------------------------
 
     async def _accept_loss(self, request: web.Request) -> web.Response:
-        asked = await _asked(Asked, request)
-        return _memory_of(await self._operations.accept_loss(asked.audit))
+        _, audit = await _asked(Asked, request)
+        return _memory_of(await self._operations.accept_loss(audit))
 
     async def _resolve(self, request: web.Request) -> web.Response:
-        operation_id, asked = _operation_id(request), await _asked(ResolveAsked, request)
+        operation_id = _operation_id(request)
+        asked, audit = await _asked(ResolveAsked, request)
+        if asked.force:
+            request[VISITOR].require(Action.FORCE)
         outcome = await self._operations.resolve(
-            operation_id, asked.ruling, asked.audit, is_forced=asked.force, token=asked.token
+            operation_id, asked.ruling, audit, is_forced=asked.force, token=asked.token
         )
-        return _done("resolve", operation_id, asked, outcome)
+        return _done("resolve", operation_id, audit, outcome)
 
     async def _requeue(self, request: web.Request) -> web.Response:
-        operation_id, asked = _operation_id(request), await _asked(DecideAsked, request)
-        outcome = await self._operations.requeue(operation_id, asked.audit, token=asked.token)
-        return _done("requeue", operation_id, asked, outcome)
+        operation_id = _operation_id(request)
+        asked, audit = await _asked(DecideAsked, request)
+        outcome = await self._operations.requeue(operation_id, audit, token=asked.token)
+        return _done("requeue", operation_id, audit, outcome)
 
     async def _withdraw(self, request: web.Request) -> web.Response:
-        operation_id, asked = _operation_id(request), await _asked(DecideAsked, request)
-        outcome = await self._operations.withdraw(operation_id, asked.audit, token=asked.token)
-        return _done("withdraw", operation_id, asked, outcome)
+        operation_id = _operation_id(request)
+        asked, audit = await _asked(DecideAsked, request)
+        outcome = await self._operations.withdraw(operation_id, audit, token=asked.token)
+        return _done("withdraw", operation_id, audit, outcome)
 
     async def _requeue_many(self, request: web.Request) -> web.Response:
-        asked = await _asked(RequeueAsked, request)
+        asked, audit = await _asked(RequeueAsked, request)
         bulk = await listed(self._operations, asked.wanted)
         try:
-            async for _ in bulk.run(self._operations, asked.audit, seconds_max=_BULK_SECONDS):
+            async for _ in bulk.run(self._operations, audit, seconds_max=_BULK_SECONDS):
                 pass
         except (NotApplied, Indefinite) as error:
-            return _unavailable(f"{bulk}. Stopped; repeat the request to go on: {error}", **_counts(bulk))
+            raise unavailable(f"{bulk}. Stopped; repeat the request to go on: {error}", **_counts(bulk)) from error
         finally:
-            _LOG.info("the admin API requeued dead letters: %s, by %s: %s", bulk, asked.audit.who, asked.audit.why)
+            _LOG.info("the admin API requeued dead letters: %s, by %s: %s", bulk, audit.who, audit.why)
         return _json(200, {"detail": f"{bulk}.", **_counts(bulk)})
 
     async def _paused(self, request: web.Request) -> web.Response:
@@ -292,24 +345,24 @@ class AdminApi:
         return _json(200, {"paused": paused, "audits": audits})
 
     async def _pause(self, request: web.Request) -> web.Response:
-        asked = await _asked(PauseAsked, request)
-        return _changed("pause", asked, await self._operations.pause(asked.route, asked.audit))
+        asked, audit = await _asked(PauseAsked, request)
+        return _changed("pause", audit, await self._operations.pause(asked.route, audit))
 
     async def _resume(self, request: web.Request) -> web.Response:
-        asked = await _asked(PauseAsked, request)
-        return _changed("resume", asked, await self._operations.resume(asked.route, asked.audit))
+        asked, audit = await _asked(PauseAsked, request)
+        return _changed("resume", audit, await self._operations.resume(asked.route, audit))
 
     async def _sinks(self, request: web.Request) -> web.Response:
         return _json(200, {"sinks": [each.document for each in await self._operations.sinks()]})
 
     async def _suspend_sink(self, request: web.Request) -> web.Response:
-        asked = await _asked(Asked, request)
-        text = await self._operations.suspend_sink(request.match_info["name"], asked.audit)
-        return _changed("suspend", asked, text)
+        _, audit = await _asked(Asked, request)
+        text = await self._operations.suspend_sink(request.match_info["name"], audit)
+        return _changed("suspend", audit, text)
 
     async def _resume_sink(self, request: web.Request) -> web.Response:
-        asked = await _asked(Asked, request)
-        return _changed("resume", asked, await self._operations.resume_sink(request.match_info["name"]))
+        _, audit = await _asked(Asked, request)
+        return _changed("resume", audit, await self._operations.resume_sink(request.match_info["name"]))
 
     async def _events(self, request: web.Request) -> web.Response:
         asked = parsed(EventsQuery, _query(request))
@@ -320,9 +373,9 @@ class AdminApi:
         return _json(200, {"events": [event_document(event) for event in page], "next": after})
 
     async def _redeliver(self, request: web.Request) -> web.Response:
-        asked = await _asked(RedeliverAsked, request)
+        asked, audit = await _asked(RedeliverAsked, request)
         text, number = await self._operations.redeliver(request.match_info["id"], asked.sink)
-        return _changed("redeliver", asked, text) if number else problem(409, "not-dead", text)
+        return _changed("redeliver", audit, text) if number else problem(409, "not-dead", text)
 
     async def _reload_config(self, request: web.Request) -> web.Response:
         if self._reload is None:
@@ -334,13 +387,20 @@ class AdminApi:
         return _json(200, report.document)
 
     async def _purge(self, request: web.Request) -> web.Response:
-        operation_id, asked = _operation_id(request), await _asked(Asked, request)
-        return _done("purge", operation_id, asked, await self._operations.purge(operation_id, asked.audit))
+        operation_id = _operation_id(request)
+        _, audit = await _asked(Asked, request)
+        return _done(
+            "purge",
+            operation_id,
+            audit,
+            await self._operations.purge(operation_id, audit),
+        )
 
     async def _erase(self, request: web.Request) -> web.Response:
-        operation_id, asked = _operation_id(request), await _asked(EraseAsked, request)
-        outcome = await self._operations.erase(operation_id, asked.audit, is_sure=asked.yes)
-        return _done("erase", operation_id, asked, outcome)
+        operation_id = _operation_id(request)
+        asked, audit = await _asked(EraseAsked, request)
+        outcome = await self._operations.erase(operation_id, audit, is_sure=asked.yes)
+        return _done("erase", operation_id, audit, outcome)
 
 
 # -- requests ---------------------------------------------------------------------------------------------------------
@@ -357,12 +417,16 @@ def _query(request: web.Request) -> dict[str, Any]:
     return {name: request.query.getall(name) for name in request.query}
 
 
-async def _asked(model: type[A], request: web.Request) -> A:
-    """The body of the request as a model. Raises `Malformed`, and `web.HTTPException` if the body is not read."""
+async def _asked(model: type[A], request: web.Request) -> tuple[A, Audit]:
+    """The body of the request as a model, and who acts, by the token, and why.
+
+    Raises `Malformed`, and `web.HTTPException` if the body is not read.
+    """
     is_plain = request.headers.get("Content-Encoding", "identity") == "identity"
     if request.content_type != "application/json" or not is_plain:
         raise web.HTTPUnsupportedMediaType
-    return parsed(model, json_object(await request.read()))
+    asked = parsed(model, json_object(await request.read()))
+    return asked, asked.audit_as(request[VISITOR].person)
 
 
 # -- responses --------------------------------------------------------------------------------------------------------
@@ -382,61 +446,25 @@ def problem(
     return _json(status, {**about, **members}, headers)
 
 
-def _refuse(status: int, headers: Mapping[str, str]) -> web.Response:
-    """The problem for what aiohttp refuses: a path, a method, a body, or invalid HTTP."""
+def _fault_of_status(status: int, headers: Mapping[str, str]) -> Fault:
+    """The fault for what aiohttp refuses: a path, a method, a body, or invalid HTTP."""
     match status:
         case 404:
-            return problem(404, "no-such-path", "There is nothing here; see /operations.")
+            return Fault(404, "no-such-path", "There is nothing here; see /operations.")
         case 405:
-            return problem(405, "method", f"Only {headers['Allow']} is allowed here.", headers)
+            return Fault(405, "method", f"Only {headers['Allow']} is allowed here.", headers)
         case 413:
-            response = problem(413, "too-large", "The body is longer than any that can be recorded.")
-            # The rest of the body is not read.
-            response.force_close()
-            return response
+            return Fault(413, "too-large", "The body is longer than any that can be recorded.")
         case 415:
-            return problem(415, "unsupported", "Send application/json, without a content coding.")
+            return Fault(415, "unsupported", "Send application/json, without a content coding.")
         case _:
-            return problem(status, "failed" if status >= 500 else "malformed", "This request cannot be served.")
+            return Fault(status, "failed" if status >= 500 else "malformed", "This request cannot be served.")
 
 
-@web.middleware
-async def _failures(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turns errors of the request and of the store into problems."""
-    try:
-        return await handler(request)
-    except Malformed as error:
-        return problem(400, "malformed", str(error))
-    except NoSuchRoute as error:
-        return problem(404, "no-such-route", f"Nothing was changed: {error}.")
-    except NoSuchSink as error:
-        return problem(404, "no-such-sink", f"Nothing was changed: {error}.")
-    except Unstorable as error:
-        return problem(422, "rejected", f"The store cannot keep this; nothing was changed: {error}")
-    except NotApplied as error:
-        what = "nothing could be read" if request.method == "GET" else "nothing was changed"
-        return _unavailable(f"The store cannot be reached; {what}: {error}")
-    except Amnesic as error:
-        return problem(503, "store-amnesia", f"Nothing was changed: {error}. See /memory.")
-    except Unreadable as error:
-        return _unavailable(f"The record cannot be shown; nothing was changed: {error}")
-    except Indefinite as error:
-        return _unavailable(f"It is not known whether this was done: {error}")
-    except StartRefused as error:
-        return _unavailable(f"Nothing was changed: {error}.")
-
-
-def _unavailable(detail: str, **members: Any) -> web.Response:
-    return problem(503, "store-unavailable", detail, {"Retry-After": "5"}, **members)
-
-
-def _unauthorized(challenge: str) -> web.Response:
-    response = problem(
-        401, "unauthorized", "Send the admin token as Authorization: Bearer TOKEN.", {"WWW-Authenticate": challenge}
-    )
-    # Further requests on this connection are not read.
-    response.force_close()
-    return response
+def _refuse(status: int, headers: Mapping[str, str]) -> web.Response:
+    """The problem for what never comes to the application."""
+    fault = _fault_of_status(status, headers)
+    return problem(fault.status, fault.code, fault.detail, fault.headers)
 
 
 def _memory_of(state: MemoryState) -> web.Response:
@@ -447,59 +475,16 @@ def _counts(bulk: Requeueing) -> dict[str, int]:
     return {"requeued": bulk.requeued, "skipped": bulk.skipped, "left": bulk.left}
 
 
-def _changed(verb: str, asked: Asked, text: str) -> web.Response:
-    _LOG.info("the admin API did a %s, by %s: %s: %s", verb, asked.audit.who, asked.audit.why, text)
+def _changed(verb: str, audit: Audit, text: str) -> web.Response:
+    _LOG.info("the admin API did a %s, by %s: %s: %s", verb, audit.who, audit.why, text)
     return _json(200, {"detail": text})
 
 
-def _done(verb: str, operation_id: UUID, asked: Asked, outcome: Changed | Refused) -> web.Response:
+def _done(verb: str, operation_id: UUID, audit: Audit, outcome: Changed | Refused) -> web.Response:
     operation = {"operation_id": str(operation_id), **described(outcome.snapshot, has_body=True)}
     if isinstance(outcome, Refused):
         status = 404 if outcome.reason is Refusal.UNKNOWN else 409
         return problem(status, outcome.reason, outcome.text + _OVERRULE.get(outcome.reason, ""), operation=operation)
-    audit = asked.audit
     _LOG.info("the admin API did a %s of operation %s, by %s: %s", verb, operation_id, audit.who, audit.why)
     about = {"detail": outcome.text, "notes": outcome.notes, "purges_pending": outcome.purges_pending}
     return _json(200, {**about, "operation": operation})
-
-
-# -- the token --------------------------------------------------------------------------------------------------------
-
-
-class Throttle:
-    """Limits how often an address may send a wrong token. `clock` gives seconds that never go back.
-
-    Failures are counted by address, in windows that begin with the first one. An address with too many is refused
-    before its token is compared, so that guessing is slow and the log stays short. For IPv6 the /64 network counts,
-    because one host has all of it. The table is bounded: the address whose last failure is the oldest is dropped first.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._windows: OrderedDict[str, tuple[float, int]] = OrderedDict()
-
-    def wait_seconds(self, address: str | None) -> float:
-        """How long this address has to wait before its token is compared; 0 when it need not."""
-        until, failures = self._windows.get(_place(address), (0.0, 0))
-        return max(0.0, until - self._clock()) if failures >= FAILURES_MAX else 0.0
-
-    def failed(self, address: str | None) -> int:
-        """Count a failure; returns how many there were in this window."""
-        place, now = _place(address), self._clock()
-        until, failures = self._windows.pop(place, (0.0, 0))
-        if until <= now:
-            until, failures = now + WINDOW_SECONDS, 0
-        self._windows[place] = (until, failures + 1)
-        while len(self._windows) > _ADDRESSES_MAX:
-            self._windows.popitem(last=False)
-        return failures + 1
-
-
-def _place(address: str | None) -> str:
-    try:
-        parsed_address = ip_address((address or "").partition("%")[0])
-    except ValueError:
-        return ""
-    if isinstance(parsed_address, IPv6Address):
-        return str(parsed_address.ipv4_mapped or ip_network((parsed_address, 64), strict=False))
-    return str(parsed_address)

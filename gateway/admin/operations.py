@@ -82,7 +82,16 @@ from gateway.protect.structured_fields import unquote
 from gateway.store.base import Indefinite, NotApplied, Unreadable
 from gateway.store.journal import OF_ONE_MAX, JournalView
 from gateway.store.observations import ObservationStore
-from gateway.store.operations import AuditEntry, KeptEvent, ManagedStore, PauseAudit, Query
+from gateway.store.operations import (
+    AuditEntry,
+    Backlog,
+    KeptEvent,
+    ManagedStore,
+    NumberedAudit,
+    PauseAudit,
+    Query,
+    Tally,
+)
 
 T = TypeVar("T")
 
@@ -191,6 +200,18 @@ class Operations:
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         """Who changed it. Raises `NotApplied`."""
         return await _bounded(self._store.audits(operation_id))
+
+    async def latest_audits(self, before: int | None, limit: int) -> list[NumberedAudit]:
+        """The audits of all operations, latest first; see `ManagedStore`. Raises `NotApplied`, `Unreadable`."""
+        return await _bounded(self._store.latest_audits(before, limit))
+
+    async def tally(self) -> Tally:
+        """How many operations are in doubt. Raises `NotApplied`."""
+        return await _bounded(self._store.tally())
+
+    async def backlog(self) -> Backlog:
+        """What is not delivered. Raises `NotApplied`."""
+        return await _bounded(self._store.backlog(self.policies.service))
 
     async def journal(
         self, *, operation_id: UUID | None = None, is_refused: bool | None = None, limit: int
@@ -329,7 +350,7 @@ class Operations:
 
     async def paused(self) -> list[Paused]:
         """The operation names that are paused."""
-        return paused_in(await _bounded(self._store.backlog(self.policies.service)), self.policies)
+        return paused_in(await self.backlog(), self.policies)
 
     async def pause(self, name: str, audit: Audit) -> str:
         """Deliver nothing new of this route, or operation name; returns the text. Repeatable.

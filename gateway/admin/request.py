@@ -14,6 +14,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from gateway.admin.access import Person
 from gateway.admin.journal import REFUSED, WAITING
 from gateway.admin.operations import PAGE_SIZE_MAX, audit_by
 from gateway.admin.provided_response import response_of
@@ -172,15 +173,18 @@ class Asked(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     why: str = ""
-    by: str = "the admin API"
+    by: str | None = None
 
-    @cached_property
-    def audit(self) -> Audit:
-        return audit_by(self.by, self.why)
+    def audit_as(self, person: Person) -> Audit:
+        """The audit of what this person does. Raises `Malformed`."""
+        try:
+            return audit_by(person.acting_for(self.by), self.why)
+        except ValueError as error:
+            raise Malformed(str(error)) from None
 
     @model_validator(mode="after")
     def _can_be_audited(self) -> Self:
-        _ = self.audit
+        audit_by("somebody" if self.by is None else self.by, self.why)
         return self
 
 

@@ -48,6 +48,7 @@ from gateway.app.stores import (
 from gateway.app.tracing import tracing_of
 from gateway.app.upstreams import Clients, Upstreams
 from gateway.config import Address, Config
+from gateway.config.effective import effective
 from gateway.core.routing import RouteTable
 from gateway.http.handler import Served
 from gateway.http.limits import EdgeSettings
@@ -132,7 +133,15 @@ class Gateway:
         if read is not None:
             self._reloading = Reloading(config, read, self._apply, self.metrics, self.health)
             reload = self._reloading.reload
-        self._admin = admin_api(config, self._store, self.events, environment.observations, reload)
+        self._admin = admin_api(
+            config,
+            self._store,
+            self.events,
+            self.health.parts,
+            configuration=lambda: effective(self.config),
+            observations=environment.observations,
+            reload=reload,
+        )
         self._tasks: list[asyncio.Task[None]] = []
         self._skips_delay = asyncio.Event()
         self.failed: asyncio.Future[StartError] = asyncio.get_running_loop().create_future()
@@ -323,7 +332,7 @@ class Gateway:
         self._edge.serve_by(self._served, _edge_settings(config), prepared.tls)
         self._upstreams.adopt(prepared.clients)
         if self._admin is not None:
-            adopt(self._admin, config, self._store)
+            adopt(self._admin, config)
         self.metrics.add_routes(route.name for route in config.routes)
         self._on_switch(config)
         self.events.ask_again()

@@ -6,12 +6,16 @@ identity recipes, because they claim nothing. `check_store` compares the recipes
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from time import time
+from typing import Any
 
 from gateway import PROGRAM
 from gateway import config as settings
+from gateway.admin.access import People
 from gateway.admin.api import AdminApi
+from gateway.admin.authentication import Authentication
 from gateway.admin.commands import Job, Needs
 from gateway.admin.journal import Look
 from gateway.admin.memory import look as look_at_memory
@@ -42,7 +46,7 @@ from gateway.app.stores import (
 from gateway.config import Config
 from gateway.core.operation import microseconds
 from gateway.observe.facts import Events
-from gateway.store.base import Indefinite, StartRefused, StoreError
+from gateway.store.base import Indefinite, StartRefused, StoreError, boot_seconds
 from gateway.store.journal.view import Desk, look
 from gateway.store.observations import ObservationStore
 from gateway.store.operations import ManagedStore
@@ -116,25 +120,44 @@ def admin_api(
     config: Config,
     store: Tiered,
     events: Events,
+    health: Callable[[], Mapping[str, Any]],
+    *,
+    configuration: Callable[[], str],
     observations: ObservationStore | None = None,
     reload: Callable[[], Awaitable[Report]] | None = None,
 ) -> AdminApi | None:
-    """The admin port of a gateway; None when it is off."""
-    if config.admin.token is None:
+    """The admin port of a gateway; None when it is off. `health` is `Health.parts`, `configuration` the one in force as
+    text without secrets."""
+    if not config.admin.is_on:
         return None
+    # Loaded only here: a gateway without the port, and a command, start faster without templates.
+    from gateway.admin.pages.console import Console
+
+    authentication = Authentication(_people_of(config), _hosts_of(config), clock=boot_seconds, wall_clock=time)
+    operations = operations_on(config, store, journal_look(config), observations)
     return AdminApi(
-        operations_on(config, store, journal_look(config), observations),
-        config.admin.token.get_secret_value(),
+        operations,
+        authentication,
         events,
         response_bytes_max=max(route.response.max_stored_bytes for route in config.routes),
         reload=reload,
+        pages=Console(operations, authentication, health, configuration),
     )
 
 
-def adopt(api: AdminApi, config: Config, store: Tiered) -> None:
+def adopt(api: AdminApi, config: Config) -> None:
     """Put a configuration in force on the admin port of a gateway, which stays on."""
-    if config.admin.token is not None:
-        api.adopt(operations_on(config, store, journal_look(config)), config.admin.token.get_secret_value())
+    api.adopt(policies_of(config), _people_of(config), _hosts_of(config))
+
+
+def _people_of(config: Config) -> People:
+    admin = config.admin
+    own = [] if admin.token is None else [("token", admin.token.get_secret_value(), "admin")]
+    return People([*own, *((each.name, each.token.get_secret_value(), each.role) for each in admin.tokens)])
+
+
+def _hosts_of(config: Config) -> set[str]:
+    return {*config.admin.hosts, config.admin.listen.host}
 
 
 async def operate(config: Config, job: Job) -> int:

@@ -38,9 +38,9 @@ def changes(before: Config, after: Config) -> list[Change]:
     """All differences, in the order of the models. That a default is written counts as one, since others follow it."""
     found: list[Change] = []
     _compare(before, after, "", False, found)
-    if (before.admin.token is None) != (after.admin.token is None):
+    if before.admin.is_on is not after.admin.is_on:
         # Without a token nothing listens.
-        found = [Change(each.path, each.needs_restart or each.path == "admin.token") for each in found]
+        found = [Change(each.path, each.needs_restart or each.path.startswith("admin.token")) for each in found]
     return found
 
 

@@ -122,7 +122,7 @@ def _listening(config: _Draft) -> Iterator[tuple[str, Path, Address]]:
         yield "listen", ("listen",), listen.address
     if status := config.part(Status):
         yield "status.listen", ("status", "listen"), status.listen
-    if (admin := config.part(Admin)) and admin.token is not None:
+    if (admin := config.part(Admin)) and admin.is_on:
         yield "admin.listen", ("admin", "listen"), admin.listen
 
 
@@ -660,9 +660,9 @@ def _is_key_compared(route: Route) -> bool:
 
 
 def _of_admin(admin: Admin) -> Iterator[Notice]:
-    if admin.token is None and "listen" in admin.model_fields_set:
-        yield Notice("admin.listen", "nothing listens here without admin.token")
-    if admin.token is not None and admin.listen.host not in _LOOPBACK:
+    if not admin.is_on and "listen" in admin.model_fields_set:
+        yield Notice("admin.listen", "nothing listens here without admin.token or admin.tokens")
+    if admin.is_on and admin.listen.host not in _LOOPBACK:
         yield Notice("admin.listen", "the admin API speaks plain HTTP: its traffic shows the token")
 
 

@@ -212,7 +212,9 @@ def _wrong_value(place: _Place, details: ErrorDetails, document: Document) -> Mi
 def _is_hidden(path: Path, document: Document) -> bool:
     """Whether the value may be a secret: it was substituted, or its place is for secrets or credentials."""
     is_secret = (
-        path[:1] == ("secrets",) or path[-1:] in (("api_key",), ("secret",)) or path in (("admin",), ("admin", "token"))
+        path[:1] == ("secrets",)
+        or path[-1:] in (("api_key",), ("secret",))
+        or path[:2] in (("admin",), ("admin", "token"), ("admin", "tokens"))
     )
     # A URL with a password may be written in place of its section.
     is_url = path == ("store",) or path[-1:] == ("upstream",)

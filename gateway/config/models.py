@@ -22,6 +22,7 @@ from gateway.config.address import (
     DurableUrl,
     FastUrl,
     ForwardAuthUrl,
+    HostName,
     ListenAddress,
     Network,
     NetworkRange,
@@ -115,13 +116,46 @@ def _admin_token(value: object) -> str:
     return token
 
 
+_AdminSecret = Annotated[SecretStr, BeforeValidator(_admin_token, json_schema_input_type=str)]
+
+
+class AdminToken(Section):
+    """The token of one person or program."""
+
+    name: Annotated[str, Name()]
+    """Who it is; audits show it."""
+    token: _AdminSecret
+    """The secret, at least 16 characters; `${NAME}` or `${file:/run/secrets/name}` keeps it out of this file."""
+    role: Literal["viewer", "operator", "admin"]
+    """viewer reads; operator also resolves, requeues, withdraws and pauses; admin also forces, purges and erases."""
+
+
 class Admin(Section):
     """The port for operators: inspecting operations, resolving doubt, purging. Nothing listens without a token."""
 
     listen: Annotated[Address, ListenAddress(), NEEDS_RESTART] = written("127.0.0.1:8082")
     """The address of the admin API. It speaks plain HTTP: keep it on loopback, or behind a TLS proxy."""
-    token: Annotated[SecretStr, BeforeValidator(_admin_token, json_schema_input_type=str)] | None = None
-    """The secret that its users send as `Authorization: Bearer TOKEN`; at least 16 characters."""
+    token: _AdminSecret | None = None
+    """A secret that is sent as `Authorization: Bearer TOKEN`, of an admin named `token`; at least 16 characters."""
+    tokens: Annotated[tuple[AdminToken, ...], Field(max_length=100)] = ()
+    """Tokens of several people and programs, each with its role: a list of {name, token, role}."""
+    hosts: Annotated[tuple[Annotated[str, HostName()], ...], Field(max_length=100)] = ()
+    """Host names under which browsers reach the console, besides the host of `listen`, localhost and addresses."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything listens."""
+        return self.token is not None or bool(self.tokens)
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        own = () if self.token is None else (("token", self.token),)
+        entries = [*own, *((each.name, each.token) for each in self.tokens)]
+        for index in repeated(name for name, _ in entries):
+            yield Disagreement(("tokens", index - len(own), "name"), "another token has this name already")
+        for index in repeated(token.get_secret_value() for _, token in entries):
+            yield Disagreement(
+                ("tokens", index - len(own), "token"), "another entry has this secret; make one for each"
+            )
 
 
 class Store(Section):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from aiohttp import web
@@ -39,12 +40,20 @@ def terse(status: int, body: bytes, content_type: str, headers: Mapping[str, str
 
 
 class SidePort:
-    """Serves `app` from `start` to `stop`. `name` is for the log."""
+    """Serves `app` from `start` to `stop`. `name` is for the log; each response gets the `headers` that it lacks."""
 
     def __init__(
-        self, name: str, app: web.Application, refuse: Refuse, *, line_bytes_max: int, stop_seconds: float
+        self,
+        name: str,
+        app: web.Application,
+        refuse: Refuse,
+        *,
+        line_bytes_max: int,
+        stop_seconds: float,
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._name = name
+        self._headers = headers
         self._refuse = refuse
         self._line_bytes_max = line_bytes_max
         self._runner = web.AppRunner(app, shutdown_timeout=stop_seconds)
@@ -81,6 +90,7 @@ class SidePort:
             server,
             self._name,
             self._refuse,
+            self._headers,
             loop=asyncio.get_running_loop(),
             access_log=None,
             keepalive_timeout=_IDLE_SECONDS,
@@ -96,10 +106,13 @@ class SidePort:
 class _Connection(web.RequestHandler):
     """Gives aiohttp's refusals the form of the port's other responses, and logs them at debug level only."""
 
-    __slots__ = ("_name", "_refuse")
+    __slots__ = ("_fixed_headers", "_name", "_refuse")
 
-    def __init__(self, server: web.Server, name: str, refuse: Refuse, **options: Any) -> None:
+    def __init__(
+        self, server: web.Server, name: str, refuse: Refuse, headers: Mapping[str, str], **options: Any
+    ) -> None:
         super().__init__(server, **options)
+        self._fixed_headers = headers
         self._name = name
         self._refuse = refuse
 
@@ -121,4 +134,6 @@ class _Connection(web.RequestHandler):
     ) -> tuple[web.StreamResponse, bool]:
         if isinstance(resp, web.HTTPException):
             resp = self._refuse(resp.status, {"Allow": resp.headers["Allow"]} if "Allow" in resp.headers else {})
+        for name, value in self._fixed_headers.items():
+            resp.headers.setdefault(name, value)
         return await super().finish_response(request, resp, start_time)

@@ -44,7 +44,7 @@ from gateway.core.operation import MICROSECONDS, Audit, Event, SealedRequest, Sn
 from gateway.core.outbox import EventType, PublishedEvent
 from gateway.core.sealing import is_key_id
 from gateway.core.succession import ServedRoute
-from gateway.store.base import Store
+from gateway.store.base import Store, Unreadable
 
 T = TypeVar("T")
 
@@ -283,6 +283,23 @@ class AuditEntry:
     why: str
 
 
+def audit_entry(operation_id: UUID, at_us: int, event: str, token: int, who: str, why: str) -> AuditEntry:
+    """A row that a store has read. Raises `Unreadable` for an event of a newer program."""
+    try:
+        return AuditEntry(at_us, Event(event), token, who, why)
+    except ValueError:
+        raise Unreadable(f"operation {operation_id} was resolved by a newer program in a way unknown to this") from None
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedAudit:
+    """An audit of any operation. Later changes have higher numbers."""
+
+    number: int
+    operation_id: UUID
+    entry: AuditEntry
+
+
 @dataclass(frozen=True, slots=True)
 class LeasedEvent:
     """An event that the caller is to publish to a sink, until its lease ends.
@@ -480,6 +497,9 @@ class ManagedStore(Store, Protocol):
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         """The latest `AUDITS_MAX` audits of an operation, oldest first."""
 
+    async def latest_audits(self, before: int | None, limit: int) -> list[NumberedAudit]:
+        """The audits of all operations with numbers below this one (None: the latest), latest first."""
+
     async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
         """The store's epoch, with the witnesses of these links.
 
@@ -583,6 +603,9 @@ class Forwarding(ABC):
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._forward("audits", lambda: self._behind.audits(operation_id))
+
+    async def latest_audits(self, before: int | None, limit: int) -> list[NumberedAudit]:
+        return await self._forward("latest_audits", lambda: self._behind.latest_audits(before, limit))
 
     async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
         return await self._forward("check_memory", lambda: self._behind.check_memory(links))

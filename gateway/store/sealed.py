@@ -27,6 +27,7 @@ from gateway.store.operations import (
     Forwarding,
     LeasedEvent,
     ManagedStore,
+    NumberedAudit,
     PauseAudit,
     Query,
     SinkBacklog,
@@ -89,12 +90,15 @@ class SealedStore(Forwarding):
         return [self._sealing.opened_snapshot(each) for each in due]
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
-        opened = self._sealing.opened_audit
-        found = []
-        for entry in await self._behind.audits(operation_id):
-            audit = opened(Audit(entry.who, entry.why), operation_id, entry.event, entry.token)
-            found.append(replace(entry, who=audit.who, why=audit.why))
-        return found
+        return [self._opened(operation_id, entry) for entry in await self._behind.audits(operation_id)]
+
+    async def latest_audits(self, before: int | None, limit: int) -> list[NumberedAudit]:
+        found = await self._behind.latest_audits(before, limit)
+        return [replace(each, entry=self._opened(each.operation_id, each.entry)) for each in found]
+
+    def _opened(self, operation_id: UUID, entry: AuditEntry) -> AuditEntry:
+        audit = self._sealing.opened_audit(Audit(entry.who, entry.why), operation_id, entry.event, entry.token)
+        return replace(entry, who=audit.who, why=audit.why)
 
     async def pause(self, service: str, operation: str, audit: Audit) -> bool:
         sealed = self._sealing.sealed_pause(audit, service, operation, is_resumed=False)

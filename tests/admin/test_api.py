@@ -10,13 +10,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
+from time import time
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from gateway import EXIT_WORK_LEFT
+from gateway.admin.access import People
 from gateway.admin.api import AdminApi
+from gateway.admin.authentication import Authentication
 from gateway.core.operation import State
 from gateway.observe.facts import Events
 from tests.admin.hand import Desk
@@ -31,6 +34,8 @@ from tests.support.upstream import Answer
 
 Store = dict[str, Any]
 TOKEN = "0123456789abcdef-admin"
+VIEWER = "0123456789abcdef-viewer"
+OPERATOR = "0123456789abcdef-operator"
 NO_SUCH = "00000000-0000-8000-8000-000000000000"
 COMPLETED = {
     "status": 201,
@@ -73,7 +78,9 @@ async def desk() -> AsyncIterator[tuple[Desk, Admin, ManualClock]]:
     """An admin port on the model store; the clock is that of the throttle, in microseconds."""
     desk, clock = Desk(), ManualClock(0)
     await desk.store.start()
-    api = AdminApi(desk.operations, TOKEN, Events(), response_bytes_max=1000, clock=lambda: clock() / 1_000_000)
+    people = People([("token", TOKEN, "admin"), ("vera", VIEWER, "viewer"), ("olga", OPERATOR, "operator")])
+    authentication = Authentication(people, (), clock=lambda: clock() / 1_000_000, wall_clock=time)
+    api = AdminApi(desk.operations, authentication, Events(), response_bytes_max=1000)
     port = await api.start("127.0.0.1", 0)
     try:
         yield desk, Admin(port), clock
@@ -107,14 +114,14 @@ async def test_completed(store: Store, tmp_path: Path) -> None:
         )
 
         scraped = await scrape(running.gateway.metrics)
-        assert scraped.value("idempotency_admin_actions_total", action="operations_resolve", result="done") == 2
+        assert scraped.value("idempotency_admin_actions_total", action="resolve", result="done") == 2
 
         replayed = await running.send()
         assert (replayed.status, replayed.body) == (201, b'{"id":1}')
         assert replayed.header("Idempotent-Replayed") == "true"
         assert len(running.upstream.requests) == 1
         (audit,) = (await admin("GET", f"/operations/{operation_id}")).json()["audits"]
-        assert (audit["who"], audit["why"], audit["event"]) == ("alice", "seen in the ledger", "prove")
+        assert (audit["who"], audit["why"], audit["event"]) == ("token for alice", "seen in the ledger", "prove")
 
 
 async def test_never_happened(sqlite: Store, tmp_path: Path) -> None:
@@ -315,7 +322,7 @@ async def test_who_did_what_is_logged(desk: tuple[Desk, Admin, ManualClock], cap
     operation_id = record.identity.operation_id
     assert (await admin("POST", f"/operations/{operation_id}/purge", {"why": "asked to", "by": "alice"})).status == 200
     (line,) = [entry.getMessage() for entry in caplog.records]
-    assert line == f"the admin API did a purge of operation {operation_id}, by alice: asked to"
+    assert line == f"the admin API did a purge of operation {operation_id}, by token for alice: asked to"
 
 
 async def test_wrong_bodies(desk: tuple[Desk, Admin, ManualClock]) -> None:
@@ -396,14 +403,17 @@ async def test_requeue_and_withdraw(desk: tuple[Desk, Admin, ManualClock], caplo
     assert (again.status, again.json()["detail"].partition(",")[0]) == (200, "The same command was given already")
     late = await admin("POST", f"{path}/requeue", {"why": "me too", "by": "bob"})
     assert (late.status, late.json()["code"]) == (409, "state")
-    assert "alice requeued it" in late.json()["detail"]
+    assert "token for alice requeued it" in late.json()["detail"]
     moved = await admin("POST", f"{path}/withdraw", {**asked, "token": 7})
     assert (moved.status, moved.json()["code"]) == (409, "moved")
     gone = await admin("POST", f"{path}/withdraw", asked)
     assert (gone.status, gone.json()["operation"]["state"]) == (200, "released")
     assert [audit["event"] for audit in (await admin("GET", path)).json()["audits"]] == ["requeue", "withdraw"]
     for verb in ("requeue", "withdraw"):
-        assert f"the admin API did a {verb} of operation {operation_id}, by alice: token rotated" in caplog.messages
+        assert (
+            f"the admin API did a {verb} of operation {operation_id}, by token for alice: token rotated"
+            in caplog.messages
+        )
         unknown = await admin("POST", f"/operations/{NO_SUCH}/{verb}", asked)
         assert (unknown.status, unknown.json()["code"]) == (404, "unknown")
 
@@ -424,9 +434,7 @@ async def test_requeue_many(desk: tuple[Desk, Admin, ManualClock], caplog: pytes
     }
     done = (await admin("POST", "/requeue", asked)).json()
     assert done == {"detail": "2 requeued, 0 skipped, 1 left.", "requeued": 2, "skipped": 0, "left": 1}
-    assert "the admin API requeued dead letters: 2 requeued, 0 skipped, 1 left, by the admin API: rotated" in (
-        caplog.messages
-    )
+    assert "the admin API requeued dead letters: 2 requeued, 0 skipped, 1 left, by token: rotated" in (caplog.messages)
     assert (await admin("POST", "/requeue", asked)).json()["requeued"] == 1
 
 
@@ -455,7 +463,7 @@ async def test_pause_and_resume(desk: tuple[Desk, Admin, ManualClock], caplog: p
     _, admin, _ = desk
     asked = {"route": "charge", "why": "their outage", "by": "alice"}
     assert (await admin("POST", "/pause", asked)).json()["detail"].startswith("Paused: charge.")
-    entry = {"operation": "charge", "by": "alice", "why": "their outage"}
+    entry = {"operation": "charge", "by": "token for alice", "why": "their outage"}
     began = {"at": "2027-01-15T08:00:00Z", "event": "pause", **entry}
     assert (await admin("GET", "/paused")).json() == {
         "paused": [{"routes": ["charge"], "since": "2027-01-15T08:00:00Z", **entry}],
@@ -465,7 +473,10 @@ async def test_pause_and_resume(desk: tuple[Desk, Admin, ManualClock], caplog: p
     assert (await admin("GET", "/paused")).json() == {"paused": [], "audits": [began, {**began, "event": "resume"}]}
     wrong = await admin("POST", "/pause", {**asked, "route": "nothing"})
     assert (wrong.status, wrong.json()["code"]) == (404, "no-such-route")
-    assert "the admin API did a resume, by alice: their outage: Resumed: charge is delivered again." in caplog.messages
+    assert (
+        "the admin API did a resume, by token for alice: their outage: Resumed: charge is delivered again."
+        in caplog.messages
+    )
 
 
 async def test_never_happened_with_a_kept_request(desk: tuple[Desk, Admin, ManualClock]) -> None:

@@ -58,7 +58,7 @@ async def test_a_consumer_that_closes(store: Store, tmp_path: Path) -> None:
             paused = await admin("POST", "/sinks/ledger/suspend", {"why": "maintenance", "by": "bob"})
             assert paused.json() == {"detail": "Suspended: ledger. Its events are kept until it is resumed."}
             (shown,) = (await admin("GET", "/sinks")).json()["sinks"]
-            assert shown["last_error"] == "bob: maintenance"
+            assert shown["last_error"] == "token for bob: maintenance"
             assert (await admin("POST", "/sinks/ledger/resume", {"why": "done"})).status == 200
             nobody = await admin("POST", "/sinks/nobody/suspend", {"why": "typo"})
             assert (nobody.status, nobody.json()["code"]) == (404, "no-such-sink")

@@ -688,6 +688,7 @@ _STATUS: Final = "tests/http/gateway/test_status.py::"
 _INBOX: Final = "tests/http/gateway/test_inbox.py::"
 _FORWARD_AUTH: Final = "tests/http/gateway/test_forward_auth.py::"
 _CERTIFICATES: Final = "tests/http/gateway/test_client_certificates.py::"
+_CONSOLE: Final = "tests/admin/test_pages.py::"
 _TOKENS: Final = "tests/http/gateway/test_tokens.py::"
 _OVERRIDE: Final = "tests/app/test_settings.py::test_what_a_route_says_of_its_service"
 
@@ -721,6 +722,10 @@ ELSEWHERE: Final = (
         "routes.response.version.header": _RESOURCE + "test_another_version_by_a_header",
         "status.listen": "tests/app/test_gateway.py::test_an_address_that_is_taken",
         "admin.listen": "tests/app/test_gateway.py::test_an_address_that_is_taken",
+        "admin.tokens.name": _CONSOLE + "test_a_change_needs_its_role",
+        "admin.tokens.token": _CONSOLE + "test_a_change_needs_its_role",
+        "admin.tokens.role": _CONSOLE + "test_a_change_needs_its_role",
+        "admin.hosts": _CONSOLE + "test_hosts",
         "state_dir": "tests/app/test_gateway.py::test_the_name_of_its_directory_is_durable",
         "upstream.max_connections": _VERDICTS + "test_requests_without_protection_keep_no_operation_from_the_upstream",
         "upstream.tls.ca": _TLS + "test_upstream_with_a_strange_certificate",

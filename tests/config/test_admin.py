@@ -68,6 +68,22 @@ def test_a_store_that_may_be_unreadable() -> None:
 def test_notices() -> None:
     """An address without a token, and one that others can reach, are worth a second look."""
     (off,) = notices(read(with_global("admin: {listen: 127.0.0.1:1}")))
-    assert str(off) == "admin.listen: nothing listens here without admin.token"
+    assert str(off) == "admin.listen: nothing listens here without admin.token or admin.tokens"
     (seen,) = notices(read(with_global("admin: {listen: 0.0.0.0:1, token: " + TOKEN + "}")))
     assert str(seen) == "admin.listen: the admin API speaks plain HTTP: its traffic shows the token"
+
+
+def test_tokens_of_several() -> None:
+    """Each has a name of its own, a secret of its own and a role; `token` is a name where `admin.token` is written."""
+    entry = "{{name: {}, token: {}, role: viewer}}"
+    config = read(with_global(f"admin: {{tokens: [{entry.format('vera', TOKEN)}]}}"))
+    assert config.admin.is_on
+    assert TOKEN not in repr(config)
+    twice = f"[{entry.format('vera', TOKEN)}, {entry.format('vera', TOKEN)}]"
+    assert [line.partition(": ")[2] for line in report(with_global(f"admin: {{tokens: {twice}}}"))] == [
+        "admin.tokens[1].name: another token has this name already",
+        "admin.tokens[1].token: another entry has this secret; make one for each",
+    ]
+    own = f"admin: {{token: {TOKEN}, tokens: [{entry.format('token', TOKEN + 'x')}]}}"
+    (line,) = report(with_global(own))
+    assert line.endswith("admin.tokens[0].name: another token has this name already")

@@ -26,6 +26,7 @@ PUBLISHED = Path(__file__).parents[2] / "config"
 EXAMPLE = (PUBLISHED / "gateway.example.yaml").read_text()
 ENVIRON = {
     "ADMIN_TOKEN": "a" * 32,
+    "ALICE_TOKEN": "l" * 32,
     "DATABASE_PASSWORD": "swordfish",
     "IDENTITY_KEY": "11" * 32,
     "ENCRYPTION_KEY": "ZW5jcnlwdGlvbiBrZXkgb2YgdGhlIGV4YW1wbGUsIDE=",

@@ -31,6 +31,7 @@ VERBS: dict[str, Callable[[Store], Awaitable[object]]] = {
     "put_off": lambda store: store.put_off(RecoveryLease(Hand().operation_id, 1, 0), 1, "unknown"),
     "recovery": lambda store: store.recovery(Hand().operation_id),
     "audits": lambda store: store.audits(Hand().operation_id),
+    "latest_audits": lambda store: store.latest_audits(None, 1),
     "check_memory": lambda store: store.check_memory(),
     "begin_epoch": lambda store: store.begin_epoch(b"", 1),
 }

@@ -284,6 +284,20 @@ async def test_a_late_answer_wins_over_a_prober(store: Store, other_store: Store
     assert await store.audits(hand.operation_id) == []
 
 
+async def test_the_latest_audits_of_all_operations(store: Store) -> None:
+    """They are found page by page, the latest first, with what each operation shows of its own."""
+    hands = [await in_doubt(store) for _ in range(3)]
+    for hand in hands:
+        await do(store, hand, Hand.prove)
+    first = await store.latest_audits(None, 2)
+    (last,) = await store.latest_audits(first[-1].number, 2)
+    latest = [*first, last]
+    assert [each.operation_id for each in latest] == [hand.operation_id for hand in reversed(hands)]
+    for each in latest:
+        assert [each.entry] == await store.audits(each.operation_id)
+    assert await store.latest_audits(last.number, 2) == []
+
+
 async def test_a_prober_and_the_holder_at_once_leave_one_answer(store: Store, other_store: Store) -> None:
     """Whichever of the two comes first is the record, and only a prober who came first is written down."""
     for _ in range(10):

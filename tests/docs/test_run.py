@@ -13,7 +13,7 @@ def test_every_test_belongs_to_one_part() -> None:
     named = [*[name for part in PARTS for name in part], *BESIDE]
     assert len(named) == len(set(named))
     found = {path.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").rglob("test_*.py")}
-    assert found == set(named) | ({"benchmarks"} & found)
+    assert found == set(named) | ({"benchmarks", "browser"} & found)
 
 
 def test_the_quick_ones_are_where_they_are_looked_for() -> None:

@@ -90,8 +90,8 @@ def answered(verdict: Verdict = Verdict.STORED, **known: Any) -> RequestAnswered
             id="replayed",
         ),
         pytest.param(
-            AdminActed("operations_purge", AdminResult.REFUSED),
-            {("idempotency_admin_actions_total", "operations_purge", "refused"): 1},
+            AdminActed("purge", AdminResult.REFUSED),
+            {("idempotency_admin_actions_total", "purge", "refused"): 1},
             id="an-action-refused",
         ),
         pytest.param(

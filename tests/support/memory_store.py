@@ -52,6 +52,7 @@ from gateway.store.operations import (
     KeptEvent,
     LeasedEvent,
     Living,
+    NumberedAudit,
     Pause,
     PauseAudit,
     Query,
@@ -686,6 +687,13 @@ class MemoryStore:
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         self._check_started()
         return self.audits_now(operation_id)
+
+    async def latest_audits(self, before: int | None, limit: int) -> list[NumberedAudit]:
+        self._check_started()
+        kept = [(each.entry, operation_id) for operation_id, audits in self.memory.audits.items() for each in audits]
+        ordered = sorted(kept, key=lambda each: each[0].at_us)
+        numbered = [NumberedAudit(number, operation_id, entry) for number, (entry, operation_id) in enumerate(ordered)]
+        return [each for each in reversed(numbered) if before is None or each.number < before][:limit]
 
     def audits_now(self, operation_id: UUID) -> list[AuditEntry]:
         """`audits`, for those who have no event loop."""

@@ -13,9 +13,17 @@ from typing import Any, Final
 from uuid import UUID
 
 from gateway.core.lifecycle import leading_to, settle
-from gateway.core.operation import Event, Record, Snapshot, State
+from gateway.core.operation import Record, Snapshot, State
 from gateway.store.base import Unreadable
-from gateway.store.operations import AUDITS_MAX, AuditEntry, Query, RecoveryLease, RecoveryState
+from gateway.store.operations import (
+    AUDITS_MAX,
+    AuditEntry,
+    NumberedAudit,
+    Query,
+    RecoveryLease,
+    RecoveryState,
+    audit_entry,
+)
 from gateway.store.postgres.rows import DELIVERY_WIDTH, WIDTH, record_of, with_response
 from gateway.store.postgres.statements import load
 
@@ -36,6 +44,8 @@ _RECOVER: Final = load("recover")
 _PUT_OFF: Final = load("put_off")
 _RECOVERY: Final = load("recovery")
 _AUDITS: Final = load("audits")
+_LATEST_AUDITS: Final = load("latest_audits")
+_NUMBER_MAX: Final = 2**63 - 1
 
 
 class Inquiry:
@@ -96,13 +106,13 @@ class Inquiry:
         return RecoveryState(*rows[0]) if rows else None
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
-        rows = await self._fetch(_AUDITS, operation_id, AUDITS_MAX)
-        try:
-            return [AuditEntry(at_us, Event(event), token, who, why) for at_us, event, token, who, why in rows]
-        except ValueError:
-            raise Unreadable(
-                f"operation {operation_id} was resolved by a newer program in a way unknown to this"
-            ) from None
+        return [audit_entry(operation_id, *row) for row in await self._fetch(_AUDITS, operation_id, AUDITS_MAX)]
+
+    async def latest_audits(self, before: int | None, limit: int) -> list[NumberedAudit]:
+        rows = await self._fetch(_LATEST_AUDITS, _NUMBER_MAX if before is None else before, limit)
+        return [
+            NumberedAudit(number, operation_id, audit_entry(operation_id, *row)) for number, operation_id, *row in rows
+        ]
 
 
 def _values(states: Iterable[State]) -> list[str]:

@@ -48,6 +48,7 @@ from gateway.store.operations import (
     EventReport,
     KeptEvent,
     LeasedEvent,
+    NumberedAudit,
     PauseAudit,
     Query,
     RecoveryLease,
@@ -302,6 +303,9 @@ class PostgresStore:
 
     async def sinks(self, service: str) -> dict[str, SinkBacklog]:
         return await self._started().events.sinks(service)
+
+    async def latest_audits(self, before: int | None, limit: int) -> list[NumberedAudit]:
+        return await self._started().inquiry.latest_audits(before, limit)
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._started().inquiry.audits(operation_id)

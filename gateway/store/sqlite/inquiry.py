@@ -15,7 +15,7 @@ from uuid import UUID
 
 from gateway.core.identity.operation_id import derive_operation_id
 from gateway.core.lifecycle import leading_to, settle
-from gateway.core.operation import Event, Record, Snapshot, State
+from gateway.core.operation import Record, Snapshot, State
 from gateway.store.base import Unreadable
 from gateway.store.operations import (
     AUDITS_MAX,
@@ -23,10 +23,12 @@ from gateway.store.operations import (
     Agreement,
     AuditEntry,
     Living,
+    NumberedAudit,
     Query,
     RecoveryLease,
     RecoveryState,
     Serving,
+    audit_entry,
 )
 from gateway.store.recipes import FORGOTTEN_US, RUNNING_US, Name, Remembered, compare, names_without_route
 from gateway.store.sqlite.rows import VERSION, Row
@@ -163,10 +165,17 @@ def recovery(cursor: Cursor, operation_id: UUID) -> RecoveryState | None:
 def audits(cursor: Cursor, operation_id: UUID) -> list[AuditEntry]:
     """The latest audits of the operation. Raises `Unreadable` for an event of a newer program."""
     rows = cursor.execute(statements()["select_audits"], (operation_id.bytes, AUDITS_MAX)).fetchall()
-    try:
-        return [AuditEntry(at_us, Event(event), token, who, why) for at_us, event, token, who, why in reversed(rows)]
-    except ValueError:
-        raise Unreadable(f"operation {operation_id} was resolved by a newer program in a way unknown to this") from None
+    return [audit_entry(operation_id, *row) for row in reversed(rows)]
+
+
+def latest_audits(cursor: Cursor, before: int | None, limit: int) -> list[NumberedAudit]:
+    """The latest audits before this number. Raises as `audits`."""
+    below = _LAST_ROW if before is None else before
+    rows = cursor.execute(statements()["select_latest_audits"], (below, limit)).fetchall()
+    return [
+        NumberedAudit(number, operation_id, audit_entry(operation_id, *row))
+        for number, operation_id, *row in ((row[0], UUID(bytes=row[1]), *row[2:]) for row in rows)
+    ]
 
 
 # -- identity recipes --------------------------------------------------------------------------------------------------

@@ -49,6 +49,7 @@ from gateway.store.operations import (
     KeptEvent,
     LeasedEvent,
     Living,
+    NumberedAudit,
     PauseAudit,
     Query,
     RecoveryLease,
@@ -363,6 +364,11 @@ class SqliteStore:
     async def sinks(self, service: str) -> dict[str, SinkBacklog]:
         return await self._started().reading.run(
             self._reader.query, lambda cursor: event.sinks(cursor, service, self._clock_us())
+        )
+
+    async def latest_audits(self, before: int | None, limit: int) -> list[NumberedAudit]:
+        return await self._started().reading.run(
+            self._reader.query, lambda cursor: inquiry.latest_audits(cursor, before, limit)
         )
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:

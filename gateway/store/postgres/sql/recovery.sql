@@ -52,6 +52,14 @@ SELECT r.token, r.tries, r.held_until_us, r.put_off_until_us, r.asked_us, r.find
 FROM idempotency_gateway.recovery r
 WHERE r.operation_id = $1::uuid
 
+-- name: latest_audits
+-- No row of the table: the last audits before a number, latest first.
+SELECT a.entry, a.operation_id, a.at_us, a.event, a.token, a.who, a.why
+FROM idempotency_gateway.audit a
+WHERE a.entry < $1::bigint
+ORDER BY a.entry DESC
+LIMIT $2::bigint
+
 -- name: audits
 -- No row of the table: the last audits of an operation, oldest first.
 SELECT a.at_us, a.event, a.token, a.who, a.why

@@ -335,6 +335,7 @@ CREATE TABLE idempotency_gateway.audit (
     sealed_by     text GENERATED ALWAYS AS (CASE WHEN left(why, 1) = E'\x01' THEN split_part(substr(why, 2), ':', 1) END) STORED,
     PRIMARY KEY (operation_id, entry)
 );
+CREATE UNIQUE INDEX audit_entry ON idempotency_gateway.audit (entry);
 CREATE INDEX audit_sealed ON idempotency_gateway.audit (sealed_by) WHERE sealed_by IS NOT NULL;
 CREATE INDEX audit_keep ON idempotency_gateway.audit (keep_until_us);
 

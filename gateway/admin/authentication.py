@@ -1,0 +1,275 @@
+"""Who sends a request to the admin port, and whether a browser was made to send it by another page.
+
+A program sends its token with each request, as `Authorization: Bearer`. A browser signs in once and has a session in a
+cookie, which only pages accept. Of browsers more is asked, because any web page can make them send requests:
+
+- The `Host` is one that the gateway knows: a name that somebody else made resolve to this address is not (DNS
+  rebinding).
+- A change comes by POST from a page of the origin where the session began (`Origin`, and `Sec-Fetch-Site` where it is
+  sent, which browsers leave out on plain HTTP), with the token of a form that was made for this session and path. A
+  `SameSite` cookie does not replace this: it is sent from other ports of the same host.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from hmac import compare_digest
+from ipaddress import IPv6Address, ip_address, ip_network
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from gateway.admin.access import SESSION_SECONDS, Action, People, Person, Session, session_of
+from gateway.admin.fault import Fault
+
+_LOG = logging.getLogger("gateway")
+
+COOKIE: Final = "idempotency_gateway_session"
+SIGN_IN_PATH: Final = "/ui/sign-in"
+FORM_TOKEN: Final = "form_token"
+
+FAILURES_MAX: Final = 10
+WINDOW_SECONDS: Final = 60.0
+_ADDRESSES_MAX: Final = 1_000
+_NOTES_MAX: Final = 200
+_HOST_CHARACTERS_MAX: Final = 260
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Who sends the request. `session` is None for a program with its token."""
+
+    person: Person
+    session: Session | None = None
+
+    def require(self, action: Action) -> None:
+        """Raises `Fault` where the role is not enough."""
+        if not self.person.may(action):
+            text = f"The role of {self.person.name} is {self.person.role}, which is not enough; nothing was changed."
+            raise Fault(403, "forbidden", text)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A path of the admin port, and what it needs."""
+
+    method: str
+    path: str
+    action: Action
+    handler: Handler
+
+
+VISITOR: Final = web.RequestKey("visitor", Visitor)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What somebody did that changes no operation. `at` is Unix time in seconds."""
+
+    at: float
+    who: str
+    what: str
+
+
+def is_page(request: web.BaseRequest) -> bool:
+    """Whether the request is for people, who get pages instead of problems."""
+    if request.path == "/":
+        return "text/html" in request.headers.get("Accept", "")
+    return request.path == "/ui" or request.path.startswith("/ui/")
+
+
+class Authentication:
+    """`hosts`: the names that browsers may use besides localhost and addresses. `clock` gives seconds that never go
+    back, `wall_clock` Unix time."""
+
+    def __init__(
+        self, people: People, hosts: Collection[str], *, clock: Callable[[], float], wall_clock: Callable[[], float]
+    ) -> None:
+        self.adopt(people, hosts)
+        self._throttle = Throttle(clock)
+        self._wall_clock = wall_clock
+        self.notes: deque[Note] = deque(maxlen=_NOTES_MAX)
+        """The latest of this process."""
+
+    def adopt(self, people: People, hosts: Collection[str]) -> None:
+        """Know these people and hosts from now on. A session ends with its token."""
+        self._people = people
+        self._hosts = frozenset(host.lower().rstrip(".") for host in hosts)
+
+    def note(self, who: str, what: str) -> None:
+        """Log it, and keep it for the audit page."""
+        self.notes.append(Note(self._wall_clock(), who, what))
+        _LOG.info("the console: %s %s", who, what)
+
+    async def visitor_of(self, request: web.Request) -> Visitor:
+        """Who sends this. Raises `Fault`: the response to one without the right token."""
+        values = request.headers.getall("Authorization", [])
+        if values:
+            return Visitor(self._person_of(values, request.remote))
+        if not is_page(request):
+            # Neither counted nor logged: any web page can make an operator's browser send such requests.
+            raise _unauthorized('Bearer realm="admin"')
+        self.check_host(request)
+        session = session_of(request.cookies.get(COOKIE, ""), self._people, self._wall_clock())
+        if session is None:
+            raise Fault(401, "signed-out", "You are not signed in, or your session has ended. Nothing was changed.")
+        if request.method == "POST":
+            form = await request.post()
+            given = form.get(FORM_TOKEN)
+            is_ours = isinstance(given, str) and compare_digest(
+                given.encode("utf-8", "surrogateescape"), session.form_token(request.path).encode()
+            )
+            if not is_ours or self.own_origin(request) != session.origin:
+                raise _forged()
+        elif request.method != "GET":
+            raise _forged()
+        return Visitor(session.person, session)
+
+    def _person_of(self, values: list[str], remote: str | None) -> Person:
+        self._check_throttle(remote)
+        scheme, _, given = values[0].partition(" ") if len(values) == 1 else ("", "", "")
+        person = self._people.with_token(given.strip(" ").encode("utf-8", "surrogateescape"))
+        if person is None or scheme.lower() != "bearer":
+            self._failed(remote)
+            raise _unauthorized('Bearer realm="admin", error="invalid_token"')
+        return person
+
+    def _check_throttle(self, remote: str | None) -> None:
+        wait_seconds = self._throttle.wait_seconds(remote)
+        if wait_seconds:
+            after = {"Retry-After": str(math.ceil(wait_seconds))}
+            raise Fault(429, "throttled", "The token was wrong too often; wait.", after)
+
+    def _failed(self, remote: str | None) -> None:
+        failures = self._throttle.failed(remote)
+        more = " too often: it is throttled now" if failures >= FAILURES_MAX else ""
+        _LOG.warning("the admin port refused %s, whose token is wrong%s", remote, more)
+
+    # -- browsers -----------------------------------------------------------------------------------------------------
+
+    def sign_in(self, request: web.Request, token: str) -> Session | None:
+        """Begin a session; None if the token is wrong. Raises `Fault` if another page sent this, or it is throttled."""
+        self.check_host(request)
+        origin = self.own_origin(request)
+        self._check_throttle(request.remote)
+        person = self._people.with_token(token.strip().encode("utf-8", "surrogateescape"))
+        if person is None:
+            self._failed(request.remote)
+            return None
+        self.note(person.name, f"signed in as {person.role} from {request.remote}")
+        return Session(person, int(self._wall_clock()), secrets.token_bytes(16), origin)
+
+    def check_host(self, request: web.BaseRequest) -> None:
+        """Raises `Fault` where a browser was led here by a name that is not known."""
+        name = _host_name(request.headers.getall("Host", []))
+        if name is None or not (name == "localhost" or name in self._hosts or _is_address(name)):
+            raise Fault(421, "host", "This host name is not known here: add it to admin.hosts.")
+
+    def own_origin(self, request: web.BaseRequest) -> str:
+        """The origin of the page that sent this, which is one of ours. Raises `Fault`."""
+        origins, sites = request.headers.getall("Origin", []), request.headers.getall("Sec-Fetch-Site", [])
+        if len(origins) != 1 or sites not in ([], ["same-origin"]):
+            raise _forged()
+        (origin,) = origins
+        scheme, _, authority = origin.partition("://")
+        if scheme not in ("http", "https"):
+            raise _forged()
+        # A proxy may have written its own `Host`; then the name has to be in the configuration.
+        is_host = authority.lower() == request.headers["Host"].lower()
+        if not is_host and _host_name([authority]) not in self._hosts:
+            raise _forged()
+        return origin
+
+
+def _host_name(values: list[str]) -> str | None:
+    """The host of an authority, without its port and without the brackets of IPv6."""
+    if len(values) != 1 or len(values[0]) > _HOST_CHARACTERS_MAX or not values[0].isascii():
+        return None
+    try:
+        parts = urlsplit(f"//{values[0]}")
+        _ = parts.port
+    except ValueError:
+        return None
+    if parts.netloc != values[0] or "@" in values[0]:
+        return None
+    return None if parts.hostname is None else parts.hostname.rstrip(".")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def session_cookie(session: Session) -> dict[str, Any]:
+    """The attributes of its cookie. `Secure` where the browser came by TLS."""
+    return {
+        "value": session.cookie,
+        "max_age": SESSION_SECONDS,
+        "path": "/",
+        "httponly": True,
+        "samesite": "Strict",
+        "secure": session.origin.startswith("https:"),
+    }
+
+
+def _forged() -> Fault:
+    return Fault(
+        403, "forged", "This did not come from a page of this console, or the page is too old. Nothing was changed."
+    )
+
+
+def _unauthorized(challenge: str) -> Fault:
+    headers: Mapping[str, str] = {"WWW-Authenticate": challenge}
+    return Fault(401, "unauthorized", "Send the admin token as Authorization: Bearer TOKEN.", headers)
+
+
+# -- the throttle -----------------------------------------------------------------------------------------------------
+
+
+class Throttle:
+    """Limits how often an address may send a wrong token. `clock` gives seconds that never go back.
+
+    Failures are counted by address, in windows that begin with the first one. An address with too many is refused
+    before its token is compared, so that guessing is slow and the log stays short. For IPv6 the /64 network counts,
+    because one host has all of it. The table is bounded: the address whose last failure is the oldest is dropped first.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._windows: OrderedDict[str, tuple[float, int]] = OrderedDict()
+
+    def wait_seconds(self, address: str | None) -> float:
+        """How long this address has to wait before its token is compared; 0 when it need not."""
+        until, failures = self._windows.get(_place(address), (0.0, 0))
+        return max(0.0, until - self._clock()) if failures >= FAILURES_MAX else 0.0
+
+    def failed(self, address: str | None) -> int:
+        """Count a failure; returns how many there were in this window."""
+        place, now = _place(address), self._clock()
+        until, failures = self._windows.pop(place, (0.0, 0))
+        if until <= now:
+            until, failures = now + WINDOW_SECONDS, 0
+        self._windows[place] = (until, failures + 1)
+        while len(self._windows) > _ADDRESSES_MAX:
+            self._windows.popitem(last=False)
+        return failures + 1
+
+
+def _place(address: str | None) -> str:
+    try:
+        parsed_address = ip_address((address or "").partition("%")[0])
+    except ValueError:
+        return ""
+    if isinstance(parsed_address, IPv6Address):
+        return str(parsed_address.ipv4_mapped or ip_network((parsed_address, 64), strict=False))
+    return str(parsed_address)

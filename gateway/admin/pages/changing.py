@@ -1,0 +1,381 @@
+"""The pages that change something: what it means, then the form, then what became of it.
+
+A change is one POST, and may be sent again: the same one is recognised. A form carries the token of the record that was
+shown, so that who was faster wins, and the other learns it (409).
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aiohttp import web
+
+from gateway.admin.access import Action
+from gateway.admin.authentication import VISITOR, Endpoint
+from gateway.admin.fault import Fault
+from gateway.admin.memory import MemoryState
+from gateway.admin.operations import Operations, audit_by
+from gateway.admin.pages.reading import operation_id_of
+from gateway.admin.pages.site import Site
+from gateway.admin.provided_response import ResponseRefused, read_response
+from gateway.admin.request import Malformed
+from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, resolution
+from gateway.core.message import Headers
+from gateway.core.operation import Audit, Prove, State
+
+WHY_CHARACTERS_MIN: Final = 3
+WHY_CHARACTERS_MAX: Final = 500
+_TYPED_CHARACTERS: Final = 8
+
+Result = Changed | Refused | str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change that needs a reason, and what it means. `typed` asks for the beginning of the operation's id, or the
+    name of the service, as a confirmation."""
+
+    action: Action
+    title: str
+    meaning: str
+    button: str
+    typed: bool = False
+
+
+_OF_OPERATIONS: Final = {
+    "requeue": Change(
+        Action.REQUEUE,
+        "Requeue",
+        "Its kept request is delivered to the service as soon as possible. No attempt of it had an effect.",
+        "Requeue it",
+    ),
+    "withdraw": Change(
+        Action.WITHDRAW,
+        "Withdraw",
+        "Its kept request is dropped and never delivered. Nothing happened; if its caller sends it again, it runs.",
+        "Withdraw it",
+    ),
+    "purge": Change(
+        Action.PURGE,
+        "Purge",
+        "Its recorded response is dropped for good: repeats get an error instead of it. The key is remembered and does "
+        "not run again.",
+        "Drop the response",
+    ),
+    "erase": Change(
+        Action.ERASE,
+        "Erase",
+        "The key is forgotten: a request with it runs again, and may have its effect a second time. Do this only if no "
+        "client will repeat it.",
+        "Forget the key",
+        typed=True,
+    ),
+}
+_SUSPEND: Final = Change(
+    Action.SINK, "Suspend the sink", "Nothing is published to it any more; its events are kept.", "Suspend it"
+)
+_RESUME_SINK: Final = Change(
+    Action.SINK, "Resume the sink", "Everything that waits for it is published, in order.", "Resume it"
+)
+_REDELIVER: Final = Change(
+    Action.REDELIVER,
+    "Redeliver the event",
+    "The dead event is published again under the same id, to each sink where it is dead. Some may have it already.",
+    "Publish it again",
+)
+_PAUSE: Final = Change(
+    Action.PAUSE,
+    "Pause deliveries",
+    "Nothing of this operation name is delivered any more. Requests are accepted and kept; attempts under way go on.",
+    "Pause it",
+)
+_RESUME: Final = Change(
+    Action.PAUSE, "Resume deliveries", "What was accepted meanwhile is delivered, the longest due first.", "Resume it"
+)
+_ACCEPT_LOSS: Final = Change(
+    Action.ACCEPT_LOSS,
+    "Accept the loss",
+    "The store is trusted again: a request with a key that it lost runs, also if it ran before. Do this only if it is "
+    "the right store.",
+    "Trust the store",
+    typed=True,
+)
+
+
+class Changing:
+    """`note` logs who did what."""
+
+    def __init__(self, site: Site, operations: Operations, note: Callable[[str, str], None]) -> None:
+        self._site = site
+        self._operations = operations
+        self._note = note
+
+    def endpoints(self) -> list[Endpoint]:
+        """Its paths. The page of a change has the same path and needs the same role."""
+        operations, service = self._operations, self._operations.policies.service
+        found = [
+            Endpoint("GET", "/ui/operations/{id}/resolve", Action.RESOLVE, self._resolve_page),
+            Endpoint("POST", "/ui/operations/{id}/resolve", Action.RESOLVE, self._resolve),
+        ]
+        for verb, change in _OF_OPERATIONS.items():
+            found += self._confirmed("/ui/operations/{id}/" + verb, change, self._of_operation(verb), _beginning)
+        by_name: list[tuple[str, Change, Callable[[web.Request, Audit], Awaitable[Result]]]] = [
+            ("/ui/sinks/{name}/suspend", _SUSPEND, lambda r, a: operations.suspend_sink(r.match_info["name"], a)),
+            ("/ui/sinks/{name}/resume", _RESUME_SINK, lambda r, a: operations.resume_sink(r.match_info["name"])),
+            ("/ui/pauses/{name}/pause", _PAUSE, lambda r, a: operations.pause(r.match_info["name"], a)),
+            ("/ui/pauses/{name}/resume", _RESUME, lambda r, a: operations.resume(r.match_info["name"], a)),
+            ("/ui/events/{id}/redeliver", _REDELIVER, self._redeliver),
+            ("/ui/memory/accept-loss", _ACCEPT_LOSS, self._accept_loss),
+        ]
+        for path, change, carry_out in by_name:
+            found += self._confirmed(path, change, carry_out, lambda request: service)
+        return found
+
+    # -- changes with a reason ----------------------------------------------------------------------------------------
+
+    def _confirmed(
+        self,
+        path: str,
+        change: Change,
+        carry_out: Callable[[web.Request, Audit], Awaitable[Result]],
+        typed: Callable[[web.Request], str],
+    ) -> list[Endpoint]:
+        """The page that explains a change and asks for its reason, and the change."""
+
+        async def explain(request: web.Request) -> web.Response:
+            return await self._explained(request, change, typed(request))
+
+        async def confirm(request: web.Request) -> web.Response:
+            form = await request.post()
+            try:
+                audit = _audit(request, form)
+                if change.typed and form.get("typed") != typed(request):
+                    raise Malformed(f"to confirm, type {typed(request)}")
+            except Malformed as error:
+                return await self._explained(request, change, typed(request), 400, str(error), form.get("why"))
+            result = await carry_out(request, audit)
+            self._note(audit.who, f"did: {change.title}, {request.path}: {audit.why}")
+            return self._done(request, change.title, result)
+
+        return [Endpoint("GET", path, change.action, explain), Endpoint("POST", path, change.action, confirm)]
+
+    async def _explained(
+        self, request: web.Request, change: Change, typed: str, status: int = 200, mistake: str = "", why: Any = ""
+    ) -> web.Response:
+        record = None
+        if "/operations/" in request.path:
+            snapshot = await self._operations.read(operation_id_of(request))
+            record = snapshot.record
+            if record is None:
+                raise Fault(404, Refusal.UNKNOWN, "Nothing is remembered under this id.")
+        form = await request.post() if status != 200 else {}
+        return self._site.page(
+            request,
+            "confirm",
+            status,
+            change=change,
+            typed=typed,
+            mistake=mistake,
+            why=why if isinstance(why, str) else "",
+            subject=request.match_info.get("id", request.match_info.get("name", "")),
+            record_token=form.get("token") or ("" if record is None else record.token),
+            state=None if record is None else record.state,
+            back=_back(request),
+        )
+
+    def _of_operation(self, verb: str) -> Callable[[web.Request, Audit], Awaitable[Result]]:
+        operations = self._operations
+
+        async def carry_out(request: web.Request, audit: Audit) -> Result:
+            operation_id, token = operation_id_of(request), _token_in(await request.post())
+            match verb:
+                case "requeue":
+                    return await operations.requeue(operation_id, audit, token=token)
+                case "withdraw":
+                    return await operations.withdraw(operation_id, audit, token=token)
+                case "purge":
+                    return await operations.purge(operation_id, audit)
+                case _:
+                    return await operations.erase(operation_id, audit, is_sure=True)
+
+        return carry_out
+
+    async def _redeliver(self, request: web.Request, audit: Audit) -> Result:
+        text, number = await self._operations.redeliver(request.match_info["id"], None)
+        if not number:
+            raise Fault(409, "not-dead", text)
+        return text
+
+    async def _accept_loss(self, request: web.Request, audit: Audit) -> Result:
+        state: MemoryState = await self._operations.accept_loss(audit)
+        return state.text
+
+    def _done(self, request: web.Request, title: str, result: Result) -> web.Response:
+        status, text = 200, result if isinstance(result, str) else result.text
+        notes = result.notes if isinstance(result, Changed) else ()
+        if isinstance(result, Refused):
+            status = 404 if result.reason is Refusal.UNKNOWN else 409
+        return self._site.page(
+            request,
+            "done",
+            status,
+            title=title,
+            text=text,
+            notes=notes,
+            is_refused=isinstance(result, Refused),
+            back=_back(request),
+        )
+
+    # -- resolving ----------------------------------------------------------------------------------------------------
+
+    async def _resolve_page(self, request: web.Request) -> web.Response:
+        return await self._resolving(request)
+
+    async def _resolving(
+        self, request: web.Request, status: int = 200, mistake: str = "", why: str = "", way: str = ""
+    ) -> web.Response:
+        inspected = await self._operations.inspect(operation_id_of(request))
+        snapshot, treatment = inspected.snapshot, inspected.treatment
+        record = snapshot.record
+        if record is None:
+            raise Fault(404, Refusal.UNKNOWN, "Nothing is remembered under this id.")
+        if record.state is not State.IN_DOUBT or treatment is None:
+            return self._done(
+                request,
+                "Resolve",
+                Refused(Refusal.STATE, f"It is {record.state}: there is nothing to resolve.", snapshot),
+            )
+        return self._site.page(
+            request,
+            "resolve",
+            status,
+            id=inspected.operation_id,
+            record=record,
+            now_us=snapshot.now_us,
+            settled_us=record.lease_until_us + treatment.settle_us,
+            mistake=mistake,
+            why=why,
+            way=way,
+            beginning=_beginning(request),
+        )
+
+    async def _resolve(self, request: web.Request) -> web.Response:
+        form = await request.post()
+        operation_id, way, why = operation_id_of(request), str(form.get("way", "")), str(form.get("why", ""))
+        try:
+            audit, token, data = _audit(request, form), _token_in(form), _response_in(form)
+            is_forced = form.get("force") == "yes"
+            if is_forced:
+                request[VISITOR].require(Action.FORCE)
+                if form.get("typed") != _beginning(request):
+                    raise Malformed(f"to overrule the refusal, type {_beginning(request)}")
+            if way == "never_happened":
+                ruling: Happened | NothingHappened = NothingHappened(drops=form.get("drop") == "yes")
+            else:
+                ruling = Happened(*read_response(data))
+        except (Malformed, ResponseRefused) as error:
+            return await self._resolving(request, 400, str(error), why, way)
+        is_confirmed = form.get("confirmed") == "yes"
+        result = await self._operations.resolve(
+            operation_id, ruling, audit, is_forced=is_forced, token=token, is_dry_run=not is_confirmed
+        )
+        may_be_forced = isinstance(result, Refused) and result.reason in (Refusal.EARLY, Refusal.ANSWER)
+        if (is_confirmed and not may_be_forced) or (isinstance(result, Refused) and not may_be_forced):
+            if isinstance(result, Changed):
+                self._note(audit.who, f"resolved operation {operation_id}: {audit.why}")
+            return self._done(request, "Resolve", result)
+        if isinstance(result, Changed) and result.is_repeat:
+            return self._done(request, "Resolve", result)
+        return self._site.page(
+            request,
+            "preview",
+            409 if may_be_forced else 200,
+            id=operation_id,
+            text=result.text,
+            may_be_forced=may_be_forced,
+            way=way,
+            why=why,
+            drop=form.get("drop") == "yes",
+            record_token="" if token is None else token,
+            response=urlsafe_b64encode(data).decode(),
+            beginning=_beginning(request),
+            **self._replayed(ruling, result, audit),
+        )
+
+    def _replayed(self, ruling: Happened | NothingHappened, result: Changed | Refused, audit: Audit) -> dict[str, Any]:
+        """What repeats would get: the status, the headers that are kept and dropped, the size."""
+        record = result.snapshot.record
+        if not isinstance(ruling, Happened) or record is None:
+            return {"replayed": None}
+        command = resolution(record, ruling, audit, self._operations.policies.treatment_of(record))
+        if not isinstance(command, Prove):
+            return {"replayed": None}
+        kept = command.response.headers
+        names = {name.lower() for name, _ in kept}
+        return {
+            "replayed": {
+                "status": command.response.status,
+                "kept": _shown(kept),
+                "dropped": [name for name, _ in _shown(ruling.head.headers) if name.lower().encode() not in names],
+                "bytes": len(ruling.body),
+                "is_body_kept": command.response.body is not None,
+            }
+        }
+
+
+def _shown(headers: Headers) -> list[tuple[str, str]]:
+    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
+
+
+def _beginning(request: web.Request) -> str:
+    """What has to be typed to confirm a change of an operation."""
+    return str(operation_id_of(request))[:_TYPED_CHARACTERS]
+
+
+def _audit(request: web.Request, form: Any) -> Audit:
+    """Who acts, and why. Raises `Malformed`."""
+    why = form.get("why")
+    text = why.strip() if isinstance(why, str) else ""
+    if not WHY_CHARACTERS_MIN <= len(text) <= WHY_CHARACTERS_MAX:
+        raise Malformed(f"say why, in {WHY_CHARACTERS_MIN} to {WHY_CHARACTERS_MAX} characters; it is recorded")
+    try:
+        return audit_by(request[VISITOR].person.acting_for(None), text)
+    except ValueError as error:
+        raise Malformed(str(error)) from None
+
+
+def _token_in(form: Any) -> int | None:
+    """The token of the record that the form was made for. Raises `Malformed`."""
+    text = form.get("token", "")
+    if text == "":
+        return None
+    if not isinstance(text, str) or not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise Malformed("token: it is a number")
+    return int(text)
+
+
+def _response_in(form: Any) -> bytes:
+    """The response of a form: a file, what was pasted, or what the preview carries on. Raises `Malformed`.
+
+    Browsers end the lines of what was pasted in CRLF, whatever they were; a terminal shows LF.
+    """
+    carried, file, pasted = form.get("carried", ""), form.get("file"), form.get("pasted", "")
+    if isinstance(carried, str) and carried:
+        try:
+            return urlsafe_b64decode(carried.encode())
+        except ValueError:
+            raise Malformed("the response did not come back whole; begin again") from None
+    if isinstance(file, web.FileField) and file.filename:
+        return file.file.read()
+    return pasted.replace("\r\n", "\n").encode() if isinstance(pasted, str) else b""
+
+
+def _back(request: web.Request) -> str:
+    """The page that leads to this change."""
+    parts = request.path.split("/")
+    if parts[2] == "operations":
+        return "/".join(parts[:4])
+    return {"events": "/ui/sinks"}.get(parts[2], f"/ui/{parts[2]}")

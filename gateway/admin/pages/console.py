@@ -1,0 +1,88 @@
+"""The console as a whole: signing in and out, pages for what fails, and the parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from aiohttp import web
+
+from gateway.admin.access import Action
+from gateway.admin.authentication import COOKIE, SIGN_IN_PATH, Authentication, Endpoint, is_page, session_cookie
+from gateway.admin.fault import Fault
+from gateway.admin.operations import Operations
+from gateway.admin.pages.changing import Changing
+from gateway.admin.pages.reading import Reading
+from gateway.admin.pages.site import Site, see_other
+
+_WRONG: Final = "This token is not known here."
+
+
+class Console:
+    """`health` tells what this gateway knows of its stores; `configuration` is the text of the one in force."""
+
+    def __init__(
+        self,
+        operations: Operations,
+        authentication: Authentication,
+        health: Callable[[], Mapping[str, Any]],
+        configuration: Callable[[], str],
+    ) -> None:
+        self._authentication = authentication
+        self._site = Site(operations.policies.service)
+        self._reading = Reading(
+            self._site, operations, health, configuration, authentication.notes, authentication.note
+        )
+        self._changing = Changing(self._site, operations, authentication.note)
+
+    def endpoints(self, app: web.Application) -> list[Endpoint]:
+        """See `api.Pages`."""
+        return [
+            Endpoint("GET", "/", Action.READ, self._root),
+            Endpoint("GET", "/ui", Action.READ, self._root),
+            Endpoint("GET", SIGN_IN_PATH, Action.ENTER, self._sign_in_page),
+            Endpoint("POST", SIGN_IN_PATH, Action.ENTER, self._sign_in),
+            Endpoint("POST", "/ui/sign-out", Action.READ, self._sign_out),
+            *self._site.endpoints(app),
+            *self._reading.endpoints(),
+            *self._changing.endpoints(),
+        ]
+
+    def fault(self, request: web.Request, fault: Fault) -> web.Response:
+        """See `api.Pages`."""
+        if fault.code == "signed-out" and request.method == "GET":
+            return see_other(SIGN_IN_PATH)
+        if request.path == SIGN_IN_PATH and fault.status == 429:
+            return self._asking(request, fault.status, f"{fault.detail} {fault.headers['Retry-After']} seconds.")
+        detail = "There is nothing here." if fault.code == "no-such-path" else fault.detail
+        response = self._site.page(request, "fault", fault.status, fault=fault, detail=detail)
+        response.headers.update(fault.headers)
+        return response
+
+    async def _root(self, request: web.Request) -> web.Response:
+        if not is_page(request):
+            raise Fault(404, "no-such-path", "There is nothing here; see /operations.")
+        return see_other("/ui/")
+
+    async def _sign_in_page(self, request: web.Request) -> web.Response:
+        self._authentication.check_host(request)
+        return self._asking(request)
+
+    def _asking(self, request: web.Request, status: int = 200, mistake: str | None = None) -> web.Response:
+        return self._site.page(request, "sign_in", status, mistake=mistake, host=request.headers.get("Host", ""))
+
+    async def _sign_in(self, request: web.Request) -> web.Response:
+        # Before the body is read: whoever is no page of ours need not send one.
+        self._authentication.own_origin(request)
+        token = (await request.post()).get("token")
+        session = self._authentication.sign_in(request, token if isinstance(token, str) else "")
+        if session is None:
+            return self._asking(request, 401, _WRONG)
+        response = see_other("/ui/")
+        response.set_cookie(COOKIE, **session_cookie(session))
+        return response
+
+    async def _sign_out(self, request: web.Request) -> web.Response:
+        response = see_other(SIGN_IN_PATH)
+        response.del_cookie(COOKIE, path="/")
+        return response

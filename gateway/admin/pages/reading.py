@@ -1,0 +1,322 @@
+"""The pages that show something. They change nothing, but for a note of who read a response.
+
+What cannot be asked is never shown as empty: the store's error becomes the page, or, on the overview, its own sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any, Final, Generic, TypeVar
+from uuid import UUID
+
+from aiohttp import web
+
+from gateway.admin.access import Action
+from gateway.admin.authentication import VISITOR, Endpoint, Note
+from gateway.admin.fault import Fault
+from gateway.admin.inspection import Inspected, full_json, next_step, recovery_rows
+from gateway.admin.journal import kept
+from gateway.admin.operations import CannotIdentify, Operations
+from gateway.admin.pages.site import Site, see_other
+from gateway.admin.provided_response import written
+from gateway.admin.request import ListQuery, Malformed, parsed
+from gateway.admin.resolution import RoutePolicy
+from gateway.admin.sinks import event_document
+from gateway.admin.view import moment, span, times_of
+from gateway.core.operation import MICROSECONDS, State
+from gateway.core.outcome import meaning_of
+from gateway.observe.side_port import terse
+from gateway.store.base import StoreError
+from gateway.store.operations import Query
+
+T = TypeVar("T")
+
+_WORK_LIST_MAX: Final = 20
+_PAGE_SIZE: Final = 50
+_JOURNAL_MAX: Final = 200
+_HEADERS_MAX: Final = 200
+_STATES: Final = (*(state.value for state in State if state is not State.ABSENT), "all")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[T]):
+    """What was asked of the store; `why` it could not be, instead of a value."""
+
+    value: T | None
+    why: str = ""
+
+
+async def answer(call: Awaitable[T]) -> Answer[T]:
+    """The answer, whatever happens."""
+    try:
+        return Answer(await call)
+    except StoreError as error:
+        return Answer(None, str(error) or type(error).__name__)
+
+
+class Reading:
+    """`health` and `configuration` as in `Console`; `notes` are what people did that changed no operation."""
+
+    def __init__(
+        self,
+        site: Site,
+        operations: Operations,
+        health: Callable[[], Mapping[str, Any]],
+        configuration: Callable[[], str],
+        notes: Iterable[Note],
+        note: Callable[[str, str], None],
+    ) -> None:
+        self._site = site
+        self._operations = operations
+        self._health = health
+        self._configuration = configuration
+        self._notes = notes
+        self._note = note
+
+    def endpoints(self) -> list[Endpoint]:
+        """Its paths."""
+        return [
+            Endpoint("GET", "/ui/", Action.READ, self._overview),
+            Endpoint("GET", "/ui/operations", Action.READ, self._list),
+            Endpoint("GET", "/ui/operations/{id}", Action.READ, self._operation),
+            Endpoint("GET", "/ui/operations/{id}/response", Action.READ_RESPONSE, self._response),
+            Endpoint("GET", "/ui/find", Action.READ, self._find_page),
+            Endpoint("POST", "/ui/find", Action.READ, self._find),
+            Endpoint("GET", "/ui/dead-letters", Action.READ, self._dead_letters),
+            Endpoint("GET", "/ui/sinks", Action.READ, self._sinks),
+            Endpoint("GET", "/ui/sinks/{name}", Action.READ, self._events),
+            Endpoint("GET", "/ui/pauses", Action.READ, self._pauses),
+            Endpoint("GET", "/ui/journal", Action.READ, self._journal),
+            Endpoint("GET", "/ui/memory", Action.READ, self._memory),
+            Endpoint("GET", "/ui/audit", Action.READ, self._audit),
+            Endpoint("GET", "/ui/routes", Action.READ, self._routes),
+            Endpoint("GET", "/ui/configuration", Action.READ, self._configured),
+        ]
+
+    # -- operations ---------------------------------------------------------------------------------------------------
+
+    async def _overview(self, request: web.Request) -> web.Response:
+        operations = self._operations
+        in_doubt = Query(frozenset((State.IN_DOUBT,)), limit=_WORK_LIST_MAX)
+        return self._site.page(
+            request,
+            "overview",
+            asked_at=_now(),
+            tally=await answer(operations.tally()),
+            work=await answer(operations.page(in_doubt)),
+            backlog=await answer(operations.backlog()),
+            sinks=await answer(operations.sinks()),
+            memory=await answer(operations.memory()),
+            journal=await operations.journal(limit=1),
+            health=self._health(),
+        )
+
+    async def _list(self, request: web.Request) -> web.Response:
+        return await self._listed(request, "operations", {})
+
+    async def _dead_letters(self, request: web.Request) -> web.Response:
+        return await self._listed(request, "dead_letters", {"state": ["dead_letter"]})
+
+    async def _listed(self, request: web.Request, template: str, fixed: dict[str, list[str]]) -> web.Response:
+        given = {name: request.query.getall(name) for name in request.query if request.query[name]}
+        query = parsed(ListQuery, {"limit": [str(_PAGE_SIZE)], **given, **fixed}).query
+        found = await self._operations.page(query)
+        records = [snapshot.record for snapshot in found if snapshot.record is not None]
+        after = None
+        if len(found) == query.limit:
+            after = request.rel_url.update_query(after=str(records[-1].identity.operation_id))
+        return self._site.page(
+            request,
+            template,
+            records=records,
+            now_us=found[0].now_us if found else 0,
+            after=after,
+            query=request.query,
+            states=_STATES,
+            routes=[route.name for route in self._operations.policies.routes],
+            asked_at=_now(),
+        )
+
+    async def _operation(self, request: web.Request) -> web.Response:
+        inspected = await self._operations.inspect(operation_id_of(request))
+        record = inspected.snapshot.record
+        values: dict[str, Any] = {"id": inspected.operation_id, "next": next_step(inspected), "asked_at": _now()}
+        if record is None:
+            return self._site.page(request, "unknown", 404, **values)
+        return self._site.page(
+            request,
+            "operation",
+            **values,
+            record=record,
+            now_us=inspected.snapshot.now_us,
+            is_own=inspected.treatment is not None,
+            timeline=_timeline(inspected),
+            facts=_facts(inspected),
+            audits=inspected.audits,
+            recovery=[] if inspected.doubt is None else recovery_rows(inspected.doubt),
+            journal=[kept(entry, inspected.journal.now_us) for entry in inspected.journal.entries],
+        )
+
+    async def _response(self, request: web.Request) -> web.Response:
+        operation_id = operation_id_of(request)
+        record = (await self._operations.read(operation_id)).record
+        if record is None or record.response is None or record.response.body is None:
+            raise Fault(404, "no-response", "There is no response with its body.")
+        person = request[VISITOR].person
+        # To the log and the audit page: nothing of the operation changes.
+        self._note(person.name, f"read the response of operation {operation_id}")
+        name = f'attachment; filename="{operation_id}.http"'
+        content = written(record.response)
+        return terse(200, content, "application/octet-stream", {"Content-Disposition": name})
+
+    # -- finding ------------------------------------------------------------------------------------------------------
+
+    async def _find_page(self, request: web.Request) -> web.Response:
+        return self._finding(request)
+
+    def _finding(self, request: web.Request, status: int = 200, **values: Any) -> web.Response:
+        routes = [route.name for route in self._operations.policies.routes]
+        about = {"mistake": None, "unknown": None, "chosen": "", **values}
+        return self._site.page(request, "find", status, routes=routes, **about)
+
+    async def _find(self, request: web.Request) -> web.Response:
+        form = await request.post()
+        route, lines, body = form.get("route", ""), form.get("headers", ""), form.get("body")
+        try:
+            content = body.file.read() if isinstance(body, web.FileField) and body.filename else None
+            headers = _headers_in(lines if isinstance(lines, str) else "")
+            operation_id = self._operations.identify(str(route), headers, content)
+        except (CannotIdentify, Malformed) as error:
+            return self._finding(request, 400, mistake=str(error), chosen=str(route))
+        if (await self._operations.read(operation_id)).record is None:
+            return self._finding(request, 404, unknown=operation_id, chosen=str(route))
+        return see_other(f"/ui/operations/{operation_id}")
+
+    # -- the rest -----------------------------------------------------------------------------------------------------
+
+    async def _sinks(self, request: web.Request) -> web.Response:
+        return self._site.page(request, "sinks", sinks=await self._operations.sinks(), asked_at=_now())
+
+    async def _events(self, request: web.Request) -> web.Response:
+        name, after = request.match_info["name"], request.query.get("after") or None
+        page = await self._operations.events(name, is_dead=True, after=after, limit=_PAGE_SIZE)
+        next_after = request.rel_url.with_query(after=page[-1].event_id) if len(page) == _PAGE_SIZE else None
+        events = [event_document(event) for event in page]
+        return self._site.page(request, "events", name=name, events=events, after=next_after, asked_at=_now())
+
+    async def _pauses(self, request: web.Request) -> web.Response:
+        return self._site.page(
+            request,
+            "pauses",
+            paused=await self._operations.paused(),
+            audits=list(reversed(await self._operations.pause_audits())),
+            names=sorted({route.operation for route in self._operations.policies.routes}),
+            asked_at=_now(),
+        )
+
+    async def _journal(self, request: web.Request) -> web.Response:
+        view = await self._operations.journal(limit=_JOURNAL_MAX)
+        entries = [kept(entry, view.now_us) for entry in view.entries]
+        return self._site.page(request, "journal", view=view, entries=entries, asked_at=_now())
+
+    async def _memory(self, request: web.Request) -> web.Response:
+        return self._site.page(request, "memory", memory=await self._operations.memory(), asked_at=_now())
+
+    async def _audit(self, request: web.Request) -> web.Response:
+        given = request.query.get("before", "")
+        if given and not (given.isascii() and given.isdigit() and len(given) < 19):
+            raise Malformed("before: it is the number of an audit")
+        audits = await self._operations.latest_audits(int(given) if given else None, _PAGE_SIZE)
+        before = request.rel_url.with_query(before=str(audits[-1].number)) if len(audits) == _PAGE_SIZE else None
+        notes = [(moment(int(note.at * MICROSECONDS)), note) for note in reversed(list(self._notes))]
+        return self._site.page(
+            request, "audit", audits=audits, before=before, is_first=not given, notes=notes, asked_at=_now()
+        )
+
+    async def _routes(self, request: web.Request) -> web.Response:
+        routes = [_route(policy) for policy in self._operations.policies.routes]
+        return self._site.page(request, "routes", routes=routes)
+
+    async def _configured(self, request: web.Request) -> web.Response:
+        return self._site.page(request, "configuration", text=self._configuration())
+
+
+def operation_id_of(request: web.Request) -> UUID:
+    """The id in the path. Raises `Malformed`."""
+    try:
+        return UUID(request.match_info["id"])
+    except ValueError:
+        raise Malformed("expected the id of an operation") from None
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _headers_in(text: str) -> tuple[tuple[bytes, bytes], ...]:
+    """Headers, one a line. Raises `Malformed`, which quotes none."""
+    found = []
+    for number, line in enumerate(filter(None, map(str.strip, text.splitlines())), 1):
+        name, colon, value = line.partition(":")
+        if not colon or not name.strip() or number > _HEADERS_MAX:
+            raise Malformed(f"line {number} is not a header such as Idempotency-Key: 4711")
+        found.append((name.strip().encode(), value.strip().encode()))
+    return tuple(found)
+
+
+def _timeline(inspected: Inspected) -> list[tuple[int, str, str]]:
+    """What happened and what is due, in order: the time, what it is, and who and why."""
+    record = inspected.snapshot.record
+    if record is None:
+        return []
+    found = [(at_us, name.removesuffix("_at").replace("_", " "), "") for name, at_us in times_of(record)]
+    found += [(entry.at_us, entry.event.value, f"{entry.who}: {entry.why}") for entry in inspected.audits]
+    probes = None if inspected.doubt is None else inspected.doubt.asked
+    if probes is not None and probes.asked_us:
+        found.append((probes.asked_us, "probe", probes.finding))
+    return sorted(found)
+
+
+_TOLD_ELSEWHERE: Final = frozenset(("operation_id", "audits", "journal", "recovery", "next", "state", "now", "request"))
+
+
+def _facts(inspected: Inspected) -> list[tuple[str, str]]:
+    """What is known, as labels and texts; times are in the timeline."""
+    about = full_json(inspected)
+    request = {f"request {name}": value for name, value in about.get("request", {}).items()}
+    nested = {
+        f"{part} {name}": value for part in ("delivery", "response") for name, value in about.get(part, {}).items()
+    }
+    flat = {name: value for name, value in about.items() if name not in _TOLD_ELSEWHERE and not isinstance(value, dict)}
+    return [
+        (name.replace("_", " "), str(value))
+        for name, value in {**flat, **request, **nested}.items()
+        if not name.endswith(("_at", "_until", "_since"))
+    ]
+
+
+def _route(policy: RoutePolicy) -> dict[str, Any]:
+    treatment = policy.treatment
+    meanings = []
+    if treatment.status is not None:
+        status_policy = treatment.status
+        each = [
+            (status, meaning_of(status, (), status_policy, carries_doubt=False).value) for status in range(200, 600)
+        ]
+        for meaning, group in groupby(each, key=lambda found: found[1]):
+            statuses = [status for status, _ in group]
+            first, last = statuses[0], statuses[-1]
+            meanings.append((str(first) if first == last else f"{first}–{last}", meaning))
+    return {
+        "name": policy.name,
+        "operation": policy.operation,
+        "recovery": type(treatment.recovery).__name__.lower(),
+        "replay": span(treatment.replay_us),
+        "remember": span(treatment.remember_us),
+        "settle": span(treatment.settle_us),
+        "reads_body": treatment.status is not None and bool(treatment.status.when),
+        "meanings": meanings,
+    }

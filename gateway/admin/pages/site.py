@@ -1,0 +1,117 @@
+"""Makes pages of values, and serves the stylesheet and the script.
+
+What is named in a template is escaped, and no template contains code. The names of the static files have a digest of
+their content, so browsers may keep them for ever. A page is never kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any, Final
+
+import aiohttp_jinja2
+import jinja2
+from aiohttp import web
+
+from gateway import __version__
+from gateway.admin.access import Action
+from gateway.admin.authentication import VISITOR, Endpoint, Visitor
+from gateway.admin.view import ago, moment, span
+from gateway.core.operation import State
+from gateway.observe.side_port import terse
+
+NAVIGATION: Final = (
+    ("/ui/", "Overview"),
+    ("/ui/operations", "Operations"),
+    ("/ui/find", "Find"),
+    ("/ui/dead-letters", "Dead letters"),
+    ("/ui/sinks", "Sinks"),
+    ("/ui/pauses", "Pauses"),
+    ("/ui/journal", "Journal"),
+    ("/ui/memory", "Memory"),
+    ("/ui/audit", "Audit"),
+    ("/ui/routes", "Routes"),
+    ("/ui/configuration", "Configuration"),
+)
+"""The pages that every page leads to, in order. A new page is one line here and one endpoint."""
+
+_TYPES: Final = {"console.css": "text/css", "console.js": "text/javascript", "console.svg": "image/svg+xml"}
+_FOR_EVER: Final = {"Cache-Control": "public, max-age=31536000, immutable"}
+_SHAPES: Final = {
+    State.IN_DOUBT: "▲",
+    State.DEAD_LETTER: "■",
+    State.CLAIMED: "▶",
+    State.ACCEPTED: "◆",
+    State.COMPLETED: "●",
+    State.RELEASED: "○",
+    State.TOMBSTONE: "□",
+    State.ABSENT: "–",
+}
+
+
+def _shape(state: str) -> str:
+    return _SHAPES[State(state)]
+
+
+_FILTERS: Final[Mapping[str, Callable[..., str]]] = {"moment": moment, "ago": ago, "span": span, "shape": _shape}
+
+
+class Site:
+    """`service` is the name of the service that the gateway protects."""
+
+    def __init__(self, service: str) -> None:
+        self._service = service
+        self._static = {}
+        self._urls = {}
+        for name, media_type in _TYPES.items():
+            content = files(__package__).joinpath("static", name).read_bytes()
+            stem, _, ending = name.partition(".")
+            url = f"/ui/static/{stem}.{sha256(content).hexdigest()[:16]}.{ending}"
+            self._urls[ending] = url
+            self._static[url] = (content, f"{media_type}; charset=utf-8")
+
+    def endpoints(self, app: web.Application) -> list[Endpoint]:
+        """The static files. Prepares the application to make pages."""
+        aiohttp_jinja2.setup(
+            app,
+            loader=jinja2.PackageLoader(__package__),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            filters=_FILTERS,
+        )
+        return [Endpoint("GET", url, Action.ENTER, self._file) for url in self._static]
+
+    async def _file(self, request: web.Request) -> web.Response:
+        content, media_type = self._static[request.path]
+        return terse(200, content, media_type, _FOR_EVER)
+
+    def page(self, request: web.Request, template: str, status: int = 200, **values: Any) -> web.Response:
+        """A page of a template. `values` are escaped where they stand."""
+        visitor: Visitor | None = request.get(VISITOR)
+        session = None if visitor is None else visitor.session
+        form_token: Callable[[str], str] = (lambda path: "") if session is None else session.form_token
+        text = aiohttp_jinja2.render_string(
+            f"{template}.html",
+            request,
+            {
+                "service": self._service,
+                "version": __version__,
+                "navigation": NAVIGATION,
+                "path": request.path,
+                "static": self._urls,
+                "person": None if visitor is None else visitor.person,
+                "form_token": form_token,
+                "Action": Action,
+                **values,
+            },
+        )
+        return terse(status, text.encode(), "text/html; charset=utf-8")
+
+
+def see_other(target: str) -> web.Response:
+    """Leads to another page of the console."""
+    return terse(303, b"", "text/plain", {"Location": target})

@@ -1,0 +1,577 @@
+"""The console over HTTP, as a browser sends it: who gets in, what pages show, and what no other page can make it do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import urlencode
+from uuid import UUID
+
+import pytest
+
+from gateway.admin.access import SESSION_SECONDS, Action, People
+from gateway.admin.api import SECURITY_HEADERS, AdminApi
+from gateway.admin.authentication import FAILURES_MAX, Authentication
+from gateway.admin.pages.console import Console
+from gateway.core.operation import State
+from gateway.store.base import Indefinite, NotApplied
+from tests.admin.hand import LEASE_SECONDS, SETTLE_SECONDS, Desk
+from tests.admin.shell import doubt
+from tests.support import http
+from tests.support.house import house
+from tests.support.http import Response
+
+TOKENS = {"vera": "0123456789abcdef-viewer", "olga": "0123456789abcdef-operator", "ada": "0123456789abcdef-admin"}
+PEOPLE = [("vera", TOKENS["vera"], "viewer"), ("olga", TOKENS["olga"], "operator"), ("ada", TOKENS["ada"], "admin")]
+RESPONSE = "HTTP/1.1 201 Created\r\nContent-Type: text/html\r\nX-Debug: 1\r\n\r\n<b>paid</b>"
+HOSTILE = "<script>alert(1)</script>\"'&"
+PAGES = ["", "operations", "find", "dead-letters", "sinks", "pauses", "journal", "memory", "audit", "routes"]
+
+
+class Page(HTMLParser):
+    """What a page has: its text, its links, and its forms with their fields."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.forms: dict[str, dict[str, str]] = {}
+        self._form: dict[str, str] = {}
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        about = dict(attrs)
+        self.elements.append((tag, about))
+        if tag == "form":
+            self._form = self.forms.setdefault(about.get("action") or "", {})
+        elif tag == "input" and about.get("type") == "hidden":
+            self._form[about["name"] or ""] = about.get("value") or ""
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    @property
+    def links(self) -> list[str]:
+        return [about.get("href") or "" for tag, about in self.elements if tag == "a"]
+
+
+@dataclass
+class Browser:
+    """A browser with one cookie."""
+
+    port: int
+    cookie: str = ""
+    host: str = "localhost"
+    extra: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def origin(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    async def get(self, path: str) -> Response:
+        return await self._send("GET", path, {})
+
+    async def page(self, path: str) -> Page:
+        response = await self.get(path)
+        assert response.status == 200, response.body
+        return Page(response.body.decode())
+
+    async def post(self, path: str, form: dict[str, str], **headers: str) -> Response:
+        given = {"Origin": self.origin, "Sec-Fetch-Site": "same-origin", **self.extra}
+        given |= {name.replace("_", "-"): value for name, value in headers.items()}
+        return await self._send("POST", path, given, urlencode(form).encode())
+
+    async def _send(self, method: str, path: str, given: dict[str, str], body: bytes = b"") -> Response:
+        headers = [("Host", f"{self.host}:{self.port}"), *((name, value) for name, value in given.items() if value)]
+        if self.cookie:
+            headers.append(("Cookie", self.cookie))
+        if body:
+            headers.append(("Content-Type", "application/x-www-form-urlencoded"))
+        response = await http.request(self.port, method, path, headers, body)
+        for name, value in SECURITY_HEADERS.items():
+            if not (name == "Cache-Control" and "/static/" in path):
+                assert response.header(name) == value, (path, name)
+        return response
+
+    async def sign_in(self, name: str) -> Response:
+        response = await self.post("/ui/sign-in", {"token": TOKENS.get(name, name)})
+        if response.status == 303:
+            self.cookie = (response.header("Set-Cookie") or "").partition(";")[0]
+        return response
+
+    async def submit(self, path: str, form: dict[str, str]) -> Response:
+        """Fill in the form of a page, and send it."""
+        page = await self.page(path)
+        return await self.post(path, {**page.forms[path], **form})
+
+
+@dataclass
+class Port:
+    """An admin port with the console on the model store, and the clocks of its throttle and sessions."""
+
+    desk: Desk
+    port: int
+    now: float = 1_000_000.0
+
+    def browser(self) -> Browser:
+        return Browser(self.port)
+
+    async def signed_in(self, name: str) -> Browser:
+        browser = self.browser()
+        assert (await browser.sign_in(name)).status == 303
+        return browser
+
+
+@pytest.fixture
+async def port() -> AsyncIterator[Port]:
+    """The console on the model store."""
+    desk = Desk()
+    await desk.store.start()
+    port = Port(desk, 0)
+    people = People(PEOPLE)
+    authentication = Authentication(people, ["console.test"], clock=lambda: port.now, wall_clock=lambda: port.now)
+    console = Console(
+        desk.operations, authentication, lambda: {"durable": "up", "fast": "absent", "memory": "whole"}, lambda: HOSTILE
+    )
+    api = AdminApi(desk.operations, authentication, response_bytes_max=1000, pages=console)
+    port.port = await api.start("127.0.0.1", 0)
+    try:
+        yield port
+    finally:
+        await api.stop()
+
+
+def away(desk: Desk, monkeypatch: pytest.MonkeyPatch, error: Exception, *verbs: str) -> None:
+    """From now on these verbs of the store raise this."""
+
+    async def fails(*_: object, **__: object) -> None:
+        raise error
+
+    for verb in verbs:
+        monkeypatch.setattr(desk.store, verb, fails)
+
+
+READS = ("read", "find", "tally", "backlog", "audits", "latest_audits", "sinks", "check_memory", "pause_audits")
+
+
+# -- who gets in ------------------------------------------------------------------------------------------------------
+
+
+async def test_signing_in(port: Port) -> None:
+    """Without a session every page leads to the sign-in; with one, and until one signs out, to itself."""
+    browser = port.browser()
+    for path in ("/ui/", "/ui/operations", "/ui/no-such-page"):
+        response = await browser.get(path)
+        assert (response.status, response.header("Location")) == (303, "/ui/sign-in")
+    wrong = await browser.sign_in("a token that nobody has")
+    assert wrong.status == 401
+    assert "This token is not known here." in wrong.body.decode()
+    response = await browser.sign_in("vera")
+    cookie = response.header("Set-Cookie") or ""
+    assert {"HttpOnly", "SameSite=Strict", "Path=/", f"Max-Age={SESSION_SECONDS}"} <= set(cookie.split("; "))
+    assert "Secure" not in cookie
+    assert TOKENS["vera"] not in cookie
+    page = await browser.page("/ui/")
+    assert "vera (viewer)" in page.text
+    out = await browser.post("/ui/sign-out", page.forms["/ui/sign-out"])
+    assert out.status == 303
+    assert 'idempotency_gateway_session=""' in (out.header("Set-Cookie") or "")
+
+
+async def test_pages(port: Port) -> None:
+    """Each page of the navigation is there, leads to the others, and has one heading and one main part."""
+    browser = await port.signed_in("vera")
+    links = (await browser.page("/ui/")).links
+    for path in PAGES:
+        assert f"/ui/{path}" in links
+        page = await browser.page(f"/ui/{path}")
+        assert [tag for tag, _ in page.elements if tag in ("h1", "main")] == ["main", "h1"]
+        assert not [tag for tag, about in page.elements if "style" in about or any(n.startswith("on") for n in about)]
+    assert (await browser.get("/ui/no-such-page")).status == 404
+    assert HOSTILE in (await browser.page("/ui/configuration")).text
+
+
+async def test_static_files(port: Port) -> None:
+    """They need no session, and may be kept for ever, because their names change with their content."""
+    page = Page((await port.browser().get("/ui/sign-in")).body.decode())
+    urls = [about.get("href") or about.get("src") or "" for tag, about in page.elements if tag in ("link", "script")]
+    assert len(urls) == 3
+    for url in urls:
+        response = await port.browser().get(url)
+        assert (response.status, response.header("Cache-Control")) == (200, "public, max-age=31536000, immutable")
+
+
+async def test_sessions_end(port: Port) -> None:
+    """After twelve hours, and with their token; a changed cookie is none."""
+    browser = await port.signed_in("ada")
+    name, _, value = browser.cookie.partition("=")
+    for broken in (value[:-1], value.replace(".", ""), f"x{value}", "é", value.partition(".")[0]):
+        assert (await Browser(port.port, f"{name}={broken}").get("/ui/")).status == 303
+    port.now += SESSION_SECONDS - 1
+    assert (await browser.get("/ui/")).status == 200
+    port.now += 1
+    assert (await browser.get("/ui/")).status == 303
+
+
+async def test_sign_in_is_throttled(port: Port) -> None:
+    """With the same count as the API's: then not even the right token gets in, and the page says for how long."""
+    browser = port.browser()
+    for _ in range(FAILURES_MAX):
+        assert (await browser.sign_in("wrong")).status == 401
+    response = await browser.sign_in("ada")
+    assert (response.status, response.header("Set-Cookie")) == (429, None)
+    bearer = [("Authorization", f"Bearer {TOKENS['ada']}")]
+    assert (await http.request(port.port, "GET", "/operations", bearer)).status == 429
+
+
+async def test_a_session_is_not_for_the_api(port: Port) -> None:
+    """Programs send their token; a cookie is not looked at. Their errors stay problem documents."""
+    browser = await port.signed_in("ada")
+    response = await browser.get("/operations")
+    assert (response.status, response.header("Content-Type")) == (401, "application/problem+json")
+    assert (await browser.get("/")).status == 401
+
+
+# -- other pages ------------------------------------------------------------------------------------------------------
+
+
+async def test_hosts(port: Port) -> None:
+    """A name that somebody else made resolve to this address reaches nothing; localhost, addresses and own names do."""
+    for host, status in {
+        "localhost": 303, "127.0.0.1": 303, "console.test": 303, "LOCALHOST": 303,
+        "evil.test": 421, "127.0.0.1.evil.test": 421, "localhost.evil.test": 421, "x@localhost": 421,
+    }.items():  # fmt: skip
+        browser = Browser(port.port, host=host)
+        assert (await browser.get("/ui/")).status == status, host
+    assert (await Browser(port.port, host="evil.test").sign_in("ada")).status == 421
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": ""},
+        {"Origin": "null"},
+        {"Origin": "http://evil.test"},
+        {"Origin": "http://localhost:1"},
+        {"Sec_Fetch_Site": "same-site"},
+        {"Sec_Fetch_Site": "cross-site"},
+        {"Sec_Fetch_Site": "none"},
+    ],
+    ids=lambda headers: "-".join(next(iter(headers.items()))),
+)
+async def test_forged_origin(port: Port, headers: dict[str, str]) -> None:
+    """Neither a change nor a sign-in comes from another page, also not from another port of the same host."""
+    browser = await port.signed_in("ada")
+    record = await port.desk.in_state(State.COMPLETED)
+    path = f"/ui/operations/{record.identity.operation_id}/purge"
+    form = {**(await browser.page(path)).forms[path], "why": "forged"}
+    assert (await browser.post(path, form, **headers)).status == 403
+    assert (await browser.post("/ui/sign-in", {"token": TOKENS["ada"]}, **headers)).status == 403
+    assert port.desk.record(record.identity.operation_id) == record
+    # Plain HTTP: browsers leave `Sec-Fetch-Site` out.
+    assert (await browser.post(path, form, Sec_Fetch_Site="")).status == 200
+
+
+async def test_form_tokens(port: Port) -> None:
+    """A form is of one session and one path: another's token, or none, changes nothing."""
+    browser, other = await port.signed_in("ada"), await port.signed_in("ada")
+    record = await port.desk.in_state(State.COMPLETED)
+    path = f"/ui/operations/{record.identity.operation_id}/purge"
+    elsewhere = (await browser.page("/ui/find")).forms["/ui/find"]
+    for form in ({}, elsewhere, (await other.page(path)).forms[path]):
+        assert (await browser.post(path, {**form, "why": "forged"})).status == 403
+    assert port.desk.record(record.identity.operation_id) == record
+
+
+async def test_a_proxy_of_an_own_name(port: Port) -> None:
+    """Behind a TLS proxy that writes its own `Host`, a page of a configured name is an own one."""
+    browser = Browser(port.port, host="127.0.0.1", extra={"Origin": "https://console.test"})
+    response = await browser.sign_in("ada")
+    assert "Secure" in (response.header("Set-Cookie") or "")
+    record = await port.desk.in_state(State.COMPLETED)
+    path = f"/ui/operations/{record.identity.operation_id}/purge"
+    form = {**(await browser.page(path)).forms[path], "why": "asked to"}
+    assert (await browser.post(path, form, Origin="http://console.test")).status == 403
+    assert (await browser.post(path, form)).status == 200
+
+
+# -- roles ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_forged_change_of_a_viewer(port: Port) -> None:
+    """What a viewer's page does not offer, its session cannot do either: with a form token of its own, nothing."""
+    browser = await port.signed_in("vera")
+    records = {state: await port.desk.in_state(state) for state in (State.IN_DOUBT, State.COMPLETED, State.RELEASED)}
+    session = (await browser.page("/ui/")).forms
+    for state, verbs in {
+        State.IN_DOUBT: ["resolve"], State.COMPLETED: ["purge"], State.RELEASED: ["erase"],
+    }.items():  # fmt: skip
+        operation_id = records[state].identity.operation_id
+        assert not [x for x in (await browser.page(f"/ui/operations/{operation_id}")).links if x.endswith(verbs[0])]
+        for verb in verbs:
+            path = f"/ui/operations/{operation_id}/{verb}"
+            assert (await browser.get(path)).status == 403
+            assert (await browser.post(path, {**session["/ui/sign-out"], "why": "forged"})).status == 403
+        assert port.desk.record(operation_id) == records[state]
+    assert (
+        await browser.get(f"/ui/operations/{records[State.COMPLETED].identity.operation_id}/response")
+    ).status == 403
+
+
+async def test_each_action_has_a_role(port: Port) -> None:
+    """The one table is asked over the API too; only what cannot change anything is for everybody."""
+    desk = port.desk
+    operation_id = (await desk.in_state(State.COMPLETED)).identity.operation_id
+    for name, statuses in {"vera": (200, 403, 403), "olga": (200, 200, 403), "ada": (200, 200, 200)}.items():
+        bearer = [("Authorization", f"Bearer {TOKENS[name]}"), ("Content-Type", "application/json")]
+        asked = b'{"route": "charge", "why": "test"}'
+        found = [
+            (await http.request(port.port, "GET", "/operations", bearer)).status,
+            (await http.request(port.port, "POST", "/pause", bearer, asked)).status,
+            (
+                await http.request(port.port, "POST", f"/operations/{operation_id}/purge", bearer, b'{"why": "x"}')
+            ).status,
+        ]
+        assert tuple(found) == statuses, name
+
+
+async def test_force_needs_an_admin(port: Port) -> None:
+    """An operator resolves, but does not overrule a refusal, over the API or the page."""
+    record = await port.desk.in_state(State.IN_DOUBT)
+    operation_id = record.identity.operation_id
+    asked = b'{"never_happened": true, "force": true, "why": "sure"}'
+    bearer = [("Authorization", f"Bearer {TOKENS['olga']}"), ("Content-Type", "application/json")]
+    assert (await http.request(port.port, "POST", f"/operations/{operation_id}/resolve", bearer, asked)).status == 403
+    browser, path = await port.signed_in("olga"), f"/ui/operations/{operation_id}/resolve"
+    early = await browser.submit(path, {"way": "never_happened", "why": "sure of it"})
+    assert early.status == 409
+    assert "needs the role admin" in Page(early.body.decode()).text
+    forced = {
+        "way": "never_happened",
+        "why": "sure",
+        "force": "yes",
+        "typed": str(operation_id)[:8],
+        "confirmed": "yes",
+    }
+    assert (await browser.submit(path, forced)).status == 403
+    assert port.desk.record(operation_id) == record
+    admin = await port.signed_in("ada")
+    assert (await admin.submit(path, {**forced, "typed": "wrong"})).status == 400
+    assert (await admin.submit(path, forced)).status == 200
+    assert port.desk.record(operation_id).state is State.RELEASED
+
+
+async def test_a_change_needs_its_role(tmp_path: Path) -> None:
+    """On a running gateway with tokens of several: the role decides, and the audit has the name."""
+    tokens = [{"name": name, "token": token, "role": role} for name, token, role in PEOPLE]
+    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    async with house(store, tmp_path, admin={"listen": "127.0.0.1:0", "tokens": tokens}) as running:
+        operation_id = await doubt(running)
+        port = running.gateway.admin_address[1]
+        path, asked = f"/operations/{operation_id}/resolve", b'{"never_happened": true, "why": "seen", "by": "bob"}'
+        viewer, admin = (
+            [("Authorization", f"Bearer {TOKENS[name]}"), ("Content-Type", "application/json")]
+            for name in ("vera", "ada")
+        )
+        refused = await http.request(port, "POST", path, viewer, asked)
+        assert (refused.status, refused.json()["code"]) == (403, "forbidden")
+        forced = asked.replace(b"true,", b'true, "force": true,')
+        assert (await http.request(port, "POST", path, admin, forced)).status == 200
+        (audit,) = (await http.request(port, "GET", f"/operations/{operation_id}", viewer)).json()["audits"]
+        assert audit["who"] == "ada for bob"
+        browser = Browser(port)
+        await browser.sign_in("vera")
+        text = (await browser.page("/ui/configuration")).text
+        assert '"durable"' in text or "durable:" in text
+        assert not any(token in text for token in TOKENS.values())
+
+
+# -- what is shown and done -------------------------------------------------------------------------------------------
+
+
+async def test_resolving(port: Port) -> None:
+    """Pasted, previewed, confirmed; nothing changes before that, and the audit has the name of the token."""
+    record = await port.desk.in_state(State.IN_DOUBT)
+    operation_id = record.identity.operation_id
+    browser, path = await port.signed_in("olga"), f"/ui/operations/{operation_id}/resolve"
+    assert "1 operation is in doubt" in (await browser.page("/ui/")).text
+    assert path in (await browser.page(f"/ui/operations/{operation_id}")).links
+    assert (await browser.submit(path, {"way": "happened", "why": "seen", "pasted": "paid"})).status == 400
+    preview = await browser.submit(path, {"way": "happened", "why": "seen in the ledger", "pasted": RESPONSE})
+    page = Page(preview.body.decode())
+    assert preview.status == 200
+    assert "it completed with status 201" in page.text
+    assert "Dropped: X-Debug." in page.text
+    assert port.desk.record(operation_id) == record
+    done = await browser.post(path, page.forms[path])
+    assert done.status == 200, done.body
+    resolved = port.desk.record(operation_id)
+    assert resolved.state is State.COMPLETED
+    assert resolved.response.body == b"<b>paid</b>"
+    again = await browser.post(path, page.forms[path])
+    assert "The same command has resolved it already" in Page(again.body.decode()).text
+    audit = (await browser.page("/ui/audit")).text
+    assert "olga" in audit
+    assert "seen in the ledger" in audit
+    file = await browser.get(f"/ui/operations/{operation_id}/response")
+    assert file.header("Content-Type") == "application/octet-stream"
+    assert (file.header("Content-Disposition") or "").startswith("attachment")
+    assert file.body.endswith(b"<b>paid</b>")
+    assert f"read the response of operation {operation_id}" in (await browser.page("/ui/audit")).text
+
+
+async def test_somebody_was_faster(port: Port) -> None:
+    """A form is of the record that it showed: the second of two gets 409 and what is now, and changes nothing."""
+    record = await port.desk.in_state(State.IN_DOUBT)
+    operation_id = record.identity.operation_id
+    first, second = await port.signed_in("ada"), await port.signed_in("olga")
+    path = f"/ui/operations/{operation_id}/resolve"
+    form = {**(await second.page(path)).forms[path], "way": "happened", "why": "mine", "pasted": RESPONSE}
+    forced = {
+        "way": "never_happened",
+        "why": "first",
+        "force": "yes",
+        "typed": str(operation_id)[:8],
+        "confirmed": "yes",
+    }
+    assert (await first.submit(path, forced)).status == 200
+    after = port.desk.record(operation_id)
+    late = await second.post(path, {**form, "confirmed": "yes"})
+    assert late.status == 409
+    assert "nothing was changed" in Page(late.body.decode()).text
+    assert port.desk.record(operation_id) == after
+
+
+async def test_never_happened_has_its_time(port: Port) -> None:
+    """Before a late request cannot arrive any more it is refused; afterwards preview and confirmation release it."""
+    record = await port.desk.in_state(State.IN_DOUBT)
+    operation_id = record.identity.operation_id
+    browser, path = await port.signed_in("olga"), f"/ui/operations/{operation_id}/resolve"
+    assert "disabled" in str((await browser.page(path)).elements)
+    port.desk.memory.clock.advance(LEASE_SECONDS + SETTLE_SECONDS + 1)
+    page = await browser.submit(path, {"way": "never_happened", "why": "seen"})
+    fields = Page(page.body.decode()).forms[path]
+    assert (await browser.post(path, fields)).status == 200
+    assert port.desk.record(operation_id).state is State.RELEASED
+    erase = f"/ui/operations/{operation_id}/erase"
+    admin = await port.signed_in("ada")
+    assert (await admin.submit(erase, {"why": "asked to", "typed": "no"})).status == 400
+    assert (await admin.submit(erase, {"why": "asked to", "typed": str(operation_id)[:8]})).status == 200
+    assert port.desk.record(operation_id) is None
+
+
+async def test_kept_requests(port: Port) -> None:
+    """A dead letter is requeued, or withdrawn, with a reason."""
+    dead = [await port.desk.kept(State.DEAD_LETTER) for _ in range(2)]
+    browser = await port.signed_in("olga")
+    assert "dead letters: 2" in (await browser.page("/ui/")).text
+    for record, verb, state in zip(dead, ("requeue", "withdraw"), (State.ACCEPTED, State.RELEASED), strict=True):
+        operation_id = record.identity.operation_id
+        assert f"/ui/operations/{operation_id}" in (await browser.page("/ui/dead-letters")).links
+        path = f"/ui/operations/{operation_id}/{verb}"
+        assert (await browser.submit(path, {"why": "x"})).status == 400
+        assert (await browser.submit(path, {"why": "token rotated"})).status == 200
+        assert port.desk.record(operation_id).state is state
+
+
+async def test_pausing(port: Port) -> None:
+    """A route is paused and resumed, and who did it is shown."""
+    browser = await port.signed_in("olga")
+    assert (await browser.submit("/ui/pauses/charge/pause", {"why": "their outage"})).status == 200
+    assert "charge, since" in (await browser.page("/ui/pauses")).text
+    assert (await browser.submit("/ui/pauses/charge/resume", {"why": "it is over"})).status == 200
+    text = (await browser.page("/ui/pauses")).text
+    assert "Nothing is paused." in text
+    assert "olga: their outage" in text
+    assert (await browser.submit("/ui/pauses/other/pause", {"why": "their outage"})).status == 404
+
+
+async def test_pages_of_a_list(port: Port) -> None:
+    """A list goes on where the last page ended, with the same filters."""
+    ids = {str((await port.desk.in_state(State.IN_DOUBT)).identity.operation_id) for _ in range(5)}
+    browser, path, found = await port.signed_in("vera"), "/ui/operations?state=in_doubt&route=charge&limit=2", []
+    for _ in range(3):
+        page = await browser.page(path)
+        found += [link.rpartition("/")[2] for link in page.links if re.fullmatch(r"/ui/operations/[0-9a-f-]{36}", link)]
+        (path,) = [link for link in page.links if "after=" in link] or [""]
+    assert (set(found), len(found), path) == (ids, 5, "")
+    assert "No operation matches" in (await browser.page("/ui/operations?older_than=9d")).text
+    assert (await browser.get("/ui/operations?older_than=soon")).status == 400
+
+
+async def test_finding(port: Port) -> None:
+    """By the request, in the body of a form; the key is in no address."""
+    record = await port.desk.in_state(State.COMPLETED, key="k-1")
+    browser = await port.signed_in("vera")
+    form = {"route": "charge", "headers": "Idempotency-Key: k-1\r\nX-Tenant: t1"}
+    found = await browser.submit("/ui/find", form)
+    assert (found.status, found.header("Location")) == (303, f"/ui/operations/{record.identity.operation_id}")
+    none = await browser.submit("/ui/find", {**form, "headers": "Idempotency-Key: k-2\r\nX-Tenant: t1"})
+    assert none.status == 404
+    assert "A request with it would run." in Page(none.body.decode()).text
+    assert (await browser.submit("/ui/find", {**form, "headers": "no header"})).status == 400
+
+
+async def test_hostile_text_is_text(port: Port) -> None:
+    """What callers, services and operators wrote is text on every page."""
+    record = await port.desk.in_state(State.IN_DOUBT)
+    operation_id, browser = record.identity.operation_id, await port.signed_in("olga")
+    path = f"/ui/operations/{operation_id}/resolve"
+    hostile = RESPONSE.replace("text/html", HOSTILE)
+    preview = await browser.submit(path, {"way": "happened", "why": HOSTILE, "pasted": hostile})
+    page = Page(preview.body.decode())
+    assert HOSTILE in page.text
+    assert (await browser.post(path, page.forms[path])).status == 200
+    for place in ("/ui/audit", f"/ui/operations/{operation_id}", "/ui/configuration", "/ui/operations?state=all"):
+        text = (await browser.get(place)).body.decode()
+        assert "<script>alert" not in text
+    assert HOSTILE in (await browser.page("/ui/audit")).text
+
+
+# -- when the store is away -------------------------------------------------------------------------------------------
+
+
+async def test_the_store_is_away(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is ever said to be empty that could not be asked; what needs no store is shown."""
+    browser = await port.signed_in("vera")
+    away(port.desk, monkeypatch, NotApplied("connection refused"), *READS)
+    page = await browser.page("/ui/")
+    assert "The durable store could not be asked: connection refused" in page.text
+    assert "No operation is in doubt" not in page.text
+    for path in ("operations", "dead-letters", "sinks", "pauses", "memory", "audit", f"operations/{UUID(int=7)}"):
+        response = await browser.get(f"/ui/{path}")
+        assert response.status == 503, path
+        text = Page(response.body.decode()).text
+        assert "It could not be asked" in text
+        assert not re.search(r"No operation is|There are no|Nobody changed|Nothing is", text)
+    for path in ("journal", "routes", "configuration", "find"):
+        await browser.page(f"/ui/{path}")
+
+
+async def test_the_store_goes_away_in_an_action(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a change was made whose acknowledgement is missing is not known, and given again it is found out."""
+    record = await port.desk.in_state(State.COMPLETED)
+    browser, path = await port.signed_in("ada"), f"/ui/operations/{record.identity.operation_id}/purge"
+    form = {**(await browser.page(path)).forms[path], "why": "asked to"}
+    with monkeypatch.context() as patch:
+        away(port.desk, patch, Indefinite("the connection was lost"), "apply")
+        response = await browser.post(path, form)
+    assert response.status == 503
+    assert "It is not known whether this was done" in Page(response.body.decode()).text
+    assert (await browser.post(path, form)).status == 200
+
+
+def test_roles() -> None:
+    """Each role may do what those before it may, and everything that changes something needs more than a viewer."""
+    people = People(PEOPLE)
+    vera, olga, ada = (people.named(name) for name in ("vera", "olga", "ada"))
+    for action in Action:
+        assert ada.may(action)
+        assert olga.may(action) or not vera.may(action)
+    assert {action for action in Action if vera.may(action)} == {Action.ENTER, Action.READ}
+    assert {action for action in Action if not olga.may(action)} == {
+        Action.FORCE, Action.PURGE, Action.ERASE, Action.ACCEPT_LOSS,
+    }  # fmt: skip

@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 
 from gateway.config.address import AuthorizationUrl, PostgresUrl, RedisUrl, SqliteUrl
 from gateway.config.document import NOTHING, Path, path_text
-from gateway.config.leaf import Duration, Leaf, Moment, Size, duration_text, size_text
+from gateway.config.leaf import Duration, Leaf, Moment, Percentage, Size, duration_text, size_text
 from gateway.config.models import Config, Placeholders
 from gateway.config.section import Section
 from gateway.core.routing import PathPattern
@@ -134,8 +134,10 @@ class _Writer:
                 return "true" if value else "false"
             case float() if isinstance(_unit(field), Moment):
                 return datetime.fromtimestamp(value, UTC).isoformat()
-            case float():
+            case float() if isinstance(_unit(field), Duration):
                 return duration_text(value)
+            case float() if isinstance(_unit(field), Percentage):
+                return f"{value * 100:.4f}".rstrip("0").rstrip(".") + "%"
             case int() if isinstance(_unit(field), Size):
                 return size_text(value)
             case str() if path[-1] == "keys":
@@ -163,7 +165,7 @@ def _unit(field: FieldInfo) -> Leaf | None:
 
 def _leaves(types: tuple[Any, ...]) -> Iterator[Leaf]:
     for each in types:
-        if isinstance(each, Duration | Moment | Size):
+        if isinstance(each, Duration | Moment | Percentage | Size):
             yield each
         elif get_args(each):
             yield from _leaves((*getattr(each, "__metadata__", ()), *get_args(each)))

@@ -64,5 +64,5 @@ async def test_guide(tmp_path: Path) -> None:
     async with running("api/README.md", tmp_path) as (gateway, upstream):
         upstream.on("/v1/payments", CREATED)
         for each in shown_in("api/README.md"):
-            await compare(each, gateway)
+            await compare(each, gateway.port)
         assert len(upstream.requests) == 1

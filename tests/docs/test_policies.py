@@ -20,15 +20,17 @@ _ON_THE_WAY = ("http", "protect", "upstream")
 POLICIES = {
     # Rule 2: what may be read in two ways.
     "examine": ["http/handler.py Handler._respond"],
-    "ambiguity": ["http/request.py examine"],
+    "ambiguity": ["http/request.py examine", "protect/observing.py Observing._identified"],
     "framing_fault": ["http/request.py examine"],
     # Rules 4 to 7: what it is, and whose.
-    ".identify": ["protect/coordinator.py Coordinator._reply_to"],
+    ".identify": ["protect/coordinator.py Coordinator._reply_to", "protect/observing.py Observing._identified"],
     # The ordering value is found as a key is.
     "find_key": [
         "protect/identification.py Identifying._in_order",
         "protect/identification.py Identifying._key_in_body",
         "protect/identification.py Identifying.identify",
+        # Which keys are enforced where a share of them is.
+        "protect/route.py Route.for_key",
     ],
     # Signatures: of a webhook, and of a token by its library.
     ".verify": ["protect/identification.py Identifying._key_in_body", "protect/key_set.py Key.verifies"],
@@ -56,7 +58,7 @@ POLICIES = {
     "may_recover": ["protect/claiming.py Claiming.may_recover"],
     # The attempt: what is sent, and what came of it.
     "protected_request": ["protect/attempt.py Attempt._forward"],
-    "unprotected_request": ["http/passthrough.py Passthrough.__call__"],
+    "unprotected_request": ["http/passthrough.py Passthrough.__call__", "http/passthrough.py Passthrough._observed"],
     "conclude_answered": ["protect/conclusion.py ClaimedRequest.answered"],
     "conclude_not_sent": ["protect/conclusion.py ClaimedRequest.not_sent"],
     # What an attempt without effect comes to, where the request is kept.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
-from typing import assert_never
+from typing import Any, TypeVar, assert_never
 
 from gateway.app.life import StartError
 from gateway.app.routes import authorize_of, scope_spec
-from gateway.app.tls_files import stamp_of
-from gateway.config import Config, token_issuers
+from gateway.app.tls_files import Stamp, stamp_of
+from gateway.config import Config
 from gateway.core.identity.scope import (
     AuthService,
     ClientCertificateScope,
@@ -19,7 +19,7 @@ from gateway.core.identity.scope import (
     ScopeSpec,
     VerifiedSpec,
 )
-from gateway.core.identity.token import KeysAt, KeysDiscovered, KeysInFile, KeySource, SharedSecret, TokenIssuer
+from gateway.core.identity.token import KeysAt, KeysDiscovered, KeysInFile, SharedSecret, TokenIssuer
 from gateway.http.request import ReservedHeaders
 from gateway.observe.facts import Events
 from gateway.protect.callers import Callers, Verifier
@@ -31,55 +31,70 @@ from gateway.protect.tokens import TokenVerifier
 from gateway.upstream import Upstream, UpstreamSettings, tls_context
 from gateway.upstream.certificates import PemError, client_context
 
+T = TypeVar("T")
+
 
 def callers_of(
     config: Config,
     events: Events,
     clock: Callable[[], float],
     wall_seconds: Callable[[], float],
+    before: Callers | None = None,
     *,
     is_observed: bool = False,
 ) -> Callers:
-    """The callers of one process; see `verifiers_of`."""
-    return Callers(verifiers_of(config, events, clock, wall_seconds, is_observed=is_observed))
+    """The callers of all routes, or of those that are observed. `clock` counts seconds, `wall_seconds` is Unix time.
 
-
-def verifiers_of(
-    config: Config,
-    events: Events,
-    clock: Callable[[], float],
-    wall_seconds: Callable[[], float],
-    *,
-    is_observed: bool = False,
-) -> dict[VerifiedSpec | AuthService, Verifier]:
-    """Who verifies each part of the scopes of all routes, or of those that are observed.
-
-    `clock` counts seconds, `wall_seconds` is Unix time. Raises `StartError` where a file of theirs cannot be used.
-    Nothing is asked of an issuer yet.
+    What is made like something of `before`, its files included, is shared with it: a reload must not throw known keys
+    away, whose issuer may be away. Raises `StartError` where a file of theirs cannot be used. Nothing is asked of an
+    issuer yet.
     """
-    key_sets: dict[tuple[str, KeySource, float], KeySet] = {}
+    made: dict[Hashable, Any] = {}
+    proxies, waiting_max = tuple(config.trusted_proxies), config.limits.max_in_flight
 
-    def key_set(issuer: TokenIssuer) -> KeySet:
-        key = (issuer.issuer, issuer.keys, issuer.stale_seconds)
-        if isinstance(issuer.keys, SharedSecret):
-            keys = (secret_key(issuer.keys.secret, issuer.algorithms),)
-            return KeySet(issuer.issuer, keys, clock=clock)
-        if key not in key_sets:
-            source = _source(issuer.issuer, issuer.keys)
-            key_sets[key] = KeySet(
-                issuer.issuer, source=source, stale_seconds=issuer.stale_seconds, clock=clock, publish=events.publish
-            )
-        return key_sets[key]
+    def shared(key: Hashable, make: Callable[[], T]) -> T:
+        if key not in made:
+            made[key] = before.made[key] if before is not None and key in before.made else make()
+        found: T = made[key]
+        return found
+
+    def keys_of(issuer: TokenIssuer) -> tuple[Hashable, KeySet]:
+        source, name = issuer.keys, issuer.issuer
+        if isinstance(source, SharedSecret):
+            secret = secret_key(source.secret, issuer.algorithms)
+            key: Hashable = (name, source, issuer.algorithms)
+            return key, shared(key, lambda: KeySet(name, (secret,), clock=clock))
+        file = source.path if isinstance(source, KeysInFile) else source.ca
+        key = (name, source, issuer.stale_seconds, _stamp(file))
+        return key, shared(
+            key,
+            lambda: KeySet(
+                name,
+                source=_source(name, source),
+                stale_seconds=issuer.stale_seconds,
+                clock=clock,
+                publish=events.publish,
+            ),
+        )
+
+    def tokens(part: JwtScope) -> TokenVerifier:
+        keys = {each.issuer: keys_of(each) for each in part.issuers}
+        made_of = (part, waiting_max, tuple(key for key, _ in keys.values()))
+        sets = {name: found for name, (_, found) in keys.items()}
+        return shared(made_of, lambda: TokenVerifier(part, sets, wall_seconds, waiting_max=waiting_max))
 
     def forward_auth(asked: ForwardAuthScope | AuthService) -> ForwardAuth:
         service = asked.service if isinstance(asked, ForwardAuthScope) else asked
-        return ForwardAuth(
-            asked,
-            _auth_client(service),
-            events,
-            trusted_proxies=config.trusted_proxies,
-            asked_max=config.limits.max_in_flight,
-            clock=clock,
+        return shared(
+            (asked, proxies, waiting_max, _stamp(service.ca)),
+            lambda: ForwardAuth(
+                asked,
+                _auth_client(service),
+                events,
+                trusted_proxies=proxies,
+                asked_max=waiting_max,
+                clock=clock,
+            ),
         )
 
     routes = [route for route in config.routes if (config.mode_of(route) == "observe") or not is_observed]
@@ -90,30 +105,19 @@ def verifiers_of(
     }
     for part in verified_parts(scope_spec(route.scope) for route in routes):
         match part:
-            case JwtScope(issuers):
-                keys: Mapping[str, KeySet] = {each.issuer: key_set(each) for each in issuers}
-                verifiers[part] = TokenVerifier(part, keys, wall_seconds, waiting_max=config.limits.max_in_flight)
+            case JwtScope():
+                verifiers[part] = tokens(part)
             case ForwardAuthScope():
                 verifiers[part] = forward_auth(part)
             case ClientCertificateScope():
-                verifiers[part] = ClientCertificates(part, config.trusted_proxies, wall_seconds)
+                verifiers[part] = ClientCertificates(part, proxies, wall_seconds)
             case _:
                 assert_never(part)
-    return verifiers
+    return Callers(verifiers, made)
 
 
-def callers_key(config: Config) -> object:
-    """What the callers of a configuration are made of, their files as they are now included."""
-    parts = frozenset(verified_parts(scope_spec(route.scope) for route in config.routes))
-    services = frozenset(service for route in config.routes if (service := authorize_of(route)) is not None)
-    files = [Path(ca) for ca in _authorities(config)]
-    return parts, services, config.trusted_proxies, config.limits.max_in_flight, [*map(stamp_of, files)]
-
-
-def _authorities(config: Config) -> list[str]:
-    found = {str(service.ca) for route in config.routes for service in route.authorities if service.ca is not None}
-    found |= {str(each.ca) for route in config.routes for each in token_issuers(route.scope) if each.ca is not None}
-    return sorted(found)
+def _stamp(file: str | None) -> Stamp:
+    return None if file is None else stamp_of(Path(file))
 
 
 def verified_parts(scopes: Iterable[ScopeSpec]) -> dict[VerifiedSpec, None]:

@@ -142,6 +142,8 @@ class Gateway:
             observations=environment.observations,
             reload=reload,
         )
+        # Of earlier configurations, as long as a request has one.
+        self._earlier: list[Served[Route]] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._skips_delay = asyncio.Event()
         self.failed: asyncio.Future[StartError] = asyncio.get_running_loop().create_future()
@@ -307,8 +309,13 @@ class Gateway:
         try:
             self._check_purpose(config)
             tls = server_tls(config.listen.tls)
-            policy = self._parts.policy_of(config, clients.client_for)
-            await self._parts.compare(policy)
+            prepared = Prepared(config, self._parts.policy_of(config, clients.client_for), clients, tls)
+            try:
+                await self._parts.compare(prepared.policy)
+            except BaseException:
+                # The store may remember it all the same.
+                await self.give_up(prepared)
+                raise
         except StartError as error:
             raise ReloadRefused(str(error)) from error
         except StartRefused as error:
@@ -316,7 +323,7 @@ class Gateway:
             raise ReloadRefused(text) from error
         except StoreError as error:
             raise ReloadRefused(f"it changes how keys are found, and the store cannot be asked: {error}") from error
-        return Prepared(config, policy, clients, tls)
+        return prepared
 
     async def give_up(self, prepared: Prepared) -> None:
         """What was prepared will not be in force."""
@@ -325,7 +332,8 @@ class Gateway:
 
     def switch(self, prepared: Prepared) -> None:
         """Put it in force, in one step of the event loop. Requests that began before keep what they began with."""
-        before, served = self._parts.policy, self._served
+        before = self._parts.policy
+        self._earlier = [each for each in (*self._earlier, self._served) if not each.unused.done()]
         self.config = config = prepared.config
         self._parts.adopt(prepared.policy)
         self._served = self._served_of(prepared.policy)
@@ -337,8 +345,8 @@ class Gateway:
         self._on_switch(config)
         self.events.ask_again()
         if self._is_public:
-            prepared.policy.start_callers(before)
-        self._spawn(_close_when_unused(before, prepared.policy, served))
+            prepared.policy.start_callers()
+        self._spawn(_close_when_unused(before, prepared.policy, self._earlier))
 
     async def _apply(self, config: Config) -> None:
         self.switch(await self.prepare(config))
@@ -411,6 +419,7 @@ class Gateway:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(_log_failure)
+        task.add_done_callback(self._tasks.remove)
         self._tasks.append(task)
 
 
@@ -445,9 +454,10 @@ def _edge_settings(config: Config) -> EdgeSettings:
     return EdgeSettings(header_bytes_max=config.limits.max_header_bytes, connections_max=client_connections_max())
 
 
-async def _close_when_unused(before: Policy, after: Policy, served: Served[Route]) -> None:
+async def _close_when_unused(before: Policy, after: Policy, earlier: list[Served[Route]]) -> None:
+    """A verifier may be of several configurations: it is closed when the last request of all these has ended."""
     try:
-        await served.unused
+        await asyncio.wait([each.unused for each in earlier])
     finally:
         await before.close_callers(after)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway.app.callers import callers_key, callers_of, reserved_headers
+from gateway.app.callers import callers_of, reserved_headers
 from gateway.app.encryption import key_ring, reporting_sealing_of
 from gateway.app.events import relay_of
 from gateway.app.routes import (
@@ -87,8 +87,6 @@ class Policy:
     config: Config
     routes: list[Route]
     callers: Callers
-    # What the callers are made of: where it is the same, their verifiers stay, and what these have learnt.
-    callers_key: object
     identifying: Identifying
     # The same for the routes that are only observed.
     observed_callers: Callers
@@ -113,19 +111,15 @@ class Policy:
     def by_name(self) -> dict[str, Route]:
         return {route.name: route for route in self.routes}
 
-    def start_callers(self, before: Policy | None = None) -> None:
-        """Let whoever verifies callers begin, but for those that `before` has, too. Waits for nothing."""
-        for callers in self._own_callers(before):
-            callers.start()
+    def start_callers(self) -> None:
+        """Let whoever verifies callers begin. Waits for nothing. Safe to repeat."""
+        self.callers.start()
+        self.observed_callers.start()
 
     async def close_callers(self, after: Policy | None = None) -> None:
-        """End that, but for those that `after` has, too. Safe to repeat."""
-        for callers in self._own_callers(after):
-            await callers.close()
-
-    def _own_callers(self, other: Policy | None) -> list[Callers]:
-        shared = () if other is None else (other.callers, other.observed_callers)
-        return [each for each in (self.callers, self.observed_callers) if all(each is not one for one in shared)]
+        """End that, but for what `after` has, too. Safe to repeat."""
+        await self.callers.close(None if after is None else after.callers)
+        await self.observed_callers.close(None if after is None else after.observed_callers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,11 +270,9 @@ class Parts:
         """The policy of a configuration, not in force yet. `client_for` as in `__init__`. Raises what that raises, and
         `StartError`."""
         routes = [route_of(config, route, client_for(config.upstream_for(route))) for route in config.routes]
-        key, before = callers_key(config), getattr(self, "policy", None)
-        if before is not None and before.callers_key == key:
-            callers = before.callers
-        else:
-            callers = callers_of(config, self._events, self._clock, self._wall_seconds)
+        before = getattr(self, "policy", None)
+        known = None if before is None else before.callers
+        callers = callers_of(config, self._events, self._clock, self._wall_seconds, known)
         identifying = Identifying(
             config.service,
             Spool(config.state_dir / "spool", encrypts=bool(config.secrets.encryption)),
@@ -292,7 +284,8 @@ class Parts:
         )
         # What is only observed changes none of the numbers of what is protected.
         silent = Events()
-        observed_callers = callers_of(config, silent, self._clock, self._wall_seconds, is_observed=True)
+        seen = None if before is None else before.observed_callers
+        observed_callers = callers_of(config, silent, self._clock, self._wall_seconds, seen, is_observed=True)
         observed = Identifying(
             config.service,
             Spool(config.state_dir / "spool"),
@@ -331,7 +324,6 @@ class Parts:
             config=config,
             routes=routes,
             callers=callers,
-            callers_key=key,
             identifying=identifying,
             observed_callers=observed_callers,
             observed=observed,

@@ -43,7 +43,14 @@ _SHOW: Final = "configuration"
 
 
 class ReloadRefused(Exception):
-    """A configuration was not put in force, and the one before stays. The text says why and what to do."""
+    """A configuration was not put in force, and the one before stays. The text says why and what to do.
+
+    `is_transient`: the same one may be put in force later.
+    """
+
+    def __init__(self, text: str, *, is_transient: bool = False) -> None:
+        super().__init__(text)
+        self.is_transient = is_transient
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +73,8 @@ class Report:
 class Reloading:
     """Reloads of one gateway. `start` it when the gateway serves, and `stop` it before that stops.
 
-    `read` reads the file. `apply` puts a configuration in force, or raises `ReloadRefused`.
+    `read` reads the file. `apply` puts a configuration in force, or raises `ReloadRefused`. `sleep` passes the time
+    between two looks at the TLS files.
     """
 
     def __init__(
@@ -78,7 +86,7 @@ class Reloading:
         health: Health,
         *,
         wall_seconds: Callable[[], float] = time.time,
-        look_seconds: float = _LOOK_SECONDS,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self.config = config
         self._read = read
@@ -86,11 +94,12 @@ class Reloading:
         self._metrics = metrics
         self._health = health
         self._wall_seconds = wall_seconds
-        self._look_seconds = look_seconds
+        self._sleep = sleep
         self._stamps: dict[Path, Stamp] = stamps_of(config)
         self._refused_stamps: dict[Path, Stamp] | None = None
         self._one_at_a_time = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._is_stopped = False
         self._server: asyncio.Server | None = None
         self._socket = config.state_dir / "control" / f"{uuid4().hex[:12]}.sock"
 
@@ -109,7 +118,8 @@ class Reloading:
         self._spawn(self._keep_looking())
 
     async def stop(self) -> None:
-        """End both. A reload that is under way is given up, and what was in force stays."""
+        """End both. A reload that is under way is given up, and what was in force stays; later ones are refused."""
+        self._is_stopped = True
         if self._server is not None:
             self._server.close()
             with suppress(OSError):
@@ -125,6 +135,8 @@ class Reloading:
     async def reload(self) -> Report:
         """Read the file and put it in force; never raises. Safe to repeat."""
         async with self._one_at_a_time:
+            if self._is_stopped:
+                return self._refused("the gateway is stopping")
             try:
                 config = await asyncio.to_thread(self._read)
             except ConfigError as error:
@@ -154,8 +166,9 @@ class Reloading:
         try:
             await self._apply(config)
         except ReloadRefused as error:
-            # They would be refused again: the next look waits for others.
-            self._refused_stamps = stamps
+            if config is self.config and not error.is_transient:
+                # They would be refused again: the next look waits for others.
+                self._refused_stamps = stamps
             return self._refused(str(error), changed=changed + files)
         self.config, self._stamps, self._refused_stamps = config, stamps, None
         self._metrics.put_certificate_expiries(expiries_of(config))
@@ -180,7 +193,7 @@ class Reloading:
 
     async def _keep_looking(self) -> None:
         while True:
-            await asyncio.sleep(self._look_seconds)
+            await self._sleep(_LOOK_SECONDS)
             await self.renew_certificates()
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

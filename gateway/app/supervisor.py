@@ -281,7 +281,8 @@ class Supervisor:
         done, late = await asyncio.wait(prepared, timeout=_PREPARE_SECONDS)
         if late:
             numbers = sorted(prepared[each].number for each in late)
-            raise ReloadRefused(f"workers did not prepare the configuration in time: {numbers}")
+            text = f"workers did not prepare the configuration in time: {numbers}"
+            raise ReloadRefused(text, is_transient=True)
         refusals = dict.fromkeys(why for each in done if (why := each.result()) is not None)
         if refusals:
             raise ReloadRefused("; ".join(refusals))

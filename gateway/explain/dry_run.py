@@ -17,7 +17,7 @@ from typing import Final
 
 import orjson
 
-from gateway.app.callers import reserved_headers, verifiers_of
+from gateway.app.callers import callers_of, reserved_headers
 from gateway.app.routes import identity_secret, route_of
 from gateway.config import Config
 from gateway.core.identity.scope import AuthService, ForwardAuthScope, JwtScope, VerifiedSpec
@@ -162,11 +162,8 @@ async def dry_run(config: Config, wire: bytes, hop: Hop) -> Found:
     """
     found = Found()
     events = Events(lambda fact: _note_refusal(found, config_routes, fact))
-    verifiers = {
-        part: _Offline(part, verifier)
-        for part, verifier in verifiers_of(config, events, boot_seconds, time.time).items()
-    }
-    callers = Callers(verifiers)
+    made = callers_of(config, events, boot_seconds, time.time)
+    callers = Callers({part: _Offline(part, verifier) for part, verifier in made.verifiers.items()}, made.made)
     identifying = Identifying(
         config.service,
         Spool(config.state_dir / "spool"),

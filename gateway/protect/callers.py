@@ -8,8 +8,9 @@ nothing about the caller.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from contextlib import AsyncExitStack
+from types import MappingProxyType
 from typing import Final, Protocol, assert_never
 
 from gateway.core.identity.scope import (
@@ -73,24 +74,39 @@ class Verifier(Protocol):
         """What is found out; it has a limit of its own to how long that takes."""
 
 
-class Callers:
-    """The callers of one gateway process. Lives on one event loop."""
+class Closable(Protocol):
+    """A verifier, or what verifiers share."""
 
-    def __init__(self, verifiers: Mapping[VerifiedSpec | AuthService, Verifier]) -> None:
+    async def close(self) -> None:
+        """Safe to repeat."""
+
+
+class Callers:
+    """The callers of one configuration. Lives on one event loop."""
+
+    def __init__(
+        self,
+        verifiers: Mapping[VerifiedSpec | AuthService, Verifier],
+        made: Mapping[Hashable, Closable] = MappingProxyType({}),
+    ) -> None:
         """`verifiers` has one for each verified part of every scope that is asked for, and for each service that is
-        asked for a permission alone."""
-        self._verifiers = verifiers
+        asked for a permission alone. `made` has all that is to be closed, by what it is made of: the callers of another
+        configuration may share it."""
+        self.verifiers = verifiers
+        self.made = made
 
     def start(self) -> None:
         """Let the verifiers begin what they do in the background."""
-        for verifier in self._verifiers.values():
+        for verifier in self.verifiers.values():
             verifier.start()
 
-    async def close(self) -> None:
-        """Close every verifier, even if closing another one fails."""
+    async def close(self, keeping: Callers | None = None) -> None:
+        """Close all that is made and is not of `keeping`, too, even if closing some of it fails."""
+        kept = [] if keeping is None else list(keeping.made.values())
         async with AsyncExitStack() as stack:
-            for verifier in self._verifiers.values():
-                stack.push_async_callback(verifier.close)
+            for each in self.made.values():
+                if not any(each is other for other in kept):
+                    stack.push_async_callback(each.close)
 
     def known_caller(self, spec: ScopeSpec, incoming: Incoming) -> Caller | Unidentified | None:
         """The caller as far as it is known without waiting; None where `find_caller` has to be awaited."""
@@ -102,7 +118,7 @@ class Callers:
         verified: dict[VerifiedSpec, bytes] = {}
         headers: list[tuple[bytes, bytes]] = []
         while isinstance(found := self._found(spec, incoming, verified, headers), Unverified):
-            verification = await self._verifiers[found.part].ask(incoming)
+            verification = await self.verifiers[found.part].ask(incoming)
             if not isinstance(verification, Verified):
                 return verification
             verified[found.part] = verification.value
@@ -111,7 +127,7 @@ class Callers:
 
     async def authorize(self, service: AuthService, incoming: Incoming) -> Verified | Unidentified:
         """A permission of this service, with the headers that come with it, or what takes its place. Safe to cancel."""
-        verifier = self._verifiers[service]
+        verifier = self.verifiers[service]
         return verifier.known(incoming) or await verifier.ask(incoming)
 
     def _found(
@@ -128,7 +144,7 @@ class Callers:
                 return Caller(found, tuple(headers))
             if not isinstance(found, Unverified):
                 return found
-            verification = self._verifiers[found.part].known(incoming)
+            verification = self.verifiers[found.part].known(incoming)
             if verification is None:
                 return found
             if not isinstance(verification, Verified):

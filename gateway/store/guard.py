@@ -89,6 +89,7 @@ class EpochGuard(Forwarding):
         super().__init__(store)
         self._events = events
         self._serving = serving
+        self._is_ahead = False
         self._seen_file = seen_file
         self._shared_note = shared_note
         self._on_met = on_met
@@ -177,19 +178,29 @@ class EpochGuard(Forwarding):
             "compare_configuration", lambda: self._behind.compare_configuration(another, is_trial=True)
         )
         if not agreement.conflicts:
+            # From here on the store may remember it, also if this is cancelled or its result is lost.
+            self._is_ahead = True
             own = replace(serving, gateway_id=self._serving.gateway_id)
             agreement = await self._forward("compare_configuration", lambda: self._behind.compare_configuration(own))
         if agreement.conflicts:
             raise StartRefused(conflicts_text(serving, agreement.conflicts))
 
     async def retract(self) -> None:
-        """Have the store remember again what is served, after a reload that was compared and then given up."""
-        with contextlib.suppress(StoreError):
-            await self._forward("compare_configuration", lambda: self._behind.compare_configuration(self._serving))
+        """Have the store remember again what is served, if it may remember a reload that was given up. Safe to repeat.
+
+        Where the store cannot be asked, the next `retract` tries it, or the store's next opening.
+        """
+        if self._is_ahead:
+            # It is what is served: there is nothing to refuse.
+            served = replace(self._serving, accepted=frozenset(self._serving.recipes))
+            with contextlib.suppress(StoreError):
+                await self._forward("compare_configuration", lambda: self._behind.compare_configuration(served))
+                self._is_ahead = False
 
     def adopt(self, serving: Serving, amnesia_window_us: int) -> None:
         """Serve this, which was compared, from now on."""
         is_same = _is_same(serving, self._serving)
+        self._is_ahead = False
         self._serving = replace(serving, gateway_id=self._serving.gateway_id)
         self._amnesia_window_us = amnesia_window_us
         if self._is_open and not is_same:

@@ -207,6 +207,7 @@ class Metrics:
             "Whether the last attempt succeeded; 0: what is in force is older than the files",
             Rule.OWN,
         )
+        self._reload_successful.put(1)
         self._reload_success = self._gauge(
             "idempotency_config_last_reload_success_timestamp_seconds",
             "When the configuration was last read with success, the start included",

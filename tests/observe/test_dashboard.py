@@ -22,11 +22,7 @@ EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]
 RATE_INTERVAL = "$__rate_interval"
 TARGET_LABELS = {"job", "instance"}
 # Exported once a configuration was loaded anew, a certificate is used, or a route is only observed.
-ON_OCCASION = {
-    "idempotency_config_last_reload_successful": "gauge",
-    "idempotency_tls_certificate_expiry_timestamp_seconds": "gauge",
-    "idempotency_observations_dropped": "counter",
-}
+ON_OCCASION = {"idempotency_tls_certificate_expiry_timestamp_seconds": "gauge"}
 # In no alert and no panel, and why.
 NOT_SHOWN = {
     "idempotency_admin_actions": "of interest when somebody asks who did what: the audits say more",
@@ -34,12 +30,19 @@ NOT_SHOWN = {
     "idempotency_backlog_bytes": "the number and the age say the same, and are limited",
     "idempotency_build_info": "the source of the dashboard's variables",
     "idempotency_claims": "the same as the settlements, but for what is in flight",
+    "idempotency_config_info": "compared by people while they roll a configuration out",
+    "idempotency_config_last_reload_success_timestamp_seconds": "an alert says whether the last one failed",
+    "idempotency_config_reloads": "as above",
     "idempotency_encrypted_operations": "looked at while keys are changed, by `rekey` itself",
     "idempotency_forward_auth": "refusals are verdicts; the rest is the authorising service's own affair",
     "idempotency_inbox_changed": "each has a line of the log, and belongs to the sender",
     "idempotency_journal_bytes": "the number of outcomes and their age say the same",
     "idempotency_journaled": "a verdict of its own",
+    "idempotency_observed_rekeyed": "`observe report` counts exactly, and says what follows",
+    "idempotency_observed_repeats": "as above",
+    "idempotency_observed_requests": "as above",
     "idempotency_purges_pending": "a stop reports them, and the next start repeats them",
+    "idempotency_routes": "changes with the configuration alone",
     "idempotency_secret_used": "looked at while secrets are changed",
     "idempotency_status_requests": "reads of callers; nothing depends on them",
     "idempotency_sweep_duration_seconds": "sweeps are bounded, and hurt nobody while the calls of the store are quick",

@@ -384,8 +384,8 @@ class Gateway:
 
     async def _start_journal(self) -> None:
         try:
-            await refuse_unreadable_journals(self.config)
             await self._journal.start()
+            await refuse_unreadable_journals(self.config)
         except (StartRefused, NotApplied) as error:
             raise StartError(f"the journal in state_dir cannot be used: {error}") from error
 

@@ -17,6 +17,7 @@ from gateway.admin.api import SECURITY_HEADERS, AdminApi
 from gateway.admin.authentication import FAILURES_MAX, Authentication
 from gateway.admin.pages.console import Console
 from gateway.core.operation import State
+from gateway.observe.facts import Events
 from gateway.store.base import Indefinite, NotApplied
 from tests.admin.hand import LEASE_SECONDS, SETTLE_SECONDS, Desk
 from tests.admin.shell import doubt
@@ -136,7 +137,7 @@ async def port() -> AsyncIterator[Port]:
     console = Console(
         desk.operations, authentication, lambda: {"durable": "up", "fast": "absent", "memory": "whole"}, lambda: HOSTILE
     )
-    api = AdminApi(desk.operations, authentication, response_bytes_max=1000, pages=console)
+    api = AdminApi(desk.operations, authentication, Events(), response_bytes_max=1000, pages=console)
     port.port = await api.start("127.0.0.1", 0)
     try:
         yield port
@@ -573,5 +574,5 @@ def test_roles() -> None:
         assert olga.may(action) or not vera.may(action)
     assert {action for action in Action if vera.may(action)} == {Action.ENTER, Action.READ}
     assert {action for action in Action if not olga.may(action)} == {
-        Action.FORCE, Action.PURGE, Action.ERASE, Action.ACCEPT_LOSS,
+        Action.FORCE, Action.PURGE, Action.ERASE, Action.ACCEPT_LOSS, Action.RELOAD,
     }  # fmt: skip

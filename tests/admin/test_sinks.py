@@ -82,10 +82,9 @@ async def test_an_event_that_was_given_up(store: Store, tmp_path: Path) -> None:
             await running.send("k1")
             (waiting,) = (await admin("GET", "/events?sink=ledger&state=waiting")).json()["events"]
             kept = running.gateway._parts.store
+            # Before anything leases it, as the report of a relay that leased it before the sink was suspended.
+            await kept.report_events("shop", [EventReport("ledger", waiting["id"], 0, EventFate.DEAD, "too large")])
             await kept.resume_sink("shop", "ledger")
-            (leased,) = await kept.lease_events("shop", {"ledger": 1}, 30_000_000)
-            await kept.report_events("shop", [EventReport("ledger", waiting["id"], 1, EventFate.DEAD, "too large")])
-            assert leased.event.id == waiting["id"]
 
             (dead,) = (await admin("GET", "/events?sink=ledger")).json()["events"]
             assert (dead["id"], dead["state"], dead["last_error"]) == (waiting["id"], "dead", "too large")

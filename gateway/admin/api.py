@@ -81,6 +81,8 @@ _OVERRULE: Final[Mapping[Refusal, str]] = {
 }
 
 _REQUESTS_MAX: Final = 16
+# Of those with no token yet, who could keep everybody else out.
+_STRANGERS_MAX: Final = 8
 # Longer than the patience of one action.
 _RESPONSE_SECONDS: Final = 60.0
 # Of a bulk requeue; with the patience of its last operation it ends before the response is due.
@@ -148,7 +150,8 @@ class AdminApi:
         self._facts = events
         self._reload = reload
         self._pages = pages
-        self._under_way = 0
+        # By whether they need a token.
+        self._under_way = {True: 0, False: 0}
         app = web.Application(
             middlewares=[self._counted, self._rendered, self._bounded, self._admitted],
             client_max_size=response_bytes_max * 4 // 3 + _FRAME_BYTES_MAX,
@@ -225,16 +228,18 @@ class AdminApi:
     @web.middleware
     async def _bounded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Bounds the number of requests at once, and the time of each."""
-        if self._under_way >= _REQUESTS_MAX:
+        action = self._action_of(request)
+        needs_token = action is None or ROLE_OF[action] is not None
+        if self._under_way[needs_token] >= (_REQUESTS_MAX if needs_token else _STRANGERS_MAX):
             raise Fault(503, "busy", "Too many requests at once.", {"Retry-After": "1"})
-        self._under_way += 1
+        self._under_way[needs_token] += 1
         try:
             async with asyncio.timeout(_RESPONSE_SECONDS):
                 return await handler(request)
         except TimeoutError:
             raise unavailable("It took too long, and may have been done. Repeat the request to find out.") from None
         finally:
-            self._under_way -= 1
+            self._under_way[needs_token] -= 1
 
     @web.middleware
     async def _counted(self, request: web.Request, handler: Handler) -> web.StreamResponse:

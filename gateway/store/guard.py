@@ -89,12 +89,13 @@ class EpochGuard(Forwarding):
         super().__init__(store)
         self._events = events
         self._serving = serving
-        self._is_ahead = False
         self._seen_file = seen_file
         self._shared_note = shared_note
         self._on_met = on_met
         self._witness_files = witness_files
         self._amnesia_window_us = amnesia_window_us
+        # The store may remember what a reload was to serve, and this gateway does not serve.
+        self._remembers_another = False
         self._seen: Seen | None = None
         # A shared note that was read for a comparison which then failed: the next one uses it.
         self._uncompared: Seen | None = None
@@ -178,29 +179,35 @@ class EpochGuard(Forwarding):
             "compare_configuration", lambda: self._behind.compare_configuration(another, is_trial=True)
         )
         if not agreement.conflicts:
-            # From here on the store may remember it, also if this is cancelled or its result is lost.
-            self._is_ahead = True
             own = replace(serving, gateway_id=self._serving.gateway_id)
-            agreement = await self._forward("compare_configuration", lambda: self._behind.compare_configuration(own))
+            try:
+                self._remembers_another = True
+                agreement = await self._forward(
+                    "compare_configuration", lambda: self._behind.compare_configuration(own)
+                )
+            except BaseException:
+                # It may have been written all the same.
+                await self.retract()
+                raise
         if agreement.conflicts:
             raise StartRefused(conflicts_text(serving, agreement.conflicts))
 
     async def retract(self) -> None:
-        """Have the store remember again what is served, if it may remember a reload that was given up. Safe to repeat.
-
-        Where the store cannot be asked, the next `retract` tries it, or the store's next opening.
-        """
-        if self._is_ahead:
-            # It is what is served: there is nothing to refuse.
-            served = replace(self._serving, accepted=frozenset(self._serving.recipes))
-            with contextlib.suppress(StoreError):
-                await self._forward("compare_configuration", lambda: self._behind.compare_configuration(served))
-                self._is_ahead = False
+        """Have the store remember again what is served, after a reload that was compared and then given up. While the
+        store cannot, each tally tries again."""
+        if not self._remembers_another:
+            return
+        # Its keys were found all the while: that is nothing to ask about.
+        names = frozenset(self._serving.recipes)
+        served = replace(self._serving, accepted=names, mode_accepted=names)
+        with contextlib.suppress(StoreError):
+            await self._forward("compare_configuration", lambda: self._behind.compare_configuration(served))
+            self._remembers_another = False
 
     def adopt(self, serving: Serving, amnesia_window_us: int) -> None:
         """Serve this, which was compared, from now on."""
         is_same = _is_same(serving, self._serving)
-        self._is_ahead = False
+        self._remembers_another = False
         self._serving = replace(serving, gateway_id=self._serving.gateway_id)
         self._amnesia_window_us = amnesia_window_us
         if self._is_open and not is_same:
@@ -277,6 +284,7 @@ class EpochGuard(Forwarding):
         and purges."""
         tally = await super().tally()
         await self._compare_memory(self._forward)
+        await self.retract()
         await self.note_running(self._serving.gateway_id, is_running=True)
         return tally
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
@@ -159,6 +160,38 @@ READS = ("read", "find", "tally", "backlog", "audits", "latest_audits", "sinks",
 
 
 # -- who gets in ------------------------------------------------------------------------------------------------------
+
+
+async def test_strangers_do_not_keep_operators_out(port: Port) -> None:
+    """Whoever sends a sign-in and never its end takes no place of those with a token."""
+    head = (
+        f"POST /ui/sign-in HTTP/1.1\r\nHost: localhost:{port.port}\r\nOrigin: http://localhost:{port.port}\r\n"
+        "Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 9\r\n\r\n"
+    )
+    vera = await port.signed_in("vera")
+    async with AsyncExitStack() as stack:
+        for _ in range(20):
+            connection = await stack.enter_async_context(http.Connection(port.port))
+            await connection.send(head.encode())
+        # Each connection is served in the order of its arrival.
+        assert (await port.browser().post("/ui/sign-in", {"token": "wrong"})).status == 503
+        assert (await vera.get("/ui/")).status == 200
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("POST /ui/sign-in HTTP/1.0\r\nOrigin: http://localhost\r\nContent-Length: 0\r\n\r\n", 421),
+        (
+            "POST /ui/sign-in HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost\r\nContent-Length: 70000\r\n\r\n",
+            413,
+        ),
+    ],
+    ids=["no-host", "long"],
+)
+async def test_a_sign_in_that_is_none(port: Port, text: str, status: int) -> None:
+    """It is refused by its head, and not by a failure."""
+    assert (await http.exchange(port.port, text.encode(), method="POST")).status == status
 
 
 async def test_signing_in(port: Port) -> None:

@@ -416,7 +416,7 @@ class GatewayLife:
             answer = await self.coordinator.respond(incoming, route)
             if isinstance(answer, Untouched):
                 verdict = answer.verdict
-                reply = await self._parts.forward(answer.incoming, connection, route, verdict)
+                reply = await self._parts.policy.forward(answer.incoming, connection, route, verdict)
                 answer.incoming.body.close()
                 if reply is None:
                     return

@@ -882,6 +882,42 @@ async def test_an_agreement_whose_answer_is_lost(tmp_path: Path) -> None:
         await guard.close()
 
 
+@pytest.mark.parametrize("end", ["lost", "cancelled", "given up while the store is away"])
+async def test_a_reload_that_is_given_up_leaves_nothing_remembered(tmp_path: Path, end: str) -> None:
+    """Whatever ended the comparison, the next gateway is asked about keys that this one goes on finding as before."""
+    memory = Memory()
+    store = FaultyStore(MemoryStore(memory))
+    changed = serving(recipes={"route": b"other"}, accepted=("route",))
+    async with opened(memory, tmp_path, store=store, serves=serving(recipes={"route": b"recipe"})) as guard:
+        assert isinstance(await guard.apply(claim(1)), Applied)
+        if end == "cancelled":
+            store.on("compare_configuration", Fault())
+            gate = store.stop_after("compare_configuration")
+            comparison = asyncio.create_task(guard.compare(changed))
+            await gate.reached.wait()
+            comparison.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await comparison
+        elif end == "lost":
+            store.on("compare_configuration", Fault(), lost(), refused())
+            with pytest.raises(Indefinite):
+                await guard.compare(changed)
+            await guard.tally()
+        else:
+            await guard.compare(changed)
+            store.on("compare_configuration", refused())
+            await guard.retract()
+            await guard.tally()
+        second = a_guard(
+            MemoryStore(memory),
+            host(tmp_path, "second"),
+            serves=serving(recipes={"route": b"other"}, gateway_id=UUID(int=2)),
+        )
+        with pytest.raises(StartRefused):
+            await second.start()
+        await second.close()
+
+
 class AwayStore(MemoryStore):
     """One that cannot be reached."""
 

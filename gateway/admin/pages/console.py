@@ -16,6 +16,7 @@ from gateway.admin.pages.reading import Reading
 from gateway.admin.pages.site import Site, see_other
 
 _WRONG: Final = "This token is not known here."
+_SIGN_IN_BYTES_MAX: Final = 64 * 1024
 
 
 class Console:
@@ -73,7 +74,10 @@ class Console:
 
     async def _sign_in(self, request: web.Request) -> web.Response:
         # Before the body is read: whoever is no page of ours need not send one.
+        self._authentication.check_host(request)
         self._authentication.own_origin(request)
+        if request.content_length is None or request.content_length > _SIGN_IN_BYTES_MAX:
+            raise web.HTTPRequestEntityTooLarge(_SIGN_IN_BYTES_MAX, request.content_length or 0)
         token = (await request.post()).get("token")
         session = self._authentication.sign_in(request, token if isinstance(token, str) else "")
         if session is None:

@@ -97,7 +97,7 @@ async def test_a_404_frees_the_key_once_no_request_can_arrive(
 async def test_an_operator_waits_until_no_request_can_arrive(clocks: Clocks) -> None:
     """That nothing happened is refused for as long as a probe's 404 is, unless it is forced."""
     async with asked_about(clocks) as home:
-        config, ruling, audit = home.gateway._config, NothingHappened(), Audit("ann", "asked them")
+        config, ruling, audit = home.gateway.config, NothingHappened(), Audit("ann", "asked them")
         operations = operations_on(config, home.gateway._store, no_journal)
         operation_id = UUID(charges(home)[0].values("Idempotency-Operation")[0].decode())
         clocks.pass_time(LEASE_SECONDS + RESPONSE_SECONDS + TCP_SECONDS - 1, home)

@@ -93,7 +93,7 @@ class Passthrough:
         stopwatch = Stopwatch()
         sighting = None if self._observing is None else self._observing.begin(incoming, route)
         if sighting is not None:
-            incoming = sighting.incoming
+            incoming = sighting.copied(incoming)
         is_answered = False
         try:
             forwarding = route.target.forwarding

@@ -21,14 +21,14 @@ import logging
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from functools import wraps
+from typing import Concatenate, Final, ParamSpec
 from uuid import UUID, uuid4
 
 from gateway.core.framing import digest
 from gateway.core.identity.pointer import MISSING
-from gateway.core.message import ResponseHead
+from gateway.core.message import Headers, ResponseHead
 from gateway.core.observation import (
-    HISTORY_MAX,
     KEEP_US,
     REKEYED_US,
     Ending,
@@ -56,19 +56,23 @@ from gateway.store.observations import ObservationStore
 from gateway.upstream import Lost, NotSent, UpstreamResponse
 
 _LOG = logging.getLogger("gateway")
+P = ParamSpec("P")
 
 # Requests that are under way, and as many that wait to be stored.
 _QUEUE_MAX: Final = 10_000
 _BATCH_MAX: Final = 500
-# All copies of bodies together.
+# All heads and copies of bodies together.
 _COPIED_BYTES_MAX: Final = 64 * 1024 * 1024
+# What a header takes beside its bytes.
+_HEADER_BYTES: Final = 128
 _FLUSH_SECONDS: Final = 0.25
 _STORE_SECONDS: Final = 5.0
 _LAST_SECONDS: Final = 1.0
 # A request that began earlier is waited for so long, because a later one is judged by it. The table is corrected after.
 _HOLD_SECONDS: Final = 30.0
-# Operations whose requests are remembered here, for the header alone.
-_REMEMBERED_MAX: Final = 10_000
+# Operations that are remembered here, and requests of each, for the header alone.
+_REMEMBERED_MAX: Final = 1_000
+_REMEMBERED_REQUESTS_MAX: Final = 20
 
 
 class _TooLong:
@@ -97,7 +101,7 @@ class _Copy:
     def __init__(self, memory: _Memory, bytes_max: int) -> None:
         self._memory = memory
         self._bytes_max = bytes_max
-        self._parts: list[bytes] = []
+        self._data = bytearray()
         self.length = 0
         self.is_over = False
         self.is_crowded = False
@@ -111,25 +115,25 @@ class _Copy:
         elif not self._memory.take(len(data)):
             self.is_crowded = True
         else:
-            self._parts.append(bytes(data))
+            self._data += data
             return
-        self._drop(self.length - len(data))
+        self._give_back()
 
     def content(self) -> bytes:
-        return b"".join(self._parts)
+        return bytes(self._data)
 
     def drop(self) -> None:
-        if not self.is_over and not self.is_crowded:
-            self._drop(self.length)
-            self.is_crowded = True
+        """Hold nothing, and take no more."""
+        self.is_crowded = True
+        self._give_back()
 
-    def _drop(self, held: int) -> None:
-        self._memory.give_back(held)
-        self._parts.clear()
+    def _give_back(self) -> None:
+        self._memory.give_back(len(self._data))
+        self._data = bytearray()
 
 
 class _Memory:
-    """How much all copies may hold."""
+    """How much may be held of all requests together."""
 
     def __init__(self) -> None:
         self._left = _COPIED_BYTES_MAX
@@ -147,24 +151,23 @@ class _Memory:
 class _CopiedRequest:
     """The body of a request on its way to the service: the same bytes at the same pace."""
 
-    def __init__(self, body: RequestBody, copy: _Copy, on_whole: Callable[[], None]) -> None:
+    def __init__(self, body: RequestBody, sighting: Sighting) -> None:
         self._body = body
-        self._copy = copy
-        self._on_whole = on_whole
+        self._sighting = sighting
         self.length: int | None = body.length
 
     def whole(self) -> bytes | None:
         data = self._body.whole()
         if data is not None:
-            self._copy.add(data)
-            self._on_whole()
+            self._sighting.arrives(data)
+            self._sighting.arrives(b"")
         return data
 
     async def stream(self) -> AsyncIterator[bytes]:
         async for data in self._body.stream():
-            self._copy.add(data)
+            self._sighting.arrives(data)
             yield data
-        self._on_whole()
+        self._sighting.arrives(b"")
 
     def crowd_out(self) -> bool:
         return self._body.crowd_out()
@@ -174,32 +177,43 @@ class _CopiedRequest:
 
 
 class _CopiedResponse:
-    """The body of a response on its way to the client. Reports how it ended, once."""
+    """The body of a response on its way to the client."""
 
-    def __init__(self, stream: ResponseStream, copy: _Copy, on_end: Callable[[bool], None]) -> None:
+    def __init__(self, stream: ResponseStream, sighting: Sighting) -> None:
         self._stream = stream
-        self._copy = copy
-        self._on_end = on_end
+        self._sighting = sighting
 
     async def read(self) -> bytes:
         try:
             data = await self._stream.read()
         except BaseException:
-            self._on_end(False)
+            self._sighting.end(Ending.UNKNOWN)
             raise
-        if data:
-            self._copy.add(data)
-        else:
-            self._on_end(True)
+        self._sighting.returns(data)
         return data
 
     def abort(self) -> None:
+        # The client may leave before the end, and what the service did is not known then: it never is of a part.
         self._stream.abort()
-        self._on_end(False)
+        self._sighting.end(Ending.UNKNOWN)
+
+
+def _harmless(step: Callable[Concatenate[Sighting, P], None]) -> Callable[Concatenate[Sighting, P], None]:
+    """A step that a request passes on its way: a bug in it is logged, and ends the observing instead of the request."""
+
+    @wraps(step)
+    def guarded(sighting: Sighting, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            step(sighting, *args, **kwargs)
+        except Exception:  # noqa: BLE001 - whatever it is, the request goes on
+            sighting.fail()
+
+    return guarded
 
 
 class Sighting:
-    """One request that is observed. `incoming` is what is to be forwarded. Everything here is called on its way."""
+    """One request that is observed. Everything here is called on its way; nothing here waits, raises, or holds its
+    connection."""
 
     def __init__(
         self,
@@ -212,37 +226,52 @@ class Sighting:
     ) -> None:
         self._observing = observing
         self.identifying = identifying
+        self._heads_bytes = 0
         self.number = number
         self.route = route
         self.entry = uuid4()
         self.began_us = now_us
         self.is_whole = False
         self.is_over = False
+        self.is_crowded = False
         self.sent = _Copy(observing.memory, route.body_bytes_max)
         self.received = _Copy(observing.memory, route.keep.taken_bytes_max)
         self.head: ResponseHead | None = None
         self.ended: Exchange | None = None
         self.found: asyncio.Task[Observation | None] | None = None
-        self.original = incoming
-        body = _CopiedRequest(incoming.body, self.sent, self._arrived)
-        self.incoming = replace(incoming, body=body)
+        self.original = replace(incoming, body=_TooLong(0))
+        self._hold(incoming.head.headers)
+
+    def copied(self, incoming: Incoming) -> Incoming:
+        """The request to forward: the same, its body copied as it streams by."""
+        return replace(incoming, body=_CopiedRequest(incoming.body, self))
 
     def answered(self, result: UpstreamResponse | NotSent | Lost, reply: Reply) -> Reply:
         """The reply to write: the same, its body copied as it goes out."""
-        if isinstance(result, NotSent):
-            self.end(Ending.NOT_SENT)
+        try:
+            return self._answered(result, reply)
+        except Exception:  # noqa: BLE001 - as in `_harmless`
+            self.fail()
             return reply
-        if isinstance(result, Lost):
-            self.end(Ending.UNKNOWN)
-            return reply
-        self.head = result.head
-        reply = self._observing.shown(self, reply)
-        if isinstance(reply.body, bytes):
-            self.received.add(reply.body)
-            self.end()
-            return reply
-        return replace(reply, body=_CopiedResponse(reply.body, self.received, self._streamed))
 
+    @_harmless
+    def arrives(self, data: bytes) -> None:
+        """The next bytes of its body; empty at the end."""
+        if data:
+            self.sent.add(data)
+        elif not self.is_over:
+            self.is_whole = True
+            self._observing.arrived(self)
+
+    @_harmless
+    def returns(self, data: bytes) -> None:
+        """The next bytes of the response's body; empty at the proven end."""
+        if data:
+            self.received.add(data)
+        else:
+            self.end()
+
+    @_harmless
     def end(self, ending: Ending | None = None) -> None:
         """Its exchange is over; without an `ending`, by the response. Only the first call counts."""
         if not self.is_over:
@@ -258,13 +287,40 @@ class Sighting:
         self.is_whole = False
         self.end(Ending.UNKNOWN)
 
-    def _arrived(self) -> None:
-        self.is_whole = True
-        self._observing.arrived(self)
+    def fail(self) -> None:
+        """Give it up because of the bug that was just caught."""
+        _LOG.exception("a request was not observed because of a bug")
+        self.is_over = True
+        self._observing.failed(self)
 
-    def _streamed(self, is_complete: bool) -> None:
-        # The client may leave before the end, and what the service did is not known then: it never is of a part.
-        self.end(None if is_complete else Ending.UNKNOWN)
+    def release(self) -> None:
+        """Hold no memory. Safe to repeat."""
+        self.sent.drop()
+        self.received.drop()
+        self._observing.memory.give_back(self._heads_bytes)
+        self._heads_bytes = 0
+
+    def _answered(self, result: UpstreamResponse | NotSent | Lost, reply: Reply) -> Reply:
+        if isinstance(result, NotSent | Lost):
+            self.end(Ending.NOT_SENT if isinstance(result, NotSent) else Ending.UNKNOWN)
+            return reply
+        if self.is_over:
+            return reply
+        self.head = result.head
+        self._hold(result.head.headers)
+        reply = self._observing.shown(self, reply)
+        if isinstance(reply.body, bytes):
+            self.received.add(reply.body)
+            self.end()
+            return reply
+        return replace(reply, body=_CopiedResponse(reply.body, self))
+
+    def _hold(self, headers: Headers) -> None:
+        size = sum(len(name) + len(value) + _HEADER_BYTES for name, value in headers)
+        if self._observing.memory.take(size):
+            self._heads_bytes += size
+        else:
+            self.is_crowded = True
 
 
 class Observing:
@@ -292,6 +348,7 @@ class Observing:
         self._clock = clock
         self.memory = _Memory()
         self._numbers = 0
+        self._last_us = 0
         # By number, in the order in which they began.
         self._under_way: OrderedDict[int, tuple[Sighting, float]] = OrderedDict()
         self._waiting: deque[Sighting] = deque()
@@ -312,9 +369,16 @@ class Observing:
         if identifying is None or len(self._under_way) + len(self._waiting) >= _QUEUE_MAX:
             self._drop(DropReason.QUEUE)
             return None
-        self._numbers += 1
-        sighting = Sighting(self, identifying, incoming, route, self._numbers, self._wall_us())
-        self._under_way[sighting.number] = (sighting, self._clock())
+        try:
+            self._numbers += 1
+            # Requests of this process keep their order when its host's time is set back.
+            self._last_us = max(self._last_us + 1, self._wall_us())
+            sighting = Sighting(self, identifying, incoming, route, self._numbers, self._last_us)
+            self._under_way[sighting.number] = (sighting, self._clock())
+        except Exception:  # noqa: BLE001 - as in `_harmless`
+            _LOG.exception("a request was not observed because of a bug")
+            self._drop(DropReason.FAILED)
+            return None
         return sighting
 
     def elapsed_us(self, sighting: Sighting) -> int:
@@ -337,11 +401,16 @@ class Observing:
         del self._under_way[sighting.number]
         if not sighting.is_whole:
             self._forget(sighting, DropReason.INCOMPLETE)
-        elif sighting.sent.is_crowded:
+        elif sighting.is_crowded or sighting.sent.is_crowded:
             self._forget(sighting, DropReason.MEMORY)
         else:
             self._waiting.append(sighting)
             self._work.set()
+
+    def failed(self, sighting: Sighting) -> None:
+        """Its observing met a bug."""
+        if self._under_way.pop(sighting.number, None) is not None:
+            self._forget(sighting, DropReason.FAILED)
 
     def _guess(self, sighting: Sighting, reply: Reply) -> Verdict | None:
         """What is known of it here, at the head of its response."""
@@ -364,7 +433,7 @@ class Observing:
             remember_us=route.retention.remember_us,
         )
         history = self._remembered.setdefault(observation.operation_id, [])
-        if len(history) < HISTORY_MAX:
+        if len(history) < _REMEMBERED_REQUESTS_MAX:
             history.append(replace(observation, exchange=exchange))
             history.sort(key=lambda each: each.began_us)
         while len(self._remembered) > _REMEMBERED_MAX:
@@ -414,28 +483,41 @@ class Observing:
         return batch
 
     async def _flush(self, batch: list[Sighting]) -> None:
-        found: list[tuple[Observation, Route]] = []
+        """Judge and store these. Each of them is counted, also where this is cancelled."""
+        left, reason = len(batch), DropReason.STORE
         try:
+            found: list[tuple[Observation, Route]] = []
             for sighting in batch:
-                observation = await (self._identified(sighting) if sighting.found is None else sighting.found)
+                observation = await self._seen(sighting)
                 if observation is None:
+                    left -= 1
                     self._drop(DropReason.FAILED)
-                    continue
-                if observation.early is None:
-                    observation = replace(observation, exchange=await self._exchange(sighting))
-                found.append((observation, sighting.route))
+                else:
+                    found.append((observation, sighting.route))
             async with asyncio.timeout(_STORE_SECONDS):
                 await self._judge(found)
+            left = 0
         except (StoreError, TimeoutError) as error:
             _LOG.debug("observations were dropped: %s", error)
-            self._drop(DropReason.STORE, len(found))
         except Exception:  # noqa: BLE001 - the next ones are observed all the same
             _LOG.exception("observations were dropped because of a bug")
-            self._drop(DropReason.FAILED, len(found))
+            reason = DropReason.FAILED
         finally:
             for sighting in batch:
-                sighting.sent.drop()
-                sighting.received.drop()
+                sighting.release()
+            if left:
+                self._drop(reason, left)
+
+    async def _seen(self, sighting: Sighting) -> Observation | None:
+        """What it asked for, and what it became; None after a bug, which is logged."""
+        try:
+            observation = await (self._identified(sighting) if sighting.found is None else sighting.found)
+            if observation is None or observation.early is not None:
+                return observation
+            return replace(observation, exchange=await self._exchange(sighting))
+        except Exception:  # noqa: BLE001 - the others of its batch are stored all the same
+            _LOG.exception("a request was not observed because of a bug")
+            return None
 
     async def _identified(self, sighting: Sighting) -> Observation | None:
         """Rules 2 and 4 to 7; None after a bug, which is logged."""
@@ -521,8 +603,7 @@ class Observing:
             )
 
     def _forget(self, sighting: Sighting, reason: DropReason) -> None:
-        sighting.sent.drop()
-        sighting.received.drop()
+        sighting.release()
         self._drop(reason)
 
     def _drop(self, reason: DropReason, number: int = 1) -> None:
@@ -545,7 +626,7 @@ def _judged(
     shared: Sequence[tuple[bytes, UUID, int]],
     enforcements: Mapping[str, Enforcement],
 ) -> dict[UUID, tuple[Observation, Finding]]:
-    """What is thought by now of the new observations, and of the earlier ones of the same operations."""
+    """What is thought of the new observations, and of those earlier ones of the same operations where that changed."""
     judged: dict[UUID, tuple[Observation, Finding]] = {}
     histories: dict[UUID, dict[UUID, Observation]] = {}
     for seen in (*before, *new.values()):
@@ -562,7 +643,11 @@ def _judged(
     for operation_id, entries in histories.items():
         history = sorted(entries.values(), key=lambda seen: (seen.began_us, seen.entry))
         enforcement = next(enforcements[seen.route] for seen in history if seen.entry in new)
+        known = [seen for seen in history if seen.entry not in new]
+        earlier = {seen.entry: finding for seen, finding in zip(known, findings(known, enforcement), strict=True)}
         for number, (seen, finding) in enumerate(zip(history, findings(history, enforcement), strict=True)):
+            if earlier.get(seen.entry) == finding:
+                continue
             is_rekeyed = number == 0 and any(
                 other != operation_id and seen.began_us - REKEYED_US <= at_us < seen.began_us
                 for at_us, other in content_seen.get(seen.content, ())

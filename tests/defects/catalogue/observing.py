@@ -43,4 +43,29 @@ DEFECTS = (
         ),
         (_OBSERVE + "test_a_key_stays_on_its_side",),
     ),
+    Defect(
+        "observed-waits-for-the-store",
+        "an observed request waits until what was seen of it is stored",
+        (
+            Edit(
+                "http/passthrough.py",
+                "                reply = sighting.answered(result, reply)\n",
+                "                reply = sighting.answered(result, reply)\n"
+                "                await self._observing._flush([sighting])\n",
+            ),
+        ),
+        (_OBSERVE + "test_no_request_waits_for_the_table",),
+    ),
+    Defect(
+        "observed-meets-the-bug",
+        "a bug of what observes a request ends the request",
+        (
+            Edit(
+                "protect/observing.py",
+                "            step(sighting, *args, **kwargs)\n        except Exception:",
+                "            step(sighting, *args, **kwargs)\n        except AssertionError:",
+            ),
+        ),
+        (_OBSERVE + "test_a_bug_of_the_observer_reaches_nobody",),
+    ),
 )

@@ -31,12 +31,16 @@ class Away:
     def __init__(self, hangs: bool) -> None:
         self.hangs = hangs
         self.calls = 0
+        self.ended = 0
 
     async def observed_before(self, *_: object) -> Any:
         self.calls += 1
-        if self.hangs:
-            await asyncio.Event().wait()
-        raise NotApplied("away")
+        try:
+            if self.hangs:
+                await asyncio.Event().wait()
+            raise NotApplied("away")
+        finally:
+            self.ended += 1
 
     observed_contents = save_observations = count_observed = observed_before
 
@@ -201,6 +205,62 @@ async def test_a_store_that_is_never_there(tmp_path: Path, postgres_url: str) ->
             assert status_of(await home.send()) == (200, None)
         numbers = await eventually(lambda: settled(home, 3))
         assert numbers["idempotency_observations_dropped_total", "store"] == 3
+
+
+async def test_no_request_waits_for_the_table(tmp_path: Path) -> None:
+    """Responses come while the table keeps the first call waiting, also those of requests that begin after it."""
+    away, surround = table_away(hangs=True)
+    async with observing(sqlite_store(tmp_path), tmp_path, surround=surround) as home:
+        assert status_of(await home.send("k1")) == (200, None)
+        await eventually(lambda: away.calls)
+        assert status_of(await home.send("k2")) == (200, None)
+        assert (away.calls, away.ended) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "broken", ["uuid4", "_Copy.add", "Observing.arrived", "Observing.elapsed_us", "Observing.shown"]
+)
+async def test_a_bug_of_the_observer_reaches_nobody(broken: str, tmp_path: Path, monkeypatch: Any) -> None:
+    """Whatever raises while a request is looked at, its response is that of the service, and the bug is counted."""
+
+    def bug(*_: object) -> None:
+        raise ZeroDivisionError
+
+    async with observing(sqlite_store(tmp_path), tmp_path, observe={"header": True}) as home:
+        monkeypatch.setattr(f"gateway.protect.observing.{broken}", bug)
+        home.upstream.on("/charges", Answer(200, body=b"small"), Answer(200, framing=Framing.CHUNKED, body=BIG))
+        for body in (b"small", BIG):
+            response = await home.send()
+            assert (response.status, response.body, response.complete) == (200, body, True)
+        numbers = await eventually(lambda: settled(home, 2))
+        assert numbers["idempotency_observations_dropped_total", "failed"] == 2
+
+
+async def test_memory_is_bounded(tmp_path: Path, monkeypatch: Any) -> None:
+    """Heads and bodies of what waits for a slow table count; what does not fit is dropped, and its memory is free."""
+    monkeypatch.setattr("gateway.protect.observing._COPIED_BYTES_MAX", 20_000)
+    away, surround = table_away(hangs=True)
+    options = {"surround": surround, "route": {"body": {"max_bytes": "1MiB"}}}
+    async with observing(sqlite_store(tmp_path), tmp_path, **options) as home:
+        for number in range(3):
+            assert status_of(await home.send(f"b{number}", BIG * 3)) == (200, None)
+        for number in range(3):
+            assert (await home.send(f"h{number}", headers=[("X-Long", "x" * 7000)])).status == 200
+        numbers = await eventually(lambda: settled(home, 4))
+        assert numbers == numbers | {("idempotency_observations_dropped_total", "memory"): 5}
+        assert away.calls <= 1
+
+
+async def test_rekeyed_is_said_once(store: Store, tmp_path: Path) -> None:
+    """What was rekeyed stays so in the report when both keys come again; older findings stay as they are."""
+    async with observing(store, tmp_path) as home:
+        for number, key in enumerate(["one", "two", "one", "two"]):
+            await home.send(key)
+            numbers = await eventually(lambda count=number + 1: settled(home, count))
+        assert numbers["idempotency_observed_rekeyed_total"] == 1
+        shell = Shell(tmp_path, config_text(home.upstream.url, store, tmp_path, route=OBSERVED))
+        (row,) = (await shell("observe", "report", "--format", "jsonl")).rows()
+        assert (row["requests"], row["repeats"], row["rekeyed"]) == (4, 2, 1)
 
 
 async def test_enforcing_starts_with_no_memory(store: Store, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ FROM unnest($2::bytea[]) AS w (content) CROSS JOIN LATERAL (
 
 -- name: save_observations
 -- No row of the table: what was seen of requests, or what is thought of them by now; some of the old ones go. Losing the
--- last of them in a crash loses no key, so nothing is flushed.
+-- last of them in a crash loses no key, so nothing is flushed. Whether one was rekeyed is known at once.
 WITH settings AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true)
 ), forgotten AS (
@@ -47,7 +47,7 @@ FROM settings, unnest(
 ) AS n (entry, route, operation_id, began_us, content, seen, verdict, is_refused, is_repeat, is_rekeyed)
 ORDER BY n.entry
 ON CONFLICT (entry) DO UPDATE
-SET verdict = excluded.verdict, is_refused = excluded.is_refused, is_repeat = excluded.is_repeat, is_rekeyed = excluded.is_rekeyed
+SET verdict = excluded.verdict, is_refused = excluded.is_refused, is_repeat = excluded.is_repeat
 
 -- name: count_observations
 -- No row of the table: the observations of a route, or of all, by what was found.

@@ -12,7 +12,7 @@ LOCKED := --require-hashes --no-deps --requirement
 UV_COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-config \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 
-.PHONY: help run story triangle test test-quick test-servers test-deploy test-alerts test-browser proof bench lint docs lock dist generated
+.PHONY: help run story triangle test test-quick test-servers test-deploy test-alerts test-browser proof bench lint docs lock dist
 .DEFAULT_GOAL := help
 
 help:
@@ -25,14 +25,13 @@ help:
 	@echo 'make proof                                run everything there is, one part after the other'
 	@echo 'make test-deploy                          render the Helm chart, and validate all manifests'
 	@echo 'make dist                                 build a wheel and an sdist'
-	@echo 'make generated                            write anew what of deploy/ and docs/api follows from other files'
 	@echo 'make test-servers                         test the stores on every Postgres, Redis and Valkey that is there, and pgbouncer'
 	@echo 'make test-alerts                          judge the alerts by promtool, of the path or of Debian'
 	@echo 'make test-browser                         test the console in a browser, which this brings on Debian'
 	@echo 'make bench [ARGS="--only replay"]         measure what a request costs, beside a plain proxy in the same run'
 	@echo 'make bench ARGS=--help                    what else is measured: growth, sweeps, latency, large bodies, ...'
 	@echo 'make lint                                 run the linter, the type checker and the import contract'
-	@echo 'make docs                                 write the generated parts of the documentation anew'
+	@echo 'make docs                                 write anew what is generated: schemas, docs/, deploy/'
 	@echo 'make lock                                 choose the newest versions of all dependencies (needs uv)'
 
 run: $(VENV)/.installed
@@ -59,9 +58,6 @@ test-deploy: $(VENV)/.installed-deploy
 dist: $(VENV)/.installed
 	@"$(VENV)/bin/python" -m tests.packaging --to dist
 
-generated: $(VENV)/.installed-test
-	@"$(VENV)/bin/python" -m tests.support.deploying
-
 test-servers: $(VENV)/.installed-servers
 	"$(VENV)/bin/python" -m tests.servers $(ARGS)
 
@@ -81,8 +77,10 @@ lint: $(VENV)/.installed-test
 	"$(VENV)/bin/mypy"
 	"$(VENV)/bin/lint-imports"
 
-docs: $(VENV)/.installed
+docs: $(VENV)/.installed-test
+	@"$(VENV)/bin/python" -m gateway.config.schema > config/gateway.schema.json
 	@"$(VENV)/bin/python" -m tests.support.reference
+	@"$(VENV)/bin/python" -m tests.support.deploying
 
 $(VENV)/.installed: $(VENV)/.made requirements.lock pyproject.toml
 	@echo 'Installing the gateway into $(VENV) ...'

@@ -16,7 +16,7 @@ from playwright.async_api import Page, async_playwright
 
 from tests.admin.shell import doubt
 from tests.browser.install import environment, executable
-from tests.support.house import House, house
+from tests.support.house import House, house, status_of
 
 PLACE = Path(os.environ["BROWSER"])
 SHOTS = Path(__file__).parents[2] / "docs/console"
@@ -94,8 +94,9 @@ async def test_a_doubt_is_ended(tmp_path: Path) -> None:
             await check(page)
             await page.get_by_role("button", name="Resolve it").click()
             assert "it completed with status 201" in await page.inner_text("main")
+            await check(page)
             repeat = await running.send()
-            assert (repeat.status, repeat.body) == (201, b'{"id":1}')
+            assert (*status_of(repeat), repeat.body) == (201, "recovered", b'{"id":1}')
             assert len(running.upstream.requests) == 1
             for name in PAGES:
                 await page.goto(f"/ui/{name}")
@@ -110,13 +111,17 @@ async def test_a_doubt_is_ended(tmp_path: Path) -> None:
 
 
 async def test_small_dark_and_without_script(tmp_path: Path) -> None:
-    """Every page, empty, in the dark and 320 px wide, with the script and without it."""
+    """Every page, empty and 320 px wide, in the dark and in forced colors, with the script and without it."""
     said: list[str] = []
     store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
     async with house(store, tmp_path, admin=settings()) as running:
         small = {"viewport": {"width": 320, "height": 640}, "color_scheme": "dark"}
         async with opened(running, said, **small) as page:
             await sign_in(page)
+            for name in ("", *PAGES):
+                await page.goto(f"/ui/{name}")
+                await check(page)
+            await page.emulate_media(forced_colors="active")
             for name in ("", *PAGES):
                 await page.goto(f"/ui/{name}")
                 await check(page)

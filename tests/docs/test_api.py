@@ -22,7 +22,7 @@ COMPONENTS: dict[str, Any] = OPENAPI["components"]
 def test_the_files_are_as_they_are_made() -> None:
     """All of them, and no page of a problem that there is not."""
     for path, text in generated().items():
-        assert path.read_text("utf-8") == text, f"{path.name}: make generated"
+        assert path.read_text("utf-8") == text, f"{path.name}: make docs"
     assert {path.stem for path in (API / "problems").iterdir()} == {verdict.value for verdict in CASES}
 
 

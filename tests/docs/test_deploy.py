@@ -451,7 +451,7 @@ def test_the_dashboard_is_a_config_map_that_grafana_finds() -> None:
 def test_generated_files_are_as_they_are_made() -> None:
     """The rules of the operator are the alerts, the chart has its copies, and its schema holds the gateway's own."""
     for path, text in generated().items():
-        assert path.read_text("utf-8") == text, f"{path.relative_to(ROOT)}: make generated"
+        assert path.read_text("utf-8") == text, f"{path.relative_to(ROOT)}: make docs"
     alerts = yaml.safe_load((ROOT / "deploy" / "alerts.yml").read_text())
     rule = KUSTOMIZE / "components" / "prometheus-operator" / "prometheus-rule.yaml"
     assert yaml.safe_load(rule.read_text())["spec"] == yaml.safe_load((CHART / "files" / "alerts.yml").read_text())

@@ -1,6 +1,6 @@
 """Writes what a documentation of an API can take over: `docs/api/openapi.yaml` and a page for each problem.
 
-Everything follows from the table of verdicts and the table of problems. Written by `make generated`.
+Everything follows from the table of verdicts and the table of problems. Written by `make docs`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gateway.protect.problem import CASES, DOUBTS, OTHER_VERSION, TYPE_PREFIX, U
 API: Final = Path(__file__).parents[2] / "docs" / "api"
 _HEAD: Final = """\
 # What an API behind the gateway can take over into its own description: reference the components, or copy them.
-# Made by `make generated`.
+# Made by `make docs`.
 """
 # What a verdict says in other cases.
 _MORE: Final[dict[Verdict, tuple[Case, ...]]] = {

@@ -1,4 +1,4 @@
-"""Writes what of the deployment files follows from other files: `make generated`.
+"""Writes what of the deployment files follows from other files: `make docs`.
 
 The rules of the Prometheus operator and the chart's copies of alerts and dashboard, because neither kustomize nor Helm
 reads a file outside of its directory; and the schema of the chart's values, which holds the gateway's own.
@@ -18,7 +18,7 @@ ROOT: Final = Path(__file__).parents[2]
 DEPLOY: Final = ROOT / "deploy"
 CHART: Final = DEPLOY / "helm" / "idempotency-gateway"
 _RULE_HEAD: Final = """\
-# Made of deploy/alerts.yml by `make generated`.
+# Made of deploy/alerts.yml by `make docs`.
 apiVersion: monitoring.coreos.com/v1
 kind: PrometheusRule
 metadata:

@@ -254,8 +254,8 @@ def _print_differences(config: Config) -> None:
         for difference in found:
             print(difference)
         # On standard error, so that no line is no difference.
-        count = len(found) or "no"
-        print(f"{count} differences from {digest}, which is in force; secrets are not compared", file=sys.stderr)
+        count = "1 difference" if len(found) == 1 else f"{len(found) or 'no'} differences"
+        print(f"{count} from {digest}, which is in force; secrets are not compared", file=sys.stderr)
 
 
 def _print_routes(path: Path, config: Config) -> None:

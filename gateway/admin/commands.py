@@ -481,7 +481,11 @@ def _print_outcome(outcome: Changed | Refused) -> int:
         if outcome.reason is Refusal.UNSURE:
             # The command line lacks --yes.
             raise CommandWrong(outcome.text)
-        hint = " To overrule this, add --force." if outcome.reason in (Refusal.EARLY, Refusal.ANSWER) else ""
+        hint = (
+            " If you know more than the gateway, add --force."
+            if outcome.reason in (Refusal.EARLY, Refusal.ANSWER)
+            else ""
+        )
         return _fail(outcome.text + hint)
     print(outcome.text)
     for note in outcome.notes:

@@ -310,7 +310,7 @@ def objection(ruling: Ruling, snapshot: Snapshot, treatment: Treatment) -> Refus
             text = (
                 f"A request of the last attempt may still arrive until {moment(settled_us)} (for "
                 f"{span(settled_us - snapshot.now_us)} more): that nothing happened cannot be known before. Wait until "
-                "then, or force it if you know more than the gateway."
+                "then: said too early, it may run twice."
             )
             return Refused(Refusal.EARLY, text, snapshot)
         case Happened(head):
@@ -328,8 +328,8 @@ def objection(ruling: Ruling, snapshot: Snapshot, treatment: Treatment) -> Refus
             known = "that nothing happened" if meaning is Meaning.RETRYABLE else "nothing certain about what happened"
             text = (
                 f"On route {record.identity.route} a response with status {head.status} says {known}; if "
-                "recorded, it would be replayed for good. Give the response that says what happened, resolve it as "
-                "never happened, or force it."
+                "recorded, it would be replayed for good. Give the response that says what happened, or resolve it "
+                "as never happened."
             )
             return Refused(Refusal.ANSWER, text, snapshot)
         case _:

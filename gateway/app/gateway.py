@@ -305,6 +305,7 @@ class Gateway:
 
         `switch` to what is returned, or `give_up` on it.
         """
+        self._refuse_lower_modes(config)
         clients = Clients(self._upstreams, config)
         try:
             self._check_purpose(config)
@@ -324,6 +325,20 @@ class Gateway:
         except StoreError as error:
             raise ReloadRefused(f"it changes how keys are found, and the store cannot be asked: {error}") from error
         return prepared
+
+    def _refuse_lower_modes(self, config: Config) -> None:
+        """While a route is enforced its keys go on coming, also between a look at the store and the switch."""
+        before = {route.operation: self.config.share_of(route) for route in self.config.routes}
+        lowered = [
+            route.name
+            for route in config.routes
+            if config.share_of(route) < before.get(route.operation, 0.0) and route.mode_change != "accept"
+        ]
+        if lowered:
+            raise ReloadRefused(
+                f"fewer keys would be enforced on {', '.join(lowered)}, and repeats of the others would run again; if "
+                "that is meant, write mode_change: accept"
+            )
 
     async def give_up(self, prepared: Prepared) -> None:
         """What was prepared will not be in force."""

@@ -26,7 +26,7 @@ from pydantic import ValidationError
 
 from gateway.config.address import Address, PostgresUrl, RedisUrl, SqliteUrl, UpstreamUrl
 from gateway.config.authorization import ClientCertificateScope, ForwardAuth, ForwardAuthScope, PrincipalAuth
-from gateway.config.changes import Change, changes, digest_of, redacted
+from gateway.config.changes import Change, changes, digest_of
 from gateway.config.checks import disagreements, notices
 from gateway.config.delivery import Accept, Breaker, Delivery, EncryptionKey, Order, OrderHeader, RouteDelivery
 from gateway.config.document import (
@@ -138,7 +138,6 @@ __all__ = [
     "load_with_places",
     "notices",
     "parse",
-    "redacted",
     "state_dir_of",
     "token_issuers",
 ]

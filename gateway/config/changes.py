@@ -1,23 +1,21 @@
-"""What two configurations differ in, and a digest of one. No value leaves this module but by `redacted`.
+"""What two configurations differ in, and a digest of one. No value leaves this module.
 
 A setting with `NEEDS_RESTART` in its annotation cannot change while the gateway runs; all others can.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Final
+from typing import Final
 
-from pydantic import SecretBytes, SecretStr
 from pydantic.fields import FieldInfo
 
+from gateway.config.effective import effective
 from gateway.config.models import Config
 from gateway.config.route import Route
 from gateway.config.section import NEEDS_RESTART, Section
 
-_SECRET: Final = "‹secret›"
 _DIGEST_CHARACTERS: Final = 12
 
 
@@ -44,30 +42,10 @@ def changes(before: Config, after: Config) -> list[Change]:
     return found
 
 
-def redacted(value: object) -> Any:
-    """The value for `json`, without secrets."""
-    match value:
-        case SecretStr() | SecretBytes():
-            return _SECRET
-        case Section():
-            return {name: redacted(getattr(value, name)) for name in type(value).model_fields}
-        case Mapping():
-            return {str(key): redacted(each) for key, each in value.items()}
-        case list() | tuple():
-            return [redacted(each) for each in value]
-        case set() | frozenset():
-            return sorted(map(str, map(redacted, value)))
-        case None | bool() | int() | float() | str():
-            return value
-        case _:
-            # Their texts show no secret, as the configuration's own.
-            return repr(value)
-
-
 def digest_of(config: Config) -> str:
     """A short digest of all settings, by which two gateways can be compared. Secrets are not in it: a short digest of
     a weak one could be guessed."""
-    return sha256(repr(redacted(config)).encode()).hexdigest()[:_DIGEST_CHARACTERS]
+    return sha256(effective(config).encode()).hexdigest()[:_DIGEST_CHARACTERS]
 
 
 def _compare(before: object, after: object, path: str, restarts: bool, found: list[Change]) -> None:

@@ -180,3 +180,28 @@ async def test_an_event_written_while_the_one_before_it_is_reported_gets_its_tur
         await reporting
         leased = await store.lease_events("shop", {"ledger": 5}, 30_000_000)
         assert [each.event.id for each in leased] == ["evt_2"]
+
+
+async def test_an_event_that_is_encrypted_anew_at_this_moment_gets_its_turn(postgres_url: str) -> None:
+    """Its row is another one then."""
+    outbox = Outbox("shop", "urn:shop", (Subscription("ledger", is_ordered=True),))
+    async with (
+        opened(postgres_url, outbox=outbox, command_seconds=COMMAND_SECONDS) as store,
+        session(postgres_url) as rekeying,
+        session(postgres_url) as observer,
+    ):
+        hand = Hand()
+        await do(store, hand, Hand.claim, Hand.abandon, Hand.prove)
+        (head,) = await store.lease_events("shop", {"ledger": 5}, 30_000_000)
+        report = EventReport("ledger", head.event.id, head.tries, EventFate.PUBLISHED, line=head.line)
+        async with rekeying.transaction():
+            await rekeying.execute("UPDATE idempotency_gateway.event SET content = content WHERE is_behind")
+            reporting = asyncio.create_task(store.report_events("shop", [report]))
+
+            async def waits_or_is_done() -> bool:
+                return reporting.done() or int(await observer.fetchval(_WAITING)) == 1
+
+            await eventually(waits_or_is_done)
+        await reporting
+        leased = await store.lease_events("shop", {"ledger": 5}, 30_000_000)
+        assert [each.event.type for each in leased] == [EventType.COMPLETED]

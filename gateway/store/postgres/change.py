@@ -39,6 +39,7 @@ _DROP_KEPT: Final = load("drop_kept")
 _INSERT_AUDITS: Final = load("insert_audits")
 _INSERT_EVENTS: Final = load("insert_events")
 _LOCK_LINES: Final = load("lock_lines")
+_LOCK_EVENT_HEADS: Final = load("lock_event_heads")
 _GIVE_EVENT_TURNS: Final = load("give_event_turns")
 _LOCK_LANES: Final = load("lock_lanes")
 _GIVE_TURNS: Final = load("give_turns")
@@ -141,8 +142,11 @@ async def lock_lines(connection: Connection, lines: Collection[tuple[str, bytes]
 
 async def give_event_turns(connection: Connection, service: str, lines: Collection[tuple[str, bytes]]) -> None:
     """Let the first events of these locked lines be published."""
-    if lines:
-        await connection.execute(_GIVE_EVENT_TURNS, service, *map(list, zip(*set(lines), strict=True)))
+    if not lines:
+        return
+    heads = await connection.fetch(_LOCK_EVENT_HEADS, service, *map(list, zip(*set(lines), strict=True)))
+    if heads:
+        await connection.execute(_GIVE_EVENT_TURNS, [row[0] for row in heads])
 
 
 def event_columns(rows: Sequence[OutboxRow]) -> list[list[Any]]:

@@ -18,19 +18,23 @@ ON CONFLICT (service, sink, event_id) DO NOTHING
 -- last of all locks; what the lock protects is read and written by later statements.
 SELECT pg_advisory_xact_lock({line_space}, i.line_key) FROM unnest($1::integer[]) AS i (line_key)
 
+-- name: lock_event_heads
+-- No row of the table: where the first events of these locked lines are, if they are behind. A statement of its own: it may
+-- wait for one that encrypts an event anew, and the update would not see what that one wrote.
+SELECT h.ctid
+FROM unnest($2::text[], $3::bytea[]) AS i (of_sink, of_line) CROSS JOIN LATERAL (
+    SELECT h.ctid, h.is_behind
+    FROM idempotency_gateway.event h
+    WHERE h.service = $1::text AND h.sink = i.of_sink AND h.line = i.of_line AND NOT h.is_dead
+    ORDER BY h.place
+    LIMIT 1
+    FOR UPDATE
+) h
+WHERE h.is_behind
+
 -- name: give_event_turns
--- No row of the table: the first events of these locked lines may be published.
-UPDATE idempotency_gateway.event e SET is_behind = false
-WHERE e.is_behind AND e.ctid = ANY (ARRAY(
-    SELECT h.ctid
-    FROM unnest($2::text[], $3::bytea[]) AS i (of_sink, of_line) CROSS JOIN LATERAL (
-        SELECT h.ctid
-        FROM idempotency_gateway.event h
-        WHERE h.service = $1::text AND h.sink = i.of_sink AND h.line = i.of_line AND NOT h.is_dead
-        ORDER BY h.place
-        LIMIT 1
-    ) h
-))
+-- No row of the table: these events, which are locked, may be published.
+UPDATE idempotency_gateway.event e SET is_behind = false WHERE e.ctid = ANY ($1::tid[])
 
 -- name: lease_events
 -- No row of the table: at most so many due events of each sink, which nobody else publishes until the lease ends.

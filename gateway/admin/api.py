@@ -65,7 +65,7 @@ from gateway.admin.requeueing import Requeueing, listed
 from gateway.admin.resolution import Changed, Policies, Refusal, Refused
 from gateway.admin.sinks import NoSuchSink, event_document
 from gateway.admin.view import described
-from gateway.core.operation import Audit
+from gateway.core.operation import Audit, Record, trace_of_attempt
 from gateway.observe.facts import AdminActed, AdminResult, Events, SignedIn
 from gateway.observe.side_port import SidePort, terse
 from gateway.store.base import Indefinite, NotApplied, StoreError
@@ -105,6 +105,8 @@ SECURITY_HEADERS: Final[Mapping[str, str]] = {
     "Cache-Control": "no-store",
 }
 """On each response, whatever it is. A header that a response sets itself stays."""
+
+_RECORD: Final = web.RequestKey("record", Record)
 
 A = TypeVar("A", bound=Asked)
 
@@ -244,13 +246,25 @@ class AdminApi:
     @web.middleware
     async def _counted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Publishes what became of a change that somebody with a token asked for, and of a sign-in."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         response = await handler(request)
         action = self._action_of(request)
         if request.method == "POST" and action is not None and response.status not in (401, 429):
             failed = AdminResult.FAILED if response.status >= 500 else AdminResult.REFUSED
             result = AdminResult.DONE if response.status < 400 else failed
             if ROLE_OF[action] is not None:
-                self._facts.publish(AdminActed(action.value, result))
+                record = request.get(_RECORD)
+                self._facts.publish(
+                    AdminActed(
+                        action.value,
+                        result,
+                        loop.time() - began,
+                        None if record is None else record.identity.operation_id,
+                        0 if record is None else record.attempts,
+                        None if record is None else trace_of_attempt(record),
+                    )
+                )
         if request.method == "POST" and request.path == SIGN_IN_PATH:
             self._facts.publish(SignedIn(AdminResult.DONE if response.status < 400 else AdminResult.REFUSED))
         return response
@@ -318,7 +332,7 @@ class AdminApi:
         outcome = await self._operations.resolve(
             operation_id, asked.ruling, audit, is_forced=asked.force, token=asked.token
         )
-        return _done("resolve", operation_id, audit, outcome)
+        return _done("resolve", operation_id, audit, _noted(request, outcome))
 
     async def _requeue(self, request: web.Request) -> web.Response:
         operation_id = _operation_id(request)
@@ -394,18 +408,14 @@ class AdminApi:
     async def _purge(self, request: web.Request) -> web.Response:
         operation_id = _operation_id(request)
         _, audit = await _asked(Asked, request)
-        return _done(
-            "purge",
-            operation_id,
-            audit,
-            await self._operations.purge(operation_id, audit),
-        )
+        outcome = await self._operations.purge(operation_id, audit)
+        return _done("purge", operation_id, audit, _noted(request, outcome))
 
     async def _erase(self, request: web.Request) -> web.Response:
         operation_id = _operation_id(request)
         asked, audit = await _asked(EraseAsked, request)
         outcome = await self._operations.erase(operation_id, audit, is_sure=asked.yes)
-        return _done("erase", operation_id, audit, outcome)
+        return _done("erase", operation_id, audit, _noted(request, outcome))
 
 
 # -- requests ---------------------------------------------------------------------------------------------------------
@@ -416,6 +426,13 @@ def _operation_id(request: web.Request) -> UUID:
         return UUID(request.match_info["id"])
     except ValueError:
         raise Malformed("expected the id of an operation") from None
+
+
+def _noted(request: web.Request, outcome: Changed | Refused) -> Changed | Refused:
+    """The outcome, whose record the event about the request is to name."""
+    if outcome.snapshot.record is not None:
+        request[_RECORD] = outcome.snapshot.record
+    return outcome
 
 
 def _query(request: web.Request) -> dict[str, Any]:

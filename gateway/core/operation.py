@@ -238,6 +238,11 @@ class Record:
     sealed: Record | None = field(default=None, compare=False, repr=False)
 
 
+def trace_of_attempt(record: Record) -> str | None:
+    """The trace id that the caller of the last attempt sent. An accepted request is delivered without a caller."""
+    return None if record.request is None or record.delivery is not None else record.request.trace_id
+
+
 def is_withdrawn(record: Record) -> bool:
     """Whether it was called off: what was kept of it is gone, and it has no effect."""
     return record.state is State.RELEASED and record.last_event is Event.WITHDRAW

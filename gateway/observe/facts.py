@@ -52,7 +52,7 @@ class RequestAnswered:
     be sent to the upstream, or compared with the record. `differs` is in what a request under a used key differs from
     the recorded one, `first_operation` the one that a likely duplicate repeats; `scope` is whose request one of these
     is, as the beginning of a digest. `trace` is set where it is sampled; `origin` is then the trace of the attempt that
-    the reply is from, as far as the record has it.
+    the reply is from, or of the one in doubt that this request repeated, as far as the record has it.
     """
 
     route: str
@@ -273,6 +273,7 @@ class DeliveryAttempted:
     `detail` is why it did not complete: the failure, the reason of the dead letter, or the doubt; empty otherwise.
     `upstream_status` is None when no response came. `attempt` counts as in `RequestAnswered`; `duration_seconds` is
     from the dispatch to the end, and `pause_seconds` from there to the next attempt, None when there is none by itself.
+    `traceparent` is what the request has that was accepted.
     """
 
     route: str
@@ -285,6 +286,7 @@ class DeliveryAttempted:
     duration_seconds: float
     pause_seconds: float | None = None
     request: RequestInfo | None = None
+    traceparent: str | None = None
 
 
 @immutable
@@ -360,12 +362,16 @@ class ProbeFinding(StrEnum):
 
 @immutable
 class ProbeMade:
-    """The upstream was probed about an operation in doubt."""
+    """The upstream was probed about an operation in doubt. `origin` is the trace of the attempt in doubt, as far as the
+    record has it."""
 
     route: str
     operation_id: UUID
     finding: ProbeFinding
     why: str
+    duration_seconds: float = 0.0
+    attempt: int = 0
+    origin: str | None = None
 
 
 @immutable
@@ -562,10 +568,17 @@ class AdminResult(StrEnum):
 
 @immutable
 class AdminActed:
-    """An operator asked for a change through the admin port. `action` is the program's name of it."""
+    """An operator asked for a change through the admin port. `action` is the program's name of it.
+
+    The rest is about the one operation that it concerned: its last attempt, and the trace of that as in `ProbeMade`.
+    """
 
     action: str
     result: AdminResult
+    duration_seconds: float = 0.0
+    operation_id: UUID | None = None
+    attempt: int = 0
+    origin: str | None = None
 
 
 @immutable

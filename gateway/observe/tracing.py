@@ -1,4 +1,4 @@
-"""Spans of requests on protected routes, for an OpenTelemetry collector.
+"""Spans of requests on protected routes, and of what follows them, for an OpenTelemetry collector.
 
 Owns which requests are sampled, what becomes of their `traceparent`, and which spans a reported request makes. Spans
 are made after the response, from the event about the request, and sent in batches by a thread of this process: nothing
@@ -9,6 +9,9 @@ template.
 
 The id of the span of a request that was sent is a digest of its trace, its operation and its attempt. So a later repeat
 links to it by what the record has, wherever and whenever it comes; no store keeps span ids.
+
+A draw is the lower half of the trace id that it begins, as samplers by ratio elsewhere read it. So probes and
+deliveries are sampled where the request that they follow was, without a word about it in the record.
 """
 
 from __future__ import annotations
@@ -25,13 +28,23 @@ from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2b
 from importlib.util import find_spec
 from ipaddress import IPv4Network, IPv6Network
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, assert_never
 from uuid import UUID
 
 from gateway.core.immutable import immutable
 from gateway.core.message import IndexedHeaders, RequestHead, header_values
 from gateway.core.verdict import Verdict
-from gateway.observe.facts import Fact, Kind, RequestAnswered, TraceContext
+from gateway.observe.facts import (
+    AdminActed,
+    AdminResult,
+    DeliveryAttempted,
+    DeliveryResult,
+    Fact,
+    Kind,
+    ProbeMade,
+    RequestAnswered,
+    TraceContext,
+)
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Address, IPv6Address
@@ -62,6 +75,11 @@ _OUTCOMES: Final[Mapping[Verdict, str]] = {
     Verdict.UPSTREAM_UNREACHABLE: "not_sent",
 }
 _ERRORS: Final = (Verdict.IN_DOUBT, Verdict.UPSTREAM_UNREACHABLE)
+# The actions of operators that change what a caller gets. Few enough to be sampled always.
+_ACTIONS: Final = ("resolve", "purge", "erase")
+_DRAWS: Final = 1 << 64
+
+_Traced = RequestAnswered | ProbeMade | DeliveryAttempted | AdminActed
 
 
 class _Hop(Protocol):
@@ -110,7 +128,8 @@ class Tracing:
         self._version = version
         self._templates = templates
         self._upstreams = upstreams
-        self._queue: deque[tuple[int, RequestAnswered]] = deque()
+        self._drawn_below = round(sampling.share * _DRAWS)
+        self._queue: deque[tuple[int, _Traced]] = deque()
         self._wake = threading.Event()
         self._is_closing = False
         self._thread: threading.Thread | None = None
@@ -123,7 +142,8 @@ class Tracing:
     def begin(self, head: RequestHead, hop: _Hop) -> tuple[RequestHead, TraceContext] | None:
         """The request with the `traceparent` that the service gets, and its context; None if it is not sampled."""
         sampling = self._sampling
-        is_drawn = random.random() < sampling.share  # noqa: S311 -- which requests are sampled is no secret
+        draw = random.getrandbits(64)  # which requests are sampled is no secret
+        is_drawn = draw < self._drawn_below
         values = header_values(head.headers, b"traceparent")
         # Whoever is trusted, a caller that does not ask for it changes nothing where the draw does not, either.
         if not is_drawn and (not values or values[0][-1:] in _NOT_SAMPLED):
@@ -134,7 +154,7 @@ class Tracing:
             found = _TRACEPARENT.match(values[0])
         if not (is_drawn if found is None else int(found[4], 16) & 1):
             return None
-        trace_id = os.urandom(16).hex() if found is None else found[2].decode()
+        trace_id = f"{os.urandom(8).hex()}{draw:016x}" if found is None else found[2].decode()
         parent_id = None if found is None else found[3].decode()
         context = TraceContext(trace_id, os.urandom(8).hex(), parent_id, hop.scheme.decode())
         ours = (b"traceparent", f"00-{trace_id}-{context.span_id}-01".encode())
@@ -144,10 +164,10 @@ class Tracing:
         return RequestHead(head.method, head.target, IndexedHeaders([*kept, ours])), context
 
     def wants(self, kind: type[Fact]) -> bool:
-        return kind is RequestAnswered
+        return issubclass(kind, _Traced)
 
     def __call__(self, fact: Fact) -> None:
-        if not isinstance(fact, RequestAnswered) or fact.trace is None:
+        if not isinstance(fact, _Traced) or not self._is_sampled(fact):
             return
         if len(self._queue) >= _QUEUE_MAX:
             self.dropped += 1
@@ -155,6 +175,22 @@ class Tracing:
         self._queue.append((time.time_ns(), fact))
         if len(self._queue) >= _BATCH_MAX:
             self._wake.set()
+
+    def _is_sampled(self, fact: _Traced) -> bool:
+        match fact:
+            case RequestAnswered():
+                return fact.trace is not None
+            case AdminActed():
+                return fact.action in _ACTIONS
+            case ProbeMade():
+                trace_id = fact.origin
+            case DeliveryAttempted():
+                named = _sampled_parent(fact)
+                trace_id = None if named is None else named[0]
+            case _:
+                assert_never(fact)
+        draw = random.getrandbits(64) if trace_id is None else int(trace_id[16:], 16)
+        return draw < self._drawn_below
 
     # -- beside the traffic -------------------------------------------------------------------------------------------
 
@@ -205,12 +241,14 @@ class Tracing:
                 exporter.shutdown()  # type: ignore[no-untyped-call]
                 return
 
-    def _spans(self, ended_ns: int, fact: RequestAnswered, resource: Resource) -> list[ReadableSpan]:
-        """The span of the request and, where it was sent, that of the attempt."""
+    def _spans(self, ended_ns: int, fact: _Traced, resource: Resource) -> list[ReadableSpan]:
+        """The span of the request and, where it was sent, that of the attempt; or that of what follows a request."""
         from opentelemetry.sdk.trace import ReadableSpan
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
         from opentelemetry.trace import SpanKind, Status, StatusCode
 
+        if not isinstance(fact, RequestAnswered):
+            return [self._root(ended_ns, fact, resource)]
         trace = fact.trace
         if trace is None:
             return []
@@ -245,7 +283,7 @@ class Tracing:
                 parent=None if trace.parent_id is None else _context(trace.trace_id, trace.parent_id, is_remote=True),
                 resource=resource,
                 attributes=attributes,
-                links=_links(fact, trace),
+                links=_links(fact),
                 kind=SpanKind.SERVER,
                 status=Status(StatusCode.ERROR if is_error else StatusCode.UNSET),
                 start_time=started_ns,
@@ -287,15 +325,77 @@ class Tracing:
             )
         return spans
 
+    def _root(
+        self, ended_ns: int, fact: ProbeMade | DeliveryAttempted | AdminActed, resource: Resource
+    ) -> ReadableSpan:
+        """The span of what has no caller who waits for it, in a trace of its own."""
+        from opentelemetry.sdk.trace import ReadableSpan
+        from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+        from opentelemetry.trace import SpanKind, Status, StatusCode
 
-def _links(fact: RequestAnswered, trace: TraceContext) -> Sequence[Link]:
-    """A repeat links to the attempt that its reply is from, where the record has its trace."""
+        attributes: dict[str, str | int | bool] = {}
+        if fact.operation_id is not None:
+            attributes |= {"idempotency.operation.id": str(fact.operation_id), "idempotency.attempt": fact.attempt}
+        error = None
+        match fact:
+            case AdminActed():
+                name, kind = f"idempotency {fact.action}", SpanKind.INTERNAL
+                attributes["idempotency.result"] = fact.result
+                error = "failed" if fact.result is AdminResult.FAILED else None
+            case ProbeMade():
+                name, kind = "idempotency probe", SpanKind.CLIENT
+                attributes["idempotency.finding"] = fact.finding
+            case DeliveryAttempted():
+                name, kind = "idempotency delivery", SpanKind.CLIENT
+                attributes["idempotency.outcome"] = fact.result
+                if fact.upstream_status is not None:
+                    attributes["http.response.status_code"] = fact.upstream_status
+                error = None if fact.result is DeliveryResult.COMPLETED else str(fact.upstream_status or fact.result)
+            case _:
+                assert_never(fact)
+        if not isinstance(fact, AdminActed):
+            host, port = self._upstreams.get(fact.route, ("", 0))
+            attributes |= {"idempotency.route": fact.route, "server.address": host, "server.port": port}
+        if error is not None:
+            attributes["error.type"] = error
+        return ReadableSpan(
+            name,
+            context=_context(os.urandom(16).hex(), os.urandom(8).hex()),
+            resource=resource,
+            attributes=attributes,
+            links=_links(fact),
+            kind=kind,
+            status=Status(StatusCode.UNSET if error is None else StatusCode.ERROR),
+            start_time=ended_ns - int(fact.duration_seconds * 1e9),
+            end_time=ended_ns,
+            instrumentation_scope=InstrumentationScope("idempotency-gateway", self._version),
+        )
+
+
+def _links(fact: _Traced) -> Sequence[Link]:
+    """To the attempt that this repeats, resends or is about, where the record has its trace; of a delivery, to what the
+    accepted request named as its parent, which is the span of that request if it was sampled."""
     from opentelemetry.trace import Link
 
-    if fact.origin is None or fact.operation_id is None or fact.kind is Kind.EXECUTED:
-        return ()
-    linked = _span_id(fact.origin, fact.operation_id, fact.attempt)
-    return (Link(_context(fact.origin, linked, is_remote=True), {"idempotency.link": "original"}),)
+    name = "original"
+    if isinstance(fact, DeliveryAttempted):
+        named = _sampled_parent(fact)
+        if named is None:
+            return ()
+        (trace_id, linked), name = named, "accepted"
+    else:
+        if fact.origin is None or fact.operation_id is None:
+            return ()
+        is_resend = isinstance(fact, RequestAnswered) and fact.kind is Kind.EXECUTED
+        trace_id, name = fact.origin, "resent" if is_resend else name
+        linked = _span_id(trace_id, fact.operation_id, fact.attempt - is_resend)
+    return (Link(_context(trace_id, linked, is_remote=True), {"idempotency.link": name}),)
+
+
+def _sampled_parent(fact: DeliveryAttempted) -> tuple[str, str] | None:
+    """Trace and span that the accepted request names, if they are sampled."""
+    found = None if fact.traceparent is None else _TRACEPARENT.match(fact.traceparent.encode("latin-1"))
+    return (found[2].decode(), found[3].decode()) if found is not None and int(found[4], 16) & 1 else None
 
 
 def _context(trace_id: str, span_id: str, *, is_remote: bool = False) -> SpanContext:

@@ -42,6 +42,7 @@ from gateway.core.operation import (
     Takeover,
     microseconds,
     operation_id_of,
+    trace_of_attempt,
 )
 from gateway.core.outcome import end_unused
 from gateway.core.recovery import may_recover
@@ -82,6 +83,7 @@ class Granted:
 
     `is_first`: no other request with this key is known, because the claim was on an absent record, or on one whose
     fingerprint was forgotten. `place` is that of the attempt's mark, which whoever uses the claim has to remove.
+    `origin` is the trace of the attempt in doubt that is sent again, as far as its record had it.
     """
 
     record: Record
@@ -89,6 +91,7 @@ class Granted:
     started_seconds: float
     is_first: bool = False
     place: int = NO_PLACE
+    origin: str | None = None
 
 
 @immutable
@@ -280,7 +283,8 @@ class Claiming:
     async def _take_over(self, record: Record, terms: Terms, until: float) -> Admission:
         operation_id = record.identity.operation_id
         command = Takeover(operation_id, record.token, _new_attempt_id(), self._holder, self._lease_us, terms.request)
-        return await self._apply(_Pursuit(command, terms, until))
+        admission = await self._apply(_Pursuit(command, terms, until))
+        return replace(admission, origin=trace_of_attempt(record)) if isinstance(admission, Granted) else admission
 
     async def _dispatch(self, record: Record, terms: Terms, until: float) -> Admission:
         operation_id = record.identity.operation_id

@@ -233,6 +233,7 @@ class ClaimedRequest:
             duration_seconds,
             pause_seconds,
             self.record.request,
+            self.request.head.text(b"traceparent"),
         )
 
     def _shared(self, reply: Reply) -> Reply | None:

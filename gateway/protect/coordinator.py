@@ -248,7 +248,7 @@ class Coordinator:
                 return result
             case Unavailable():
                 return self._reply_without_claim(operation.request, operation, result)
-        trace.is_executed, trace.attempt = True, operation.record.attempts
+        trace.is_executed, trace.attempt, trace.origin = True, operation.record.attempts, operation.origin
         if result is None:
             return self._duplicates.still_in_flight(operation, status=504)
         trace.upstream_status, trace.upstream_seconds = result.upstream_status, result.upstream_seconds

@@ -77,6 +77,7 @@ class Operation:
         "keeps_body",
         "last_word",
         "order",
+        "origin",
         "request",
         "started_seconds",
     )
@@ -95,6 +96,7 @@ class Operation:
         self.started_seconds = loop.time()
         self.keeps_body = True
         self.last_word: OutcomeCommand | None = None
+        self.origin: str | None = None
         self._record: Record | None = None
         self._lease: Lease | None = None
         self._events = events
@@ -171,6 +173,7 @@ class Operation:
     def granted(self, admission: Granted, lease: Lease, last_word: OutcomeCommand) -> None:
         """The claim was granted, and an attempt starts under it."""
         self._record, self._lease, self.last_word = admission.record, lease, last_word
+        self.origin = admission.origin
         self._admission.set_result(admission)
         if self._is_overdue:
             self._end_patience()

@@ -34,6 +34,7 @@ from gateway.core.operation import (
     Snapshot,
     State,
     microseconds,
+    trace_of_attempt,
 )
 from gateway.core.outcome import windows_us
 from gateway.core.reading import resource_in, version_of
@@ -52,6 +53,7 @@ from gateway.core.replay import stored_response
 from gateway.observe.facts import Events, ProbeFinding, ProbeMade
 from gateway.protect.decoding import read_document
 from gateway.protect.route import Route
+from gateway.protect.stopwatch import Stopwatch
 from gateway.store.base import StoreError
 from gateway.store.operations import PROBE_FLOOR_US, ManagedStore
 from gateway.upstream import BodyLost, Lost, NotSent, TooLong, UpstreamResponse
@@ -209,6 +211,7 @@ class Prober:
         self, route: Route, policy: Probe, record: Record, began: ProbeStart, probe: ProbeTarget
     ) -> tuple[Finding, _Response | str]:
         """The finding, and the response that it follows from, or why there is none."""
+        stopwatch = Stopwatch()
         response = await self._exchange(route, policy, policy.method, probe.target, probe.host)
         finding: Finding
         if isinstance(response, _Response):
@@ -221,7 +224,17 @@ class Prober:
                     finding = AskAgain("the response that it names cannot be fetched")
         else:
             finding = AskAgain(response)
-        self._events.publish(ProbeMade(route.name, record.identity.operation_id, _label(finding), _why(finding)))
+        self._events.publish(
+            ProbeMade(
+                route.name,
+                record.identity.operation_id,
+                _label(finding),
+                _why(finding),
+                stopwatch.seconds,
+                record.attempts,
+                trace_of_attempt(record),
+            )
+        )
         return finding, response
 
     async def _exchange(self, route: Route, policy: Probe, method: str, target: bytes, host: bytes) -> _Response | str:

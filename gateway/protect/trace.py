@@ -11,7 +11,7 @@ from typing import Final
 from uuid import UUID
 
 from gateway.core.message import RequestHead, header_values, trace_id_of
-from gateway.core.operation import CUT, Record, RequestInfo
+from gateway.core.operation import CUT, Record, RequestInfo, trace_of_attempt
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import Kind, RequestAnswered, TraceContext
 from gateway.protect.reply import Reply
@@ -75,9 +75,8 @@ class RequestTrace:
     def saw(self, record: Record | None) -> None:
         """The reply is from this record, which may have no request: a copy of it has none."""
         self.attempt = 0 if record is None else record.attempts
-        # An accepted request is delivered without a caller, and its attempts have no spans.
-        if record is not None and record.request is not None and record.delivery is None:
-            self.origin = record.request.trace_id
+        if record is not None:
+            self.origin = trace_of_attempt(record) or self.origin
 
     def _kind(self, verdict: Verdict) -> Kind:
         if self.is_executed:

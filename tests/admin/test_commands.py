@@ -81,7 +81,7 @@ async def test_never_happened(sqlite: Store, tmp_path: Path) -> None:
         early = await shell("resolve", operation_id, "--never-happened", "--why", "asked them", "--by", "alice")
         assert (early.code, early.out) == (1, "")
         assert "A request of the last attempt may still arrive until " in early.err
-        assert early.err.endswith("To overrule this, add --force.\n")
+        assert early.err.endswith("If you know more than the gateway, add --force.\n")
         assert re.search(r"\(for (10m \d+s|11m 0s|11m) more\)", early.err)
         assert status_of(await running.send()) == (409, "in-doubt")
 

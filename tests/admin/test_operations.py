@@ -106,7 +106,7 @@ async def test_never_happened_is_not_known_early() -> None:
     assert early.reason is Refusal.EARLY
     assert early.text == (
         "A request of the last attempt may still arrive until 2027-01-15T08:10:30Z (for 1s more): that nothing "
-        "happened cannot be known before. Wait until then, or force it if you know more than the gateway."
+        "happened cannot be known before. Wait until then: said too early, it may run twice."
     )
     changed(await desk.operations.resolve(operation_id, NothingHappened(), AUDIT, is_forced=True))
     (entry,) = (await desk.operations.inspect(operation_id)).audits

@@ -15,10 +15,13 @@ from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
+from tests.admin.test_api import served
+from tests.http.gateway.test_recovery import probed
 from tests.observe.scrape import scrape
+from tests.support.accepting import accepting
 from tests.support.eventually import eventually
 from tests.support.house import House, house, neighbour, sqlite_store, status_of
-from tests.support.upstream import Answer, Received
+from tests.support.upstream import Answer, Ending, Received
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 CALLER = ("traceparent", f"00-{TRACE}-{PARENT}-01")
@@ -232,3 +235,68 @@ async def test_a_collector_that_hangs_hinders_nobody(collector: Collector, tmp_p
             assert status_of(await running.send(f"k{number}")) == (201, "stored")
         stopping = loop.time()
     assert loop.time() - stopping < 4.0
+
+
+async def test_a_resend_links_to_the_attempt_in_doubt(collector: Collector, tmp_path: Path) -> None:
+    """It is an execution of its own, in the trace of its caller."""
+    async with traced(tmp_path, collector, route={"recovery": "resend"}) as running:
+        running.upstream.on("/charges", Answer(ending=Ending.RESET, bytes_max=0), Answer(201))
+        assert status_of(await running.send()) == (502, "in-doubt")
+        assert status_of(await running.send()) == (201, "stored")
+        first, _, again, attempt = await collector.wait_for(4)
+    (link,) = again.links
+    assert (link.trace_id, link.span_id) == (first.trace_id, first.span_id)
+    assert about(attempt)["http.request.resend_count"] == 1
+
+
+async def test_a_probe_has_a_trace_of_its_own(collector: Collector, tmp_path: Path) -> None:
+    """It links to the attempt in doubt, and says what it found."""
+    async with traced(tmp_path, collector, route=probed()) as running:
+        running.upstream.on("/charges", Answer(ending=Ending.RESET, bytes_max=0))
+        running.upstream.on(None, Answer(503))
+        assert status_of(await running.send()) == (502, "in-doubt")
+        asked = asyncio.create_task(running.send())
+        await eventually(lambda: any(span.name == "idempotency probe" for span in collector.spans), 10.0)
+        first = next(span for span in collector.spans if not (span.links or span.parent_span_id))
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+    probe = next(span for span in collector.spans if span.name == "idempotency probe")
+    assert (probe.parent_span_id, probe.trace_id == first.trace_id) == (b"", False)
+    assert [link.span_id for link in probe.links] == [first.span_id]
+    assert about(probe)["idempotency.finding"] == "ask_again"
+
+
+async def test_a_delivery_links_to_the_accepted_request(collector: Collector, tmp_path: Path) -> None:
+    """In a trace of its own."""
+    traces = {"endpoint": collector.endpoint, "sample": 1.0}
+    async with house(sqlite_store(tmp_path), tmp_path, **accepting(delivers=True, traces=traces)) as running:
+        running.upstream.on("/charges", Answer(201))
+        assert (await running.send(headers=[("Prefer", "respond-async")])).status == 202
+        spans = await collector.wait_for(2)
+    (delivery,) = [span for span in spans if span.name == "idempotency delivery"]
+    (accepted,) = [span for span in spans if span is not delivery]
+    assert (delivery.parent_span_id, delivery.trace_id == accepted.trace_id) == (b"", False)
+    assert [link.span_id for link in delivery.links] == [accepted.span_id]
+    assert about(delivery)["idempotency.outcome"] == "completed"
+
+
+async def test_an_operators_action_is_always_traced(collector: Collector, tmp_path: Path) -> None:
+    """It links to the attempt where the record has its trace. Never with the reason, or with who it was."""
+    changes = {"traces": {"endpoint": collector.endpoint, "sample": 0.0}, "trusted_proxies": ["127.0.0.1/32"]}
+    asked = {"why": "the reason", "by": "alice"}
+    nothing = {"never_happened": True, "force": True}
+    async with served(sqlite_store(tmp_path), tmp_path, **changes) as (running, admin):
+        running.upstream.on("/charges", Answer(ending=Ending.RESET, bytes_max=0), Answer(201))
+        operation_id = (await running.send(headers=[CALLER])).json()["operation_id"]
+        resolved = await admin("POST", f"/operations/{operation_id}/resolve", asked | nothing)
+        assert resolved.status == 200, resolved.body
+        await running.send("k2")
+        listed = await admin("GET", "/operations?state=completed")
+        other_id = listed.json()["operations"][0]["operation_id"]
+        assert (await admin("POST", f"/operations/{other_id}/purge", asked)).status == 200
+        request, _, resolve, purge = await collector.wait_for(4)
+    assert (resolve.name, resolve.kind) == ("idempotency resolve", Span.SPAN_KIND_INTERNAL)
+    assert [link.span_id for link in resolve.links] == [request.span_id]
+    assert (purge.name, about(purge)["idempotency.operation.id"]) == ("idempotency purge", other_id)
+    assert not purge.links
+    assert not any(text in f"{resolve}{purge}" for text in ("the reason", "alice"))

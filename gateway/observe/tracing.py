@@ -28,7 +28,7 @@ from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2b
 from importlib.util import find_spec
 from ipaddress import IPv4Network, IPv6Network
-from typing import TYPE_CHECKING, Final, Protocol, assert_never
+from typing import TYPE_CHECKING, Any, Final, Protocol, assert_never
 from uuid import UUID
 
 from gateway.core.immutable import immutable
@@ -133,6 +133,7 @@ class Tracing:
         self._wake = threading.Event()
         self._is_closing = False
         self._thread: threading.Thread | None = None
+        self._exporter: Any = None
         self.exported = 0
         self.failed = 0
         self.dropped = 0
@@ -208,6 +209,9 @@ class Tracing:
             return
         await asyncio.to_thread(self._thread.join, _STOP_SECONDS)
         if self._thread.is_alive():
+            # It tries again no more: the thread ends with the exchange that it is in.
+            if self._exporter is not None:
+                self._exporter.shutdown()
             _LOG.warning("the collector of traces did not respond in time: spans are lost")
 
     def _run(self) -> None:
@@ -218,6 +222,7 @@ class Tracing:
         # Its own lines repeat with each batch; the counter says the same.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         exporter = OTLPSpanExporter(endpoint=self._endpoint, headers=self._headers, timeout=_EXPORT_SECONDS)
+        self._exporter = exporter
         resource = Resource({"service.name": self._service, "service.version": self._version})
         was_failing = False
         while True:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -67,6 +68,10 @@ async def collector() -> AsyncIterator[Collector]:
     found.endpoint = f"http://127.0.0.1:{runner.addresses[0][1]}/v1/traces"
     yield found
     await runner.cleanup()
+    # One that was left in an exchange ends with it, and tries no more.
+    for thread in [each for each in threading.enumerate() if each.name == "traces"]:
+        await asyncio.to_thread(thread.join, 10.0)
+        assert not thread.is_alive()
 
 
 @asynccontextmanager

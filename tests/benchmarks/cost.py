@@ -87,10 +87,10 @@ def _works(place: Place, only: list[str]) -> list[Work]:
     if is_asked("passed through, unprotected replay, same worker new key, SQLite"):
         sqlite = place.gateway("sqlite", place.sqlite())
         works += [
-            Work("passed through, unprotected", Goal(0.60, 0.75), sqlite, UNPROTECTED, None),
+            Work("passed through, unprotected", Goal(0.60, 0.80), sqlite, UNPROTECTED, None),
             Work("replay, same worker", Goal(0.60, 0.75), sqlite, PROTECTED, b"replayed", repeated_keys=_KEYS),
             Work(
-                "new key, SQLite", Goal(1.30, 2.30), sqlite, PROTECTED, b"stored",
+                "new key, SQLite", Goal(1.30, 2.60), sqlite, PROTECTED, b"stored",
                 store_read=lambda: (None, float(sqlite.written_bytes())),
             ),
         ]  # fmt: skip

@@ -167,7 +167,11 @@ class Gateway:
                 self.status_address = await self._listen_aside("status", self._status, self.config.status.listen)
             if self._admin is not None:
                 self.admin_address = await self._listen_aside("admin", self._admin, self.config.admin.listen)
+            if self._reloading is not None:
+                await self._reloading.start()
         except BaseException:
+            if self._reloading is not None:
+                await self._reloading.stop()
             await self._close()
             raise
         if self._tracing is not None:
@@ -176,8 +180,6 @@ class Gateway:
             self._spawn(work)
         if not is_store_up:
             self._spawn(self._keep_starting_store())
-        if self._reloading is not None:
-            await self._reloading.start()
         self.health.serving = True
         if not self._is_public:
             _LOG.info("delivering accepted requests, status on %s:%d", *self.status_address)

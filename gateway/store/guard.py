@@ -94,8 +94,11 @@ class EpochGuard(Forwarding):
         self._on_met = on_met
         self._witness_files = witness_files
         self._amnesia_window_us = amnesia_window_us
-        # The store may remember what a reload was to serve, and this gateway does not serve.
+        # The store may remember what a reload was to serve: while it is prepared, and once it is given up, until the store
+        # was told so.
         self._remembers_another = False
+        self._is_given_up = False
+        self._remembering = asyncio.Lock()
         self._seen: Seen | None = None
         # A shared note that was read for a comparison which then failed: the next one uses it.
         self._uncompared: Seen | None = None
@@ -181,10 +184,11 @@ class EpochGuard(Forwarding):
         if not agreement.conflicts:
             own = replace(serving, gateway_id=self._serving.gateway_id)
             try:
-                self._remembers_another = True
-                agreement = await self._forward(
-                    "compare_configuration", lambda: self._behind.compare_configuration(own)
-                )
+                async with self._remembering:
+                    self._remembers_another, self._is_given_up = True, False
+                    agreement = await self._forward(
+                        "compare_configuration", lambda: self._behind.compare_configuration(own)
+                    )
             except BaseException:
                 # It may have been written all the same.
                 await self.retract()
@@ -195,19 +199,24 @@ class EpochGuard(Forwarding):
     async def retract(self) -> None:
         """Have the store remember again what is served, after a reload that was compared and then given up. While the
         store cannot, each tally tries again."""
-        if not self._remembers_another:
-            return
-        # Its keys were found all the while: that is nothing to ask about.
-        names = frozenset(self._serving.recipes)
-        served = replace(self._serving, accepted=names, mode_accepted=names)
-        with contextlib.suppress(StoreError):
-            await self._forward("compare_configuration", lambda: self._behind.compare_configuration(served))
-            self._remembers_another = False
+        self._is_given_up = self._remembers_another
+        await self._remember_own()
+
+    async def _remember_own(self) -> None:
+        async with self._remembering:
+            if not self._is_given_up:
+                return
+            # Its keys were found all the while: that is nothing to ask about.
+            names = frozenset(self._serving.recipes)
+            served = replace(self._serving, accepted=names, mode_accepted=names)
+            with contextlib.suppress(StoreError):
+                await self._forward("compare_configuration", lambda: self._behind.compare_configuration(served))
+                self._remembers_another = self._is_given_up = False
 
     def adopt(self, serving: Serving, amnesia_window_us: int) -> None:
         """Serve this, which was compared, from now on."""
         is_same = _is_same(serving, self._serving)
-        self._remembers_another = False
+        self._remembers_another = self._is_given_up = False
         self._serving = replace(serving, gateway_id=self._serving.gateway_id)
         self._amnesia_window_us = amnesia_window_us
         if self._is_open and not is_same:
@@ -284,7 +293,7 @@ class EpochGuard(Forwarding):
         and purges."""
         tally = await super().tally()
         await self._compare_memory(self._forward)
-        await self.retract()
+        await self._remember_own()
         await self.note_running(self._serving.gateway_id, is_running=True)
         return tally
 

@@ -918,6 +918,25 @@ async def test_a_reload_that_is_given_up_leaves_nothing_remembered(tmp_path: Pat
         await second.close()
 
 
+async def test_a_tally_before_the_switch_of_a_reload_takes_nothing_back(tmp_path: Path) -> None:
+    """What is prepared is remembered: the next gateway with the new configuration is not asked, and an old one is."""
+    memory = Memory()
+    old, new = serving(recipes={"route": b"recipe"}), serving(recipes={"route": b"other"}, accepted=("route",))
+    async with opened(memory, tmp_path, serves=old) as guard:
+        assert isinstance(await guard.apply(claim(1)), Applied)
+        await guard.compare(new)
+        await guard.tally()
+        guard.adopt(new, 0)
+        assert isinstance(await guard.apply(claim(2)), Applied)
+        late = serving(recipes={"route": b"recipe"}, gateway_id=UUID(int=2))
+        with pytest.raises(StartRefused):
+            await a_guard(MemoryStore(memory), host(tmp_path, "late"), serves=late).start()
+        early = serving(recipes={"route": b"other"}, gateway_id=UUID(int=3))
+        second = a_guard(MemoryStore(memory), host(tmp_path, "early"), serves=early)
+        await second.start()
+        await second.close()
+
+
 class AwayStore(MemoryStore):
     """One that cannot be reached."""
 

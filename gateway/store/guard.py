@@ -94,8 +94,8 @@ class EpochGuard(Forwarding):
         self._on_met = on_met
         self._witness_files = witness_files
         self._amnesia_window_us = amnesia_window_us
-        # The store may remember what a reload was to serve: while it is prepared, and once it is given up, until the store
-        # was told so.
+        # The store may remember what a reload was to serve: while that is prepared, and from its end until the store
+        # has taken it back.
         self._remembers_another = False
         self._is_given_up = False
         self._remembering = asyncio.Lock()

@@ -54,6 +54,8 @@ _FAILING_SECONDS_MAX: Final = 30.0
 _BUSY_SECONDS: Final = 0.05
 # Within so many seconds after news of work, each gateway polls.
 _NEWS_SECONDS: Final = 0.2
+# So much later than by this process's clock, the store finds by its own that a delivery is due, too.
+_CLOCKS_SECONDS: Final = 0.01
 # Of so many postponed deliveries, and of those within so many seconds, it is known here when they are due.
 _DUE_MAX: Final = 10_000
 _DUE_SECONDS_MAX: Final = 60.0
@@ -119,8 +121,9 @@ class DeliveryWorker:
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         self._alarm: asyncio.TimerHandle | None = None
-        # When deliveries that were postponed here are due, by the loop's clock: a heap.
+        # When deliveries that were postponed here are due, by the loop's clock: a heap. When the last poll began.
         self._due: list[float] = []
+        self._polled_seconds = 0.0
 
     def adopt(self, routes: Sequence[Route]) -> None:
         """Deliver for these routes from now on. What runs keeps its route."""
@@ -393,13 +396,15 @@ class DeliveryWorker:
 
     def _wake_when_due(self, seconds: float) -> None:
         """Poll in so many seconds, also if something else makes another poll before that."""
+        seconds += _CLOCKS_SECONDS
         self._wake_in(seconds)
         if seconds <= _DUE_SECONDS_MAX and len(self._due) < _DUE_MAX:
             heapq.heappush(self._due, self._loop.time() + seconds)
 
     async def _sleep(self, seconds: float) -> None:
         now = self._loop.time()
-        while self._due and self._due[0] <= now:
+        # One that came due while a poll ran may not have been found by it.
+        while self._due and self._due[0] <= self._polled_seconds:
             heapq.heappop(self._due)
         if self._due:
             seconds = min(seconds, max(self._due[0] - now, _NEWS_SECONDS))
@@ -407,6 +412,7 @@ class DeliveryWorker:
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
         self._wake.clear()
+        self._polled_seconds = self._loop.time()
 
 
 def taking_turns(due: Iterable[Snapshot]) -> list[Record]:

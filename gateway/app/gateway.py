@@ -322,7 +322,7 @@ class Gateway:
         except StartError as error:
             raise ReloadRefused(str(error)) from error
         except StartRefused as error:
-            text = f"{error} While a gateway serves it as it was, its keys go on coming: restart it instead"
+            text = f"{error}. While a gateway serves it as it was, its keys go on coming: restart it instead"
             raise ReloadRefused(text) from error
         except StoreError as error:
             raise ReloadRefused(f"it changes how keys are found, and the store cannot be asked: {error}") from error

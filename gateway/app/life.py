@@ -60,6 +60,7 @@ class _Signals:
         self.stopping = asyncio.Event()
         self.server: Server | None = None
         self.has_started = False
+        self._wants_reload = False
         self._is_worker = is_worker
         self._had_terminal = os.isatty(0)
 
@@ -87,6 +88,15 @@ class _Signals:
             self._stop()
         elif self.server is not None and self.has_started:
             self.server.reload_soon()
+        else:
+            # The file may have been read already.
+            self._wants_reload = True
+
+    def start_ended(self) -> None:
+        """Reload from now on, and where that was wanted during the start."""
+        self.has_started = True
+        if self._wants_reload:
+            self._hang_up()
 
 
 async def run_until_signal(config: Config, build: Callable[[Logs], Server], *, worker: int | None = None) -> int:
@@ -111,7 +121,7 @@ async def run_until_signal(config: Config, build: Callable[[Logs], Server], *, w
         stop = asyncio.get_running_loop().create_task(signals.stopping.wait())
         if not await _started(server, stop):
             return EXIT_OK
-        signals.has_started = True
+        signals.start_ended()
         _tune_collector()
         await asyncio.wait((stop, server.failed), return_when=asyncio.FIRST_COMPLETED)
         if stop.done():

@@ -35,6 +35,8 @@ _LOG = logging.getLogger("gateway")
 
 _LOOK_SECONDS: Final = 60.0
 _COMMAND_BYTES_MAX: Final = 1024
+# For a client to send its command, and to take the report.
+_COMMAND_SECONDS: Final = 5.0
 _REPORT_BYTES_MAX: Final = 16 * 1024 * 1024
 # Longer than a reload takes that waits for its workers and the store, and for one before it.
 _PATIENCE_SECONDS: Final = 90.0
@@ -170,6 +172,9 @@ class Reloading:
                 # They would be refused again: the next look waits for others.
                 self._refused_stamps = stamps
             return self._refused(str(error), changed=changed + files)
+        except Exception as error:  # noqa: BLE001 - whoever asked gets a report of everything
+            _LOG.exception("a reload failed because of a bug; what was in force stays")
+            return self._refused(f"it failed because of a bug: {error!r}; see the log", changed=changed + files)
         self.config, self._stamps, self._refused_stamps = config, stamps, None
         self._metrics.put_certificate_expiries(expiries_of(config))
         return self._told(Report(ReloadResult.APPLIED, "applied", before, digest_of(config), changed + files))
@@ -197,8 +202,9 @@ class Reloading:
             await self.renew_certificates()
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, ValueError, asyncio.IncompleteReadError):
-            command = (await reader.readuntil(b"\n")).strip().decode()
+        try:
+            async with asyncio.timeout(_COMMAND_SECONDS):
+                command = (await reader.readuntil(b"\n")).strip().decode()
             document: dict[str, Any]
             match command:
                 case "reload":
@@ -209,8 +215,13 @@ class Reloading:
                 case _:
                     document = {"detail": "expected: reload, or configuration"}
             writer.write(json.dumps(document).encode() + b"\n")
-            await writer.drain()
-        writer.close()
+            async with asyncio.timeout(_COMMAND_SECONDS):
+                await writer.drain()
+        except (OSError, ValueError, EOFError, asyncio.LimitOverrunError):
+            # It left, or sent no command in time.
+            pass
+        finally:
+            writer.close()
 
     def _spawn(self, work: Any) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)

@@ -6,9 +6,12 @@ import asyncio
 import json
 import os
 import re
+import resource
 import signal
+import ssl
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, redirect_stderr, redirect_stdout
+from contextlib import asynccontextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -17,14 +20,17 @@ from typing import Any, get_args
 import pytest
 import yaml
 
+from gateway.app.reload import Reloading, reload_gateways
 from gateway.cli import main
-from gateway.config import Config
+from gateway.config import Config, parse
 from gateway.config.changes import needs_restart
 from gateway.config.section import Section
+from gateway.observe.metrics import Metrics
+from gateway.observe.status import Health
 from tests.support import http
 from tests.support.eventually import eventually
 from tests.support.gateway import GatewayProcess
-from tests.support.house import BODY, JSON, ROUTE, sqlite_store
+from tests.support.house import BODY, JSON, ROUTE, config_text, sqlite_store
 from tests.support.ports import free_port
 from tests.support.processes import descendants
 from tests.support.tls import Authority
@@ -173,6 +179,38 @@ async def test_a_worker_that_dies_gets_what_is_in_force(tmp_path: Path) -> None:
             assert (await it.send(f"k-{number}")).header("Idempotency-Status") != "stored"
 
 
+async def test_one_worker_that_cannot_prepare_keeps_all(tmp_path: Path) -> None:
+    """None switches, and the next reload is not hampered by what was given up."""
+    certificate = Authority(tmp_path).issue()
+    tls = {"cert": str(certificate.cert), "key": str(certificate.key)}
+    async with running(tmp_path, 2) as it:
+        it.upstream.on("/charges", Answer(418))
+        address = f"127.0.0.1:{it.gateway.port}"
+
+        def change(document: dict[str, Any]) -> None:
+            document["routes"][0]["outcome"].update(retryable=[418])
+            document["routes"].append(ROUTE | {"name": "refund", "match": {"path": "/refunds"}})
+            document["listen"] = {"address": address, "tls": tls}
+
+        good = it.gateway.config_file.read_text()
+        it.rewrite(change)
+        # One of them cannot open a file any more.
+        poor = descendants(it.gateway.pid)[-1]
+        limits = resource.prlimit(poor, resource.RLIMIT_NOFILE)
+        resource.prlimit(poor, resource.RLIMIT_NOFILE, (3, limits[1]))
+        code, output = await it.reload()
+        resource.prlimit(poor, resource.RLIMIT_NOFILE, limits)
+        assert (code, "cannot be used" in output) == (1, True), output
+        for number in range(6):
+            assert (await it.send(f"k-{number}")).header("Idempotency-Status") == "stored"
+        # What was given up is not remembered: the same route may have another scope.
+        it.gateway.config_file.write_text(good)
+        other = ROUTE | {"name": "refund", "match": {"path": "/refunds"}, "scope": "shared"}
+        it.rewrite(lambda document: document["routes"].append(other))
+        code, output = await it.reload()
+        assert code == 0, output
+
+
 async def _all_serve(it: Reloaded) -> bool:
     parts = json.loads((await it.gateway.status("/readyz")).body)["parts"]
     return set(parts["workers"].values()) == {"serving"}
@@ -199,6 +237,36 @@ async def test_the_ways_to_ask_for_it(tmp_path: Path) -> None:
         assert (code, "no gateway could be reached" in output) == (1, True)
 
 
+async def test_a_command_is_short_and_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that sends none, or a long line, is closed; and an unexpected failure is reported, too."""
+    monkeypatch.setattr("gateway.app.reload._COMMAND_SECONDS", 0.2)
+    config = parse(config_text("http://127.0.0.1:9", sqlite_store(tmp_path), tmp_path))
+    changed = parse(config_text("http://127.0.0.1:9", sqlite_store(tmp_path), tmp_path, limits={"max_in_flight": 7}))
+
+    async def fail(_: Config) -> None:
+        raise ZeroDivisionError
+
+    config.state_dir.mkdir()
+    reloading = Reloading(
+        config, lambda: changed, fail, Metrics(["charge"], has_fast_tier=False, version="0"), Health()
+    )
+    await reloading.start()
+    try:
+        (place,) = (config.state_dir / "control").iterdir()
+        # A socket's path is 107 bytes at most (unix(7)), which a directory of tests may exceed.
+        monkeypatch.chdir(place.parent)
+        for sent in (b"", b"x" * 5000):
+            reader, writer = await asyncio.open_unix_connection(place.name)
+            writer.write(sent)
+            with suppress(ConnectionResetError):
+                assert await asyncio.wait_for(reader.read(), 5.0) == b""
+            writer.close()
+        (report,) = await reload_gateways(config.state_dir)
+        assert (report.result, "ZeroDivisionError" in report.detail) == ("refused", True)
+    finally:
+        await reloading.stop()
+
+
 @EACH_COUNT
 async def test_a_certificate_is_rotated(tmp_path: Path, workers: int) -> None:
     """New connections get the new one, open ones stay; a pair that does not match is refused."""
@@ -222,6 +290,8 @@ async def test_a_certificate_is_rotated(tmp_path: Path, workers: int) -> None:
             key.write_bytes(second.key.read_bytes())
             code, output = await it.reload()
             assert (code, "tls.pem (file)" in output) == (0, True), output
+            served = await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", it.gateway.port))
+            assert served == second.cert.read_text(), "not the new one"
             assert (await it.send("k2", tls=other.client_context())).status < 500
             await connection.send(ASKED)
             assert (await connection.read_response("GET")).status == 200
@@ -251,26 +321,63 @@ def test_the_guide_names_what_needs_a_restart() -> None:
 @pytest.mark.full
 @EACH_COUNT
 async def test_twenty_reloads_under_load(tmp_path: Path, workers: int) -> None:
-    """No connection is lost, and no key runs twice."""
+    """On kept connections nothing is lost, no key runs twice, and what is in flight keeps the policy it began with."""
     async with running(tmp_path, workers) as it:
         it.upstream.on("/charges", Answer(201))
+        it.upstream.on("/refunds", Answer(418))
+        it.rewrite(
+            lambda document: document["routes"].append(ROUTE | {"name": "refund", "match": {"path": "/refunds"}})
+        )
+        assert (await it.reload())[0] == 0
         is_over = asyncio.Event()
         sent = 0
 
         async def client(name: int) -> None:
             nonlocal sent
-            while not is_over.is_set():
-                sent += 1
-                key = f"{name}-{sent}"
-                assert (await it.send(key)).header("Idempotency-Status") == "stored"
-                assert (await it.send(key)).header("Idempotency-Status") == "replayed"
+            async with http.Connection(it.gateway.port) as connection:
+                while not is_over.is_set():
+                    sent += 1
+                    key = f"{name}-{sent}"
+                    for verdict in ("stored", "replayed"):
+                        await connection.send(_charge(key))
+                        response = await connection.read_response("POST")
+                        assert (response.status, response.header("Idempotency-Status")) == (201, verdict)
 
+        began_seconds = time.monotonic()
         clients = [asyncio.create_task(client(name)) for name in range(8)]
         for number in range(20):
-            it.rewrite(lambda document, number=number: document["upstream"].update(connect_timeout=f"{number + 1}s"))  # type: ignore[misc]
+            # By turns a 418 frees the key, and is stored.
+            stores, hold = number % 2 == 0, asyncio.Event()
+            it.upstream.on("/refunds", Answer(418, hold=hold))
+            held = asyncio.create_task(it.send(f"held-{number}", "/refunds"))
+            await eventually(lambda number=number: _has(it.upstream, f"held-{number}"))  # type: ignore[misc]
+            it.rewrite(lambda document, stores=stores: _retry_418(document, is_on=stores))  # type: ignore[misc]
             assert (await it.reload())[0] == 0
+            hold.set()
+            assert ((await held).header("Idempotency-Status") == "stored") is stores
+            it.upstream.on("/refunds", Answer(418))
+            later = await it.send(f"later-{number}", "/refunds")
+            assert (later.header("Idempotency-Status") == "stored") is not stores
         is_over.set()
         await asyncio.gather(*clients)
-        keys = [request.header("Idempotency-Key") for request in it.upstream.requests]
-        assert len(keys) == len(set(keys)) == sent
-        print(f"{2 * sent} requests over 20 reloads")
+        seconds = time.monotonic() - began_seconds
+        keys = _keys(it.upstream)
+        assert len(keys) == len(set(keys)) == sent + 40
+        print(f"{2 * sent} requests over 20 reloads, {2 * sent / seconds:.0f} a second")
+
+
+def _charge(key: str) -> bytes:
+    head = f"POST /charges HTTP/1.1\r\nHost: gateway\r\nX-Tenant: t1\r\nIdempotency-Key: {key}\r\n"
+    return head.encode() + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
+
+
+def _retry_418(document: dict[str, Any], *, is_on: bool) -> None:
+    document["routes"][1]["outcome"] = ROUTE["outcome"] | ({"retryable": [418]} if is_on else {})
+
+
+def _keys(upstream: RecordingUpstream) -> list[bytes]:
+    return [key for request in upstream.requests for key in request.values("Idempotency-Key")]
+
+
+def _has(upstream: RecordingUpstream, key: str) -> bool:
+    return key.encode() in _keys(upstream)

@@ -207,7 +207,13 @@ DEFECTS = (
     Defect(
         "reload-keeps-the-certificate",
         "a new certificate is read, and connections go on getting the old one",
-        (Edit("http/server.py", "self.settings, self._tls = settings, tls", "self.settings = settings"),),
+        (
+            Edit(
+                "http/server.py",
+                "self.settings, self._tls = settings, tls",
+                "self.settings, self._tls = settings, self._tls or tls",
+            ),
+        ),
         (_RELOADS + "test_a_certificate_is_rotated[one-process]",),
     ),
     Defect(

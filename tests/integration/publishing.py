@@ -188,12 +188,13 @@ async def _settled(gateway: GatewayProcess, keys: list[str]) -> dict[str, str]:
 
     async def verdict_of(key: str) -> str:
         async def final() -> str | None:
-            async with asking:
-                response = await try_send(gateway.port, key, key.encode(), headers=NOW)
+            response = await try_send(gateway.port, key, key.encode(), headers=NOW)
             verdict = "" if response is None else str(status_of(response)[1])
             return verdict if verdict in ("stored", "replayed", "in-doubt") else None
 
-        return await eventually(final, _SETTLE_SECONDS, f"{key} is completed or in doubt")
+        # The deadline is that of one key, and not that of all the keys before it.
+        async with asking:
+            return await eventually(final, _SETTLE_SECONDS, f"{key} is completed or in doubt")
 
     return dict(zip(keys, await asyncio.gather(*[verdict_of(key) for key in keys]), strict=True))
 

@@ -251,10 +251,23 @@ class Terms:
     refusing_repeats: frozenset[str] = frozenset()
     ordered: frozenset[str] = frozenset()
     """Routes that deliver the requests for one account in the order of acceptance."""
+    sinks: Mapping[str, bool] = field(default_factory=dict)
+    """Those that receive `operation.completed`, and whether in order."""
 
     def answered_within(self, route: str) -> float:
         """How long a caller of this route is kept waiting at most."""
         return max(self.wait_seconds_max, self.answer_within_by_route.get(route, self.answer_within_seconds))
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """An `operation.completed` that the store wrote for a sink, in the order of writing. `line` is that of an ordered
+    sink, whose events of one line go out one after the other."""
+
+    sink: str
+    operation_id: str
+    token: int
+    line: str | None = None
 
 
 @dataclass(slots=True)
@@ -276,6 +289,7 @@ class History:
     facts: list[tuple[str, str, str]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     final: dict[str, View] = field(default_factory=dict)
+    events: list[EventRow] = field(default_factory=list)
     tally: dict[str, int] = field(default_factory=dict)
     calm_from: float = 0.0
     ended: float = 0.0
@@ -318,6 +332,7 @@ class History:
             self.facts,
             self.errors,
             sorted(self.final.items()),
+            self.events,
             [self.rounds, self.ended],
         ):
             running.update(repr(part).encode())

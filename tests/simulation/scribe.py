@@ -8,6 +8,7 @@ from tests.simulation.history import (
     Answer,
     Call,
     Change,
+    EventRow,
     Fields,
     History,
     Life,
@@ -36,6 +37,7 @@ def blank() -> History:
         answer_within_seconds=3.0,
         store_timeout_seconds=1.0,
         waiters_max=4,
+        sinks={"ledger": False, "feed": True},
     )
     return History(0, terms, EPOCH_US, ended=60.0)
 
@@ -133,6 +135,11 @@ class Scribe:
             response_digest=digest_of(201, nonce.encode()),
             has_body=True,
         )
+        line = self.view.lane or self.operation_id.replace("-", "")
+        self.history.events += [
+            EventRow(sink, self.operation_id, self.view.token, line if is_ordered else None)
+            for sink, is_ordered in self.history.terms.sinks.items()
+        ]
         if event == "complete":
             return self.change(at, event, after, token=self.view.token, attempt=self.view.attempt)
         return self.change(at, event, after, read_token=self.view.token)

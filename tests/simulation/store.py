@@ -31,17 +31,25 @@ from gateway.core.operation import (
     Snapshot,
     operation_id_of,
 )
+from gateway.core.outbox import EventType, Outbox, Subscription
 from gateway.core.sealing import KEY_BYTES, EncryptionKey, KeyRing
 from gateway.store.base import WORK, EpochChanged, Indefinite, NotApplied, Watch
 from gateway.store.operations import Forwarding, Swept
 from gateway.store.watching import LocalWatch
 from tests.simulation.faults import StoreFate, Weather
-from tests.simulation.history import Change, History, Jump, StoreCall, View, digest_of
+from tests.simulation.history import Change, EventRow, History, Jump, StoreCall, View, digest_of
 from tests.simulation.loop import Process, SimulatedLoop
-from tests.support.memory_store import Held, ManualClock, Memory, MemoryStore
+from tests.support.memory_store import Held, ManualClock, Memory, MemoryStore, WaitingEvent
 
 ENCRYPTION_KEY = EncryptionKey("e1", bytes(KEY_BYTES))
 """What gateways encrypt with, and the auditor reads by."""
+SINKS = {"ledger": False, "feed": True}
+"""Who receives events of completions, and whether in order. Nobody publishes them: what is written is judged."""
+_OUTBOX = Outbox(
+    "simulation",
+    "urn:simulation",
+    tuple(Subscription(sink, frozenset((EventType.COMPLETED,)), is_ordered=each) for sink, each in SINKS.items()),
+)
 _SEALING = Sealing(KeyRing((ENCRYPTION_KEY,), os.urandom))
 T = TypeVar("T")
 
@@ -64,6 +72,7 @@ class _Standby:
     records: dict[UUID, Record]
     requests: dict[UUID, SealedRequest]
     contents: dict[bytes, dict[UUID, Held]]
+    events: dict[tuple[str, str, str], WaitingEvent]
     token: int
     memo: bytes
     generation: str
@@ -81,7 +90,7 @@ class Database:
         self._history = history
         self._weather = weather
         self.memory = Memory(clock=_Clock(loop, history))
-        self.store = MemoryStore(self.memory)
+        self.store = MemoryStore(self.memory, outbox=_OUTBOX)
         _at_once(self.store.start())
         self.down_until = 0.0
         self.outages = 0
@@ -111,6 +120,7 @@ class Database:
                 dict(memory.records),
                 dict(memory.requests),
                 _copied(memory.contents),
+                dict(memory.events),
                 memory.token,
                 memory.memo,
                 memory.generation,
@@ -131,7 +141,7 @@ class Database:
             self._note(operation_id, "lost", None, standby.records[operation_id], "standby")
         memory.records, memory.token, memory.memo = dict(standby.records), standby.token, standby.memo
         memory.requests, memory.generation = dict(standby.requests), standby.generation
-        memory.contents = _copied(standby.contents)
+        memory.contents, memory.events = _copied(standby.contents), dict(standby.events)
         memory.recovery_leases.clear()
         memory.identity = uuid4().hex
         self._standbys.clear()
@@ -177,6 +187,19 @@ class Database:
     def settled(self) -> dict[UUID, Snapshot]:
         """Every record as it is now."""
         return {operation_id: self.store.read_now(operation_id) for operation_id in self.memory.records}
+
+    def events(self) -> list[EventRow]:
+        """What is to be published, in the order of writing."""
+        waiting = sorted(self.memory.events.values(), key=lambda event: event.place)
+        return [
+            EventRow(
+                event.row.sink,
+                event.published.operation_id,
+                int(event.published.attributes()["sequence"].partition(".")[0]),
+                None if event.row.line is None else event.row.line.hex(),
+            )
+            for event in waiting
+        ]
 
     def listen(self, operation_id: UUID, process: Process, watch: LocalWatch) -> Callable[[], None]:
         listeners = self._listeners.setdefault(operation_id, {})

@@ -662,6 +662,33 @@ def effects_in_another_order_than_the_lane_has(made: History, scribe: Scribe) ->
     deliver(first, 5.0, 5)
 
 
+@breaks("41")
+def an_event_is_missing(made: History, scribe: Scribe) -> None:
+    made.events.pop()
+
+
+@breaks("41")
+def an_event_is_there_twice(made: History, scribe: Scribe) -> None:
+    made.events.append(made.events[0])
+
+
+@breaks("41")
+def an_event_of_what_did_not_complete(made: History, scribe: Scribe) -> None:
+    other = Scribe(made, OTHER, "k2")
+    other.claim(3.0, 2)
+    other.send(3.1, 2, "n2")
+    made.events.append(replace(made.events[0], operation_id=OTHER, token=2))
+    other.say(3.5, "abandon", "in_doubt")
+
+
+@breaks("41")
+def events_of_a_lane_in_another_order(made: History, scribe: Scribe) -> None:
+    first, second = lane(made, 2, 3)
+    deliver(first, 4.0, 4)
+    deliver(second, 5.0, 5)
+    made.events.reverse()
+
+
 def test_a_dead_letter_may_be_passed_where_the_route_says_so() -> None:
     """Requeued, it takes effect after those that passed it."""
     made, _ = well()

@@ -24,7 +24,7 @@ from tests.simulation.load import Load
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.operator import Operator
 from tests.simulation.purger import Purger
-from tests.simulation.store import Database, view
+from tests.simulation.store import SINKS, Database, view
 from tests.simulation.storm import Storm
 from tests.simulation.upstream import RESPONSE_BYTES_MAX, Service
 from tests.support.memory_store import EPOCH_US
@@ -73,6 +73,7 @@ class World:
             answer_within_by_route={route.name: config.upstream_for(route).answer_within for route in config.routes},
             refusing_repeats=frozenset(route.name for route in config.routes if route.repeats is not None),
             ordered=frozenset(route.name for route in config.routes if route.order is not None),
+            sinks=SINKS,
         )
         self.loop = loop = SimulatedLoop(random.Random(f"{seed}/order"))
         self.history = history = History(seed, terms, EPOCH_US)
@@ -146,6 +147,7 @@ class World:
                 if not life.is_leaving:
                     life.drain()
                 await life.over
+        history.events = self.database.events()
         history.ended = self.loop.time()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import combinations, pairwise
 
@@ -355,3 +355,30 @@ def _effects_out_of_order(case: Case, passed: dict[tuple[str, int | None], set[s
                 (earlier.operation_id, earlier.token), ()
             ):
                 yield f"{later.operation_id}: accepted before {earlier.operation_id}, and took effect after it"
+
+
+def invariant_41_a_completion_has_one_event(case: Case) -> Iterator[str]:
+    """Each sink has one event of every completion and none of anything else; an ordered one has those of a lane, or
+    else of an operation, in the order of the completions."""
+    completed: list[tuple[str, int, str]] = []
+    for change in case.history.changes:
+        after, operation_id = change.after, change.operation_id
+        if change.event in ("complete", "prove") and after is not None and operation_id not in case.lost:
+            lane = next((view.lane for view in (after, change.before) if view is not None and view.lane), None)
+            completed.append((operation_id, after.token, lane or operation_id.replace("-", "")))
+    for sink, is_ordered in case.history.terms.sinks.items():
+        events = [row for row in case.history.events if row.sink == sink and row.operation_id not in case.lost]
+        written = Counter((row.operation_id, row.token) for row in events)
+        wanted = Counter((operation_id, token) for operation_id, token, _ in completed)
+        for operation_id, token in (written - wanted) + (wanted - written):
+            found, due = written[operation_id, token], wanted[operation_id, token]
+            yield f"{operation_id}: {sink} has {found} events of token {token}, which was completed {due} times"
+        if is_ordered:
+            lines, expected = defaultdict(list), defaultdict(list)
+            for row in events:
+                lines[row.line].append((row.operation_id, row.token))
+            for operation_id, token, line in completed:
+                expected[line].append((operation_id, token))
+            for line, order in expected.items():
+                if lines[line] != order and written == wanted:
+                    yield f"{sink} has the events of {line} as {lines[line]}, and they happened as {order}"

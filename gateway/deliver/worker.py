@@ -54,8 +54,8 @@ _FAILING_SECONDS_MAX: Final = 30.0
 _BUSY_SECONDS: Final = 0.05
 # Within so many seconds after news of work, each gateway polls.
 _NEWS_SECONDS: Final = 0.2
-# So much later than by this process's clock, the store finds by its own that a delivery is due, too.
-_CLOCKS_SECONDS: Final = 0.01
+# For so long polls go on for one that is due by this process's clock, because it may not be so yet by the store's.
+_CLOCKS_SECONDS: Final = 0.5
 # Of so many postponed deliveries, and of those within so many seconds, it is known here when they are due.
 _DUE_MAX: Final = 10_000
 _DUE_SECONDS_MAX: Final = 60.0
@@ -396,15 +396,13 @@ class DeliveryWorker:
 
     def _wake_when_due(self, seconds: float) -> None:
         """Poll in so many seconds, also if something else makes another poll before that."""
-        seconds += _CLOCKS_SECONDS
         self._wake_in(seconds)
         if seconds <= _DUE_SECONDS_MAX and len(self._due) < _DUE_MAX:
             heapq.heappush(self._due, self._loop.time() + seconds)
 
     async def _sleep(self, seconds: float) -> None:
         now = self._loop.time()
-        # One that came due while a poll ran may not have been found by it.
-        while self._due and self._due[0] <= self._polled_seconds:
+        while self._due and self._due[0] + _CLOCKS_SECONDS <= self._polled_seconds:
             heapq.heappop(self._due)
         if self._due:
             seconds = min(seconds, max(self._due[0] - now, _NEWS_SECONDS))

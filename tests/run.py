@@ -31,7 +31,7 @@ ROOT: Final = Path(__file__).parents[1]
 # Every directory with tests is in one of them, or in `BESIDE`; `tests/docs/test_run.py` sees to that.
 PARTS: Final = (
     ("integration",),
-    ("admin", "app", "clients", "config", "conformance", "core", "deliver", "events", "explain", "store"),
+    ("admin", "app", "callers", "clients", "config", "conformance", "core", "deliver", "events", "explain", "store"),
     ("defects", "docs", "http", "observe", "protect", "simulation", "support_tests", "upkeep"),
 )
 

@@ -9,6 +9,11 @@ from typing import Any, TypeVar, assert_never
 from gateway.app.life import StartError
 from gateway.app.routes import authorize_of, scope_spec
 from gateway.app.tls_files import Stamp, stamp_of
+from gateway.callers.client_certificate import ClientCertificates
+from gateway.callers.forward_auth import CONNECTIONS_MAX, ForwardAuth
+from gateway.callers.key_set import KeySet, KeySetInvalid, Source, secret_key
+from gateway.callers.key_source import DiscoveredSource, FileSource, UrlSource, read_key_file
+from gateway.callers.tokens import TokenVerifier
 from gateway.config import Config
 from gateway.core.identity.scope import (
     AuthService,
@@ -23,11 +28,6 @@ from gateway.core.identity.token import KeysAt, KeysDiscovered, KeysInFile, Shar
 from gateway.http.request import ReservedHeaders
 from gateway.observe.facts import Events
 from gateway.protect.callers import Callers, Verifier
-from gateway.protect.client_certificate import ClientCertificates
-from gateway.protect.forward_auth import CONNECTIONS_MAX, ForwardAuth
-from gateway.protect.key_set import KeySet, KeySetInvalid, Source, secret_key
-from gateway.protect.key_source import DiscoveredSource, FileSource, UrlSource, read_key_file
-from gateway.protect.tokens import TokenVerifier
 from gateway.upstream import Upstream, UpstreamSettings, tls_context
 from gateway.upstream.certificates import PemError, client_context
 

@@ -9,11 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from gateway.callers.key_set import KeySetInvalid
+from gateway.callers.key_source import read_key_file
 from gateway.config import PLACEHOLDER_DIRECTORY, ComposedScope, Config, TokenIssuer, token_issuers
 from gateway.config.events import KafkaSink
 from gateway.core.identity.certificate import first_expiry
-from gateway.protect.key_set import KeySetInvalid
-from gateway.protect.key_source import read_key_file
 from gateway.upstream.certificates import PemError, check_dates, client_context
 
 

@@ -11,14 +11,14 @@ import argparse
 import statistics
 import time
 
+from gateway.callers.key_set import KeySet, read_keys
+from gateway.callers.tokens import TokenVerifier
 from gateway.core.identity.scope import HeaderScope, JwtScope, ScopeSpec
 from gateway.core.identity.token import KeysDiscovered, TokenIssuer
 from gateway.core.message import Headers, RequestHead
 from gateway.protect.callers import Caller, Callers
 from gateway.protect.hop import hop_from
-from gateway.protect.key_set import KeySet, read_keys
 from gateway.protect.reply import Incoming
-from gateway.protect.tokens import TokenVerifier
 from tests.benchmarks import load
 from tests.benchmarks.place import Place
 from tests.benchmarks.subject import PROTECTED, SERVING_CORE, pinned

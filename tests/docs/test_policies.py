@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2] / "gateway"
-_ON_THE_WAY = ("http", "protect", "upstream")
+_ON_THE_WAY = ("http", "callers", "protect", "upstream")
 
 # The name of what decides, a method's behind a point, and the function that asks it.
 POLICIES = {
@@ -33,16 +33,16 @@ POLICIES = {
         "protect/route.py Route.for_key",
     ],
     # Signatures: of a webhook, and of a token by its library.
-    ".verify": ["protect/identification.py Identifying._key_in_body", "protect/key_set.py Key.verifies"],
-    ".verifies": ["protect/tokens.py TokenVerifier._verify"],
-    "verify_claims": ["protect/tokens.py TokenVerifier._verify"],
+    ".verify": ["callers/key_set.py Key.verifies", "protect/identification.py Identifying._key_in_body"],
+    ".verifies": ["callers/tokens.py TokenVerifier._verify"],
+    "verify_claims": ["callers/tokens.py TokenVerifier._verify"],
     "scope_of": ["protect/callers.py Callers._found"],
     ".find_caller": [
         "protect/identification.py Identifying._caller_of",
         "protect/resource.py StatusResource._find_callers",
     ],
     ".authorize": ["protect/identification.py Identifying.identify", "protect/resource.py StatusResource._respond"],
-    "authorization_request": ["protect/forward_auth.py ForwardAuth._question"],
+    "authorization_request": ["callers/forward_auth.py ForwardAuth._question"],
     ".without": ["http/handler.py Handler._respond"],
     ".digests": ["protect/identification.py _compared"],
     "identity_of": ["protect/identification.py Identifying._keyed"],
@@ -71,10 +71,10 @@ POLICIES = {
     # A service is asked in four ways: to execute once, to say what became of that, to show a repeat what was made, and
     # without protection. Another one is asked who may ask.
     ".exchange": [
+        "callers/forward_auth.py ForwardAuth._decision",
         "http/passthrough.py _exchange",
         "protect/attempt.py Attempt._forward",
         "protect/fetching.py Fetching.fetch",
-        "protect/forward_auth.py ForwardAuth._decision",
         "protect/probing.py Prober._exchange",
     ],
     # The reply: what a coding becomes, and how it is framed.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.defects.defect import Defect, Edit
 
-ASKING = "protect/forward_auth.py"
+ASKING = "callers/forward_auth.py"
 _FORWARD_AUTH = "tests/http/gateway/test_forward_auth.py::"
 _CERTIFICATES = "tests/http/gateway/test_client_certificates.py::"
 
@@ -106,13 +106,13 @@ DEFECTS = (
     Defect(
         "certificate-of-the-proxy",
         "all callers behind a proxy are one",
-        (Edit("protect/client_certificate.py", "if peer is not None and any(", "if peer is None and any("),),
+        (Edit("callers/client_certificate.py", "if peer is not None and any(", "if peer is None and any("),),
         (_CERTIFICATES + "test_through_a_proxy",),
     ),
     Defect(
         "certificate-has-expired",
         "a connection makes a certificate last for ever",
-        (Edit("protect/client_certificate.py", "if certificate.until <=", "if certificate.until < 0 <="),),
+        (Edit("callers/client_certificate.py", "if certificate.until <=", "if certificate.until < 0 <="),),
         (_CERTIFICATES + "test_one_that_expires_on_its_connection",),
     ),
     Defect(

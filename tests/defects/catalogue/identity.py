@@ -113,7 +113,7 @@ DEFECTS = (
         "a verified token counts after its end",
         (
             Edit(
-                "protect/tokens.py",
+                "callers/tokens.py",
                 "if is_current and self._wall_seconds() < known.until_seconds:",
                 "if is_current:",
             ),
@@ -123,20 +123,20 @@ DEFECTS = (
     Defect(
         "token-of-a-withdrawn-key",
         "a token that was verified counts although its key was withdrawn",
-        (Edit("protect/tokens.py", "known.version == known.keys.version and known.keys.is_known", "True"),),
+        (Edit("callers/tokens.py", "known.version == known.keys.version and known.keys.is_known", "True"),),
         ("tests/http/gateway/test_tokens.py::test_a_key_that_was_withdrawn",),
     ),
     Defect(
         "algorithm-chosen-by-the-token",
         "a token chooses what its key verifies",
-        (Edit("protect/key_set.py", "if token.algorithm not in self.algorithms:", "if False:"),),
-        ("tests/protect/test_key_set.py::test_an_algorithm_is_bound_to_a_key",),
+        (Edit("callers/key_set.py", "if token.algorithm not in self.algorithms:", "if False:"),),
+        ("tests/callers/test_key_set.py::test_an_algorithm_is_bound_to_a_key",),
     ),
     Defect(
         "issuer-asked-for-each-token",
         "whoever sends tokens of unknown keys makes the gateway ask the issuer as often",
-        (Edit("protect/key_set.py", "self._clock() >= self._may_fetch_from)", "True)"),),
-        ("tests/protect/test_key_set.py::test_one_fetch_for_all",),
+        (Edit("callers/key_set.py", "self._clock() >= self._may_fetch_from)", "True)"),),
+        ("tests/callers/test_key_set.py::test_one_fetch_for_all",),
     ),
     Defect(
         "second-field-line-wins",

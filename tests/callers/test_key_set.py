@@ -15,10 +15,10 @@ from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from gateway.callers import key_source
+from gateway.callers.key_set import FETCH_PAUSE_SECONDS, KeySet, KeySetInvalid, read_keys
+from gateway.callers.key_source import DiscoveredSource, UrlSource
 from gateway.core.identity.token import Token, read_token
-from gateway.protect import key_source
-from gateway.protect.key_set import FETCH_PAUSE_SECONDS, KeySet, KeySetInvalid, read_keys
-from gateway.protect.key_source import DiscoveredSource, UrlSource
 from gateway.upstream.certificates import client_context
 from tests.support.issuer import Issuer, SigningKey, key_set, signing_key
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from hashlib import sha256
 from typing import Final
 
+from gateway.callers.key_set import KeySet
 from gateway.core.identity.scope import IdentityUnavailable, JwtScope, ScopeMissing
 from gateway.core.identity.token import TokenFault, bearer_credential, read_token, verify_claims
 from gateway.core.immutable import immutable
 from gateway.protect.callers import Verification, Verified
-from gateway.protect.key_set import KeySet
 from gateway.protect.reply import Incoming
 
 _REMEMBERED_MAX: Final = 10_000

@@ -17,8 +17,8 @@ import orjson
 from aiohttp import ClientConnectorError, ClientError, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 
 from gateway import __version__
+from gateway.callers.key_set import DOCUMENT_BYTES_MAX, Document, Key, Unfetched, read_keys
 from gateway.core.egress import is_loopback
-from gateway.protect.key_set import DOCUMENT_BYTES_MAX, Document, Key, Unfetched, read_keys
 
 FETCH_SECONDS: Final = 5.0
 _URL_CHARACTERS_MAX: Final = 2048

@@ -1,10 +1,10 @@
 """An idempotency gateway: a reverse proxy that makes retries of writes safe.
 
-Each package answers one question: `core` what is true, `observe` what is reported, `store` what is remembered,
-`config` what is configured, `upstream` how the service is reached, `protect` what happens to a request, `callers` how
-its caller is verified, `http` how clients are served, `upkeep` what runs in the background, `events` how consumers
-receive events, `deliver` how accepted requests reach the service, `admin` what operators do. `app` puts them together, `explain` says what would
-become of a request, `demo` and `cli` start it.
+Each package answers one question: `core` what is true, `observe` what is reported, `store` what is remembered, `config`
+what is configured, `upstream` how the service is reached, `protect` what happens to a request, `callers` how its caller
+is verified, `http` how clients are served, `upkeep` what runs in the background, `events` how consumers receive events,
+`deliver` how accepted requests reach the service, `admin` what operators do. `app` puts them together, `explain` says
+what would become of a request, `demo` and `cli` start it.
 A package imports only from those before it; the import contract in `pyproject.toml` enforces that. Each package's
 docstring says what its modules do.
 """

@@ -119,8 +119,14 @@ class Key:
 
     digest: bytes
     text: str = field(repr=False)
-    field_value: bytes | None = field(repr=False, compare=False, default=None)
-    """The header value that is read as this key again; None for a composed key."""
+
+    @property
+    def field_value(self) -> bytes:
+        """The header value that is read as this key again, where the key came from a single header."""
+        text = self.text
+        if text.startswith('"') or "," in text:
+            text = '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        return text.encode("ascii")
 
 
 @immutable
@@ -141,7 +147,7 @@ def parse_key(
     text = _text_of(values, key_format, unquote, name)
     if isinstance(text, KeyFault):
         return text
-    return Key(digest(b"key", _tagged(b"text", text)), text, _field_value(text))
+    return Key(digest(b"key", _tagged(b"text", text)), text)
 
 
 def find_key(spec: KeySpec, headers: Headers, body: Body | None, unquote: Unquote) -> Key | KeyFault | None:
@@ -395,9 +401,3 @@ def _describe(character: str) -> str:
     if character == "\t":
         return "a tab"
     return "a control character" if character < "\x80" else "a character outside of ASCII"
-
-
-def _field_value(text: str) -> bytes:
-    if text.startswith('"') or "," in text:
-        text = '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    return text.encode("ascii")

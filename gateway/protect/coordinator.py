@@ -7,7 +7,7 @@
 3. Reply from a completed record, if this process or the fast tier has it (rules 9 to 11).
 4. If the operation is in flight here, wait for its result (rules 9 to 16).
 5. Otherwise claim and execute it (rules 8, 17 and 19), or accept it to be delivered later (rules 8, 17 and 18); where a
-   forbids that, reply from the record (rules 9 to 16).
+   record forbids that, reply from the record (rules 9 to 16).
 6. Where the reply is to be fetched from the service, do that for this caller (rule 10).
 
 An event of an inbox is accepted after step 2, or acknowledged as a repeat (rules 8, 9 and 18): its sender never waits.
@@ -171,7 +171,7 @@ class Coordinator:
     # -- the steps ----------------------------------------------------------------------------------------------------
 
     async def _reply_to(self, incoming: Incoming, route: Route, trace: RequestTrace) -> Reply | Untouched:
-        """Steps 1, 2 and 6, and the others by `_reply_to_operation`."""
+        """The steps, one after the other."""
         refusal = self._refuse_if_overloaded(route)
         if refusal is not None:
             return refusal
@@ -180,27 +180,26 @@ class Coordinator:
             return request
         trace.operation_id = request.identity.operation_id
         trace.scope = scope_name(request.identity.scope_digest)
-        reply = await self._reply_to_operation(request, trace)
+        if route.inbox is not None and route.accept is not None:
+            return await self._receiving.receive(request, route.inbox, route.accept)
+        reply = await self._reply_from_copy(request, trace) or await self._join_or_execute(request, trace)
         if isinstance(reply, Reply) and reply.to_fetch is not None:
             # As this caller was identified: what a client says of itself may have been replaced.
             return await self._fetch(reply.to_fetch, request, trace)
         return reply
 
-    async def _reply_to_operation(self, request: KeyedRequest, trace: RequestTrace) -> Reply | Untouched:
-        """Step 3, and the next ones by `_join_or_execute`."""
-        route = request.route
-        if route.inbox is not None and route.accept is not None:
-            return await self._receiving.receive(request, route.inbox, route.accept)
-        if not self._is_pending(request):
-            try:
-                reply = self._duplicates.reply_from_memory(request, trace) or await self._look_up_reply(request, trace)
-            except BaseException:
-                request.body.close()
-                raise
-            if reply is not None:
-                request.body.close()
-                return reply
-        return await self._join_or_execute(request, trace)
+    async def _reply_from_copy(self, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
+        """Step 3. Closes the request's body, unless there is no reply yet."""
+        if self._is_pending(request):
+            return None
+        try:
+            reply = self._duplicates.reply_from_memory(request, trace) or await self._look_up_reply(request, trace)
+        except BaseException:
+            request.body.close()
+            raise
+        if reply is not None:
+            request.body.close()
+        return reply
 
     async def _join_or_execute(self, request: KeyedRequest, trace: RequestTrace) -> Reply | Untouched:
         """Steps 4 and 5: wait for the operation if it is in flight here, or start or accept it as its first caller."""

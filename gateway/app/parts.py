@@ -22,6 +22,7 @@ from gateway.app.routes import (
     edge_route,
     identity_secret,
     problem_shape,
+    regions_of,
     route_of,
     serving_of,
     status_prefix,
@@ -50,6 +51,7 @@ from gateway.protect.leases import Leases
 from gateway.protect.observing import Observing
 from gateway.protect.operations import Drained
 from gateway.protect.probing import Prober
+from gateway.protect.regions import Regions
 from gateway.protect.repeats import Repeats
 from gateway.protect.resource import StatusResource
 from gateway.protect.route import Route
@@ -96,6 +98,7 @@ class Policy:
     forward: Passthrough
     reserved: ReservedHeaders | None
     resource: StatusResource | None
+    regions: Regions | None
     cors: CorsPolicy
     serving: Serving
 
@@ -228,6 +231,7 @@ class Parts:
             in_flight_max=config.limits.max_in_flight,
             recall=store.recall,
             look_up=store.look,
+            regions=policy.regions,
             tracing=tracing,
         )
         self._sweeper = Sweeper(store, events, clock=clock)
@@ -301,6 +305,7 @@ class Parts:
         key_names = frozenset(name for route in routes for name in key_headers_of(route.key)) | {b"idempotency-key"}
         target = target_of(config, config.upstream, client_for(config.upstream))
         cors = cors_policy(config)
+        regions = regions_of(config, client_for, self._events, self._wall_seconds)
         resource: StatusResource | None = None
         # The sender of an inbox is no caller: nobody has the credentials to be shown its events.
         shown = [route for route in routes if route.inbox is None]
@@ -319,6 +324,7 @@ class Parts:
                 clock=self._clock,
                 shape=problem_shape(config),
                 cors=cors,
+                regions=regions,
             )
         return Policy(
             config=config,
@@ -331,6 +337,7 @@ class Parts:
             forward=Passthrough(target, self._events, key_names, self._observing),
             reserved=reserved_headers(config),
             resource=resource,
+            regions=regions,
             cors=cors,
             serving=serving_of(config),
         )
@@ -346,7 +353,7 @@ class Parts:
     def adopt(self, policy: Policy) -> None:
         """Put a policy in force, in this step of the event loop. Requests that began before keep theirs."""
         self.policy = policy
-        self.coordinator.adopt(policy.identifying, policy.config.limits.max_in_flight)
+        self.coordinator.adopt(policy.identifying, policy.config.limits.max_in_flight, policy.regions)
         self.delivery.adopt(policy.routes)
         self._recovery.adopt(policy.by_name)
         self._tally_taker.adopt(policy.accepting)

@@ -5,7 +5,7 @@ A translation and nothing more: each setting becomes a value of the core in exac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import assert_never
 from uuid import uuid4
@@ -14,7 +14,7 @@ from gateway import config as settings
 from gateway.config.leaf import redacted_header
 from gateway.core.breaker import BreakerPolicy
 from gateway.core.delivery import DeliveryPolicy
-from gateway.core.framing import digest
+from gateway.core.framing import digest, framed
 from gateway.core.identity.content import RepeatPolicy
 from gateway.core.identity.fingerprint import (
     METHOD_OVERRIDES,
@@ -55,10 +55,12 @@ from gateway.core.redaction import Redaction
 from gateway.core.replay import KeepPolicy
 from gateway.core.succession import ServedRoute
 from gateway.core.webhook.examination import Inbox, SignAgain
+from gateway.observe.facts import Events
 from gateway.protect.cors import CorsPolicy
 from gateway.protect.forwarding import ForwardingPolicy, UpstreamKey
 from gateway.protect.probing import PROBES_MAX
 from gateway.protect.problem import TYPE_PREFIX, Shape
+from gateway.protect.regions import Region, Regions
 from gateway.protect.route import AcceptPolicy, EnforcedShare, InFlightPolicy, Order, Retention, Route, Target
 from gateway.store.operations import Serving
 from gateway.upstream import Upstream, UpstreamSettings, tls_context
@@ -399,7 +401,27 @@ def _recipes(config: settings.Config) -> dict[str, bytes]:
         scope, key = scope_spec(route.scope), key_spec(route)
         recipe = identity_recipe(config.service, route.operation, scope, key, identity_secret(config))
         found.setdefault(route.operation, set()).add(recipe)
-    return {operation: digest(b"recipes", *sorted(each)) for operation, each in found.items()}
+    # Where operations are at home is a part of what finds them.
+    homes = [] if config.regions is None else [home.name.encode() for home in config.regions.homes]
+    where = [framed(b"regions", *homes)] if homes else []
+    return {operation: digest(b"recipes", *sorted(each), *where) for operation, each in found.items()}
+
+
+def regions_of(
+    config: settings.Config,
+    client_for: Callable[[settings.Upstream], Upstream],
+    events: Events,
+    wall_seconds: Callable[[], float],
+) -> Regions | None:
+    """The regions; None where all gateways share one store. `client_for` gives the client of an upstream."""
+    regions = config.regions
+    if regions is None:
+        return None
+    homes = [
+        Region(home.name, client_for(config.upstream.model_copy(update={"url": home.url, "tls": home.tls})))
+        for home in regions.homes
+    ]
+    return Regions(regions.here, homes, regions.key.get_secret_value(), events, wall_seconds=wall_seconds)
 
 
 def key_spec(route: settings.Route) -> KeySpec:

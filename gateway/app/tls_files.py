@@ -117,9 +117,12 @@ def _named(config: Config) -> Iterator[_Files]:
         for index, route in enumerate(config.routes)
         if "tls" in route.upstream.model_fields_set
     ]
-    for path, upstream in upstreams:
-        if upstream.tls is not None:
-            yield _Files(path, upstream.tls.cert, upstream.tls.key, upstream.tls.ca)
+    tls_by_path = [(path, upstream.tls) for path, upstream in upstreams]
+    if config.regions is not None:
+        tls_by_path += [(f"regions.homes[{index}].tls", home.tls) for index, home in enumerate(config.regions.homes)]
+    for path, tls_out in tls_by_path:
+        if tls_out is not None:
+            yield _Files(path, tls_out.cert, tls_out.key, tls_out.ca)
     for path, issuer in _issuers(config):
         if issuer.ca is not None:
             yield _Files(f"{path}.ca", None, None, issuer.ca)

@@ -25,6 +25,7 @@ from gateway.config.events import Egress, EventSettings, KafkaSink, NatsSink, Re
 from gateway.config.inbox import REMEMBER_SECONDS, Inbox
 from gateway.config.leaf import duration_text, size_text
 from gateway.config.models import Admin, Config, Listen, Operations, Status, Store
+from gateway.config.regions import Regions
 from gateway.config.route import (
     Body,
     BodyKey,
@@ -101,6 +102,7 @@ def disagreements(document: Document, right: RightValues) -> Iterator[Mistake]:
     yield from _loops(config, routes)
     yield from _authorities(config, routes)
     yield from _certificates(config, routes)
+    yield from _regions(config, routes)
     yield from _operations(config, routes)
     yield from _events(config, routes)
     for route in routes:
@@ -238,6 +240,18 @@ def _certificates(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
             message = "callers are asked for certificates only where listen.tls.client_ca says whose are accepted"
             hint = "write listen: {address: ..., tls: {cert: ..., key: ..., client_ca: ...}}"
             yield route.mistake(("scope",), message, hint)
+
+
+def _regions(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
+    """Scopes that a gateway of another region cannot find."""
+    if config.part(Regions) is None:
+        return
+    for route in routes:
+        scope = route.values.get("scope")
+        parts = scope.compose if isinstance(scope, ComposedScope) else (scope,)
+        if any(isinstance(part, ClientCertificateScope) for part in parts):
+            message = "a certificate is verified where its caller connects, and does not reach another region"
+            yield route.mistake(("scope",), message, "take the scope from a header or a token, or write no regions")
 
 
 def _is_own(url: UpstreamUrl, listen: Address) -> bool:

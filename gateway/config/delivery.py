@@ -146,7 +146,8 @@ def encryption_key_bytes(text: str) -> bytes | None:
     return key if len(key) == KEY_BYTES else None
 
 
-def _encryption_key(value: object) -> bytes:
+def encryption_key(value: object) -> bytes:
+    """Reads a secret of `KEY_BYTES`."""
     key = encryption_key_bytes(value) if isinstance(value, str) else None
     if key is None:
         message = f"expected {KEY_BYTES} bytes as {2 * KEY_BYTES} hexadecimal digits, or as base64"
@@ -159,7 +160,7 @@ class EncryptionKey(Section):
 
     id: Annotated[str, Name()]
     """The name of this key, stored with what it encrypted. A new key needs a new name."""
-    key: Annotated[SecretBytes, BeforeValidator(_encryption_key, json_schema_input_type=str)]
+    key: Annotated[SecretBytes, BeforeValidator(encryption_key, json_schema_input_type=str)]
     """32 random bytes as hexadecimal or base64; `${NAME}` or `${file:/run/secrets/name}` keeps it out of this file."""
 
 

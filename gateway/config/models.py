@@ -38,6 +38,7 @@ from gateway.config.delivery import Delivery, EncryptionKey, IdentityKey, encryp
 from gateway.config.document import Path as KeyPath
 from gateway.config.events import Egress, EventSettings
 from gateway.config.leaf import Count, Duration, Flag, HeaderName, Leaf, Name, Size, wrong
+from gateway.config.regions import Regions
 from gateway.config.route import Route
 from gateway.config.section import (
     NEEDS_RESTART,
@@ -412,6 +413,8 @@ class Config(Holder):
     trusted_proxies: Annotated[tuple[Annotated[Network, NetworkRange()], ...], Field(max_length=256)] = ()
     """Networks whose X-Forwarded-* headers are trusted and extended, and whose Forwarded and X-Real-IP pass. From
     other peers all of them are dropped, and X-Forwarded-For, -Proto and -Host written anew."""
+    regions: Annotated[Regions | None, NEEDS_RESTART] = None
+    """Regions with a store each: {here, homes: [{name, url}, ...], key}. Without it, all gateways share one store."""
     mode: Literal["enforce", "observe"] = "enforce"
     """Whether requests of routes are protected, or only observed, unless their route says so itself."""
     observe: Observe = Field(default_factory=Observe)
@@ -465,14 +468,17 @@ class Placeholders:
             return _PLACEHOLDER_URLS[path[-2:]]  # type: ignore[index]
         if is_all and path in _PLACEHOLDER_ADDRESSES:
             return "127.0.0.1:0"
-        is_key = (
-            path[:2] in (("secrets", "encryption"), ("secrets", "identity_key"), ("events", "sinks")) or "inbox" in path
-        )
+        sections = (("secrets", "encryption"), ("secrets", "identity_key"), ("events", "sinks"), ("regions", "key"))
+        is_key = path[:2] in sections or "inbox" in path
         if is_all and is_key and path[-1] == "key":
             return placeholder_key(name)
         if is_all and (path == ("public_url",) or (path[:2] == ("events", "sinks") and path[-1] == "url")):
             return "https://placeholder"
-        is_url = path[-2:] == ("forward_auth", "url") or ("jwt" in path and path[-1] in ("issuer", "keys"))
+        is_url = (
+            path[-2:] == ("forward_auth", "url")
+            or ("jwt" in path and path[-1] in ("issuer", "keys"))
+            or (path[:1] == ("regions",) and path[-1] == "url")
+        )
         if is_all and is_url:
             return "https://placeholder"
         if is_all and (path[-2:-1] == ("tls",) or path == ("state_dir",) or path[-1] == "ca"):

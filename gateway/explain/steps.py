@@ -14,6 +14,7 @@ from gateway.config import Config, Document
 from gateway.config.document import Path, path_text
 from gateway.core.identity.fingerprint import BodyForm
 from gateway.core.identity.key import HeaderKey, Key, KeyFault, find_key, key_places, needs_body
+from gateway.core.identity.operation_id import home_of
 from gateway.core.identity.pointer import format_pointer
 from gateway.core.identity.scope import (
     ApiKeyScope,
@@ -121,6 +122,10 @@ def steps_of(found: Found, places: Places, *, show: bool) -> Iterator[Step]:
                 *([places.of("secrets", "identity_key")] if places.config.secrets.identity_key else []),
             ),
         )
+        if (regions := places.config.regions) is not None:
+            home = home_of(found.keyed.identity.operation_id, [each.name for each in regions.homes])
+            decision = f"here, in region {home}" if home == regions.here else f"sent to region {home}"
+            yield Step("home", decision, settings=(places.of("regions", "homes"),))
     if found.verdict is _V.ORDER_MISSING:
         yield Step("order", f"refused: {found.detail}", settings=(places.of_route(route.name, "order"),))
 

@@ -620,6 +620,23 @@ class ObservationDropped:
     number: int = 1
 
 
+class RegionResult(StrEnum):
+    """What became of a request that was sent to another region."""
+
+    ANSWERED = "answered"
+    UNREACHED = "unreached"
+    LOST = "lost"
+
+
+@immutable
+class RegionAsked:
+    """A request was sent to the region that its operation is at home in. `detail` says why it got no response."""
+
+    region: str
+    result: RegionResult
+    detail: str = ""
+
+
 @immutable
 class LoopStalled:
     """The event loop did not run for this long."""
@@ -665,6 +682,7 @@ Fact = (
     | SignedIn
     | RequestObserved
     | ObservationDropped
+    | RegionAsked
     | LoopStalled
 )
 

@@ -46,6 +46,7 @@ from gateway.observe.facts import (
     ProbeMade,
     PublicationResult,
     RecordUnreadable,
+    RegionAsked,
     RepeatNoticed,
     RepeatResult,
     RequestAnswered,
@@ -257,6 +258,9 @@ class Logs:
             case BacklogTaken() | EventsCounted() | AdminActed() | SignedIn():
                 # Metrics count it; each delivery, dead letter and action has its own line.
                 pass
+            case RegionAsked(region, result, detail):
+                # That a region cannot be reached is a line of its upstream's.
+                self._line(DEBUG, f"sent to region {region}", result=result, detail=detail)
             case LoopStalled():
                 self._line(WARNING, f"the event loop was blocked for {fact.lag_seconds:.1f} s")
             case _:

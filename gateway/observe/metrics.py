@@ -56,6 +56,8 @@ from gateway.observe.facts import (
     ProbeMade,
     PublicationResult,
     RecordUnreadable,
+    RegionAsked,
+    RegionResult,
     RepeatNoticed,
     RepeatResult,
     RequestAnswered,
@@ -231,6 +233,12 @@ class Metrics:
             "idempotency_unprotected_requests_total",
             "Requests that were passed through without protection",
             reason=_REASONS,
+        )
+        self._region_requests = self._counter(
+            "idempotency_region_requests_total",
+            "Requests that were sent to the region that their operation is at home in, by what became of them here",
+            region=(),
+            result=RegionResult,
         )
         observed = tuple(name for name, mode in modes.items() if mode == "observe")
         self._observed = self._counter(
@@ -616,6 +624,8 @@ class Metrics:
                 self._admin_actions.add(action, result)
             case SignedIn(result):
                 self._sign_ins.add(result)
+            case RegionAsked(region, result):
+                self._region_requests.add(region, result)
             case LoopStalled():
                 self._loop_stalls.observe(fact.lag_seconds)
             case _:

@@ -16,6 +16,8 @@ replies, `fetching` gets them from the service again, and `decoding` undoes a co
 *Requests that are delivered later.* `accepting` stores them: `kept` encodes and encrypts one. `resource` shows callers
 the `status` of their operations. `verification` asks of a webhook who sent it, and `inbox` acknowledges it.
 
+*Requests of another region.* `regions` sends them there, and says what is believed of those that come from there.
+
 *Requests that are only observed.* `observing` looks at what streams by.
 
 *To the service.* `forwarding` decides which headers cross, and `answer_stream` streams a long response.

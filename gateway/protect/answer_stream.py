@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from gateway.core.message import Headers
 from gateway.core.verdict import Verdict
 from gateway.protect.forwarding import response_headers
 from gateway.protect.reply import BodyCut, Reply, Source
 from gateway.upstream import BodyLost, Framing, UpstreamResponse
 
 
-def passed_on(response: UpstreamResponse, verdict: Verdict | None = None) -> Reply:
-    """The response as a reply."""
+def passed_on(response: UpstreamResponse, verdict: Verdict | None = None, headers: Headers | None = None) -> Reply:
+    """The response as a reply. `headers` None takes those that a service may send to a client."""
     head = response.head
-    headers = response_headers(head.headers)
+    headers = response_headers(head.headers) if headers is None else headers
     if response.framing is Framing.LENGTH or response.framing is Framing.NONE:
         # A body that is here completely can go out in one write.
         whole = response.body.whole()

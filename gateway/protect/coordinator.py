@@ -3,7 +3,7 @@
 `respond` takes these steps:
 
 1. Refuse the request if the gateway is overloaded or shutting down (rule 3).
-2. Identify it: its key, scope, body and fingerprints (rules 4 to 7).
+2. Identify it: its key, scope, body and fingerprints (rules 4 to 7). What is at home in another region is sent there.
 3. Reply from a completed record, if this process or the fast tier has it (rules 9 to 11).
 4. If the operation is in flight here, wait for its result (rules 9 to 16).
 5. Otherwise claim and execute it (rules 8, 17 and 19), or accept it to be delivered later (rules 8, 17 and 18); where a
@@ -47,8 +47,9 @@ from gateway.protect.operation import Operation
 from gateway.protect.operations import Drained, Operations
 from gateway.protect.probing import Prober
 from gateway.protect.problem import refuse
+from gateway.protect.regions import Region, Regions
 from gateway.protect.repeats import Repeats, scope_name
-from gateway.protect.reply import Incoming, Reply, ToFetch, Untouched
+from gateway.protect.reply import Incoming, Reply, Source, ToFetch, Untouched
 from gateway.protect.route import Route
 from gateway.protect.trace import RequestTrace
 from gateway.protect.waiting import Waiting
@@ -82,6 +83,7 @@ class Coordinator:
         in_flight_max: int,
         recall: Callable[[UUID], Snapshot | None],
         look_up: Callable[[UUID], asyncio.Future[Snapshot | None] | None],
+        regions: Regions | None = None,
         tracing: Tracing | None = None,
     ) -> None:
         """Needs a running event loop. `recall` returns the record of a completed operation if this process remembers
@@ -109,14 +111,15 @@ class Coordinator:
         self._receiving = Receiving(accepting, events, recall)
         self._fetching = Fetching()
         self._look_up = look_up
+        self._regions = regions
         self._tracing = tracing
         self._lookups: dict[int, asyncio.Future[Snapshot | None]] = {}
         self._is_draining = False
         self._loop = asyncio.get_running_loop()
 
-    def adopt(self, identifying: Identifying, in_flight_max: int) -> None:
-        """Identify the requests that begin from now on by this, and admit so many."""
-        self._identifying, self._in_flight_max = identifying, in_flight_max
+    def adopt(self, identifying: Identifying, in_flight_max: int, regions: Regions | None) -> None:
+        """Identify the requests that begin from now on by this, admit so many, and send them to these regions."""
+        self._identifying, self._in_flight_max, self._regions = identifying, in_flight_max, regions
 
     @property
     def in_flight(self) -> int:
@@ -153,7 +156,7 @@ class Coordinator:
         if isinstance(reply, Untouched) and trace.context is not None:
             # It has no spans, so the service gets the parent that the caller named.
             return replace(reply, incoming=replace(reply.incoming, head=head))
-        if isinstance(reply, Reply) and reply.verdict is not None:
+        if isinstance(reply, Reply) and reply.verdict is not None and not trace.is_reported_there:
             self._events.publish(trace.answered(reply.verdict, reply))
         return reply
 
@@ -175,17 +178,41 @@ class Coordinator:
         refusal = self._refuse_if_overloaded(route)
         if refusal is not None:
             return refusal
+        if self._regions is not None:
+            received = self._regions.received(incoming, route.shape)
+            if isinstance(received, Reply):
+                return received
+            incoming = received
         request = await self._identifying.identify(incoming, route)
         if not isinstance(request, KeyedRequest):
             return request
         trace.operation_id = request.identity.operation_id
         trace.scope = scope_name(request.identity.scope_digest)
+        if self._regions is not None and (home := self._regions.elsewhere(request.identity.operation_id)) is not None:
+            return await self._send_home(self._regions, home, request, trace)
         if route.inbox is not None and route.accept is not None:
             return await self._receiving.receive(request, route.inbox, route.accept)
         reply = await self._reply_from_copy(request, trace) or await self._join_or_execute(request, trace)
         if isinstance(reply, Reply) and reply.to_fetch is not None:
             # As this caller was identified: what a client says of itself may have been replaced.
             return await self._fetch(reply.to_fetch, request, trace)
+        return reply
+
+    async def _send_home(self, regions: Regions, home: Region, request: KeyedRequest, trace: RequestTrace) -> Reply:
+        """The reply of another region's gateway, which reports it; this one only counts what it sent there."""
+        try:
+            reply = await regions.send(
+                home,
+                request.head,
+                request.body.outbound(),
+                request.hop,
+                shape=request.route.shape,
+                operation_id=request.identity.operation_id,
+                wait_seconds=request.route.target.answer_within_seconds,
+            )
+        finally:
+            request.body.close()
+        trace.is_reported_there = reply.source is Source.SERVICE
         return reply
 
     async def _reply_from_copy(self, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
@@ -308,6 +335,8 @@ class Coordinator:
     def _requested(self) -> int:
         """How many requests are executed, looked up, fetched or accepted here, deliveries not counted."""
         in_progress = self._accepting.in_progress + self._fetching.in_progress
+        if self._regions is not None:
+            in_progress += self._regions.in_progress
         return self._operations.requested + len(self._lookups) + in_progress
 
     def _is_pending(self, request: KeyedRequest) -> bool:

@@ -40,8 +40,11 @@ SPOKEN_BY_GATEWAY: Final = frozenset(
         b"idempotency-operation",
         b"idempotency-fencing-token",
         b"idempotency-attempt",
+        b"idempotency-region",
     )
 )
+REGION_HEADER: Final = b"idempotency-region"
+"""By which one region's gateway tells another's who its client is."""
 _NOT_FOR_CLIENTS: Final = HOP_BY_HOP | GATEWAY_HEADERS
 # Envoy obeys retry instructions in these from clients it trusts.
 _ENVOY_PREFIX: Final = b"x-envoy-"
@@ -181,6 +184,23 @@ def fetched_request(
         if not ((name := _FOLDED[header[0]]) in _NOT_FETCHED or name in keys or name.startswith((b"content-", b"if-")))
     ]
     return RequestHead(b"GET", target, tuple(sent))
+
+
+def region_request(request: RequestHead, signed: bytes) -> RequestHead:
+    """The request as it came, for a gateway of another region. `signed` is the value of `REGION_HEADER`."""
+    options = _named_headers(request.headers)
+    sent = [
+        header
+        for header in request.headers
+        if _FOLDED[header[0]] not in SPOKEN_BY_GATEWAY and (not options or header[0].lower() not in options)
+    ]
+    return RequestHead(request.method, request.target, (*sent, (b"Idempotency-Region", signed)))
+
+
+def region_response_headers(headers: Headers) -> Headers:
+    """The headers of another region's gateway, for the client. The edge writes the verdict itself."""
+    dropped = HOP_BY_HOP | connection_options(headers) | {b"idempotency-status"}
+    return tuple([header for header in headers if header[0].lower() not in dropped])
 
 
 def _key_to_send(execution: Execution) -> bytes | None:

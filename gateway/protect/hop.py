@@ -19,13 +19,15 @@ class Hop:
     """`peer` is the other end of the connection, None on a Unix socket; `address` is the same as text.
 
     An IPv4 address on an IPv6 socket is an IPv4 address here. `scheme` is http or https. `certificate` is the one that
-    TLS verified: that of the last proxy, where there is one between.
+    TLS verified: that of the last proxy, where there is one between. `region` is that of the gateway that sent the
+    request here, if one did: all else is about the client's own connection, there.
     """
 
     peer: Peer
     address: bytes | None
     scheme: bytes
     certificate: ClientCertificate | None = None
+    region: str | None = None
 
 
 @lru_cache(4096)

@@ -32,6 +32,7 @@ from gateway.protect.compose import in_doubt, refuse_by, replay_of
 from gateway.protect.cors import CorsPolicy, preflight_reply
 from gateway.protect.preference import preference_applied, wait_preference
 from gateway.protect.problem import Shape, plain, refuse
+from gateway.protect.regions import Regions
 from gateway.protect.reply import Incoming, Reply, reason_phrase
 from gateway.protect.route import Route
 from gateway.protect.status import DONE, STALLED, etag, operation_url, retry_after_seconds, status_reply
@@ -103,14 +104,16 @@ class StatusResource:
         clock: Callable[[], float],
         shape: Shape,
         cors: CorsPolicy,
+        regions: Regions | None = None,
     ) -> None:
-        """`identity_secret` as in `operation_id`. `path` is where it is on the listener; `prefix` as in
-        `AcceptPolicy.status_prefix`. `shape` is that of problems that are about no route."""
+        """`routes` are at least one. `identity_secret` as in `operation_id`. `path` is where it is on the listener;
+        `prefix` as in `AcceptPolicy.status_prefix`. `shape` is that of problems that are about no route."""
         self._store = store
         self._shape = shape
         self._cors = cors
         self._events = events
         self._clock = clock
+        self._regions = regions
         self._waiting = waiting
         self._callers = callers
         self._service = service
@@ -124,6 +127,7 @@ class StatusResource:
         for route in routes:
             self._routes.setdefault(route.operation, []).append(route)
         self._scopes = frozenset(route.scope for route in routes)
+        self._wait_seconds = max(route.in_flight.wait_seconds_max for route in routes)
 
     def owns(self, target: bytes) -> bool:
         """Whether a request with this target is for this resource, whatever it asks for."""
@@ -174,6 +178,11 @@ class StatusResource:
 
     async def _respond(self, incoming: Incoming, shown: _Shown) -> Reply:
         """Raises `StoreError` and `TimeoutError`."""
+        if self._regions is not None:
+            received = self._regions.received(incoming, self._shape)
+            if isinstance(received, Reply):
+                return received
+            incoming = received
         head = incoming.head
         found = await self._find_callers(incoming)
         if not any(isinstance(each, Caller) for each in found.values()):
@@ -181,7 +190,18 @@ class StatusResource:
         asked = _REST.fullmatch(normalise_path(head.target).lower(), len(self._path))
         if asked is None:
             return _NOT_FOUND
-        snapshot = await self._read(UUID(asked[1].decode()))
+        operation_id = UUID(asked[1].decode())
+        if self._regions is not None and (home := self._regions.elsewhere(operation_id)) is not None:
+            return await self._regions.send(
+                home,
+                head,
+                b"",
+                incoming.hop,
+                shape=self._shape,
+                operation_id=operation_id,
+                wait_seconds=self._wait_seconds,
+            )
+        snapshot = await self._read(operation_id)
         route = self._route_of(snapshot.record, found)
         if route is None:
             # It may be the caller's in a scope that cannot be verified now. That there is none would be a guess.
@@ -191,7 +211,7 @@ class StatusResource:
             permission = await self._callers.authorize(route.authorize, incoming)
             if not isinstance(permission, Verified):
                 return refuse_caller(permission, route.shape)
-        shown.route, shown.operation_id = route.name, UUID(asked[1].decode())
+        shown.route, shown.operation_id = route.name, operation_id
         if head.method == b"DELETE":
             return _not_allowed(b"GET, HEAD") if asked[2] else await self._withdraw(snapshot, route)
         if asked[2]:

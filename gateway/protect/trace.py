@@ -42,6 +42,8 @@ class RequestTrace:
     """When its time to wait for other requests ends; None until its first wait."""
     is_executed: bool = False
     """Whether it is the request that was sent, or was to be."""
+    is_reported_there: bool = False
+    """Whether a gateway of another region replied to it, and has reported that."""
     preferred: int | None = None
     """The caller's preference, in seconds, if that decided how long it waits."""
     context: TraceContext | None = None

@@ -696,6 +696,7 @@ _RESOURCE: Final = "tests/http/gateway/test_resource.py::"
 _CORS: Final = "tests/http/gateway/test_cors.py::"
 _TRACING: Final = "tests/observe/test_tracing.py::"
 _OBSERVE: Final = "tests/http/gateway/test_observe.py::"
+_REGIONS: Final = "tests/http/gateway/test_regions.py::"
 ELSEWHERE: Final = (
     {
         "traces.endpoint": _TRACING + "test_a_request_and_its_attempt",
@@ -706,6 +707,14 @@ ELSEWHERE: Final = (
         "listen.address": "tests/app/test_gateway.py::test_an_address_that_is_taken",
         "listen.tls.cert": _TLS + "test_both_sides",
         "listen.tls.key": _TLS + "test_both_sides",
+        "regions.here": _REGIONS + "test_a_key_runs_once_whichever_region_it_meets",
+        "regions.homes.name": _REGIONS + "test_living_keys_keep_their_homes",
+        "regions.homes.url": _REGIONS + "test_a_key_runs_once_whichever_region_it_meets",
+        "regions.homes.tls.ca": _REGIONS + "test_tls_between_regions",
+        "regions.homes.tls.cert": _REGIONS + "test_tls_between_regions",
+        "regions.homes.tls.key": _REGIONS + "test_tls_between_regions",
+        "regions.homes.tls.server_name": _REGIONS + "test_tls_between_regions",
+        "regions.key": _REGIONS + "test_regions_that_disagree_execute_nothing",
         "mode": _OBSERVE + "test_a_mode_for_all_routes",
         "observe.header": _OBSERVE + "test_the_header_says_what_would_be",
         "routes.mode": _OBSERVE + "test_nobody_notices",

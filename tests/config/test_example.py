@@ -39,6 +39,7 @@ ENVIRON = {
     "NATS_PASSWORD": "n" * 16,
     "PARTNER_SECRET": "q" * 32,
     "PROBE_TOKEN": "p" * 32,
+    "REGIONS_KEY": "22" * 32,
     "SERVICE_SECRET": "whsec_" + "C" * 43 + "=",
     "SERVICE_TOKEN": "s" * 32,
     "STRIPE_SECRET": "whsec_" + "s" * 32,
@@ -104,8 +105,9 @@ def test_example_settings_about_json_are_on_routes_for_json() -> None:
 
 
 def test_example_with_alternatives() -> None:
-    """What the example leaves out as an alternative is right, too."""
-    config = parse(COMPLETE, environ=ENVIRON)
+    """What the example leaves out as an alternative is right, too. Regions and certificates exclude each other."""
+    config = parse(COMPLETE.replace("{client_certificate: san}", "shared"), environ=ENVIRON)
+    assert config.regions is not None
     assert [key.id for key in config.secrets.fingerprint_keys] == ["2025-06", "2024-06"]
     assert config.listen.tls is not None
     assert config.upstream.tls is not None

@@ -76,6 +76,7 @@ POLICIES = {
         "protect/attempt.py Attempt._forward",
         "protect/fetching.py Fetching.fetch",
         "protect/probing.py Prober._exchange",
+        "protect/regions.py Regions.send",
     ],
     # The reply: what a coding becomes, and how it is framed.
     "decode_unaccepted": ["http/handler.py _decoded"],

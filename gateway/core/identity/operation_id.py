@@ -11,6 +11,7 @@ alone can neither compute nor test one. Outside this module a digest of a scope 
 from __future__ import annotations
 
 import hmac
+from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import sha256
 from uuid import UUID
@@ -34,6 +35,11 @@ def derive_operation_id(service: str, operation: str, scope_digest: bytes, key_d
 def _before_key(service: str, operation: str, scope_digest: bytes) -> bytes:
     """The frames before that of the key: the same for all operations of a caller."""
     return derivation_of(service, operation) + framed(scope_digest)
+
+
+def home_of(operation_id: UUID, regions: Sequence[str]) -> str:
+    """The region that an operation is at home in. Another order of the regions gives it another home."""
+    return regions[operation_id.int % len(regions)]
 
 
 def derivation_of(service: str, operation: str) -> bytes:

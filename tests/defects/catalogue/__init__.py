@@ -15,6 +15,7 @@ from tests.defects.catalogue import (
     identity,
     inbox,
     observing,
+    regions,
     stores,
     wire,
     wiring,
@@ -37,6 +38,7 @@ DEFECTS: Final[dict[str, Defect]] = {
         stores,
         wiring,
         observing,
+        regions,
     )
     for defect in module.DEFECTS
 }

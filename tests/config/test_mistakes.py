@@ -492,7 +492,8 @@ def test_unknown_global_key(line: str) -> None:
     key = line.partition(":")[0]
     known = (
         "service, listen, public_url, status, admin, state_dir, upstream, store, limits, shutdown, secrets, delivery, "
-        "operations, errors, cors, events, egress, log, traces, workers, trusted_proxies, regions, mode, observe, routes"
+        "operations, errors, cors, events, egress, log, traces, workers, trusted_proxies, regions, mode, observe, "
+        "routes"
     )
     assert report(with_global(line)) == [f"1:1: {key}: unknown key; known here: {known}"]
 

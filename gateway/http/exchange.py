@@ -17,7 +17,7 @@ from gateway.http.budget import MemoryBudget
 from gateway.http.connection import ClientConnection, ClientGone, ParsedRequest
 from gateway.http.reply import LAST_CHUNK, Framed, bare_head, chunk
 from gateway.http.request import ClientBody
-from gateway.http.tunnel import ClientTunnel, Tunnel
+from gateway.http.tunnel import ClientTunnel
 from gateway.protect.cors import CorsPolicy
 from gateway.protect.reply import BodyCut, Incoming, ResponseStream
 
@@ -171,7 +171,7 @@ class ClientExchange:
         if callback is not None and self.connection.gone.is_set():
             callback()
 
-    def switch(self, head: ResponseHead) -> Tunnel:
+    def switch(self, head: ResponseHead) -> ClientTunnel:
         self.connection.write(bare_head(head))
         self.is_answered = True
         return ClientTunnel(self.connection)

@@ -16,7 +16,7 @@ from gateway.core.observation import Ending
 from gateway.core.routing import normalise_path
 from gateway.core.verdict import Verdict
 from gateway.http.connection import ClientGone
-from gateway.http.tunnel import Tunnel, relay
+from gateway.http.tunnel import ClientTunnel, relay
 from gateway.observe.facts import Events, RequestPassed
 from gateway.protect.answer_stream import passed_on
 from gateway.protect.forwarding import response_headers, unprotected_request
@@ -43,7 +43,7 @@ class Client(Protocol):
     def on_gone(self, callback: Callable[[], object] | None) -> None:
         """Call this when the client is gone, or now if it is. None removes the callback."""
 
-    def switch(self, head: ResponseHead) -> Tunnel:
+    def switch(self, head: ResponseHead) -> ClientTunnel:
         """Write the 101, after which the connection is bytes both ways. Raises `ClientGone`."""
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
 
 from gateway.http.connection import ClientConnection, ClientGone
 from gateway.upstream import BodyLost, Duplex, UpstreamResponse
@@ -17,23 +16,8 @@ from gateway.upstream import BodyLost, Duplex, UpstreamResponse
 _BUFFER_BYTES_MAX = 128 * 1024
 
 
-class Tunnel(Protocol):
-    """The client's end of a tunnel, for the relay."""
-
-    async def read(self) -> bytes | None:
-        """The next bytes; empty once the client has ended its direction, None once it broke off."""
-
-    async def write(self, data: bytes) -> bool:
-        """Send bytes, waiting while the client is slow. False when it is gone."""
-
-    def write_eof(self) -> None: ...
-    def on_gone(self, callback: Callable[[], object] | None) -> None: ...
-    def abort(self) -> None: ...
-    def close(self) -> None: ...
-
-
 class ClientTunnel:
-    """A client's connection as two directions of bytes."""
+    """The client's end of a tunnel: its connection as two directions of bytes."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
@@ -67,6 +51,7 @@ class ClientTunnel:
     # -- for the relay ------------------------------------------------------------------------------------------------
 
     async def read(self) -> bytes | None:
+        """The next bytes; empty once the client has ended its direction, None once it broke off."""
         while True:
             if self._buffer:
                 data = bytes(self._buffer)
@@ -83,6 +68,7 @@ class ClientTunnel:
             await self._news.wait()
 
     async def write(self, data: bytes) -> bool:
+        """Send bytes, waiting while the client is slow. False when it is gone."""
         try:
             self._connection.write(data)
             await self._connection.drain()
@@ -109,7 +95,7 @@ class ClientTunnel:
         self._connection.close()
 
 
-async def relay(client: Tunnel, answer: UpstreamResponse, upstream: Duplex) -> None:
+async def relay(client: ClientTunnel, answer: UpstreamResponse, upstream: Duplex) -> None:
     """Relay until both directions have ended or one broke off, which ends the other. Closes both ends."""
     up = asyncio.ensure_future(_relay_up(client, upstream))
     down = asyncio.ensure_future(_relay_down(client, upstream))
@@ -136,7 +122,7 @@ class _BrokenOff(Exception):
     """One side is gone before its end."""
 
 
-async def _relay_up(client: Tunnel, upstream: Duplex) -> None:
+async def _relay_up(client: ClientTunnel, upstream: Duplex) -> None:
     while data := await client.read():
         if not await upstream.write(data):
             raise _BrokenOff
@@ -145,7 +131,7 @@ async def _relay_up(client: Tunnel, upstream: Duplex) -> None:
     upstream.write_eof()
 
 
-async def _relay_down(client: Tunnel, upstream: Duplex) -> None:
+async def _relay_down(client: ClientTunnel, upstream: Duplex) -> None:
     while True:
         data = await upstream.read()
         if isinstance(data, BodyLost):

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 from gateway.core.message import RequestHead, ResponseHead
-from gateway.http.tunnel import Tunnel
+from gateway.http.tunnel import ClientTunnel
 from gateway.protect.reply import BodyCut, Cut, Reply, RequestCut
 from tests.simulation.faults import Weather
 from tests.simulation.history import Answer, Call
@@ -110,7 +110,7 @@ class Connection:
         if callback is not None and self.is_gone:
             callback()
 
-    def switch(self, head: ResponseHead) -> Tunnel:
+    def switch(self, head: ResponseHead) -> ClientTunnel:
         raise NotImplementedError("the service never leaves HTTP")
 
 

@@ -7,6 +7,7 @@ is.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any, Final
 from uuid import UUID
 
@@ -39,10 +40,10 @@ _DELIVERY: Final = (
     "answers", "failure", "reason", "lane", "lane_number", "stops_lane", "is_behind",
 )  # fmt: skip
 _DELIVERY_CHANGED: Final = (
-    "since_us", "next_attempt_us", "deliver_until_us", "answers", "failure", "reason", "is_behind", "is_accepted",
-    "lane_rank", "stopped_us",
+    "since_us", "next_attempt_us", "deliver_until_us", "answers", "failure", "reason", "is_behind",
 )  # fmt: skip
-_DELIVERY_COPIED: Final = ("is_accepted", "lane_rank", "stopped_us", "operation", "route", "scope_digest", "row")
+_DELIVERY_STATE: Final = ("is_accepted", "lane_rank", "stopped_us")
+_DELIVERY_COPIED: Final = ("operation", "route", "scope_digest", "row")
 
 
 def _inserted(columns: tuple[str, ...]) -> str:
@@ -59,8 +60,8 @@ MACROS: Final = {
     "{inserted}": _inserted(_CHANGED + _IDENTITY),
     "{changed}": _set(_CHANGED),
     "{delivery}": ", ".join(_DELIVERY),
-    "{delivery inserted}": _inserted(_DELIVERY + _DELIVERY_COPIED),
-    "{delivery changed}": _set(_DELIVERY_CHANGED),
+    "{delivery inserted}": _inserted(_DELIVERY + _DELIVERY_STATE + _DELIVERY_COPIED),
+    "{delivery changed}": _set(_DELIVERY_CHANGED + _DELIVERY_STATE),
 }
 """The placeholders for a record's columns in a statement, and what replaces them."""
 
@@ -137,46 +138,23 @@ def encode_identity(identity: Identity) -> Row:
 
 def encode_delivery(row: int, record: Record, delivery: Delivery) -> Row:
     """The columns of a new delivery; `row` is the operation's."""
+    service, acceptance_id, *rest = _delivery_columns(delivery)
     identity = record.identity
-    return (
-        delivery.service,
-        delivery.acceptance_id.bytes,
-        delivery.accepted_us,
-        delivery.since_us,
-        delivery.next_attempt_us,
-        delivery.deliver_until_us,
-        delivery.request_bytes,
-        delivery.answers,
-        delivery.failure,
-        delivery.reason,
-        delivery.lane,
-        delivery.lane_number,
-        delivery.stops_lane,
-        delivery.is_behind,
-        record.state is State.ACCEPTED,
-        rank(record),
-        stopped_us(record),
-        identity.operation,
-        identity.route,
-        identity.scope_digest,
-        row,
-    )
+    copied = (identity.operation, identity.route, identity.scope_digest, row)
+    return (service, acceptance_id.bytes, *rest, *_delivery_state(record), *copied)
 
 
 def encode_delivery_change(record: Record, delivery: Delivery) -> Row:
     """The columns of a delivery that a change may change."""
-    return (
-        delivery.since_us,
-        delivery.next_attempt_us,
-        delivery.deliver_until_us,
-        delivery.answers,
-        delivery.failure,
-        delivery.reason,
-        delivery.is_behind,
-        record.state is State.ACCEPTED,
-        rank(record),
-        stopped_us(record),
-    )
+    return (*_delivery_changed_columns(delivery), *_delivery_state(record))
+
+
+_delivery_columns: Final = attrgetter(*_DELIVERY)
+_delivery_changed_columns: Final = attrgetter(*_DELIVERY_CHANGED)
+
+
+def _delivery_state(record: Record) -> Row:
+    return (record.state is State.ACCEPTED, rank(record), stopped_us(record))
 
 
 def decode(columns: Row, delivery: Row | None = None) -> Record:

@@ -431,10 +431,7 @@ def is_due(cursor: Cursor, now_us: int) -> bool:
     return any(
         cursor.execute(statements()[name], (state.value, now_us + ahead_us, VERSION, 1)).fetchone()
         for name, state, ahead_us in _SWEPT
-    ) or any(
-        cursor.execute(statements()[name], (now_us, 1)).fetchone()
-        for name in ("select_old_audits", "select_old_recoveries", "select_old_contents", "select_old_witnesses")
-    )
+    ) or any(cursor.execute(statements()[name], (now_us, 1)).fetchone() for name, *_ in _TIDIED)
 
 
 def sweep_some(cursor: Cursor, owner: bytes, now_us: int, limit: int, outbox: Outbox, *, is_last: bool) -> SweptPart:
@@ -495,36 +492,28 @@ def prolong(cursor: Cursor, row: int, by_us: int, credited_us: int) -> None:
     cursor.execute(statements()["prolong_operation"], (row, by_us))
 
 
+# What a sweep tidies: the statement that finds rows that are due, each with its key and whether it is still needed; the
+# one that moves the time of a row that is, by how much; and the one that deletes the others.
+_TIDIED: Final = (
+    ("select_old_audits", "update_audit", AUDIT_KEEP_US, "delete_audit"),
+    ("select_old_recoveries", "update_recovery", RECOVERY_CHECK_US, "delete_recovery"),
+    ("select_old_contents", "update_content", RECOVERY_CHECK_US, "delete_content"),
+    ("select_old_witnesses", "keep_witness", WITNESS_KEEP_US, "delete_witness"),
+)
+
+
 def _tidy(cursor: Cursor, now_us: int, limit: int) -> int:
     """Extend or delete at most `limit` due audits, recovery leases, contents and witnesses; return how many."""
-    sql = statements()
-    audits = cursor.execute(sql["select_old_audits"], (now_us, limit)).fetchall()
-    for row, has_record in audits:
-        if has_record:
-            cursor.execute(sql["update_audit"], (now_us + AUDIT_KEEP_US, row))
-        else:
-            cursor.execute(sql["delete_audit"], (row,))
-    recoveries = cursor.execute(sql["select_old_recoveries"], (now_us, limit - len(audits))).fetchall()
-    for operation_id, is_in_doubt in recoveries:
-        if is_in_doubt:
-            cursor.execute(sql["update_recovery"], (now_us + RECOVERY_CHECK_US, operation_id))
-        else:
-            cursor.execute(sql["delete_recovery"], (operation_id,))
-    checked = len(audits) + len(recoveries)
-    contents = cursor.execute(sql["select_old_contents"], (now_us, limit - checked)).fetchall()
-    for digest, operation_id, is_held in contents:
-        if is_held:
-            cursor.execute(sql["update_content"], (now_us + RECOVERY_CHECK_US, digest, operation_id))
-        else:
-            cursor.execute(sql["delete_content"], (digest, operation_id))
-    checked += len(contents)
-    witnesses = cursor.execute(sql["select_old_witnesses"], (now_us, limit - checked)).fetchall()
-    for link, was_raised in witnesses:
-        if was_raised:
-            cursor.execute(sql["keep_witness"], (now_us + WITNESS_KEEP_US, link))
-        else:
-            cursor.execute(sql["delete_witness"], (link,))
-    return checked + len(witnesses)
+    sql, checked = statements(), 0
+    for select, extend, keep_us, delete in _TIDIED:
+        rows = cursor.execute(sql[select], (now_us, limit - checked)).fetchall()
+        for *key, is_needed in rows:
+            if is_needed:
+                cursor.execute(sql[extend], (now_us + keep_us, *key))
+            else:
+                cursor.execute(sql[delete], key)
+        checked += len(rows)
+    return checked
 
 
 def tally(cursor: Cursor, now_us: int) -> Tally:

@@ -29,7 +29,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID, uuid4
 
 from gateway.core.lifecycle import settle
@@ -75,6 +75,8 @@ from gateway.store.sqlite.connection import (
 from gateway.store.watching import Watchers
 from gateway.store.witness_files import Reading, WitnessFiles
 from gateway.store.worker import Worker
+
+T = TypeVar("T")
 
 BUSY_SECONDS: Final = 5.0
 # Records per transaction of a sweep: what a command may have to wait for.
@@ -186,9 +188,8 @@ class SqliteStore:
         return await self._started().reads.submit(operation_id)
 
     async def sweep(self, limit: int) -> Swept:
-        running = self._started()
         swept = Swept()
-        if self._is_sweeping or not await running.reading.run(self._is_due):
+        if self._is_sweeping or not await self._query(lambda cursor: sql.is_due(cursor, self._clock_us())):
             return swept
         self._is_sweeping = True
         try:
@@ -196,7 +197,7 @@ class SqliteStore:
             while left > 0:
                 size = min(left, SWEEP_TRANSACTION_MAX)
                 left -= size
-                part, spent_seconds = await running.writing.run(self._sweep_some, size, is_last=left == 0)
+                part, spent_seconds = await self._sweep_some(size, is_last=left == 0)
                 self._watchers.announce_all(part.operation_ids)
                 swept += part.swept
                 # Pause, or every command would find the writer busy sweeping.
@@ -207,180 +208,139 @@ class SqliteStore:
         finally:
             self._is_sweeping = False
 
+    async def _sweep_some(self, size: int, *, is_last: bool) -> tuple[sql.SweptPart, float]:
+        return await self._note_timed(
+            lambda cursor: sql.sweep_some(
+                cursor, self._sweeper_id, self._clock_us(), size, self._outbox, is_last=is_last
+            )
+        )
+
     async def tally(self) -> Tally:
-        return await self._started().reading.run(self._reader.query, lambda cursor: sql.tally(cursor, self._clock_us()))
+        return await self._query(lambda cursor: sql.tally(cursor, self._clock_us()))
 
     async def compare_configuration(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
-        running = self._started()
         counted: dict[Name, Living] = {}
+
+        def agree(cursor: sql.Cursor) -> Agreement | frozenset[Name]:
+            agreed = inquiry.agree(cursor, serving, counted, self._clock_us(), writes=not is_trial)
+            if not is_trial and isinstance(agreed, Agreement) and not agreed.conflicts:
+                event.remember(cursor, serving.service, self._outbox)
+            return agreed
+
         while True:
-            if is_trial:
-                agreed = await running.reading.run(self._reader.query, self._agreeing(serving, counted, writes=False))
-            else:
-                agreed = await running.writing.run(self._writer.transact, self._agreeing(serving, counted, writes=True))
+            agreed = await (self._query(agree) if is_trial else self._change(agree))
             if isinstance(agreed, Agreement):
                 return agreed
             counted = await self._count_living(agreed)
 
-    def _agreeing(
-        self, serving: Serving, counted: Mapping[Name, Living], *, writes: bool
-    ) -> Callable[[sql.Cursor], Agreement | frozenset[Name]]:
-        def agree(cursor: sql.Cursor) -> Agreement | frozenset[Name]:
-            agreed = inquiry.agree(cursor, serving, counted, self._clock_us(), writes=writes)
-            if writes and isinstance(agreed, Agreement) and not agreed.conflicts:
-                event.remember(cursor, serving.service, self._outbox)
-            return agreed
-
-        return agree
-
     async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
-        await self._started().writing.run(
-            self._writer.note,
-            lambda cursor: inquiry.note_running(cursor, gateway_id, self._clock_us(), is_running=is_running),
+        await self._note(
+            lambda cursor: inquiry.note_running(cursor, gateway_id, self._clock_us(), is_running=is_running)
         )
 
     async def count_without_route(self, service: str, operations: Collection[str]) -> dict[str, int]:
-        names = await self._started().reading.run(
-            self._reader.query, lambda cursor: inquiry.operations_without_route(cursor, service, operations)
-        )
+        names = await self._query(lambda cursor: inquiry.operations_without_route(cursor, service, operations))
         counted = await self._count_living(names)
         return {operation: living.keys for (_, operation), living in counted.items() if living.keys}
 
     async def _count_living(self, names: Collection[Name]) -> dict[Name, Living]:
         """Count the living keys piece by piece."""
-        reading = self._started().reading
         counted, after = dict.fromkeys(names, Living()), 0 if names else None
         while after is not None:
-            part, after = await reading.run(self._count_some, names, after)
+            part, after = await self._count_some(names, after)
             counted = {name: inquiry.joined(living, part[name]) for name, living in counted.items()}
         return counted
 
+    async def _count_some(self, names: Collection[Name], after: int) -> tuple[Mapping[Name, Living], int | None]:
+        return await self._query(lambda cursor: inquiry.count_some(cursor, names, after, self._clock_us()))
+
     async def find(self, query: Query) -> list[Snapshot]:
-        reading = self._started().reading
         found: list[Snapshot] = []
         while True:
-            piece = await reading.run(self._find_some, replace(query, limit=query.limit - len(found)))
+            piece = await self._find_some(replace(query, limit=query.limit - len(found)))
             found += piece.found
             if piece.last is None or len(found) >= query.limit:
                 return found
             query = replace(query, after=piece.last)
 
+    async def _find_some(self, query: Query) -> inquiry.Piece:
+        return await self._query(lambda cursor: inquiry.find_some(cursor, query, self._clock_us()))
+
     async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
-        return await self._started().writing.run(
-            self._writer.transact,
-            lambda cursor: inquiry.recover(
-                cursor, operation_id, token, lease_us, self._clock_us(), is_urgent=is_urgent
-            ),
+        return await self._change(
+            lambda cursor: inquiry.recover(cursor, operation_id, token, lease_us, self._clock_us(), is_urgent=is_urgent)
         )
 
     async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
-        await self._started().writing.run(
-            self._writer.transact,
-            lambda cursor: inquiry.put_off(cursor, lease, self._clock_us(), pause_us, finding),
-        )
+        await self._change(lambda cursor: inquiry.put_off(cursor, lease, self._clock_us(), pause_us, finding))
 
     async def recovery(self, operation_id: UUID) -> RecoveryState | None:
-        return await self._started().reading.run(
-            self._reader.query, lambda cursor: inquiry.recovery(cursor, operation_id)
-        )
+        return await self._query(lambda cursor: inquiry.recovery(cursor, operation_id))
 
     async def find_due(self, service: str, operations: Collection[str], limit: int) -> list[Snapshot]:
-        return await self._started().reading.run(
-            self._reader.query, lambda cursor: kept.find_due(cursor, service, operations, self._clock_us(), limit)
-        )
+        return await self._query(lambda cursor: kept.find_due(cursor, service, operations, self._clock_us(), limit))
 
     async def read_kept(self, operation_id: UUID) -> SealedRequest | None:
-        return await self._started().reading.run(
-            self._reader.query, lambda cursor: kept.read_request(cursor, operation_id)
-        )
+        return await self._query(lambda cursor: kept.read_request(cursor, operation_id))
 
     async def count_pending(self, service: str, operation: str, scope_digest: bytes, limit: int) -> int:
-        return await self._started().reading.run(
-            self._reader.query,
-            lambda cursor: kept.count_pending(cursor, service, operation, scope_digest, self._clock_us(), limit),
+        return await self._query(
+            lambda cursor: kept.count_pending(cursor, service, operation, scope_digest, self._clock_us(), limit)
         )
 
     async def backlog(self, service: str) -> Backlog:
-        return await self._started().reading.run(
-            self._reader.query, lambda cursor: kept.backlog(cursor, service, self._clock_us())
-        )
+        return await self._query(lambda cursor: kept.backlog(cursor, service, self._clock_us()))
 
     async def pause(self, service: str, operation: str, audit: Audit) -> bool:
-        return await self._started().writing.run(
-            self._writer.transact, lambda cursor: kept.pause(cursor, service, operation, self._clock_us(), audit)
-        )
+        return await self._change(lambda cursor: kept.pause(cursor, service, operation, self._clock_us(), audit))
 
     async def pause_audits(self, service: str) -> list[PauseAudit]:
-        return await self._started().reading.run(self._reader.query, lambda cursor: kept.pause_audits(cursor, service))
+        return await self._query(lambda cursor: kept.pause_audits(cursor, service))
 
     async def resume(self, service: str, operation: str, audit: Audit) -> bool:
-        writing, has_more = self._started().writing, True
+        has_more = True
         while has_more:
-            has_more, spent_seconds = await writing.run(self._resume_some, service, operation)
+            has_more, spent_seconds = await self._note_timed(
+                lambda cursor: kept.resume_some(cursor, service, operation, self._clock_us(), RESUME_TRANSACTION_MAX)
+            )
             await asyncio.sleep(spent_seconds)
-        return await writing.run(
-            self._writer.transact,
-            lambda cursor: kept.end_pause(cursor, service, operation, self._clock_us(), audit),
-        )
+        return await self._change(lambda cursor: kept.end_pause(cursor, service, operation, self._clock_us(), audit))
 
     async def lease_events(self, service: str, wanted: Mapping[str, int], lease_us: int) -> list[LeasedEvent]:
-        running = self._started()
-        if not await running.reading.run(
-            self._reader.query, lambda cursor: event.are_due(cursor, service, wanted, self._clock_us())
-        ):
+        if not await self._query(lambda cursor: event.are_due(cursor, service, wanted, self._clock_us())):
             return []
         # A lease or a report that a power loss undoes costs a duplicate.
-        return await running.writing.run(
-            self._writer.note, lambda cursor: event.lease(cursor, service, wanted, lease_us, self._clock_us())
-        )
+        return await self._note(lambda cursor: event.lease(cursor, service, wanted, lease_us, self._clock_us()))
 
     async def report_events(self, service: str, reports: Collection[EventReport]) -> None:
-        await self._started().writing.run(
-            self._writer.note, lambda cursor: event.report(cursor, service, reports, self._clock_us())
-        )
+        await self._note(lambda cursor: event.report(cursor, service, reports, self._clock_us()))
 
     async def find_events(
         self, service: str, sink: str, *, is_dead: bool, after: str | None, limit: int
     ) -> list[KeptEvent]:
-        return await self._started().reading.run(
-            self._reader.query, lambda cursor: event.find(cursor, service, sink, after, limit, is_dead=is_dead)
-        )
+        return await self._query(lambda cursor: event.find(cursor, service, sink, after, limit, is_dead=is_dead))
 
     async def redeliver_event(self, service: str, event_id: str, sink: str | None) -> int:
-        return await self._started().writing.run(
-            self._writer.transact, lambda cursor: event.redeliver(cursor, service, event_id, sink, self._clock_us())
-        )
+        return await self._change(lambda cursor: event.redeliver(cursor, service, event_id, sink, self._clock_us()))
 
     async def suspend_sink(self, service: str, sink: str, why: str) -> bool:
-        return await self._started().writing.run(
-            self._writer.transact, lambda cursor: event.suspend(cursor, service, sink, why)
-        )
+        return await self._change(lambda cursor: event.suspend(cursor, service, sink, why))
 
     async def resume_sink(self, service: str, sink: str) -> bool:
-        return await self._started().writing.run(
-            self._writer.transact, lambda cursor: event.resume(cursor, service, sink, self._clock_us())
-        )
+        return await self._change(lambda cursor: event.resume(cursor, service, sink, self._clock_us()))
 
     async def sinks(self, service: str) -> dict[str, SinkBacklog]:
-        return await self._started().reading.run(
-            self._reader.query, lambda cursor: event.sinks(cursor, service, self._clock_us())
-        )
+        return await self._query(lambda cursor: event.sinks(cursor, service, self._clock_us()))
 
     async def latest_audits(self, before: int | None, limit: int) -> list[NumberedAudit]:
-        return await self._started().reading.run(
-            self._reader.query, lambda cursor: inquiry.latest_audits(cursor, before, limit)
-        )
+        return await self._query(lambda cursor: inquiry.latest_audits(cursor, before, limit))
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
-        return await self._started().reading.run(
-            self._reader.query, lambda cursor: inquiry.audits(cursor, operation_id)
-        )
+        return await self._query(lambda cursor: inquiry.audits(cursor, operation_id))
 
     async def sealed_rows(self, place: Place, after: Any, limit: int, current_id: str) -> list[Row]:
         """See `SealedRows`."""
-        return await self._started().reading.run(
-            self._reader.query, lambda cursor: rekeying.page(cursor, place, after, limit, current_id)
-        )
+        return await self._query(lambda cursor: rekeying.page(cursor, place, after, limit, current_id))
 
     async def reseal(self, place: Place, changes: Sequence[tuple[Row, Kept]]) -> int:
         """See `SealedRows`."""
@@ -388,53 +348,60 @@ class SqliteStore:
         for begin in range(0, len(changes), RESEAL_TRANSACTION_MAX):
             some = changes[begin : begin + RESEAL_TRANSACTION_MAX]
             began = time.perf_counter()
-            changed += await self._started().writing.run(
-                self._writer.transact, lambda cursor, some=some: rekeying.reseal(cursor, place, some)
-            )
+            changed += await self._change(partial(rekeying.reseal, place=place, changes=some))
             # Pause, or gateways would find the file busy.
             await asyncio.sleep(time.perf_counter() - began)
         return changed
 
     async def observed_before(self, service: str, operation_ids: Collection[UUID]) -> list[Observation]:
         """See `ObservationStore`, also for the next three."""
-        return await self._started().reading.run(
-            self._reader.query, lambda cursor: observation.observed_before(cursor, service, operation_ids)
-        )
+        return await self._query(lambda cursor: observation.observed_before(cursor, service, operation_ids))
 
     async def observed_contents(
         self, service: str, contents: Collection[bytes], since_us: int
     ) -> list[tuple[bytes, UUID, int]]:
-        return await self._started().reading.run(
-            self._reader.query, lambda cursor: observation.observed_contents(cursor, service, contents, since_us)
-        )
+        return await self._query(lambda cursor: observation.observed_contents(cursor, service, contents, since_us))
 
     async def save_observations(
         self, service: str, found: Sequence[tuple[Observation, Finding]], forget_before_us: int
     ) -> None:
-        await self._started().writing.run(
-            self._writer.note, lambda cursor: observation.save(cursor, service, found, forget_before_us)
-        )
+        await self._note(lambda cursor: observation.save(cursor, service, found, forget_before_us))
 
     async def count_observed(self, service: str, route: str | None) -> list[ObservedCount]:
-        return await self._started().reading.run(
-            self._reader.query, lambda cursor: observation.count(cursor, service, route)
-        )
+        return await self._query(lambda cursor: observation.count(cursor, service, route))
 
     async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
-        return await self._started().reading.run(
-            self._reader.query, lambda cursor: sql.check_memory(cursor, self._clock_us(), links)
-        )
+        return await self._query(lambda cursor: sql.check_memory(cursor, self._clock_us(), links))
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
-        await self._started().writing.run(
-            self._writer.transact, lambda cursor: sql.begin_epoch(cursor, memo, beyond_token)
-        )
+        await self._change(lambda cursor: sql.begin_epoch(cursor, memo, beyond_token))
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
         return self._watchers.watch(operation_id)
 
     def announce_work(self) -> None:
         self._watchers.announce(WORK)
+
+    async def _query(self, work: Callable[[sql.Cursor], T]) -> T:
+        """Read in the reader's thread."""
+        return await self._started().reading.run(self._reader.query, work)
+
+    async def _change(self, work: Callable[[sql.Cursor], T]) -> T:
+        """Change the file in the writer's thread, durably."""
+        return await self._started().writing.run(self._writer.transact, work)
+
+    async def _note(self, work: Callable[[sql.Cursor], T]) -> T:
+        """As `_change`, for what a power loss may undo."""
+        return await self._started().writing.run(self._writer.note, work)
+
+    async def _note_timed(self, work: Callable[[sql.Cursor], T]) -> tuple[T, float]:
+        """As `_note`, and for how many seconds that kept the writer busy."""
+
+        def note() -> tuple[T, float]:
+            began = time.perf_counter()
+            return self._writer.note(work), time.perf_counter() - began
+
+        return await self._started().writing.run(note)
 
     def _started(self) -> _Running:
         if self._running is None:
@@ -492,33 +459,6 @@ class SqliteStore:
         return [
             record if isinstance(record, Exception) else Snapshot(settle(record, now_us), now_us) for record in records
         ]
-
-    def _find_some(self, query: Query) -> inquiry.Piece:
-        return self._reader.query(lambda cursor: inquiry.find_some(cursor, query, self._clock_us()))
-
-    def _count_some(self, names: Collection[Name], after: int) -> tuple[Mapping[Name, Living], int | None]:
-        return self._reader.query(lambda cursor: inquiry.count_some(cursor, names, after, self._clock_us()))
-
-    def _resume_some(self, service: str, operation: str) -> tuple[bool, float]:
-        """Whether there is more, and for how many seconds this kept the writer busy."""
-        began = time.perf_counter()
-        has_more = self._writer.note(
-            lambda cursor: kept.resume_some(cursor, service, operation, self._clock_us(), RESUME_TRANSACTION_MAX)
-        )
-        return has_more, time.perf_counter() - began
-
-    def _is_due(self) -> bool:
-        return self._reader.query(lambda cursor: sql.is_due(cursor, self._clock_us()))
-
-    def _sweep_some(self, limit: int, *, is_last: bool) -> tuple[sql.SweptPart, float]:
-        """What was swept, and for how many seconds that kept the writer busy."""
-        began = time.perf_counter()
-        part = self._writer.note(
-            lambda cursor: sql.sweep_some(
-                cursor, self._sweeper_id, self._clock_us(), limit, self._outbox, is_last=is_last
-            )
-        )
-        return part, time.perf_counter() - began
 
 
 class _Witness:

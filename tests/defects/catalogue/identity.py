@@ -379,13 +379,13 @@ DEFECTS = (
         (
             Edit(
                 "store/sqlite/store.py",
-                "self._agreeing(serving, counted, writes=False)",
-                "self._agreeing(serving, counted, writes=True)",
+                "self._clock_us(), writes=not is_trial)",
+                "self._clock_us(), writes=True)",
             ),
             Edit(
                 "store/sqlite/store.py",
-                "if is_trial:\n                agreed = await running.reading.run(self._reader.query,",
-                "if is_trial:\n                agreed = await running.writing.run(self._writer.transact,",
+                "await (self._query(agree) if is_trial else self._change(agree))",
+                "await self._change(agree)",
             ),
         ),
         (_AGREEMENT + "test_a_trial_changes_nothing[sqlite]",),

@@ -108,12 +108,17 @@ class JournalDesk(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class JournalTally:
-    """How much a journal holds. `oldest_us`: when the oldest waiting outcome was written, by the host's clock."""
+    """How much a journal, or one of its files, holds. `oldest_us`: when the oldest waiting outcome was written, by the
+    host's clock; None without one."""
 
     waiting: int = 0
     refused: int = 0
     bytes: int = 0
     oldest_us: int | None = None
+
+    @property
+    def rows(self) -> int:
+        return self.waiting + self.refused
 
 
 class Journal(Protocol):

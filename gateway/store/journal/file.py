@@ -27,7 +27,6 @@ import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -40,6 +39,7 @@ from gateway.core.message import StoredResponse, pack_headers, unpack_headers
 from gateway.core.operation import EVENT_OF, Abandon, Bury, Complete, Event, Forget, OutcomeCommand, Postpone, Release
 from gateway.store.base import NotApplied, StartRefused, Unstorable
 from gateway.store.directories import make_directory, sync_directory
+from gateway.store.journal import EntryId, JournalEntry, JournalTally
 from gateway.store.sqlite.connection import DATA_ERRORS, Committer, file_id, prepare_file
 from gateway.store.sqlite.rows import decode_resource, encode_resource
 
@@ -62,29 +62,6 @@ DAMAGED: Final = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError)
 _ROW_BYTES: Final = 1_024
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """How much a file holds. `oldest_us`: when the oldest waiting outcome was written, None without one."""
-
-    waiting: int = 0
-    refused: int = 0
-    bytes: int = 0
-    oldest_us: int | None = None
-
-    @property
-    def rows(self) -> int:
-        return self.waiting + self.refused
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A waiting outcome, and its row in the file."""
-
-    row: int
-    route: str
-    command: OutcomeCommand
-
-
 def cost_bytes(command: OutcomeCommand) -> int:
     """An estimate of an outcome's size."""
     if not isinstance(command, Complete):
@@ -102,7 +79,7 @@ class JournalFile(Committer):
 
     def __init__(self, path: Path, descriptor: int) -> None:
         super().__init__(path, BUSY_MS / 1_000)
-        self.counts = Counts()
+        self.counts = JournalTally()
         self._lock = descriptor
 
     @classmethod
@@ -169,17 +146,17 @@ class JournalFile(Committer):
             self._query(self._regain_trust)
         return self._transact(write)
 
-    def waiting(self, after: int, limit: int, bytes_max: int) -> list[Waiting]:
+    def waiting(self, after: int, limit: int, bytes_max: int) -> list[JournalEntry]:
         """Outcomes behind row `after`, as many as the limits allow but one at least. Raises `NotApplied`."""
 
-        def query(cursor: apsw.Cursor) -> list[Waiting]:
-            found: list[Waiting] = []
+        def query(cursor: apsw.Cursor) -> list[JournalEntry]:
+            found: list[JournalEntry] = []
             bytes_ = 0
             # The loop may end before the last row; an open cursor would then go on holding the log.
             with closing(cursor.connection.cursor()) as rows:
                 for columns in rows.execute(statements()["select_waiting"], (after, -1)):
                     try:
-                        entry = Waiting(columns[0], *decode_row(columns))
+                        entry = JournalEntry(EntryId(self.path.name, columns[0]), *decode_row(columns))
                     except NotApplied:
                         # Only another version can read it: it must not hold up those behind it.
                         continue
@@ -269,11 +246,11 @@ class JournalFile(Committer):
         return result
 
 
-def _counted(cursor: apsw.Cursor) -> Counts:
+def _counted(cursor: apsw.Cursor) -> JournalTally:
     ((waiting, refused, oldest_us),) = fetch(cursor, statements()["count"])
     used_pages = pragma(cursor, "page_count") - pragma(cursor, "freelist_count")
     used_bytes = used_pages * pragma(cursor, "page_size") if waiting + refused else 0
-    return Counts(waiting, refused, used_bytes, oldest_us)
+    return JournalTally(waiting, refused, used_bytes, oldest_us)
 
 
 def _insert(cursor: apsw.Cursor, route: str, command: OutcomeCommand, now_us: int) -> int | Exception:

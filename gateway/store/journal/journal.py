@@ -241,7 +241,7 @@ class SqliteJournal:
     def _append_batch(self, outcomes: list[_Outcome]) -> list[EntryId | Exception]:
         own = self._own_file()
         room = self._bytes_max - self._tally.bytes
-        rows = self._rows_max - self._tally.waiting - self._tally.refused
+        rows = self._rows_max - self._tally.rows
         taken: list[_Outcome] = []
         for outcome in outcomes:
             room -= cost_bytes(outcome[1])
@@ -279,7 +279,7 @@ class SqliteJournal:
                 failed = error
                 continue
             if found:
-                return [JournalEntry(EntryId(name, each.row), each.route, each.command) for each in found]
+                return found
         if failed is not None:
             raise failed
         return []

@@ -318,15 +318,21 @@ class Dispatch:
 
 
 @immutable
-class Renew:
+class _ByHolder:
+    """A command of the holder of a claim, fenced on its token and attempt id."""
+
     operation_id: UUID
     token: int
     attempt_id: UUID
+
+
+@immutable
+class Renew(_ByHolder):
     lease_us: int
 
 
 @immutable
-class Complete:
+class Complete(_ByHolder):
     """Record the response. `remember_us` is never less than `replay_us`; both count from the moment of recording.
 
     `resource` is the reference that the response names, here and in other commands; None keeps an earlier one.
@@ -334,9 +340,6 @@ class Complete:
     what the response does not change from it, and need not read the record.
     """
 
-    operation_id: UUID
-    token: int
-    attempt_id: UUID
     response: StoredResponse
     replay_us: int
     remember_us: int
@@ -345,56 +348,42 @@ class Complete:
 
 
 @immutable
-class Release:
-    operation_id: UUID
-    token: int
-    attempt_id: UUID
+class Release(_ByHolder):
     remember_us: int
 
 
 @immutable
-class Forget:
-    operation_id: UUID
-    token: int
-    attempt_id: UUID
+class Forget(_ByHolder):
+    """The caller was refused at the door: drop the fingerprint."""
 
 
 @immutable
-class Abandon:
+class Abandon(_ByHolder):
     """Record that something was sent and its effect is unknown; `doubt` is a short reason."""
 
-    operation_id: UUID
-    token: int
-    attempt_id: UUID
     doubt: str
     resource: str | None = None
 
 
 @immutable
-class Postpone:
+class Postpone(_ByHolder):
     """The attempt had no effect, and the kept request is to be sent again, after `pause_us` at the earliest.
 
     `is_answered`: the upstream answered, which counts against the limit of answers. `failure` as in `Delivery`.
     """
 
-    operation_id: UUID
-    token: int
-    attempt_id: UUID
     pause_us: int
     failure: str
     is_answered: bool
 
 
 @immutable
-class Bury:
+class Bury(_ByHolder):
     """The attempt had no effect, and the kept request is not sent again unless somebody says so.
 
     `reason` is a short word; the rest as in `Postpone`.
     """
 
-    operation_id: UUID
-    token: int
-    attempt_id: UUID
     reason: str
     failure: str
     is_answered: bool
@@ -413,12 +402,21 @@ class Takeover:
 
 
 @immutable
-class Prove:
-    """Record the response that a probe or an operator found. The single-use `resolution_id` makes a retry safe."""
+class _Resolution:
+    """A decision about an operation that nobody executes, fenced on the token that was read.
+
+    The single-use `resolution_id` makes a retry safe.
+    """
 
     operation_id: UUID
     read_token: int
     resolution_id: UUID
+
+
+@immutable
+class Prove(_Resolution):
+    """Record the response that a probe or an operator found."""
+
     response: StoredResponse
     replay_us: int
     remember_us: int
@@ -427,47 +425,32 @@ class Prove:
 
 
 @immutable
-class Disprove:
-    """Record that nothing happened. The single-use `resolution_id` makes a retry safe."""
+class Disprove(_Resolution):
+    """Record that nothing happened."""
 
-    operation_id: UUID
-    read_token: int
-    resolution_id: UUID
     remember_us: int
     audit: Audit | None = None
 
 
 @immutable
-class Reinstate:
-    """Record that nothing happened, and deliver the kept request. The single-use `resolution_id` makes a retry safe."""
+class Reinstate(_Resolution):
+    """Record that nothing happened, and deliver the kept request."""
 
-    operation_id: UUID
-    read_token: int
-    resolution_id: UUID
     audit: Audit | None = None
 
 
 @immutable
-class Requeue:
-    """Deliver a dead letter after all: at once, within `deliver_within_us`, with a new limit of answers.
+class Requeue(_Resolution):
+    """Deliver a dead letter after all: at once, within `deliver_within_us`, with a new limit of answers."""
 
-    The single-use `resolution_id` makes a retry safe.
-    """
-
-    operation_id: UUID
-    read_token: int
-    resolution_id: UUID
     deliver_within_us: int
     audit: Audit | None = None
 
 
 @immutable
-class Withdraw:
-    """Call off what was accepted or is a dead letter. The single-use `resolution_id` makes a retry safe."""
+class Withdraw(_Resolution):
+    """Call off what was accepted or is a dead letter."""
 
-    operation_id: UUID
-    read_token: int
-    resolution_id: UUID
     remember_us: int
     audit: Audit | None = None
 

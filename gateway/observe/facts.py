@@ -124,23 +124,26 @@ class StatusAnswered:
 
 
 @immutable
-class OperationClaimed:
-    """A claim was granted. `is_takeover`: of an operation in doubt, to send it again."""
+class OfClaim:
+    """An event about a claim or an acceptance, which the token names."""
 
     route: str
     operation_id: UUID
     token: int
+
+
+@immutable
+class OperationClaimed(OfClaim):
+    """A claim was granted. `is_takeover`: of an operation in doubt, to send it again."""
+
     attempt: int
     is_takeover: bool = False
 
 
 @immutable
-class OperationTakenOver:
+class OperationTakenOver(OfClaim):
     """An operation in doubt is sent again under a new claim. `request` describes the repeat."""
 
-    route: str
-    operation_id: UUID
-    token: int
     attempt: int
     request: RequestInfo
 
@@ -164,12 +167,9 @@ class EndedUnanswered:
 
 
 @immutable
-class OperationAccepted:
+class OperationAccepted(OfClaim):
     """A request was accepted: it is kept durably, `request_bytes` long, to be delivered later."""
 
-    route: str
-    operation_id: UUID
-    token: int
     request_bytes: int
 
 
@@ -267,7 +267,7 @@ class DeliveryResult(StrEnum):
 
 
 @immutable
-class DeliveryAttempted:
+class DeliveryAttempted(OfClaim):
     """An attempt to deliver an accepted request ended. `OperationSettled` follows when the store has its outcome.
 
     `detail` is why it did not complete: the failure, the reason of the dead letter, or the doubt; empty otherwise.
@@ -276,9 +276,6 @@ class DeliveryAttempted:
     `traceparent` is what the request has that was accepted.
     """
 
-    route: str
-    operation_id: UUID
-    token: int
     attempt: int
     result: DeliveryResult
     detail: str
@@ -375,16 +372,13 @@ class ProbeMade:
 
 
 @immutable
-class OperationSettled:
+class OperationSettled(OfClaim):
     """The event that ended an attempt is in the record.
 
     `upstream_seconds` is how long the upstream was waited for, also in vain; None when nothing was sent. `is_late`: the
     first write of the event had to be repeated.
     """
 
-    route: str
-    operation_id: UUID
-    token: int
     event: Event
     detail: str
     upstream_seconds: float | None
@@ -392,26 +386,20 @@ class OperationSettled:
 
 
 @immutable
-class WriteRefused:
+class WriteRefused(OfClaim):
     """The outcome of an attempt was fenced off: the record had moved on without it."""
 
-    route: str
-    operation_id: UUID
-    token: int
     event: Event
     state: str
 
 
 @immutable
-class OutcomeJournaled:
+class OutcomeJournaled(OfClaim):
     """The durable store did not take the event that ended an attempt; it is in this host's journal instead.
 
     `upstream_seconds` as in `OperationSettled`, which follows without it when the durable store has the event.
     """
 
-    route: str
-    operation_id: UUID
-    token: int
     event: Event
     detail: str
     upstream_seconds: float | None
@@ -441,12 +429,9 @@ class RecordUnreadable:
 
 
 @immutable
-class FlushRefused:
+class FlushRefused(OfClaim):
     """The durable store refused a journaled outcome; the journal keeps it for an operator."""
 
-    route: str
-    operation_id: UUID
-    token: int
     event: Event
     detail: str
 

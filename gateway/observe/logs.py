@@ -38,6 +38,7 @@ from gateway.observe.facts import (
     LoopStalled,
     MemoryChanged,
     ObservationDropped,
+    OfClaim,
     OperationAccepted,
     OperationClaimed,
     OperationSettled,
@@ -410,15 +411,7 @@ def _unpublished(fact: EventPublished) -> Line:
     )
 
 
-def _claim(
-    fact: OperationAccepted
-    | OperationClaimed
-    | OperationTakenOver
-    | OperationSettled
-    | WriteRefused
-    | OutcomeJournaled
-    | FlushRefused,
-) -> dict[str, Value]:
+def _claim(fact: OfClaim) -> dict[str, Value]:
     """The claim that an event is about."""
     return {"route": fact.route, "operation_id": str(fact.operation_id), "token": fact.token}
 

@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from pydantic_core import PydanticCustomError
 
 from gateway.config.document import alternatives
-from gateway.config.leaf import SUBSTITUTED, Leaf
+from gateway.config.leaf import SUBSTITUTED, Leaf, Text
 from gateway.core.message import bracketed
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -275,18 +275,13 @@ class WebOrigin(Leaf):
         return {"type": "string", "pattern": rf"^(https?://[^/?#@]+{SUBSTITUTED})$"}
 
 
-class ReservedPath(Leaf):
-    """A path of the gateway's own on the public listener. It has one spelling, and no variables."""
-
-    expected = "a path such as /_operations"
-
-    def read(self, text: str) -> str:
-        if not re.fullmatch(_PATH, text) or len(text) > _RESERVED_CHARS_MAX:
-            raise self.unexpected("of letters, digits, '-', '_' and '~', without a slash at its end")
-        return text
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": f"^{_PATH}$"}
+# A path of the gateway's own on the public listener. It has one spelling, and no variables.
+RESERVED_PATH = Text(
+    "a path such as /_operations",
+    lambda text: re.fullmatch(_PATH, text) is not None and len(text) <= _RESERVED_CHARS_MAX,
+    {"pattern": f"^{_PATH}$"},
+    "of letters, digits, '-', '_' and '~', without a slash at its end",
+)
 
 
 @dataclass(frozen=True, slots=True)

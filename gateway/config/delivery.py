@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, SecretBytes, Tag
 
-from gateway.config.leaf import Count, Duration, HeaderName, JsonPointer, Name, Size, wrong
+from gateway.config.leaf import JSON_POINTER, NAME, Count, Duration, HeaderName, Size, wrong
 from gateway.config.section import NEEDS_RESTART, Section, one_of, written
 from gateway.config.upstream import HeaderValue
 from gateway.core.sealing import KEY_BYTES
@@ -70,7 +70,7 @@ class Order(Section):
     """Requests of one caller with the same value are delivered one after the other, as they were accepted: a lane."""
 
     by: Annotated[
-        Annotated[Annotated[str, JsonPointer()], Tag("<word>")] | Annotated[OrderHeader, Tag("<header>")],
+        Annotated[Annotated[str, JSON_POINTER], Tag("<word>")] | Annotated[OrderHeader, Tag("<header>")],
         one_of("header", expected=_ORDER_FORMS, word=True),
     ]
     """Where the ordering value is: a JSON pointer into the body such as /account_id, or {header: NAME}."""
@@ -158,7 +158,7 @@ def encryption_key(value: object) -> bytes:
 class EncryptionKey(Section):
     """A secret that what is kept is encrypted with."""
 
-    id: Annotated[str, Name()]
+    id: Annotated[str, NAME]
     """The name of this key, stored with what it encrypted. A new key needs a new name."""
     key: Annotated[SecretBytes, BeforeValidator(encryption_key, json_schema_input_type=str)]
     """32 random bytes as hexadecimal or base64; `${NAME}` or `${file:/run/secrets/name}` keeps it out of this file."""
@@ -170,7 +170,7 @@ class IdentityKey(EncryptionKey):
     Another secret makes every remembered key unknown, like another scope.
     """
 
-    id: Annotated[str, Name()]
+    id: Annotated[str, NAME]
     """The name of this key, for people. It is stored nowhere."""
 
 

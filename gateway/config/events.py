@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
@@ -15,7 +14,7 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, SecretStr, Tag
 
 from gateway.config.address import HOST_NAME, AbsolutePath, FastUrl, Network, NetworkRange, RedisUrl, is_bracketed_ipv6
-from gateway.config.leaf import SUBSTITUTED, Count, Duration, Flag, Leaf, Moment, Name, Size, wrong
+from gateway.config.leaf import NAME, SUBSTITUTED, Count, Duration, Flag, Leaf, Moment, Size, Text, wrong
 from gateway.config.section import Disagreement, Section, of_kind, repeated, written
 from gateway.core.egress import EgressPolicy
 from gateway.core.outbox import DEFAULT_TYPES, EventType
@@ -35,33 +34,20 @@ _Include = Annotated[tuple[_PARTS, ...], Field(max_length=4)]
 _Types = Annotated[tuple[_TYPE_NAMES, ...], Field(min_length=1, max_length=len(EventType))]
 _DEFAULT_TYPES: Final[tuple[_TYPE_NAMES, ...]] = tuple(type_.value for type_ in EventType if type_ in DEFAULT_TYPES)
 # Without blanks and controls; a URI reference (CloudEvents 1.0, `source`).
-_SOURCE = re.compile(r"[!-~]{1,256}\Z")
-_STREAM_KEY = re.compile(r"[!-~]{1,256}\Z")
-_STREAM_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
-_SUBJECT = re.compile(r"([A-Za-z0-9_-]|\{route\}|\{type\})+(\.([A-Za-z0-9_-]|\{route\}|\{type\})+)*\Z")
-_TOPIC = re.compile(r"([A-Za-z0-9._-]|\{route\}|\{type\}){1,200}\Z")
-_KAFKA_SERVER = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\]):[0-9]{1,5}\Z")
-_NATS_URL = re.compile(r"(nats|tls)://[^/?#@\s]+\Z")
+_SOURCE = r"[!-~]{1,256}"
+_STREAM_KEY = r"[!-~]{1,256}"
+_STREAM_NAME = r"[A-Za-z0-9_-]{1,128}"
+_SUBJECT = r"([A-Za-z0-9_-]|\{route\}|\{type\})+(\.([A-Za-z0-9_-]|\{route\}|\{type\})+)*"
+_TOPIC = r"([A-Za-z0-9._-]|\{route\}|\{type\}){1,200}"
+_KAFKA_SERVER = r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\]):[0-9]{1,5}"
+_NATS_URL = r"(nats|tls)://[^/?#@\s]+"
 
 
-@dataclass(frozen=True)
-class _Text(Leaf):
-    """Text of a form that a pattern describes; `kind` says what that is."""
+def _text(pattern: str, what: str) -> Text:
+    return Text(what, pattern, {"minLength": 1})
 
-    pattern: re.Pattern[str]
-    kind: str
 
-    @property
-    def expected(self) -> str:
-        return self.kind
-
-    def read(self, text: str) -> str:
-        if not self.pattern.match(text):
-            raise self.unexpected()
-        return text
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "minLength": 1}
+_PROXY = Text("a URL such as http://proxy:3128", r"http://[^/?#@\s]+/?", {"pattern": "^http://[^/?#@]+/?$"})
 
 
 class _WebhookUrl(Leaf):
@@ -87,20 +73,6 @@ class _WebhookUrl(Leaf):
         return {"type": "string", "pattern": rf"^(https?://[^/?#@]+.*{SUBSTITUTED})$"}
 
 
-class _ProxyUrl(Leaf):
-    """A proxy for webhooks."""
-
-    expected = "a URL such as http://proxy:3128"
-
-    def read(self, text: str) -> str:
-        if not re.match(r"http://[^/?#@\s]+/?\Z", text):
-            raise self.unexpected()
-        return text
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": "^http://[^/?#@]+/?$"}
-
-
 def _signing_key(value: object) -> str:
     text = value if isinstance(value, str) else ""
     try:
@@ -114,7 +86,7 @@ def _signing_key(value: object) -> str:
 class SigningSecret(Section):
     """A secret that the gateway signs with, by Standard Webhooks."""
 
-    id: Annotated[str, Name()]
+    id: Annotated[str, NAME]
     """The name of this secret in metrics."""
     key: Annotated[SecretStr, BeforeValidator(_signing_key, json_schema_input_type=str)]
     """The secret: whsec_ and 24 to 64 bytes as base64, or whsk_ and an Ed25519 private key; `${NAME}` or
@@ -129,9 +101,9 @@ class SigningSecret(Section):
 
 
 class _SinkSettings(Section):
-    name: Annotated[str, Name()]
+    name: Annotated[str, NAME]
     """The name of the sink, in metrics and for operators."""
-    routes: Annotated[tuple[Annotated[str, Name()], ...], Field(min_length=1, max_length=1000)] | None = None
+    routes: Annotated[tuple[Annotated[str, NAME], ...], Field(min_length=1, max_length=1000)] | None = None
     """The routes whose events it receives; all of them if left out."""
     types: _Types | None = None
     """The events that it receives: events.types if left out."""
@@ -166,7 +138,7 @@ class RedisStreamSink(_SinkSettings):
     """redis_stream."""
     url: Annotated[RedisUrl, FastUrl()]
     """The Redis. Not the database of store.fast, unless `shares_fast` says so."""
-    stream: Annotated[str, _Text(_STREAM_KEY, "the key of a stream such as operations")]
+    stream: Annotated[str, _text(_STREAM_KEY, "the key of a stream such as operations")]
     """The key of the stream."""
     shares_fast: Annotated[bool, Flag()] = False
     """Whether the stream may be in the database of store.fast, which may lose anything at any moment."""
@@ -190,17 +162,17 @@ class NatsSink(_SinkSettings):
     kind: Literal["nats"]
     """nats."""
     servers: Annotated[
-        tuple[Annotated[str, _Text(_NATS_URL, "a URL such as nats://nats:4222")], ...],
+        tuple[Annotated[str, _text(_NATS_URL, "a URL such as nats://nats:4222")], ...],
         Field(min_length=1, max_length=16),
     ]
     """The servers of the cluster."""
-    stream: Annotated[str, _Text(_STREAM_NAME, "the name of a stream such as OPERATIONS")]
+    stream: Annotated[str, _text(_STREAM_NAME, "the name of a stream such as OPERATIONS")]
     """The stream that has to acknowledge events."""
-    subject: Annotated[str, _Text(_SUBJECT, "a subject such as operations.{route}.{type}")] = (
+    subject: Annotated[str, _text(_SUBJECT, "a subject such as operations.{route}.{type}")] = (
         "operations.{route}.{type}"
     )
     """The subject of an event, with {route} and {type}."""
-    user: Annotated[str, Name()] | None = None
+    user: Annotated[str, NAME] | None = None
     """The user, if the servers ask for one."""
     password: SecretStr | None = None
     """Its password."""
@@ -216,11 +188,11 @@ class KafkaSink(_SinkSettings):
     kind: Literal["kafka"]
     """kafka."""
     servers: Annotated[
-        tuple[Annotated[str, _Text(_KAFKA_SERVER, "a host and port such as kafka:9092")], ...],
+        tuple[Annotated[str, _text(_KAFKA_SERVER, "a host and port such as kafka:9092")], ...],
         Field(min_length=1, max_length=16),
     ]
     """Some brokers of the cluster."""
-    topic: Annotated[str, _Text(_TOPIC, "a topic such as operations or operations.{route}")]
+    topic: Annotated[str, _text(_TOPIC, "a topic such as operations or operations.{route}")]
     """The topic of an event, perhaps with {route} and {type}."""
     idempotence: Annotated[bool, Flag()] = True
     """Whether the producer is idempotent, so that its own repeats write nothing twice. Some brokers cannot."""
@@ -228,7 +200,7 @@ class KafkaSink(_SinkSettings):
     """Whether the connection is encrypted."""
     ca: Annotated[Path, AbsolutePath()] | None = None
     """The trusted certificates for it; the system's if left out."""
-    user: Annotated[str, Name()] | None = None
+    user: Annotated[str, NAME] | None = None
     """The user, if the brokers ask for one (SASL)."""
     password: SecretStr | None = None
     """Its password."""
@@ -264,7 +236,7 @@ Sink = Annotated[
 class EventSettings(Section):
     """Events about operations, for other systems. Without sinks there are none."""
 
-    source: Annotated[str, _Text(_SOURCE, "a URI such as urn:idempotency-gateway:payments")] | None = None
+    source: Annotated[str, _text(_SOURCE, "a URI such as urn:idempotency-gateway:payments")] | None = None
     """The `source` of the events, part of their identity: urn:idempotency-gateway: and the service if left out."""
     types: _Types = _DEFAULT_TYPES
     """Which events there are; all but operation.accepted if left out."""
@@ -300,7 +272,7 @@ class Egress(Section):
     """Networks that may not be connected to, whatever else is written."""
     ports: Annotated[tuple[Annotated[int, Count(1, 65535)], ...], Field(min_length=1, max_length=64)] = (443, 80)
     """The ports that may be connected to."""
-    proxy: Annotated[str, _ProxyUrl()] | None = None
+    proxy: Annotated[str, _PROXY] | None = None
     """A proxy for all webhooks. It then has to check the addresses: the gateway does not see them."""
     https_only: Annotated[bool, Flag()] = True
     """Whether webhooks have to use TLS."""

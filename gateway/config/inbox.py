@@ -15,13 +15,13 @@ from pydantic import BeforeValidator, Field, SecretStr, Tag
 from gateway.config.address import HostName
 from gateway.config.events import SigningSecret
 from gateway.config.leaf import (
+    NAME,
     Duration,
     EventIdPlace,
     HeaderName,
     Moment,
-    Name,
     SignatureTemplate,
-    VisibleText,
+    Text,
     wrong,
 )
 from gateway.config.section import Disagreement, Section, only, repeated, word_or_list, written
@@ -57,10 +57,13 @@ def _secret(value: object) -> str:
     return text
 
 
+_PREFIX = Text("at most 64 visible ASCII characters", r"[!-~]{0,64}", {"maxLength": 64})
+
+
 class InboxSecret(Section):
     """A secret that the sender signs with."""
 
-    id: Annotated[str, Name()]
+    id: Annotated[str, NAME]
     """The name of this secret in metrics."""
     key: Annotated[SecretStr, BeforeValidator(_secret, json_schema_input_type=str)]
     """The secret as the sender shows it, at least 24 bytes; `${NAME}` or `${file:/run/secrets/name}` keeps it out of
@@ -74,7 +77,7 @@ class HmacSignature(Section):
 
     header: _Header
     """The header that holds the signature."""
-    prefix: Annotated[str, VisibleText(64)] = ""
+    prefix: Annotated[str, _PREFIX] = ""
     """What stands before the signature in its header, such as `sha256=`."""
     signed: Annotated[str, SignatureTemplate()] = "{body}"
     """What is signed: text with {body} and perhaps {timestamp} and {id}, such as `{timestamp}.{body}`."""

@@ -11,7 +11,8 @@ import difflib
 import json
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -71,6 +72,29 @@ class Leaf(ABC):
         if not isinstance(value, str):
             raise self.unexpected()
         return self.read(value)
+
+
+@dataclass(frozen=True)
+class Text(Leaf):
+    """Text that is taken as it is written, if a whole match of a pattern or another test says so."""
+
+    what: str
+    test: str | Callable[[str], bool]
+    schema: Mapping[str, Any] = field(hash=False)
+    hint: str = ""
+
+    @property
+    def expected(self) -> str:
+        return self.what
+
+    def read(self, text: str) -> str:
+        is_good = re.fullmatch(self.test, text) if isinstance(self.test, str) else self.test(text)
+        if not is_good:
+            raise self.unexpected(self.hint)
+        return text
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", **self.schema}
 
 
 # -- durations, sizes, counts, names -----------------------------------------------------------------------------------
@@ -219,18 +243,8 @@ class Flag(Leaf):
         return {"type": "boolean"}
 
 
-class Name(Leaf):
-    """A name that can stand in a metric label, a log line and a digest's input."""
-
-    expected = "a name of 1 to 64 letters, digits, '_', '-' and '.'"
-
-    def read(self, text: str) -> str:
-        if not re.fullmatch(_NAME, text):
-            raise self.unexpected()
-        return text
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": f"^({_NAME}{SUBSTITUTED})$"}
+# It can stand in a metric label, a log line and a digest's input.
+NAME = Text("a name of 1 to 64 letters, digits, '_', '-' and '.'", _NAME, {"pattern": f"^({_NAME}{SUBSTITUTED})$"})
 
 
 class Moment(Leaf):
@@ -251,42 +265,13 @@ class Moment(Leaf):
         return {"type": "string", "format": "date-time"}
 
 
-@dataclass(frozen=True)
-class VisibleText(Leaf):
-    """Some visible ASCII characters, or none."""
-
-    most: int
-
-    @property
-    def expected(self) -> str:
-        return f"at most {self.most} visible ASCII characters"
-
-    def read(self, text: str) -> str:
-        if len(text) > self.most or not re.fullmatch(r"[!-~]*", text):
-            raise self.unexpected()
-        return text
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "maxLength": self.most}
-
-
-@dataclass(frozen=True)
-class PlainText(Leaf):
+def plain_text(most: int) -> Text:
     """Some text on one line, taken to the letter."""
-
-    most: int
-
-    @property
-    def expected(self) -> str:
-        return f"text of 1 to {self.most} characters, without white space at its ends"
-
-    def read(self, text: str) -> str:
-        if not 1 <= len(text) <= self.most or not text.isprintable() or text != text.strip():
-            raise self.unexpected()
-        return text
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "minLength": 1}
+    return Text(
+        f"text of 1 to {most} characters, without white space at its ends",
+        lambda text: 1 <= len(text) <= most and text.isprintable() and text == text.strip(),
+        {"minLength": 1},
+    )
 
 
 # -- parts of HTTP messages --------------------------------------------------------------------------------------------
@@ -408,22 +393,27 @@ class HeaderName(Leaf):
         return {"type": "string", "pattern": "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"}
 
 
-class JsonPointer(Leaf):
-    """A JSON pointer to a part of the body (RFC 6901); the whole body is not one."""
-
-    expected = "a JSON pointer such as /amount or /customer/id, with ~1 for / and ~0 for ~"
-
-    def read(self, text: str) -> str:
-        if not _is_pointer(text):
-            raise self.unexpected()
-        return text
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": f"^{_POINTER}$"}
-
-
 def _is_pointer(text: str) -> bool:
     return len(text) <= _POINTER_CHARS_MAX and re.fullmatch(_POINTER, text) is not None
+
+
+# To a part of the body (RFC 6901); the whole body is not one.
+JSON_POINTER = Text(
+    "a JSON pointer such as /amount or /customer/id, with ~1 for / and ~0 for ~",
+    _is_pointer,
+    {"pattern": f"^{_POINTER}$"},
+)
+# Where a response names another one: in its `Location`, or in its body.
+PROBE_FOLLOW = Text(
+    "location, or a JSON pointer such as /data/url",
+    lambda text: text == "location" or _is_pointer(text),
+    {"pattern": f"^(location|{_POINTER})$"},
+)
+VERSION_NAME = Text(
+    "a version such as v3 or 2026-11-23, or {header: NAME}",
+    lambda text: text.isprintable() and 0 < len(text) <= 64 and text == text.strip(),
+    {"minLength": 1, "maxLength": 64},
+)
 
 
 class Redacted(Leaf):
@@ -479,20 +469,6 @@ class ProbePath(Leaf):
         return {"type": "string", "pattern": "^/"}
 
 
-class ProbeFollow(Leaf):
-    """Where a response names another one: in its `Location`, or in its body."""
-
-    expected = "location, or a JSON pointer such as /data/url"
-
-    def read(self, text: str) -> str:
-        if text != "location" and not _is_pointer(text):
-            raise self.unexpected()
-        return text
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": f"^(location|{_POINTER})$"}
-
-
 class FetchPath(Leaf):
     """Where a reference is read: at the address that it is, or at a path that has it in a segment or a query value."""
 
@@ -510,20 +486,6 @@ class FetchPath(Leaf):
 
     def json_schema(self) -> dict[str, Any]:
         return {"type": "string", "pattern": "^(location|/)"}
-
-
-class VersionName(Leaf):
-    """A version of an API."""
-
-    expected = "a version such as v3 or 2026-11-23, or {header: NAME}"
-
-    def read(self, text: str) -> str:
-        if not text.isprintable() or not 0 < len(text) <= 64 or text != text.strip():
-            raise self.unexpected()
-        return text
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "minLength": 1, "maxLength": 64}
 
 
 class JsonScalar(Leaf):
@@ -550,7 +512,7 @@ class EventIdPlace(Leaf):
 
     def read(self, text: str) -> str:
         if text.startswith("/"):
-            return JsonPointer().read(text)
+            return JSON_POINTER.read(text)
         return HeaderName(is_trusted=True).read(text)
 
     def json_schema(self) -> dict[str, Any]:

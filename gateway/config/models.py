@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, SecretBytes, SecretStr, Tag
 
 from gateway.config.address import (
+    RESERVED_PATH,
     AbsolutePath,
     Address,
     AuthorizationUrl,
@@ -29,7 +30,6 @@ from gateway.config.address import (
     PostgresUrl,
     PublicUrl,
     RedisUrl,
-    ReservedPath,
     SqliteUrl,
     TypeBase,
     WebOrigin,
@@ -37,7 +37,7 @@ from gateway.config.address import (
 from gateway.config.delivery import Delivery, EncryptionKey, IdentityKey, encryption_key_bytes, placeholder_key
 from gateway.config.document import Path as KeyPath
 from gateway.config.events import Egress, EventSettings
-from gateway.config.leaf import Count, Duration, Flag, HeaderName, Leaf, Name, Size, wrong
+from gateway.config.leaf import NAME, Count, Duration, Flag, HeaderName, Leaf, Size, wrong
 from gateway.config.regions import Regions
 from gateway.config.route import Route
 from gateway.config.section import (
@@ -123,7 +123,7 @@ _AdminSecret = Annotated[SecretStr, BeforeValidator(_admin_token, json_schema_in
 class AdminToken(Section):
     """The token of one person or program."""
 
-    name: Annotated[str, Name()]
+    name: Annotated[str, NAME]
     """Who it is; audits show it."""
     token: _AdminSecret
     """The secret, at least 16 characters; `${NAME}` or `${file:/run/secrets/name}` keeps it out of this file."""
@@ -220,7 +220,7 @@ def _key_bytes(value: object) -> bytes:
 class FingerprintKey(Section):
     """A secret that fingerprints are keyed with, so that a stolen table cannot be used to guess bodies."""
 
-    id: Annotated[str, Name()]
+    id: Annotated[str, NAME]
     """The name of this key, stored with its fingerprints. A new key needs a new name."""
     key: Annotated[SecretBytes, BeforeValidator(_key_bytes, json_schema_input_type=str)]
     """The secret, at least 32 bytes; `${NAME}` or `${file:/run/secrets/name}` keeps it out of this file."""
@@ -319,7 +319,7 @@ class Traces(Section):
 class Operations(Section):
     """The resource that shows callers what became of a request that was accepted."""
 
-    path: Annotated[str, ReservedPath()] = "/_operations"
+    path: Annotated[str, RESERVED_PATH] = "/_operations"
     """Its path on the public listener; below it are the ids of operations. No route may match it."""
 
 
@@ -365,7 +365,7 @@ class Observe(Section):
 class Config(Holder):
     """Configuration of the idempotency gateway."""
 
-    service: Annotated[str, Name(), NEEDS_RESTART] = "default"
+    service: Annotated[str, NAME, NEEDS_RESTART] = "default"
     """The name of the service, part of every key's identity. Required when the store can be shared."""
     listen: Annotated[
         Annotated[Listen, _PlainListen(), Tag("<word>")] | Annotated[Listen, Tag("<address>")],

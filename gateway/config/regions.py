@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, SecretBytes
 
 from gateway.config.address import ServiceUrl, UpstreamUrl
 from gateway.config.delivery import encryption_key
-from gateway.config.leaf import Name
+from gateway.config.leaf import NAME
 from gateway.config.section import Disagreement, Section, repeated
 from gateway.config.upstream import UpstreamTls
 from gateway.core.egress import is_loopback
@@ -18,7 +18,7 @@ from gateway.core.egress import is_loopback
 class Region(Section):
     """One region, and where its gateways are."""
 
-    name: Annotated[str, Name()]
+    name: Annotated[str, NAME]
     """The name of the region."""
     url: Annotated[UpstreamUrl, ServiceUrl()]
     """Where gateways of other regions reach those of this one. https, unless it is loopback: credentials cross it."""
@@ -34,7 +34,7 @@ class Regions(Section):
     """Regions with a store each. An operation is at home in one of them, and its requests are sent there from the
     others."""
 
-    here: Annotated[str, Name()]
+    here: Annotated[str, NAME]
     """The name of the region that this gateway is in."""
     homes: Annotated[tuple[Region, ...], Field(min_length=2, max_length=16)]
     """All regions, the same and in the same order in each of them. An operation's home follows from its id, so a change

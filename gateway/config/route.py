@@ -16,23 +16,23 @@ from gateway.config.authorization import Authorize, ForwardAuth, ForwardAuthScop
 from gateway.config.delivery import Accept, DeadLetter, Order, RouteDelivery
 from gateway.config.inbox import REMEMBER_SECONDS, Inbox
 from gateway.config.leaf import (
+    JSON_POINTER,
+    NAME,
+    PROBE_FOLLOW,
+    VERSION_NAME,
     Count,
     Duration,
     FetchPath,
     Flag,
     HeaderName,
-    JsonPointer,
     JsonScalar,
     Method,
-    Name,
     Percentage,
-    ProbeFollow,
     Redacted,
     RoutePath,
     Size,
     StatusChoice,
     StatusSet,
-    VersionName,
     redacted_header,
     size_text,
 )
@@ -64,7 +64,7 @@ _KEY_REFUSED = (
     ("user-agent", FRAMING),
 )
 _KeyHeader = Annotated[str, HeaderName(refused=_KEY_REFUSED, is_trusted=True)]
-_Pointer = Annotated[str, JsonPointer()]
+_Pointer = Annotated[str, JSON_POINTER]
 
 
 class _KeySettings(Section):
@@ -188,7 +188,7 @@ class Fingerprint(Section):
     """Whether a refused repeat is told which members of a JSON body differ, never a value; for at most 64 members, four
     levels deep. Needs secrets.fingerprint_key."""
     defaults: Annotated[
-        dict[Annotated[str, JsonPointer()], Annotated[str, JsonScalar()]],
+        dict[Annotated[str, JSON_POINTER], Annotated[str, JsonScalar()]],
         Field(max_length=64),
     ] = {}  # noqa: RUF012  copied by the model
     """JSON pointers to members, each with the value that the service takes for it where it is absent."""
@@ -336,7 +336,7 @@ class VersionHeader(Section):
 
 
 Version = Annotated[
-    Annotated[str, VersionName(), Tag("<word>")] | Annotated[VersionHeader, Tag("<header>")],
+    Annotated[str, VERSION_NAME, Tag("<word>")] | Annotated[VersionHeader, Tag("<header>")],
     one_of("header", expected=_VERSIONS, word=True),
 ]
 
@@ -353,7 +353,7 @@ class ResponsePolicy(Section):
     redact: Annotated[tuple[Annotated[str, Redacted()], ...], Field(max_length=64)] = ()
     """Values that are replaced before a response is stored: JSON pointers into the body, and header:NAME. A body in
     which this cannot be done (no JSON, encoded, longer than 1MiB) is not stored."""
-    reference: Annotated[str, ProbeFollow()] = "location"
+    reference: Annotated[str, PROBE_FOLLOW] = "location"
     """Where a response names what it made: `location`, or a JSON pointer into its body. Kept as long as the key."""
     replay: Literal["stored", "fetch"] = "stored"
     """What a repeat gets: the stored response, or one that is fetched from the service with the caller's own headers.
@@ -451,9 +451,9 @@ class Route(Holder):
 
     model_config = ConfigDict(json_schema_extra=_key_or_inbox)
 
-    name: Annotated[str, Name()]
+    name: Annotated[str, NAME]
     """The name of the route in logs and metrics."""
-    operation: Annotated[str, Name()] = Field(default_factory=lambda known: known.get("name", ""))
+    operation: Annotated[str, NAME] = Field(default_factory=lambda known: known.get("name", ""))
     """The name in the identity of its operations: the route's name if left out. Routes may share one."""
     match: Match
     """Which requests the route protects: {path}, and optionally methods and host."""

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, SecretStr, Tag
 
 from gateway.config.address import HOST_NAME, AbsolutePath, Network, NetworkRange, is_bracketed_ipv6
 from gateway.config.authorization import ClientCertificateScope, ForwardAuthScope
-from gateway.config.leaf import SUBSTITUTED, Duration, HeaderName, Leaf, PlainText, wrong
+from gateway.config.leaf import SUBSTITUTED, Duration, HeaderName, Leaf, plain_text, wrong
 from gateway.config.section import (
     Disagreement,
     Section,
@@ -133,9 +133,9 @@ def _has_tls(url: str) -> bool:
 class TokenIssuer(Section):
     """Whose tokens are accepted, and which of their claims name the caller."""
 
-    issuer: Annotated[str, PlainText(512)]
+    issuer: Annotated[str, plain_text(512)]
     """The `iss` of its tokens, to the letter."""
-    audience: Annotated[str, PlainText(512)]
+    audience: Annotated[str, plain_text(512)]
     """The `aud` of its tokens, or one in their list: the name of this API, so that no token for another is accepted."""
     keys: Annotated[
         Annotated[str, _KeyPlace(), Tag("<word>")] | Annotated[TokenSecret, Tag("<secret>")],
@@ -143,7 +143,7 @@ class TokenIssuer(Section):
     ]
     """Where its keys are: `discover` (in its openid-configuration), the https URL of a key set, the path of a key set
     or of public keys as PEM, or {secret: ...}."""
-    claims: Annotated[tuple[Annotated[str, PlainText(128)], ...], Field(min_length=1, max_length=8)]
+    claims: Annotated[tuple[Annotated[str, plain_text(128)], ...], Field(min_length=1, max_length=8)]
     """The claims that name the caller, such as [sub]: the same in each of its tokens, and no other caller's."""
     algorithms: Annotated[tuple[_Algorithm, ...], Field(min_length=1, max_length=16)] = (
         "RS256",

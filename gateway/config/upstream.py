@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, SecretStr, Tag
 
 from gateway.config.address import AbsolutePath, HostName, ServiceUrl, UpstreamUrl
-from gateway.config.leaf import Count, Duration, HeaderName, JsonPointer, ProbeFollow, ProbePath, StatusSet, wrong
+from gateway.config.leaf import JSON_POINTER, PROBE_FOLLOW, Count, Duration, HeaderName, ProbePath, StatusSet, wrong
 from gateway.config.section import Disagreement, Section, follow, one_of, only, written
 from gateway.core import reading
 from gateway.core.identity.pointer import parse_pointer
@@ -114,7 +114,7 @@ class ResponseRule(Section):
     status: Annotated[tuple[Annotated[int | str, StatusSet()], ...], Field(min_length=1, max_length=64)]
     """Codes and classes, one of which the status must match."""
     where: Annotated[
-        dict[Annotated[str, JsonPointer()], Annotated[tuple[_Value, ...], Field(min_length=1, max_length=64)]],
+        dict[Annotated[str, JSON_POINTER], Annotated[tuple[_Value, ...], Field(min_length=1, max_length=64)]],
         Field(max_length=16),
     ] = {}  # noqa: RUF012  copied by the model
     """JSON pointers into the response's body, each with its accepted values."""
@@ -144,7 +144,7 @@ class Probe(Section):
     settle: Annotated[float, Duration("31s", "7d")] | None = None
     """How long after the last lease a request may still arrive: response_timeout + 30s if left out, and no less.
     Where no response_timeout is written, its default becomes 30s less than this."""
-    follow: Annotated[str, ProbeFollow()] | None = None
+    follow: Annotated[str, PROBE_FOLLOW] | None = None
     """Where a `done` response names the one to record: `location`, or a JSON pointer into its body."""
 
 

@@ -20,52 +20,7 @@ from typing import Final, Literal, assert_never
 from gateway import PROGRAM
 from gateway.core.message import trace_id_of
 from gateway.core.operation import Event
-from gateway.observe.facts import (
-    AdminActed,
-    AuthorizationDecided,
-    BacklogTaken,
-    BreakerChanged,
-    DeliveryAttempted,
-    DeliveryResult,
-    EndedUnanswered,
-    EventPublished,
-    EventsCounted,
-    Fact,
-    FlushRefused,
-    JournalFailed,
-    KeysFetched,
-    LeaseLost,
-    LoopStalled,
-    MemoryChanged,
-    ObservationDropped,
-    OfClaim,
-    OperationAccepted,
-    OperationClaimed,
-    OperationSettled,
-    OperationTakenOver,
-    OutcomeJournaled,
-    ProbeMade,
-    PublicationResult,
-    RecordUnreadable,
-    RegionAsked,
-    RepeatNoticed,
-    RepeatResult,
-    RequestAnswered,
-    RequestObserved,
-    RequestPassed,
-    SignedIn,
-    SinkChanged,
-    StatusAnswered,
-    StoreCalled,
-    SweepDone,
-    TallyTaken,
-    TierChanged,
-    UpstreamChanged,
-    WebhookRefused,
-    WebhookRepeated,
-    WebhookVerified,
-    WriteRefused,
-)
+from gateway.observe import facts
 from gateway.observe.writer import JsonFormatter, Line, LogWriter, Message, TextFormatter, Value
 
 Level = Literal["debug", "info", "warning", "error"]
@@ -143,31 +98,31 @@ class Logs:
         self._writer.stop()
         self._writer.close()
 
-    def wants(self, kind: type[Fact]) -> bool:
-        if kind in (RequestAnswered, EndedUnanswered, StatusAnswered):
+    def wants(self, kind: type[facts.Fact]) -> bool:
+        if kind in (facts.RequestAnswered, facts.EndedUnanswered, facts.StatusAnswered):
             return self._requests != "none" and self._level <= INFO
-        if kind in (WebhookVerified, WebhookRefused, AuthorizationDecided, KeysFetched):
+        if kind in (facts.WebhookVerified, facts.WebhookRefused, facts.AuthorizationDecided, facts.KeysFetched):
             return False
-        return kind not in (OperationClaimed, OperationAccepted, StoreCalled) or self._level <= DEBUG
+        return kind not in (facts.OperationClaimed, facts.OperationAccepted, facts.StoreCalled) or self._level <= DEBUG
 
-    def __call__(self, fact: Fact) -> None:  # noqa: C901 -- a case for each kind of fact
+    def __call__(self, fact: facts.Fact) -> None:  # noqa: C901 -- a case for each kind of fact
         if not self.wants(type(fact)):
             return
         match fact:
-            case RequestAnswered():
+            case facts.RequestAnswered():
                 self._log(INFO, partial(_answered, fact))
-            case StatusAnswered():
+            case facts.StatusAnswered():
                 self._log(INFO, partial(_status_answered, fact))
-            case RequestPassed():
+            case facts.RequestPassed():
                 if self._requests == "all":
                     self._line(INFO, f"{fact.method} {fact.status} unprotected", **_passed(fact))
                 if fact.key_header is not None and fact.path is not None:
                     self._warn_unprotected(fact.path[:_PATH_CHARS_MAX], fact)
-            case OperationClaimed():
+            case facts.OperationClaimed():
                 self._line(DEBUG, "claimed", **_claim(fact), attempt=fact.attempt)
-            case OperationAccepted():
+            case facts.OperationAccepted():
                 self._line(DEBUG, "accepted", **_claim(fact), request_bytes=fact.request_bytes)
-            case WebhookRepeated(route, operation_id, is_changed, differs):
+            case facts.WebhookRepeated(route, operation_id, is_changed, differs):
                 if is_changed:
                     self._line(
                         WARNING,
@@ -176,9 +131,9 @@ class Logs:
                         operation_id=str(operation_id),
                         differs=" ".join(differs) or None,
                     )
-            case RepeatNoticed():
+            case facts.RepeatNoticed():
                 # The line of a refused request says so.
-                if fact.result is RepeatResult.COUNTED:
+                if fact.result is facts.RepeatResult.COUNTED:
                     self._line(
                         WARNING,
                         "a caller sent a request again under another key",
@@ -187,87 +142,87 @@ class Logs:
                         operation_id=str(fact.operation_id),
                         first_operation=str(fact.first_operation),
                     )
-            case WebhookVerified() | WebhookRefused() | AuthorizationDecided() | KeysFetched():
+            case facts.WebhookVerified() | facts.WebhookRefused() | facts.AuthorizationDecided() | facts.KeysFetched():
                 # The line of the request says so, or a line when the keys of an issuer are out of reach.
                 pass
-            case DeliveryAttempted():
-                is_dead = fact.result is DeliveryResult.DEAD_LETTER
+            case facts.DeliveryAttempted():
+                is_dead = fact.result is facts.DeliveryResult.DEAD_LETTER
                 if is_dead or self._requests != "none":
                     self._log(WARNING if is_dead else INFO, partial(_delivered, fact))
-            case BreakerChanged(upstream, is_open, detail):
+            case facts.BreakerChanged(upstream, is_open, detail):
                 text = "the breaker is open: nothing is delivered" if is_open else "the breaker is closed"
                 self._line(WARNING if is_open else INFO, text, upstream=upstream, detail=detail or None)
-            case EventPublished():
-                is_dead = fact.result is PublicationResult.REFUSED
-                if fact.result is not PublicationResult.DELIVERED:
+            case facts.EventPublished():
+                is_dead = fact.result is facts.PublicationResult.REFUSED
+                if fact.result is not facts.PublicationResult.DELIVERED:
                     self._log(WARNING if is_dead else DEBUG, partial(_unpublished, fact))
-            case SinkChanged():
+            case facts.SinkChanged():
                 self._sink_changed(fact)
-            case OperationTakenOver():
+            case facts.OperationTakenOver():
                 ids = {"request_id": fact.request.request_id, "trace_id": fact.request.trace_id}
                 text = "in doubt, sent again"
                 self._line(INFO, text, **_claim(fact), attempt=fact.attempt, **ids)
-            case EndedUnanswered():
+            case facts.EndedUnanswered():
                 self._log(INFO, partial(_ended, fact))
-            case OperationSettled():
+            case facts.OperationSettled():
                 self._settled(fact)
-            case ProbeMade(route, operation_id, finding, why):
+            case facts.ProbeMade(route, operation_id, finding, why):
                 which = {"route": route, "operation_id": str(operation_id)}
                 self._line(INFO, "probed", **which, finding=finding, why=why or None)
-            case StoreCalled():
+            case facts.StoreCalled():
                 if fact.error is not None:
                     self._line(DEBUG, "a call of the store failed", tier=fact.tier, verb=fact.verb, error=fact.error)
-            case WriteRefused():
+            case facts.WriteRefused():
                 text = f"the store refused the outcome of an attempt: the record is {fact.state} already"
                 self._line(ERROR, text, **_claim(fact), event=fact.event)
-            case OutcomeJournaled():
+            case facts.OutcomeJournaled():
                 text = "journaled: the durable store has not taken the outcome yet"
                 self._line(WARNING, text, **_claim(fact), event=fact.event, detail=fact.detail)
-            case JournalFailed(detail, is_first):
+            case facts.JournalFailed(detail, is_first):
                 text = "neither the durable store nor the journal takes an outcome"
                 self._line(ERROR if is_first else DEBUG, text, detail=detail)
-            case RecordUnreadable(operation_id, why, is_logged):
+            case facts.RecordUnreadable(operation_id, why, is_logged):
                 text = "a record cannot be decrypted; its response is not replayed any more"
                 self._line(ERROR if is_logged else DEBUG, text, operation=str(operation_id), detail=why)
-            case FlushRefused():
+            case facts.FlushRefused():
                 text = "the durable store refused a journaled outcome, which is kept in the journal"
                 self._line(ERROR, text, **_claim(fact), event=fact.event, detail=fact.detail)
-            case LeaseLost(operation_id, token, detail):
+            case facts.LeaseLost(operation_id, token, detail):
                 text = "the lease of a running attempt is lost"
                 self._line(WARNING, text, operation_id=str(operation_id), token=token, detail=detail)
-            case MemoryChanged(is_lost, left_seconds, why, by):
+            case facts.MemoryChanged(is_lost, left_seconds, why, by):
                 if is_lost:
                     text = "the durable store lost its memory: requests with keys that it does not have are refused"
                     self._line(ERROR, f"{text}; see: {PROGRAM} memory", why=why, for_seconds=round(left_seconds))
                 else:
                     self._line(WARNING, "the durable store is trusted again", why=why, by=by or None)
-            case TierChanged() | UpstreamChanged():
+            case facts.TierChanged() | facts.UpstreamChanged():
                 for level, line in self._outages.changed(fact):
                     self._log(level, line)
-            case SweepDone():
+            case facts.SweepDone():
                 self._swept(fact)
-            case TallyTaken(in_doubt, oldest_seconds):
+            case facts.TallyTaken(in_doubt, oldest_seconds):
                 # This event comes every few seconds while the durable store is up.
                 for level, line in self._outages.ended():
                     self._log(level, line)
                 if in_doubt:
                     count = sum(count for _, count in in_doubt)
                     self._line(DEBUG, "operations are in doubt", in_doubt=count, oldest_seconds=oldest_seconds)
-            case RequestObserved() | ObservationDropped():
+            case facts.RequestObserved() | facts.ObservationDropped():
                 # Metrics count it, and `observe report` shows it.
                 pass
-            case BacklogTaken() | EventsCounted() | AdminActed() | SignedIn():
+            case facts.BacklogTaken() | facts.EventsCounted() | facts.AdminActed() | facts.SignedIn():
                 # Metrics count it; each delivery, dead letter and action has its own line.
                 pass
-            case RegionAsked(region, result, detail):
+            case facts.RegionAsked(region, result, detail):
                 # That a region cannot be reached is a line of its upstream's.
                 self._line(DEBUG, f"sent to region {region}", result=result, detail=detail)
-            case LoopStalled():
+            case facts.LoopStalled():
                 self._line(WARNING, f"the event loop was blocked for {fact.lag_seconds:.1f} s")
             case _:
                 assert_never(fact)
 
-    def _sink_changed(self, fact: SinkChanged) -> None:
+    def _sink_changed(self, fact: facts.SinkChanged) -> None:
         # What the sink answered is for the admin port alone.
         if fact.is_suspended:
             self._line(ERROR, "a sink is suspended: its events wait until it is resumed", sink=fact.sink)
@@ -276,7 +231,7 @@ class Logs:
         else:
             self._line(INFO, "a sink takes events again", sink=fact.sink)
 
-    def _swept(self, fact: SweepDone) -> None:
+    def _swept(self, fact: facts.SweepDone) -> None:
         for route, operation_id in fact.named:
             self._line(
                 WARNING,
@@ -297,7 +252,7 @@ class Logs:
             duration_ms=_milliseconds(fact.duration_seconds),
         )
 
-    def _settled(self, fact: OperationSettled) -> None:
+    def _settled(self, fact: facts.OperationSettled) -> None:
         is_in_doubt = fact.event is Event.ABANDON
         if not is_in_doubt and not fact.is_late and self._level > DEBUG:
             return
@@ -310,7 +265,7 @@ class Logs:
             detail=fact.detail,
         )
 
-    def _warn_unprotected(self, path: str, fact: RequestPassed) -> None:
+    def _warn_unprotected(self, path: str, fact: facts.RequestPassed) -> None:
         """Warn once per path, for a bounded number of paths."""
         if path in self._warned_paths or len(self._warned_paths) > _PATHS_MAX:
             return
@@ -336,7 +291,7 @@ class Logs:
             self._writer.handle(record)
 
 
-def _answered(fact: RequestAnswered) -> Line:
+def _answered(fact: facts.RequestAnswered) -> Line:
     return Line(
         f"{fact.method} {fact.route} {fact.status} {fact.verdict}",
         {
@@ -355,7 +310,7 @@ def _answered(fact: RequestAnswered) -> Line:
     )
 
 
-def _status_answered(fact: StatusAnswered) -> Line:
+def _status_answered(fact: facts.StatusAnswered) -> Line:
     return Line(
         f"{fact.method} {fact.part} of an operation {fact.status}",
         {
@@ -368,7 +323,7 @@ def _status_answered(fact: StatusAnswered) -> Line:
     )
 
 
-def _ended(fact: EndedUnanswered) -> Line:
+def _ended(fact: facts.EndedUnanswered) -> Line:
     request = fact.request
     return Line(
         f"{request.method} {fact.route} {fact.status} {fact.verdict}, after its caller stopped waiting",
@@ -384,7 +339,7 @@ def _ended(fact: EndedUnanswered) -> Line:
     )
 
 
-def _delivered(fact: DeliveryAttempted) -> Line:
+def _delivered(fact: facts.DeliveryAttempted) -> Line:
     request, pause_seconds = fact.request, fact.pause_seconds
     return Line(
         f"delivery of {fact.route}: {fact.result}",
@@ -403,7 +358,7 @@ def _delivered(fact: DeliveryAttempted) -> Line:
     )
 
 
-def _unpublished(fact: EventPublished) -> Line:
+def _unpublished(fact: facts.EventPublished) -> Line:
     return Line(
         f"event for {fact.sink}: {fact.result}",
         {"event_id": fact.event_id, "type": fact.type},
@@ -411,12 +366,12 @@ def _unpublished(fact: EventPublished) -> Line:
     )
 
 
-def _claim(fact: OfClaim) -> dict[str, Value]:
+def _claim(fact: facts.OfClaim) -> dict[str, Value]:
     """The claim that an event is about."""
     return {"route": fact.route, "operation_id": str(fact.operation_id), "token": fact.token}
 
 
-def _passed(fact: RequestPassed) -> dict[str, Value]:
+def _passed(fact: facts.RequestPassed) -> dict[str, Value]:
     return {
         "reason": fact.reason,
         "route": fact.route,
@@ -451,12 +406,12 @@ class Outages:
         # Of stores and upstreams that are down, or came up a short time ago.
         self._outages: dict[str, _Outage] = {}
 
-    def changed(self, fact: TierChanged | UpstreamChanged) -> Iterator[tuple[int, Line]]:
+    def changed(self, fact: facts.TierChanged | facts.UpstreamChanged) -> Iterator[tuple[int, Line]]:
         """The lines to log, with their levels."""
         match fact:
-            case TierChanged(tier, up, detail):
+            case facts.TierChanged(tier, up, detail):
                 name, cause, fields = f"the {tier} store", detail, {"detail": detail or None}
-            case UpstreamChanged(name, cause, detail):
+            case facts.UpstreamChanged(name, cause, detail):
                 up, fields = not cause, {"reason": cause or None, "detail": detail or None}
             case _:
                 assert_never(fact)
@@ -467,7 +422,7 @@ class Outages:
                 outage.over_seconds = self._clock()
                 if not outage.comes_and_goes:
                     yield INFO, Line(f"{name} is up")
-        elif isinstance(fact, TierChanged):
+        elif isinstance(fact, facts.TierChanged):
             yield INFO, Line(f"{name} is up")
 
     def ended(self) -> Iterator[tuple[int, Line]]:

@@ -23,60 +23,8 @@ from gateway.core.lifecycle import DEADLINE
 from gateway.core.operation import Event
 from gateway.core.verdict import Verdict
 from gateway.core.webhook.signature import Fault
+from gateway.observe import facts
 from gateway.observe.exposition import Counted, Counter, Exposition, Family, Gauge, Histogram, Rule, encode
-from gateway.observe.facts import (
-    AdminActed,
-    AdminResult,
-    AuthorizationDecided,
-    BacklogTaken,
-    BreakerChanged,
-    Decision,
-    DeliveryAttempted,
-    DeliveryResult,
-    DropReason,
-    EndedUnanswered,
-    EventPublished,
-    EventsCounted,
-    Fact,
-    FetchResult,
-    FlushRefused,
-    JournalFailed,
-    KeysFetched,
-    Kind,
-    LeaseLost,
-    LoopStalled,
-    MemoryChanged,
-    ObservationDropped,
-    OperationAccepted,
-    OperationClaimed,
-    OperationSettled,
-    OperationTakenOver,
-    OutcomeJournaled,
-    ProbeFinding,
-    ProbeMade,
-    PublicationResult,
-    RecordUnreadable,
-    RegionAsked,
-    RegionResult,
-    RepeatNoticed,
-    RepeatResult,
-    RequestAnswered,
-    RequestObserved,
-    RequestPassed,
-    SignedIn,
-    SinkChanged,
-    StatusAnswered,
-    StatusPart,
-    StoreCalled,
-    SweepDone,
-    TallyTaken,
-    TierChanged,
-    UpstreamChanged,
-    WebhookRefused,
-    WebhookRepeated,
-    WebhookVerified,
-    WriteRefused,
-)
 
 # `no_route_keyed`: no route matches the request although its client sent a key.
 _CLASSES: Final = ("2xx", "3xx", "4xx", "5xx")
@@ -238,7 +186,7 @@ class Metrics:
             "idempotency_region_requests_total",
             "Requests that were sent to the region that their operation is at home in, by what became of them here",
             region=(),
-            result=RegionResult,
+            result=facts.RegionResult,
         )
         observed = tuple(name for name, mode in modes.items() if mode == "observe")
         self._observed = self._counter(
@@ -260,7 +208,7 @@ class Metrics:
         self._observations_dropped = self._counter(
             "idempotency_observations_dropped_total",
             "Observed requests of which nothing is known, by reason",
-            reason=DropReason,
+            reason=facts.DropReason,
         )
         routes_by_mode = self._gauge("idempotency_routes", "Routes of the configuration", Rule.MAX, mode=MODES)
         for mode in MODES:
@@ -270,7 +218,7 @@ class Metrics:
             "From the arrival of a request on a protected route to the head of its response, waiting included",
             _REQUEST_BUCKETS,
             route=routes,
-            kind=Kind,
+            kind=facts.Kind,
         )
         self._responses = self._counter(
             "idempotency_responses_total",
@@ -302,7 +250,7 @@ class Metrics:
         self._status_requests = self._counter(
             "idempotency_status_requests_total",
             "Requests to the status resource, by what they are for and the class of the reply",
-            part=StatusPart,
+            part=facts.StatusPart,
             status=_CLASSES,
         )
         self._refused_webhooks = self._counter(
@@ -323,23 +271,27 @@ class Metrics:
             "idempotency_repeats_total",
             "Requests that came again under another key, counted or refused, and those that lack what is compared",
             route=routes,
-            result=tuple(RepeatResult),
+            result=tuple(facts.RepeatResult),
         )
         # By route or sink, and by the name that the configuration gives the secret.
         self._used_secrets = self._counter(
             "idempotency_secret_used_total", "Messages that a secret of a route or a sink signed", place=(), id=()
         )
         self._key_fetches = self._counter(
-            "idempotency_key_set_fetches_total", "Attempts to fetch the keys of issuers of tokens", result=FetchResult
+            "idempotency_key_set_fetches_total",
+            "Attempts to fetch the keys of issuers of tokens",
+            result=facts.FetchResult,
         )
         self._decisions = self._counter(
-            "idempotency_forward_auth_total", "Requests that an authorising service decided about", decision=Decision
+            "idempotency_forward_auth_total",
+            "Requests that an authorising service decided about",
+            decision=facts.Decision,
         )
         self._deliveries = self._counter(
             "idempotency_deliveries_total",
             "Attempts to deliver accepted requests, by result",
             route=routes,
-            result=DeliveryResult,
+            result=facts.DeliveryResult,
         )
         self._breaker_open = self._gauge(
             "idempotency_breaker_open",
@@ -354,7 +306,7 @@ class Metrics:
             "idempotency_probes_total",
             "Probes of upstreams about operations in doubt, by finding",
             route=routes,
-            finding=ProbeFinding,
+            finding=facts.ProbeFinding,
         )
         self._settlements = self._counter(
             "idempotency_settlements_total", "Attempts whose end was recorded, by event", route=routes, event=_ENDINGS
@@ -441,7 +393,7 @@ class Metrics:
             "idempotency_events_published_total",
             "Publications of events to sinks, by what came of them",
             sink=sinks,
-            result=PublicationResult,
+            result=facts.PublicationResult,
         )
         # Every worker counts the whole service.
         self._events_pending = self._gauge(
@@ -494,12 +446,12 @@ class Metrics:
             "idempotency_admin_actions_total",
             "Changes that operators asked for through the admin port, by result",
             action=(),
-            result=AdminResult,
+            result=facts.AdminResult,
         )
         self._sign_ins = self._counter(
             "idempotency_admin_sign_ins_total",
             "Attempts to sign in to the console",
-            result=(AdminResult.DONE, AdminResult.REFUSED),
+            result=(facts.AdminResult.DONE, facts.AdminResult.REFUSED),
         )
         self._loop_stalls = self._histogram(
             "idempotency_loop_stall_seconds", "How long the event loop was held up, when it was", _STALL_BUCKETS
@@ -520,124 +472,124 @@ class Metrics:
         build.put(1, version, platform.python_version())
         self._read_families = tuple(self._families_of_readings())
 
-    def __call__(self, fact: Fact) -> None:  # noqa: C901 -- a case for each kind of fact, the most frequent first
+    def __call__(self, fact: facts.Fact) -> None:  # noqa: C901 -- a case for each kind of fact, the most frequent first
         match fact:
-            case RequestAnswered():
+            case facts.RequestAnswered():
                 self._requests.add(fact.route, fact.verdict)
                 self._responses.add(fact.route, f"{fact.status // 100}xx")
                 self._request_durations.observe(fact.duration_seconds, fact.route, fact.kind)
                 if fact.upstream_seconds is not None:
                     self._overheads.observe(max(0.0, fact.duration_seconds - fact.upstream_seconds), fact.route)
-            case StatusAnswered():
+            case facts.StatusAnswered():
                 self._status_requests.add(fact.part, f"{fact.status // 100}xx")
-            case RequestPassed(is_observed=True):
+            case facts.RequestPassed(is_observed=True):
                 # Counted once it is judged.
                 pass
-            case RequestObserved(route, verdict, is_repeat, is_rekeyed):
+            case facts.RequestObserved(route, verdict, is_repeat, is_rekeyed):
                 self._observed.add(route, verdict)
                 if is_repeat:
                     self._observed_repeats.add(route)
                 if is_rekeyed:
                     self._observed_rekeyed.add(route)
-            case ObservationDropped(reason, number):
+            case facts.ObservationDropped(reason, number):
                 self._observations_dropped.add(reason, amount=number)
-            case RequestPassed():
+            case facts.RequestPassed():
                 self._unprotected_requests.add(fact.reason if fact.key_header is None else "no_route_keyed")
                 self._unprotected_durations.observe(fact.duration_seconds)
                 if fact.route is not None and fact.verdict is not None:
                     self._requests.add(fact.route, fact.verdict)
-            case OperationClaimed():
+            case facts.OperationClaimed():
                 self._claims.add(fact.route)
                 if fact.is_takeover:
                     self._takeovers.add(fact.route)
-            case OperationAccepted():
+            case facts.OperationAccepted():
                 self._accepted.add(fact.route)
-            case WebhookVerified(route, secret_ids):
+            case facts.WebhookVerified(route, secret_ids):
                 for secret_id in secret_ids:
                     self._used_secrets.add(route, secret_id)
-            case WebhookRefused(route, reason):
+            case facts.WebhookRefused(route, reason):
                 self._refused_webhooks.add(route, reason)
-            case WebhookRepeated():
+            case facts.WebhookRepeated():
                 self._repeated_webhooks.add(fact.route)
                 if fact.is_changed:
                     self._changed_webhooks.add(fact.route)
-            case RepeatNoticed(route, result):
+            case facts.RepeatNoticed(route, result):
                 self._repeats.add(route, result)
-            case KeysFetched():
+            case facts.KeysFetched():
                 self._key_fetches.add(fact.result)
-            case AuthorizationDecided():
+            case facts.AuthorizationDecided():
                 self._decisions.add(fact.decision)
-            case DeliveryAttempted():
+            case facts.DeliveryAttempted():
                 self._deliveries.add(fact.route, fact.result)
-            case BreakerChanged():
+            case facts.BreakerChanged():
                 self._breaker_open.put(fact.is_open, fact.upstream)
-            case OperationSettled():
+            case facts.OperationSettled():
                 self._settlements.add(fact.route, fact.event)
                 if fact.upstream_seconds is not None:
                     self._upstream_durations.observe(fact.upstream_seconds, fact.route)
                 if fact.is_late:
                     self._late_writes.add(fact.route)
-            case StoreCalled():
+            case facts.StoreCalled():
                 self._store_durations.observe(fact.duration_seconds, fact.tier, fact.verb)
                 if fact.error is not None:
                     self._store_errors.add(fact.tier, fact.verb, fact.error)
-            case ProbeMade():
+            case facts.ProbeMade():
                 self._probes.add(fact.route, fact.finding)
-            case WriteRefused() | FlushRefused():
+            case facts.WriteRefused() | facts.FlushRefused():
                 self._refused_writes.add(fact.route)
-            case OutcomeJournaled():
+            case facts.OutcomeJournaled():
                 self._journaled.add(fact.route)
                 if fact.upstream_seconds is not None:
                     self._upstream_durations.observe(fact.upstream_seconds, fact.route)
-            case JournalFailed():
+            case facts.JournalFailed():
                 self._journal_failures.add()
-            case RecordUnreadable():
+            case facts.RecordUnreadable():
                 self._unreadable.add()
-            case LeaseLost():
+            case facts.LeaseLost():
                 self._lost_leases.add()
-            case MemoryChanged():
+            case facts.MemoryChanged():
                 self._store_amnesia.put(fact.is_lost)
-            case TierChanged():
+            case facts.TierChanged():
                 self._store_up.put(fact.up, fact.tier)
-            case EventPublished():
+            case facts.EventPublished():
                 self._published.add(fact.sink, fact.result)
                 for secret_id in fact.secret_ids:
                     self._used_secrets.add(fact.sink, secret_id)
-            case EventsCounted():
+            case facts.EventsCounted():
                 self._count_events(fact)
-            case UpstreamChanged() | OperationTakenOver() | EndedUnanswered() | SinkChanged():
+            case facts.UpstreamChanged() | facts.OperationTakenOver() | facts.EndedUnanswered() | facts.SinkChanged():
                 # Counted elsewhere: by the upstream client, as a claim, with the verdict that the caller got, and with
                 # the events that wait.
                 pass
-            case SweepDone():
+            case facts.SweepDone():
                 for event, count in zip(_SWEPT, (fact.lapsed, fact.retired, fact.collected, fact.expired), strict=True):
                     self._swept.add(event, amount=count)
                 self._sweep_durations.observe(fact.duration_seconds)
-            case TallyTaken():
+            case facts.TallyTaken():
                 # Including routes that the configuration no longer has: their operations in doubt still are.
                 self._in_doubt.put_all({(route,): count for route, count in fact.in_doubt})
                 self._oldest_in_doubt.put(fact.oldest_in_doubt_seconds)
                 self._sealed.put_all({(key_id,): count for key_id, count in fact.sealed})
-            case BacklogTaken():
+            case facts.BacklogTaken():
                 self._count_backlog(fact)
-            case AdminActed(action, result):
+            case facts.AdminActed(action, result):
                 self._admin_actions.add(action, result)
-            case SignedIn(result):
+            case facts.SignedIn(result):
                 self._sign_ins.add(result)
-            case RegionAsked(region, result):
+            case facts.RegionAsked(region, result):
                 self._region_requests.add(region, result)
-            case LoopStalled():
+            case facts.LoopStalled():
                 self._loop_stalls.observe(fact.lag_seconds)
             case _:
                 assert_never(fact)
 
-    def _count_events(self, fact: EventsCounted) -> None:
+    def _count_events(self, fact: facts.EventsCounted) -> None:
         self._events_pending.put_all({(each.sink,): each.pending for each in fact.sinks})
         self._oldest_event.put_all({(each.sink,): each.oldest_seconds for each in fact.sinks})
         self._events_dead.put_all({(each.sink,): each.dead for each in fact.sinks})
         self._sink_suspended.put_all({(each.sink,): each.is_suspended for each in fact.sinks})
 
-    def _count_backlog(self, fact: BacklogTaken) -> None:
+    def _count_backlog(self, fact: facts.BacklogTaken) -> None:
         waiting = fact.waiting
         self._backlog.put_all({(each.route,): each.accepted for each in waiting})
         self._oldest_backlog.put_all({(each.route,): each.oldest_seconds for each in waiting})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import field
 from enum import StrEnum
-from typing import Final
+from typing import Final, get_args
 from uuid import UUID
 
 from gateway.core.immutable import immutable
@@ -479,26 +479,7 @@ ReaderCommand = ClaimingCommand | Accept | ResolvingCommand
 """Commands on a record as it was read, fenced on the token that it had then."""
 Command = HolderCommand | ReaderCommand | Purge | Erase
 
-EVENT_OF: Final[dict[type[Command], Event]] = {
-    Claim: Event.CLAIM,
-    Accept: Event.ACCEPT,
-    Dispatch: Event.DISPATCH,
-    Renew: Event.RENEW,
-    Complete: Event.COMPLETE,
-    Release: Event.RELEASE,
-    Forget: Event.FORGET,
-    Abandon: Event.ABANDON,
-    Postpone: Event.POSTPONE,
-    Bury: Event.BURY,
-    Takeover: Event.TAKEOVER,
-    Prove: Event.PROVE,
-    Disprove: Event.DISPROVE,
-    Reinstate: Event.REINSTATE,
-    Requeue: Event.REQUEUE,
-    Withdraw: Event.WITHDRAW,
-    Purge: Event.PURGE,
-    Erase: Event.ERASE,
-}
+EVENT_OF: Final[dict[type[Command], Event]] = {kind: Event[kind.__name__.upper()] for kind in get_args(Command)}
 
 
 # Constants, because a union inside `isinstance` is built on every call.

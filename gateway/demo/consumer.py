@@ -5,23 +5,25 @@ from __future__ import annotations
 import asyncio
 import time
 from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from aiohttp import web
 
 from gateway.core.webhook.scheme import STANDARD_WEBHOOKS, Secret
 from gateway.core.webhook.signature import Verified, verify
+from gateway.demo.upstream import Service
 
 _TOLERANCE_SECONDS: Final = 300.0
 
 
-class Consumer:
+class Consumer(Service):
     """`async with Consumer(host, port, secret) as consumer`: takes events on `/events`.
 
     What is not signed by `secret` gets 401. Raises `OSError` when it cannot listen.
     """
 
     def __init__(self, host: str, port: int, secret: Secret) -> None:
+        super().__init__(host, port, (web.post("/events", self._take),), stop_seconds=1.0)
         self.deliveries: list[str] = []
         """The id of each event that came, in order of arrival."""
         self.effects: set[str] = set()
@@ -31,25 +33,12 @@ class Consumer:
         self.acknowledges.set()
         self._secret = secret
         self._news = asyncio.Condition()
-        app = web.Application()
-        app.add_routes([web.post("/events", self._take)])
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
-        self._address = host, port
-
-    async def __aenter__(self) -> Self:
-        await self._runner.setup()
-        try:
-            await web.TCPSite(self._runner, *self._address).start()
-        except BaseException:
-            await self._runner.cleanup()
-            raise
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.acknowledges.set()
-        await self._runner.cleanup()
+        await super().__aexit__(kind, error, trace)
 
     async def wait_deliveries(self, number: int, seconds: float) -> None:
         """Return once so many have come, or after this time."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -27,44 +27,22 @@ CARDS: Final = {
 """The cards that it knows, and what happens to them."""
 
 
-class CardService:
-    """`async with CardService(host, port) as service`: charges cards on `service.port`; port 0 is any free one.
+class Service:
+    """`async with service`: serves these routes on host and `port`; port 0 is any free one.
 
-    `POST /v1/charges` with `{"amount": 1200, "currency": "eur", "card": "tok_visa"}` charges, `GET /v1/charges` shows
-    the ledger. `POST /webhooks/stripe` acts on each webhook. `delay` is what a charge of `tok_slow` waits for, and
-    `charged` is called after each charge. Raises `OSError` when it cannot listen.
+    What is in progress at the end has `stop_seconds`. Raises `OSError` when it cannot listen.
     """
 
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        *,
-        delay: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(_SLOW_SECONDS),
-        charged: Callable[[], Awaitable[object]] | None = None,
-    ) -> None:
-        self._host = host
-        self._port = port
-        self._ledger: deque[dict[str, Any]] = deque(maxlen=_LEDGER_CHARGES_MAX)
-        self._numbers = itertools.count(1)
-        self._delay = delay
-        self._charged = charged
-        self.webhooks = 0
-        """How many webhooks it acted on."""
+    def __init__(self, host: str, port: int, routes: Sequence[web.RouteDef], stop_seconds: float) -> None:
         app = web.Application()
-        app.add_routes(
-            [
-                web.post("/v1/charges", self._charge),
-                web.get("/v1/charges", self._list),
-                web.post("/webhooks/stripe", self._take_webhook),
-            ]
-        )
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=_SLOW_SECONDS + 1)
+        app.add_routes(routes)
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=stop_seconds)
+        self._address = host, port
 
     async def __aenter__(self) -> Self:
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, self._host, self._port).start()
+            await web.TCPSite(self._runner, *self._address).start()
         except BaseException:
             await self._runner.cleanup()
             raise
@@ -80,6 +58,36 @@ class CardService:
         """The port that it listens on."""
         port: int = self._runner.addresses[0][1]
         return port
+
+
+class CardService(Service):
+    """`async with CardService(host, port) as service`: charges cards on `service.port`; port 0 is any free one.
+
+    `POST /v1/charges` with `{"amount": 1200, "currency": "eur", "card": "tok_visa"}` charges, `GET /v1/charges` shows
+    the ledger. `POST /webhooks/stripe` acts on each webhook. `delay` is what a charge of `tok_slow` waits for, and
+    `charged` is called after each charge. Raises `OSError` when it cannot listen.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        delay: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(_SLOW_SECONDS),
+        charged: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
+        routes = (
+            web.post("/v1/charges", self._charge),
+            web.get("/v1/charges", self._list),
+            web.post("/webhooks/stripe", self._take_webhook),
+        )
+        super().__init__(host, port, routes, _SLOW_SECONDS + 1)
+        self._ledger: deque[dict[str, Any]] = deque(maxlen=_LEDGER_CHARGES_MAX)
+        self._numbers = itertools.count(1)
+        self._delay = delay
+        self._charged = charged
+        self.webhooks = 0
+        """How many webhooks it acted on."""
 
     @property
     def charges(self) -> int:

@@ -12,8 +12,7 @@ from typing import Any, Final, assert_never
 
 from gateway.admin.resolution import Policies, Refusal, Refused, Treatment, resolution_id_of, when
 from gateway.admin.view import ago, moment, printable
-from gateway.core.delivery import delivery_of
-from gateway.core.operation import EVENT_OF, Audit, Event, Record, Requeue, Snapshot, State, Withdraw
+from gateway.core.operation import EVENT_OF, Audit, Event, Record, Requeue, Snapshot, State, Withdraw, delivery_of
 from gateway.store.operations import AuditEntry, Backlog, Pause, PauseAudit
 
 Decision = Requeue | Withdraw

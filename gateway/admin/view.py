@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from typing import Any, Final, assert_never
 from uuid import UUID
 
-from gateway.core.delivery import ATTEMPTS_EXHAUSTED, UNAUTHORIZED, UNREADABLE, delivery_of
+from gateway.core.delivery import ATTEMPTS_EXHAUSTED, UNAUTHORIZED, UNREADABLE
 from gateway.core.lifecycle import DEADLINE, LAPSED_DOUBT
 from gateway.core.message import StoredResponse
-from gateway.core.operation import MICROSECONDS, Delivery, Record, RequestInfo, Snapshot, State
+from gateway.core.operation import MICROSECONDS, Delivery, Record, RequestInfo, Snapshot, State, delivery_of
 from gateway.core.recovery import doubted_status
 from gateway.store.operations import AuditEntry
 

@@ -18,7 +18,7 @@ from math import ceil
 from typing import Final
 
 from gateway.core.message import Headers, header_values
-from gateway.core.operation import MICROSECONDS, Bury, Delivery, Postpone, Record, microseconds
+from gateway.core.operation import MICROSECONDS, Bury, Postpone, Record, delivery_of, microseconds
 from gateway.core.outcome import REFUSED_AT_THE_DOOR
 
 _HOUR_US: Final = microseconds(3600)
@@ -105,13 +105,6 @@ def resend_due(record: Record, policy: DeliveryPolicy, now_us: int) -> bool:
         return False
     draw = record.attempt_id.int % MICROSECONDS / MICROSECONDS
     return now_us >= record.claimed_us + drawn_us(_scheduled_us(policy, record.attempts), draw)
-
-
-def delivery_of(record: Record) -> Delivery:
-    """What is known of the kept request; ValueError where the record keeps none."""
-    if record.delivery is None:
-        raise ValueError(f"a record in {record.state} has no kept request")
-    return record.delivery
 
 
 def drawn_us(pause_us: int, draw: float) -> int:

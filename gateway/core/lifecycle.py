@@ -25,7 +25,7 @@ The clock never ends `in_doubt`.
 
 A record *keeps* its request (`Record.delivery`) from `accept` until the operation is completed, or somebody says that
 it is not to be delivered. `accepted` and `dead_letter` mean that no attempt can have an effect any more. So what is
-kept returns to `accepted` only by what is known: by its holder (`postpone`), or by whoever found that nothing happened
+kept returns to `accepted` only by what is known: by its holder (`postpone`), or by one who found that nothing happened
 (`reinstate`). A lapsed attempt may have had an effect, and goes to `in_doubt` like any other.
 
 Operations of one *lane* are delivered in the order of their acceptance, one at a time. The table sees one record, so
@@ -86,6 +86,7 @@ from gateway.core.operation import (
     State,
     Takeover,
     Withdraw,
+    delivery_of,
 )
 
 # How long a forgotten claim is remembered: long enough to fence its late holder, too short to fill a store with.
@@ -273,7 +274,7 @@ def settle(record: Record | None, now_us: int) -> Record | None:
 def due_us(record: Record) -> int | None:
     """When the clock's next row is due; None where time changes nothing."""
     if record.state is State.ACCEPTED:
-        return _delivery(record).deliver_until_us
+        return delivery_of(record).deliver_until_us
     time = DUE_TIMES.get(record.state)
     return None if time is None else int(getattr(record, time))
 
@@ -301,7 +302,7 @@ def _after_time(record: Record) -> Record | None:
     if row.next is State.TOMBSTONE:
         return replace(record, state=row.next, response=tombstone_response(record.response), replay_until_us=0)
     if row.next is State.DEAD_LETTER:
-        kept = _delivery(record)
+        kept = delivery_of(record)
         return replace(
             record,
             state=row.next,
@@ -421,7 +422,7 @@ def _fits(row: Row, record: Record | None, command: Command, now_us: int) -> boo
         return False
     if row.kept is not None and row.kept is not (record.delivery is not None):
         return False
-    if row.when_due and (_delivery(record).next_attempt_us > now_us or _delivery(record).is_behind):
+    if row.when_due and (delivery_of(record).next_attempt_us > now_us or delivery_of(record).is_behind):
         return False
     if row.same_fingerprint and not (isinstance(command, _NEW) and _is_for(record, command)):
         return False
@@ -435,13 +436,6 @@ def _fits(row: Row, record: Record | None, command: Command, now_us: int) -> boo
 
 def _is_for(record: Record, command: Claim | Accept) -> bool:
     return record.fingerprint is None or record.fingerprint.equals(command.fingerprint) is True
-
-
-def _delivery(record: Record) -> Delivery:
-    """What is known of the kept request of a record whose state implies one."""
-    if record.delivery is None:
-        raise ValueError(f"a record in {record.state} has no kept request")
-    return record.delivery
 
 
 def _is_holder(record: Record, command: HolderCommand) -> bool:
@@ -537,7 +531,7 @@ def _accepted(row: Row, record: Record | None, command: Accept, now_us: int, tok
 
 
 def _undelivered(row: Row, record: Record, command: Postpone | Bury | Reinstate | Requeue, now_us: int) -> Record:
-    kept = _delivery(record)
+    kept = delivery_of(record)
     match command:
         case Postpone():
             delivery = replace(

@@ -243,6 +243,13 @@ def trace_of_attempt(record: Record) -> str | None:
     return None if record.request is None or record.delivery is not None else record.request.trace_id
 
 
+def delivery_of(record: Record) -> Delivery:
+    """What is known of the kept request; ValueError where the record keeps none."""
+    if record.delivery is None:
+        raise ValueError(f"a record in {record.state} has no kept request")
+    return record.delivery
+
+
 def is_withdrawn(record: Record) -> bool:
     """Whether it was called off: what was kept of it is gone, and it has no effect."""
     return record.state is State.RELEASED and record.last_event is Event.WITHDRAW

@@ -93,8 +93,8 @@ DEFECTS = (
         (
             Edit(
                 LIFECYCLE,
-                "(_delivery(record).next_attempt_us > now_us or _delivery(record).is_behind)",
-                "_delivery(record).is_behind",
+                "(delivery_of(record).next_attempt_us > now_us or delivery_of(record).is_behind)",
+                "delivery_of(record).is_behind",
             ),
         ),
         (_WORKER + "test_the_store_says_what_is_due",),
@@ -105,7 +105,7 @@ DEFECTS = (
         (
             Edit(
                 LIFECYCLE,
-                " or _delivery(record).is_behind)",
+                " or delivery_of(record).is_behind)",
                 ")",
             ),
         ),

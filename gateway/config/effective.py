@@ -2,7 +2,7 @@
 
 The text is a file that `check` accepts and that means the same. What the file of the gateway leaves out stands there as
 a comment with its default, because some defaults follow from other keys, and would not do so if they were written.
-Invariant: a secret is told by its type, and what is written in its place depends on nothing but where it is.
+Invariant: a secret is recognised by its type, and what is written in its place depends on nothing but where it is.
 """
 
 from __future__ import annotations

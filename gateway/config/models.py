@@ -273,7 +273,7 @@ class Secrets(Section):
         yield from self._shared_secrets()
 
     def _shared_secrets(self) -> Iterator[Disagreement]:
-        """Secrets with two uses: whoever got one of its outputs could use it against the other."""
+        """Secrets with two uses: one who got an output of the one could use it against the other."""
         is_one = isinstance(self.fingerprint_key, FingerprintKey)
         found: list[tuple[KeyPath, bytes]] = []
         for index, key in enumerate(self.fingerprint_keys):

@@ -1,6 +1,6 @@
 """Whose key it is, in the file: the forms of a route's `scope`.
 
-There is no default: under another scope a request is another operation, and whoever is in a scope gets its responses.
+There is no default: under another scope a request is another operation, and every caller in a scope gets its responses.
 """
 
 from __future__ import annotations

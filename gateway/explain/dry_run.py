@@ -79,7 +79,7 @@ class Found:
 
 
 class _NotAsked(Exception):
-    """A part of the answer is another service's."""
+    """Another service decides a part of it."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -122,7 +122,7 @@ def _place(keys: KeySource, issuer: str | None) -> str:
 
 
 class _Own:
-    """The status resource, as far as a request for it has to be told from others. See `handler.Resource`."""
+    """The status resource, as far as a request for it has to be recognised. See `handler.Resource`."""
 
     def __init__(self, path: str, found: Found) -> None:
         self._path = path.encode()

@@ -2,8 +2,8 @@
 
 aiohttp reads the bytes and parses them in C. Owned here is what happens to what it has parsed: one request after the
 other is given to the handler, in the order in which they came. Owned, too, are the client's address, the news that it
-went, how long each side may be silent, how much may wait, and how a connection ends: by a FIN that lets the client read
-its response first, or by an RST, so that what it got cannot be taken for whole. Nothing is known here of routes or
+is gone, how long each side may be silent, how much may wait, and how a connection ends: by a FIN that lets the client
+read its response first, or by an RST, so that what it got cannot be taken for whole. Nothing is known here of routes or
 replies.
 
 Theory of operation. aiohttp parses requests ahead of the one that is being answered, and the next one is begun in a
@@ -57,9 +57,9 @@ ParsedRequest: TypeAlias = tuple[RawRequestMessage, Payload]
 _RST_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 # What of a body is read before anybody asked for it is twice as much, and may be held on every connection.
 _READ_BYTES: Final = 8 * 1024
-# Less of a request than this is not told of: it is as little as a connection takes without one.
+# Less of a request than this is not reported: it is as little as a connection takes without one.
 _SMALL_BYTES: Final = 4 * 1024
-# Whoever writes waits when so much has not left.
+# A writer waits when so much has not left.
 _WRITTEN_BYTES_MAX: Final = 64 * 1024
 
 
@@ -73,7 +73,7 @@ class ConnectionOwner(Protocol):
         """What is held of requests that are here in part, or wait for their turn."""
 
     def serve(self, connection: ClientConnection, parsed: ParsedRequest) -> Awaitable[bool]:
-        """UpstreamResponse one request; whether the connection may serve another one."""
+        """Respond to one request; whether the connection may serve another one."""
 
     def connection_opened(self, connection: ClientConnection) -> None: ...
     def connection_closed(self, connection: ClientConnection) -> None: ...
@@ -92,11 +92,11 @@ class TunnelInput(Protocol):
 
 
 class ClientGone(Exception):
-    """There is nobody to respond to: the client went, or does not read."""
+    """There is nobody to respond to: the client is gone, or does not read."""
 
 
 class ClientConnection(web.RequestHandler):
-    """See the module. `on_gone` is called when the client went; `gone` is set from then on.
+    """See the module. `on_gone` is called when the client is gone; `gone` is set from then on.
 
     `idle_since`: when the last request was answered, or the connection made, on the loop's clock. `has_ended`: the
     client sends nothing more, and may still read. `has_been_filled`: not each head has come alone and in a short piece,
@@ -108,7 +108,7 @@ class ClientConnection(web.RequestHandler):
         "_head_bytes",
         "_held_bytes",
         "_is_closing",
-        "_is_held_told",
+        "_is_held_reported",
         "_newest",
         "_newest_bytes",
         "_owner",
@@ -138,7 +138,7 @@ class ClientConnection(web.RequestHandler):
             access_log=cast(Any, None),
             max_line_size=settings.header_bytes_max,
             max_field_size=settings.header_bytes_max,
-            max_headers=settings.header_fields_max,
+            max_headers=settings.headers_max,
             read_bufsize=_READ_BYTES,
             auto_decompress=False,
         )
@@ -152,7 +152,7 @@ class ClientConnection(web.RequestHandler):
         self._head_bytes = 0
         # The same, and all that waits for its turn.
         self._held_bytes = 0
-        self._is_held_told = False
+        self._is_held_reported = False
         # What has yet to come of a request for an upgrade; negative from when something may have come behind one.
         self._upgrade_left = 0
         self._is_closing = False
@@ -210,7 +210,7 @@ class ClientConnection(web.RequestHandler):
                 # In a turn of its own, so that a long line of requests holds nobody else up.
                 await asyncio.sleep(0)
 
-    # -- for whoever answers ------------------------------------------------------------------------------------------
+    # -- for the handler ----------------------------------------------------------------------------------------------
 
     @property
     def is_open(self) -> bool:
@@ -260,8 +260,9 @@ class ClientConnection(web.RequestHandler):
             self._body_due = math.inf
 
     def cut_body(self, cut: Cut) -> bool:
-        """Whoever reads the body that is on its way is told that the rest of it does not come, and nothing more is read
-        of it. False where all of it is here, or it was cut before.
+        """Raise `RequestCut` in the reader of the body that is on its way, and read nothing more of it.
+
+        False where all of it is here, or it was cut before.
         """
         body, self._newest = self._newest, None
         if body is None or body.is_eof():
@@ -269,7 +270,7 @@ class ClientConnection(web.RequestHandler):
         self.is_deaf = True
         error = RequestCut(cut)
         body.set_exception(error)
-        # Whoever was woken by what came just before goes on to wait, without a look at this.
+        # A reader that was woken by what came just before goes on to wait, without a look at this.
         self._loop.call_soon(body.set_exception, error)
         return True
 
@@ -359,7 +360,7 @@ class ClientConnection(web.RequestHandler):
             self.hop = replace(self.hop, certificate=certificate)
         sock = transport.get_extra_info("socket")
         if sock is not None:
-            # Whoever reads a silent stream, or holds a socket, has no other clock.
+            # The reader of a silent stream, or the holder of a socket, has no other clock.
             with contextlib.suppress(OSError):
                 keep_alive(sock)
         self.idle_since = self._loop.time()
@@ -434,7 +435,7 @@ class ClientConnection(web.RequestHandler):
             self._hold(self._held_bytes + len(data) if has_to_wait else 0)
 
     def _parsing_failed(self) -> None:
-        """Nothing that follows is looked at. Where it is a body that is malformed, whoever reads it is told."""
+        """Nothing that follows is looked at. A malformed body raises in its reader."""
         self.is_deaf = True
         if self.cut_body(Cut.MALFORMED):
             self._messages.pop()
@@ -505,8 +506,8 @@ class ClientConnection(web.RequestHandler):
     def _hold(self, size_bytes: int) -> None:
         self._held_bytes = size_bytes
         is_worth_it = size_bytes > _SMALL_BYTES
-        if is_worth_it or self._is_held_told:
-            self._is_held_told = is_worth_it
+        if is_worth_it or self._is_held_reported:
+            self._is_held_reported = is_worth_it
             self._owner.begun.hold(self, size_bytes if is_worth_it else 0)
 
     def _close_transport(self, transport: asyncio.Transport) -> None:

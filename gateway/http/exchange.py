@@ -63,7 +63,7 @@ class ClientExchange:
         if self._message.upgrade:
             upgrades = may_upgrade and self._is_switchable()
             if not upgrades:
-                kept = [field for field in head.headers if field[0].lower() != b"upgrade"]
+                kept = [header for header in head.headers if header[0].lower() != b"upgrade"]
                 head = RequestHead(head.method, head.target, IndexedHeaders(kept))
         return Incoming(head, self.body, self.connection.hop, upgrades)
 

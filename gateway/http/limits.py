@@ -1,4 +1,4 @@
-"""The limits of the edge, and why bytes are no request, in words for whoever sent them."""
+"""The limits of the edge, and why bytes are no request, in words for their sender."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class EdgeSettings:
     """
 
     header_bytes_max: int = 64 * 1024
-    header_fields_max: int = 128
+    headers_max: int = 128
     keepalive_seconds: float = 75.0
     silence_seconds: float = 60.0
     bytes_per_second_min: float = 500.0

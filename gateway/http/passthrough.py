@@ -227,14 +227,14 @@ def _reply_to(result: Result, route: Route | None) -> Reply:
             assert_never(result)
 
 
-async def _switch(client: Client, answer: UpstreamResponse, upstream: Duplex) -> None:
-    head = answer.head
+async def _switch(client: Client, response: UpstreamResponse, upstream: Duplex) -> None:
+    head = response.head
     try:
         tunnel = client.switch(ResponseHead(head.status, head.reason, response_headers(head.headers, upgraded=True)))
     except BaseException:
-        answer.close()
+        response.close()
         raise
-    await relay(tunnel, answer, upstream)
+    await relay(tunnel, response, upstream)
 
 
 def _not_sent(status: int, route: Route | None) -> Reply:

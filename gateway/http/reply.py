@@ -49,30 +49,30 @@ def framed(reply: Reply, *, method: bytes, minor: int, keep_alive: bool, shows_s
     is_bytes = isinstance(reply.body, bytes)
     length = len(reply.body) if isinstance(reply.body, bytes) else reply.length
     sends_body = not has_no_body(method, reply.status)
-    fields, has_date = _kept(reply.headers)
+    headers, has_date = _kept(reply.headers)
     if reply.verdict is not None and shows_status:
-        fields.append((b"Idempotency-Status", reply.verdict.encode()))
+        headers.append((b"Idempotency-Status", reply.verdict.encode()))
     elif reply.would is not None:
-        fields.append((b"Idempotency-Status", b"observed;would=" + reply.would.encode()))
+        headers.append((b"Idempotency-Status", b"observed;would=" + reply.would.encode()))
     if not has_date:
-        fields.append((b"Date", date))
+        headers.append((b"Date", date))
     is_chunked = False
     if not sends_body:
         said = _length_of_what_is_not_sent(method, reply, length if is_bytes else None)
         if said is not None:
-            fields.append((b"Content-Length", said))
+            headers.append((b"Content-Length", said))
     elif length is not None:
-        fields.append((b"Content-Length", b"%d" % length))
+        headers.append((b"Content-Length", b"%d" % length))
     elif minor > 0:
         is_chunked = True
-        fields.append((b"Transfer-Encoding", b"chunked"))
+        headers.append((b"Transfer-Encoding", b"chunked"))
     else:
         keep_alive = False
     if not keep_alive:
-        fields.append((b"Connection", b"close"))
+        headers.append((b"Connection", b"close"))
     elif minor == 0:
-        fields.append((b"Connection", b"keep-alive"))
-    return Framed(_head(reply.status, reply.reason, fields), sends_body, is_chunked, length, keep_alive)
+        headers.append((b"Connection", b"keep-alive"))
+    return Framed(_head(reply.status, reply.reason, headers), sends_body, is_chunked, length, keep_alive)
 
 
 def bare_head(head: ResponseHead) -> bytes:
@@ -80,7 +80,7 @@ def bare_head(head: ResponseHead) -> bytes:
 
     `head` has the headers for the client. Lengths are left out, because no content follows (RFC 9110 section 8.6).
     """
-    return _head(head.status, head.reason, [field for field in head.headers if field[0].lower() not in _LENGTHS])
+    return _head(head.status, head.reason, [header for header in head.headers if header[0].lower() not in _LENGTHS])
 
 
 def chunk(data: bytes) -> bytes:
@@ -117,15 +117,15 @@ def _length_of_what_is_not_sent(method: bytes, reply: Reply, body_bytes: int | N
 
 def _kept(headers: Headers) -> tuple[list[tuple[bytes, bytes]], bool]:
     """The headers that go out unchanged, and whether one of them is `Date`."""
-    fields: list[tuple[bytes, bytes]] = []
+    kept: list[tuple[bytes, bytes]] = []
     has_date = False
-    for field in headers:
-        kind = _KINDS[field[0]]
+    for header in headers:
+        kind = _KINDS[header[0]]
         if kind != _REPLACED:
-            fields.append(field)
+            kept.append(header)
             if kind == _DATE:
                 has_date = True
-    return fields, has_date
+    return kept, has_date
 
 
 def _kind_of(name: bytes) -> int:
@@ -138,8 +138,8 @@ def _kind_of(name: bytes) -> int:
 _KINDS: Final = NameTable(_kind_of)
 
 
-def _head(status: int, reason: bytes, fields: Iterable[tuple[bytes, bytes]]) -> bytes:
-    lines = [b"HTTP/1.1 %d %b" % (status, reason), *map(b": ".join, fields), b"", b""]
+def _head(status: int, reason: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    lines = [b"HTTP/1.1 %d %b" % (status, reason), *map(b": ".join, headers), b"", b""]
     head = b"\r\n".join(lines)
     # A header or reason that smuggles a line would add a line.
     ends = len(lines) - 1

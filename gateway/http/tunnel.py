@@ -95,7 +95,7 @@ class ClientTunnel:
         self._connection.close()
 
 
-async def relay(client: ClientTunnel, answer: UpstreamResponse, upstream: Duplex) -> None:
+async def relay(client: ClientTunnel, response: UpstreamResponse, upstream: Duplex) -> None:
     """Relay until both directions have ended or one broke off, which ends the other. Closes both ends."""
     up = asyncio.ensure_future(_relay_up(client, upstream))
     down = asyncio.ensure_future(_relay_down(client, upstream))
@@ -114,7 +114,7 @@ async def relay(client: ClientTunnel, answer: UpstreamResponse, upstream: Duplex
             client.close()
         else:
             client.abort()
-            answer.body.close()
+            response.body.close()
         upstream.close()
 
 

@@ -251,7 +251,7 @@ class Identifying:
             identity=identity,
             fingerprints=route.fingerprinter.alternatives(digests),
             probe=_probe_target(incoming.head, route, identity.operation_id, key),
-            canonical_key=key.field_value if isinstance(route.recovery, Resend) and route.target.key_headers else None,
+            canonical_key=key.header_value if isinstance(route.recovery, Resend) and route.target.key_headers else None,
             is_async=route.accept is not None and responds_async(incoming.head, is_always=route.accept.is_always),
             version=version_of(route.keep.version, incoming.head.headers),
             digests=digests,

@@ -49,7 +49,7 @@ def test_quoted_is_bare(text: str) -> None:
     """A quoted key and a bare one of the same characters are the same key, and its field value reads as it again."""
     from_quoted = key(quoted(text))
     assert from_quoted.text == text
-    assert key(from_quoted.field_value) == from_quoted
+    assert key(from_quoted.header_value) == from_quoted
     if not text.startswith('"') and "," not in text:
         assert key(text.encode()) == from_quoted
 

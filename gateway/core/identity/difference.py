@@ -1,7 +1,7 @@
 """In what two requests differ, by short digests of their parts; never by what the parts hold.
 
 A record keeps a few bytes for each part of its request beside the fingerprint, so that a repeat with another request
-can be told which part is another one. They decide nothing: the fingerprint does.
+can learn which part is another one. They decide nothing: the fingerprint does.
 
 Each digest is keyed with the fingerprint's secret and the operation id, and cut to four bytes. So equal parts of two
 operations cannot be recognised by them, and without the secret they cannot be used to test guesses; only without a

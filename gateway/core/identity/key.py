@@ -121,7 +121,7 @@ class Key:
     text: str = field(repr=False)
 
     @property
-    def field_value(self) -> bytes:
+    def header_value(self) -> bytes:
         """The header value that is read as this key again, where the key came from a single header."""
         text = self.text
         if text.startswith('"') or "," in text:

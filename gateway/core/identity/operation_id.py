@@ -4,8 +4,8 @@ It is made of service, operation name, scope and key, each digested in a frame o
 change: records are found by them, operators search for them, and upstreams may deduplicate on them. Any change makes
 every remembered key unknown.
 
-With a secret, the digests of scope and key are keyed (HMAC), and the operation id through them: whoever has the table
-alone can neither compute nor test one. Outside this module a digest of a scope or a key is always `stored_digest`'s.
+With a secret, the digests of scope and key are keyed (HMAC), and the operation id through them: with the table
+alone nobody can compute or test one. Outside this module a digest of a scope or a key is always `stored_digest`'s.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ async def test_why_bytes_are_no_request(data: bytes, kind: type[Exception], deta
     refusal = refusal_of(raised.value)
     assert detail in refusal.detail
     assert refusal.status == (431 if "too big" in detail else 400)
-    settings = EdgeSettings(header_bytes_max=8192, header_fields_max=64)
+    settings = EdgeSettings(header_bytes_max=8192, headers_max=64)
     async with serving(settings=settings) as edge, Connection(edge.port) as connection:
         await connection.send(data)
         response = await connection.read_response()

@@ -56,7 +56,6 @@ from gateway.http.server import Edge, ListenError, listen_fault
 from gateway.observe.facts import Events, Fact, Observer, OperationAccepted, OperationSettled, SweepDone
 from gateway.observe.metrics import Metrics, Readings
 from gateway.observe.status import Health, StatusServer
-from gateway.protect.route import Route
 from gateway.store.base import NotApplied, StartRefused, StoreError
 from gateway.store.journal.journal import SqliteJournal
 
@@ -143,7 +142,7 @@ class Gateway:
             reload=reload,
         )
         # Of earlier configurations, as long as a request has one.
-        self._earlier: list[Served[Route]] = []
+        self._earlier: list[Served] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._skips_delay = asyncio.Event()
         self.failed: asyncio.Future[StartError] = asyncio.get_running_loop().create_future()
@@ -375,7 +374,7 @@ class Gateway:
 
     # -- parts --------------------------------------------------------------------------------------------------------
 
-    def _served_of(self, policy: Policy) -> Served[Route]:
+    def _served_of(self, policy: Policy) -> Served:
         """What the listener for clients protects or forwards their requests by."""
         config = policy.config
         rules = [route.rule for route in config.routes]
@@ -388,7 +387,7 @@ class Gateway:
             cors=policy.cors,
         )
 
-    def _edge_of(self, served: Served[Route], tls: ssl.SSLContext | None) -> Edge[Route]:
+    def _edge_of(self, served: Served, tls: ssl.SSLContext | None) -> Edge:
         return Edge(served, self.events, _edge_settings(self.config), tls)
 
     def _check_purpose(self, config: Config) -> None:
@@ -471,7 +470,7 @@ def _edge_settings(config: Config) -> EdgeSettings:
     return EdgeSettings(header_bytes_max=config.limits.max_header_bytes, connections_max=client_connections_max())
 
 
-async def _close_when_unused(before: Policy, after: Policy, earlier: list[Served[Route]]) -> None:
+async def _close_when_unused(before: Policy, after: Policy, earlier: list[Served]) -> None:
     """A verifier may be of several configurations: it is closed when the last request of all these has ended."""
     try:
         await asyncio.wait([each.unused for each in earlier])

@@ -236,7 +236,7 @@ def _note_refusal(found: Found, routes: list[Route], fact: Fact) -> None:
         found.route = next(route for route in routes if route.name == fact.route)
 
 
-async def _exchange(edge: Edge[Route], wire: bytes) -> bytes:
+async def _exchange(edge: Edge, wire: bytes) -> bytes:
     """The response to these bytes; empty where there is none."""
     ours, theirs = socket.socketpair()
     for each in (ours, theirs):

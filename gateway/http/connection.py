@@ -33,21 +33,24 @@ import math
 import socket
 import ssl
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from aiohttp import web
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 
 from gateway.core.identity.certificate import ClientCertificate, read_certificate
-from gateway.http.budget import MemoryBudget
-from gateway.http.limits import HEAD_TOO_BIG, EdgeSettings, Refusal, refusal_of
+from gateway.http.limits import HEAD_TOO_BIG, Refusal, refusal_of
 from gateway.http.reader import ReaderWatch, Verdict
 from gateway.protect.hop import Hop, hop_from
 from gateway.protect.reply import Cut, RequestCut
 from gateway.upstream import keep_alive
+
+if TYPE_CHECKING:
+    from gateway.http.server import Edge
+    from gateway.http.tunnel import ClientTunnel
 
 # The body of a request as it comes.
 Payload: TypeAlias = StreamReader
@@ -61,34 +64,6 @@ _READ_BYTES: Final = 8 * 1024
 _SMALL_BYTES: Final = 4 * 1024
 # A writer waits when so much has not left.
 _WRITTEN_BYTES_MAX: Final = 64 * 1024
-
-
-class ConnectionOwner(Protocol):
-    """Who keeps count of the connections: the server."""
-
-    @property
-    def settings(self) -> EdgeSettings: ...
-    @property
-    def begun(self) -> MemoryBudget:
-        """What is held of requests that are here in part, or wait for their turn."""
-
-    def serve(self, connection: ClientConnection, parsed: ParsedRequest) -> Awaitable[bool]:
-        """Respond to one request; whether the connection may serve another one."""
-
-    def connection_opened(self, connection: ClientConnection) -> None: ...
-    def connection_closed(self, connection: ClientConnection) -> None: ...
-    def refusal_bytes(self, refusal: Refusal) -> bytes:
-        """The whole response to bytes that are no request."""
-
-
-class TunnelInput(Protocol):
-    """Who takes a connection's bytes once it is no longer HTTP."""
-
-    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        """Always False and nothing: a tunnel has no end of its own."""
-
-    def feed_eof(self) -> None: ...
-    def half_closed(self) -> None: ...
 
 
 class ClientGone(Exception):
@@ -127,7 +102,7 @@ class ClientConnection(web.RequestHandler):
         "task",
     )
 
-    def __init__(self, server: web.Server, owner: ConnectionOwner) -> None:
+    def __init__(self, server: web.Server, owner: Edge) -> None:
         settings = owner.settings
         super().__init__(
             server,
@@ -144,7 +119,7 @@ class ClientConnection(web.RequestHandler):
         )
         self._owner = owner
         self.settings = settings
-        self._tunnel: TunnelInput | None = None
+        self._tunnel: ClientTunnel | None = None
         # The body of the request that was parsed last, where it is not whole, and how much of it had come.
         self._newest: Payload | None = None
         self._newest_bytes = 0
@@ -274,7 +249,7 @@ class ClientConnection(web.RequestHandler):
         self._loop.call_soon(body.set_exception, error)
         return True
 
-    def open_tunnel(self, taker: TunnelInput) -> None:
+    def open_tunnel(self, taker: ClientTunnel) -> None:
         """Hand on every byte from now on, and those that came too early."""
         self._tunnel = taker
         self._hold(0)

@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, Final, Generic, Protocol, TypeVar, assert_never
+from typing import Any, Final, Protocol, assert_never
 
 from gateway.core.routing import RouteTable
 from gateway.core.verdict import Verdict
@@ -26,12 +26,13 @@ from gateway.http.exchange import ClientExchange
 from gateway.http.limits import EdgeSettings, Refusal
 from gateway.http.passthrough import Client
 from gateway.http.reply import DateClock, framed
-from gateway.http.request import Fault, Protecting, ReservedHeaders, examine, too_big
+from gateway.http.request import Fault, ReservedHeaders, examine, too_big
 from gateway.observe.facts import Events, RequestAnswered
 from gateway.protect.cors import NO_ORIGINS, CorsPolicy, for_origin
 from gateway.protect.decoding import decode_unaccepted
-from gateway.protect.problem import Shaped, plain, refuse
+from gateway.protect.problem import plain, refuse
 from gateway.protect.reply import Cut, Incoming, Reply, RequestCut, Untouched
+from gateway.protect.route import Route
 
 _LOG = logging.getLogger("gateway.edge")
 
@@ -39,18 +40,6 @@ _FAILED: Final = (
     "The gateway failed, and it is not known whether the request had an effect. Do not send it again under a new key."
 )
 _FAILED_BEFORE: Final = "The gateway failed. Nothing was executed. Repeat with the same key."
-
-
-class EdgeRoute(Protecting, Shaped, Protocol):
-    """What the edge needs to know of a protected route; see `route.Route`."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def shows_status(self) -> bool: ...
-
-
-R = TypeVar("R", bound=EdgeRoute)
 
 
 class Resource(Protocol):
@@ -63,13 +52,13 @@ class Resource(Protocol):
         """The reply to such a request. Its body may be left unread."""
 
 
-Protect = Callable[[Incoming, R], Awaitable[Reply | Untouched]]
+Protect = Callable[[Incoming, Route], Awaitable[Reply | Untouched]]
 # Forwards an unprotected request. The last two arguments are why it is unprotected: no route, or this verdict on this
 # route; a route without a verdict is only observed. Returns None for a request that became a tunnel and has ended.
-Forward = Callable[[Incoming, Client, R | None, Verdict | None], Awaitable[Reply | None]]
+Forward = Callable[[Incoming, Client, Route | None, Verdict | None], Awaitable[Reply | None]]
 
 
-class Served(Generic[R]):
+class Served:
     """What requests are served by, from one switch of the configuration to the next.
 
     A request keeps the one that it began with. `unused` is resolved when it was replaced and its last request ended.
@@ -78,9 +67,9 @@ class Served(Generic[R]):
     def __init__(
         self,
         *,
-        routes: RouteTable[R],
-        protect: Protect[R],
-        forward: Forward[R],
+        routes: RouteTable[Route],
+        protect: Protect,
+        forward: Forward,
         resource: Resource | None = None,
         reserved: ReservedHeaders | None = None,
         cors: CorsPolicy = NO_ORIGINS,
@@ -114,13 +103,13 @@ class Served(Generic[R]):
             self.unused.set_result(None)
 
 
-class Handler(Generic[R]):
+class Handler:
     """Responds to requests. `close` it when no connection is left. Lives on one event loop."""
 
     def __init__(
         self,
         *,
-        served: Served[R],
+        served: Served,
         events: Events,
         settings: EdgeSettings,
     ) -> None:
@@ -166,7 +155,7 @@ class Handler(Generic[R]):
         out = framed(reply, method=b"", minor=1, keep_alive=False, shows_status=False, date=self._clock.now())
         return out.head + reply.body if isinstance(reply.body, bytes) else out.head
 
-    def serve_by(self, served: Served[R], settings: EdgeSettings) -> None:
+    def serve_by(self, served: Served, settings: EdgeSettings) -> None:
         """Serve the requests that begin from now on by this."""
         before, self._served, self._settings = self._served, served, settings
         before.replace()
@@ -197,9 +186,9 @@ class Handler(Generic[R]):
                 self._idle.set_result(None)
         return exchange.keep_alive
 
-    async def _respond(self, exchange: ClientExchange, served: Served[R]) -> None:
+    async def _respond(self, exchange: ClientExchange, served: Served) -> None:
         """Respond in every case, unless the client is gone."""
-        route: R | None = None
+        route: Route | None = None
         detail = _FAILED_BEFORE
         try:
             fault: Fault | None = None
@@ -236,7 +225,7 @@ class Handler(Generic[R]):
                 raise ClientGone from None
             await self._write(exchange, None, plain(500, detail, route), is_last=True)
 
-    async def _respond_unprotected(self, exchange: ClientExchange, served: Served[R], observed: R | None) -> None:
+    async def _respond_unprotected(self, exchange: ClientExchange, served: Served, observed: Route | None) -> None:
         """Respond to a request that is not protected. `observed` is the route that looks at it, if one does."""
         if observed is None and served.resource is not None and served.resource.owns(exchange.head.target):
             reply = await served.resource.respond(exchange.incoming(may_upgrade=False))
@@ -247,11 +236,11 @@ class Handler(Generic[R]):
     async def _pass(
         self,
         exchange: ClientExchange,
-        served: Served[R],
+        served: Served,
         incoming: Incoming,
-        route: R | None,
+        route: Route | None,
         verdict: Verdict | None,
-        observed: R | None = None,
+        observed: Route | None = None,
     ) -> None:
         """Forward an unprotected request. `observed` is a route that only looks at it."""
         exchange.body.keeps_pace = False
@@ -271,7 +260,7 @@ class Handler(Generic[R]):
     async def _write(
         self,
         exchange: ClientExchange,
-        route: R | None,
+        route: Route | None,
         reply: Reply,
         *,
         is_last: bool = False,
@@ -311,7 +300,7 @@ class Handler(Generic[R]):
 
     # -- what is refused here -----------------------------------------------------------------------------------------
 
-    async def _refuse(self, exchange: ClientExchange, route: R | None, fault: Fault) -> None:
+    async def _refuse(self, exchange: ClientExchange, route: Route | None, fault: Fault) -> None:
         """Rule 2. The connection is closed, because what follows on it may be ambiguous, too."""
         if route is None or not fault.is_verdict:
             await self._write(exchange, None, plain(fault.status, fault.detail, route), is_last=True)
@@ -332,7 +321,7 @@ class Handler(Generic[R]):
         await self._write(exchange, route, reply, is_last=True)
 
     async def _refuse_cut(
-        self, exchange: ClientExchange, route: R | None, cut: RequestCut, *, is_verdict: bool = True
+        self, exchange: ClientExchange, route: Route | None, cut: RequestCut, *, is_verdict: bool = True
     ) -> None:
         match cut.cut:
             case Cut.GONE:

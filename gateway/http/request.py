@@ -12,11 +12,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Final, Protocol, Self, TypeVar
+from typing import Final
 
 from gateway.core.immutable import immutable
 from gateway.core.message import (
-    Headers,
     IndexedHeaders,
     NameTable,
     RequestHead,
@@ -37,6 +36,7 @@ from gateway.protect.ambiguity import (
     overrides,
 )
 from gateway.protect.reply import Cut
+from gateway.protect.route import Route
 
 # A path is compared with the routes in several spellings, and each comparison takes time in proportion to its length.
 PATH_BYTES_MAX: Final = 8 * 1024
@@ -135,23 +135,6 @@ class ClientBody:
             self._waited_seconds += loop.time() - began
 
 
-class Protecting(Protocol):
-    """What this module needs of a route. `once`: headers, in lower case, that a request may carry at most once.
-    `compared`: those that its fingerprint covers. `is_observed`: it refuses nothing."""
-
-    @property
-    def once(self) -> frozenset[bytes]: ...
-    @property
-    def compared(self) -> frozenset[bytes]: ...
-    @property
-    def is_observed(self) -> bool: ...
-    def for_key(self, headers: Headers) -> Self:
-        """The route that a request with these headers meets: an observed one may enforce a share of the keys."""
-
-
-P = TypeVar("P", bound=Protecting)
-
-
 @immutable
 class Fault:
     """Why a request is refused before its route handles it.
@@ -175,7 +158,9 @@ def too_big(head: RequestHead, header_bytes_max: int) -> Fault | None:
     return None
 
 
-def examine(routes: RouteTable[P], head: RequestHead, version: tuple[int, int]) -> tuple[P | None, Fault | None]:
+def examine(
+    routes: RouteTable[Route], head: RequestHead, version: tuple[int, int]
+) -> tuple[Route | None, Fault | None]:
     """The route that protects the request, and why the request is refused, if it is.
 
     Pure. Refuses a request that matches a route only if its path is read in another way, or regardless of case, or with

@@ -19,14 +19,14 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from heapq import nsmallest
 from itertools import islice
-from typing import Any, Final, Generic, cast
+from typing import Any, Final, cast
 
 from aiohttp import web
 
 from gateway.core.message import bracketed
 from gateway.http.budget import MemoryBudget
 from gateway.http.connection import ClientConnection, ParsedRequest
-from gateway.http.handler import Handler, R, Served
+from gateway.http.handler import Handler, Served
 from gateway.http.limits import EdgeSettings, Refusal, has_c_parser
 from gateway.observe.facts import Events
 
@@ -44,12 +44,12 @@ _TLS_CLOSE_SECONDS: Final = 24 * 3600.0
 _CONNECTIONS_FOR_ONE: Final = 4
 
 
-class Edge(Generic[R]):
+class Edge:
     """The listener for clients. `start` it, then `stop_listening`, then `close`. Lives on one event loop."""
 
     def __init__(
         self,
-        served: Served[R],
+        served: Served,
         events: Events,
         settings: EdgeSettings | None = None,
         tls: ssl.SSLContext | None = None,
@@ -160,7 +160,7 @@ class Edge(Generic[R]):
         self.handler.close()
         return broken_off
 
-    def serve_by(self, served: Served[R], settings: EdgeSettings, tls: ssl.SSLContext | None) -> None:
+    def serve_by(self, served: Served, settings: EdgeSettings, tls: ssl.SSLContext | None) -> None:
         """Serve the requests that begin from now on by this, and accept connections with `tls`. Open connections stay
         as they are."""
         self.settings, self._tls = settings, tls
@@ -213,9 +213,10 @@ class Edge(Generic[R]):
             for client in clients:
                 await client.gone.wait()
 
-    # -- for connections: `ConnectionOwner` ----------------------------------------------------------------------------
+    # -- for connections -----------------------------------------------------------------------------------------------
 
     def serve(self, connection: ClientConnection, parsed: ParsedRequest) -> Awaitable[bool]:
+        """Respond to one request; whether the connection may serve another one."""
         return self.handler.handle(connection, parsed)
 
     def connection_opened(self, connection: ClientConnection) -> None:
@@ -229,6 +230,7 @@ class Edge(Generic[R]):
         self._leaving.discard(connection)
 
     def refusal_bytes(self, refusal: Refusal) -> bytes:
+        """The whole response to bytes that are no request."""
         return self.handler.refusal_bytes(refusal)
 
 

@@ -62,7 +62,7 @@ Handler = Callable[[Incoming], Awaitable[Reply | Untouched]]
 class RunningEdge:
     """An edge that listens on `port`. `taken` are the requests that its handler got whole, `facts` what was told."""
 
-    edge: Edge[PlainRoute]
+    edge: Edge
     port: int
     route: PlainRoute
     taken: list[Taken] = field(default_factory=list)
@@ -168,7 +168,7 @@ async def serving(
             target = Target(client, policy, UpstreamKey.ORIGINAL, (), 30.0)
             forward = Passthrough(target, events, key_headers_of)
             route = replace(route, target=target)
-        edge: Edge[PlainRoute] = Edge(
+        edge: Edge = Edge(
             Served(routes=table(route, host), protect=answer_of, forward=forward),
             events,
             settings=settings,

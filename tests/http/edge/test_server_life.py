@@ -17,7 +17,7 @@ from gateway.http.limits import EdgeSettings
 from gateway.http.server import Edge, Handshakes, ListenError
 from gateway.observe.facts import Events
 from gateway.protect.reply import Incoming, Reply
-from tests.http.edge.harness import HOST, PROTECTED, PlainRoute, post, reply, serving
+from tests.http.edge.harness import HOST, PROTECTED, post, reply, serving
 from tests.support.eventually import eventually
 from tests.support.http import Connection, exchange, request
 from tests.support.tls import Authority
@@ -228,7 +228,7 @@ async def test_the_edge_closes_with_connections_in_every_state() -> None:
         assert await edge.edge.close(0.0) == 0
 
 
-def _edge() -> Edge[PlainRoute]:
+def _edge() -> Edge:
     async def never(*_: object) -> Reply:
         raise AssertionError("no request was expected")
 

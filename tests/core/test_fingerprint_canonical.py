@@ -16,8 +16,10 @@ from gateway.core.identity.canonical import (
     PAIRS_MAX,
     QUOTES_MAX,
     VALUES_MAX,
+    canonical_document,
     canonical_form,
     canonical_json,
+    parse_json,
 )
 from gateway.core.identity.media import MediaType, parse_media_type
 from gateway.core.identity.multipart import PART_HEADERS_MAX, PARTS_MAX, canonical_multipart
@@ -197,7 +199,8 @@ def test_json_within_bounds(body: bytes) -> None:
 def test_ignore(one: bytes, other: bytes, ignore: list[str], is_equal: bool) -> None:
     """What is ignored may be there, differ or be absent, and nothing else may."""
     pointers = [parse_pointer(pointer) for pointer in ignore]
-    assert (canonical_json(one, ignore=pointers) == canonical_json(other, ignore=pointers)) is is_equal
+    forms = [canonical_document(parse_json(body), ignore=pointers) for body in (one, other)]
+    assert (forms[0] == forms[1]) is is_equal
 
 
 @pytest.mark.parametrize(
@@ -213,7 +216,8 @@ def test_ignore(one: bytes, other: bytes, ignore: list[str], is_equal: bool) -> 
 def test_only(one: bytes, other: bytes, is_equal: bool) -> None:
     """Only the values that are named count, and whether they are there."""
     pointers = [("amount",), ("currency",)]
-    assert (canonical_json(one, only=pointers) == canonical_json(other, only=pointers)) is is_equal
+    forms = [canonical_document(parse_json(body), only=pointers) for body in (one, other)]
+    assert (forms[0] == forms[1]) is is_equal
 
 
 @pytest.mark.parametrize("text", ["", "a", "/a~", "/a~2b"], ids=["empty", "relative", "tilde", "escape"])

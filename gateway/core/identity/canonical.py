@@ -111,22 +111,10 @@ def _is_moderate(content: bytes) -> bool:
     return max(accumulate(map(_STEP.__getitem__, brackets)), default=0) <= DEPTH_MAX
 
 
-def canonical_json(
-    body: Body,
-    *,
-    ignore: Sequence[Pointer] = (),
-    only: Sequence[Pointer] = (),
-    defaults: Sequence[tuple[Pointer, str]] = (),
-) -> bytes | None:
-    """Members sorted, white space removed, strings by value, numbers as written; None where `parse_json` refuses.
-
-    `defaults` adds the named members where they are absent, given as JSON texts of values without parts. `only` keeps
-    the named values, in the order given, and marks the absent ones; `ignore` removes values.
-    """
+def canonical_json(body: Body) -> bytes | None:
+    """A JSON document in its canonical form (`canonical_document`); None where `parse_json` refuses."""
     document = parse_json(body)
-    if document is MISSING:
-        return None
-    return canonical_document(document, ignore=ignore, only=only, defaults=defaults)
+    return None if document is MISSING else canonical_document(document)
 
 
 def canonical_document(
@@ -136,8 +124,12 @@ def canonical_document(
     only: Sequence[Pointer] = (),
     defaults: Sequence[tuple[Pointer, str]] = (),
 ) -> bytes:
-    """As `canonical_json`, of a parsed document, which is changed: what is ignored is removed, and what is absent gets
-    its default."""
+    """A parsed document with sorted members, without white space, strings by value and numbers as written.
+
+    The document is changed. `defaults` adds the named members where they are absent, given as JSON texts of values
+    without parts. `only` keeps the named values, in the order given, and marks the absent ones; `ignore` removes
+    values.
+    """
     for pointer, text in defaults:
         fill(document, pointer, parse_json(text.encode()))
     if ignore:

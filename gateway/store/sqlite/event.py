@@ -16,33 +16,32 @@ from gateway.store.operations import (
     LeasedEvent,
     SinkBacklog,
 )
-from gateway.store.sqlite.statements import Cursor, statements
+from gateway.store.sqlite.statements import Cursor, execute, fetch_all, fetch_one
 
 _TYPES: Final = frozenset(EventType)
 
 
 def remember(cursor: Cursor, service: str, outbox: Outbox) -> None:
     """Let sweeps of other services know which events this one writes."""
-    cursor.execute(statements()["upsert_outbox"], (service, outbox.pack()))
+    execute(cursor, "upsert_outbox", service, outbox.pack())
 
 
 def are_due(cursor: Cursor, service: str, wanted: Mapping[str, int], now_us: int) -> bool:
     """Whether `lease` would find anything."""
-    due = statements()["select_due_events"]
-    return any(number and cursor.execute(due, (service, sink, now_us, 1)).fetchone() for sink, number in wanted.items())
+    due = "select_due_events"
+    return any(number and fetch_one(cursor, due, service, sink, now_us, 1) for sink, number in wanted.items())
 
 
 def lease(cursor: Cursor, service: str, wanted: Mapping[str, int], lease_us: int, now_us: int) -> list[LeasedEvent]:
     """Lease at most so many due events of each sink."""
-    sql, leased = statements(), []
+    leased = []
     for sink, number in wanted.items():
-        for event_id, type_, at_us, content, response, tries, redeliveries, since_us, line in cursor.execute(
-            sql["select_due_events"], (service, sink, now_us, number)
-        ).fetchall():
+        rows = fetch_all(cursor, "select_due_events", service, sink, now_us, number)
+        for event_id, type_, at_us, content, response, tries, redeliveries, since_us, line in rows:
             if type_ not in _TYPES:
                 # A newer program wrote it, and publishes it.
                 continue
-            cursor.execute(sql["lease_event"], (service, sink, event_id, now_us + lease_us))
+            execute(cursor, "lease_event", service, sink, event_id, now_us + lease_us)
             event = PublishedEvent(event_id, EventType(type_), at_us, content, response)
             leased.append(LeasedEvent(sink, event, tries + 1, redeliveries, now_us - since_us, line))
     return leased
@@ -50,29 +49,26 @@ def lease(cursor: Cursor, service: str, wanted: Mapping[str, int], lease_us: int
 
 def report(cursor: Cursor, service: str, reports: Collection[EventReport], now_us: int) -> None:
     """Write what became of leased events."""
-    sql = statements()
     for each in reports:
         key = (service, each.sink, each.event_id)
         match each.fate:
             case EventFate.PUBLISHED:
-                cursor.execute(sql["delete_event"], key)
+                execute(cursor, "delete_event", *key)
             case EventFate.PUT_OFF:
-                cursor.execute(sql["put_off_event"], (*key, each.tries, now_us + each.pause_us, each.why))
+                execute(cursor, "put_off_event", *key, each.tries, now_us + each.pause_us, each.why)
             case EventFate.DEAD:
-                cursor.execute(sql["bury_event"], (*key, each.tries, each.why))
+                execute(cursor, "bury_event", *key, each.tries, each.why)
             case _:
                 assert_never(each.fate)
         if each.line is not None:
-            cursor.execute(sql["give_event_turn"], (service, each.sink, each.line))
+            execute(cursor, "give_event_turn", service, each.sink, each.line)
 
 
 def find(cursor: Cursor, service: str, sink: str, after: str | None, limit: int, *, is_dead: bool) -> list[KeptEvent]:
     """A page of the events of a sink."""
-    page = statements()["select_dead_events" if is_dead else "select_waiting_events"]
+    page = "select_dead_events" if is_dead else "select_waiting_events"
     found = []
-    for event_id, type_, at_us, content, tries, dead, why in cursor.execute(
-        page, (service, sink, after or "", limit)
-    ).fetchall():
+    for event_id, type_, at_us, content, tries, dead, why in fetch_all(cursor, page, service, sink, after or "", limit):
         if type_ in _TYPES:
             event = PublishedEvent(event_id, EventType(type_), at_us, content)
             found.append(KeptEvent(sink, event_id, event.type, UUID(event.operation_id), at_us, tries, bool(dead), why))
@@ -81,39 +77,37 @@ def find(cursor: Cursor, service: str, sink: str, after: str | None, limit: int,
 
 def redeliver(cursor: Cursor, service: str, event_id: str, sink: str | None, now_us: int) -> int:
     """Publish a dead event again; returns to how many sinks."""
-    sql = statements()
-    redelivered = cursor.execute(sql["redeliver_event"], (service, event_id, sink, now_us)).fetchall()
+    redelivered = fetch_all(cursor, "redeliver_event", service, event_id, sink, now_us)
     for of_sink, line in redelivered:
-        cursor.execute(sql["give_event_turn"], (service, of_sink, line))
+        execute(cursor, "give_event_turn", service, of_sink, line)
     return len(redelivered)
 
 
 def suspend(cursor: Cursor, service: str, sink: str, why: str) -> bool:
     """Suspend a sink; False if it was suspended before."""
-    cursor.execute(statements()["insert_suspension"], (service, sink, why))
+    execute(cursor, "insert_suspension", service, sink, why)
     return bool(cursor.connection.changes())
 
 
 def resume(cursor: Cursor, service: str, sink: str, now_us: int) -> bool:
     """End the suspension of a sink; False if there was none."""
-    cursor.execute(statements()["delete_suspension"], (service, sink))
+    execute(cursor, "delete_suspension", service, sink)
     was_suspended = bool(cursor.connection.changes())
     if was_suspended:
-        cursor.execute(statements()["resume_events"], (service, sink, now_us))
+        execute(cursor, "resume_events", service, sink, now_us)
     return was_suspended
 
 
 def sinks(cursor: Cursor, service: str, now_us: int) -> dict[str, SinkBacklog]:
     """The sinks that have events or are suspended."""
-    sql, name = statements(), ""
+    name = ""
     found: dict[str, SinkBacklog] = {}
     while True:
-        (next_name,) = cursor.execute(sql["select_next_sink"], (service, name)).fetchone()
+        (next_name,) = fetch_one(cursor, "select_next_sink", service, name)
         if next_name is None:
             return found
         name = next_name
-        bounds = (service, name, BACKLOG_COUNT_MAX)
-        pending, since_us = cursor.execute(sql["count_events"], bounds).fetchone()
-        dead, last_error, suspended_why = cursor.execute(sql["select_sink"], bounds).fetchone()
+        pending, since_us = fetch_one(cursor, "count_events", service, name, BACKLOG_COUNT_MAX)
+        dead, last_error, suspended_why = fetch_one(cursor, "select_sink", service, name, BACKLOG_COUNT_MAX)
         oldest_seconds = 0.0 if since_us is None else max(0, now_us - since_us) / MICROSECONDS
         found[name] = SinkBacklog(pending, oldest_seconds, dead, last_error or "", suspended_why)

@@ -32,7 +32,7 @@ from gateway.store.operations import (
 )
 from gateway.store.recipes import FORGOTTEN_US, RUNNING_US, Name, Remembered, compare, names_without_route
 from gateway.store.sqlite.rows import VERSION, Row
-from gateway.store.sqlite.statements import RECOVERY_CHECK_US, Cursor, record_of, statements
+from gateway.store.sqlite.statements import RECOVERY_CHECK_US, Cursor, execute, fetch_all, fetch_one, record_of
 
 # Records per piece: other reads wait that long.
 PIECE_RECORDS_MAX: Final = 1_000
@@ -57,21 +57,20 @@ def find_some(cursor: Cursor, query: Query, now_us: int) -> Piece:
     states = _wanted(query)
     if not states or query.limit <= 0:
         return Piece([], None)
-    sql, stopped = statements(), _stopped(states)
+    stopped = _stopped(states)
     after = b"" if query.after is None else query.after.bytes
     if stopped is None:
-        horizon = cursor.execute(sql["select_horizon"], (after, PIECE_RECORDS_MAX - 1)).fetchone()
+        horizon = fetch_one(cursor, "select_horizon", after, PIECE_RECORDS_MAX - 1)
     else:
-        of_state = (stopped.value, after, PIECE_RECORDS_MAX - 1)
-        horizon = cursor.execute(sql["select_horizon_stopped"], of_state).fetchone()
+        horizon = fetch_one(cursor, "select_horizon_stopped", stopped.value, after, PIECE_RECORDS_MAX - 1)
     bounds = (after, _NO_HORIZON if horizon is None else horizon[0], VERSION, now_us - query.age_us)
     routes = None if query.routes is None else json.dumps(sorted(query.routes))
     if stopped is None:
         wanted, earlier = _values(states), _values(leading_to(states))
-        rows = cursor.execute(sql["find"], (*bounds, routes, wanted, earlier, now_us, query.limit)).fetchall()
+        rows = fetch_all(cursor, "find", *bounds, routes, wanted, earlier, now_us, query.limit)
     else:
         before = (stopped.value, _STOPPED[stopped].value, query.recoverable, now_us, query.limit)
-        rows = cursor.execute(sql["find_stopped"], (*bounds, routes, *before)).fetchall()
+        rows = fetch_all(cursor, "find_stopped", *bounds, routes, *before)
     records = (settle(_decoded(cursor, row), now_us) for row in rows)
     found = [Snapshot(record, now_us) for record in records if record is not None and _fits(record, query, states)]
     if len(rows) == query.limit:
@@ -115,12 +114,11 @@ def recover(
     cursor: Cursor, operation_id: UUID, token: int, lease_us: int, now_us: int, *, is_urgent: bool
 ) -> RecoveryLease | None:
     """The recovery lease, if the record is in doubt under this token and the lease is free."""
-    sql = statements()
-    columns = cursor.execute(sql["select_operation"], (operation_id.bytes,)).fetchone()
+    columns = fetch_one(cursor, "select_operation", operation_id.bytes)
     record = None if columns is None else settle(record_of(cursor, columns), now_us)
     if record is None or record.state is not State.IN_DOUBT or record.token != token:
         return None
-    kept = cursor.execute(sql["select_recovery"], (operation_id.bytes,)).fetchone()
+    kept = fetch_one(cursor, "select_recovery", operation_id.bytes)
     tries = put_off_until_us = asked_us = background_tries = 0
     finding = ""
     if kept is not None and kept[0] == token:
@@ -130,48 +128,35 @@ def recover(
         # A time in the future comes from before the clock was set back; ignore it.
         if asked_us <= now_us < asked_us + PROBE_FLOOR_US:
             return None
-    cursor.execute(
-        sql["upsert_recovery"],
-        (
-            operation_id.bytes,
-            token,
-            now_us + lease_us,
-            put_off_until_us,
-            tries + 1,
-            # Urgent probes do not lengthen the pause.
-            background_tries + (not is_urgent),
-            asked_us,
-            finding,
-            now_us + RECOVERY_CHECK_US,
-        ),
-    )
+    # Urgent probes do not lengthen the pause.
+    counted = (tries + 1, background_tries + (not is_urgent), asked_us, finding)
+    held_until_us, checked_us = now_us + lease_us, now_us + RECOVERY_CHECK_US
+    execute(cursor, "upsert_recovery", operation_id.bytes, token, held_until_us, put_off_until_us, *counted, checked_us)
     return RecoveryLease(operation_id, token, tries, background_tries)
 
 
 def put_off(cursor: Cursor, lease: RecoveryLease, now_us: int, pause_us: int, finding: str) -> None:
     """Return the lease, unless another prober took it since."""
-    cursor.execute(
-        statements()["put_off_recovery"],
-        (now_us + pause_us, now_us, finding, lease.operation_id.bytes, lease.token, lease.tries + 1),
-    )
+    fence = (lease.operation_id.bytes, lease.token, lease.tries + 1)
+    execute(cursor, "put_off_recovery", now_us + pause_us, now_us, finding, *fence)
 
 
 def recovery(cursor: Cursor, operation_id: UUID) -> RecoveryState | None:
     """The probes of the operation, if any are kept."""
-    kept = cursor.execute(statements()["select_recovery"], (operation_id.bytes,)).fetchone()
+    kept = fetch_one(cursor, "select_recovery", operation_id.bytes)
     return None if kept is None else RecoveryState(*kept[:-1])
 
 
 def audits(cursor: Cursor, operation_id: UUID) -> list[AuditEntry]:
     """The latest audits of the operation. Raises `Unreadable` for an event of a newer program."""
-    rows = cursor.execute(statements()["select_audits"], (operation_id.bytes, AUDITS_MAX)).fetchall()
+    rows = fetch_all(cursor, "select_audits", operation_id.bytes, AUDITS_MAX)
     return [audit_entry(operation_id, *row) for row in reversed(rows)]
 
 
 def latest_audits(cursor: Cursor, before: int | None, limit: int) -> list[NumberedAudit]:
     """The latest audits before this number. Raises as `audits`."""
     below = _LAST_ROW if before is None else before
-    rows = cursor.execute(statements()["select_latest_audits"], (below, limit)).fetchall()
+    rows = fetch_all(cursor, "select_latest_audits", below, limit)
     return [
         NumberedAudit(number, operation_id, audit_entry(operation_id, *row))
         for number, operation_id, *row in ((row[0], UUID(bytes=row[1]), *row[2:]) for row in rows)
@@ -188,30 +173,26 @@ def agree(
 
     `counted` has the living keys of the operations that an earlier call returned.
     """
-    sql = statements()
-    window = (serving.gateway_id.bytes, now_us - RUNNING_US, now_us)
-    running = set(cursor.execute(sql["select_running"], window).fetchall())
+    running = set(fetch_all(cursor, "select_running", serving.gateway_id.bytes, now_us - RUNNING_US, now_us))
     comparison = compare(_known(cursor), running, serving)
     if comparison.names != counted.keys():
         return comparison.names
     agreement = comparison.agreement(counted)
     if writes and not agreement.conflicts:
         for row in comparison.written:
-            cursor.execute(
-                sql["upsert_recipe"], (row.service, row.operation, row.recipe, row.routes, int(row.is_current))
-            )
+            execute(cursor, "upsert_recipe", row.service, row.operation, row.recipe, row.routes, int(row.is_current))
         operations = json.dumps(sorted(serving.recipes))
-        cursor.execute(sql["upsert_gateway"], (serving.gateway_id.bytes, serving.service, operations, now_us))
-        cursor.execute(sql["delete_gateways"], (b"", now_us - FORGOTTEN_US))
+        execute(cursor, "upsert_gateway", serving.gateway_id.bytes, serving.service, operations, now_us)
+        execute(cursor, "delete_gateways", b"", now_us - FORGOTTEN_US)
     return agreement
 
 
 def note_running(cursor: Cursor, gateway_id: UUID, now_us: int, *, is_running: bool) -> None:
     """Note that a gateway runs or has stopped."""
     if is_running:
-        cursor.execute(statements()["update_gateway"], (gateway_id.bytes, now_us))
+        execute(cursor, "update_gateway", gateway_id.bytes, now_us)
     else:
-        cursor.execute(statements()["delete_gateways"], (gateway_id.bytes, now_us - FORGOTTEN_US))
+        execute(cursor, "delete_gateways", gateway_id.bytes, now_us - FORGOTTEN_US)
 
 
 def operations_without_route(cursor: Cursor, service: str, operations: Collection[str]) -> frozenset[Name]:
@@ -223,13 +204,12 @@ def count_some(
     cursor: Cursor, names: Collection[Name], after: int, now_us: int
 ) -> tuple[Mapping[Name, Living], int | None]:
     """The living keys of each operation in the next piece after this row, and the piece's last row; None at the end."""
-    sql = statements()
-    horizon = cursor.execute(sql["select_horizon_by_row"], (after, PIECE_RECORDS_MAX - 1)).fetchone()
+    horizon = fetch_one(cursor, "select_horizon_by_row", after, PIECE_RECORDS_MAX - 1)
     last = _LAST_ROW if horizon is None else horizon[0]
     counted = {}
     for service, operation in names:
         living = Living()
-        rows = cursor.execute(sql["select_alive"], (operation, now_us, after, last))
+        rows = execute(cursor, "select_alive", operation, now_us, after, last)
         for operation_id, scope_digest, key_digest, until_us in rows:
             if derive_operation_id(service, operation, scope_digest, key_digest).bytes == operation_id:
                 living = joined(living, Living(1, until_us))
@@ -246,7 +226,7 @@ def joined(living: Living, others: Living) -> Living:
 
 def _known(cursor: Cursor) -> list[Remembered]:
     """The operations, as `recipes` reads them."""
-    rows = cursor.execute(statements()["select_recipes"]).fetchall()
+    rows = fetch_all(cursor, "select_recipes")
     return [
         Remembered(service, operation, recipe, routes, bool(is_current))
         for service, operation, recipe, routes, is_current in rows

@@ -24,18 +24,17 @@ from gateway.store.operations import (
     RouteBacklog,
 )
 from gateway.store.sqlite.rows import VERSION
-from gateway.store.sqlite.statements import Cursor, prolong, record_of, statements
+from gateway.store.sqlite.statements import Cursor, execute, fetch_all, fetch_one, prolong, record_of
 
 
 def find_due(cursor: Cursor, service: str, operations: Collection[str], now_us: int, limit: int) -> list[Snapshot]:
     """Accepted operations of these names that may be dispatched now and are not paused, the longest due first."""
-    sql, due = statements(), []
+    due = []
     for operation in set(operations) - _pauses(cursor, service).keys():
-        bounds = (service, operation, now_us, VERSION, limit)
-        due += cursor.execute(sql["find_due"], bounds).fetchall()
+        due += fetch_all(cursor, "find_due", service, operation, now_us, VERSION, limit)
     found = []
     for _, row in sorted(due)[:limit]:
-        columns = cursor.execute(sql["select_operation_by_row"], (row,)).fetchone()
+        columns = fetch_one(cursor, "select_operation_by_row", row)
         # One that this program cannot read must not stop the others.
         with suppress(Unreadable):
             found.append(Snapshot(settle(record_of(cursor, columns), now_us), now_us))
@@ -44,22 +43,19 @@ def find_due(cursor: Cursor, service: str, operations: Collection[str], now_us: 
 
 def read_request(cursor: Cursor, operation_id: UUID) -> SealedRequest | None:
     """The kept request of an operation, if it has one."""
-    found = cursor.execute(statements()["select_request"], (operation_id.bytes,)).fetchone()
+    found = fetch_one(cursor, "select_request", operation_id.bytes)
     return None if found is None else SealedRequest(UUID(bytes=found[0]), *found[1:])
 
 
 def count_pending(cursor: Cursor, service: str, operation: str, scope_digest: bytes, now_us: int, limit: int) -> int:
     """How many accepted operations a scope has under this name, counted up to `limit`."""
-    bounds = (service, operation, scope_digest, now_us, limit)
-    return int(cursor.execute(statements()["count_pending"], bounds).fetchone()[0])
+    return int(fetch_one(cursor, "count_pending", service, operation, scope_digest, now_us, limit)[0])
 
 
 def backlog(cursor: Cursor, service: str, now_us: int) -> Backlog:
     """What a service has not delivered. What expired since the last sweep still counts as accepted."""
     routes: dict[str, RouteBacklog] = {}
-    for route, reason, number, request_bytes, accepted_us in cursor.execute(
-        statements()["select_backlog"], (service,)
-    ).fetchall():
+    for route, reason, number, request_bytes, accepted_us in fetch_all(cursor, "select_backlog", service):
         counted = routes.get(route, RouteBacklog())
         if reason:
             routes[route] = replace(counted, dead_letters={**counted.dead_letters, reason: number})
@@ -68,9 +64,7 @@ def backlog(cursor: Cursor, service: str, now_us: int) -> Backlog:
             routes[route] = replace(
                 counted, accepted=number, request_bytes=request_bytes, oldest_seconds=oldest_seconds
             )
-    for route, number, since_us in cursor.execute(
-        statements()["select_lanes_stopped"], (service, BACKLOG_COUNT_MAX)
-    ).fetchall():
+    for route, number, since_us in fetch_all(cursor, "select_lanes_stopped", service, BACKLOG_COUNT_MAX):
         stopped_seconds = max(now_us - since_us, 0) / MICROSECONDS
         counted = routes.get(route, RouteBacklog())
         routes[route] = replace(counted, lanes_stopped=number, oldest_stopped_seconds=stopped_seconds)
@@ -79,18 +73,17 @@ def backlog(cursor: Cursor, service: str, now_us: int) -> Backlog:
 
 def pause(cursor: Cursor, service: str, operation: str, now_us: int, audit: Audit) -> bool:
     """Pause an operation name; False if it was paused before."""
-    sql = statements()
-    cursor.execute(sql["insert_pause"], (service, operation, now_us, audit.who, audit.why))
+    execute(cursor, "insert_pause", service, operation, now_us, audit.who, audit.why)
     if not cursor.connection.changes():
         return False
-    cursor.execute(sql["insert_pause_audit"], (service, operation, now_us, False, audit.who, audit.why))
-    cursor.execute(sql["delete_pause_audits"], (service, now_us - AUDIT_KEEP_US))
+    execute(cursor, "insert_pause_audit", service, operation, now_us, False, audit.who, audit.why)
+    execute(cursor, "delete_pause_audits", service, now_us - AUDIT_KEEP_US)
     return True
 
 
 def pause_audits(cursor: Cursor, service: str) -> list[PauseAudit]:
     """The last pauses of the service and their ends, oldest first."""
-    rows = cursor.execute(statements()["select_pause_audits"], (service, AUDITS_MAX)).fetchall()
+    rows = fetch_all(cursor, "select_pause_audits", service, AUDITS_MAX)
     return [PauseAudit(at_us, name, bool(is_resumed), who, why) for at_us, name, is_resumed, who, why in reversed(rows)]
 
 
@@ -99,29 +92,28 @@ def resume_some(cursor: Cursor, service: str, operation: str, now_us: int, limit
 
     A later call goes on where this one stopped, also of another process.
     """
-    sql, name = statements(), (service, operation)
-    cursor.execute(sql["resume_pause"], (*name, now_us))
-    rows = cursor.execute(sql["select_paused"], (*name, now_us, VERSION, limit)).fetchall()
+    name = (service, operation)
+    execute(cursor, "resume_pause", *name, now_us)
+    rows = fetch_all(cursor, "select_paused", *name, now_us, VERSION, limit)
     for row, _, resumed_us, left_us in rows:
         if left_us > 0:
             prolong(cursor, row, left_us, resumed_us)
     if len(rows) < limit:
         return False
     last, deliver_until_us, *_ = rows[-1]
-    cursor.execute(sql["update_pause"], (*name, deliver_until_us, last))
+    execute(cursor, "update_pause", *name, deliver_until_us, last)
     return True
 
 
 def end_pause(cursor: Cursor, service: str, operation: str, now_us: int, audit: Audit) -> bool:
     """End the pause of an operation name; False if there was none."""
-    sql = statements()
-    cursor.execute(sql["delete_pause"], (service, operation))
+    execute(cursor, "delete_pause", service, operation)
     if not cursor.connection.changes():
         return False
-    cursor.execute(sql["insert_pause_audit"], (service, operation, now_us, True, audit.who, audit.why))
+    execute(cursor, "insert_pause_audit", service, operation, now_us, True, audit.who, audit.why)
     return True
 
 
 def _pauses(cursor: Cursor, service: str) -> dict[str, Pause]:
     """The pauses of the service, by operation name."""
-    return {name: Pause(*rest) for name, *rest in cursor.execute(statements()["select_pauses"], (service,)).fetchall()}
+    return {name: Pause(*rest) for name, *rest in fetch_all(cursor, "select_pauses", service)}

@@ -8,46 +8,46 @@ from uuid import UUID
 from gateway.core.observation import HISTORY_MAX, Finding, Observation, pack, unpack
 from gateway.core.verdict import Verdict
 from gateway.store.observations import CONTENTS_MAX, FORGOTTEN_MAX, ObservedCount, examples, examples_read
-from gateway.store.sqlite.statements import Cursor, statements
+from gateway.store.sqlite.statements import Cursor, execute, fetch_all
 
 
 def observed_before(cursor: Cursor, service: str, operation_ids: Collection[UUID]) -> list[Observation]:
-    sql, found = statements()["select_observations"], []
-    for operation_id in operation_ids:
-        for entry, route, began_us, content, seen in cursor.execute(
-            sql, (service, operation_id.bytes, HISTORY_MAX)
-        ).fetchall():
-            found.append(unpack(UUID(bytes=entry), route, began_us, operation_id, content, seen))
-    return found
+    return [
+        unpack(UUID(bytes=entry), route, began_us, operation_id, content, seen)
+        for operation_id in operation_ids
+        for entry, route, began_us, content, seen in fetch_all(
+            cursor, "select_observations", service, operation_id.bytes, HISTORY_MAX
+        )
+    ]
 
 
 def observed_contents(
     cursor: Cursor, service: str, contents: Collection[bytes], since_us: int
 ) -> list[tuple[bytes, UUID, int]]:
-    sql = statements()["select_observed_content"]
     return [
         (content, UUID(bytes=operation_id), last_us)
         for content in contents
-        for operation_id, last_us in cursor.execute(sql, (service, content, since_us, CONTENTS_MAX)).fetchall()
+        for operation_id, last_us in fetch_all(
+            cursor, "select_observed_content", service, content, since_us, CONTENTS_MAX
+        )
     ]
 
 
 def save(cursor: Cursor, service: str, found: Sequence[tuple[Observation, Finding]], forget_before_us: int) -> None:
-    sql = statements()
     for seen, finding in found:
         operation_id = None if seen.operation_id is None else seen.operation_id.bytes
         columns = (seen.entry.bytes, service, seen.route, operation_id, seen.began_us, seen.content or None, pack(seen))
         thought = (finding.verdict.value, finding.is_refused, finding.is_repeat, finding.is_rekeyed)
-        cursor.execute(sql["upsert_observation"], (*columns, *thought))
-    cursor.execute(sql["delete_observations"], (forget_before_us, FORGOTTEN_MAX))
+        execute(cursor, "upsert_observation", *columns, *thought)
+    execute(cursor, "delete_observations", forget_before_us, FORGOTTEN_MAX)
 
 
 def count(cursor: Cursor, service: str, route: str | None) -> list[ObservedCount]:
-    sql, found = statements(), []
-    counted = cursor.execute(sql["count_observations"], (service, route)).fetchall()
+    found = []
+    counted = fetch_all(cursor, "count_observations", service, route)
     for name, verdict, is_refused, number, repeats, rekeyed in counted:
         which = (service, name, verdict, is_refused, examples_read(is_refused=is_refused))
-        rows = cursor.execute(sql["select_observed_operations"], which).fetchall()
+        rows = fetch_all(cursor, "select_observed_operations", *which)
         operations = examples(UUID(bytes=row[0]) for row in rows)
         found.append(ObservedCount(name, Verdict(verdict), bool(is_refused), number, repeats, rekeyed, operations))
     return found

@@ -15,30 +15,29 @@ from gateway.core.operation import Audit, Event, Record, SealedRequest
 from gateway.store.rekeying import Kept, KeptAudit, KeptEventRow, KeptPause, KeptRequest, KeptSuspension, Place, Row
 from gateway.store.request_line import line_of
 from gateway.store.sqlite.rows import encode_resource
-from gateway.store.sqlite.statements import Cursor, read_all, statements
+from gateway.store.sqlite.statements import Cursor, execute, fetch_all, read_all
 
 _EVENTS: Final = {event.value: event for event in Event}
 
 
 def page(cursor: Cursor, place: Place, after: Any, limit: int, current_id: str) -> list[Row]:
     """See `SealedRows`."""
-    sql = statements()
     match place:
         case Place.RECORDS:
-            found = cursor.execute(sql["select_to_rekey"], (after or b"", current_id, limit)).fetchall()
+            found = fetch_all(cursor, "select_to_rekey", after or b"", current_id, limit)
             records = read_all(cursor, [UUID(bytes=each) for (each,) in found])
             return [
                 Row(each, record if isinstance(record, Record) else None)
                 for (each,), record in zip(found, records, strict=True)
             ]
         case Place.REQUESTS:
-            rows = cursor.execute(sql["select_requests_to_rekey"], (after or 0, limit)).fetchall()
+            rows = fetch_all(cursor, "select_requests_to_rekey", after or 0, limit)
             return [
                 Row(row, KeptRequest(UUID(bytes=each), SealedRequest(UUID(bytes=acceptance_id), key_id, sealed)))
                 for row, each, acceptance_id, key_id, sealed in rows
             ]
         case Place.AUDITS:
-            rows = cursor.execute(sql["select_audits_to_rekey"], (after or 0, limit)).fetchall()
+            rows = fetch_all(cursor, "select_audits_to_rekey", after or 0, limit)
             return [
                 Row(
                     row,
@@ -47,22 +46,22 @@ def page(cursor: Cursor, place: Place, after: Any, limit: int, current_id: str) 
                 for row, each, event, token, who, why in rows
             ]
         case Place.PAUSES:
-            rows = cursor.execute(sql["select_pauses_to_rekey"], (*(after or ("", "")), limit)).fetchall()
+            rows = fetch_all(cursor, "select_pauses_to_rekey", *(after or ("", "")), limit)
             return [
                 Row((service, operation), KeptPause(service, operation, Audit(who, why)))
                 for service, operation, who, why in rows
             ]
         case Place.PAUSE_AUDITS:
-            rows = cursor.execute(sql["select_pause_audits_to_rekey"], (after or 0, limit)).fetchall()
+            rows = fetch_all(cursor, "select_pause_audits_to_rekey", after or 0, limit)
             return [
                 Row(row, KeptPause(service, operation, Audit(who, why), bool(is_resumed)))
                 for row, service, operation, who, why, is_resumed in rows
             ]
         case Place.SUSPENSIONS:
-            rows = cursor.execute(sql["select_suspensions_to_rekey"], (*(after or ("", "")), limit)).fetchall()
+            rows = fetch_all(cursor, "select_suspensions_to_rekey", *(after or ("", "")), limit)
             return [Row((service, sink), KeptSuspension(service, sink, why)) for service, sink, why in rows]
         case Place.EVENTS:
-            rows = cursor.execute(sql["select_events_to_rekey"], (after or 0, limit)).fetchall()
+            rows = fetch_all(cursor, "select_events_to_rekey", after or 0, limit)
             return [Row(row, KeptEventRow(*event)) for row, *event in rows]
 
 
@@ -72,32 +71,31 @@ def reseal(cursor: Cursor, place: Place, changes: Sequence[tuple[Row, Kept]]) ->
 
 
 def _replace(cursor: Cursor, place: Place, row: Row, kept: Kept) -> int:
-    sql, old = statements(), row.kept
+    old = row.kept
     match old, kept:
         case Record(), Record():
             ids = (old.identity.operation_id.bytes, old.token)
             parts = sealed_by(kept.identity, kept.probe, kept.request, kept.response, kept.resource)
-            cursor.execute(sql["reseal_operation"], (*_columns(kept), parts, *ids, *_columns(old)))
+            execute(cursor, "reseal_operation", *_columns(kept), parts, *ids, *_columns(old))
             changed = _changes(cursor)
             body = None if kept.response is None else kept.response.body
             if changed and body is not None:
-                cursor.execute(sql["reseal_response"], (body, ids[0]))
+                execute(cursor, "reseal_response", body, ids[0])
             return changed
         case KeptRequest(request=was), KeptRequest(request=request):
             new = (request.key_id, request.sealed)
-            cursor.execute(sql["reseal_request"], (*new, row.after, was.key_id, was.sealed))
+            execute(cursor, "reseal_request", *new, row.after, was.key_id, was.sealed)
         case KeptAudit(audit=audited), KeptAudit(audit=audit):
-            cursor.execute(sql["reseal_audit"], (audit.who, audit.why, row.after, audited.who, audited.why))
+            execute(cursor, "reseal_audit", audit.who, audit.why, row.after, audited.who, audited.why)
         case KeptPause(audit=paused), KeptPause(audit=audit):
             is_audit = place is Place.PAUSE_AUDITS
             names = (row.after,) if is_audit else row.after
-            statement = sql["reseal_pause_audit" if is_audit else "reseal_pause"]
-            cursor.execute(statement, (audit.who, audit.why, *names, paused.who, paused.why))
+            statement = "reseal_pause_audit" if is_audit else "reseal_pause"
+            execute(cursor, statement, audit.who, audit.why, *names, paused.who, paused.why)
         case KeptSuspension(why=suspended), KeptSuspension(why=why):
-            cursor.execute(sql["reseal_suspension"], (why, *row.after, suspended))
+            execute(cursor, "reseal_suspension", why, *row.after, suspended)
         case KeptEventRow(event_id, sink, content, response), KeptEventRow():
-            event = (row.after, event_id, sink, content, response)
-            cursor.execute(sql["reseal_event"], (kept.content, kept.response, *event))
+            execute(cursor, "reseal_event", kept.content, kept.response, row.after, event_id, sink, content, response)
     return _changes(cursor)
 
 

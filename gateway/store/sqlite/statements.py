@@ -118,6 +118,21 @@ def _bare(text: str) -> str:
     return bare
 
 
+def execute(cursor: Cursor, name: str, *bindings: Any) -> Any:
+    """Execute the statement of this name; returns the driver's cursor."""
+    return cursor.execute(statements()[name], bindings)
+
+
+def fetch_one(cursor: Cursor, name: str, *bindings: Any) -> Any:
+    """The first row of the statement of this name; None without one."""
+    return cursor.execute(statements()[name], bindings).fetchone()
+
+
+def fetch_all(cursor: Cursor, name: str, *bindings: Any) -> list[Any]:
+    """All rows of the statement of this name. A change is complete only after the last one."""
+    return cursor.execute(statements()[name], bindings).fetchall()  # type: ignore[no-any-return]
+
+
 def check_ours(cursor: Cursor, path: object) -> int:
     """The version of the schema, 0 when there is none yet. Raises `StartRefused` for a foreign or too new file."""
     application_id, version, tables = (
@@ -137,7 +152,7 @@ def check_ours(cursor: Cursor, path: object) -> int:
 def migrate(cursor: Cursor, path: object) -> None:
     """Bring the schema up to date; safe if another process migrates too. Raises `StartRefused`."""
     for number in range(check_ours(cursor, path) + 1, SCHEMA_VERSION + 1):
-        cursor.execute(statements()[f"schema_{number:04}"])
+        execute(cursor, f"schema_{number:04}")
         cursor.execute(f"PRAGMA user_version = {number}")
         cursor.execute(f"PRAGMA application_id = {APPLICATION_ID}")
 
@@ -170,10 +185,10 @@ def apply_all(
 
 def check_memory(cursor: Cursor, now_us: int, links: Iterable[UUID] = ()) -> Epoch:
     """The file's epoch, with the witnesses of these links."""
-    identity, token, memo, generation = cursor.execute(statements()["select_epoch"]).fetchone()
+    identity, token, memo, generation = fetch_one(cursor, "select_epoch")
     witnesses = {}
     for link in links:
-        for (number,) in cursor.execute(statements()["select_witness"], (link.bytes,)).fetchall():
+        for (number,) in fetch_all(cursor, "select_witness", link.bytes):
             witnesses[link] = int(number)
     return Epoch(identity, int(token), now_us, memo, generation, witnesses)
 
@@ -181,14 +196,14 @@ def check_memory(cursor: Cursor, now_us: int, links: Iterable[UUID] = ()) -> Epo
 def raise_witness(cursor: Cursor, link: UUID, now_us: int) -> int:
     """Raise the number of the link's witness by one and return it; 1 for a new witness."""
     # Fetch all rows: the change is complete only after the last one.
-    ((number,),) = cursor.execute(statements()["raise_witness"], (link.bytes, now_us + WITNESS_KEEP_US)).fetchall()
+    ((number,),) = fetch_all(cursor, "raise_witness", link.bytes, now_us + WITNESS_KEEP_US)
     return int(number)
 
 
 def begin_epoch(cursor: Cursor, memo: bytes, beyond_token: int) -> None:
     """Replace the memo, and draw only tokens above this one from now on."""
-    cursor.execute(statements()["update_memo"], (memo,))
-    cursor.execute(statements()["advance_sequence"], (beyond_token,))
+    execute(cursor, "update_memo", memo)
+    execute(cursor, "advance_sequence", beyond_token)
 
 
 class _Tokens:
@@ -201,7 +216,7 @@ class _Tokens:
 
     def draw(self) -> int:
         if self._last is None:
-            self._read = self._last = int(self._cursor.execute(statements()["select_sequence"]).fetchone()[0])
+            self._read = self._last = int(fetch_one(self._cursor, "select_sequence")[0])
         self._last += 1
         return self._last
 
@@ -212,7 +227,7 @@ class _Tokens:
 
     def keep(self) -> None:
         if self._last != self._read:
-            self._cursor.execute(statements()["update_sequence"], (self._last,))
+            execute(self._cursor, "update_sequence", self._last)
 
 
 @dataclass(slots=True)
@@ -237,7 +252,7 @@ def record_of(cursor: Cursor, columns: Row) -> Record:
     """
     if not keeps_request(columns):
         return decode(columns)
-    return decode(columns, cursor.execute(statements()["select_delivery"], (columns[0],)).fetchone())
+    return decode(columns, fetch_one(cursor, "select_delivery", columns[0]))
 
 
 def _apply(cursor: Cursor, command: Command, now_us: int, tokens: _Tokens, outbox: Outbox) -> Result:
@@ -265,20 +280,19 @@ def _apply(cursor: Cursor, command: Command, now_us: int, tokens: _Tokens, outbo
             result = Applied(with_turn(result.snapshot, is_behind=_give_turn(cursor, lane) != row))
         write_events(cursor, outbox.service, outbox.rows(kept.record, record), now_us)
         if isinstance(command, _PURGING):
-            cursor.execute(statements()["update_generation"])
+            execute(cursor, "update_generation")
     # A repeated command leaves the settled record as it is, and so writes no second audit.
     if record is not settled and settled is not None and (audit := audit_of(command)) is not None:
-        cursor.execute(
-            statements()["insert_audit"],
-            (
-                operation_id_of(command).bytes,
-                now_us,
-                EVENT_OF[type(command)].value,
-                settled.token,
-                audit.who,
-                audit.why,
-                now_us + AUDIT_KEEP_US,
-            ),
+        execute(
+            cursor,
+            "insert_audit",
+            operation_id_of(command).bytes,
+            now_us,
+            EVENT_OF[type(command)].value,
+            settled.token,
+            audit.who,
+            audit.why,
+            now_us + AUDIT_KEEP_US,
         )
     return result
 
@@ -287,8 +301,7 @@ def _content_holder(cursor: Cursor, command: Command, content: Content, now_us: 
     """Another operation that holds the content, unless the caller means this one too."""
     if content.is_distinct:
         return None
-    bounds = (content.digest, operation_id_of(command).bytes, now_us)
-    found = cursor.execute(statements()["select_content_holder"], bounds).fetchone()
+    found = fetch_one(cursor, "select_content_holder", content.digest, operation_id_of(command).bytes, now_us)
     return None if found is None else UUID(bytes=found[0])
 
 
@@ -301,11 +314,11 @@ def _hold_content(cursor: Cursor, content: Content, record: Record | None, now_u
             record.fingerprint.digest,
             now_us + content.within_us,
         )
-        cursor.execute(statements()["upsert_content"], row)
+        execute(cursor, "upsert_content", *row)
 
 
 def _read(cursor: Cursor, operation_id: UUID) -> Row | None:
-    columns: Row | None = cursor.execute(statements()["select_operation"], (operation_id.bytes,)).fetchone()
+    columns: Row | None = fetch_one(cursor, "select_operation", operation_id.bytes)
     return columns
 
 
@@ -316,7 +329,7 @@ def _claim_absent(cursor: Cursor, command: Claim, now_us: int, tokens: _Tokens) 
     result, record = step(None, command, now_us, tokens.draw)
     if record is None:
         return None
-    cursor.execute(statements()["insert_operation"], (*encode(record), *encode_identity(record.identity)))
+    execute(cursor, "insert_operation", *encode(record), *encode_identity(record.identity))
     if cursor.connection.changes() == 1:
         return result
     tokens.take_back()
@@ -336,57 +349,56 @@ def _complete_granted(cursor: Cursor, command: Complete, now_us: int, outbox: Ou
     # than half of the update's cost.
     operation_id = command.operation_id.bytes
     fence = (operation_id, VERSION, record.token, record.attempt_id.bytes)
-    cursor.execute(statements()["update_granted"], (*encode(record), *fence))
+    execute(cursor, "update_granted", *encode(record), *fence)
     if cursor.connection.changes() != 1:
         return None
     if command.response.body is not None:
-        cursor.execute(statements()["insert_response_of"], (command.response.body, operation_id))
+        execute(cursor, "insert_response_of", command.response.body, operation_id)
     write_events(cursor, outbox.service, outbox.rows(granted, record), now_us)
     return result
 
 
 def _write(cursor: Cursor, kept: _Kept, record: Record | None, request: SealedRequest | None = None) -> Any:
     """Write the record that the table returned, with the request that is kept from now on; returns its row."""
-    sql = statements()
     # A new operation may take the id of an expired one; that is no change of the old one.
     is_new = record is not None and (kept.record is None or record.identity is not kept.record.identity)
     response = None if record is None else record.response
     had_delivery = kept.record is not None and kept.record.delivery is not None
     if had_delivery and (record is None or record.delivery is None):
-        cursor.execute(sql["delete_delivery"], (kept.row,))
-        cursor.execute(sql["delete_request"], (kept.row,))
+        execute(cursor, "delete_delivery", kept.row)
+        execute(cursor, "delete_request", kept.row)
     # Every row of the table that leaves `completed` removes the response body.
     if kept.has_body:
-        cursor.execute(sql["delete_response"], (kept.row,))
+        execute(cursor, "delete_response", kept.row)
     if kept.row is not None and (is_new or record is None):
-        cursor.execute(sql["delete_operation"], (kept.row,))
+        execute(cursor, "delete_operation", kept.row)
     if record is None:
         return None
     if is_new:
         # Made by a claim or an acceptance, which have no response.
-        cursor.execute(sql["insert_operation"], (*encode(record), *encode_identity(record.identity)))
+        execute(cursor, "insert_operation", *encode(record), *encode_identity(record.identity))
         row: Any = cursor.connection.last_insert_rowid()
     else:
         row = kept.row
-        cursor.execute(sql["update_operation"], (*encode(record), row))
+        execute(cursor, "update_operation", *encode(record), row)
         if response is not None and response.body is not None:
-            cursor.execute(sql["insert_response"], (row, response.body))
+            execute(cursor, "insert_response", row, response.body)
     if record.delivery is None:
         return row
     if had_delivery:
-        cursor.execute(sql["update_delivery"], (*encode_delivery_change(record, record.delivery), row))
+        execute(cursor, "update_delivery", *encode_delivery_change(record, record.delivery), row)
     elif request is not None:
-        cursor.execute(sql["insert_delivery"], encode_delivery(row, record, record.delivery))
-        cursor.execute(sql["insert_request"], (row, request.key_id, request.sealed))
+        execute(cursor, "insert_delivery", *encode_delivery(row, record, record.delivery))
+        execute(cursor, "insert_request", row, request.key_id, request.sealed)
     return row
 
 
 def _give_turn(cursor: Cursor, lane: bytes) -> int | None:
     """Mark the head of a lane as not behind, and whichever was the head before as behind; returns the head's row."""
-    line: list[tuple[int, int]] = cursor.execute(statements()["select_line"], (lane,)).fetchall()
+    line: list[tuple[int, int]] = fetch_all(cursor, "select_line", lane)
     for place, (row, is_behind) in enumerate(line):
         if bool(is_behind) is not (place > 0):
-            cursor.execute(statements()["give_turn"], (place > 0, row))
+            execute(cursor, "give_turn", place > 0, row)
     return line[0][0] if line else None
 
 
@@ -394,14 +406,14 @@ def write_events(cursor: Cursor, service: str, rows: Iterable[OutboxRow], now_us
     """Write the events of a change, in its transaction."""
     for row in rows:
         bounds = (service, row.sink, row.event_id, row.type.value, now_us, row.content, row.response, row.line)
-        cursor.execute(statements()["insert_event"], bounds)
+        execute(cursor, "insert_event", *bounds)
         if row.line is not None:
-            cursor.execute(statements()["give_event_turn"], (service, row.sink, row.line))
+            execute(cursor, "give_event_turn", service, row.sink, row.line)
 
 
 def _outboxes(cursor: Cursor, outbox: Outbox) -> list[Outbox]:
     """Which events each service writes; this one's as it is now."""
-    others = cursor.execute(statements()["select_outboxes"]).fetchall()
+    others = fetch_all(cursor, "select_outboxes")
     return [outbox, *(unpack(content, outbox.sealing) for service, content in others if service != outbox.service)]
 
 
@@ -429,24 +441,22 @@ def is_due(cursor: Cursor, now_us: int) -> bool:
     if _paused_expiring(cursor, now_us, 1):
         return True
     return any(
-        cursor.execute(statements()[name], (state.value, now_us + ahead_us, VERSION, 1)).fetchone()
-        for name, state, ahead_us in _SWEPT
-    ) or any(cursor.execute(statements()[name], (now_us, 1)).fetchone() for name, *_ in _TIDIED)
+        fetch_one(cursor, name, state.value, now_us + ahead_us, VERSION, 1) for name, state, ahead_us in _SWEPT
+    ) or any(fetch_one(cursor, name, now_us, 1) for name, *_ in _TIDIED)
 
 
 def sweep_some(cursor: Cursor, owner: bytes, now_us: int, limit: int, outbox: Outbox, *, is_last: bool) -> SweptPart:
     """Sweep at most `limit` records, unless another sweeper has the turn; `more` when there were that many."""
-    sql, part, written = statements(), SweptPart(), Counter[State]()
+    part, written = SweptPart(), Counter[State]()
     lapsed: list[tuple[str, UUID]] = []
-    cursor.execute(sql["take_sweeper"], (owner, now_us + SWEEP_TURN_US, now_us))
+    execute(cursor, "take_sweeper", owner, now_us + SWEEP_TURN_US, now_us)
     if cursor.connection.changes() == 0:
         return part
     outboxes = _outboxes(cursor, outbox)
     prolonged = _hold_paused(cursor, now_us, limit)
     limit -= prolonged
     for name, state, ahead_us in _SWEPT:
-        bounds = (state.value, now_us + ahead_us, VERSION, limit - written.total())
-        for columns in cursor.execute(sql[name], bounds).fetchall():
+        for columns in fetch_all(cursor, name, state.value, now_us + ahead_us, VERSION, limit - written.total()):
             kept = _kept(cursor, columns)
             settled = None if kept.record is None else written_down(kept.record, now_us)
             _write(cursor, kept, settled)
@@ -468,13 +478,12 @@ def sweep_some(cursor: Cursor, owner: bytes, now_us: int, limit: int, outbox: Ou
         tuple(lapsed[:LAPSES_NAMED_MAX]),
     )
     if is_last or not more:
-        cursor.execute(sql["leave_sweeper"], (owner,))
+        execute(cursor, "leave_sweeper", owner)
     return part
 
 
 def _paused_expiring(cursor: Cursor, now_us: int, limit: int) -> list[Row]:
-    bounds = (now_us, now_us + PAUSE_STEP_US, VERSION, limit)
-    rows: list[Row] = cursor.execute(statements()["select_paused_expiring"], bounds).fetchall()
+    rows: list[Row] = fetch_all(cursor, "select_paused_expiring", now_us, now_us + PAUSE_STEP_US, VERSION, limit)
     return rows
 
 
@@ -488,8 +497,8 @@ def _hold_paused(cursor: Cursor, now_us: int, limit: int) -> int:
 
 def prolong(cursor: Cursor, row: int, by_us: int, credited_us: int) -> None:
     """Move the time until which an accepted operation has to be delivered; pauses count until `credited_us`."""
-    cursor.execute(statements()["prolong_delivery"], (row, by_us, credited_us))
-    cursor.execute(statements()["prolong_operation"], (row, by_us))
+    execute(cursor, "prolong_delivery", row, by_us, credited_us)
+    execute(cursor, "prolong_operation", row, by_us)
 
 
 # What a sweep tidies: the statement that finds rows that are due, each with its key and whether it is still needed; the
@@ -504,14 +513,14 @@ _TIDIED: Final = (
 
 def _tidy(cursor: Cursor, now_us: int, limit: int) -> int:
     """Extend or delete at most `limit` due audits, recovery leases, contents and witnesses; return how many."""
-    sql, checked = statements(), 0
+    checked = 0
     for select, extend, keep_us, delete in _TIDIED:
-        rows = cursor.execute(sql[select], (now_us, limit - checked)).fetchall()
+        rows = fetch_all(cursor, select, now_us, limit - checked)
         for *key, is_needed in rows:
             if is_needed:
-                cursor.execute(sql[extend], (now_us + keep_us, *key))
+                execute(cursor, extend, now_us + keep_us, *key)
             else:
-                cursor.execute(sql[delete], key)
+                execute(cursor, delete, *key)
         checked += len(rows)
     return checked
 
@@ -519,8 +528,8 @@ def _tidy(cursor: Cursor, now_us: int, limit: int) -> int:
 def tally(cursor: Cursor, now_us: int) -> Tally:
     """Count the operations in doubt as of now, including lapsed claims not yet swept."""
     in_doubt, oldest_us = Counter[str](), now_us
-    for route, number, claimed_us in cursor.execute(statements()["tally"], (now_us,)).fetchall():
+    for route, number, claimed_us in fetch_all(cursor, "tally", now_us):
         in_doubt[route] += number
         oldest_us = min(oldest_us, claimed_us)
-    sealed = cursor.execute(statements()["count_sealed"], (SEALED_COUNT_MAX,)).fetchall()
+    sealed = fetch_all(cursor, "count_sealed", SEALED_COUNT_MAX)
     return Tally(in_doubt, (now_us - oldest_us) / MICROSECONDS, sealed_counts(sealed))

@@ -378,8 +378,8 @@ DEFECTS = (
         (
             Edit(
                 "store/sqlite/statements.py",
-                'self._cursor.execute(statements()["select_sequence"])',
-                'self._cursor.execute("SELECT coalesce(max(token), 0) FROM operation")',
+                'fetch_one(self._cursor, "select_sequence")',
+                'self._cursor.execute("SELECT coalesce(max(token), 0) FROM operation").fetchone()',
             ),
         ),
         (_RETENTION + "test_a_token_is_never_used_again_after_the_record_is_gone[sqlite]",),

@@ -22,7 +22,7 @@ from gateway import EXIT_FAILED, EXIT_OK
 from gateway.app.gateway import Gateway
 from gateway.app.life import StartError
 from gateway.app.serve import run
-from gateway.config import Config
+from gateway.config import UpstreamUrl
 from gateway.core.message import bracketed
 from gateway.demo import setting, triangle
 from gateway.demo.client import Caller
@@ -54,44 +54,32 @@ def demo(*, host: str, port: int | None, upstream: str | None, story: bool, corn
 
 
 async def _serve(host: str, port: int) -> int:
-    with _Stop() as stop, _directory() as directory:
-        async with CardService(_LOOPBACK, 0) as service:
-            url = f"http://{_LOOPBACK}:{service.port}"
-            config = setting.config(setting.CARDS, host=host, port=port, upstream=url, directory=directory)
-            async with _gateway(config) as gateway:
-                _print(_INSTRUCTIONS.format(url=_url(gateway.address), status=_url(gateway.status_address)))
-                return await _until(stop, gateway)
+    with _Stop() as stop:
+        async with _in_front_of_cards(host, port) as (gateway, _):
+            _print(_INSTRUCTIONS.format(url=_url(gateway.address), status=_url(gateway.status_address)))
+            return await _until(stop, gateway)
 
 
 async def _serve_upstream(upstream: str, host: str, port: int) -> int:
-    with _Stop() as stop, _directory() as directory:
-        config = setting.config(setting.ANYTHING, host=host, port=port, upstream=upstream, directory=directory)
-        async with _gateway(config) as gateway:
-            _print(
-                _UPSTREAM_INSTRUCTIONS.format(
-                    url=_url(gateway.address), status=_url(gateway.status_address), upstream=config.upstream.url
-                )
-            )
-            if not await _is_reachable(config):
-                _print(f"Nothing listens at {config.upstream.url} yet. Requests get 502 until something does.\n")
+    with _Stop() as stop:
+        async with _gateway(setting.ANYTHING, host=host, port=port, upstream=upstream) as gateway:
+            service = gateway.config.upstream.url
+            url, status = _url(gateway.address), _url(gateway.status_address)
+            _print(_UPSTREAM_INSTRUCTIONS.format(url=url, status=status, upstream=service))
+            if not await _is_reachable(service):
+                _print(f"Nothing listens at {service} yet. Requests get 502 until something does.\n")
             return await _until(stop, gateway)
 
 
 async def _play(host: str, port: int) -> int:
-    with _directory() as directory:
-        async with CardService(_LOOPBACK, 0) as service:
-            url = f"http://{_LOOPBACK}:{service.port}"
-            config = setting.config(
-                setting.CARDS, host=host, port=port, upstream=url, directory=directory, log_level="error"
-            )
-            async with _gateway(config) as gateway:
-                _print(f"A service that charges cards is on {url}. It knows nothing of idempotency.")
-                _print(f"The gateway is in front of it, on {_url(gateway.address)}. Its store is empty.")
-                try:
-                    await Scenario(Caller(*gateway.address), _print).play()
-                except (UnexpectedResult, OSError) as error:
-                    _print(f"\nThis is not what should have happened: {error}")
-                    return EXIT_FAILED
+    async with _in_front_of_cards(host, port, log_level="error") as (gateway, service_url):
+        _print(f"A service that charges cards is on {service_url}. It knows nothing of idempotency.")
+        _print(f"The gateway is in front of it, on {_url(gateway.address)}. Its store is empty.")
+        try:
+            await Scenario(Caller(*gateway.address), _print).play()
+        except (UnexpectedResult, OSError) as error:
+            _print(f"\nThis is not what should have happened: {error}")
+            return EXIT_FAILED
     return EXIT_OK
 
 
@@ -107,23 +95,36 @@ async def _serve_cards(host: str, port: int) -> int:
 
 
 @asynccontextmanager
-async def _gateway(config: Config) -> AsyncIterator[Gateway]:
-    """A gateway that serves inside the context, and stops in order at its end."""
-    logs = Logs(level=config.log.level, format=config.log.format, requests=config.log.requests)
-    try:
-        gateway = Gateway(config, (logs,), lambda: logs.dropped)
+async def _in_front_of_cards(host: str, port: int, log_level: str = "info") -> AsyncIterator[tuple[Gateway, str]]:
+    """A gateway in front of a service that charges cards, and the service's URL."""
+    async with CardService(_LOOPBACK, 0) as service:
+        url = f"http://{_LOOPBACK}:{service.port}"
+        async with _gateway(setting.CARDS, host=host, port=port, upstream=url, log_level=log_level) as gateway:
+            yield gateway, url
+
+
+@asynccontextmanager
+async def _gateway(
+    text: str, *, host: str, port: int, upstream: str, log_level: str = "info"
+) -> AsyncIterator[Gateway]:
+    """A gateway that serves inside the context, on an empty store, and stops in order at its end."""
+    with tempfile.TemporaryDirectory(prefix="idempotency-gateway-demo-") as directory:
+        config = setting.config(text, host=host, port=port, upstream=upstream, directory=directory, log_level=log_level)
+        logs = Logs(level=config.log.level, format=config.log.format, requests=config.log.requests)
         try:
-            await gateway.start()
-        except StartError as error:
-            if isinstance(error.__cause__, ListenError):
-                raise _port_error(str(error.__cause__)) from error
-            raise
-        try:
-            yield gateway
+            gateway = Gateway(config, (logs,), lambda: logs.dropped)
+            try:
+                await gateway.start()
+            except StartError as error:
+                if isinstance(error.__cause__, ListenError):
+                    raise _port_error(str(error.__cause__)) from error
+                raise
+            try:
+                yield gateway
+            finally:
+                await gateway.stop()
         finally:
-            await gateway.stop()
-    finally:
-        logs.close()
+            logs.close()
 
 
 def _port_error(text: str) -> StartError:
@@ -157,12 +158,7 @@ async def _until(stop: _Stop, gateway: Gateway) -> int:
     return EXIT_OK
 
 
-def _directory() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="idempotency-gateway-demo-")
-
-
-async def _is_reachable(config: Config) -> bool:
-    url = config.upstream.url
+async def _is_reachable(url: UpstreamUrl) -> bool:
     try:
         async with asyncio.timeout(_REACH_SECONDS):
             _, writer = await asyncio.open_connection(url.host, url.port)

@@ -51,8 +51,8 @@ class Passthrough:
     """Forwards what is not protected: to the upstream of its route, or to `target` where there is none.
 
     A request that carries one of `key_headers` (lower case) although no route matches is published as such: somebody
-    may believe it to be protected. What matches an observed route is `observing`'s to look at, and forwarded like what
-    matches none. To be made with the event loop running.
+    may believe it to be protected. What matches an observed route is copied for `observing` as it streams by, and
+    forwarded like what matches none. To be made with the event loop running.
     """
 
     def __init__(
@@ -76,40 +76,24 @@ class Passthrough:
 
         `verdict` says why a route's request is not protected; it is None where the route is only observed.
         """
-        if route is not None and route.is_observed:
-            return await self._observed(incoming, client, route)
-        stopwatch = Stopwatch()
-        target = self._target if route is None else route.target
-        head = unprotected_request(incoming.head, incoming.hop, target.forwarding, upgrades=incoming.upgrades)
-        result = await _exchange(target, head, incoming.body, client)
-        self._publish(incoming, route, verdict, stopwatch, result)
-        if isinstance(result, UpstreamResponse) and result.upgraded is not None:
-            await _switch(client, result, result.upgraded)
-            return None
-        return _reply_to(result, route)
-
-    async def _observed(self, incoming: Incoming, client: Client, route: Route) -> Reply | None:
-        """As for a request that no route matches; what streams by is copied."""
-        stopwatch = Stopwatch()
-        sighting = None if self._observing is None else self._observing.begin(incoming, route)
+        is_observed = route is not None and route.is_observed
+        stopwatch, sighting, is_answered = Stopwatch(), None, False
+        if route is not None and is_observed and self._observing is not None:
+            sighting = self._observing.begin(incoming, route)
         if sighting is not None:
             incoming = sighting.copied(incoming)
-        is_answered = False
+        target = self._target if route is None else route.target
         try:
-            forwarding = route.target.forwarding
-            head = unprotected_request(incoming.head, incoming.hop, forwarding, upgrades=incoming.upgrades)
-            result = await _exchange(route.target, head, incoming.body, client)
-            why = None if isinstance(result, UpstreamResponse) else f"{result.reason}: {result.detail}"
-            method, status = incoming.head.method.decode("latin-1"), _status_of(result)
-            self._events.publish(
-                RequestPassed(None, method, status, stopwatch.seconds, route=route.name, why=why, is_observed=True)
-            )
+            head = unprotected_request(incoming.head, incoming.hop, target.forwarding, upgrades=incoming.upgrades)
+            result = await _exchange(target, head, incoming.body, client)
+            self._publish(incoming, route, verdict, stopwatch, result)
             if isinstance(result, UpstreamResponse) and result.upgraded is not None:
                 if sighting is not None:
                     sighting.give_up()
                 await _switch(client, result, result.upgraded)
                 return None
-            reply = _reply_to(result, None)
+            # To an observed request as if no route matched.
+            reply = _reply_to(result, None if is_observed else route)
             if sighting is not None:
                 reply = sighting.answered(result, reply)
             is_answered = True
@@ -124,7 +108,7 @@ class Passthrough:
     ) -> None:
         key_header: str | None = None
         path: str | None = None
-        if verdict is None:
+        if route is None:
             headers = incoming.head.headers
             if not self._key_headers.isdisjoint(values_by_name(headers)):
                 key_header = self._first_key_header(headers).decode("latin-1")
@@ -139,6 +123,7 @@ class Passthrough:
                 path,
                 None if route is None else route.name,
                 None if isinstance(result, UpstreamResponse) else f"{result.reason}: {result.detail}",
+                is_observed=route is not None and route.is_observed,
             )
         )
 

@@ -58,7 +58,7 @@ POLICIES = {
     "may_recover": ["protect/claiming.py Claiming.may_recover"],
     # The attempt: what is sent, and what came of it.
     "protected_request": ["protect/attempt.py Attempt._forward"],
-    "unprotected_request": ["http/passthrough.py Passthrough.__call__", "http/passthrough.py Passthrough._observed"],
+    "unprotected_request": ["http/passthrough.py Passthrough.__call__"],
     "conclude_answered": ["protect/conclusion.py ClaimedRequest.answered"],
     "conclude_not_sent": ["protect/conclusion.py ClaimedRequest.not_sent"],
     # What an attempt without effect comes to, where the request is kept.

@@ -42,7 +42,7 @@ from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 
 from gateway.core.identity.certificate import ClientCertificate, read_certificate
-from gateway.http.limits import HEAD_TOO_BIG, Refusal, refusal_of
+from gateway.http.limits import HEAD_TOO_BIG, Fault, fault_of
 from gateway.http.reader import ReaderWatch, Verdict
 from gateway.protect.hop import Hop, hop_from
 from gateway.protect.reply import Cut, RequestCut
@@ -164,7 +164,7 @@ class ClientConnection(web.RequestHandler):
             if self._buffer_paused:
                 self._resume_reading_if_drained()
             if not isinstance(message, RawRequestMessage):
-                self._refuse(refusal_of(message.exc))
+                self._refuse(fault_of(message.exc))
                 return
             self._served = payload
             if self._held_bytes and not self._messages:
@@ -473,9 +473,9 @@ class ClientConnection(web.RequestHandler):
         self._message_tail = b""
         self._hold(0)
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def _refuse(self, fault: Fault) -> None:
         if self.is_open:
-            self.write(self._owner.refusal_bytes(refusal))
+            self.write(self._owner.refusal_bytes(fault))
         self.linger()
 
     def _hold(self, size_bytes: int) -> None:

@@ -23,10 +23,10 @@ from gateway.core.verdict import Verdict
 from gateway.http.budget import MemoryBudget
 from gateway.http.connection import ClientConnection, ClientGone, ParsedRequest
 from gateway.http.exchange import ClientExchange
-from gateway.http.limits import EdgeSettings, Refusal
+from gateway.http.limits import EdgeSettings, Fault
 from gateway.http.passthrough import Client
 from gateway.http.reply import DateClock, framed
-from gateway.http.request import Fault, ReservedHeaders, examine, too_big
+from gateway.http.request import ReservedHeaders, examine, too_big
 from gateway.observe.facts import Events, RequestAnswered
 from gateway.protect.cors import NO_ORIGINS, CorsPolicy, for_origin
 from gateway.protect.decoding import decode_unaccepted
@@ -149,9 +149,9 @@ class Handler:
         """End the decoding thread."""
         self._decoding.shutdown(wait=False, cancel_futures=True)
 
-    def refusal_bytes(self, refusal: Refusal) -> bytes:
+    def refusal_bytes(self, fault: Fault) -> bytes:
         """The whole response to bytes that are not a request."""
-        reply = plain(refusal.status, refusal.detail)
+        reply = plain(fault.status, fault.detail)
         out = framed(reply, method=b"", minor=1, keep_alive=False, shows_status=False, date=self._clock.now())
         return out.head + reply.body if isinstance(reply.body, bytes) else out.head
 

@@ -38,20 +38,24 @@ class EdgeSettings:
 
 
 @immutable
-class Refusal:
-    """Why bytes are no request, for the client. Nothing of them is repeated."""
+class Fault:
+    """Why bytes are no request, or a request is refused before its route handles it. Nothing of them is repeated.
+
+    `is_verdict`: on a route, the refusal is rule 2. Otherwise it has no verdict, only the route's shape.
+    """
 
     status: int
     detail: str
+    is_verdict: bool = True
 
 
-HEAD_TOO_BIG: Final = Refusal(431, "The head of the request is too big.")
-_MALFORMED: Final = Refusal(400, "The request is not well-formed HTTP/1.1.")
-_UNKNOWN_METHOD: Final = Refusal(400, "The request does not begin with a method that this gateway knows.")
-_REPEATED_FIELD: Final = Refusal(400, "A field that a request may have once is repeated.")
+HEAD_TOO_BIG: Final = Fault(431, "The head of the request is too big.", is_verdict=False)
+_MALFORMED: Final = Fault(400, "The request is not well-formed HTTP/1.1.")
+_UNKNOWN_METHOD: Final = Fault(400, "The request does not begin with a method that this gateway knows.")
+_REPEATED_FIELD: Final = Fault(400, "A field that a request may have once is repeated.")
 
 
-def refusal_of(error: BaseException | None) -> Refusal:
+def fault_of(error: BaseException | None) -> Fault:
     """What aiohttp found, in words that repeat nothing of it."""
     match error:
         case http_exceptions.LineTooLong():

@@ -14,7 +14,6 @@ import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Final
 
-from gateway.core.immutable import immutable
 from gateway.core.message import (
     IndexedHeaders,
     NameTable,
@@ -25,7 +24,7 @@ from gateway.core.message import (
 )
 from gateway.core.routing import PathPattern, RouteTable, Rule
 from gateway.http.connection import ClientConnection, Payload
-from gateway.http.limits import HEAD_TOO_BIG
+from gateway.http.limits import HEAD_TOO_BIG, Fault
 from gateway.protect.ambiguity import (
     ambiguity,
     framing_fault,
@@ -135,24 +134,12 @@ class ClientBody:
             self._waited_seconds += loop.time() - began
 
 
-@immutable
-class Fault:
-    """Why a request is refused before its route handles it.
-
-    `is_verdict`: on a route, the refusal is rule 2. Otherwise it has no verdict, only the route's shape.
-    """
-
-    status: int
-    detail: str
-    is_verdict: bool = True
-
-
 def too_big(head: RequestHead, header_bytes_max: int) -> Fault | None:
     """Why a head is not examined: its path, or all of it, is so long that examining it would take too much time."""
     target = head.target
     size = sum([len(name) + len(value) + _FIELD_BYTES for name, value in head.headers], len(target) + _LINE_BYTES)
     if size + len(head.method) > header_bytes_max:
-        return Fault(HEAD_TOO_BIG.status, HEAD_TOO_BIG.detail, is_verdict=False)
+        return HEAD_TOO_BIG
     if len(target) > PATH_BYTES_MAX and len(target.partition(b"?")[0]) > PATH_BYTES_MAX:
         return Fault(414, "The path of the request is too long.", is_verdict=False)
     return None

@@ -27,7 +27,7 @@ from gateway.core.message import bracketed
 from gateway.http.budget import MemoryBudget
 from gateway.http.connection import ClientConnection, ParsedRequest
 from gateway.http.handler import Handler, Served
-from gateway.http.limits import EdgeSettings, Refusal, has_c_parser
+from gateway.http.limits import EdgeSettings, Fault, has_c_parser
 from gateway.observe.facts import Events
 
 # How often connections are checked, and how many at once: with more of them, each is checked less often.
@@ -229,9 +229,9 @@ class Edge:
         self._clients.pop(connection, None)
         self._leaving.discard(connection)
 
-    def refusal_bytes(self, refusal: Refusal) -> bytes:
+    def refusal_bytes(self, fault: Fault) -> bytes:
         """The whole response to bytes that are no request."""
-        return self.handler.refusal_bytes(refusal)
+        return self.handler.refusal_bytes(fault)
 
 
 class Handshakes:

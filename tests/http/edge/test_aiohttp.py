@@ -17,7 +17,7 @@ from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 from gateway.config.leaf import METHODS
 from gateway.http import connection as module
 from gateway.http.connection import ClientConnection
-from gateway.http.limits import HEAD_TOO_BIG, EdgeSettings, has_c_parser, refusal_of
+from gateway.http.limits import HEAD_TOO_BIG, EdgeSettings, fault_of, has_c_parser
 from gateway.http.server import ListenError
 from tests.http.edge.harness import HOST, serving
 from tests.support.eventually import eventually
@@ -130,7 +130,7 @@ async def test_why_bytes_are_no_request(data: bytes, kind: type[Exception], deta
     """It is told by what aiohttp raises, and to the client in words that repeat nothing."""
     with pytest.raises(kind) as raised:
         parsed(data)
-    refusal = refusal_of(raised.value)
+    refusal = fault_of(raised.value)
     assert detail in refusal.detail
     assert refusal.status == (431 if "too big" in detail else 400)
     settings = EdgeSettings(header_bytes_max=8192, headers_max=64)

@@ -11,7 +11,8 @@ import pytest
 
 from gateway.core.message import Headers, RequestHead
 from gateway.core.routing import PathPattern, RouteTable, Rule, normalise_path
-from gateway.http.request import Fault, examine
+from gateway.http.limits import Fault
+from gateway.http.request import examine
 
 
 @dataclass(frozen=True)

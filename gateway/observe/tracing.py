@@ -24,7 +24,7 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from importlib.util import find_spec
 from ipaddress import IPv4Network, IPv6Network
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import ReadableSpan
-    from opentelemetry.trace import Link, SpanContext
+    from opentelemetry.trace import Link, SpanContext, SpanKind
 
 _LOG = logging.getLogger("gateway")
 
@@ -79,6 +79,7 @@ _ERRORS: Final = (Verdict.IN_DOUBT, Verdict.UPSTREAM_UNREACHABLE)
 _ACTIONS: Final = ("resolve", "purge", "erase")
 _DRAWS: Final = 1 << 64
 
+_Attributes = dict[str, str | int | bool]
 _Traced = RequestAnswered | ProbeMade | DeliveryAttempted | AdminActed
 
 
@@ -134,6 +135,7 @@ class Tracing:
         self._is_closing = False
         self._thread: threading.Thread | None = None
         self._exporter: Any = None
+        self._resource: Resource | None = None
         self.exported = 0
         self.failed = 0
         self.dropped = 0
@@ -223,7 +225,7 @@ class Tracing:
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         exporter = OTLPSpanExporter(endpoint=self._endpoint, headers=self._headers, timeout=_EXPORT_SECONDS)
         self._exporter = exporter
-        resource = Resource({"service.name": self._service, "service.version": self._version})
+        self._resource = Resource({"service.name": self._service, "service.version": self._version})
         was_failing = False
         while True:
             self._wake.wait(_PAUSE_SECONDS)
@@ -231,7 +233,7 @@ class Tracing:
             self._wake.clear()
             while self._queue:
                 facts = [self._queue.popleft() for _ in range(min(_BATCH_MAX, len(self._queue)))]
-                spans = [span for ended_ns, fact in facts for span in self._spans(ended_ns, fact, resource)]
+                spans = [span for ended_ns, fact in facts for span in self._spans(ended_ns, fact)]
                 try:
                     is_sent = exporter.export(spans) is SpanExportResult.SUCCESS
                     why = "it refused them"
@@ -246,26 +248,22 @@ class Tracing:
                 exporter.shutdown()  # type: ignore[no-untyped-call]
                 return
 
-    def _spans(self, ended_ns: int, fact: _Traced, resource: Resource) -> list[ReadableSpan]:
+    def _spans(self, ended_ns: int, fact: _Traced) -> Iterator[ReadableSpan]:
         """The span of the request and, where it was sent, that of the attempt; or that of what follows a request."""
-        from opentelemetry.sdk.trace import ReadableSpan
-        from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-        from opentelemetry.trace import SpanKind, Status, StatusCode
+        from opentelemetry.trace import SpanKind
 
         if not isinstance(fact, RequestAnswered):
-            return [self._root(ended_ns, fact, resource)]
+            yield self._root(ended_ns, fact)
+            return
         trace = fact.trace
         if trace is None:
-            return []
+            return
         template = self._templates.get(fact.route, "")
         was_sent = fact.kind is Kind.EXECUTED and fact.verdict is not Verdict.UPSTREAM_UNREACHABLE
         # The service's parent is the attempt. Without one it is the request, which then has the id that was named.
         is_derived = was_sent and fact.operation_id is not None
         own_id = _span_id(trace.trace_id, fact.operation_id, fact.attempt) if is_derived else trace.span_id
-        scope = InstrumentationScope("idempotency-gateway", self._version)
-        started_ns = ended_ns - int(fact.duration_seconds * 1e9)
-        is_error = fact.status >= 500 or fact.verdict in _ERRORS
-        attributes: dict[str, str | int | bool] = {
+        attributes: _Attributes = {
             "http.request.method": fact.method,
             "http.route": template,
             # The template, because a path may hold what is nobody's business.
@@ -276,71 +274,38 @@ class Tracing:
             "idempotency.route": fact.route,
             "idempotency.kind": fact.kind,
             "idempotency.replayed": fact.kind is Kind.REPLAYED,
+            **_of_operation(fact),
         }
-        if fact.operation_id is not None:
-            attributes |= {"idempotency.operation.id": str(fact.operation_id), "idempotency.attempt": fact.attempt}
-        if is_error:
-            attributes["error.type"] = str(fact.status) if fact.status >= 500 else str(fact.verdict)
-        spans = [
-            ReadableSpan(
-                f"{fact.method} {template}",
-                context=_context(trace.trace_id, own_id),
-                parent=None if trace.parent_id is None else _context(trace.trace_id, trace.parent_id, is_remote=True),
-                resource=resource,
-                attributes=attributes,
-                links=_links(fact),
-                kind=SpanKind.SERVER,
-                status=Status(StatusCode.ERROR if is_error else StatusCode.UNSET),
-                start_time=started_ns,
-                end_time=ended_ns,
-                instrumentation_scope=scope,
-            )
-        ]
-        if was_sent:
-            host, port = self._upstreams.get(fact.route, ("", 0))
-            seconds = fact.duration_seconds if fact.upstream_seconds is None else fact.upstream_seconds
-            status = fact.upstream_status
-            has_failed = status is None or status >= 400
-            attempt: dict[str, str | int | bool] = {
-                "http.request.method": fact.method,
-                "server.address": host,
-                "server.port": port,
-                "idempotency.outcome": _OUTCOMES.get(fact.verdict, "unknown"),
-            }
-            if status is not None:
-                attempt["http.response.status_code"] = status
-            if has_failed:
-                attempt["error.type"] = "no_response" if status is None else str(status)
-            if fact.attempt > 1:
-                attempt["http.request.resend_count"] = fact.attempt - 1
-            spans.append(
-                ReadableSpan(
-                    fact.method,
-                    context=_context(trace.trace_id, trace.span_id),
-                    parent=_context(trace.trace_id, own_id),
-                    resource=resource,
-                    attributes=attempt,
-                    kind=SpanKind.CLIENT,
-                    status=Status(StatusCode.ERROR if has_failed else StatusCode.UNSET),
-                    # Recorded is how long it took; what comes after it is the write of the record.
-                    start_time=ended_ns - int(seconds * 1e9),
-                    end_time=ended_ns,
-                    instrumentation_scope=scope,
-                )
-            )
-        return spans
+        error = str(fact.status) if fact.status >= 500 else str(fact.verdict) if fact.verdict in _ERRORS else None
+        parent = None if trace.parent_id is None else _context(trace.trace_id, trace.parent_id, is_remote=True)
+        context, links = _context(trace.trace_id, own_id), _links(fact)
+        times = (ended_ns, fact.duration_seconds)
+        yield self._span(f"{fact.method} {template}", SpanKind.SERVER, context, times, attributes, error, parent, links)
+        if not was_sent:
+            return
+        host, port = self._upstreams.get(fact.route, ("", 0))
+        status = fact.upstream_status
+        attempt: _Attributes = {
+            "http.request.method": fact.method,
+            "server.address": host,
+            "server.port": port,
+            "idempotency.outcome": _OUTCOMES.get(fact.verdict, "unknown"),
+        }
+        if status is not None:
+            attempt["http.response.status_code"] = status
+        if fact.attempt > 1:
+            attempt["http.request.resend_count"] = fact.attempt - 1
+        error = "no_response" if status is None else str(status) if status >= 400 else None
+        # Recorded is how long it took; what comes after it is the write of the record.
+        times = (ended_ns, fact.duration_seconds if fact.upstream_seconds is None else fact.upstream_seconds)
+        own = _context(trace.trace_id, trace.span_id)
+        yield self._span(fact.method, SpanKind.CLIENT, own, times, attempt, error, context)
 
-    def _root(
-        self, ended_ns: int, fact: ProbeMade | DeliveryAttempted | AdminActed, resource: Resource
-    ) -> ReadableSpan:
+    def _root(self, ended_ns: int, fact: ProbeMade | DeliveryAttempted | AdminActed) -> ReadableSpan:
         """The span of what has no caller who waits for it, in a trace of its own."""
-        from opentelemetry.sdk.trace import ReadableSpan
-        from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-        from opentelemetry.trace import SpanKind, Status, StatusCode
+        from opentelemetry.trace import SpanKind
 
-        attributes: dict[str, str | int | bool] = {}
-        if fact.operation_id is not None:
-            attributes |= {"idempotency.operation.id": str(fact.operation_id), "idempotency.attempt": fact.attempt}
+        attributes = _of_operation(fact)
         error = None
         match fact:
             case AdminActed():
@@ -361,20 +326,46 @@ class Tracing:
         if not isinstance(fact, AdminActed):
             host, port = self._upstreams.get(fact.route, ("", 0))
             attributes |= {"idempotency.route": fact.route, "server.address": host, "server.port": port}
-        if error is not None:
-            attributes["error.type"] = error
+        context = _context(os.urandom(16).hex(), os.urandom(8).hex())
+        times = (ended_ns, fact.duration_seconds)
+        return self._span(name, kind, context, times, attributes, error, links=_links(fact))
+
+    def _span(
+        self,
+        name: str,
+        kind: SpanKind,
+        context: SpanContext,
+        times: tuple[int, float],
+        attributes: _Attributes,
+        error: str | None,
+        parent: SpanContext | None = None,
+        links: Sequence[Link] = (),
+    ) -> ReadableSpan:
+        """A span; `times` are when it ended, and how many seconds it took."""
+        from opentelemetry.sdk.trace import ReadableSpan
+        from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+        from opentelemetry.trace import Status, StatusCode
+
+        ended_ns, seconds = times
         return ReadableSpan(
             name,
-            context=_context(os.urandom(16).hex(), os.urandom(8).hex()),
-            resource=resource,
-            attributes=attributes,
-            links=_links(fact),
+            context=context,
+            parent=parent,
+            resource=self._resource,
+            attributes=attributes if error is None else {**attributes, "error.type": error},
+            links=links,
             kind=kind,
             status=Status(StatusCode.UNSET if error is None else StatusCode.ERROR),
-            start_time=ended_ns - int(fact.duration_seconds * 1e9),
+            start_time=ended_ns - int(seconds * 1e9),
             end_time=ended_ns,
             instrumentation_scope=InstrumentationScope("idempotency-gateway", self._version),
         )
+
+
+def _of_operation(fact: _Traced) -> _Attributes:
+    if fact.operation_id is None:
+        return {}
+    return {"idempotency.operation.id": str(fact.operation_id), "idempotency.attempt": fact.attempt}
 
 
 def _links(fact: _Traced) -> Sequence[Link]:

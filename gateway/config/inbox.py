@@ -24,7 +24,7 @@ from gateway.config.leaf import (
     Text,
     wrong,
 )
-from gateway.config.section import Disagreement, Section, only, repeated, word_or_list, written
+from gateway.config.section import Disagreement, Section, one_of, only, repeated, written
 from gateway.core.identity.key import CloudEventKey
 from gateway.core.identity.pointer import parse_pointer
 from gateway.core.webhook.scheme import (
@@ -95,7 +95,7 @@ _ORIGINS = "a list of names such as [eventgrid.azure.net], or any"
 Origins = Annotated[
     Annotated[Literal["any"], only("any", expected=_ORIGINS), Tag("<word>")]
     | Annotated[tuple[Annotated[str, HostName()], ...], Field(max_length=64), Tag("<list>")],
-    word_or_list(_ORIGINS),
+    one_of(expected=_ORIGINS, word=True, many=True),
 ]
 
 

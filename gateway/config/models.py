@@ -46,11 +46,9 @@ from gateway.config.section import (
     Holder,
     Section,
     listed_twice,
-    mapping_or_list,
     one_of,
     only,
     repeated,
-    word_or_list,
     written,
 )
 from gateway.config.upstream import HeaderValue, Upstream
@@ -230,7 +228,7 @@ _KEY_ENTRIES = "{id: NAME, key: SECRET}, or a list of them with the current one 
 _FingerprintKeys = Annotated[
     Annotated[FingerprintKey, Tag("<one>")]
     | Annotated[tuple[FingerprintKey, ...], Field(min_length=1, max_length=16), Tag("<list>")],
-    mapping_or_list(_KEY_ENTRIES),
+    one_of(expected=_KEY_ENTRIES, many=True),
 ]
 
 
@@ -340,7 +338,7 @@ class Cors(Section):
     origins: Annotated[
         Annotated[Literal["any"], only("any", expected=_WEB_ORIGINS), Tag("<word>")]
         | Annotated[tuple[Annotated[str, WebOrigin()], ...], Field(max_length=64), Tag("<list>")],
-        word_or_list(_WEB_ORIGINS),
+        one_of(expected=_WEB_ORIGINS, word=True, many=True),
     ] = ()
     """The origins that the service allows on every protected route. Its own responses stay as they are."""
     credentials: Annotated[bool, Flag()] = False

@@ -45,7 +45,6 @@ from gateway.config.section import (
     one_of,
     only,
     repeated,
-    word_or_list,
     written,
 )
 from gateway.config.upstream import RECOVERY_FORMS, ProbeRecovery, Recovery, ResponseRule, RouteUpstream
@@ -225,7 +224,7 @@ _REPEATS_BY = "fingerprint, or a list of JSON pointers such as [/account, /refer
 RepeatsBy = Annotated[
     Annotated[Literal["fingerprint"], only("fingerprint", expected=_REPEATS_BY), Tag("<word>")]
     | Annotated[tuple[_Pointer, ...], Field(min_length=1, max_length=16), Tag("<list>")],
-    word_or_list(_REPEATS_BY),
+    one_of(expected=_REPEATS_BY, word=True, many=True),
 ]
 
 

@@ -19,11 +19,9 @@ from gateway.config.section import (
     Disagreement,
     Section,
     listed_twice,
-    mapping_or_list,
     one_of,
     only,
     repeated,
-    word_or_list,
     written,
 )
 from gateway.core.egress import is_loopback
@@ -48,7 +46,7 @@ _SOURCES = "a list of networks such as [10.0.0.0/8], or any"
 Sources = Annotated[
     Annotated[Literal["any"], only("any", expected=_SOURCES), Tag("<word>")]
     | Annotated[tuple[Annotated[Network, NetworkRange()], ...], Field(min_length=1, max_length=256), Tag("<list>")],
-    word_or_list(_SOURCES),
+    one_of(expected=_SOURCES, word=True, many=True),
 ]
 
 
@@ -206,7 +204,7 @@ class JwtScope(Section):
     jwt: Annotated[
         Annotated[TokenIssuer, Tag("<one>")]
         | Annotated[tuple[TokenIssuer, ...], Field(min_length=1, max_length=16), Tag("<list>")],
-        mapping_or_list("{issuer, audience, keys, claims}, or a list of them"),
+        one_of(expected="{issuer, audience, keys, claims}, or a list of them", many=True),
     ]
     """Whose bearer tokens are accepted: {issuer, audience, keys, claims}, or a list of them."""
 

@@ -172,20 +172,27 @@ def form_tag(name: str) -> str:
     return f"<{name}>"
 
 
-def one_of(*keys: str, expected: str, word: bool = False) -> Discriminator:
-    """Choose the form of a mapping by the one of `keys` that it has, or probably misspells.
+def one_of(*keys: str, expected: str, word: bool = False, many: bool = False) -> Discriminator:
+    """Choose the form of a value. A mapping has that of the one of `keys` that it has, or probably misspells.
 
-    `word` allows a plain word as well, with the tag `<word>`.
+    `word` allows a plain word, with the tag `<word>`; `many` a list, with the tag `<list>`, and without `word` one
+    mapping, `<one>`.
     """
 
     def choose(value: object) -> str | None:
-        if isinstance(value, str):
-            return form_tag("word") if word else None
-        if not isinstance(value, Mapping):
-            return None
-        present = [key for key in keys if key in value]
-        meant = present or [close for key in value if key not in INSTEAD and (close := nearest(str(key), keys))]
-        return form_tag(meant[0]) if meant else None
+        match value:
+            case str():
+                return form_tag("word") if word else None
+            case list() | tuple():
+                return form_tag("list") if many else None
+            case Mapping() if many and not word:
+                return form_tag("one")
+            case Mapping():
+                present = [key for key in keys if key in value]
+                meant = present or [close for key in value if key not in INSTEAD and (close := nearest(str(key), keys))]
+                return form_tag(meant[0]) if meant else None
+            case _:
+                return None
 
     return _discriminator(choose, expected)
 
@@ -213,28 +220,6 @@ def only(*words: str, expected: str) -> BeforeValidator:
         return value
 
     return BeforeValidator(check)
-
-
-def word_or_list(expected: str) -> Discriminator:
-    """Choose between a plain word, `<word>`, and a list, `<list>`."""
-
-    def choose(value: object) -> str | None:
-        return form_tag("word") if isinstance(value, str) else form_tag("list") if _is_list(value) else None
-
-    return _discriminator(choose, expected)
-
-
-def mapping_or_list(expected: str) -> Discriminator:
-    """Choose between one mapping, `<one>`, and a list of them, `<list>`."""
-
-    def choose(value: object) -> str | None:
-        return form_tag("one") if isinstance(value, Mapping) else form_tag("list") if _is_list(value) else None
-
-    return _discriminator(choose, expected)
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, list | tuple)
 
 
 def _discriminator(choose: Callable[[object], str | None], expected: str) -> Discriminator:

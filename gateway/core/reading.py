@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from gateway.core.framing import digest
-from gateway.core.identity.canonical import CANONICAL_BYTES_MAX, number_lexeme, parse_json
+from gateway.core.identity.canonical import CANONICAL_BYTES_MAX, number_lexeme
 from gateway.core.identity.pointer import MISSING, Pointer, resolve
 from gateway.core.message import Headers, header_values
 
@@ -159,11 +159,6 @@ def version_of(version: bytes | VersionHeader | None, headers: Headers) -> bytes
         return b""
     values = header_values(headers, version.name) if isinstance(version, VersionHeader) else [version]
     return digest(b"version", *values)[:_VERSION_BYTES] if values else b""
-
-
-def document_of(body: bytes) -> Any:
-    """The JSON document of a decoded body; `MISSING` where it has none, or parsers could differ on it."""
-    return parse_json(body)
 
 
 def _text(value: object) -> str | None:

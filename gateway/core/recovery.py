@@ -17,12 +17,12 @@ from math import ceil
 from typing import Any, Final, Literal
 from uuid import UUID
 
-from gateway.core.identity.canonical import number_lexeme
+from gateway.core.identity.canonical import number_lexeme, parse_json
 from gateway.core.identity.pointer import resolve
 from gateway.core.lifecycle import LAPSED_DOUBT
 from gateway.core.message import ResponseHead, header_values
 from gateway.core.operation import CUT, MICROSECONDS, ProbeTarget, Record, Snapshot, State, microseconds
-from gateway.core.reading import Reference, ResponseRule, document_of, escaped, is_target
+from gateway.core.reading import Reference, ResponseRule, escaped, is_target
 from gateway.core.routing import PathPattern, normalise_path
 
 _PAUSE_SECONDS_MIN: Final = 1.0
@@ -214,7 +214,7 @@ def conclude_probe(policy: Probe, head: ResponseHead, body: bytes, record: Recor
     "Never happened" counts once no request can arrive any more: `settle` after the last lease ended. A store's clock
     that was set ahead shows that too early, so a lease and `settle` must have passed since it may have been.
     """
-    document = document_of(body)
+    document = parse_json(body)
     is_done = any(rule.fits(head.status, document) for rule in policy.done)
     is_never = any(rule.fits(head.status, document) for rule in policy.never_happened)
     if is_done == is_never:

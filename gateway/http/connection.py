@@ -170,7 +170,7 @@ class ClientConnection(web.RequestHandler):
             if self._held_bytes and not self._messages:
                 self._hold(self._head_bytes + len(self._message_tail))
             try:
-                goes_on = await self._owner.serve(self, (message, payload))
+                goes_on = await self._owner.handler.handle(self, (message, payload))
             finally:
                 self._served = None
             if self._tunnel is not None or self.gone.is_set():
@@ -475,7 +475,7 @@ class ClientConnection(web.RequestHandler):
 
     def _refuse(self, fault: Fault) -> None:
         if self.is_open:
-            self.write(self._owner.refusal_bytes(fault))
+            self.write(self._owner.handler.refusal_bytes(fault))
         self.linger()
 
     def _hold(self, size_bytes: int) -> None:

@@ -15,7 +15,7 @@ import errno
 import os
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from heapq import nsmallest
 from itertools import islice
@@ -25,9 +25,9 @@ from aiohttp import web
 
 from gateway.core.message import bracketed
 from gateway.http.budget import MemoryBudget
-from gateway.http.connection import ClientConnection, ParsedRequest
+from gateway.http.connection import ClientConnection
 from gateway.http.handler import Handler, Served
-from gateway.http.limits import EdgeSettings, Fault, has_c_parser
+from gateway.http.limits import EdgeSettings, has_c_parser
 from gateway.observe.facts import Events
 
 # How often connections are checked, and how many at once: with more of them, each is checked less often.
@@ -215,10 +215,6 @@ class Edge:
 
     # -- for connections -----------------------------------------------------------------------------------------------
 
-    def serve(self, connection: ClientConnection, parsed: ParsedRequest) -> Awaitable[bool]:
-        """Respond to one request; whether the connection may serve another one."""
-        return self.handler.handle(connection, parsed)
-
     def connection_opened(self, connection: ClientConnection) -> None:
         # Without free descriptors, the requests in flight could reach neither the upstream nor the store.
         if len(self._clients) - len(self._leaving) >= self.settings.connections_max:
@@ -228,10 +224,6 @@ class Edge:
     def connection_closed(self, connection: ClientConnection) -> None:
         self._clients.pop(connection, None)
         self._leaving.discard(connection)
-
-    def refusal_bytes(self, fault: Fault) -> bytes:
-        """The whole response to bytes that are no request."""
-        return self.handler.refusal_bytes(fault)
 
 
 class Handshakes:

@@ -18,9 +18,9 @@ from typing import Any, Final
 import brotli  # type: ignore[import-untyped]
 import zstandard
 
+from gateway.core.identity.canonical import parse_json
 from gateway.core.identity.pointer import MISSING
 from gateway.core.message import Headers, header_values, list_members
-from gateway.core.reading import document_of
 from gateway.core.replay import accepted_codings, accepts
 
 # The longest decoded body. By default up to 1 MiB is stored; a decompression bomb grows a thousandfold.
@@ -81,7 +81,7 @@ def decoded(headers: Headers, body: bytes) -> bytes | None:
 def document_in(headers: Headers, body: bytes) -> Any:
     """The JSON document in the body of a response; `MISSING` where it cannot be read. Takes time like the above."""
     plain = decoded(headers, body)
-    return MISSING if plain is None else document_of(plain)
+    return MISSING if plain is None else parse_json(plain)
 
 
 async def read_document(headers: Headers, body: bytes) -> Any:

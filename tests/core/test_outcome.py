@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from gateway.core.identity.canonical import parse_json
 from gateway.core.identity.pointer import parse_pointer
 from gateway.core.message import Headers
 from gateway.core.operation import Event
@@ -25,7 +26,7 @@ from gateway.core.outcome import (
     declared_retention_seconds,
     meaning_of,
 )
-from gateway.core.reading import ResponseRule, document_of
+from gateway.core.reading import ResponseRule
 from gateway.core.verdict import Verdict
 
 STATUSES = range(200, 600)
@@ -192,7 +193,7 @@ def test_declared_retention(values: list[bytes], seconds: int | None) -> None:
 def test_what_the_body_says_comes_after_what_is_known() -> None:
     """Of a response that may be of an earlier attempt, or that refused a takeover, its body proves nothing; what the
     service says by header counts before it, and the statuses of the route and of the preset come after it."""
-    document = document_of(b'{"a":"x"}')
+    document = parse_json(b'{"a":"x"}')
     fits = ResponseRule(frozenset(STATUSES), ((parse_pointer("/a"), frozenset(("x",))),))
     other = ResponseRule(frozenset(STATUSES), ((parse_pointer("/a"), frozenset(("y",))),))
     when = ((other, Meaning.IN_DOUBT), (fits, Meaning.FINAL), (fits, Meaning.RETRYABLE))

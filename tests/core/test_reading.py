@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.identity.canonical import parse_json
 from gateway.core.identity.pointer import MISSING, parse_pointer
 from gateway.core.reading import (
     RESOURCE_BYTES_MAX,
     ResponseRule,
     VersionHeader,
-    document_of,
     fetch_target,
     is_address,
     is_target,
@@ -27,7 +27,7 @@ ID = parse_pointer("/id")
 
 
 def named(body: bytes) -> str | None:
-    return resource_in(ID, (), document_of(body))
+    return resource_in(ID, (), parse_json(body))
 
 
 @pytest.mark.parametrize(

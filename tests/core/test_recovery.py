@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.identity.canonical import parse_json
 from gateway.core.identity.pointer import parse_pointer
 from gateway.core.lifecycle import LAPSED_DOUBT
 from gateway.core.message import Headers, ResponseHead
@@ -24,7 +25,7 @@ from gateway.core.operation import (
     State,
     microseconds,
 )
-from gateway.core.reading import ResponseRule, document_of
+from gateway.core.reading import ResponseRule
 from gateway.core.recovery import (
     AskAgain,
     Done,
@@ -136,9 +137,9 @@ def test_a_rule_fits_by_all_that_it_says() -> None:
         frozenset((200,)),
         ((parse_pointer("/state"), frozenset(("gone",))), (parse_pointer("/final"), frozenset(("true",)))),
     )
-    assert rule.fits(200, document_of(b'{"state":"gone","final":true}'))
-    assert not rule.fits(200, document_of(b'{"state":"gone","final":false}'))
-    assert not rule.fits(200, document_of(b'{"state":"here","final":true}'))
+    assert rule.fits(200, parse_json(b'{"state":"gone","final":true}'))
+    assert not rule.fits(200, parse_json(b'{"state":"gone","final":false}'))
+    assert not rule.fits(200, parse_json(b'{"state":"here","final":true}'))
 
 
 def test_one_rule_of_several_is_enough() -> None:
@@ -196,10 +197,10 @@ def test_follow(where: object, headers: Headers, body: bytes, expected: bytes | 
 def test_numbers_are_compared_as_written() -> None:
     """A value in a rule is what stands in the document, letter for letter."""
     rule = ResponseRule(frozenset((200,)), ((parse_pointer("/n"), frozenset(("0",))),))
-    assert rule.fits(200, document_of(b'{"n":0}'))
-    assert rule.fits(200, document_of(b'{"n":"0"}'))
-    assert not rule.fits(200, document_of(b'{"n":0.0}'))
-    assert not rule.fits(200, document_of(b'{"n":false}'))
+    assert rule.fits(200, parse_json(b'{"n":0}'))
+    assert rule.fits(200, parse_json(b'{"n":"0"}'))
+    assert not rule.fits(200, parse_json(b'{"n":0.0}'))
+    assert not rule.fits(200, parse_json(b'{"n":false}'))
 
 
 def test_rendering() -> None:

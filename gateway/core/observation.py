@@ -10,6 +10,7 @@ of the gateways' hosts, which may differ by a little: where two requests of two 
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -135,7 +136,7 @@ class _WouldBe:
         self._running: Exchange | None = None
         self._is_first = True
         self._version = b""
-        self._tokens = 0
+        self._tokens = itertools.count(1)
 
     def request(self, seen: Observation) -> Finding:
         now_us, enforcement = seen.began_us, self._enforcement
@@ -235,13 +236,9 @@ class _WouldBe:
                 raise AssertionError(f"no attempt ends in {event}")
 
     def _apply(self, command: Command, now_us: int) -> None:
-        result, self._record = step(self._record, command, now_us, self._draw_token)
+        result, self._record = step(self._record, command, now_us, self._tokens.__next__)
         if not isinstance(result, Applied):
             raise AssertionError(f"{type(command).__name__} is not allowed: {result}")
-
-    def _draw_token(self) -> int:
-        self._tokens += 1
-        return self._tokens
 
 
 # -- as the store keeps it --------------------------------------------------------------------------------------------

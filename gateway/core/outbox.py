@@ -198,6 +198,7 @@ class Outbox:
             after = self.sealing.opened(after)
         identity, response = after.identity, after.response
         delivery = after.delivery or (None if before is None else before.delivery)
+        had_doubt = before is not None and before.carries_doubt
         data: dict[str, Any] = {
             "operation_id": str(identity.operation_id),
             "route": identity.route,
@@ -211,7 +212,7 @@ class Outbox:
             "token": after.token,
             "accepted_at": None if delivery is None else timestamp(delivery.accepted_us),
             "completed_at": None,
-            "recovered": after.state is State.COMPLETED and (after.last_event is Event.PROVE or _had_doubt(before)),
+            "recovered": after.state is State.COMPLETED and (after.last_event is Event.PROVE or had_doubt),
             "key": None,
             "scope": None,
             "response": None,
@@ -347,10 +348,6 @@ def _reason(after: Record) -> str | None:
     if after.state is State.IN_DOUBT:
         return _text(after.doubt)
     return None if after.delivery is None else _text(after.delivery.reason)
-
-
-def _had_doubt(before: Record | None) -> bool:
-    return before is not None and before.carries_doubt
 
 
 def _text(text: str | None) -> str | None:

@@ -172,15 +172,13 @@ def render_probe(policy: Probe, values: Mapping[str, bytes], host: bytes) -> Pro
 def probe_values(policy: Probe, target: bytes, operation_id: UUID, key: str | None) -> dict[str, bytes]:
     """The values of the placeholders, as raw octets. Without `key` that one is missing."""
     variables = {} if policy.pattern is None else policy.pattern.variables(normalise_path(target))
-    values = {name: _ESCAPE.sub(_octet, value) for name, value in variables.items()}
+    values = {
+        name: _ESCAPE.sub(lambda escape: bytes((int(escape[1], 16),)), value) for name, value in variables.items()
+    }
     values["operation_id"] = str(operation_id).encode()
     if key is not None:
         values["key"] = key.encode("utf-8", "surrogatepass")
     return values
-
-
-def _octet(escape: re.Match[bytes]) -> bytes:
-    return bytes((int(escape[1], 16),))
 
 
 def probe_target(policy: Probe, record: Record) -> ProbeTarget | None:

@@ -174,7 +174,9 @@ async def dry_run(config: Config, wire: bytes, hop: Hop) -> Found:
     )
     # Never used: nothing is forwarded.
     upstream = Upstream(UpstreamSettings(host="127.0.0.1", port=9))
-    config_routes = [_in_memory(route_of(config, route, upstream)) for route in config.routes]
+    compiled = [route_of(config, route, upstream) for route in config.routes]
+    # No body is written to a file.
+    config_routes = [replace(route, spool_over_bytes=route.body_bytes_max) for route in compiled]
 
     async def protect(incoming: Incoming, route: Route) -> Reply | Untouched:
         incoming = replace(incoming, hop=hop)
@@ -222,11 +224,6 @@ async def dry_run(config: Config, wire: bytes, hop: Hop) -> Found:
     if is_ours:
         found.status, found.detail = _read(response)
     return found
-
-
-def _in_memory(route: Route) -> Route:
-    """The route, but that no body is written to a file."""
-    return replace(route, spool_over_bytes=route.body_bytes_max)
 
 
 def _note_refusal(found: Found, routes: list[Route], fact: Fact) -> None:

@@ -155,7 +155,7 @@ async def _exchange(target: Target, head: RequestHead, body: RequestBody, client
             head,
             sent,
             protected=False,
-            may_send=_always,
+            may_send=lambda: True,
             on_interim=partial(_pass_on, client),
         )
         client.on_gone(None)
@@ -175,10 +175,6 @@ async def _exchange(target: Target, head: RequestHead, body: RequestBody, client
     if isinstance(result, Lost) and cuts:
         raise cuts[0]
     return result
-
-
-def _always() -> bool:
-    return True
 
 
 async def _watched(chunks: AsyncIterator[bytes], cuts: list[RequestCut]) -> AsyncIterator[bytes]:
@@ -201,15 +197,22 @@ def _status_of(result: Result) -> int:
 
 
 def _reply_to(result: Result, route: Route | None) -> Reply:
+    if isinstance(result, UpstreamResponse):
+        return passed_on(result)
+    status = status_of(result.reason)
     match result:
-        case UpstreamResponse():
-            return passed_on(result)
+        case NotSent() if status == 503:
+            detail = "The gateway is overloaded, or is being stopped; nothing was sent."
         case NotSent():
-            return _not_sent(status_of(result.reason), route)
+            detail = "The service could not be reached; nothing was sent."
         case Lost():
-            return _lost(status_of(result.reason), route)
+            why = (
+                "The service did not answer in time." if status == 504 else "The service broke off before it answered."
+            )
+            detail = f"{why} Whether the request had an effect is not known."
         case _:
             assert_never(result)
+    return plain(status, detail, route)
 
 
 async def _switch(client: Client, response: UpstreamResponse, upstream: Duplex) -> None:
@@ -220,14 +223,3 @@ async def _switch(client: Client, response: UpstreamResponse, upstream: Duplex) 
         response.close()
         raise
     await relay(tunnel, response, upstream)
-
-
-def _not_sent(status: int, route: Route | None) -> Reply:
-    if status == 503:
-        return plain(status, "The gateway is overloaded, or is being stopped; nothing was sent.", route)
-    return plain(status, "The service could not be reached; nothing was sent.", route)
-
-
-def _lost(status: int, route: Route | None) -> Reply:
-    detail = "The service did not answer in time." if status == 504 else "The service broke off before it answered."
-    return plain(status, f"{detail} Whether the request had an effect is not known.", route)

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from pydantic import SecretStr
 from pydantic_core import PydanticCustomError
@@ -97,6 +97,20 @@ def is_bracketed_ipv6(host: str) -> bool:
     return True
 
 
+def is_host(host: str) -> bool:
+    """Whether this may be the host of a URL, without the brackets of IPv6."""
+    return bool(HOST_NAME.match(host)) or is_bracketed_ipv6(f"[{host}]")
+
+
+def split_url(leaf: Leaf, text: str, hint: str = "") -> tuple[SplitResult, str, int | None]:
+    """A URL with its host and its port. Raises the leaf's error, without the text: that of urlsplit repeats a part."""
+    try:
+        url = urlsplit(text)
+        return url, url.hostname or "", url.port
+    except ValueError:
+        raise leaf.unexpected(hint, is_secret=True) from None
+
+
 class NetworkRange(Leaf):
     """An address or a network in CIDR notation."""
 
@@ -160,19 +174,14 @@ class ServiceUrl(Leaf):
     expected = "a URL such as http://127.0.0.1:9000 or https://service.internal"
 
     def read(self, text: str) -> UpstreamUrl:
-        try:
-            url = urlsplit(text)
-            host, port = url.hostname, url.port
-        except ValueError:
-            # The message of urlsplit repeats a part of the text.
-            raise self.unexpected(is_secret=True) from None
+        url, host, port = split_url(self, text)
         if "@" in text:
             raise self.unexpected("credentials do not belong in this URL", is_secret=True)
         if url.scheme not in ("http", "https") or not host or port == 0:
             raise self.unexpected()
         if url.path not in ("", "/") or "?" in text or "#" in text:
             raise self.unexpected("without a path or query: paths are never rewritten")
-        if not (HOST_NAME.match(host) or is_bracketed_ipv6(f"[{host}]")):
+        if not is_host(host):
             raise self.unexpected()
         return UpstreamUrl(url.scheme, host, port or (443 if url.scheme == "https" else 80))
 
@@ -227,15 +236,10 @@ class PublicUrl(Leaf):
     expected = "a URL such as https://api.example.com"
 
     def read(self, text: str) -> str:
-        try:
-            url = urlsplit(text)
-            host, port = url.hostname, url.port
-        except ValueError:
-            raise self.unexpected(is_secret=True) from None
+        url, host, port = split_url(self, text)
         if "@" in text:
             raise self.unexpected("credentials do not belong in this URL", is_secret=True)
-        is_host = host is not None and (HOST_NAME.match(host) or is_bracketed_ipv6(f"[{host}]"))
-        if url.scheme not in ("http", "https") or not is_host or port == 0:
+        if url.scheme not in ("http", "https") or not is_host(host) or port == 0:
             raise self.unexpected()
         if not re.fullmatch(rf"({_PATH})?/?", url.path) or "?" in text or "#" in text:
             raise self.unexpected("without a query; its path is plain")
@@ -355,17 +359,12 @@ class FastUrl(Leaf):
     expected = "redis://HOST:PORT/DATABASE or rediss://HOST:PORT/DATABASE"
 
     def read(self, text: str) -> RedisUrl:
-        try:
-            url = urlsplit(text)
-            host, options = url.hostname, {name for name, _ in parse_qsl(url.query)}
-            is_port = url.port != 0
-        except ValueError:
-            raise self.unexpected(_PASSWORD_HINT, is_secret=True) from None
-        if url.scheme not in ("redis", "rediss") or not host or not is_port or "#" in text:
+        url, host, port = split_url(self, text, _PASSWORD_HINT)
+        if url.scheme not in ("redis", "rediss") or not host or port == 0 or "#" in text:
             raise self.unexpected(is_secret=True)
         if not re.match(r"(/[0-9]{0,4})?\Z", url.path):
             raise self.unexpected("the path is the number of the database", is_secret=True)
-        if options - _REDIS_OPTIONS:
+        if {name for name, _ in parse_qsl(url.query)} - _REDIS_OPTIONS:
             hint = f"the only options are {', '.join(sorted(_REDIS_OPTIONS))}"
             raise self.unexpected(hint, is_secret=True)
         return RedisUrl(SecretStr(text))

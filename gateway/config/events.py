@@ -9,11 +9,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
-from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, SecretStr, Tag
 
-from gateway.config.address import HOST_NAME, AbsolutePath, FastUrl, Network, NetworkRange, RedisUrl, is_bracketed_ipv6
+from gateway.config.address import AbsolutePath, FastUrl, Network, NetworkRange, RedisUrl, is_host, split_url
 from gateway.config.leaf import NAME, SUBSTITUTED, Count, Duration, Flag, Leaf, Moment, Size, Text, wrong
 from gateway.config.section import Disagreement, Section, of_kind, repeated, written
 from gateway.core.egress import EgressPolicy
@@ -56,16 +55,12 @@ class _WebhookUrl(Leaf):
     expected = "a URL such as https://ledger.example.com/hooks"
 
     def read(self, text: str) -> SecretStr:
-        try:
-            url = urlsplit(text)
-            host, port = url.hostname, url.port
-        except ValueError:
-            raise self.unexpected(is_secret=True) from None
+        url, host, port = split_url(self, text)
         if "@" in url.netloc:
             raise self.unexpected("credentials do not belong in this URL: events are signed", is_secret=True)
         if url.scheme not in ("http", "https") or not host or port == 0 or "#" in text:
             raise self.unexpected(is_secret=True)
-        if not (HOST_NAME.match(host) or is_bracketed_ipv6(f"[{host}]")) or not re.match(r"[!-~]+\Z", text):
+        if not is_host(host) or not re.match(r"[!-~]+\Z", text):
             raise self.unexpected(is_secret=True)
         return SecretStr(text)
 

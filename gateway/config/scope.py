@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, SecretStr, Tag
 
-from gateway.config.address import HOST_NAME, AbsolutePath, Network, NetworkRange, is_bracketed_ipv6
+from gateway.config.address import AbsolutePath, Network, NetworkRange, is_host
 from gateway.config.authorization import ClientCertificateScope, ForwardAuthScope
 from gateway.config.leaf import SUBSTITUTED, Duration, HeaderName, Leaf, plain_text, wrong
 from gateway.config.section import (
@@ -119,10 +119,9 @@ def _has_tls(url: str) -> bool:
     except ValueError:
         return False
     is_plain = url.isascii() and url.isprintable() and " " not in url and "@" not in parts.netloc and "#" not in url
-    is_host = bool(HOST_NAME.match(host)) or is_bracketed_ipv6(f"[{host}]")
     return (
         is_plain
-        and is_host
+        and is_host(host)
         and port != 0
         and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host)))
     )

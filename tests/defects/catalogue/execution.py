@@ -312,8 +312,8 @@ DEFECTS = (
         (
             Edit(
                 COORDINATOR,
-                "if isinstance(reply, Reply) and reply.verdict is not None:",
-                "if isinstance(reply, Reply) and reply.verdict not in (None, Verdict.REPLAYED):",
+                "reply.verdict is not None and not trace.is_reported_there:",
+                "reply.verdict not in (None, Verdict.REPLAYED):",
             ),
         ),
         ("tests/observe/test_whole.py::test_the_books_balance",),

@@ -286,7 +286,7 @@ def _route_rows(config: Config) -> list[str]:
 def _explain(chosen: argparse.Namespace) -> int:
     # Imported here: it is not part of what serves.
     from gateway.explain.dry_run import Incomplete
-    from gateway.explain.explaining import explain
+    from gateway.explain.explaining import explain, look_at
     from gateway.explain.request import RequestWrong, from_file, from_words, hop_of
 
     if bool(chosen.words) is (chosen.file is not None):
@@ -302,7 +302,7 @@ def _explain(chosen: argparse.Namespace) -> int:
                 request.wire,
                 hop,
                 response=chosen.response,
-                asks_store=chosen.store,
+                look=look_at(config) if chosen.store else None,
                 show=chosen.show,
             )
         )

@@ -12,5 +12,6 @@ file of many resolutions.
 *The console.* `console` defines the command lines and the output, `commands` what they do.
 
 *The admin port.* `api` is the port for programs, `request` its queries and bodies, `fault` why one is not carried out.
-`access` has people, roles and sessions, `authentication` who sends a request. `pages` is the console in a browser.
+`access` has people, roles and sessions, `authentication` who sends a request. `pages` is the console in a browser, and
+`form` reads what it sends.
 """

@@ -50,6 +50,7 @@ class Action(StrEnum):
     REDELIVER = "redeliver"
     PURGE = "purge"
     ERASE = "erase"
+    ACKNOWLEDGE = "acknowledge"  # a refused outcome of the journal
     ACCEPT_LOSS = "accept_loss"
     RELOAD = "reload"  # of the configuration
 
@@ -67,6 +68,7 @@ ROLE_OF: Final[Mapping[Action, Role | None]] = {
     Action.REDELIVER: Role.OPERATOR,
     Action.PURGE: Role.ADMIN,
     Action.ERASE: Role.ADMIN,
+    Action.ACKNOWLEDGE: Role.OPERATOR,
     Action.ACCEPT_LOSS: Role.ADMIN,
     Action.RELOAD: Role.ADMIN,
 }

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from http import HTTPStatus
 from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
@@ -45,6 +45,7 @@ from gateway.admin.journal import listed as journal_listed
 from gateway.admin.memory import MemoryState
 from gateway.admin.observed import NoSuchObservedRoute
 from gateway.admin.operations import Operations
+from gateway.admin.process import Reload
 from gateway.admin.request import (
     Asked,
     DecideAsked,
@@ -111,19 +112,6 @@ _RECORD: Final = web.RequestKey("record", Record)
 A = TypeVar("A", bound=Asked)
 
 
-class Reloaded(Protocol):
-    """The report of a reload: `applied`, `unchanged` or `refused`."""
-
-    @property
-    def result(self) -> str: ...
-    @property
-    def detail(self) -> str: ...
-    @property
-    def is_file_wrong(self) -> bool: ...
-    @property
-    def document(self) -> dict[str, Any]: ...
-
-
 class Pages(Protocol):
     """What people see under `/ui/`."""
 
@@ -144,7 +132,7 @@ class AdminApi:
         events: Events,
         *,
         response_bytes_max: int,
-        reload: Callable[[], Awaitable[Reloaded]] | None = None,
+        reload: Reload | None = None,
         pages: Pages | None = None,
     ) -> None:
         self._operations = operations

@@ -28,6 +28,7 @@ from aiohttp.typedefs import Handler
 
 from gateway.admin.access import SESSION_SECONDS, Action, People, Person, Session, session_of
 from gateway.admin.fault import Fault
+from gateway.admin.form import form_of, text_in
 
 _LOG = logging.getLogger("gateway")
 
@@ -121,11 +122,8 @@ class Authentication:
         if session is None:
             raise Fault(401, "signed-out", "You are not signed in, or your session has ended. Nothing was changed.")
         if request.method == "POST":
-            form = await request.post()
-            given = form.get(FORM_TOKEN)
-            is_ours = isinstance(given, str) and compare_digest(
-                given.encode("utf-8", "surrogateescape"), session.form_token(request.path).encode()
-            )
+            given = text_in(await form_of(request), FORM_TOKEN).encode("utf-8", "surrogateescape")
+            is_ours = compare_digest(given, session.form_token(request.path).encode())
             if not is_ours or self.own_origin(request) != session.origin:
                 raise _forged()
         elif request.method != "GET":

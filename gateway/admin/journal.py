@@ -145,8 +145,20 @@ class OutcomeRefused(Exception):
 async def export(desk: JournalDesk, operation_id: UUID, token: int | None, file: Path) -> str:
     """Write the journaled response to a new file, for `resolve --completed`; returns the text to print.
 
-    Raises `OutcomeRefused`, `StoreError`.
+    Raises as `exported`.
     """
+    entry, data = await exported(desk, operation_id, token)
+    await asyncio.to_thread(_write_new, file, data)
+    text = (
+        f"The response {entry.status} under token {entry.token}, with a body of {entry.body_bytes} bytes, is in {file}."
+    )
+    if entry.refused_us is None:
+        return f"{text} It is waiting: {TO_WAIT}."
+    return f"{text} If the record is in doubt: resolve {operation_id} --completed {file}"
+
+
+async def exported(desk: JournalDesk, operation_id: UUID, token: int | None) -> tuple[KeptEntry, bytes]:
+    """The journaled response as `curl -i` prints it, and its entry. Raises `OutcomeRefused`, `StoreError`."""
     found = await asyncio.to_thread(desk.outcomes, operation_id)
     outcomes = [each for each in found if isinstance(each.command, Complete)]
     if found and not outcomes:
@@ -155,14 +167,7 @@ async def export(desk: JournalDesk, operation_id: UUID, token: int | None, file:
     responses = {_readable(each) for each in chosen}
     if len(responses) > 1:
         raise OutcomeRefused("the journals of this host have different responses under this token: compare them first")
-    await asyncio.to_thread(_write_new, file, responses.pop())
-    entry = chosen[0].entry
-    text = (
-        f"The response {entry.status} under token {entry.token}, with a body of {entry.body_bytes} bytes, is in {file}."
-    )
-    if entry.refused_us is None:
-        return f"{text} It is waiting: {TO_WAIT}."
-    return f"{text} If the record is in doubt: resolve {operation_id} --completed {file}"
+    return chosen[0].entry, responses.pop()
 
 
 def _readable(outcome: KeptOutcome) -> bytes:

@@ -48,7 +48,6 @@ from gateway.app.stores import (
 from gateway.app.tracing import tracing_of
 from gateway.app.upstreams import Clients, Upstreams
 from gateway.config import Address, Config
-from gateway.config.effective import effective
 from gateway.core.routing import RouteTable
 from gateway.http.handler import Served
 from gateway.http.limits import EdgeSettings
@@ -136,8 +135,9 @@ class Gateway:
             config,
             self._store,
             self.events,
-            self.health.parts,
-            configuration=lambda: effective(self.config),
+            self.health,
+            self.metrics,
+            in_force=lambda: self.config,
             observations=environment.observations,
             reload=reload,
         )

@@ -6,10 +6,9 @@ identity recipes, because they claim nothing. `check_store` compares the recipes
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 from time import time
-from typing import Any
 
 from gateway import PROGRAM
 from gateway import config as settings
@@ -21,6 +20,7 @@ from gateway.admin.journal import Look
 from gateway.admin.memory import look as look_at_memory
 from gateway.admin.observed import RouteMode
 from gateway.admin.operations import Operations
+from gateway.admin.process import Process
 from gateway.admin.resolution import Policies, RoutePolicy, Treatment
 from gateway.app.encryption import sealing_of
 from gateway.app.reload import Report
@@ -43,9 +43,12 @@ from gateway.app.stores import (
     refuse_unreadable_journals,
     tiered_store,
 )
-from gateway.config import Config
+from gateway.config import Config, digest_of
+from gateway.config.effective import effective
 from gateway.core.operation import microseconds
 from gateway.observe.facts import Events
+from gateway.observe.metrics import Metrics
+from gateway.observe.status import Health
 from gateway.store.base import Indefinite, StartRefused, StoreError, boot_seconds
 from gateway.store.journal.view import Desk, look
 from gateway.store.observations import ObservationStore
@@ -120,28 +123,38 @@ def admin_api(
     config: Config,
     store: Tiered,
     events: Events,
-    health: Callable[[], Mapping[str, Any]],
+    health: Health,
+    metrics: Metrics,
     *,
-    configuration: Callable[[], str],
+    in_force: Callable[[], Config],
     observations: ObservationStore | None = None,
     reload: Callable[[], Awaitable[Report]] | None = None,
 ) -> AdminApi | None:
-    """The admin port of a gateway; None when it is off. `health` is `Health.parts`, `configuration` the one in force as
-    text without secrets."""
+    """The admin port of a gateway; None when it is off. `in_force` is the configuration at that moment."""
     if not config.admin.is_on:
         return None
     # Loaded only here: a gateway without the port, and a command, start faster without templates.
     from gateway.admin.pages.console import Console
+    from gateway.explain.serving import Explainer
 
     authentication = Authentication(_people_of(config), _hosts_of(config), clock=boot_seconds, wall_clock=time)
     operations = operations_on(config, store, journal_look(config), observations)
+    process = Process(
+        health.parts,
+        lambda: effective(in_force()),
+        lambda: digest_of(in_force()),
+        lambda: metrics.requests,
+        Desk(journal_directory(config), name_of(config), sealing_of(config)),
+        Explainer(in_force, operations),
+        reload,
+    )
     return AdminApi(
         operations,
         authentication,
         events,
         response_bytes_max=max(route.response.max_stored_bytes for route in config.routes),
         reload=reload,
-        pages=Console(operations, authentication, health, configuration),
+        pages=Console(operations, authentication, process),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Final
+from uuid import UUID
 
 from gateway.admin.commands import Job
 from gateway.admin.operations import Operations
@@ -29,6 +30,9 @@ from gateway.protect.reply import Reply
 from gateway.store.journal import JournalDesk
 
 _EXIT_OK: Final = 0
+
+Look = Callable[[UUID], Awaitable[tuple[Snapshot, bool]]]
+"""Reads the record of an operation, and whether the store may have forgotten it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +82,13 @@ async def explain(
     hop: Hop,
     *,
     response: int | None = None,
-    asks_store: bool = False,
+    look: Look | None = None,
     show: bool = False,
 ) -> Explanation:
-    """Explain the request of these bytes. `response`: what the service would respond, as a status. `asks_store`: the
-    record is read, and compared.
+    """Explain the request of these bytes. `response`: what the service would respond, as a status. `look` reads the
+    record, to compare it.
 
-    Raises `Incomplete`, `StartError`, and `OperatingError` where the store is asked and cannot be read.
+    Raises `Incomplete`, `StartError`, and as `look`.
     """
     found = await dry_run(config, wire, hop)
     try:
@@ -92,8 +96,9 @@ async def explain(
         steps = list(steps_of(found, places, show=show))
         end = _end_without_record(found, places, response)
         keyed = found.keyed
-        if keyed is not None and asks_store:
-            step, by_record = await _recorded(config, keyed)
+        if keyed is not None and look is not None:
+            snapshot, is_lost = await look(keyed.identity.operation_id)
+            step, by_record = _compared(keyed, snapshot, is_lost=is_lost)
             steps.append(step)
             end = by_record or end
     finally:
@@ -186,19 +191,26 @@ def _outcome_key(written: RouteConfig, status: int) -> tuple[str, ...]:
     return ("outcome", "preset" if meaning is None else meaning)
 
 
-async def _recorded(config: Config, keyed: KeyedRequest) -> tuple[Step, _End | None]:
-    """What the store has of the operation, and the end that follows; None where the request is as good as new."""
-    found: list[tuple[Step, _End | None]] = []
+async def read_record(operations: Operations, operation_id: UUID) -> tuple[Snapshot, bool]:
+    """See `Look`. Raises `StoreError`."""
+    snapshot = await operations.read(operation_id)
+    return snapshot, (await operations.memory()).refuses(snapshot.record)
 
-    async def look(operations: Operations, _: JournalDesk) -> int:
-        snapshot = await operations.read(keyed.identity.operation_id)
-        memory = await operations.memory()
-        found.append(_compared(keyed, snapshot, is_lost=memory.refuses(snapshot.record)))
-        return _EXIT_OK
 
-    run: Callable[[Operations, JournalDesk], Awaitable[int]] = look
-    await operate(config, Job(run))
-    return found[0]
+def look_at(config: Config) -> Look:
+    """A `Look` at the store of a configuration. It raises `OperatingError`."""
+
+    async def look(operation_id: UUID) -> tuple[Snapshot, bool]:
+        found: list[tuple[Snapshot, bool]] = []
+
+        async def run(operations: Operations, _: JournalDesk) -> int:
+            found.append(await read_record(operations, operation_id))
+            return _EXIT_OK
+
+        await operate(config, Job(run))
+        return found[0]
+
+    return look
 
 
 def _compared(keyed: KeyedRequest, snapshot: Snapshot, *, is_lost: bool) -> tuple[Step, _End | None]:

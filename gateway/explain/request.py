@@ -111,13 +111,18 @@ def from_file(path: Path) -> Request:
     The lines of the head may end as in any text file. What is not written is added: the version, and `Host` of a URL in
     the request line; the length of a body.
     """
-    found = _HEAD.match(content := _read(path))
+    return from_text(_read(path), str(path))
+
+
+def from_text(content: bytes, name: str) -> Request:
+    """As `from_file`, for text; `name` is its name in mistakes."""
+    found = _HEAD.match(content)
     head = b"" if found is None else found[1]
     body = b"" if found is None else content[found.end() :]
     lines = [line.removesuffix(b"\r") for line in head.split(b"\n")]
     first = lines[0].split(b" ")
     if len(first) < 2 or not all(first[:2]):
-        raise RequestWrong(f"{path}: expected a request line such as POST /v1/payments HTTP/1.1")
+        raise RequestWrong(f"{name}: expected a request line such as POST /v1/payments HTTP/1.1")
     is_secure = False
     if len(first) == 2:
         scheme, authority, target = _URL.match(first[1].decode("latin-1")).groups()  # type: ignore[union-attr]

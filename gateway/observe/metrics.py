@@ -617,6 +617,15 @@ class Metrics:
         else:
             self.put_configuration(digest, at_seconds)
 
+    @property
+    def requests(self) -> dict[str, dict[str, int]]:
+        """How many requests there were, by route and verdict, without those of which there was none."""
+        found: dict[str, dict[str, int]] = {}
+        for (route, verdict), (count,) in self._requests.rows.items():
+            if count:
+                found.setdefault(route, {})[verdict] = int(count)
+        return found
+
     def put_configuration(self, digest: str, at_seconds: float) -> None:
         """The configuration in force, read just now."""
         self._reload_successful.put(1)

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -17,9 +18,11 @@ from gateway.admin.access import SESSION_SECONDS, Action, People
 from gateway.admin.api import SECURITY_HEADERS, AdminApi
 from gateway.admin.authentication import FAILURES_MAX, Authentication
 from gateway.admin.pages.console import Console
+from gateway.admin.process import CannotExplain, Process
 from gateway.core.operation import State
 from gateway.observe.facts import Events
 from gateway.store.base import Indefinite, NotApplied
+from gateway.store.journal.view import Desk as JournalFiles
 from tests.admin.hand import LEASE_SECONDS, SETTLE_SECONDS, Desk
 from tests.admin.shell import doubt
 from tests.support import http
@@ -30,7 +33,7 @@ TOKENS = {"vera": "0123456789abcdef-viewer", "olga": "0123456789abcdef-operator"
 PEOPLE = [("vera", TOKENS["vera"], "viewer"), ("olga", TOKENS["olga"], "operator"), ("ada", TOKENS["ada"], "admin")]
 RESPONSE = "HTTP/1.1 201 Created\r\nContent-Type: text/html\r\nX-Debug: 1\r\n\r\n<b>paid</b>"
 HOSTILE = "<script>alert(1)</script>\"'&"
-PAGES = ["", "operations", "find", "dead-letters", "sinks", "pauses", "journal", "memory", "audit", "routes"]
+PAGES = ["", "operations", "find", "dead-letters", "sinks", "pauses", "journal", "memory", "audit", "routes", "explain"]
 
 
 class Page(HTMLParser):
@@ -86,12 +89,23 @@ class Browser:
         given |= {name.replace("_", "-"): value for name, value in headers.items()}
         return await self._send("POST", path, given, urlencode(form).encode())
 
-    async def _send(self, method: str, path: str, given: dict[str, str], body: bytes = b"") -> Response:
+    async def upload(self, path: str, body: bytes, content_type: str) -> Response:
+        """Send a form that may have a file."""
+        return await self._send("POST", path, {"Origin": self.origin}, body, content_type)
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        given: dict[str, str],
+        body: bytes = b"",
+        content_type: str = "application/x-www-form-urlencoded",
+    ) -> Response:
         headers = [("Host", f"{self.host}:{self.port}"), *((name, value) for name, value in given.items() if value)]
         if self.cookie:
             headers.append(("Cookie", self.cookie))
         if body:
-            headers.append(("Content-Type", "application/x-www-form-urlencoded"))
+            headers.append(("Content-Type", content_type))
         response = await http.request(self.port, method, path, headers, body)
         for name, value in SECURITY_HEADERS.items():
             if not (name == "Cache-Control" and "/static/" in path):
@@ -127,17 +141,28 @@ class Port:
         return browser
 
 
+async def nothing_explained(request: bytes, peer: str, response: int | None, *, with_record: bool) -> dict[str, Any]:
+    """Satisfies `Explain`."""
+    raise CannotExplain("there is nothing to explain with")
+
+
 @pytest.fixture
-async def port() -> AsyncIterator[Port]:
+async def port(tmp_path: Path) -> AsyncIterator[Port]:
     """The console on the model store."""
     desk = Desk()
     await desk.store.start()
     port = Port(desk, 0)
     people = People(PEOPLE)
     authentication = Authentication(people, ["console.test"], clock=lambda: port.now, wall_clock=lambda: port.now)
-    console = Console(
-        desk.operations, authentication, lambda: {"durable": "up", "fast": "absent", "memory": "whole"}, lambda: HOSTILE
+    process = Process(
+        lambda: {"durable": "up", "fast": "absent", "memory": "whole"},
+        lambda: HOSTILE,
+        lambda: "0123456789ab",
+        lambda: {"charge": {HOSTILE: 7}},
+        JournalFiles(tmp_path, "shop"),
+        nothing_explained,
     )
+    console = Console(desk.operations, authentication, process)
     api = AdminApi(desk.operations, authentication, Events(), response_bytes_max=1000, pages=console)
     port.port = await api.start("127.0.0.1", 0)
     try:
@@ -559,7 +584,8 @@ async def test_hostile_text_is_text(port: Port) -> None:
     page = Page(preview.body.decode())
     assert HOSTILE in page.text
     assert (await browser.post(path, page.forms[path])).status == 200
-    for place in ("/ui/audit", f"/ui/operations/{operation_id}", "/ui/configuration", "/ui/operations?state=all"):
+    places = ("/ui/", "/ui/audit", f"/ui/operations/{operation_id}", "/ui/configuration", "/ui/operations?state=all")
+    for place in places:
         text = (await browser.get(place)).body.decode()
         assert "<script>alert" not in text
     assert HOSTILE in (await browser.page("/ui/audit")).text

@@ -17,10 +17,14 @@ from playwright.async_api import Page, async_playwright
 from tests.admin.shell import doubt
 from tests.browser.install import environment, executable
 from tests.support.house import House, house, status_of
+from tests.support.postgres import PostgresServer
+from tests.support.upstream import Answer
 
 PLACE = Path(os.environ["BROWSER"])
 SHOTS = Path(__file__).parents[2] / "docs/console"
 TOKEN = "0123456789abcdef-operator"
+VIEWER = "0123456789abcdef-viewer"
+HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 PAGES = [
     "operations",
     "find",
@@ -31,6 +35,8 @@ PAGES = [
     "memory",
     "audit",
     "routes",
+    "observe",
+    "explain",
     "configuration",
 ]
 RESPONSE = 'HTTP/1.1 201 Created\nContent-Type: application/json\n\n{"id":1}'
@@ -50,9 +56,9 @@ async def opened(running: House, said: list[str], **options: object) -> AsyncIte
         await browser.close()
 
 
-async def sign_in(page: Page) -> None:
+async def sign_in(page: Page, token: str = TOKEN) -> None:
     await page.goto("/ui/")
-    await page.get_by_label("Token").fill(TOKEN)
+    await page.get_by_label("Token").fill(token)
     await page.get_by_role("button", name="Sign in").click()
     await page.wait_for_url("**/ui/")
 
@@ -65,7 +71,30 @@ async def check(page: Page) -> None:
 
 
 def settings() -> dict[str, object]:
-    return {"listen": "127.0.0.1:0", "tokens": [{"name": "olga", "token": TOKEN, "role": "operator"}]}
+    people = (("olga", TOKEN, "operator"), ("vera", VIEWER, "viewer"))
+    tokens = [{"name": name, "token": token, "role": role} for name, token, role in people]
+    return {"listen": "127.0.0.1:0", "tokens": tokens}
+
+
+async def tab_to(page: Page, name: str) -> None:
+    """Press Tab until what has this name is in focus, whose ring is seen."""
+    for _ in range(80):
+        await page.keyboard.press("Tab")
+        found = "document.activeElement.labels?.[0]?.textContent || document.activeElement.textContent"
+        if str(await page.evaluate(found)).strip().startswith(name):
+            assert await page.evaluate("document.activeElement.matches(':focus-visible')")
+            assert await page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+            return
+    raise AssertionError(f"no way to {name!r} by Tab on {page.url}")
+
+
+async def explain(page: Page) -> None:
+    """Have a request explained."""
+    await page.goto("/ui/explain")
+    await page.get_by_label("URL").fill("http://gateway.test/charges")
+    await page.get_by_label("Headers").fill("X-Tenant: t1\nIdempotency-Key: k1")
+    await page.get_by_label("Body").fill('{"amount":1000,"currency":"eur"}')
+    await page.get_by_role("button", name="Explain it").click()
 
 
 async def test_a_doubt_is_ended(tmp_path: Path) -> None:
@@ -73,13 +102,16 @@ async def test_a_doubt_is_ended(tmp_path: Path) -> None:
     said: list[str] = []
     store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
     async with house(store, tmp_path, admin=settings()) as running:
+        running.upstream.on("/charges", Answer(201))
+        assert [status_of(await running.send("k0")) for _ in range(2)] == [(201, "stored"), (201, "replayed")]
         operation_id = await doubt(running)
+        before = len(running.upstream.requests)
         async with opened(running, said, viewport={"width": 1000, "height": 700}) as page:
             await page.goto("/ui/")
             await page.screenshot(path=SHOTS / "sign-in.png")
             await check(page)
             await sign_in(page)
-            await page.screenshot(path=SHOTS / "overview.png")
+            await page.screenshot(path=SHOTS / "overview.png", full_page=True)
             await check(page)
             await page.locator("tbody a").click()
             await page.screenshot(path=SHOTS / "operation.png")
@@ -97,12 +129,16 @@ async def test_a_doubt_is_ended(tmp_path: Path) -> None:
             await check(page)
             repeat = await running.send()
             assert (*status_of(repeat), repeat.body) == (201, "recovered", b'{"id":1}')
-            assert len(running.upstream.requests) == 1
+            assert len(running.upstream.requests) == before
             for name in PAGES:
                 await page.goto(f"/ui/{name}")
                 await check(page)
-                if name != "configuration":  # It has paths of this machine.
+                if name not in ("configuration", "explain"):  # The first has paths of this machine; the second, below.
                     await page.screenshot(path=SHOTS / f"{name}.png")
+            await explain(page)
+            await check(page)
+            await page.screenshot(path=SHOTS / "explain.png", full_page=True)
+            assert "differs in: " in await page.inner_text("main")
             await page.goto("/ui/audit")
             text = await page.inner_text("main")
             assert "olga" in text
@@ -133,3 +169,106 @@ async def test_small_dark_and_without_script(tmp_path: Path) -> None:
             await page.get_by_role("link", name="Operations", exact=True).click()
             assert "No operation is in_doubt." in await page.inner_text("main")
     assert said == []
+
+
+async def test_by_keyboard_alone(tmp_path: Path) -> None:
+    """From the sign-in to the confirmation without a pointer; what is in focus can be seen."""
+    said: list[str] = []
+    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    async with house(store, tmp_path, admin=settings()) as running:
+        operation_id = await doubt(running)
+        async with opened(running, said) as page:
+            await page.goto("/ui/")
+            await tab_to(page, "Token")
+            await page.keyboard.type(TOKEN)
+            await page.keyboard.press("Enter")
+            await page.wait_for_url("**/ui/")
+            await page.keyboard.press("Tab")
+            await page.keyboard.press("Enter")  # Skip to the content.
+            await page.keyboard.press("j")
+            await page.keyboard.press("Enter")
+            await page.wait_for_url(f"**/{operation_id}")
+            await tab_to(page, "Resolve…")
+            await page.keyboard.press("Enter")
+            await page.wait_for_url("**/resolve")
+            await tab_to(page, "The service's response")
+            await page.keyboard.insert_text(RESPONSE)
+            await tab_to(page, "Why")
+            await page.keyboard.type("seen in the ledger")
+            await tab_to(page, "Preview")
+            await page.keyboard.press("Enter")
+            await page.get_by_text("Nothing is changed yet").wait_for()
+            await tab_to(page, "Resolve it")
+            await page.keyboard.press("Enter")
+            await page.get_by_text("it completed with status 201").wait_for()
+        assert status_of(await running.send()) == (201, "recovered")
+    assert said == []
+
+
+async def test_a_viewer_changes_nothing(tmp_path: Path) -> None:
+    """The form of an operator, sent from a viewer's session by a script in the page, is refused; text stays text."""
+    said: list[str] = []
+    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    async with house(store, tmp_path, admin=settings()) as running:
+        operation_id = await doubt(running)
+        path = f"/ui/operations/{operation_id}"
+        async with opened(running, said) as page:
+            await sign_in(page, VIEWER)
+            await page.goto(path)
+            assert await page.get_by_role("link", name="Resolve…").count() == 0
+            assert "not with your role" in await page.inner_text("main")
+            await check(page)
+            own = await page.locator("input[name=form_token]").first.get_attribute("value")
+            status = await page.evaluate(
+                """async ([path, token]) => (await fetch(path + "/resolve", {
+                    method: "POST", headers: {"Content-Type": "application/x-www-form-urlencoded"},
+                    body: new URLSearchParams({form_token: token, way: "never_happened", why: "forged"}),
+                })).status""",
+                [path, own],
+            )
+            assert status == 403
+            # The browser notes each refusal of its own accord.
+            assert [text for text in said if "403" not in text] == []
+            said.clear()
+        async with opened(running, said) as page:
+            await sign_in(page)
+            await page.goto(f"{path}/resolve")
+            await page.locator("#pasted").fill(RESPONSE.replace("application/json", HOSTILE))
+            await page.locator("#why-happened").fill(HOSTILE)
+            await page.get_by_role("button", name="Preview").first.click()
+            assert HOSTILE in await page.inner_text("main")
+            await check(page)
+            await page.get_by_role("button", name="Resolve it").click()
+            for place in ("/ui/audit", path):
+                await page.goto(place)
+                assert HOSTILE in await page.inner_text("main")
+                assert await page.locator("main img, main script").count() == 0
+                await check(page)
+        assert len(running.upstream.requests) == 1
+    assert said == []
+
+
+async def test_the_store_is_away(tmp_path: Path, own_postgres: PostgresServer) -> None:
+    """What could not be asked is said to be so; an open page says how old it is, and none that nothing is there."""
+    said: list[str] = []
+    async with house({"durable": own_postgres.url}, tmp_path, admin=settings()) as running:
+        await doubt(running)
+        async with opened(running, said, viewport={"width": 1000, "height": 700}) as page:
+            await sign_in(page)
+            await page.goto("/ui/operations")
+            own_postgres.crash()
+            await page.get_by_text("Could not be asked; what is shown is").wait_for(timeout=30_000)
+            assert "in_doubt" in await page.inner_text("tbody")
+            await page.goto("/ui/")
+            assert "The durable store could not be asked" in await page.inner_text("main")
+            await check(page)
+            await page.screenshot(path=SHOTS / "away.png")
+            for name in PAGES:
+                await page.goto(f"/ui/{name}")
+                text = await page.inner_text("main")
+                assert not any(
+                    lie in text for lie in ("No operation is", "There are no", "Nobody", "Nothing is paused")
+                )
+                await check(page)
+    # The browser notes each page that says 503, of its own accord.
+    assert [text for text in said if "503" not in text] == []

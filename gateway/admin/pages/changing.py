@@ -10,21 +10,25 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
+from uuid import UUID
 
 from aiohttp import web
 
 from gateway.admin.access import Action
 from gateway.admin.authentication import VISITOR, Endpoint
 from gateway.admin.fault import Fault
+from gateway.admin.form import Form, file_in, form_of, text_in
+from gateway.admin.journal import OutcomeRefused, acknowledge
 from gateway.admin.memory import MemoryState
 from gateway.admin.operations import Operations, audit_by
-from gateway.admin.pages.reading import operation_id_of
+from gateway.admin.pages.reading import operation_id_of, token_of
 from gateway.admin.pages.site import Site
+from gateway.admin.process import Process
 from gateway.admin.provided_response import ResponseRefused, read_response
 from gateway.admin.request import Malformed
 from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, resolution
 from gateway.core.message import Headers
-from gateway.core.operation import Audit, Prove, State
+from gateway.core.operation import Audit, Prove, Record, State
 
 WHY_CHARACTERS_MIN: Final = 3
 WHY_CHARACTERS_MAX: Final = 500
@@ -103,14 +107,27 @@ _ACCEPT_LOSS: Final = Change(
     "Trust the store",
     typed=True,
 )
+_ACKNOWLEDGE: Final = Change(
+    Action.ACKNOWLEDGE,
+    "Acknowledge the refused outcome",
+    "It is taken out of the journal and kept in a file beside it, with its response. Do this when it was dealt with.",
+    "Acknowledge it",
+)
+_RELOAD: Final = Change(
+    Action.RELOAD,
+    "Reload the configuration",
+    "The file is read again, and put in force whole or not at all. Requests under way keep what they began with.",
+    "Reload it",
+)
 
 
 class Changing:
     """`note` logs who did what."""
 
-    def __init__(self, site: Site, operations: Operations, note: Callable[[str, str], None]) -> None:
+    def __init__(self, site: Site, operations: Operations, process: Process, note: Callable[[str, str], None]) -> None:
         self._site = site
         self._operations = operations
+        self._process = process
         self._note = note
 
     def endpoints(self) -> list[Endpoint]:
@@ -129,6 +146,8 @@ class Changing:
             ("/ui/pauses/{name}/resume", _RESUME, lambda r, a: operations.resume(r.match_info["name"], a)),
             ("/ui/events/{id}/redeliver", _REDELIVER, self._redeliver),
             ("/ui/memory/accept-loss", _ACCEPT_LOSS, self._accept_loss),
+            ("/ui/journal/{id}/{token}/acknowledge", _ACKNOWLEDGE, self._acknowledge),
+            ("/ui/configuration/reload", _RELOAD, self._reload),
         ]
         for path, change, carry_out in by_name:
             found += self._confirmed(path, change, carry_out, lambda request: service)
@@ -149,21 +168,26 @@ class Changing:
             return await self._explained(request, change, typed(request))
 
         async def confirm(request: web.Request) -> web.Response:
-            form = await request.post()
+            form = await form_of(request)
             try:
                 audit = _audit(request, form)
                 if change.typed and form.get("typed") != typed(request):
                     raise Malformed(f"to confirm, type {typed(request)}")
             except Malformed as error:
-                return await self._explained(request, change, typed(request), 400, str(error), form.get("why"))
-            result = await carry_out(request, audit)
-            self._note(audit.who, f"did: {change.title}, {request.path}: {audit.why}")
+                return await self._explained(request, change, typed(request), 400, str(error))
+            about = f"{change.title}, {request.path}: {audit.why}"
+            try:
+                result = await carry_out(request, audit)
+            except Fault:
+                self._note(audit.who, f"was refused: {about}")
+                raise
+            self._note(audit.who, f"did: {about}")
             return self._done(request, change.title, result)
 
         return [Endpoint("GET", path, change.action, explain), Endpoint("POST", path, change.action, confirm)]
 
     async def _explained(
-        self, request: web.Request, change: Change, typed: str, status: int = 200, mistake: str = "", why: Any = ""
+        self, request: web.Request, change: Change, typed: str, status: int = 200, mistake: str = ""
     ) -> web.Response:
         record = None
         if "/operations/" in request.path:
@@ -171,7 +195,7 @@ class Changing:
             record = snapshot.record
             if record is None:
                 raise Fault(404, Refusal.UNKNOWN, "Nothing is remembered under this id.")
-        form = await request.post() if status != 200 else {}
+        form = await form_of(request) if status != 200 else {}
         return self._site.page(
             request,
             "confirm",
@@ -179,9 +203,9 @@ class Changing:
             change=change,
             typed=typed,
             mistake=mistake,
-            why=why if isinstance(why, str) else "",
+            why=text_in(form, "why"),
             subject=request.match_info.get("id", request.match_info.get("name", "")),
-            record_token=form.get("token") or ("" if record is None else record.token),
+            record_token=text_in(form, "token") or ("" if record is None else record.token),
             state=None if record is None else record.state,
             back=_back(request),
         )
@@ -190,7 +214,7 @@ class Changing:
         operations = self._operations
 
         async def carry_out(request: web.Request, audit: Audit) -> Result:
-            operation_id, token = operation_id_of(request), _token_in(await request.post())
+            operation_id, token = operation_id_of(request), _token_in(await form_of(request))
             match verb:
                 case "requeue":
                     return await operations.requeue(operation_id, audit, token=token)
@@ -212,6 +236,27 @@ class Changing:
     async def _accept_loss(self, request: web.Request, audit: Audit) -> Result:
         state: MemoryState = await self._operations.accept_loss(audit)
         return state.text
+
+    async def _acknowledge(self, request: web.Request, audit: Audit) -> Result:
+        async def read(operation_id: UUID) -> Record | None:
+            return (await self._operations.read(operation_id)).record
+
+        operation_id, token = operation_id_of(request), token_of(request.match_info["token"])
+        try:
+            return await acknowledge(self._process.desk, operation_id, token, audit, read)
+        except OutcomeRefused as error:
+            raise Fault(409, "not-acknowledged", f"Nothing was changed: {error}.") from None
+
+    async def _reload(self, request: web.Request, audit: Audit) -> Result:
+        if self._process.reload is None:
+            raise Fault(409, "no-file", "This gateway was not started from a file.")
+        report = await self._process.reload()
+        if report.result == "refused":
+            text = f"Refused, and nothing was changed:\n{report.detail}"
+            raise Fault(422 if report.is_file_wrong else 409, "reload-refused", text)
+        if report.result == "unchanged":
+            return "The file says what is in force already."
+        return "Applied. Changed:\n" + "\n".join(report.document["changed"])
 
     def _done(self, request: web.Request, title: str, result: Result) -> web.Response:
         status, text = 200, result if isinstance(result, str) else result.text
@@ -263,8 +308,8 @@ class Changing:
         )
 
     async def _resolve(self, request: web.Request) -> web.Response:
-        form = await request.post()
-        operation_id, way, why = operation_id_of(request), str(form.get("way", "")), str(form.get("why", ""))
+        form = await form_of(request)
+        operation_id, way, why = operation_id_of(request), text_in(form, "way"), text_in(form, "why")
         try:
             audit, token, data = _audit(request, form), _token_in(form), _response_in(form)
             is_forced = form.get("force") == "yes"
@@ -335,10 +380,9 @@ def _beginning(request: web.Request) -> str:
     return str(operation_id_of(request))[:_TYPED_CHARACTERS]
 
 
-def _audit(request: web.Request, form: Any) -> Audit:
+def _audit(request: web.Request, form: Form) -> Audit:
     """Who acts, and why. Raises `Malformed`."""
-    why = form.get("why")
-    text = why.strip() if isinstance(why, str) else ""
+    text = text_in(form, "why").strip()
     if not WHY_CHARACTERS_MIN <= len(text) <= WHY_CHARACTERS_MAX:
         raise Malformed(f"say why, in {WHY_CHARACTERS_MIN} to {WHY_CHARACTERS_MAX} characters; it is recorded")
     try:
@@ -347,30 +391,23 @@ def _audit(request: web.Request, form: Any) -> Audit:
         raise Malformed(str(error)) from None
 
 
-def _token_in(form: Any) -> int | None:
+def _token_in(form: Form) -> int | None:
     """The token of the record that the form was made for. Raises `Malformed`."""
-    text = form.get("token", "")
-    if text == "":
-        return None
-    if not isinstance(text, str) or not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise Malformed("token: it is a number")
-    return int(text)
+    text = text_in(form, "token")
+    return token_of(text) if text else None
 
 
-def _response_in(form: Any) -> bytes:
+def _response_in(form: Form) -> bytes:
     """The response of a form: a file, what was pasted, or what the preview carries on. Raises `Malformed`.
 
     Browsers end the lines of what was pasted in CRLF, whatever they were; a terminal shows LF.
     """
-    carried, file, pasted = form.get("carried", ""), form.get("file"), form.get("pasted", "")
-    if isinstance(carried, str) and carried:
+    if carried := text_in(form, "carried"):
         try:
             return urlsafe_b64decode(carried.encode())
         except ValueError:
             raise Malformed("the response did not come back whole; begin again") from None
-    if isinstance(file, web.FileField) and file.filename:
-        return file.file.read()
-    return pasted.replace("\r\n", "\n").encode() if isinstance(pasted, str) else b""
+    return file_in(form, "file") or text_in(form, "pasted").replace("\r\n", "\n").encode()
 
 
 def _back(request: web.Request) -> str:

@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from aiohttp import web
 
 from gateway.admin.access import Action
 from gateway.admin.authentication import COOKIE, SIGN_IN_PATH, Authentication, Endpoint, is_page, session_cookie
 from gateway.admin.fault import Fault
+from gateway.admin.form import form_of, text_in
 from gateway.admin.operations import Operations
 from gateway.admin.pages.changing import Changing
 from gateway.admin.pages.reading import Reading
 from gateway.admin.pages.site import Site, see_other
+from gateway.admin.process import Process
 
 _WRONG: Final = "This token is not known here."
 _SIGN_IN_BYTES_MAX: Final = 64 * 1024
 
 
 class Console:
-    """`health` tells what this gateway knows of its stores; `configuration` is the text of the one in force."""
+    """On this admin port, about these operations, of this process."""
 
-    def __init__(
-        self,
-        operations: Operations,
-        authentication: Authentication,
-        health: Callable[[], Mapping[str, Any]],
-        configuration: Callable[[], str],
-    ) -> None:
+    def __init__(self, operations: Operations, authentication: Authentication, process: Process) -> None:
         self._authentication = authentication
         self._site = Site(operations.policies.service)
-        self._reading = Reading(
-            self._site, operations, health, configuration, authentication.notes, authentication.note
-        )
-        self._changing = Changing(self._site, operations, authentication.note)
+        self._reading = Reading(self._site, operations, process, authentication.notes, authentication.note)
+        self._changing = Changing(self._site, operations, process, authentication.note)
 
     def endpoints(self, app: web.Application) -> list[Endpoint]:
         """See `api.Pages`."""
@@ -78,8 +71,7 @@ class Console:
         self._authentication.own_origin(request)
         if request.content_length is None or request.content_length > _SIGN_IN_BYTES_MAX:
             raise web.HTTPRequestEntityTooLarge(_SIGN_IN_BYTES_MAX, request.content_length or 0)
-        token = (await request.post()).get("token")
-        session = self._authentication.sign_in(request, token if isinstance(token, str) else "")
+        session = self._authentication.sign_in(request, text_in(await form_of(request), "token"))
         if session is None:
             return self._asking(request, 401, _WRONG)
         response = see_other("/ui/")

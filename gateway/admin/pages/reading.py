@@ -5,7 +5,7 @@ What cannot be asked is never shown as empty: the store's error becomes the page
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
@@ -17,10 +17,13 @@ from aiohttp import web
 from gateway.admin.access import Action
 from gateway.admin.authentication import VISITOR, Endpoint, Note
 from gateway.admin.fault import Fault
+from gateway.admin.form import Form, file_in, form_of, text_in
 from gateway.admin.inspection import Inspected, full_json, next_step, recovery_rows
-from gateway.admin.journal import kept
+from gateway.admin.journal import OutcomeRefused, exported, kept
+from gateway.admin.observed import NO_MEMORY
 from gateway.admin.operations import CannotIdentify, Operations
 from gateway.admin.pages.site import Site, see_other
+from gateway.admin.process import CannotExplain, Process
 from gateway.admin.provided_response import written
 from gateway.admin.request import ListQuery, Malformed, parsed
 from gateway.admin.resolution import RoutePolicy
@@ -38,6 +41,8 @@ _WORK_LIST_MAX: Final = 20
 _PAGE_SIZE: Final = 50
 _JOURNAL_MAX: Final = 200
 _HEADERS_MAX: Final = 200
+# The fields of the form that stay as they were written.
+_EXPLAINED: Final = ("method", "url", "headers", "body", "peer", "response", "with_record")
 _STATES: Final = (*(state.value for state in State if state is not State.ABSENT), "all")
 
 
@@ -58,21 +63,19 @@ async def answer(call: Awaitable[T]) -> Answer[T]:
 
 
 class Reading:
-    """`health` and `configuration` as in `Console`; `notes` are what people did that changed no operation."""
+    """`notes` are what people did that changed no operation; `note` adds one."""
 
     def __init__(
         self,
         site: Site,
         operations: Operations,
-        health: Callable[[], Mapping[str, Any]],
-        configuration: Callable[[], str],
+        process: Process,
         notes: Iterable[Note],
         note: Callable[[str, str], None],
     ) -> None:
         self._site = site
         self._operations = operations
-        self._health = health
-        self._configuration = configuration
+        self._process = process
         self._notes = notes
         self._note = note
 
@@ -90,9 +93,13 @@ class Reading:
             Endpoint("GET", "/ui/sinks/{name}", Action.READ, self._events),
             Endpoint("GET", "/ui/pauses", Action.READ, self._pauses),
             Endpoint("GET", "/ui/journal", Action.READ, self._journal),
+            Endpoint("GET", "/ui/journal/{id}/{token}/response", Action.READ_RESPONSE, self._journaled_response),
             Endpoint("GET", "/ui/memory", Action.READ, self._memory),
             Endpoint("GET", "/ui/audit", Action.READ, self._audit),
             Endpoint("GET", "/ui/routes", Action.READ, self._routes),
+            Endpoint("GET", "/ui/observe", Action.READ, self._observed),
+            Endpoint("GET", "/ui/explain", Action.READ, self._explain_page),
+            Endpoint("POST", "/ui/explain", Action.READ, self._explain),
             Endpoint("GET", "/ui/configuration", Action.READ, self._configured),
         ]
 
@@ -101,6 +108,7 @@ class Reading:
     async def _overview(self, request: web.Request) -> web.Response:
         operations = self._operations
         in_doubt = Query(frozenset((State.IN_DOUBT,)), limit=_WORK_LIST_MAX)
+        health = self._process.health()
         return self._site.page(
             request,
             "overview",
@@ -111,7 +119,11 @@ class Reading:
             sinks=await answer(operations.sinks()),
             memory=await answer(operations.memory()),
             journal=await operations.journal(limit=1),
-            health=self._health(),
+            health=health,
+            refused=health.get("configuration", ""),
+            workers=health.get("workers", {}),
+            digest=self._process.digest(),
+            counts=self._process.requests(),
         )
 
     async def _list(self, request: web.Request) -> web.Response:
@@ -165,11 +177,20 @@ class Reading:
         record = (await self._operations.read(operation_id)).record
         if record is None or record.response is None or record.response.body is None:
             raise Fault(404, "no-response", "There is no response with its body.")
-        person = request[VISITOR].person
+        return self._download(request, operation_id, written(record.response), "the response")
+
+    async def _journaled_response(self, request: web.Request) -> web.Response:
+        operation_id, token = operation_id_of(request), token_of(request.match_info["token"])
+        try:
+            _, content = await exported(self._process.desk, operation_id, token)
+        except OutcomeRefused as error:
+            raise Fault(404, "no-response", f"{error}.") from None
+        return self._download(request, operation_id, content, f"the journaled response under token {token}")
+
+    def _download(self, request: web.Request, operation_id: UUID, content: bytes, what: str) -> web.Response:
         # To the log and the audit page: nothing of the operation changes.
-        self._note(person.name, f"read the response of operation {operation_id}")
+        self._note(request[VISITOR].person.name, f"read {what} of operation {operation_id}")
         name = f'attachment; filename="{operation_id}.http"'
-        content = written(record.response)
         return terse(200, content, "application/octet-stream", {"Content-Disposition": name})
 
     # -- finding ------------------------------------------------------------------------------------------------------
@@ -183,16 +204,14 @@ class Reading:
         return self._site.page(request, "find", status, routes=routes, **about)
 
     async def _find(self, request: web.Request) -> web.Response:
-        form = await request.post()
-        route, lines, body = form.get("route", ""), form.get("headers", ""), form.get("body")
+        form = await form_of(request)
+        route, body = text_in(form, "route"), file_in(form, "body") or None
         try:
-            content = body.file.read() if isinstance(body, web.FileField) and body.filename else None
-            headers = _headers_in(lines if isinstance(lines, str) else "")
-            operation_id = self._operations.identify(str(route), headers, content)
+            operation_id = self._operations.identify(route, _headers_in(text_in(form, "headers")), body)
         except (CannotIdentify, Malformed) as error:
-            return self._finding(request, 400, mistake=str(error), chosen=str(route))
+            return self._finding(request, 400, mistake=str(error), chosen=route)
         if (await self._operations.read(operation_id)).record is None:
-            return self._finding(request, 404, unknown=operation_id, chosen=str(route))
+            return self._finding(request, 404, unknown=operation_id, chosen=route)
         return see_other(f"/ui/operations/{operation_id}")
 
     # -- the rest -----------------------------------------------------------------------------------------------------
@@ -227,9 +246,7 @@ class Reading:
 
     async def _audit(self, request: web.Request) -> web.Response:
         given = request.query.get("before", "")
-        if given and not (given.isascii() and given.isdigit() and len(given) < 19):
-            raise Malformed("before: it is the number of an audit")
-        audits = await self._operations.latest_audits(int(given) if given else None, _PAGE_SIZE)
+        audits = await self._operations.latest_audits(token_of(given) if given else None, _PAGE_SIZE)
         before = request.rel_url.with_query(before=str(audits[-1].number)) if len(audits) == _PAGE_SIZE else None
         notes = [(moment(int(note.at * MICROSECONDS)), note) for note in reversed(list(self._notes))]
         return self._site.page(
@@ -241,7 +258,40 @@ class Reading:
         return self._site.page(request, "routes", routes=routes)
 
     async def _configured(self, request: web.Request) -> web.Response:
-        return self._site.page(request, "configuration", text=self._configuration())
+        process = self._process
+        return self._site.page(
+            request,
+            "configuration",
+            lines=process.configuration().splitlines(),
+            digest=process.digest(),
+            refused=process.health().get("configuration", ""),
+            can_reload=process.reload is not None,
+        )
+
+    async def _observed(self, request: web.Request) -> web.Response:
+        routes = await self._operations.observed()
+        return self._site.page(request, "observe", routes=routes, note=NO_MEMORY, asked_at=_now())
+
+    # -- explaining ---------------------------------------------------------------------------------------------------
+
+    async def _explain_page(self, request: web.Request) -> web.Response:
+        return self._explaining(request, {"method": "POST", "peer": "127.0.0.1", "with_record": "yes"})
+
+    def _explaining(self, request: web.Request, form: Form, status: int = 200, **values: Any) -> web.Response:
+        about = {"mistake": None, "found": None, **values}
+        written = {name: text_in(form, name) for name in _EXPLAINED}
+        return self._site.page(request, "explain", status, form=written, **about)
+
+    async def _explain(self, request: web.Request) -> web.Response:
+        form = await form_of(request)
+        try:
+            response = token_of(text) if (text := text_in(form, "response")) else None
+            found = await self._process.explain(
+                _request_in(form), text_in(form, "peer"), response, with_record="with_record" in form
+            )
+        except (CannotExplain, Malformed) as error:
+            return self._explaining(request, form, 400, mistake=str(error))
+        return self._explaining(request, form, found=found)
 
 
 def operation_id_of(request: web.Request) -> UUID:
@@ -250,6 +300,13 @@ def operation_id_of(request: web.Request) -> UUID:
         return UUID(request.match_info["id"])
     except ValueError:
         raise Malformed("expected the id of an operation") from None
+
+
+def token_of(text: str) -> int:
+    """A fencing token, or another number of the store. Raises `Malformed`."""
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise Malformed("expected a number")
+    return int(text)
 
 
 def _now() -> str:
@@ -265,6 +322,18 @@ def _headers_in(text: str) -> tuple[tuple[bytes, bytes], ...]:
             raise Malformed(f"line {number} is not a header such as Idempotency-Key: 4711")
         found.append((name.strip().encode(), value.strip().encode()))
     return tuple(found)
+
+
+def _request_in(form: Form) -> bytes:
+    """The request of a form, as a file of `explain` has it. Raises `Malformed`."""
+    method, url = text_in(form, "method").strip(), text_in(form, "url").strip()
+    if not method or not url or len(f"{method} {url}".split()) != 2:
+        raise Malformed("write a method, and the whole URL without blanks")
+    if "://" not in url:
+        raise Malformed("write the whole URL, such as http://api.example.com/v1/payments: its host is compared, too")
+    head = [f"{method} {url}".encode(), *(b": ".join(header) for header in _headers_in(text_in(form, "headers")))]
+    body = file_in(form, "file") or text_in(form, "body").encode()
+    return b"\r\n".join([*head, b"", b""]) + body
 
 
 def _timeline(inspected: Inspected) -> list[tuple[int, str, str]]:

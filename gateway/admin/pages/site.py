@@ -33,6 +33,8 @@ NAVIGATION: Final = (
     ("/ui/memory", "Memory"),
     ("/ui/audit", "Audit"),
     ("/ui/routes", "Routes"),
+    ("/ui/observe", "Observe"),
+    ("/ui/explain", "Explain"),
     ("/ui/configuration", "Configuration"),
 )
 """The pages that every page leads to, in order. A new page is one line here and one endpoint."""

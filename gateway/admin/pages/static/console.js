@@ -81,7 +81,7 @@ for (const code of document.querySelectorAll("[data-copy]")) {
   code.after(" ", button);
 }
 
-const PAGES = { o: "/ui/", l: "/ui/operations", d: "/ui/dead-letters", j: "/ui/journal", a: "/ui/audit", r: "/ui/routes" };
+const PAGES = { o: "/ui/", l: "/ui/operations", d: "/ui/dead-letters", j: "/ui/journal", a: "/ui/audit", r: "/ui/routes", e: "/ui/explain" };
 const shortcuts = document.getElementById("shortcuts-on");
 let isGoing = false;
 

@@ -1,0 +1,54 @@
+"""What the console gets of the gateway that serves it, beside the operations in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gateway.store.journal import JournalDesk
+
+
+class Reloaded(Protocol):
+    """The report of a reload: `applied`, `unchanged` or `refused`."""
+
+    @property
+    def result(self) -> str: ...
+    @property
+    def detail(self) -> str: ...
+    @property
+    def is_file_wrong(self) -> bool: ...
+    @property
+    def document(self) -> dict[str, Any]: ...
+
+
+Reload = Callable[[], Awaitable[Reloaded]]
+"""Read the file again, and wait for what comes of it. Never raises."""
+
+
+class CannotExplain(ValueError):
+    """There is no request in this, or a file that the configuration names cannot be used. The text says why."""
+
+
+class Explain(Protocol):
+    """Says what the gateway would do with a request: see `explain.serving`."""
+
+    async def __call__(
+        self, request: bytes, peer: str, response: int | None, *, with_record: bool
+    ) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """`health` tells what it knows of its stores, `configuration` is the one in force as text without secrets, `digest`
+    names it. `requests` counts requests since its start, by route and verdict. `desk` is for the journals of this host.
+    `reload` is None where it was not started from a file.
+    """
+
+    health: Callable[[], Mapping[str, Any]]
+    configuration: Callable[[], str]
+    digest: Callable[[], str]
+    requests: Callable[[], Mapping[str, Mapping[str, int]]]
+    desk: JournalDesk
+    explain: Explain
+    reload: Reload | None = None

@@ -1,0 +1,284 @@
+"""The console of a whole gateway: what it says of the process that serves it, over HTTP as a browser sends it."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from gateway.app.gateway import Gateway
+from gateway.app.stores import journal_directory, name_of
+from gateway.config import load
+from gateway.core.message import StoredResponse
+from gateway.core.operation import Complete
+from gateway.store.journal.journal import SqliteJournal
+from tests.admin.shell import doubt
+from tests.admin.test_pages import HOSTILE, TOKENS, Browser, Page
+from tests.support.eventually import eventually
+from tests.support.house import House, config_text, sqlite_store, status_of
+from tests.support.upstream import Answer, RecordingUpstream
+
+ROLES = {"vera": "viewer", "olga": "operator", "ada": "admin"}
+ADMIN = {
+    "listen": "127.0.0.1:0",
+    "tokens": [{"name": name, "token": TOKENS[name], "role": role} for name, role in ROLES.items()],
+}
+
+
+@dataclass
+class Consoled:
+    """A gateway that was started from a file, and its console."""
+
+    house: House
+    file: Path
+
+    async def signed_in(self, name: str) -> Browser:
+        browser = Browser(self.house.gateway.admin_address[1])
+        assert (await browser.sign_in(name)).status == 303
+        return browser
+
+    def rewrite(self, old: str, new: str) -> None:
+        text = self.file.read_text()
+        assert old in text
+        self.file.write_text(text.replace(old, new))
+
+
+@asynccontextmanager
+async def consoled(directory: Path, **changes: Any) -> AsyncIterator[Consoled]:
+    """With a person of each role."""
+    file = directory / "gateway.yaml"
+    async with RecordingUpstream() as upstream:
+        file.write_text(config_text(upstream.url, sqlite_store(directory), directory, admin=ADMIN, **changes))
+        gateway = Gateway(load(file, {}), read=lambda: load(file, {}))
+        await gateway.start()
+        try:
+            yield Consoled(House(gateway, upstream, gateway.address[1], gateway.status_address[1]), file)
+        finally:
+            await gateway.stop()
+
+
+def text_of(body: bytes) -> str:
+    """The text of a page."""
+    return Page(body.decode()).text
+
+
+# -- explaining -------------------------------------------------------------------------------------------------------
+
+REQUEST = {
+    "method": "POST",
+    "url": "http://gateway.test/charges",
+    "headers": "Content-Type: application/json\nX-Tenant: t1\nIdempotency-Key: k1",
+    "body": '{"amount":1000,"currency":"eur"}',
+    "peer": "127.0.0.1",
+    "with_record": "yes",
+}
+
+
+async def test_a_request_is_explained(tmp_path: Path) -> None:
+    """A viewer learns what a request would get, by which setting, and what the record says; nothing is sent."""
+    async with consoled(tmp_path) as it:
+        browser = await it.signed_in("vera")
+        page = await browser.submit("/ui/explain", {**REQUEST, "response": "503"})
+        text = text_of(page.body)
+        assert page.status == 200
+        assert "503 released: retryable" in text
+        assert "there is none: the key is new" in text
+        assert it.house.upstream.requests == []
+        (line,) = re.findall(r'/ui/configuration#L(\d+)"><code>routes\[0\]\.scope<', page.body.decode())
+        configuration = (await browser.get("/ui/configuration")).body.decode()
+        assert re.search(rf'id="L{line}">\s+scope:', configuration)
+        it.house.upstream.on("/charges", Answer(201))
+        await it.house.send()
+        known = text_of((await browser.submit("/ui/explain", REQUEST)).body)
+        assert "201 replayed; nothing is executed" in known
+        other = text_of((await browser.submit("/ui/explain", {**REQUEST, "body": "{}"})).body)
+        assert "differs in: body" in other
+        assert len(it.house.upstream.requests) == 1
+
+
+async def test_an_explanation_shows_no_value(tmp_path: Path) -> None:
+    """Neither the key nor the caller; they stay in the form of whoever wrote them."""
+    async with consoled(tmp_path) as it:
+        browser = await it.signed_in("vera")
+        headers = "X-Tenant: tenant-secret\nIdempotency-Key: key-secret"
+        page = await browser.submit("/ui/explain", {**REQUEST, "headers": headers, "body": HOSTILE})
+        said, _, form = page.body.decode().partition('<form method="post" action="/ui/explain"')
+        assert "secret" not in said
+        assert "key-secret" in form
+        assert "<script>alert" not in form
+
+
+@pytest.mark.parametrize(
+    ("change", "detail"),
+    [
+        ({"url": "/charges"}, "write the whole URL"),
+        ({"url": "http://localhost/a b"}, "without blanks"),
+        ({"headers": f"{REQUEST['headers']}\nContent-Length: 5"}, "end"),
+        ({"headers": "nonsense"}, "line 1 is not a header"),
+        ({"peer": "next door"}, "one such as 192.0.2.1"),
+        ({"response": "99"}, "from 200 to 599"),
+        ({"response": "x"}, "expected a number"),
+    ],
+    ids=["path", "blank", "cut", "header", "peer", "status", "no-status"],
+)
+async def test_what_cannot_be_explained(tmp_path: Path, change: dict[str, str], detail: str) -> None:
+    """It is said what is wrong, and the form keeps what was written."""
+    async with consoled(tmp_path) as it:
+        browser = await it.signed_in("vera")
+        page = await browser.submit("/ui/explain", {**REQUEST, "body": "", **change})
+        assert page.status == 400
+        assert detail in text_of(page.body)
+
+
+# -- the configuration ------------------------------------------------------------------------------------------------
+
+
+async def test_reloading(tmp_path: Path) -> None:
+    """An admin reloads and sees what changed, or why not; both are on the audit page. An operator may not."""
+    path = "/ui/configuration/reload"
+    async with consoled(tmp_path) as it:
+        ada, olga = await it.signed_in("ada"), await it.signed_in("olga")
+        assert (await olga.get(path)).status == 403
+        assert "not with your role" in (await olga.page("/ui/configuration")).text
+        form = {**(await ada.page(path)).forms[path], "why": "a new limit"}
+        assert "what is in force already" in text_of((await ada.post(path, form)).body)
+        it.rewrite("name: charge", "name: charge\n  in_flight: {wait: 1s}")
+        assert "routes[charge].in_flight.wait" in text_of((await ada.post(path, form)).body)
+        digest = re.search(r"its hash is ([0-9a-f]+)", (await ada.page("/ui/configuration")).text)
+        it.rewrite("wait: 1s", "wait: yesterday")
+        refused = await ada.post(path, form)
+        assert refused.status == 422
+        assert re.search(r"Refused, and nothing was changed:\n.*wait", text_of(refused.body), re.DOTALL)
+        after = (await ada.page("/ui/configuration")).text
+        assert digest is not None
+        assert digest[0] in after
+        assert "The last reload was refused since" in after
+        assert "the last reload was refused since" in (await ada.page("/ui/")).text
+        assert (await ada.page("/ui/audit")).text.count("Reload the configuration") == 3
+
+
+# -- what it has seen -------------------------------------------------------------------------------------------------
+
+
+async def test_requests_by_route_and_verdict(tmp_path: Path) -> None:
+    """The overview counts those since the start of the process."""
+    async with consoled(tmp_path) as it:
+        browser = await it.signed_in("vera")
+        assert "has had no request on a protected route" in (await browser.page("/ui/")).text
+        it.house.upstream.on("/charges", Answer(201))
+        for _ in range(3):
+            await it.house.send()
+        page = (await browser.get("/ui/")).body.decode()
+        table = page.partition("By route and verdict</caption>")[2]
+        assert re.findall(r'scope="col">([^<]+)<', table) == ["Route", "replayed", "stored"]
+        assert re.findall(r'class="number">([^<]+)<', table) == ["2", "1"]
+
+
+async def test_observed_routes(tmp_path: Path) -> None:
+    """The report of each, with its sentence and the line to change; without one, that there is none."""
+    async with consoled(tmp_path) as it:
+        assert "No route is in mode observe." in (await (await it.signed_in("vera")).page("/ui/observe")).text
+    async with consoled(tmp_path, route={"mode": "observe"}) as it:
+        browser = await it.signed_in("vera")
+        assert "Nothing was observed in the last 24 hours." in (await browser.page("/ui/observe")).text
+        it.house.upstream.on("/charges", Answer(201))
+        await it.house.send("k1")
+        await it.house.send("k1")
+        await it.house.send("k1", b"{}")
+
+        sentence = "1 of 3 would have been refused; 1 would not have run again."
+
+        async def told() -> str:
+            text = (await browser.page("/ui/observe")).text
+            return text if sentence in text else ""
+
+        said = await eventually(told)
+        assert "key-reused" in said
+        assert "mode: enforce" in said
+        assert "Enforcing starts with no memory" in said
+
+
+# -- the journal ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_refused_outcome_is_exported_and_acknowledged(tmp_path: Path) -> None:
+    """By an operator, with a reason; it is kept in a file beside the journal. A viewer may do neither."""
+    async with consoled(tmp_path) as it:
+        journal = SqliteJournal(journal_directory(it.house.gateway.config), name_of(it.house.gateway.config))
+        await journal.start()
+        outcome = Complete(uuid4(), 7, uuid4(), StoredResponse(201, b"Created", (), b"charged"), 10, 20)
+        await journal.refuse([(await journal.append("charge", outcome), "the record is tombstone")])
+        base = f"/ui/journal/{outcome.operation_id}/7"
+        vera, olga = await it.signed_in("vera"), await it.signed_in("olga")
+        for path in (f"{base}/response", f"{base}/acknowledge"):
+            assert (await vera.get(path)).status == 403
+            assert path in (await olga.page("/ui/journal")).links
+        response = await olga.get(f"{base}/response")
+        assert response.body == b"HTTP/1.1 201 Created\r\n\r\ncharged"
+        assert (response.header("Content-Disposition") or "").startswith("attachment")
+        done = await olga.submit(f"{base}/acknowledge", {"why": "refunded by hand"})
+        assert (done.status, "is out of the journal" in text_of(done.body)) == (200, True)
+        kept = list((journal_directory(it.house.gateway.config) / "acknowledged").glob("*.json"))
+        assert len(kept) == 1
+        assert "refunded by hand" in kept[0].read_text()
+        again = await olga.post(
+            f"{base}/acknowledge",
+            {**(await olga.page(f"{base}/acknowledge")).forms[f"{base}/acknowledge"], "why": "again"},
+        )
+        assert (again.status, "Nothing was changed" in text_of(again.body)) == (409, True)
+        assert (await olga.get(f"{base}/response")).status == 404
+        audit = (await olga.page("/ui/audit")).text
+        assert "read the journaled response under token 7" in audit
+        await journal.close()
+
+
+# -- uploads ----------------------------------------------------------------------------------------------------------
+
+
+async def test_an_upload_is_in_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an operator uploads is read in memory, however long it is: no temporary file ever has it."""
+    made: list[str] = []
+
+    def no_file(*_: object, **__: object) -> Any:
+        made.append("a file")
+        raise OSError("there is no room for temporary files")
+
+    async with consoled(tmp_path, route={"response": {"max_stored_bytes": "1MiB"}}) as it:
+        operation_id = await doubt(it.house)
+        olga = await it.signed_in("olga")
+        path = f"/ui/operations/{operation_id}/resolve"
+        page = await olga.page(path)
+        content = b"HTTP/1.1 201 Created\r\n\r\n" + os.urandom(1024 * 1024 - 100)
+        fields = {**page.forms[path], "way": "happened", "why": "seen in the ledger", "confirmed": "yes"}
+        parts = [_part(f'name="{name}"', value.encode()) for name, value in fields.items()]
+        body = b"".join([*parts, _part('name="file"; filename="answer"', content), b"--B--\r\n"])
+        with monkeypatch.context() as patch:
+            for name in ("SpooledTemporaryFile", "TemporaryFile", "NamedTemporaryFile", "mkstemp"):
+                patch.setattr(tempfile, name, no_file)
+            patch.setattr("aiohttp.web_request.SpooledTemporaryFile", no_file)
+            done = await olga.upload(path, body, "multipart/form-data; boundary=B")
+        assert (done.status, made) == (200, []), done.body
+        repeat = await it.house.send()
+        assert (status_of(repeat), repeat.body) == ((201, "recovered"), content.partition(b"\r\n\r\n")[2])
+
+
+async def test_an_upload_has_its_limit(tmp_path: Path) -> None:
+    """It is refused while it comes, and so is a form that is none."""
+    async with consoled(tmp_path, route={"response": {"max_stored_bytes": "1KiB"}}) as it:
+        olga = await it.signed_in("olga")
+        body = _part('name="file"; filename="answer"', b"x" * 2_000_000) + b"--B--\r\n"
+        assert (await olga.upload("/ui/find", body, "multipart/form-data; boundary=B")).status == 413
+        assert (await olga.upload("/ui/find", body[:200], "multipart/form-data; boundary=C")).status == 400
+        assert (await olga.upload("/ui/find", b"x", "multipart/form-data")).status == 400
+
+
+def _part(name: str, content: bytes) -> bytes:
+    return b"--B\r\nContent-Disposition: form-data; " + name.encode() + b"\r\n\r\n" + content + b"\r\n"

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from typing import Final
+
 from gateway import __version__
 from gateway.app.life import StartError
-from gateway.config import Config
+from gateway.config import Config, PostgresUrl, RedisUrl, SqliteUrl
 from gateway.observe.tracing import Sampling, Tracing
+
+# As the semantic conventions for databases name them.
+_SYSTEMS: Final = {SqliteUrl: "sqlite", PostgresUrl: "postgresql", RedisUrl: "redis"}
 
 
 def tracing_of(config: Config) -> Tracing | None:
@@ -27,6 +33,15 @@ def tracing_of(config: Config) -> Tracing | None:
             version=__version__,
             templates={route.name: route.match.path.text for route in config.routes},
             upstreams={name: (url.host, url.port) for name, url in upstreams.items()},
+            store_system=_SYSTEMS[type(config.store.durable)] if traces.detail == "store" else None,
+            secret=_secret(config),
         )
     except ModuleNotFoundError as error:
         raise StartError(str(error)) from error
+
+
+def _secret(config: Config) -> bytes:
+    """The same at each gateway where there is a secret; where requests are kept to be delivered, there is one."""
+    secrets = config.secrets
+    keys = [each.key for each in secrets.encryption] or [each.key for each in secrets.fingerprint_keys]
+    return keys[0].get_secret_value() if keys else os.urandom(32)

@@ -312,6 +312,8 @@ class Traces(Section):
     """The share of requests that are traced, from 0 to 1, where no caller decides it."""
     accept: Literal["trusted", "all", "none"] = "trusted"
     """Whose traceparent is the parent, and decides whether a request is traced: trusted_proxies, anybody, or nobody."""
+    detail: Literal["requests", "store"] = "requests"
+    """What has spans: requests and what follows them, or each call of the durable store for a request, too."""
 
 
 class Operations(Section):

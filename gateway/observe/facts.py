@@ -21,12 +21,14 @@ from gateway.core.verdict import Verdict
 @immutable
 class TraceContext:
     """Where a sampled request is in a trace; ids in hex. `span_id` is the one that the service was given as its parent,
-    `parent_id` the caller's, None where the trace begins here."""
+    `parent_id` the caller's, None where the trace begins here. `calls` gathers its calls of the store, with the Unix
+    time in nanoseconds of their ends; None where they have no spans."""
 
     trace_id: str
     span_id: str
     parent_id: str | None = None
     scheme: str = "http"
+    calls: list[tuple[int, StoreCalled]] | None = None
 
 
 class Kind(StrEnum):
@@ -53,6 +55,7 @@ class RequestAnswered:
     the recorded one, `first_operation` the one that a likely duplicate repeats; `scope` is whose request one of these
     is, as the beginning of a digest. `trace` is set where it is sampled; `origin` is then the trace of the attempt that
     the reply is from, or of the one in doubt that this request repeated, as far as the record has it.
+    `waited_seconds` is how much of the duration it waited for another request, None if it did not.
     """
 
     route: str
@@ -73,6 +76,7 @@ class RequestAnswered:
     kind: Kind = Kind.EXECUTED
     trace: TraceContext | None = None
     origin: str | None = None
+    waited_seconds: float | None = None
 
 
 @immutable

@@ -10,8 +10,9 @@ template.
 The id of the span of a request that was sent is a digest of its trace, its operation and its attempt. So a later repeat
 links to it by what the record has, wherever and whenever it comes; no store keeps span ids.
 
-A draw is the lower half of the trace id that it begins, as samplers by ratio elsewhere read it. So probes and
-deliveries are sampled where the request that they follow was, without a word about it in the record.
+Whether a request is sampled is drawn; the draw is the lower half of the trace id that it begins, as samplers by ratio
+elsewhere read it. Such a trace id is signed, in four of its bytes: so probes and deliveries are sampled where the
+request that they follow was, without a word about it in the record, and no caller decides it by a forged trace id.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextvars import ContextVar
+from functools import partial
 from hashlib import blake2b
+from hmac import compare_digest
 from importlib.util import find_spec
 from ipaddress import IPv4Network, IPv6Network
 from typing import TYPE_CHECKING, Any, Final, Protocol, assert_never
@@ -43,6 +47,7 @@ from gateway.observe.facts import (
     Kind,
     ProbeMade,
     RequestAnswered,
+    StoreCalled,
     TraceContext,
 )
 
@@ -78,8 +83,10 @@ _ERRORS: Final = (Verdict.IN_DOUBT, Verdict.UPSTREAM_UNREACHABLE)
 # The actions of operators that change what a caller gets. Few enough to be sampled always.
 _ACTIONS: Final = ("resolve", "purge", "erase")
 _DRAWS: Final = 1 << 64
+_CALLS_MAX: Final = 64
+# The calls of the store for the request that this task works on; tasks that it starts inherit it.
+_CALLS: Final[ContextVar[list[tuple[int, StoreCalled]] | None]] = ContextVar("calls", default=None)
 
-_Attributes = dict[str, str | int | bool]
 _Traced = RequestAnswered | ProbeMade | DeliveryAttempted | AdminActed
 
 
@@ -118,8 +125,11 @@ class Tracing:
         version: str,
         templates: Mapping[str, str],
         upstreams: Mapping[str, tuple[str, int]],
+        store_system: str | None = None,
+        secret: bytes = b"",
     ) -> None:
-        """Raises `ModuleNotFoundError` without the extra `otel`."""
+        """`store_system` names the durable store in spans of its calls; None for no such spans. `secret` signs trace
+        ids. Raises `ModuleNotFoundError` without the extra `otel`."""
         if find_spec("opentelemetry") is None:
             raise ModuleNotFoundError("traces need a package: pip install 'idempotency-gateway[otel]'")
         self._sampling = sampling
@@ -129,13 +139,14 @@ class Tracing:
         self._version = version
         self._templates = templates
         self._upstreams = upstreams
+        self._store_system = store_system
+        self._secret = blake2b(secret, digest_size=32, person=b"trace ids").digest()
         self._drawn_below = round(sampling.share * _DRAWS)
         self._queue: deque[tuple[int, _Traced]] = deque()
         self._wake = threading.Event()
         self._is_closing = False
         self._thread: threading.Thread | None = None
         self._exporter: Any = None
-        self._resource: Resource | None = None
         self.exported = 0
         self.failed = 0
         self.dropped = 0
@@ -145,10 +156,13 @@ class Tracing:
     def begin(self, head: RequestHead, hop: _Hop) -> tuple[RequestHead, TraceContext] | None:
         """The request with the `traceparent` that the service gets, and its context; None if it is not sampled."""
         sampling = self._sampling
+        if self._store_system is not None:
+            # The task may have served another request.
+            _CALLS.set(None)
         draw = random.getrandbits(64)  # which requests are sampled is no secret
         is_drawn = draw < self._drawn_below
         values = header_values(head.headers, b"traceparent")
-        # Even where all are trusted, a caller that does not ask for it changes nothing where the draw does not, either.
+        # Whoever is trusted, a caller that does not ask for it changes nothing where the draw does not, either.
         if not is_drawn and (not values or values[0][-1:] in _NOT_SAMPLED):
             return None
         found = None
@@ -157,19 +171,38 @@ class Tracing:
             found = _TRACEPARENT.match(values[0])
         if not (is_drawn if found is None else int(found[4], 16) & 1):
             return None
-        trace_id = f"{os.urandom(8).hex()}{draw:016x}" if found is None else found[2].decode()
+        trace_id = self._new_trace_id(draw) if found is None else found[2].decode()
         parent_id = None if found is None else found[3].decode()
-        context = TraceContext(trace_id, os.urandom(8).hex(), parent_id, hop.scheme.decode())
+        calls: list[tuple[int, StoreCalled]] | None = None if self._store_system is None else []
+        context = TraceContext(trace_id, os.urandom(8).hex(), parent_id, hop.scheme.decode(), calls)
+        if calls is not None:
+            _CALLS.set(calls)
         ours = (b"traceparent", f"00-{trace_id}-{context.span_id}-01".encode())
         # The state belongs to the trace that it came with.
         dropped = (b"traceparent",) if parent_id is not None else (b"traceparent", b"tracestate")
         kept = [header for header in head.headers if header[0].lower() not in dropped]
         return RequestHead(head.method, head.target, IndexedHeaders([*kept, ours])), context
 
+    def _new_trace_id(self, draw: int) -> str:
+        unsigned = f"{os.urandom(4).hex()}{draw:016x}"
+        return f"{unsigned[:8]}{self._signature(unsigned)}{unsigned[8:]}"
+
+    def _is_ours(self, trace_id: str) -> bool:
+        """Whether the trace began at a gateway with this secret: then its first request was sampled."""
+        return compare_digest(self._signature(trace_id[:8] + trace_id[16:]), trace_id[8:16])
+
+    def _signature(self, unsigned: str) -> str:
+        return blake2b(unsigned.encode(), digest_size=4, key=self._secret).hexdigest()
+
     def wants(self, kind: type[Fact]) -> bool:
-        return issubclass(kind, _Traced)
+        return issubclass(kind, _Traced) or (kind is StoreCalled and self._store_system is not None)
 
     def __call__(self, fact: Fact) -> None:
+        if isinstance(fact, StoreCalled):
+            calls = _CALLS.get()
+            if calls is not None and len(calls) < _CALLS_MAX:
+                calls.append((time.time_ns(), fact))
+            return
         if not isinstance(fact, _Traced) or not self._is_sampled(fact):
             return
         if len(self._queue) >= _QUEUE_MAX:
@@ -192,8 +225,7 @@ class Tracing:
                 trace_id = None if named is None else named[0]
             case _:
                 assert_never(fact)
-        draw = random.getrandbits(64) if trace_id is None else int(trace_id[16:], 16)
-        return draw < self._drawn_below
+        return (trace_id is not None and self._is_ours(trace_id)) or random.getrandbits(64) < self._drawn_below
 
     # -- beside the traffic -------------------------------------------------------------------------------------------
 
@@ -225,7 +257,7 @@ class Tracing:
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         exporter = OTLPSpanExporter(endpoint=self._endpoint, headers=self._headers, timeout=_EXPORT_SECONDS)
         self._exporter = exporter
-        self._resource = Resource({"service.name": self._service, "service.version": self._version})
+        resource = Resource({"service.name": self._service, "service.version": self._version})
         was_failing = False
         while True:
             self._wake.wait(_PAUSE_SECONDS)
@@ -233,7 +265,7 @@ class Tracing:
             self._wake.clear()
             while self._queue:
                 facts = [self._queue.popleft() for _ in range(min(_BATCH_MAX, len(self._queue)))]
-                spans = [span for ended_ns, fact in facts for span in self._spans(ended_ns, fact)]
+                spans = [span for ended_ns, fact in facts for span in self._spans(ended_ns, fact, resource)]
                 try:
                     is_sent = exporter.export(spans) is SpanExportResult.SUCCESS
                     why = "it refused them"
@@ -248,22 +280,23 @@ class Tracing:
                 exporter.shutdown()  # type: ignore[no-untyped-call]
                 return
 
-    def _spans(self, ended_ns: int, fact: _Traced) -> Iterator[ReadableSpan]:
-        """The span of the request and, where it was sent, that of the attempt; or that of what follows a request."""
+    def _spans(self, ended_ns: int, fact: _Traced, resource: Resource) -> list[ReadableSpan]:
+        """The spans of the request, its attempt, its wait, and its calls of the store; or that of what follows one."""
         from opentelemetry.trace import SpanKind
 
         if not isinstance(fact, RequestAnswered):
-            yield self._root(ended_ns, fact)
-            return
+            return [self._root(ended_ns, fact, resource)]
         trace = fact.trace
         if trace is None:
-            return
+            return []
         template = self._templates.get(fact.route, "")
         was_sent = fact.kind is Kind.EXECUTED and fact.verdict is not Verdict.UPSTREAM_UNREACHABLE
         # The service's parent is the attempt. Without one it is the request, which then has the id that was named.
         is_derived = was_sent and fact.operation_id is not None
         own_id = _span_id(trace.trace_id, fact.operation_id, fact.attempt) if is_derived else trace.span_id
-        attributes: _Attributes = {
+        own = _context(trace.trace_id, own_id)
+        make = partial(_span, resource=resource, version=self._version)
+        attributes: dict[str, str | int | bool] = {
             "http.request.method": fact.method,
             "http.route": template,
             # The template, because a path may hold what is nobody's business.
@@ -274,38 +307,57 @@ class Tracing:
             "idempotency.route": fact.route,
             "idempotency.kind": fact.kind,
             "idempotency.replayed": fact.kind is Kind.REPLAYED,
-            **_of_operation(fact),
         }
-        error = str(fact.status) if fact.status >= 500 else str(fact.verdict) if fact.verdict in _ERRORS else None
+        if fact.operation_id is not None:
+            attributes |= {"idempotency.operation.id": str(fact.operation_id), "idempotency.attempt": fact.attempt}
+        error = None
+        if fact.status >= 500 or fact.verdict in _ERRORS:
+            error = str(fact.status) if fact.status >= 500 else str(fact.verdict)
+        links = _links(fact)
         parent = None if trace.parent_id is None else _context(trace.trace_id, trace.parent_id, is_remote=True)
-        context, links = _context(trace.trace_id, own_id), _links(fact)
-        times = (ended_ns, fact.duration_seconds)
-        yield self._span(f"{fact.method} {template}", SpanKind.SERVER, context, times, attributes, error, parent, links)
-        if not was_sent:
-            return
-        host, port = self._upstreams.get(fact.route, ("", 0))
-        status = fact.upstream_status
-        attempt: _Attributes = {
-            "http.request.method": fact.method,
-            "server.address": host,
-            "server.port": port,
-            "idempotency.outcome": _OUTCOMES.get(fact.verdict, "unknown"),
-        }
-        if status is not None:
-            attempt["http.response.status_code"] = status
-        if fact.attempt > 1:
-            attempt["http.request.resend_count"] = fact.attempt - 1
-        error = "no_response" if status is None else str(status) if status >= 400 else None
-        # Recorded is how long it took; what comes after it is the write of the record.
-        times = (ended_ns, fact.duration_seconds if fact.upstream_seconds is None else fact.upstream_seconds)
-        own = _context(trace.trace_id, trace.span_id)
-        yield self._span(fact.method, SpanKind.CLIENT, own, times, attempt, error, context)
+        name = f"{fact.method} {template}"
+        spans = [
+            make(name, SpanKind.SERVER, own, ended_ns, fact.duration_seconds, attributes, error, parent, links=links)
+        ]
+        if was_sent:
+            host, port = self._upstreams.get(fact.route, ("", 0))
+            seconds = fact.duration_seconds if fact.upstream_seconds is None else fact.upstream_seconds
+            status = fact.upstream_status
+            attributes = {
+                "http.request.method": fact.method,
+                "server.address": host,
+                "server.port": port,
+                "idempotency.outcome": _OUTCOMES.get(fact.verdict, "unknown"),
+            }
+            if status is not None:
+                attributes["http.response.status_code"] = status
+            if fact.attempt > 1:
+                attributes["http.request.resend_count"] = fact.attempt - 1
+            error = "no_response" if status is None else str(status) if status >= 400 else None
+            context = _context(trace.trace_id, trace.span_id)
+            # Recorded is how long it took; what comes after it is the write of the record.
+            spans.append(make(fact.method, SpanKind.CLIENT, context, ended_ns, seconds, attributes, error, own))
+        if fact.waited_seconds is not None:
+            context = _context(trace.trace_id, os.urandom(8).hex())
+            attributes = {"idempotency.status": fact.verdict}
+            name, seconds = "idempotency wait", fact.waited_seconds
+            spans.append(make(name, SpanKind.INTERNAL, context, ended_ns, seconds, attributes, None, own, links=links))
+        for called_ns, call in list(trace.calls or ()):
+            context = _context(trace.trace_id, os.urandom(8).hex())
+            attributes = {"db.system.name": self._store_system or "", "db.operation.name": call.verb}
+            name, seconds = f"idempotency store {call.verb}", call.duration_seconds
+            spans.append(make(name, SpanKind.CLIENT, context, called_ns, seconds, attributes, call.error, own))
+        return spans
 
-    def _root(self, ended_ns: int, fact: ProbeMade | DeliveryAttempted | AdminActed) -> ReadableSpan:
+    def _root(
+        self, ended_ns: int, fact: ProbeMade | DeliveryAttempted | AdminActed, resource: Resource
+    ) -> ReadableSpan:
         """The span of what has no caller who waits for it, in a trace of its own."""
         from opentelemetry.trace import SpanKind
 
-        attributes = _of_operation(fact)
+        attributes: dict[str, str | int | bool] = {}
+        if fact.operation_id is not None:
+            attributes |= {"idempotency.operation.id": str(fact.operation_id), "idempotency.attempt": fact.attempt}
         error = None
         match fact:
             case AdminActed():
@@ -326,46 +378,55 @@ class Tracing:
         if not isinstance(fact, AdminActed):
             host, port = self._upstreams.get(fact.route, ("", 0))
             attributes |= {"idempotency.route": fact.route, "server.address": host, "server.port": port}
-        context = _context(os.urandom(16).hex(), os.urandom(8).hex())
-        times = (ended_ns, fact.duration_seconds)
-        return self._span(name, kind, context, times, attributes, error, links=_links(fact))
-
-    def _span(
-        self,
-        name: str,
-        kind: SpanKind,
-        context: SpanContext,
-        times: tuple[int, float],
-        attributes: _Attributes,
-        error: str | None,
-        parent: SpanContext | None = None,
-        links: Sequence[Link] = (),
-    ) -> ReadableSpan:
-        """A span; `times` are when it ended, and how many seconds it took."""
-        from opentelemetry.sdk.trace import ReadableSpan
-        from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-        from opentelemetry.trace import Status, StatusCode
-
-        ended_ns, seconds = times
-        return ReadableSpan(
+        context, seconds = (
+            _context(self._new_trace_id(random.getrandbits(64)), os.urandom(8).hex()),
+            fact.duration_seconds,
+        )
+        return _span(
             name,
-            context=context,
-            parent=parent,
-            resource=self._resource,
-            attributes=attributes if error is None else {**attributes, "error.type": error},
-            links=links,
-            kind=kind,
-            status=Status(StatusCode.UNSET if error is None else StatusCode.ERROR),
-            start_time=ended_ns - int(seconds * 1e9),
-            end_time=ended_ns,
-            instrumentation_scope=InstrumentationScope("idempotency-gateway", self._version),
+            kind,
+            context,
+            ended_ns,
+            seconds,
+            attributes,
+            error,
+            links=_links(fact),
+            resource=resource,
+            version=self._version,
         )
 
 
-def _of_operation(fact: _Traced) -> _Attributes:
-    if fact.operation_id is None:
-        return {}
-    return {"idempotency.operation.id": str(fact.operation_id), "idempotency.attempt": fact.attempt}
+def _span(
+    name: str,
+    kind: SpanKind,
+    context: SpanContext,
+    ended_ns: int,
+    seconds: float,
+    attributes: dict[str, str | int | bool],
+    error: str | None,
+    parent: SpanContext | None = None,
+    *,
+    links: Sequence[Link] = (),
+    resource: Resource,
+    version: str,
+) -> ReadableSpan:
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+    from opentelemetry.trace import Status, StatusCode
+
+    return ReadableSpan(
+        name,
+        context=context,
+        parent=parent,
+        resource=resource,
+        attributes=attributes if error is None else {**attributes, "error.type": error},
+        links=links,
+        kind=kind,
+        status=Status(StatusCode.UNSET if error is None else StatusCode.ERROR),
+        start_time=ended_ns - int(seconds * 1e9),
+        end_time=ended_ns,
+        instrumentation_scope=InstrumentationScope("idempotency-gateway", version),
+    )
 
 
 def _links(fact: _Traced) -> Sequence[Link]:

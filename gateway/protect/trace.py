@@ -40,6 +40,8 @@ class RequestTrace:
     attempt: int = 0
     wait_until: float | None = None
     """When its time to wait for other requests ends; None until its first wait."""
+    waits_from_seconds: float = 0.0
+    """How long after its arrival that wait began."""
     is_executed: bool = False
     """Whether it is the request that was sent, or was to be."""
     is_reported_there: bool = False
@@ -52,12 +54,12 @@ class RequestTrace:
 
     def answered(self, verdict: Verdict, reply: Reply) -> RequestAnswered:
         """The event that the request got this reply now, with this verdict."""
-        head = self.head
+        head, kind, duration_seconds = self.head, self._kind(verdict), self.stopwatch.seconds
         return RequestAnswered(
             route=self.route.name,
             verdict=verdict,
             status=reply.status,
-            duration_seconds=self.stopwatch.seconds,
+            duration_seconds=duration_seconds,
             method=head.method.decode("latin-1"),
             operation_id=self.operation_id,
             upstream_status=self.upstream_status,
@@ -69,9 +71,10 @@ class RequestTrace:
             differs=reply.differs,
             first_operation=reply.first_operation,
             scope=self.scope if verdict in _MISUSED else None,
-            kind=self._kind(verdict),
+            kind=kind,
             trace=self.context,
             origin=self.origin,
+            waited_seconds=duration_seconds - self.waits_from_seconds if kind is Kind.WAITED else None,
         )
 
     def saw(self, record: Record | None) -> None:
@@ -83,10 +86,10 @@ class RequestTrace:
     def _kind(self, verdict: Verdict) -> Kind:
         if self.is_executed:
             return Kind.EXECUTED
-        if self.wait_until is not None:
-            return Kind.WAITED
         if verdict is Verdict.ACCEPTED:
             return Kind.ACCEPTED
+        if self.wait_until is not None:
+            return Kind.WAITED
         return Kind.REPLAYED if verdict in _REPLAYS else Kind.REFUSED
 
 

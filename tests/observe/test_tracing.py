@@ -19,9 +19,10 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from tests.admin.test_api import served
 from tests.http.gateway.test_recovery import probed
 from tests.observe.scrape import scrape
+from tests.support import http
 from tests.support.accepting import accepting
 from tests.support.eventually import eventually
-from tests.support.house import House, house, neighbour, sqlite_store, status_of
+from tests.support.house import BODY, JSON, House, house, neighbour, sqlite_store, status_of
 from tests.support.upstream import Answer, Ending, Received
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -155,10 +156,30 @@ async def test_one_that_waited_links_to_the_attempt_that_it_waited_for(collector
         await eventually(lambda: running.gateway.coordinator.waiters == 1)
         hold.set()
         await asyncio.gather(first, second)
-        spans = await collector.wait_for(3)
+        spans = await collector.wait_for(4)
     (ran,) = [span for span in spans if about(span).get("idempotency.kind") == "executed"]
     (waited,) = [span for span in spans if about(span).get("idempotency.kind") == "waited"]
+    (wait,) = [span for span in spans if span.name == "idempotency wait"]
     assert [link.span_id for link in waited.links] == [ran.span_id]
+    assert (wait.parent_span_id, [link.span_id for link in wait.links]) == (waited.span_id, [ran.span_id])
+    assert about(wait)["idempotency.status"] == "replayed"
+    assert waited.start_time_unix_nano <= wait.start_time_unix_nano < wait.end_time_unix_nano
+
+
+async def test_calls_of_the_store_by_choice(collector: Collector, tmp_path: Path) -> None:
+    """With that detail, each is a child of its own request, also on one connection; never of another's."""
+    async with traced(tmp_path, collector, detail="store") as running:
+        async with http.Connection(running.port) as connection:
+            for key in ("k1", "k2"):
+                headers = [JSON, ("X-Tenant", "t1"), ("Idempotency-Key", key)]
+                await connection.send(http.request_bytes("POST", "/charges", headers, BODY))
+                assert (await connection.read_response("POST")).status == 201
+        spans = await collector.wait_for(8)
+    servers = {span.span_id: span.trace_id for span in spans if span.kind == Span.SPAN_KIND_SERVER}
+    calls = [span for span in spans if span.name.startswith("idempotency store ")]
+    assert [servers[span.parent_span_id] for span in calls] == [span.trace_id for span in calls]
+    assert sorted(span.name.split()[-1] for span in calls) == ["claim", "claim", "complete", "complete"]
+    assert {about(span)["db.system.name"] for span in calls} == {"sqlite"}
 
 
 async def test_an_error_of_the_service_is_one(collector: Collector, tmp_path: Path) -> None:
@@ -210,6 +231,30 @@ async def test_a_stranger_decides_nothing(collector: Collector, tmp_path: Path) 
         await running.send(headers=[CALLER])
         request, _ = await collector.wait_for(2)
     assert (request.parent_span_id, request.trace_id.hex() == TRACE) == (b"", False)
+
+
+@pytest.mark.parametrize("way", ["delivery", "probe"])
+async def test_a_stranger_has_nothing_that_follows_sampled(collector: Collector, tmp_path: Path, way: str) -> None:
+    """Neither a delivery nor a probe of its request, whatever trace id it forges."""
+    forged = ("traceparent", f"00-0af7651916cd43dd{'0' * 16}-{PARENT}-01")
+    traces = {"endpoint": collector.endpoint, "sample": 1e-9}
+    changes = accepting(delivers=True) if way == "delivery" else {"route": probed()}
+    async with house(sqlite_store(tmp_path), tmp_path, **changes, traces=traces) as running:
+        if way == "delivery":
+            running.upstream.on("/charges", Answer(201))
+            assert (await running.send(headers=[("Prefer", "respond-async"), forged])).status == 202
+            await eventually(lambda: len(running.upstream.requests) == 1)
+        else:
+            running.upstream.on("/charges", Answer(ending=Ending.RESET, bytes_max=0))
+            running.upstream.on(None, Answer(503))
+            await running.send(headers=[forged])
+            asked = asyncio.create_task(running.send(headers=[forged]))
+            await eventually(lambda: len(running.upstream.requests) == 2)
+            running.upstream.on(None, Answer(200))
+            await eventually(lambda: len(running.upstream.requests) == 3)
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
+    assert collector.spans == []
 
 
 async def test_a_trusted_caller_may_decide_against_it(collector: Collector, tmp_path: Path) -> None:

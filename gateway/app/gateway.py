@@ -267,9 +267,9 @@ class Gateway:
 
     def _readings(self) -> Readings:
         stats, journaled = self._store.stats, self._journal.tally
-        upstreams = self._upstreams.stats
+        upstreams = self._upstreams.stats.items()
         return Readings(
-            in_flight=self.coordinator.in_flight,
+            in_flight=dict.fromkeys(self._parts.policy.by_name, 0) | self.coordinator.operations.by_route,
             oldest_in_flight_seconds=self.coordinator.oldest_in_flight_seconds,
             cache_hits=stats.cache_hits,
             fast_hits=stats.fast_hits,
@@ -282,13 +282,13 @@ class Gateway:
             journal_refused=journaled.refused,
             journal_bytes=journaled.bytes,
             journal_oldest_seconds=self._journal.oldest_seconds,
-            connections=sum(each.opened - each.closed for each in upstreams),
-            connections_opened=sum(each.opened for each in upstreams),
-            connections_reused=sum(each.reused for each in upstreams),
-            died_on_reuse=sum(each.died_on_reuse for each in upstreams),
-            exchanges_answered=sum(each.answered for each in upstreams),
-            exchanges_lost=sum(each.lost for each in upstreams),
-            exchanges_not_sent=sum(each.not_sent for each in upstreams),
+            connections={url: each.opened - each.closed for url, each in upstreams},
+            connections_opened={url: each.opened for url, each in upstreams},
+            connections_reused={url: each.reused for url, each in upstreams},
+            died_on_reuse={url: each.died_on_reuse for url, each in upstreams},
+            exchanges_answered={url: each.answered for url, each in upstreams},
+            exchanges_lost={url: each.lost for url, each in upstreams},
+            exchanges_not_sent={url: each.not_sent for url, each in upstreams},
             spans_exported=0 if self._tracing is None else self._tracing.exported,
             spans_dropped=0 if self._tracing is None else self._tracing.dropped,
             spans_failed=0 if self._tracing is None else self._tracing.failed,

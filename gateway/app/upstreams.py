@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
-from weakref import WeakSet, finalize
+from weakref import WeakKeyDictionary, WeakSet, finalize
 
 from gateway.app.life import StartError
 from gateway.app.routes import upstream_settings
@@ -48,7 +48,8 @@ class Upstreams:
         self._clients: dict[_Key, Upstream] = {}
         # Of earlier configurations, as long as a request has one.
         self._retired: WeakSet[Upstream] = WeakSet()
-        self._ended = UpstreamStats()
+        self._ended: dict[str, UpstreamStats] = {}
+        self._urls: WeakKeyDictionary[Upstream, str] = WeakKeyDictionary()
 
     def known(self, key: _Key) -> Upstream | None:
         return self._clients.get(key)
@@ -59,7 +60,10 @@ class Upstreams:
             settings = upstream_settings(config, upstream)
         except OSError as error:
             raise StartError(f"the TLS files for {upstream.url} cannot be used: {error}") from error
-        return Upstream(settings, partial(self._publish, str(upstream.url)))
+        url = str(upstream.url)
+        client = Upstream(settings, partial(self._publish, url))
+        self._urls[client] = url
+        return client
 
     def adopt(self, clients: Clients) -> None:
         """Use these from now on. Connections of the others close when their last exchange ends."""
@@ -68,12 +72,15 @@ class Upstreams:
             if key not in self._clients:
                 client.retire()
                 self._retired.add(client)
-                finalize(client, self._absorb, client.stats)
+                finalize(client, self._absorb, self._urls[client], client.stats)
 
     @property
-    def stats(self) -> list[UpstreamStats]:
-        """The counts of each client."""
-        return [self._ended, *(client.stats for client in (*self._clients.values(), *self._retired))]
+    def stats(self) -> dict[str, UpstreamStats]:
+        """The counts of each upstream, by its URL. An upstream may have several clients."""
+        found = {url: replace(stats) for url, stats in self._ended.items()}
+        for client, url in self._urls.items():
+            _add(found.setdefault(url, UpstreamStats()), client.stats)
+        return found
 
     async def close(self) -> None:
         """Close every client, even if closing another one fails."""
@@ -81,10 +88,14 @@ class Upstreams:
             for client in (*self._clients.values(), *self._retired):
                 stack.push_async_callback(client.close)
 
-    def _absorb(self, stats: UpstreamStats) -> None:
-        for each in fields(UpstreamStats):
-            setattr(self._ended, each.name, getattr(self._ended, each.name) + getattr(stats, each.name))
+    def _absorb(self, url: str, stats: UpstreamStats) -> None:
+        _add(self._ended.setdefault(url, UpstreamStats()), stats)
 
     def _publish(self, url: str, failure: NotSent | None) -> None:
         reason, detail = ("", "") if failure is None else (failure.reason.value, failure.detail)
         self._events.publish(UpstreamChanged(url, reason, detail))
+
+
+def _add(total: UpstreamStats, stats: UpstreamStats) -> None:
+    for each in fields(UpstreamStats):
+        setattr(total, each.name, getattr(total, each.name) + getattr(stats, each.name))

@@ -62,9 +62,11 @@ _SWEEP_BUCKETS: Final = (0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 30
 F = TypeVar("F", bound=Family)
 
 
-def _reading(name: str, text: str, rule: Rule | None = None, **labels: str) -> Any:
-    """A field of `Readings` and the series that it is exported as: a gauge if it has a rule, else a counter."""
-    return field(default=0, metadata={"name": name, "text": text, "rule": rule, "labels": labels})
+def _reading(name: str, text: str, rule: Rule | None = None, *, by: str | None = None, **labels: str) -> Any:
+    """A field of `Readings` and the series that it is exported as: a gauge if it has a rule, else a counter. `by` is a
+    label whose values are the keys of the field."""
+    default: Any = {"default": 0} if by is None else {"default_factory": dict}
+    return field(**default, metadata={"name": name, "text": text, "rule": rule, "by": by, "labels": labels})
 
 
 _LOOKUPS: Final = ("idempotency_copy_lookups_total", "Lookups of a recorded response outside the durable store")
@@ -81,7 +83,9 @@ _SPANS: Final = ("idempotency_spans_total", "Spans of requests, by what became o
 class Readings:
     """Values that are read at each scrape instead of being events. Counts are since the start of the process."""
 
-    in_flight: int = _reading("idempotency_in_flight", "Operations that this gateway works on", Rule.SUM)
+    in_flight: Mapping[str, int] = _reading(
+        "idempotency_in_flight", "Operations that this gateway works on", Rule.SUM, by="route"
+    )
     oldest_in_flight_seconds: float = _reading(
         "idempotency_oldest_in_flight_seconds",
         "How long the oldest of them has been worked on, 0 without one",
@@ -110,23 +114,33 @@ class Readings:
     journal_oldest_seconds: float = _reading(
         "idempotency_journal_oldest_seconds", "How long the oldest of those that wait has waited, 0 without", Rule.MAX
     )
-    connections: int = _reading("idempotency_upstream_connections", "Open connections to upstreams", Rule.SUM)
-    connections_opened: int = _reading(
-        "idempotency_upstream_connections_opened_total", "Connections to upstreams that were opened"
+    connections: Mapping[str, int] = _reading(
+        "idempotency_upstream_connections", "Open connections to upstreams", Rule.SUM, by="upstream"
     )
-    connections_reused: int = _reading(
-        "idempotency_upstream_connections_reused_total", "Idle connections that were taken for another request"
+    connections_opened: Mapping[str, int] = _reading(
+        "idempotency_upstream_connections_opened_total", "Connections to upstreams that were opened", by="upstream"
     )
-    died_on_reuse: int = _reading(
+    connections_reused: Mapping[str, int] = _reading(
+        "idempotency_upstream_connections_reused_total",
+        "Idle connections that were taken for another request",
+        by="upstream",
+    )
+    died_on_reuse: Mapping[str, int] = _reading(
         "idempotency_upstream_connections_died_on_reuse_total",
         "Of those, the ones that ended before a byte of a response came",
+        by="upstream",
     )
-    exchanges_answered: int = _reading(*_EXCHANGES, result="answered")
-    exchanges_lost: int = _reading(*_EXCHANGES, result="lost")
-    exchanges_not_sent: int = _reading(*_EXCHANGES, result="not_sent")
+    exchanges_answered: Mapping[str, int] = _reading(*_EXCHANGES, by="upstream", result="answered")
+    exchanges_lost: Mapping[str, int] = _reading(*_EXCHANGES, by="upstream", result="lost")
+    exchanges_not_sent: Mapping[str, int] = _reading(*_EXCHANGES, by="upstream", result="not_sent")
     spans_exported: int = _reading(*_SPANS, result="exported")
     spans_dropped: int = _reading(*_SPANS, result="dropped")
     spans_failed: int = _reading(*_SPANS, result="failed")
+
+
+def _by_label(reading: Any) -> Mapping[tuple[str, ...], float]:
+    """The values of a reading by the value of its label, of which most have none."""
+    return {(label,): value for label, value in reading.items()} if isinstance(reading, Mapping) else {(): reading}
 
 
 class Metrics:
@@ -688,12 +702,14 @@ class Metrics:
     def _take_readings(self) -> None:
         before, self._readings = self._readings, self._read()
         for family, labels, name in self._read_families:
-            value = getattr(self._readings, name)
-            if isinstance(family, Gauge):
-                family.put(value, *labels)
-            else:
-                # In addition to what was absorbed.
-                family.add(*labels, amount=value - getattr(before, name))
+            now, then = _by_label(getattr(self._readings, name)), _by_label(getattr(before, name))
+            for label in now.keys() | then.keys():
+                value = now.get(label, 0)
+                if isinstance(family, Gauge):
+                    family.put(value, *label, *labels)
+                else:
+                    # In addition to what was absorbed.
+                    family.add(*label, *labels, amount=value - then.get(label, 0))
 
     def _counter(self, name: str, text: str, **labels: Iterable[str]) -> Counter:
         return self._new(Counter(name, text, labels))
@@ -712,10 +728,10 @@ class Metrics:
         """For each reading its family, its label values, and its field."""
         families: dict[str, Counter | Gauge] = {}
         for each in fields(Readings):
-            name, text, rule, labels = (each.metadata[key] for key in ("name", "text", "rule", "labels"))
+            name, text, rule, by, labels = (each.metadata[key] for key in ("name", "text", "rule", "by", "labels"))
             family = families.get(name)
             if family is None:
-                nothing: dict[str, tuple[str, ...]] = dict.fromkeys(labels, ())
+                nothing: dict[str, tuple[str, ...]] = dict.fromkeys([*([by] if by else []), *labels], ())
                 family = Counter(name, text, nothing) if rule is None else Gauge(name, text, nothing, rule)
                 families[name] = self._new(family)
             yield family, tuple(labels.values()), each.name

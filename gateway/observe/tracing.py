@@ -84,7 +84,8 @@ _ERRORS: Final = (Verdict.IN_DOUBT, Verdict.UPSTREAM_UNREACHABLE)
 _ACTIONS: Final = ("resolve", "purge", "erase")
 _DRAWS: Final = 1 << 64
 _CALLS_MAX: Final = 64
-# The calls of the store for the request that this task works on; tasks that it starts inherit it.
+# The calls of the store for the request that this task works on. The server has a task for each request, whose own tasks
+# inherit it.
 _CALLS: Final[ContextVar[list[tuple[int, StoreCalled]] | None]] = ContextVar("calls", default=None)
 
 _Traced = RequestAnswered | ProbeMade | DeliveryAttempted | AdminActed
@@ -156,9 +157,6 @@ class Tracing:
     def begin(self, head: RequestHead, hop: _Hop) -> tuple[RequestHead, TraceContext] | None:
         """The request with the `traceparent` that the service gets, and its context; None if it is not sampled."""
         sampling = self._sampling
-        if self._store_system is not None:
-            # The task may have served another request.
-            _CALLS.set(None)
         draw = random.getrandbits(64)  # which requests are sampled is no secret
         is_drawn = draw < self._drawn_below
         values = header_values(head.headers, b"traceparent")

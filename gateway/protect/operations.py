@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -85,6 +86,11 @@ class Operations:
 
     def __len__(self) -> int:
         return len(self._by_id)
+
+    @property
+    def by_route(self) -> Counter[str]:
+        """How many there are of each route."""
+        return Counter(operation.request.route.name for operation in self._by_id.values())
 
     @property
     def requested(self) -> int:

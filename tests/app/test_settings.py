@@ -492,9 +492,9 @@ async def refused_by_nobody(place: Place, seconds: str) -> object:
 @shows("upstream.keepalive", ("0s", False), ("10s", True))
 async def sent_on_a_used_connection(place: Place, seconds: str) -> object:
     async with place.house(upstream={"keepalive": seconds}) as home:
-        *_, stats = home.gateway._upstreams.stats
         for number in range(60):
             await home.send(f"k{number}")
+            (stats,) = home.gateway._upstreams.stats.values()
             if stats.reused:
                 return True
             await asyncio.sleep(MOMENT_SECONDS / 60)
@@ -701,6 +701,7 @@ ELSEWHERE: Final = (
     {
         "traces.endpoint": _TRACING + "test_a_request_and_its_attempt",
         "traces.headers": _TRACING + "test_a_request_and_its_attempt",
+        "traces.detail": _TRACING + "test_calls_of_the_store_by_choice",
         "traces.sample": _TRACING + "test_a_stranger_decides_nothing",
         "traces.accept": _TRACING + "test_a_stranger_decides_nothing",
         "service": "tests/http/gateway/test_shared.py::test_a_service_asks_about_its_own_operations_alone",

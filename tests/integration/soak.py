@@ -279,7 +279,7 @@ async def _books(gateway: GatewayProcess, clients: Clients, upstream: StormUpstr
         seen=seen,
         unanswered=len(clients.calls) - seen.total(),
         exchanges=_sum(scrape, "idempotency_upstream_exchanges_total"),
-        not_sent=scrape.value("idempotency_upstream_exchanges_total", result="not_sent"),
+        not_sent=scrape.total("idempotency_upstream_exchanges_total", result="not_sent"),
         requests=len(upstream.deeds) - probes,
         probes=probes,
         claims=_sum(scrape, "idempotency_claims_total"),

@@ -103,7 +103,7 @@ async def test_killed_before_it_sent_anything(store: Store, tmp_path: Path) -> N
             request = asyncio.create_task(send(gateway.port, "k1"))
 
             async def arrived() -> bool:
-                return b"\nidempotency_in_flight 1" in (await gateway.status("/metrics")).body
+                return b'\nidempotency_in_flight{route="charge"} 1' in (await gateway.status("/metrics")).body
 
             await eventually(arrived)
             # A duplicate is told so once the claim was granted.

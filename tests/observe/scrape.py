@@ -34,6 +34,12 @@ class Scrape:
         (found,) = [series for series in self.series if series.name == name and series.labels == labels]
         return found.value
 
+    def total(self, name: str, **labels: str) -> float:
+        """The sum of the series with this name and, among others, these labels."""
+        found = [each for each in self.series if each.name == name and labels.items() <= each.labels.items()]
+        assert found, name
+        return sum(each.value for each in found)
+
     def changed_since(self, before: Scrape) -> dict[tuple[str, ...], float]:
         """By how much what this project counts changed, by name and label values in the order of the labels' names.
 

@@ -389,13 +389,13 @@ async def test_what_is_read_at_a_scrape_is_read_anew_each_time(metrics: Metrics)
     kept = Readings(
         fast_writes_dropped=2, journal_waiting=4, journal_refused=1, journal_bytes=9, journal_oldest_seconds=2.5
     )
-    readings = iter([Readings(in_flight=3, oldest_in_flight_seconds=1.5, fast_hits=8), kept])
+    readings = iter([Readings(in_flight={"create_order": 3}, oldest_in_flight_seconds=1.5, fast_hits=8), kept])
     metrics.read_with(lambda: next(readings))
     first, second = await scrape(metrics), await scrape(metrics)
-    assert first.value("idempotency_in_flight") == 3
+    assert first.value("idempotency_in_flight", route="create_order") == 3
     assert first.value("idempotency_oldest_in_flight_seconds") == 1.5
     assert first.value("idempotency_copy_lookups_total", source="fast", result="hit") == 8
-    assert second.value("idempotency_in_flight") == 0
+    assert second.value("idempotency_in_flight", route="create_order") == 0
     assert second.value("idempotency_fast_writes_dropped_total") == 2
     names = ("waiting", "refused", "bytes", "oldest_seconds")
     assert [second.value(f"idempotency_journal_{name}") for name in names] == [4, 1, 9, 2.5]
@@ -404,24 +404,25 @@ async def test_what_is_read_at_a_scrape_is_read_anew_each_time(metrics: Metrics)
 async def test_connections_and_exchanges_are_counted(metrics: Metrics) -> None:
     """What the clients of the upstreams count is exported under the names of what it is."""
     readings = Readings(
-        connections=1,
-        connections_opened=2,
-        connections_reused=3,
-        died_on_reuse=4,
-        exchanges_answered=5,
-        exchanges_lost=6,
-        exchanges_not_sent=7,
+        connections={"http://x": 1, "http://y": 0},
+        connections_opened={"http://x": 2},
+        connections_reused={"http://x": 3},
+        died_on_reuse={"http://x": 4},
+        exchanges_answered={"http://x": 5, "http://y": 8},
+        exchanges_lost={"http://x": 6},
+        exchanges_not_sent={"http://x": 7},
     )
     metrics.read_with(lambda: readings)
     before = await scrape(Metrics(["create_payment", "create_order"], has_fast_tier=True, version="1.2.3"))
     assert (await scrape(metrics)).changed_since(before) == {
-        ("idempotency_upstream_connections",): 1,
-        ("idempotency_upstream_connections_opened_total",): 2,
-        ("idempotency_upstream_connections_reused_total",): 3,
-        ("idempotency_upstream_connections_died_on_reuse_total",): 4,
-        ("idempotency_upstream_exchanges_total", "answered"): 5,
-        ("idempotency_upstream_exchanges_total", "lost"): 6,
-        ("idempotency_upstream_exchanges_total", "not_sent"): 7,
+        ("idempotency_upstream_connections", "http://x"): 1,
+        ("idempotency_upstream_connections_opened_total", "http://x"): 2,
+        ("idempotency_upstream_connections_reused_total", "http://x"): 3,
+        ("idempotency_upstream_connections_died_on_reuse_total", "http://x"): 4,
+        ("idempotency_upstream_exchanges_total", "answered", "http://x"): 5,
+        ("idempotency_upstream_exchanges_total", "answered", "http://y"): 8,
+        ("idempotency_upstream_exchanges_total", "lost", "http://x"): 6,
+        ("idempotency_upstream_exchanges_total", "not_sent", "http://x"): 7,
     }
 
 
@@ -452,7 +453,7 @@ def number(text: str, sample: str) -> float:
     ("sample", "expected"),
     [
         ('idempotency_claims_total{route="create_order"}', 105),
-        ("idempotency_in_flight", 5),
+        ('idempotency_in_flight{route="create_order"}', 5),
         ("idempotency_oldest_in_flight_seconds", 3),
         ('idempotency_store_up{tier="durable"}', 1),
         ('idempotency_store_up{tier="fast"}', 0),
@@ -463,8 +464,8 @@ def number(text: str, sample: str) -> float:
         ("idempotency_store_amnesia", 1),
         ("idempotency_journal_waiting", 5),
         ("idempotency_journal_oldest_seconds", 3),
-        ("idempotency_upstream_connections", 5),
-        ('idempotency_upstream_exchanges_total{result="lost"}', 105),
+        ('idempotency_upstream_connections{upstream="http://x"}', 5),
+        ('idempotency_upstream_exchanges_total{result="lost",upstream="http://x"}', 105),
         ('idempotency_workers{state="serving"}', 2),
         ("idempotency_worker_restarts_total", 1),
         ("idempotency_log_lines_dropped_total", 112),
@@ -479,13 +480,13 @@ async def test_workers_are_one_gateway(sample: str, expected: float) -> None:
     def numbers(count: int, up: bool) -> Counted:
         metrics = Metrics(["create_payment", "create_order"], has_fast_tier=True, version="1.2.3")
         readings = Readings(
-            count,
+            {"create_order": count},
             count,
             journal_waiting=count,
             journal_oldest_seconds=count,
             log_lines_dropped=count,
-            connections=count,
-            exchanges_lost=count,
+            connections={"http://x": count},
+            exchanges_lost={"http://x": count},
         )
         metrics.read_with(lambda: readings)
         for _ in range(count):

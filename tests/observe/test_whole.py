@@ -57,10 +57,10 @@ async def test_the_books_balance(tmp_path: Path) -> None:
     assert received == claims + sum(passed.values())
     assert now.value("idempotency_overhead_seconds_count", route="charge") == claims
     assert now.value("idempotency_upstream_duration_seconds_count", route="charge") == claims
-    assert now.value("idempotency_upstream_exchanges_total", result="answered") == received
-    kept = now.value("idempotency_upstream_connections_reused_total")
-    assert now.value("idempotency_upstream_connections_opened_total") + kept == received
-    assert now.value("idempotency_in_flight") == 0
+    assert now.total("idempotency_upstream_exchanges_total", result="answered") == received
+    kept = now.total("idempotency_upstream_connections_reused_total")
+    assert now.total("idempotency_upstream_connections_opened_total") + kept == received
+    assert now.value("idempotency_in_flight", route="charge") == 0
     assert now.value("idempotency_store_up", tier="durable") == 1
 
 

@@ -1,9 +1,10 @@
-"""Defects of observing: an observed request that notices it."""
+"""Defects of observing: an observed request that notices it, traces that strangers steer, uploads in the clear."""
 
 from __future__ import annotations
 
 from tests.defects.defect import Defect, Edit
 
+_TRACING = "tests/observe/test_tracing.py::"
 _OBSERVE = "tests/http/gateway/test_observe.py::"
 
 DEFECTS = (
@@ -67,5 +68,47 @@ DEFECTS = (
             ),
         ),
         (_OBSERVE + "test_a_bug_of_the_observer_reaches_nobody",),
+    ),
+    Defect(
+        "forged-trace-is-sampled",
+        "a trace id that a caller forged has the deliveries and probes of its request sampled",
+        (
+            Edit(
+                "observe/tracing.py",
+                "(trace_id is not None and self._is_ours(trace_id))",
+                "(trace_id is not None and int(trace_id[16:], 16) < self._drawn_below)",
+            ),
+        ),
+        (_TRACING + "test_a_stranger_has_nothing_that_follows_sampled",),
+    ),
+    Defect(
+        "stranger-decides-what-is-traced",
+        "the traceparent of a peer that is not trusted is the parent, and decides",
+        (
+            Edit(
+                "observe/tracing.py",
+                "(sampling.accepts_all or _is_in(hop.peer, sampling.trusted))",
+                "True",
+            ),
+        ),
+        (_TRACING + "test_a_stranger_decides_nothing",),
+    ),
+    Defect(
+        "replay-links-elsewhere",
+        "a repeat links to another attempt than the one whose response it got",
+        (Edit("observe/tracing.py", "fact.attempt - is_resend)", "fact.attempt + 1)"),),
+        (_TRACING + "test_a_repeat_links_to_the_attempt_that_ran",),
+    ),
+    Defect(
+        "upload-in-a-file",
+        "an upload of the console is kept in a temporary file",
+        (
+            Edit(
+                "admin/form.py",
+                '    if request.content_type != "multipart/form-data":\n',
+                "    if await request.post() is not None:\n",
+            ),
+        ),
+        ("tests/admin/test_console.py::test_an_upload_is_in_no_file",),
     ),
 )

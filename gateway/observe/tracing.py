@@ -67,10 +67,12 @@ _TRACEPARENT: Final = re.compile(
 # The last digit of the flags, of which one bit says that the caller samples this trace.
 _NOT_SAMPLED: Final = frozenset(bytes([digit]) for digit in b"02468ace")
 _QUEUE_MAX: Final = 4096
-_BATCH_MAX: Final = 512
+# Spans and their encoding are some 5 ms of computing a batch: no longer does the thread hold up the event loop at once.
+_BATCH_MAX: Final = 64
 _PAUSE_SECONDS: Final = 0.25
 _EXPORT_SECONDS: Final = 5.0
-_STOP_SECONDS: Final = 2.0
+# With what a stop does besides, no more than two seconds longer.
+_STOP_SECONDS: Final = 1.8
 
 _OUTCOMES: Final[Mapping[Verdict, str]] = {
     Verdict.STORED: "final",
@@ -84,8 +86,8 @@ _ERRORS: Final = (Verdict.IN_DOUBT, Verdict.UPSTREAM_UNREACHABLE)
 _ACTIONS: Final = ("resolve", "purge", "erase")
 _DRAWS: Final = 1 << 64
 _CALLS_MAX: Final = 64
-# The calls of the store for the request that this task works on. The server has a task for each request, whose own tasks
-# inherit it.
+# The calls of the store for the request that this task works on. The server has a task for each request, and the tasks
+# that it starts inherit it.
 _CALLS: Final[ContextVar[list[tuple[int, StoreCalled]] | None]] = ContextVar("calls", default=None)
 
 _Traced = RequestAnswered | ProbeMade | DeliveryAttempted | AdminActed

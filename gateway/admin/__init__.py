@@ -12,6 +12,6 @@ file of many resolutions.
 *The console.* `console` defines the command lines and the output, `commands` what they do.
 
 *The admin port.* `api` is the port for programs, `request` its queries and bodies, `fault` why one is not carried out.
-`access` has people, roles and sessions, `authentication` who sends a request. `pages` is the console in a browser, and
-`form` reads what it sends.
+`access` has people, roles and sessions, `authentication` who sends a request. `pages` is the console in a browser,
+`form` reads what it sends, and `process` is what it gets of the gateway that serves it.
 """

@@ -72,7 +72,7 @@ _BATCH_MAX: Final = 64
 _PAUSE_SECONDS: Final = 0.25
 _EXPORT_SECONDS: Final = 5.0
 # With what a stop does besides, no more than two seconds longer.
-_STOP_SECONDS: Final = 1.8
+_STOP_SECONDS: Final = 1.5
 
 _OUTCOMES: Final[Mapping[Verdict, str]] = {
     Verdict.STORED: "final",

@@ -42,7 +42,7 @@ NOT_SHOWN = {
     "idempotency_observed_repeats": "as above",
     "idempotency_observed_requests": "as above",
     "idempotency_purges_pending": "a stop reports them, and the next start repeats them",
-    "idempotency_region_requests": "the gateways of another region are an upstream, and what is lost on the way is a verdict",
+    "idempotency_region_requests": "another region is an upstream, and what is lost on the way is a verdict",
     "idempotency_routes": "changes with the configuration alone",
     "idempotency_secret_used": "looked at while secrets are changed",
     "idempotency_status_requests": "reads of callers; nothing depends on them",

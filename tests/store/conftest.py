@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.store.redis import store as redis_store
+from gateway.store.redis import node
 from tests.support.failing_disk import FailingDisk, failing_disk
 
 
@@ -19,4 +19,4 @@ def disk() -> Iterator[FailingDisk]:
 @pytest.fixture
 def no_haste(monkeypatch: pytest.MonkeyPatch) -> None:
     """A read from Redis may take as long as a busy machine needs for it."""
-    monkeypatch.setattr(redis_store, "GET_SECONDS", 30.0)
+    monkeypatch.setattr(node, "GET_SECONDS", 30.0)

@@ -17,7 +17,8 @@ import uvloop
 from gateway.core.operation import Snapshot, State, microseconds
 from gateway.store.base import NotApplied, StoreError, boot_seconds
 from gateway.store.redis.codec import encode
-from gateway.store.redis.store import ENTRY_BYTES_MAX, GET_SECONDS, RedisFastTier
+from gateway.store.redis.node import ENTRY_BYTES_MAX, GET_SECONDS
+from gateway.store.redis.store import RedisFastTier
 from tests.store.copies import (
     STORE,
     client,
@@ -402,7 +403,8 @@ def test_connections_that_were_reset_unused_are_replaced(
             Relay(urlsplit(redis_url).port or 6379) as relay,
             fast_tier(through(relay)) as tier,
         ):
-            writers = [link._connection._writer for link in (tier._reader, tier._writer)]
+            (node,) = tier._nodes.values()
+            writers = [link._connection._writer for link in (node._reader, node._writer)]
             relay.cut()
             await eventually(lambda: all(writer.transport.is_closing() for writer in writers))
             with pytest.raises(StoreError) as lost:
@@ -421,7 +423,8 @@ def test_connections_that_were_reset_unused_are_replaced(
 async def test_what_a_server_does_not_read_is_given_up(redis_url: str) -> None:
     """Copies that could not be sent do not stay in memory with a connection that was closed long ago."""
     async with Relay(urlsplit(redis_url).port or 6379) as relay, fast_tier(through(relay)) as tier:
-        transport = tier._writer._connection._writer.transport
+        (node,) = tier._nodes.values()
+        transport = node._writer._connection._writer.transport
         relay.to_target.hold()
         snapshots = [completed(bytes(ENTRY_BYTES_MAX - 10_000)) for _ in range(64)]
         told = await asyncio.gather(*(tier.put(each, boot_seconds()) for each in snapshots), return_exceptions=True)
@@ -479,7 +482,7 @@ async def test_a_connection_that_outlived_a_failover_answers_nothing(server_work
         assert await tier.get(id_of(snapshot)) is not None
         relay.target_port = second.port
         with client(first.url) as redis:
-            (writer,) = [each["id"] for each in redis.client_list() if each["cmd"] == "eval"]
+            (writer,) = [each["id"] for each in redis.client_list() if each["cmd"] in ("eval", "evalsha")]
             redis.client_kill_filter(_id=writer)
         with pytest.raises(StoreError):
             await tier.put(completed(), boot_seconds())

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 import pytest
 
+from gateway.core.confidential import NO_SEALING
 from gateway.store.base import Indefinite, NotApplied, StoreError, boot_seconds
-from gateway.store.redis.connection import ROOM_SECONDS, Link, Room, make_link, refusal_code, time_us
+from gateway.store.redis.connection import Link, parse, refusal_code, time_us
+from gateway.store.redis.keys import Keyspace
+from gateway.store.redis.node import ROOM_SECONDS, Node, Room
 from tests.store.copies import client, completed, fast_tier, id_of, record_of, until_up
 from tests.support.redis import RedisServer
 from tests.support.relay import Fault, Relay, Rule
@@ -21,10 +25,42 @@ ERA_KEY = "idempotency-gateway:era"
 LONG_SECONDS = 30.0
 
 
+def link_to(url: str) -> Link:
+    access = parse(url)
+    return access.link(access.seeds[0])
+
+
+@asynccontextmanager
+async def node_at(url: str) -> AsyncIterator[Node]:
+    """A started node with the one bucket that there is."""
+    access = parse(url)
+    node = Node(
+        access,
+        access.seeds[0],
+        Keyspace("", "", is_cluster=False),
+        clock=boot_seconds,
+        sealing=NO_SEALING,
+        on_change=lambda: None,
+        on_moved=lambda: None,
+    )
+    node.own([0])
+    await node.start()
+    try:
+        yield node
+    finally:
+        await node.close()
+
+
+async def look(node: Node) -> bytes:
+    """Let the node look at its server; returns the era."""
+    await node._learn(node._writer, [0])
+    return node._eras[0]
+
+
 @pytest.fixture
 async def link(redis_url: str) -> AsyncIterator[Link]:
-    link = make_link(redis_url, ERA_KEY, boot_seconds)
-    await link.open()
+    link = link_to(redis_url)
+    await link.connect()
     try:
         yield link
     finally:
@@ -59,7 +95,7 @@ async def test_a_cancelled_exchange_leaves_no_answer_for_the_next(link: Link) ->
         await waiting
     with pytest.raises(NotApplied):
         await following
-    await link.open()
+    await link.connect()
     assert await link.exchange([("ECHO", "b")], LONG_SECONDS) == [b"b"]
 
 
@@ -72,35 +108,30 @@ async def test_silence_is_indefinite_and_a_closed_link_is_definite(link: Link) -
         await link.exchange([("ECHO", "a")], LONG_SECONDS)
 
 
-async def test_the_servers_clock_is_never_shown_too_late(link: Link, redis_url: str) -> None:
+async def test_the_servers_clock_is_never_shown_too_late(redis_url: str) -> None:
     """A local moment is mapped to what the server's clock showed then, or less, however old the reading is."""
-    with client(redis_url) as redis:
-        for seconds_ago in (0.0, 1.0, 1_000.0):
-            moment = boot_seconds()
-            seconds, microseconds = redis.time()
-            now_us = int(seconds) * 1_000_000 + int(microseconds)
-            assert link.server_us(moment) <= now_us
-            assert link.server_us(moment - seconds_ago) <= now_us - int(seconds_ago * 1_000_000)
-            await link.refresh_era()
+    async with node_at(redis_url) as node:
+        with client(redis_url) as redis:
+            for seconds_ago in (0.0, 1.0, 1_000.0):
+                moment = boot_seconds()
+                seconds, microseconds = redis.time()
+                now_us = int(seconds) * 1_000_000 + int(microseconds)
+                assert node.server_us(moment) <= now_us
+                assert node.server_us(moment - seconds_ago) <= now_us - int(seconds_ago * 1_000_000)
+                await look(node)
 
 
-async def test_an_era_lasts_until_the_server_forgets(link: Link, redis_url: str) -> None:
+async def test_an_era_lasts_until_the_server_forgets(redis_url: str) -> None:
     """All who connect to one run of a server share its era; a flush or a foreign value begins another, seen later."""
-    other = make_link(redis_url, ERA_KEY, boot_seconds)
-    await other.open()
-    try:
-        assert other.era == link.era
+    async with node_at(redis_url) as node, node_at(redis_url) as other:
+        assert await look(node) == await look(other)
         with client(redis_url) as redis:
             for forget in (redis.flushdb, lambda: redis.set(ERA_KEY, b"x" * 72), lambda: renew_as_list(redis_url)):
-                before, before_seconds = link.era, link.era_seconds
+                before, before_seconds = await look(node), node._era_seconds[0]
                 forget()
-                await link.refresh_era()
-                assert link.era != before
-                assert link.era_seconds > before_seconds
-        await other.refresh_era()
-        assert other.era == link.era
-    finally:
-        await other.close()
+                assert await look(node) != before
+                assert node._era_seconds[0] > before_seconds
+        assert await look(other) == await look(node)
 
 
 def renew_as_list(url: str) -> None:
@@ -112,17 +143,16 @@ def renew_as_list(url: str) -> None:
 async def test_a_server_that_never_answers_is_no_connection(relay: Relay) -> None:
     """Connecting is bounded too."""
     relay.black_hole = True
-    link = make_link(through(relay), ERA_KEY, boot_seconds)
-    with pytest.raises(StoreError):
-        await link.open()
-    assert not link.is_open
+    async with node_at(through(relay)) as node:
+        assert not node.is_reached
+        assert not node._reader.is_open
 
 
 async def test_a_refused_password_is_no_connection(redis_url: str) -> None:
     """What the server says to it is kept out of the error's text."""
-    link = make_link(redis_url.replace("redis://", "redis://nobody:secret@"), ERA_KEY, boot_seconds)
+    link = link_to(redis_url.replace("redis://", "redis://nobody:secret@"))
     with pytest.raises(NotApplied) as refused:
-        await link.open()
+        await link.connect()
     assert "secret" not in str(refused.value)
     assert not link.is_open
 
@@ -172,23 +202,19 @@ def test_a_time_is_in_microseconds() -> None:
 
 async def test_a_full_server_that_runs_says_so_at_each_look(own_redis: RedisServer) -> None:
     """With what to do about it, for as long as it is full, and although everything there is can still be read."""
-    link = make_link(own_redis.url, "era", boot_seconds)
-    await link.open()
-    try:
-        assert link.refused == ""
+    async with node_at(own_redis.url) as node:
+        assert node._refused == ""
         with client(own_redis.url) as redis:
             redis.config_set("maxmemory", 1)
             for _ in range(2):
-                await link.refresh_era()
-                assert link.refused == (
+                await look(node)
+                assert node._refused == (
                     f"Redis at 127.0.0.1:{own_redis.port}/0 takes no copies: its memory is full (OOM); "
                     "raise maxmemory, or let maxmemory-policy evict keys"
                 )
             redis.config_set("maxmemory", 0)
-        await link.refresh_era()
-        assert link.refused == ""
-    finally:
-        await link.close()
+        await look(node)
+        assert node._refused == ""
 
 
 def test_no_room_is_told_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,20 +1,19 @@
-"""The border to the Redis driver: one connection, what its errors mean, and the server behind it.
+"""The border to the Redis driver: what a URL says, one connection, and what a server's errors mean.
 
 Its invariant: a link has one exchange under way at a time, and is closed when one is cut short, so that replies are
-never mixed up. It knows neither records nor scripts, except for the script of the era.
+never mixed up. It knows neither records nor eras, nor which of several servers is the right one.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
-import secrets
 import socket
-from collections.abc import Callable, Sequence
-from hashlib import sha256
+from collections.abc import AsyncIterator, Mapping, Sequence
+from hashlib import sha1
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from hiredis import pack_command
 from redis import exceptions
@@ -22,22 +21,20 @@ from redis.asyncio.connection import AbstractConnection, ConnectionPool, parse_u
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from gateway.core.immutable import immutable
+from gateway.core.message import bracketed
 from gateway.core.operation import MICROSECONDS
 from gateway.store.base import Indefinite, NotApplied
-from gateway.store.redis.codec import ERA_BYTES
 
 CONNECT_SECONDS: Final = 1.0
 # How long sent data may stay unacknowledged. Without a limit, a closed connection would keep its unsent data for as
 # long as the peer reads nothing.
 _UNSENT_SECONDS: Final = 5
 
-# What two clocks may drift apart, as µs per second; NTP slews by half of it.
-_DRIFT_US: Final = 1_000
+# After this long without a message, send a PING; after as long again, the link is dead.
+_SILENCE_SECONDS: Final = 10.0
 
-# As in `lua/era.lua`.
-GENERATION_BYTES: Final = 16
-
-_ERA_SCRIPT: Final = (Path(__file__).parent / "lua" / "era.lua").read_bytes()
+_LUA: Final = Path(__file__).parent / "lua"
 
 _UNSPECIFIC: Final = "ERR"
 # `OOM`, `READONLY`, `NOPERM`, …: at the beginning, or behind the `@user_script: 33: -` of Redis 6.2.
@@ -46,27 +43,85 @@ _CODE: Final = re.compile(rf"(?:^|: -?)(?!{_UNSPECIFIC}\b)([A-Z]{{3,}})\b")
 _NOT_IN_SCRIPT: Final = ("user executing the script can't", "ACL failure in script")
 
 # Why a server takes no writes, and what an operator can do.
-_CAUSES: Final = {
+CAUSES: Final = {
     "READONLY": "it is a replica (READONLY); name the primary",
     "OOM": "its memory is full (OOM); raise maxmemory, or let maxmemory-policy evict keys",
     "MISCONF": "it cannot save to its disk (MISCONF)",
     "NOPERM": "its user may not run what the scripts need, or not on these keys or channels (NOPERM)",
 }
 
-ROOM_SECONDS: Final = 60.0
-
-_LOG = logging.getLogger("gateway")
-
 RedisCommand = tuple[str | bytes | int, ...]
 
+# The texts of scripts, by the digest that names one on a server.
+_TEXTS: Final[dict[str | bytes | int, bytes]] = {}
 
-def make_link(url: str, era_key: str, clock: Callable[[], float]) -> Link:
-    """A link, not yet connected. The driver does no retries and no timeouts on it, whatever the URL's options say.
 
-    Raises ValueError when the URL is none of Redis's.
-    """
-    options: dict[str, Any] = {
-        **parse_url(url),
+def script(name: str) -> str:
+    """The digest of a script of `lua`, to be called by EVALSHA through `Link.run`."""
+    text = (_LUA / name).read_bytes()
+    digest = sha1(text, usedforsecurity=False).hexdigest()
+    _TEXTS[digest] = text
+    return digest
+
+
+class Address(NamedTuple):
+    """Where a server is; `host` is without the brackets of IPv6."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{bracketed(self.host)}:{self.port}"
+
+
+@immutable
+class Access:
+    """What a URL says: which servers are asked first, and how to connect to those that they name."""
+
+    kind: str
+    """How the masters are found: `sentinel`, `cluster`, or empty where the URL names the one there is."""
+    seeds: tuple[Address, ...]
+    name: str
+    """What the sentinels call the master."""
+    options: Mapping[str, Any]
+    sentinel_options: Mapping[str, Any]
+
+    def link(self, address: Address) -> Link:
+        """A link to a server with data, not yet connected."""
+        return _make_link(address, self.options)
+
+    def sentinel_link(self, address: Address) -> Link:
+        return _make_link(address, self.sentinel_options)
+
+    async def follow_ask(self, command: RedisCommand, reply: Any, seconds: float) -> Any:
+        """The reply; where it is ASK, because the key's slot is on its way to another node, that node's. Raises
+        StoreError."""
+        if type(reply) is not exceptions.AskError:
+            return reply
+        link = self.link(Address(reply.host, reply.port))
+        try:
+            await link.connect()
+            _, reply = await link.exchange([("ASKING",), command], seconds)
+        finally:
+            await link.close()
+        return reply
+
+
+def parse(url: str) -> Access:
+    """Raises ValueError when the URL is none of Redis's. `gateway.config.address` has the rules, and better errors."""
+    parts = urlsplit(url)
+    scheme, _, kind = parts.scheme.partition("+")
+    login, at, hosts = parts.netloc.rpartition("@")
+    seeds = tuple(_address(host, 26379 if kind == "sentinel" else 6379) for host in hosts.split(","))
+    name, _, database = parts.path.strip("/").rpartition("/") if kind == "sentinel" else ("", "", parts.path.strip("/"))
+    if kind == "sentinel" and not name:
+        name, database = database, ""
+    query = dict(parse_qsl(parts.query))
+    sentinel_login = {
+        option: query.pop(f"sentinel_{option}") for option in ("username", "password") if f"sentinel_{option}" in query
+    }
+    options = {
+        **parse_url(f"{scheme}://{login}{at}{seeds[0]}/{database}?{urlencode(query)}"),
         "protocol": 2,
         "decode_responses": False,
         "driver_info": None,
@@ -76,43 +131,47 @@ def make_link(url: str, era_key: str, clock: Callable[[], float]) -> Link:
         "socket_timeout": None,
         "socket_connect_timeout": CONNECT_SECONDS,
     }
-    if "path" not in options and (user_timeout := getattr(socket, "TCP_USER_TIMEOUT", None)) is not None:
+    if (user_timeout := getattr(socket, "TCP_USER_TIMEOUT", None)) is not None:
         options["socket_keepalive"] = True
         options["socket_keepalive_options"] = {user_timeout: _UNSENT_SECONDS * 1000}
+    of_masters = ("username", "password", "db")
+    sentinel_options = {key: value for key, value in options.items() if key not in of_masters} | sentinel_login
+    access = Access(kind, seeds, name, options, sentinel_options)
+    access.link(seeds[0])
+    return access
+
+
+def _address(text: str, port: int) -> Address:
+    host, colon, digits = text.rpartition(":") if not text.endswith("]") else (text, "", "")
+    return Address(host.strip("[]"), int(digits)) if colon else Address(text.strip("[]"), port)
+
+
+def _make_link(address: Address, options: Mapping[str, Any]) -> Link:
+    """The driver does no retries and no timeouts on it, whatever the URL's options say. Raises ValueError."""
     try:
-        connection = ConnectionPool(**options).make_connection()  # type: ignore[no-untyped-call]
+        pool = ConnectionPool(**{**options, "host": address.host, "port": address.port})
+        return Link(pool.make_connection(), address)  # type: ignore[no-untyped-call]
     except TypeError as error:
         raise ValueError(f"an option of the Redis URL is unknown: {error}") from None
-    return Link(connection, era_key, clock)
 
 
 class Link:
-    """One connection to Redis, with what is known of the server behind it. The driver's errors end here."""
+    """One connection to Redis. The driver's errors end here."""
 
-    def __init__(self, connection: AbstractConnection, era_key: str, clock: Callable[[], float]) -> None:
-        self._connection = connection
-        self._era_key = era_key
-        self._generation = b""
-        self._clock = clock
-        self._lock = asyncio.Lock()
+    def __init__(self, connection: AbstractConnection, address: Address) -> None:
+        self.address = address
         self.run_id = b""
-        """The server process that the link leads to, once it was opened."""
-        self._time_us = 0
-        self._time_seconds = 0.0
-        self.era = b""
-        """The era of the server; empty while a generation has yet to be reported to it."""
-        self.era_seconds = 0.0
-        self.refused = ""
-        """Why the server took no copies at the last check; empty if it did."""
+        """The server process that the link leads to, as its user has read it."""
+        self._connection = connection
+        self._lock = asyncio.Lock()
+
+    def __str__(self) -> str:
+        """The server and the database, without user and password: the text goes to logs."""
+        return f"Redis at {self.address}/{self._connection.db}"
 
     @property
     def is_open(self) -> bool:
         return bool(self._connection.is_connected)
-
-    def bind(self, era_key: str, generation: str) -> None:
-        """Require an era of this generation (empty: any) under this key. The era is unknown until `refresh_era`."""
-        self._era_key, self.era = era_key, b""
-        self._generation = sha256(generation.encode()).digest()[:GENERATION_BYTES] if generation else b""
 
     async def connect(self) -> None:
         """Connect, unless connected. Raises NotApplied."""
@@ -121,49 +180,7 @@ class Link:
                 await self._connection.connect()  # type: ignore[no-untyped-call]
         except (exceptions.RedisError, OSError, ValueError) as error:
             await self.close()
-            raise NotApplied(f"Redis at {_where(self._connection)} cannot be used: {_reason(error)}") from None
-
-    async def open(self) -> None:
-        """Connect, unless connected, and read the server's run id, era and time. Raises StoreError."""
-        if not self.is_open:
-            await self.connect()
-            (info,) = await self.exchange([("INFO", "server")], CONNECT_SECONDS)
-            if error := refusal(info):
-                await self.close()
-                raise NotApplied(f"Redis refused INFO server, which has its run id: {error}")
-            if (run_id := _run_id(info)) != self.run_id:
-                # No purge was reported to this server, which may have run beside the previous one.
-                self.run_id, self.era = run_id, b""
-        await self.refresh_era()
-
-    async def refresh_era(self) -> None:
-        """Report the generation if that is pending, and read era and time. Raises StoreError."""
-        wanted = (self._era_key, self._generation)
-        is_due = self.era == b"" and self._generation != b""
-        generation = self._generation.ljust(GENERATION_BYTES, b"\0")
-        fresh = secrets.token_hex(ERA_BYTES // 2)
-        script = ("EVAL", _ERA_SCRIPT, 1, self._era_key, self.run_id, fresh, generation, int(is_due))
-        (reply,) = await self.exchange([script], CONNECT_SECONDS)
-        if error := refusal(reply):
-            # A server that was made a replica takes no writes: the next connection may lead to the new master.
-            await self.leave()
-            raise NotApplied(f"Redis at {_where(self._connection)} takes no writes: {_CAUSES.get(error, error)}")
-        era, *time, text = reply
-        self.note_time(time)
-        code = refusal_code(text.decode())
-        self.refused = f"Redis at {_where(self._connection)} takes no copies: {_CAUSES.get(code, code)}" if code else ""
-        # After a `bind` meanwhile, the next call learns the era.
-        if era != self.era and wanted == (self._era_key, self._generation):
-            self.era, self.era_seconds = era, self._time_seconds
-
-    def note_time(self, time: Sequence[bytes]) -> None:
-        """Take a reading of the server's clock from a reply that has just arrived."""
-        self._time_us, self._time_seconds = time_us(time), self._clock()
-
-    def server_us(self, seconds: float) -> int:
-        """A lower bound of the server's clock at this boot-time moment."""
-        since_seconds = seconds - self._time_seconds
-        return self._time_us + int(since_seconds * MICROSECONDS - abs(since_seconds) * _DRIFT_US)
+            raise NotApplied(f"{self} cannot be used: {_reason(error)}") from None
 
     async def exchange(self, commands: Sequence[RedisCommand], seconds: float) -> list[Any]:
         """Send commands and return their replies; refused commands have exceptions as replies.
@@ -185,6 +202,22 @@ class Link:
                 await self.close()
                 raise
 
+    async def run(self, commands: Sequence[RedisCommand], seconds: float) -> list[Any]:
+        """`exchange`, for scripts: one that the server has forgotten, or never had, is sent to it."""
+        replies = await self.exchange(commands, seconds)
+        missing = [place for place, reply in enumerate(replies) if isinstance(reply, exceptions.NoScriptError)]
+        if missing:
+            # In order, so that each text is sent once.
+            sent: set[str | bytes | int] = set()
+            again: list[RedisCommand] = []
+            for place in missing:
+                _, digest, *arguments = commands[place]
+                again.append(commands[place] if digest in sent else ("EVAL", _TEXTS[digest], *arguments))
+                sent.add(digest)
+            for place, reply in zip(missing, await self.exchange(again, seconds), strict=True):
+                replies[place] = reply
+        return replies
+
     async def send(self, commands: Sequence[RedisCommand]) -> None:
         """Send without waiting for a reply. Raises Indefinite."""
         packed = b"".join(map(_pack, commands))
@@ -202,6 +235,20 @@ class Link:
         except (exceptions.RedisError, OSError) as error:
             raise Indefinite(f"the connection to Redis failed: {_reason(error)}") from None
 
+    async def messages(self) -> AsyncIterator[Any]:
+        """What arrives on channels, until the link fails or is silent. Raises Indefinite."""
+        is_silent = False
+        while True:
+            message = await self.receive(_SILENCE_SECONDS)
+            if message is not None:
+                is_silent = False
+                yield message
+            elif is_silent:
+                raise Indefinite("the link is silent")
+            else:
+                is_silent = True
+                await self.send([("PING",)])
+
     async def leave(self) -> None:
         """Close the connection after the exchange under way: the next one may lead to another server."""
         async with self._lock:
@@ -217,38 +264,6 @@ class Link:
             return error
         except (exceptions.RedisError, OSError) as error:
             raise Indefinite(f"the connection to Redis failed: {_reason(error)}") from None
-
-
-class Room:
-    """Logs whether a running server has room for copies: once when it has none, and once when it has room again.
-
-    For the operator only: a full server stays full until one acts, while refused copies are counted and made again from
-    the durable store. At its limit the server takes one copy and refuses the next, so room is reported only after it
-    has taken all copies for a while. `clock` returns seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._reported = ""
-        self._refused_seconds = 0.0
-
-    def note(self, refused: str) -> None:
-        """Take the result of a check: why the server takes no copies, empty if it does."""
-        now = self._clock()
-        if refused:
-            self._refused_seconds = now
-            if refused != self._reported:
-                self._reported = refused
-                _LOG.warning("%s; until then replays come from the durable store", refused)
-        elif self._reported and now - self._refused_seconds >= ROOM_SECONDS:
-            self._reported = ""
-            _LOG.info("Redis takes copies again")
-
-
-def _where(connection: AbstractConnection) -> str:
-    """The server and the database, without user and password: the text goes to logs."""
-    place = getattr(connection, "path", None) or f"{getattr(connection, 'host', '')}:{getattr(connection, 'port', '')}"
-    return f"{place}/{connection.db}"
 
 
 def _reason(error: Exception) -> str:
@@ -271,15 +286,6 @@ def time_us(time: Sequence[bytes]) -> int:
     """A reply of `TIME` in microseconds."""
     seconds, microseconds = time
     return int(seconds) * MICROSECONDS + int(microseconds)
-
-
-def _run_id(info: Any) -> bytes:
-    """The run id in a reply of `INFO server`. Raises NotApplied: without it a restart would go unnoticed."""
-    if isinstance(info, bytes):
-        for line in info.splitlines():
-            if line.startswith(b"run_id:"):
-                return line.removeprefix(b"run_id:")
-    raise NotApplied("the reply of Redis to INFO server has no run id")
 
 
 def refusal(reply: Any) -> str:

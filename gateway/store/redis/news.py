@@ -7,21 +7,18 @@ whenever some may have been, the listeners are woken to read the record. It know
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
-from gateway.store.base import Indefinite, StoreError
-from gateway.store.redis.connection import Link, RedisCommand
+from gateway.store.base import StoreError
+from gateway.store.redis.connection import Address, Link, RedisCommand
 from gateway.store.watching import LocalWatch
 
 # How long a new listener waits for its subscription and the link. After that it listens all the same.
 _SUBSCRIBE_SECONDS: Final = 0.25
-
-# After this long without a message, send a PING; after as long again, the link is dead.
-_SILENCE_SECONDS: Final = 10.0
 
 _PAUSE_SECONDS_MIN: Final = 0.1
 _PAUSE_SECONDS_MAX: Final = 5.0
@@ -46,12 +43,14 @@ class News:
 
     def __init__(
         self,
-        link: Link,
+        dial: Callable[[], Link],
         channel_of: Callable[[UUID], str],
         purges_channel: str,
         on_purge: Callable[[UUID], None],
     ) -> None:
-        self._link = link
+        """`dial` makes a link to any server that has the news; it raises StoreError without one."""
+        self._dial = dial
+        self._link: Link | None = None
         self._channel_of = channel_of
         self._purges_channel = purges_channel.encode()
         self._on_purge = on_purge
@@ -66,15 +65,22 @@ class News:
         """Listen until cancelled."""
         while True:
             try:
+                self._link = self._dial()
                 await self._link.connect()
-                await self._listen()
+                await self._listen(self._link)
             except StoreError:
                 pass
             finally:
                 self._lose()
-                await self._link.close()
+                if self._link is not None:
+                    await self._link.close()
             await asyncio.sleep(self._pause_seconds)
             self._pause_seconds = min(2 * self._pause_seconds, _PAUSE_SECONDS_MAX)
+
+    async def leave_all_but(self, addresses: Collection[Address]) -> None:
+        """Go on elsewhere if the link leads to none of these."""
+        if self._link is not None and self._link.address not in addresses:
+            await self._link.close()
 
     @asynccontextmanager
     async def watch(self, operation_id: UUID) -> AsyncIterator[LocalWatch]:
@@ -97,31 +103,19 @@ class News:
                 del self._channels[name]
                 self._note_change(name)
 
-    async def _listen(self) -> None:
+    async def _listen(self, link: Link) -> None:
         """Receive until the link fails. Raises StoreError."""
         self._connected = True
         self._changed = {self._purges_channel, *self._channels}
         self._change.set()
-        subscriber = asyncio.create_task(self._subscribe())
+        subscriber = asyncio.create_task(self._subscribe(link))
         try:
-            await self._receive()
+            async for message in link.messages():
+                self._pause_seconds = _PAUSE_SECONDS_MIN
+                self._dispatch(message)
         finally:
             subscriber.cancel()
             await asyncio.gather(subscriber, return_exceptions=True)
-
-    async def _receive(self) -> None:
-        is_silent = False
-        while True:
-            message = await self._link.receive(_SILENCE_SECONDS)
-            if message is not None:
-                is_silent = False
-                self._pause_seconds = _PAUSE_SECONDS_MIN
-                self._dispatch(message)
-            elif is_silent:
-                raise Indefinite("the link is silent")
-            else:
-                is_silent = True
-                await self._link.send([("PING",)])
 
     def _dispatch(self, message: Any) -> None:
         match message:
@@ -141,7 +135,7 @@ class News:
                         channel.missed = False
                         channel.wake()
 
-    async def _subscribe(self) -> None:
+    async def _subscribe(self, link: Link) -> None:
         """Send changed subscriptions to the server, all that gathered meanwhile at once."""
         try:
             while True:
@@ -162,7 +156,7 @@ class News:
                     if (channel := self._channels.get(name)) is not None:
                         channel.subscribed.set()
                 if commands:
-                    await self._link.send(commands)
+                    await link.send(commands)
         except StoreError:
             # The receiver sees the same failure, after it has read what had still arrived.
             return

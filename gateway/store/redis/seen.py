@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from pathlib import Path
 from typing import Any, Final
 
-from gateway.store.base import NotApplied, boot_seconds
+from gateway.store.base import NotApplied
 from gateway.store.epoch import FORMER_MAX, Seen
-from gateway.store.redis.connection import RedisCommand, make_link, refusal
-from gateway.store.redis.store import ERA_KEY, KEY_PREFIX
+from gateway.store.redis.connection import RedisCommand, parse, refusal, script
+from gateway.store.redis.keys import KEY_PREFIX, slot_of
+from gateway.store.redis.masters import masters_of
 
 # Only the start of a gateway waits for this.
 SEEN_SECONDS: Final = 1.0
@@ -25,7 +25,7 @@ _TOKEN_DIGITS: Final = 20
 _IDENTITY_CHARACTERS_MAX: Final = 256
 _NOTE_BYTES_MAX: Final = 2 * FORMER_MAX * _IDENTITY_CHARACTERS_MAX
 
-_SCRIPT: Final = (Path(__file__).parent / "lua" / "seen.lua").read_bytes()
+_SCRIPT: Final = script("seen.lua")
 
 
 class RedisSeen:
@@ -34,7 +34,7 @@ class RedisSeen:
     def __init__(self, url: str, name: str) -> None:
         """Raises ValueError when the URL is none of Redis's."""
         self._key = f"{KEY_PREFIX}seen:{name}"
-        self._link = make_link(url, ERA_KEY, boot_seconds)
+        self._access = parse(url)
         self._lock = asyncio.Lock()
 
     async def read(self) -> Seen | None:
@@ -51,17 +51,26 @@ class RedisSeen:
         note = _note(seen)
         if _seen(note) is None:
             raise NotApplied("the note of what was seen of the durable store does not fit Redis")
-        if error := refusal(await self._execute(("EVAL", _SCRIPT, 1, self._key, note, instead_of))):
+        if error := refusal(await self._execute(("EVALSHA", _SCRIPT, 1, self._key, note, instead_of))):
             raise NotApplied(f"Redis refused: {error}")
 
     async def _execute(self, command: RedisCommand) -> Any:
         async with self._lock:
+            masters, slot = masters_of(self._access), slot_of(self._key)
             try:
-                await self._link.connect()
-                (reply,) = await self._link.exchange([command], SEEN_SECONDS)
+                found = await masters.find(())
             finally:
-                await self._link.close()
-        return reply
+                await masters.close()
+            address = next((each for each, slots in found.items() if any(slot in part for part in slots)), None)
+            if address is None:
+                raise NotApplied("no master has the slot of the note of what was seen")
+            link = self._access.link(address)
+            try:
+                await link.connect()
+                (reply,) = await link.run([command], SEEN_SECONDS)
+            finally:
+                await link.close()
+            return await self._access.follow_ask(command, reply, SEEN_SECONDS)
 
 
 def _note(seen: Seen) -> bytes:

@@ -161,7 +161,7 @@ DEFECTS = (
     Defect(
         "read-before-a-purge-put-after-it",
         "a gateway that read an answer before its purge brings it back to Redis afterwards",
-        (Edit("store/redis/store.py", "put.started_seconds < link.era_seconds or ", ""),),
+        (Edit("store/redis/node.py", "if put.started_seconds < self._era_seconds[bucket]:", "if False:"),),
         ("tests/store/test_redis.py::test_a_purge_ends_what_was_put_and_what_was_read",),
     ),
     Defect(
@@ -179,7 +179,13 @@ DEFECTS = (
     Defect(
         "purge-told-to-the-former-master",
         "after a failover of Redis the new master is not told of a purge that its former one was told of",
-        (Edit("store/redis/connection.py", 'self.run_id, self.era = run_id, b""', "self.run_id = run_id"),),
+        (
+            Edit(
+                "store/redis/node.py",
+                "self._run_id = run_ids[0]\n                self._forget_eras(self._buckets)\n",
+                "self._run_id = run_ids[0]\n",
+            ),
+        ),
         ("tests/store/test_redis.py::test_a_purge_is_told_to_each_server_anew",),
     ),
     Defect(
@@ -193,9 +199,9 @@ DEFECTS = (
         "after a failover of Redis the former master goes on to answer with what was purged",
         (
             Edit(
-                "store/redis/store.py",
-                "            if self._reader.run_id != self._writer.run_id:\n",
-                "            if not self._reader.run_id:\n",
+                "store/redis/node.py",
+                "            if run_ids[0] != run_ids[1]:\n",
+                "            if not run_ids[0]:\n",
             ),
         ),
         ("tests/store/test_redis.py::test_a_connection_that_outlived_a_failover_answers_nothing",),
@@ -203,7 +209,7 @@ DEFECTS = (
     Defect(
         "copies-of-any-store",
         "a key is answered with what another durable store on the same Redis holds under it",
-        (Edit("store/redis/store.py", 'was_up = f"{KEY_PREFIX}{store}:"', "was_up = KEY_PREFIX"),),
+        (Edit("store/redis/store.py", 'prefix = f"{KEY_PREFIX}{store}:"', "prefix = KEY_PREFIX"),),
         ("tests/http/gateway/test_shared_redis.py::test_two_stores_on_one_redis_answer_for_themselves[new]",),
     ),
     Defect(
@@ -241,9 +247,9 @@ DEFECTS = (
         "an entry lives longer than its record by as long as it took to reach Redis",
         (
             Edit(
-                "store/redis/store.py",
-                "started_us = link.server_us(put.started_seconds)",
-                "started_us = link.server_us(self._clock())",
+                "store/redis/node.py",
+                "started_us = self.server_us(put.started_seconds)",
+                "started_us = self.server_us(self._clock())",
             ),
         ),
         ("tests/store/test_redis.py::test_the_window_is_counted_from_the_start_of_the_call",),

@@ -71,7 +71,13 @@ DEFECTS = (
     Defect(
         "untold-purge-looked-up",
         "what was purged is answered from Redis while that has still to be told of it",
-        (Edit("store/redis/connection.py", 'self._era_key, self.era = era_key, b""', "self._era_key = era_key"),),
+        (
+            Edit(
+                "store/redis/node.py",
+                "self._keys = keys\n        self._forget_eras(self._buckets)\n",
+                "self._keys = keys\n",
+            ),
+        ),
         ("tests/store/test_redis.py::test_a_purge_that_cannot_be_told_silences_the_tier",),
     ),
     Defect(

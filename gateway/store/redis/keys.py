@@ -1,0 +1,57 @@
+"""The names of keys, by bucket, and the slots of the buckets.
+
+A bucket is what has one era. Its keys have one hash tag, so that they are at one node and one script may use them.
+Without a cluster there is one bucket, and no tag that matters. It knows no connections.
+"""
+
+from __future__ import annotations
+
+from binascii import crc_hqx
+from hashlib import sha256
+from typing import Final
+from uuid import UUID
+
+KEY_PREFIX: Final = "idempotency-gateway:"
+PURGES_CHANNEL: Final = f"{KEY_PREFIX}purges"
+# As in `lua/era.lua`.
+GENERATION_BYTES: Final = 16
+
+PARTS: Final = 256
+"""Operations are spread over the buckets by the first byte of their id."""
+SLOTS: Final = 16384
+
+
+def slot_of(key: str) -> int:
+    """The slot of a key in a cluster: by the text in its first braces, if there is any."""
+    _, opening, rest = key.partition("{")
+    tag, closing, _ = rest.partition("}")
+    return crc_hqx((tag if opening and closing and tag else key).encode(), 0) % SLOTS
+
+
+class Keyspace:
+    """The keys of one durable store, whose purges have come to this generation. Compared by identity: each change of
+    either makes a new one."""
+
+    def __init__(self, prefix: str, generation: str, *, is_cluster: bool) -> None:
+        """An empty prefix is that of no store. `generation` is empty where it is not known."""
+        self.prefix = prefix
+        self.generation = sha256(generation.encode()).digest()[:GENERATION_BYTES] if generation else b""
+        self.is_cluster = is_cluster
+        self.buckets = bytes(range(PARTS) if is_cluster else PARTS)
+        """The bucket of an operation, by the first byte of its id."""
+        start = prefix or KEY_PREFIX
+        tags = [f"{{{bucket:02x}}}:" for bucket in range(PARTS)] if is_cluster else [""]
+        self.era_keys = [f"{start}{tag}era" for tag in tags]
+        # Braces around the id, which stand there without a cluster, would be the tag.
+        before, self._after = ("", "") if is_cluster else ("{", "}")
+        self._before = [f"{start}{tags[bucket]}{before}" for bucket in self.buckets]
+        self.copies = f"{start}{{??}}:{'?' * 32}" if is_cluster else f"{start}{{*}}"
+        """A pattern that matches the keys of all copies, and no other."""
+
+    def key_of(self, operation_id: UUID) -> str:
+        return f"{self._before[operation_id.int >> 120]}{operation_id.hex}{self._after}"
+
+    def content_key(self, content: bytes) -> str:
+        """The key of a content's digest, in the bucket of its first byte."""
+        tag = f"{{{content[0]:02x}}}:" if self.is_cluster else ""
+        return f"{self.prefix}{tag}content:{content.hex()}"

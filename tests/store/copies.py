@@ -51,7 +51,11 @@ def time_left_us(snapshot: Snapshot | None) -> int:
 
 
 def key_of(operation_id: UUID, store: str = STORE) -> str:
-    return f"idempotency-gateway:{sha256(store.encode()).hexdigest()[:16]}:{{{operation_id.hex}}}"
+    return f"{prefix_of(store)}{{{operation_id.hex}}}"
+
+
+def prefix_of(store: str = STORE) -> str:
+    return f"idempotency-gateway:{sha256(store.encode()).hexdigest()[:16]}:"
 
 
 @asynccontextmanager

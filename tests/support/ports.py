@@ -12,12 +12,14 @@ _given: set[int] = set()
 _source = random.SystemRandom()
 
 
-def free_port() -> int:
-    """A port that is free on 127.0.0.1 now, and that this process was not given before."""
+def free_port(beside: int = 0) -> int:
+    """A port that is free on 127.0.0.1 now, and that this process was not given before. So is the one that is so far
+    above it, where a server takes that, too."""
     for _ in range(1_000):
-        port = _source.randint(_LOWEST, _HIGHEST)
-        if port not in _given and _is_free(port):
-            _given.add(port)
+        port = _source.randint(_LOWEST, _HIGHEST - beside)
+        taken = {port, port + beside}
+        if _given.isdisjoint(taken) and all(map(_is_free, taken)):
+            _given.update(taken)
             return port
     raise RuntimeError("no free port on 127.0.0.1")
 

@@ -61,15 +61,17 @@ class RedisServer(Redis, ServerProcess):
         self,
         directory: Path,
         *,
+        bus: int = 0,
         append_only: bool = False,
         options: tuple[str, ...] = (),
         through: Sequence[str] = (),
     ) -> None:
         """`directory` becomes the server's and must not exist; `options` are further words of its command line.
 
-        `through` is a command that becomes the one behind it, which starts the server.
+        `bus` is how far above its port the server takes another one. `through` is a command that becomes the one behind
+        it, which starts the server.
         """
-        self.port = free_port()
+        self.port = free_port(beside=bus)
         super().__init__(f"redis://127.0.0.1:{self.port}/0")
         self.directory = directory
         self.log = directory / "server.log"

@@ -101,7 +101,8 @@ class Access:
         link = self.link(Address(reply.host, reply.port))
         try:
             await link.connect()
-            _, reply = await link.exchange([("ASKING",), command], seconds)
+            # One command after ASKING is all that is allowed: a script comes with its text.
+            _, reply = await link.exchange([("ASKING",), _with_text(command)], seconds)
         finally:
             await link.close()
         return reply
@@ -211,8 +212,8 @@ class Link:
             sent: set[str | bytes | int] = set()
             again: list[RedisCommand] = []
             for place in missing:
-                _, digest, *arguments = commands[place]
-                again.append(commands[place] if digest in sent else ("EVAL", _TEXTS[digest], *arguments))
+                digest = commands[place][1]
+                again.append(commands[place] if digest in sent else _with_text(commands[place]))
                 sent.add(digest)
             for place, reply in zip(missing, await self.exchange(again, seconds), strict=True):
                 replies[place] = reply
@@ -264,6 +265,11 @@ class Link:
             return error
         except (exceptions.RedisError, OSError) as error:
             raise Indefinite(f"the connection to Redis failed: {_reason(error)}") from None
+
+
+def _with_text(command: RedisCommand) -> RedisCommand:
+    """The command, with a script's text instead of its digest."""
+    return ("EVAL", _TEXTS[command[1]], *command[2:]) if command[0] == "EVALSHA" else command
 
 
 def _reason(error: Exception) -> str:

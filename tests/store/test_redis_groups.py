@@ -1,0 +1,441 @@
+"""The fast tier on several real Redis servers: a cluster, and a master that sentinels watch.
+
+Whatever happens to one of them, a copy that is served is right, and no purged one is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+
+from gateway.core.operation import Snapshot
+from gateway.store.base import NotApplied, StoreError, boot_seconds
+from gateway.store.epoch import Seen
+from gateway.store.redis.keys import slot_of
+from gateway.store.redis.seen import RedisSeen
+from gateway.store.redis.store import RedisFastTier
+from tests.store.copies import STORE, client, completed, fast_tier, id_of, prefix_of, record_of, until_up
+from tests.support.eventually import eventually
+from tests.support.redis import RedisServer
+from tests.support.redis_groups import Cluster, Watched, command, running
+
+LONG_SECONDS = 30.0
+
+pytestmark = pytest.mark.usefixtures("no_haste")
+
+
+@pytest.fixture(scope="module")
+def masters(server_workspace: Path) -> Iterator[Cluster]:
+    """Three masters, which outlive every test."""
+    cluster = Cluster(server_workspace, 3, has_replicas=False)
+    with running(cluster):
+        yield cluster
+
+
+@pytest.fixture
+def cluster(masters: Cluster) -> Cluster:
+    for server in masters.servers:
+        command(server, "FLUSHALL")
+        command(server, "SCRIPT", "FLUSH")
+        command(server, "CONFIG", "RESETSTAT")
+    return masters
+
+
+@pytest.fixture
+def replicated(server_workspace: Path) -> Iterator[Cluster]:
+    """Three masters of this test alone, each with a replica."""
+    cluster = Cluster(server_workspace, 3, has_replicas=True)
+    with running(cluster):
+        yield cluster
+
+
+@pytest.fixture
+def watched(server_workspace: Path) -> Iterator[Watched]:
+    """A master with a replica and three sentinels, of this test alone."""
+    group = Watched(server_workspace)
+    with running(group):
+        yield group
+
+
+@pytest.fixture
+async def tier(cluster: Cluster) -> AsyncIterator[RedisFastTier]:
+    async with fast_tier(cluster.url) as tier:
+        assert tier.up
+        yield tier
+
+
+def bucket_of(operation_id: UUID) -> str:
+    return f"{prefix_of()}{{{operation_id.hex[:2]}}}:"
+
+
+def slot_for(snapshot: Snapshot) -> int:
+    return slot_of(bucket_of(id_of(snapshot)))
+
+
+async def put(tier: RedisFastTier, *snapshots: Snapshot) -> None:
+    await asyncio.gather(*(tier.put(each, boot_seconds()) for each in snapshots))
+
+
+async def found(tier: RedisFastTier, *snapshots: Snapshot) -> list[bool]:
+    """Of each, whether it is served. What is served is right."""
+
+    async def look(snapshot: Snapshot) -> bool:
+        try:
+            copy = await tier.get(id_of(snapshot))
+        except StoreError:
+            return False
+        assert copy is None or record_of(copy) == record_of(snapshot)
+        return copy is not None
+
+    return list(await asyncio.gather(*map(look, snapshots)))
+
+
+async def until_kept(tier: RedisFastTier, *snapshots: Snapshot) -> None:
+    """Put until all are served."""
+
+    async def are_kept() -> bool:
+        with suppress(StoreError):
+            await put(tier, *snapshots)
+        return all(await found(tier, *snapshots))
+
+    await eventually(are_kept, LONG_SECONDS, "the copies are kept")
+
+
+async def until_found(tier: RedisFastTier, *snapshots: Snapshot) -> None:
+    async def are_found() -> bool:
+        return all(await found(tier, *snapshots))
+
+    await eventually(are_found, LONG_SECONDS, "the copies are found")
+
+
+def at(cluster: Cluster, server: RedisServer, snapshots: list[Snapshot]) -> list[Snapshot]:
+    """Those whose slot is at this server."""
+    return [each for each in snapshots if cluster.owner_of(slot_for(each)) is server]
+
+
+# A cluster
+
+
+async def test_a_hundred_reads_go_to_their_masters(tier: RedisFastTier, cluster: Cluster) -> None:
+    """Each gets its own record, whichever slot that is in, and few round trips serve them all."""
+    snapshots = [completed(b"%d" % number) for number in range(100)]
+    assert len({slot_for(each) for each in snapshots}) > 50
+    await put(tier, *snapshots)
+    for server in cluster.masters:
+        assert at(cluster, server, snapshots)
+        command(server, "CONFIG", "RESETSTAT")
+    copies = await asyncio.gather(*(tier.get(id_of(each)) for each in snapshots))
+    assert [record_of(each) for each in copies] == [record_of(each) for each in snapshots]
+    for server in cluster.masters:
+        with client(server.url) as redis:
+            assert redis.info("commandstats")["cmdstat_time"]["calls"] <= 2
+
+
+async def test_a_purge_ends_the_copies_at_every_master(tier: RedisFastTier, cluster: Cluster) -> None:
+    """For whoever reads there, and for what was read before; what is read then is kept."""
+    snapshots = [completed() for _ in range(60)]
+    async with fast_tier(cluster.url) as other:
+        purged: list[UUID] = []
+        other.on_purge(purged.append)
+        await put(tier, *snapshots)
+        assert all(await found(other, *snapshots))
+        read_seconds = boot_seconds()
+        await tier.forget(id_of(snapshots[0]))
+        assert tier.has_forgotten
+        for each in (tier, other):
+            assert not any(await found(each, *snapshots))
+            await asyncio.gather(*(each.put(snapshot, read_seconds) for snapshot in snapshots))
+            assert not any(await found(each, *snapshots))
+        await eventually(lambda: id_of(snapshots[0]) in purged, what="the purge is told")
+        await until_kept(other, *snapshots)
+        assert all(await found(tier, *snapshots))
+
+
+async def test_a_generation_ends_the_copies_at_every_master(tier: RedisFastTier, cluster: Cluster) -> None:
+    """Whoever learns of a purge from the durable store ends all copies, and whoever learns it later none."""
+    snapshots = [completed() for _ in range(60)]
+    async with fast_tier(cluster.url) as other:
+        await put(other, *snapshots)
+        tier.bind(STORE, "purged")
+        await eventually(lambda: tier.has_forgotten)
+        assert not any(await found(other, *snapshots))
+        await until_kept(tier, *snapshots)
+        other.bind(STORE, "purged")
+        await eventually(lambda: other.has_forgotten)
+        assert all(await found(tier, *snapshots))
+
+
+async def test_one_master_that_is_flushed(tier: RedisFastTier, cluster: Cluster) -> None:
+    """What it had is gone, what was read before is refused there, and the others go on."""
+    snapshots = [completed() for _ in range(60)]
+    await put(tier, *snapshots)
+    read_seconds = boot_seconds()
+    lost = at(cluster, cluster.masters[0], snapshots)
+    command(cluster.masters[0], "FLUSHALL")
+    assert await found(tier, *snapshots) == [each not in lost for each in snapshots]
+    await asyncio.gather(*(tier.put(each, read_seconds) for each in lost))
+    assert not any(await found(tier, *lost))
+    await until_kept(tier, *snapshots)
+
+
+async def test_news_crosses_the_cluster(tier: RedisFastTier, cluster: Cluster) -> None:
+    """Waiters are woken wherever the operation is, and whichever node they listen to."""
+    async with fast_tier(cluster.url) as other:
+        for snapshot in (completed() for _ in range(8)):
+            async with tier.watch(id_of(snapshot)) as watch, tier.watch(uuid4()) as stranger:
+                await other.put(snapshot, boot_seconds())
+                assert await watch.wait_changed(LONG_SECONDS)
+                await other.announce(id_of(snapshot))
+                assert await watch.wait_changed(LONG_SECONDS)
+                assert not await stranger.wait_changed(0)
+
+
+async def test_a_slot_that_moves(tier: RedisFastTier, cluster: Cluster) -> None:
+    """While it does, its operations have no copies or right ones, its neighbours theirs, and a content is found where
+    it is; afterwards what is put at the new master is served, and what was moved there is not believed."""
+    snapshot, content = completed(), uuid4().bytes
+    bucket = id_of(snapshot).hex[:2]
+    content = bytes.fromhex(bucket) + content
+    neighbours = [each for each in (completed() for _ in range(30)) if slot_for(each) != slot_for(snapshot)]
+    await put(tier, snapshot, *neighbours)
+    slot = slot_for(snapshot)
+    target = next(server for server in cluster.masters if server is not cluster.owner_of(slot))
+    source = cluster.begin_move(slot, target)
+    async with fast_tier(cluster.url) as other:
+        # Nobody has named it, so it is where the slot goes: ASK.
+        assert await tier.first_of(content, id_of(snapshot), 60_000) == id_of(snapshot)
+        assert await other.first_of(content, uuid4(), 60_000) == id_of(snapshot)
+        with client(target.url) as redis:
+            assert redis.execute_command("CLUSTER", "COUNTKEYSINSLOT", slot) == 1
+        assert all(await found(tier, snapshot, *neighbours))
+        # The era last, then first: neither half is taken for the whole.
+        assert cluster.move_keys(slot, source, target, lambda key: key.endswith(b"era")) == 1
+        for each in (tier, other):
+            assert (await found(each, snapshot, *neighbours))[1:] == [True] * len(neighbours)
+            assert not any(await found(each, snapshot))
+        with suppress(StoreError):
+            await put(tier, snapshot)
+        cluster.end_move(slot, source, target)
+        assert not any(await found(tier, snapshot))
+        await until_kept(tier, snapshot)
+        await until_found(other, snapshot, *neighbours)
+        assert await other.first_of(content, uuid4(), 60_000) == id_of(snapshot)
+
+
+async def test_a_purge_while_a_slot_moves(tier: RedisFastTier, cluster: Cluster) -> None:
+    """It is not reported as done until the slot has arrived and was told, and no copy of before is served then."""
+    snapshot = completed()
+    await put(tier, snapshot)
+    slot = slot_for(snapshot)
+    target = next(server for server in cluster.masters if server is not cluster.owner_of(slot))
+    source = cluster.begin_move(slot, target)
+    cluster.move_keys(slot, source, target, lambda key: key.endswith(b"era"))
+    async with fast_tier(cluster.url) as other:
+        with pytest.raises(NotApplied):
+            await tier.forget(id_of(snapshot))
+        assert not tier.has_forgotten
+        cluster.end_move(slot, source, target)
+        assert not any(await found(other, snapshot))
+
+        async def has_forgotten() -> bool:
+            # Whoever uses the slot finds that it has moved.
+            await found(tier, snapshot)
+            return tier.has_forgotten
+
+        await eventually(has_forgotten, LONG_SECONDS, "the purge is told where the slot is")
+        for each in (tier, other):
+            assert not any(await found(each, snapshot))
+
+
+async def test_a_master_that_is_lost_takes_down_its_slots_alone(replicated: Cluster) -> None:
+    """Then its replica has them, and nothing that was purged meanwhile comes back."""
+    snapshots = [completed() for _ in range(60)]
+    async with fast_tier(replicated.url) as tier, fast_tier(replicated.url) as other:
+        await put(tier, *snapshots)
+        await eventually(lambda: copies_at(replicated.servers) >= 2 * len(snapshots), what="all is replicated")
+        lost = at(replicated, replicated.masters[0], snapshots)
+        replicated.masters[0].kill()
+        assert await found(other, *snapshots) == [each not in lost for each in snapshots]
+        assert other.up
+        # Each read of what was lost fails at once, until another has it.
+        with pytest.raises(StoreError):
+            await other.forget(id_of(lost[0]))
+        assert not any(await found(tier, *snapshots))
+        await eventually(lambda: other.has_forgotten, LONG_SECONDS, "the purge is told to who was promoted")
+        for each in (tier, other):
+            assert not any(await found(each, *snapshots))
+        await until_kept(tier, *snapshots)
+        # The former master comes back as a replica, with nothing that is believed.
+        replicated.masters[0].start()
+        assert all(await found(other, *snapshots))
+
+
+def copies_at(servers: list[RedisServer]) -> int:
+    number = 0
+    for server in servers:
+        with client(server.url) as redis:
+            number += sum(1 for key in redis.scan_iter(f"{prefix_of()}*", 1_000) if not key.endswith(b"era"))
+    return number
+
+
+async def test_a_cluster_that_is_away_does_not_fail_the_start(server_workspace: Path) -> None:
+    """The tier starts down, says what it lacks, and comes up with the cluster."""
+    cluster = Cluster(server_workspace, 1, has_replicas=False)
+    told: list[tuple[bool, str]] = []
+    tier = RedisFastTier(cluster.url)
+    tier.on_change(lambda up, why: told.append((up, why)))
+    tier.bind(STORE)
+    await tier.start()
+    try:
+        assert not tier.up
+        ((is_up, why),) = told
+        assert not is_up
+        assert f"Redis at 127.0.0.1:{cluster.servers[0].port}/0 cannot be used" in why
+        with running(cluster):
+            await until_up(tier)
+            await until_kept(tier, completed())
+    finally:
+        await tier.close()
+
+
+async def test_all_copies_are_dropped_at_every_master(tier: RedisFastTier, cluster: Cluster) -> None:
+    """And nothing else: contents stay, and so do the copies of another store."""
+    snapshots = [completed() for _ in range(40)]
+    content = uuid4().bytes
+    async with fast_tier(cluster.url, "another") as other:
+        await put(other, snapshots[0])
+        await put(tier, *snapshots)
+        await tier.first_of(content, id_of(snapshots[0]), 60_000)
+        assert await tier.drop_copies() == len(snapshots)
+        assert not any(await found(tier, *snapshots))
+        assert all(await found(other, snapshots[0]))
+        assert await tier.first_of(content, uuid4(), 60_000) == id_of(snapshots[0])
+
+
+async def test_what_was_seen_is_noted_wherever_it_belongs(cluster: Cluster) -> None:
+    """Also while its slot is on its way to another node."""
+    note, seen = RedisSeen(cluster.url, "service shop"), Seen("identity", 7, (), is_compared=True)
+    assert await note.read() is None
+    await note.write(seen, "")
+    slot = slot_of("idempotency-gateway:seen:service shop")
+    source = cluster.owner_of(slot)
+    target = next(server for server in cluster.masters if server is not source)
+    cluster.begin_move(slot, target)
+    for moved in (False, True):
+        if moved:
+            assert cluster.move_keys(slot, source, target, lambda _: True) == 1
+        assert await note.read() == seen
+        seen = replace(seen, token=seen.token + 1)
+        await note.write(seen, "identity")
+        assert await note.read() == seen
+    cluster.end_move(slot, source, target)
+    assert await note.read() == seen
+
+
+async def why_down(url: str) -> str:
+    told: list[str] = []
+    tier = RedisFastTier(url)
+    tier.on_change(lambda _, why: told.append(why))
+    await tier.start()
+    await tier.close()
+    (why,) = told
+    return why
+
+
+async def test_a_plain_url_of_a_node_says_what_to_write(cluster: Cluster) -> None:
+    """A node of a cluster would refuse most reads, so it is not used as if it were alone."""
+    place = f"127.0.0.1:{cluster.masters[0].port}"
+    assert await why_down(f"redis://{place}") == (
+        f"Redis at {place}/0 is a node of a cluster; write redis+cluster://{place}"
+    )
+
+
+async def test_a_cluster_that_is_none_says_what_to_write(own_redis: RedisServer) -> None:
+    """And the other way round."""
+    place = f"127.0.0.1:{own_redis.port}"
+    assert await why_down(f"redis+cluster://{place}") == (
+        f"Redis at {place}/0 is not a node of a cluster; write redis://{place}"
+    )
+
+
+# Sentinel
+
+
+@pytest.mark.parametrize("how", ["asked-for", "killed"])
+async def test_a_failover(how: str, watched: Watched) -> None:
+    """All go over to the new master; a purge before, meanwhile or afterwards leaves no copy; its news is heard."""
+    snapshot, early = completed(), completed()
+    async with fast_tier(watched.url) as tier, fast_tier(watched.url) as other:
+        await put(tier, snapshot, early)
+        await tier.forget(id_of(early))
+        former = watched.master
+        new = next(server for server in watched.servers if server is not former)
+        if how == "killed":
+            former.kill()
+        else:
+            command(watched.sentinels[0], "SENTINEL", "FAILOVER", watched.NAME)
+
+        async def leads_to_the_new_one() -> bool:
+            assert not any(await found(tier, early))
+            return {next(iter(each._nodes)).port for each in (tier, other) if each.up} == {new.port}
+
+        await eventually(leads_to_the_new_one, LONG_SECONDS, "both are at the new master")
+        for each in (tier, other):
+            await until_up(each)
+        # What was replicated is there, and not believed.
+        assert not any(await found(other, snapshot, early))
+        later = completed()
+        await until_kept(tier, later)
+        await until_kept(other, later)
+        async with other.watch(id_of(later)) as watch:
+            await tier.forget(id_of(later))
+            assert await watch.wait_changed(LONG_SECONDS)
+        for each in (tier, other):
+            assert not any(await found(each, later, snapshot, early))
+
+
+async def test_a_report_of_the_sentinels_is_acted_on_at_once(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The abandoned master goes on to serve, for seconds; whoever listens has left it before the next look."""
+    async with fast_tier(watched.url) as tier:
+        monkeypatch.setattr(tier._masters, "look_seconds", None)
+        former = watched.master
+        sentinel = watched.sentinels[0]
+        await eventually(lambda: b" sub=1 " in command(sentinel, "CLIENT", "LIST"), what="the tier listens")
+        command(sentinel, "SENTINEL", "FAILOVER", watched.NAME)
+        await eventually(lambda: next(iter(tier._nodes)).port != former.port, LONG_SECONDS, "the tier has left it")
+
+
+async def test_a_sentinel_that_is_away_is_one_voice_less(watched: Watched) -> None:
+    """With any that reply the master is found, and without any it is kept."""
+    watched.sentinels[0].pause()
+    try:
+        async with fast_tier(watched.url) as tier:
+            assert tier.up
+            await until_kept(tier, completed())
+            for sentinel in watched.sentinels[1:]:
+                sentinel.kill()
+            assert not await tier._look()
+            assert tier.up
+            await until_kept(tier, completed())
+    finally:
+        watched.sentinels[0].resume()
+
+
+async def test_a_name_that_no_sentinel_knows(watched: Watched) -> None:
+    """It is named, and so is every sentinel that does not know it."""
+    why = await why_down(watched.url.replace(watched.NAME, "other"))
+    assert f"the sentinel at 127.0.0.1:{watched.sentinels[0].port} knows no master other" in why
+
+
+async def test_what_was_seen_is_noted_at_the_master(watched: Watched) -> None:
+    """The sentinels are asked for it each time."""
+    note, seen = RedisSeen(watched.url, "service shop"), Seen("identity", 7, (), is_compared=True)
+    await note.write(seen, "")
+    assert await note.read() == seen
+    assert command(watched.master, "EXISTS", "idempotency-gateway:seen:service shop") == 1

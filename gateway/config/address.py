@@ -31,6 +31,7 @@ _PASSWORD_HINT = "percent-encode /, ?, # and @ in a password"
 _MEANT_RELATIVE = frozenset((".", "..", "~"))
 _SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 _REDIS_OPTIONS = frozenset(("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"))
+_SENTINEL_OPTIONS = frozenset(("sentinel_username", "sentinel_password"))
 
 
 @dataclass(frozen=True)
@@ -353,21 +354,60 @@ class DurableUrl(Leaf):
         return {"type": "string", "pattern": rf"^(sqlite:///.+|postgres(ql)?://.+{SUBSTITUTED})$"}
 
 
-class FastUrl(Leaf):
-    """The fast tier. The URL must not set options that change timeouts or retries."""
+class StreamUrl(Leaf):
+    """One Redis. The URL must not set options that change timeouts or retries."""
 
     expected = "redis://HOST:PORT/DATABASE or rediss://HOST:PORT/DATABASE"
+    kinds = frozenset(("",))
 
     def read(self, text: str) -> RedisUrl:
-        url, host, port = split_url(self, text, _PASSWORD_HINT)
-        if url.scheme not in ("redis", "rediss") or not host or port == 0 or "#" in text:
+        scheme, _, rest = text.partition("://")
+        base, _, kind = scheme.partition("+")
+        try:
+            url = urlsplit(f"{base}://{rest}")
+        except ValueError:
+            raise self.unexpected(_PASSWORD_HINT, is_secret=True) from None
+        if base not in ("redis", "rediss") or kind not in self.kinds or "#" in text:
             raise self.unexpected(is_secret=True)
-        if not re.match(r"(/[0-9]{0,4})?\Z", url.path):
-            raise self.unexpected("the path is the number of the database", is_secret=True)
-        if {name for name, _ in parse_qsl(url.query)} - _REDIS_OPTIONS:
-            hint = f"the only options are {', '.join(sorted(_REDIS_OPTIONS))}"
+        hosts = url.netloc.rpartition("@")[2].split(",")
+        if not all(map(_is_place, hosts)) or (len(hosts) > 1 and not kind):
+            # After an unescaped / or ? in a password, what is before it is taken for the host.
+            raise self.unexpected(_PASSWORD_HINT, is_secret=True)
+        if hint := self._why_no_path(kind, url.path):
             raise self.unexpected(hint, is_secret=True)
+        options = _REDIS_OPTIONS | (_SENTINEL_OPTIONS if kind == "sentinel" else frozenset())
+        if {name for name, _ in parse_qsl(url.query, keep_blank_values=True)} - options:
+            raise self.unexpected(f"the only options are {', '.join(sorted(options))}", is_secret=True)
         return RedisUrl(SecretStr(text))
+
+    def _why_no_path(self, kind: str, path: str) -> str:
+        match kind:
+            case "sentinel" if not re.match(r"/[A-Za-z0-9._-]+(/[0-9]{0,4})?\Z", path):
+                return "the path is the name that the sentinels have for the master, and the number of the database"
+            case "cluster" if path not in ("", "/"):
+                return "a cluster has one database: write no number"
+            case "" if not re.match(r"(/[0-9]{0,4})?\Z", path):
+                return "the path is the number of the database"
+        return ""
 
     def json_schema(self) -> dict[str, Any]:
         return {"type": "string", "pattern": rf"^(rediss?://.+{SUBSTITUTED})$"}
+
+
+class FastUrl(StreamUrl):
+    """The fast tier: one Redis, the master that sentinels name, or a cluster."""
+
+    expected = "redis://HOST:PORT/DATABASE, redis+sentinel://HOST,HOST/NAME/DATABASE or redis+cluster://HOST,HOST"
+    kinds = frozenset(("", "sentinel", "cluster"))
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": rf"^(rediss?(\+sentinel|\+cluster)?://.+{SUBSTITUTED})$"}
+
+
+def _is_place(text: str) -> bool:
+    """A host, and perhaps a port."""
+    try:
+        HostName(may_have_port=True).read(text)
+    except PydanticCustomError:
+        return False
+    return True

@@ -294,7 +294,7 @@ def _events(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
             isinstance(sink, RedisStreamSink)
             and fast is not None
             and not sink.shares_fast
-            and _redis_database(sink.url) == _redis_database(fast)
+            and _redis_databases(sink.url) & _redis_databases(fast)
         ):
             message = "this is the database of store.fast, which may lose anything at any moment"
             hint = "write another database, such as /1, or another Redis; or shares_fast: true"
@@ -318,9 +318,11 @@ def _why_not_reached(url: str, egress: Egress) -> str | None:
     return None
 
 
-def _redis_database(url: RedisUrl) -> tuple[str | None, int, str]:
+def _redis_databases(url: RedisUrl) -> set[tuple[str, str]]:
+    """Each place that the URL names, with the number of the database. Where sentinels lead is not known here."""
     parts = urlsplit(url.url.get_secret_value())
-    return parts.hostname, parts.port or 6379, parts.path.strip("/") or "0"
+    hosts = parts.netloc.rpartition("@")[2].lower().split(",")
+    return {(host.removesuffix(":6379"), parts.path.strip("/") or "0") for host in hosts}
 
 
 def _names(routes: list[_Draft]) -> Iterator[Mistake]:

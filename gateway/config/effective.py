@@ -122,7 +122,9 @@ class _Writer:
                 return self._placeholders(path, path_text(self._named(path)), True)
             case RedisUrl():
                 # Another host for each, because a stream may not be in the database of the fast tier.
-                return f"redis://{'-'.join(map(str, self._named(path)))}/0"
+                scheme = value.url.get_secret_value().partition("://")[0]
+                place = {"sentinel": "/name/0", "cluster": ""}.get(scheme.partition("+")[2], "/0")
+                return f"{scheme}://{'-'.join(map(str, self._named(path)))}{place}"
             case SqliteUrl():
                 return value.path.as_uri().replace("file://", "sqlite://", 1)
             case AuthorizationUrl():

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, SecretStr, Tag
 
-from gateway.config.address import AbsolutePath, FastUrl, Network, NetworkRange, RedisUrl, is_host, split_url
+from gateway.config.address import AbsolutePath, Network, NetworkRange, RedisUrl, StreamUrl, is_host, split_url
 from gateway.config.leaf import NAME, SUBSTITUTED, Count, Duration, Flag, Leaf, Moment, Size, Text, wrong
 from gateway.config.section import Disagreement, Section, of_kind, repeated, written
 from gateway.core.egress import EgressPolicy
@@ -131,7 +131,7 @@ class RedisStreamSink(_SinkSettings):
 
     kind: Literal["redis_stream"]
     """redis_stream."""
-    url: Annotated[RedisUrl, FastUrl()]
+    url: Annotated[RedisUrl, StreamUrl()]
     """The Redis. Not the database of store.fast, unless `shares_fast` says so."""
     stream: Annotated[str, _text(_STREAM_KEY, "the key of a stream such as operations")]
     """The key of the stream."""

@@ -163,7 +163,8 @@ class Store(Section):
     durable: Annotated[SqliteUrl | PostgresUrl, DurableUrl()]
     """The durable store: sqlite:///PATH for one host, postgresql://USER@HOST/DATABASE for many gateways."""
     fast: Annotated[RedisUrl, FastUrl()] | None = None
-    """A Redis that serves replays and wakes waiters; its data may be lost at any moment."""
+    """A Redis, alone, behind sentinels or as a cluster, that serves replays and wakes waiters; its data may be lost at
+    any moment."""
     lease: Annotated[float, Duration("3s", "10m")] = written("30s")
     """How long the claim of a gateway that died or was cut off blocks its operation."""
     amnesia_window: Annotated[float, Duration("0s", "3650d")] | None = None

@@ -90,6 +90,16 @@ def test_the_stream_is_not_where_anything_may_be_lost() -> None:
     assert "the database of store.fast" in found
     assert read(text.replace(" stream:", " shares_fast: true, stream:")).events.sinks
     assert read(text.replace("6379/1", "6379/2")).events.sinks
+    cluster = text.replace("redis://feed/1", "redis+cluster://other,feed")
+    assert read(cluster).events.sinks
+    (found,) = report(cluster.replace("6379/1", "6379/0"))
+    assert "the database of store.fast" in found
+
+
+def test_a_stream_is_on_one_redis() -> None:
+    """Its client finds no other master."""
+    (found,) = report(with_sinks(FEED.replace("redis://feed:6379/1", "redis+cluster://feed:6379")))
+    assert "expected redis://HOST:PORT/DATABASE or rediss://HOST:PORT/DATABASE" in found
 
 
 def test_what_check_remarks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,8 @@ STATUSES = "expected a status code from 200 to 599, or a class: 2xx, 3xx, 4xx or
 METHOD = "expected a method such as POST or PATCH"
 PATHS = "expected a path such as /v1/payments, /v1/orders/{id} or /v1/{rest:.*}"
 SQLITE = "expected sqlite:///PATH or postgresql://USER@HOST/DATABASE"
-REDIS = "expected redis://HOST:PORT/DATABASE or rediss://HOST:PORT/DATABASE"
+REDIS = "expected redis://HOST:PORT/DATABASE, redis+sentinel://HOST,HOST/NAME/DATABASE or redis+cluster://HOST,HOST"
+MASTER = "the path is the name that the sentinels have for the master, and the number of the database"
 ENCODE = "percent-encode /, ?, # and @ in a password"
 FRAMING = "this header describes the connection or the body, not the intent"
 
@@ -558,7 +559,17 @@ def test_durable_url(durable: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("fast", "message"),
     [
-        pytest.param("redis+cluster://h:6379", REDIS, id="cluster"),
+        pytest.param("redis+ring://h:6379", REDIS, id="unknown-kind"),
+        pytest.param("redis://h,i", f"{REDIS}; {ENCODE}", id="list-of-hosts"),
+        pytest.param("redis+cluster://h,i/1", f"{REDIS}; a cluster has one database: write no number", id="database"),
+        pytest.param("redis+cluster://h:0,i", f"{REDIS}; {ENCODE}", id="port"),
+        pytest.param("redis+sentinel://h,i", f"{REDIS}; {MASTER}", id="no-master"),
+        pytest.param("redis+sentinel://h,i/0/name", f"{REDIS}; {MASTER}", id="master-last"),
+        pytest.param(
+            "redis+cluster://h?sentinel_password=hunter2",
+            f"{REDIS}; the only options are ssl_ca_certs, ssl_certfile, ssl_keyfile",
+            id="options-of-sentinels",
+        ),
         pytest.param("redis://:hun/ter2@h", f"{REDIS}; {ENCODE}", id="slash-in-password"),
         pytest.param("redis://:hunter2@h/name", f"{REDIS}; the path is the number of the database", id="path"),
         pytest.param(

@@ -21,7 +21,9 @@ from gateway.config import (
     SqliteUrl,
     UpstreamUrl,
     notices,
+    parse,
 )
+from gateway.config.effective import effective
 from tests.config.support import MINIMAL, read, with_global, with_route
 
 
@@ -284,3 +286,24 @@ def test_repeats_that_are_unwise_are_noticed() -> None:
     ]
     for settings in ("fingerprint: {ignore: [/id]}", "fingerprint: {only: [/amount]}"):
         assert notices(read(f"{in_body}    {settings}\n")) == ()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://cache:6379/0",
+        "rediss://user:p%40ss@[::1]:6380/3?ssl_ca_certs=/ca.pem",
+        "redis+sentinel://s1:26379,s2,s3/mymaster",
+        "rediss+sentinel://user:pass@s1,[fd00::1]:5000/my.master/2?sentinel_username=a&sentinel_password=b",
+        "redis+cluster://c1,c2:7001,c3",
+        "rediss+cluster://:pass@c1?ssl_ca_certs=/ca.pem",
+    ],
+)
+def test_the_forms_of_a_fast_tier(url: str) -> None:
+    """One server, a master behind sentinels, a cluster; with credentials and TLS. A stand-in has the same form."""
+    config = read(MINIMAL.replace("store: {", f"service: shop\nstore: {{fast: '{url}', "))
+    assert config.store.fast is not None
+    assert config.store.fast.url.get_secret_value() == url
+    again = parse(effective(config)).store.fast
+    assert again is not None
+    assert again.url.get_secret_value().partition("://")[0] == url.partition("://")[0]

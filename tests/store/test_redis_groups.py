@@ -6,6 +6,8 @@ Whatever happens to one of them, a copy that is served is right, and no purged o
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -23,9 +25,12 @@ from gateway.store.redis.store import RedisFastTier
 from tests.store.copies import STORE, client, completed, fast_tier, id_of, prefix_of, record_of, until_up
 from tests.support.eventually import eventually
 from tests.support.redis import RedisServer
-from tests.support.redis_groups import Cluster, Watched, command, running
+from tests.support.redis_groups import Cluster, Sentinel, Watched, command, running
+from tests.support.tls import Authority
+from tests.support.tls_front import TlsFront
 
 LONG_SECONDS = 30.0
+ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.usefixtures("no_haste")
 
@@ -440,3 +445,76 @@ async def test_what_was_seen_is_noted_at_the_master(watched: Watched) -> None:
     await note.write(seen, "")
     assert await note.read() == seen
     assert command(watched.master, "EXISTS", "idempotency-gateway:seen:service shop") == 1
+
+
+# Users and TLS
+
+
+def users() -> tuple[str, str]:
+    """The rules of the documented users: of the masters, and of the sentinels."""
+    page = (ROOT / "docs/configure/stores.md").read_text("utf-8")
+    masters, sentinels = re.findall("^ACL SETUSER gateway on >PASSWORD (.+)$", page, re.MULTILINE)
+    return masters, sentinels
+
+
+async def use(url: str, dropped: int) -> None:
+    """Everything that a gateway and its commands do with a fast tier."""
+    note, seen, snapshot, content = RedisSeen(url, "shop"), Seen("identity", 7, (), is_compared=True), completed(), b"c"
+    await note.write(seen, "")
+    assert await note.read() == seen
+    async with fast_tier(url) as tier:
+        assert tier.up
+        await until_kept(tier, snapshot)
+        assert await tier.first_of(content, id_of(snapshot), 60_000) == id_of(snapshot)
+        async with tier.watch(id_of(snapshot)) as watch:
+            await tier.announce(id_of(snapshot))
+            assert await watch.wait_changed(LONG_SECONDS)
+        await tier.forget(id_of(snapshot))
+        await until_kept(tier, snapshot)
+        assert await tier.drop_copies() == dropped
+
+
+@pytest.mark.parametrize("kind", ["single", "cluster", "sentinel"])
+async def test_a_user_needs_no_more_than_documented(kind: str, server_workspace: Path, tmp_path: Path) -> None:
+    """Each form, over TLS, with a login for the masters and another for the sentinels; nobody else gets in."""
+    authority = Authority(tmp_path)
+    other = tmp_path / "stranger"
+    other.mkdir()
+    certificate = authority.issue()
+    of_masters, of_sentinels = users()
+    front, sentinel_front = TlsFront(certificate), TlsFront(certificate)
+    options = ("--user", "gateway", "on", ">right", *of_masters.split())
+    query = f"ssl_ca_certs={authority.ca_file}"
+    with contextlib.ExitStack() as stack:
+        if kind == "cluster":
+            announced = ("--cluster-announce-ip", "127.0.0.1", "--cluster-announce-port", str(front.port))
+            cluster = Cluster(server_workspace, 1, has_replicas=False, options=(*options, *announced))
+            (server,) = cluster.servers
+            stack.enter_context(front.to(server.port))
+            stack.enter_context(running(cluster))
+            url = f"rediss+cluster://gateway:right@127.0.0.1:{front.port}?{query}"
+        else:
+            server = RedisServer(server_workspace / f"tls-{kind}", options=options)
+            stack.enter_context(front.to(server.port))
+            stack.callback(server.kill)
+            server.start()
+            url = f"rediss://gateway:right@127.0.0.1:{front.port}/1?{query}"
+        if kind == "sentinel":
+            sentinel = Sentinel(server_workspace / "tls-sentinel-of-it")
+            sentinel.watch("m", front.port, quorum=1, lines=[f"user gateway on >left {of_sentinels}"])
+            stack.enter_context(sentinel_front.to(sentinel.port))
+            stack.callback(sentinel.kill)
+            sentinel.start()
+            url = (
+                f"rediss+sentinel://gateway:right@127.0.0.1:{sentinel_front.port}/m/1"
+                f"?{query}&sentinel_username=gateway&sentinel_password=left"
+            )
+        await use(url, 1)
+        assert front.handshakes
+        assert kind != "sentinel" or sentinel_front.handshakes
+        for wrong in (url.replace("right", "wrong"), url.replace("left", "wrong")):
+            if wrong != url:
+                assert "invalid username-password pair" in await why_down(wrong)
+        # A certificate that nobody vouches for.
+        stranger = Authority(other)
+        assert "CERTIFICATE_VERIFY_FAILED" in await why_down(url.replace(str(authority.ca_file), str(stranger.ca_file)))

@@ -119,9 +119,9 @@ class Watched:
 
     NAME: Final = "mymaster"
 
-    def __init__(self, directory: Path, *, options: Sequence[str] = (), sentinels: int = 3) -> None:
-        self.servers = [RedisServer(directory / f"watched-{next(_numbers)}", options=tuple(options)) for _ in range(2)]
-        self.sentinels = [Sentinel(directory / f"sentinel-{next(_numbers)}") for _ in range(sentinels)]
+    def __init__(self, directory: Path) -> None:
+        self.servers = [RedisServer(directory / f"watched-{next(_numbers)}") for _ in range(2)]
+        self.sentinels = [Sentinel(directory / f"sentinel-{next(_numbers)}") for _ in range(3)]
 
     @property
     def url(self) -> str:
@@ -162,13 +162,14 @@ class Watched:
 class Sentinel(RedisServer):
     """A server that watches others: the same program under another flag."""
 
-    def watch(self, name: str, port: int, *, quorum: int) -> None:
-        """To be called before `start`."""
+    def watch(self, name: str, port: int, *, quorum: int, lines: Sequence[str] = ()) -> None:
+        """To be called before `start`; `lines` are further ones of its configuration."""
         config = self.directory / "sentinel.conf"
         config.write_text(
             f"port {self.port}\nbind 127.0.0.1\ndir {self.directory}\n"
             f"sentinel monitor {name} 127.0.0.1 {port} {quorum}\n"
             f"sentinel down-after-milliseconds {name} 1000\nsentinel failover-timeout {name} 10000\n"
+            + "".join(f"{line}\n" for line in lines)
         )
         self._options = (str(config), "--sentinel")
 

@@ -43,6 +43,7 @@ PARTS: Final = (
     Part("storm", ("-m", "tests.integration.storm", "--seconds", "240")),
     Part("accepting", ("-m", "tests.integration.accepting", "--kills", "200")),
     Part("lanes", ("-m", "tests.integration.lanes", "--kills", "50")),
+    Part("fast-failover", ("-m", "tests.integration.fast_failover", "--faults", "20")),
     Part("publishing", ("-m", "tests.integration.publishing", "--seconds", "600")),
     *[
         Part(f"sentinel-{store}", ("-m", "tests.integration.sentinel", "--operations", "1000", "--store", store))

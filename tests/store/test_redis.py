@@ -607,10 +607,11 @@ async def test_a_user_without_channels_is_told_so(own_redis: RedisServer) -> Non
 
 async def test_a_lost_script_cache_is_no_loss(tier: RedisFastTier, redis_url: str) -> None:
     """Redis may forget the scripts at any moment."""
+    assert tier.up
     snapshot = completed()
     with client(redis_url) as redis:
         redis.script_flush()
-    await tier.put(snapshot, boot_seconds())
+    assert await asyncio.gather(tier.put(snapshot, boot_seconds()), return_exceptions=True) == [None]
     assert await tier.get(id_of(snapshot)) is not None
 
 

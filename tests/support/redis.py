@@ -28,24 +28,25 @@ class Redis:
 
     def flush(self) -> None:
         """Forget everything in the URL's database."""
-        with self._client() as client:
+        with self.client() as client:
             client.flushdb()
 
     def answers(self) -> bool:
         """Whether the server serves commands now."""
         try:
-            with self._client() as client:
+            with self.client() as client:
                 return bool(client.ping())
         except (redis.ConnectionError, redis.TimeoutError):
             return False
 
     def time_seconds(self) -> int:
         """What the server's clock shows."""
-        with self._client() as client:
+        with self.client() as client:
             seconds, _ = client.time()
             return int(seconds)
 
-    def _client(self) -> redis.Redis:
+    def client(self) -> redis.Redis:
+        """A connection of the test's own, to be used as a context."""
         return redis.Redis.from_url(
             self.url, socket_timeout=CLIENT_SECONDS, socket_connect_timeout=CLIENT_SECONDS, retry=Retry(NoBackoff(), 0)
         )

@@ -24,8 +24,18 @@ _numbers = itertools.count(1)
 
 def command(server: RedisServer, *words: str | int | bytes) -> Any:
     """What the server replies to a command."""
-    with redis.Redis.from_url(server.url) as client:
+    with server.client() as client:
         return client.execute_command(*words)
+
+
+def follows(server: RedisServer) -> bool:
+    """Whether it is a replica that has caught up with its master."""
+    try:
+        with server.client() as client:
+            return bool(client.info("replication").get("master_link_status") == "up")
+    except redis.ConnectionError:
+        # Whoever becomes a replica first lets go of its clients.
+        return False
 
 
 class Cluster:
@@ -76,11 +86,32 @@ class Cluster:
 
     def owner_of(self, slot: int) -> RedisServer:
         """The master that has the slot, as the servers that run see it."""
-        running = next(server for server in self.servers if server.answers())
-        for first, last, (_, port, *_), *_ in command(running, "CLUSTER", "SLOTS"):
+        for first, last, (_, port, *_), *_ in self._slots():
             if first <= slot <= last:
-                return next(server for server in self.servers if server.port == port)
+                return self._at(port)
         raise AssertionError(f"slot {slot} has no master")
+
+    def slots_of(self, server: RedisServer) -> list[range]:
+        return [range(first, last + 1) for first, last, (_, port, *_), *_ in self._slots() if port == server.port]
+
+    def current_masters(self) -> list[RedisServer]:
+        return [self._at(port) for _, _, (_, port, *_), *_ in self._slots()]
+
+    def replica_of(self, master: RedisServer) -> RedisServer:
+        return next(self._at(replica[1]) for _, _, (_, port, *_), replica in self._slots() if port == master.port)
+
+    def is_whole(self) -> bool:
+        """Whether every server is there and knows of a replica of each master, which follows it."""
+        if not all(server.answers() and self._serves(server) for server in self.servers):
+            return False
+        masters = self.current_masters()
+        return all(follows(server) for server in self.servers if server not in masters)
+
+    def _slots(self) -> Any:
+        return command(next(server for server in self.servers if server.answers()), "CLUSTER", "SLOTS")
+
+    def _at(self, port: int) -> RedisServer:
+        return next(server for server in self.servers if server.port == port)
 
     def begin_move(self, slot: int, target: RedisServer) -> RedisServer:
         """Let a slot be on its way; returns where it comes from."""
@@ -133,7 +164,7 @@ class Watched:
             server.start()
         first, second = self.servers
         command(second, "REPLICAOF", "127.0.0.1", first.port)
-        eventually_blocking(lambda: self._follows(second), FORM_SECONDS, "the replica follows")
+        eventually_blocking(lambda: follows(second), FORM_SECONDS, "the replica follows")
         for sentinel in self.sentinels:
             sentinel.watch(self.NAME, first.port, quorum=len(self.sentinels) // 2 + 1)
             sentinel.start()
@@ -149,12 +180,8 @@ class Watched:
         _, port = command(self.sentinels[0], "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.NAME)
         return next(server for server in self.servers if server.port == int(port))
 
-    def _follows(self, server: RedisServer) -> bool:
-        with redis.Redis.from_url(server.url) as client:
-            return bool(client.info("replication")["master_link_status"] == "up")
-
     def _knows_all(self, sentinel: RedisServer) -> bool:
-        with redis.Redis.from_url(sentinel.url) as client:
+        with sentinel.client() as client:
             state = client.info("sentinel")["master0"]
         return (state["slaves"], state["sentinels"]) == (1, len(self.sentinels))
 

@@ -24,6 +24,7 @@ _ALL_SLOTS: Final = (range(SLOTS),)
 _ASK_SECONDS: Final = 0.5
 _PAUSE_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 5.0
+_UNDECIDED_SECONDS: Final = 0.25
 
 
 class Masters(Protocol):
@@ -71,9 +72,8 @@ class _Single:
 class _Sentinels:
     """The master that most sentinels name, of those that reply."""
 
-    look_seconds = _LOOK_SECONDS
-
     def __init__(self, access: Access) -> None:
+        self.look_seconds = _LOOK_SECONDS
         self._name = access.name
         self._links = [access.sentinel_link(address) for address in access.seeds]
         self._listening = [access.sentinel_link(address) for address in access.seeds]
@@ -83,6 +83,8 @@ class _Sentinels:
         votes = Counter(reply for reply in replies if isinstance(reply, Address))
         if not votes:
             raise NotApplied(f"no sentinel names a master: {'; '.join(str(reply) for reply in replies)}")
+        # The others follow the one that has switched within seconds.
+        self.look_seconds = _LOOK_SECONDS if len(votes) == 1 else _UNDECIDED_SECONDS
         ((address, number),) = votes.most_common(1)
         if 2 * number <= votes.total() and (kept := [each for each in known if each in votes]):
             # Undecided: they name the new one soon, or the old one again.

@@ -54,8 +54,8 @@ _FAILING_SECONDS_MAX: Final = 30.0
 _BUSY_SECONDS: Final = 0.05
 # Within so many seconds after news of work, each gateway polls.
 _NEWS_SECONDS: Final = 0.2
-# For so long polls go on for one that is due by this process's clock, because it may not be so yet by the store's.
-_CLOCKS_SECONDS: Final = 0.5
+# So much longer than by the store's clock may a pause last by this process's.
+_DRIFT: Final = 1.001
 # Of so many postponed deliveries, and of those within so many seconds, it is known here when they are due.
 _DUE_MAX: Final = 10_000
 _DUE_SECONDS_MAX: Final = 60.0
@@ -121,9 +121,8 @@ class DeliveryWorker:
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         self._alarm: asyncio.TimerHandle | None = None
-        # When deliveries that were postponed here are due, by the loop's clock: a heap. When the last poll began.
+        # When deliveries that were postponed here are due, by the loop's clock: a heap.
         self._due: list[float] = []
-        self._polled_seconds = 0.0
 
     def adopt(self, routes: Sequence[Route]) -> None:
         """Deliver for these routes from now on. What runs keeps its route."""
@@ -301,14 +300,11 @@ class DeliveryWorker:
         return {number for number, (until, _) in self._put_off.items() if until > now}
 
     def _read_ended(self, ended: AttemptResult) -> str:
-        """Poll again when the next attempt is due; returns why this one failed."""
-        snapshot = ended.others
-        record = snapshot.record if isinstance(snapshot, Snapshot) else None
-        if not isinstance(snapshot, Snapshot) or record is None or record.delivery is None:
-            return ""
-        if record.state is State.ACCEPTED:
-            self._wake_when_due((record.delivery.next_attempt_us - snapshot.now_us) / MICROSECONDS)
-        return record.delivery.failure or ""
+        """Poll again when the next attempt is due. Returns why this one failed."""
+        if ended.pause_us is not None:
+            self._wake_when_due(ended.pause_us / MICROSECONDS)
+        record = ended.others.record if isinstance(ended.others, Snapshot) else None
+        return "" if record is None or record.delivery is None else record.delivery.failure or ""
 
     async def _open(self, route: Route, record: Record) -> tuple[KeyedRequest, Delivery] | None:
         """The kept request; None where the record has changed, or where it is in doubt and cannot be opened."""
@@ -395,22 +391,26 @@ class DeliveryWorker:
         self._alarm = self._loop.call_at(at, self._wake.set)
 
     def _wake_when_due(self, seconds: float) -> None:
-        """Poll in so many seconds, also if something else makes another poll before that."""
+        """Poll when a pause of so many seconds, which the store has begun, is over by its clock.
+
+        Counted from now, because the store began it before. Also if something else makes another poll before that.
+        """
+        seconds *= _DRIFT
         self._wake_in(seconds)
         if seconds <= _DUE_SECONDS_MAX and len(self._due) < _DUE_MAX:
             heapq.heappush(self._due, self._loop.time() + seconds)
 
     async def _sleep(self, seconds: float) -> None:
-        now = self._loop.time()
-        while self._due and self._due[0] + _CLOCKS_SECONDS <= self._polled_seconds:
-            heapq.heappop(self._due)
         if self._due:
-            seconds = min(seconds, max(self._due[0] - now, _NEWS_SECONDS))
+            seconds = min(seconds, max(self._due[0] - self._loop.time(), _BUSY_SECONDS))
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
         self._wake.clear()
-        self._polled_seconds = self._loop.time()
+        now = self._loop.time()
+        # The poll that follows finds these.
+        while self._due and self._due[0] <= now:
+            heapq.heappop(self._due)
 
 
 def taking_turns(due: Iterable[Snapshot]) -> list[Record]:

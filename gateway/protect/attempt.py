@@ -248,14 +248,15 @@ class Attempt:
         if reply.verdict is Verdict.STORED:
             reply = replace(reply, verdict=Verdict.JOURNALED)
         others = snapshot if conclusion.shared is None else conclusion.shared
-        is_complete = isinstance(conclusion.command, Complete)
+        command = conclusion.command
         return AttemptResult(
             reply,
             others,
             conclusion.upstream_status,
             conclusion.upstream_seconds,
-            is_recorded=is_complete,
+            is_recorded=isinstance(command, Complete),
             is_sent=conclusion.is_sent,
+            pause_us=command.pause_us if isinstance(command, Postpone) else None,
         )
 
     def _publish_unrecorded(self, conclusion: Conclusion) -> None:
@@ -292,6 +293,7 @@ class Attempt:
                     # While this waited for the store, what it saw may have expired.
                     now_us = snapshot.now_us + waited_us
                     others = Snapshot(settle(snapshot.record, now_us), now_us)
+                command = conclusion.command
                 return AttemptResult(
                     reply,
                     others,
@@ -299,6 +301,7 @@ class Attempt:
                     conclusion.upstream_seconds,
                     is_recorded=True,
                     is_sent=conclusion.is_sent,
+                    pause_us=command.pause_us if isinstance(command, Postpone) else None,
                 )
             case Lapsed(snapshot) | Fenced(snapshot):
                 self._events.publish(

@@ -29,7 +29,8 @@ class AttemptResult:
 
     `others` is one reply for all of them, or the record, from which each gets its own. `is_recorded`: the store has
     this result, or will get it because the journal has a response. Otherwise another gateway may take the operation
-    over once the lease is over, and its result may differ. `is_sent`: as in `conclusion.Conclusion`.
+    over once the lease is over, and its result may differ. `is_sent`: as in `conclusion.Conclusion`. `pause_us`: a kept
+    request that was postponed is due at most so long after this, by the store's clock; None where it was not.
     """
 
     reply: Reply
@@ -38,6 +39,7 @@ class AttemptResult:
     upstream_seconds: float | None = None
     is_recorded: bool = False
     is_sent: bool | None = None
+    pause_us: int | None = None
 
 
 @immutable

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gateway.app.parts import Environment
 from gateway.core.operation import Audit
 from gateway.deliver import worker
 from gateway.store.postgres.store import PostgresStore
 from tests.support.accepting import ASYNC, accepting
 from tests.support.eventually import eventually
+from tests.support.faulty_store import FaultyStore
 from tests.support.house import House, house, neighbour, sqlite_store
 from tests.support.upstream import Answer, Received
 
@@ -92,3 +96,24 @@ async def test_each_of_two_that_were_postponed_comes_when_it_is_due(tmp_path: Pa
         for key in ("late", "soon"):
             await accept(home, key)
         await home.upstream.wait_for_requests(4)
+
+
+async def test_a_store_that_is_slow_to_postpone(tmp_path: Path) -> None:
+    """The pause begins when the store has it, so the next attempt is due later than it was for the gateway."""
+    stores: list[FaultyStore] = []
+
+    def surround(environment: Environment) -> Environment:
+        stores.append(FaultyStore(environment.durable))
+        return replace(environment, durable=stores[-1])
+
+    changes = accepting(delivers=True, route={"delivery": {"schedule": ["100ms"]}})
+    async with house(sqlite_store(tmp_path), tmp_path, surround=surround, **changes) as home:
+        home.upstream.on("/charges", Answer(503), Answer(201))
+        gate = stores[0].stop_before("postpone")
+        await accept(home, "k1")
+        await gate.reached.wait()
+        loop = asyncio.get_running_loop()
+        over = loop.time() + 2 * worker._NEWS_SECONDS
+        await eventually(lambda: loop.time() > over, what="the pause would be over")
+        gate.opened.set()
+        await home.upstream.wait_for_requests(2)

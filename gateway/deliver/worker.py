@@ -221,7 +221,8 @@ class DeliveryWorker:
                 behind.add(route.operation)
         self._behind = frozenset(behind)
         self._has_more |= len(due) == limit or bool(behind)
-        if len(due) == limit and begun:
+        # What was left out has free places, too.
+        if self._is_turn_of_others or (len(due) == limit and begun):
             self._wake_in(_BUSY_SECONDS)
         self._idle_seconds = _POLL_SECONDS if due else min(self._idle_seconds * 2, _IDLE_SECONDS_MAX)
         return self._idle_seconds

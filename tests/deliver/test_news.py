@@ -18,7 +18,7 @@ from gateway.store.postgres.store import PostgresStore
 from tests.support.accepting import ASYNC, accepting
 from tests.support.eventually import eventually
 from tests.support.faulty_store import FaultyStore
-from tests.support.house import House, house, neighbour, sqlite_store
+from tests.support.house import ROUTE, House, house, neighbour, sqlite_store
 from tests.support.upstream import Answer, Received
 
 AUDIT = Audit("ann", "the service is being moved")
@@ -117,3 +117,17 @@ async def test_a_store_that_is_slow_to_postpone(tmp_path: Path) -> None:
         await eventually(lambda: loop.time() > over, what="the pause would be over")
         gate.opened.set()
         await home.upstream.wait_for_requests(2)
+
+
+async def test_a_route_with_much_to_do_goes_on_beside_one_without(tmp_path: Path) -> None:
+    """The search for others, which leaves it out, is followed by the next one."""
+    routes = [
+        ROUTE | {"name": name, "match": {"path": f"/{name}"}, "delivery": {"max_in_flight": 1}}
+        for name in ("much", "none")
+    ]
+    changes = accepting(delivers=True)
+    changes |= {"routes": [route | changes["route"] for route in routes]}
+    async with house(sqlite_store(tmp_path), tmp_path, **changes) as home:
+        for number in range(30):
+            assert (await home.send(f"k{number}", headers=[ASYNC], target="/much")).status == 202
+        await home.upstream.wait_for_requests(30)

@@ -9,9 +9,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from gateway.core.operation import Applied, Fenced, State, microseconds
+from gateway.core.operation import Applied, Content, Fenced, Result, State, microseconds
 from gateway.store.base import Store
-from tests.conformance.hand import DELIVER_SECONDS, LEASE_SECONDS, POSTPONE_SECONDS, SERVICE, Hand, Speech, do
+from tests.conformance.hand import DELIVER_SECONDS, LEASE_SECONDS, LEASE_US, POSTPONE_SECONDS, SERVICE, Hand, Speech, do
 from tests.conformance.stores import Database
 from tests.conformance.test_kept_requests import CHARGES, hand_of, ids
 from tests.conformance.test_retention import sweep_all
@@ -45,6 +45,13 @@ async def turns(store: Store, hands: list[Hand]) -> list[bool]:
         and not hand.record.delivery.is_behind
         for hand in hands
     ]
+
+
+def is_behind(result: Result) -> bool | None:
+    """What the result says; None where nothing is kept."""
+    assert isinstance(result, Applied)
+    record = result.snapshot.record
+    return None if record is None or record.delivery is None else record.delivery.is_behind
 
 
 async def refused(store: Store, hand: Hand, speech: Speech = Hand.dispatch) -> bool:
@@ -168,6 +175,26 @@ async def test_what_expires_in_its_lane(stops: bool, store: Store, database: Dat
     assert await due(store) == (set() if stops else {second.operation_id})
     counted = (await store.backlog(SERVICE)).waiting["create_payment"]
     assert counted.lanes_stopped == stops
+
+
+async def test_a_turn_that_another_one_gives_at_once(store: Store, database: Database) -> None:
+    """Requeued with what was first in its lane, called off in the same moment: the result says that it is first now."""
+    first, second = hands = await accepted(store, 2)
+    await database.advance(DELIVER_SECONDS)
+    await turns(store, hands)
+    results = await asyncio.gather(store.apply(first.withdraw()), store.apply(second.requeue()))
+    assert [is_behind(result) for result in results] == [None, False]
+    assert await turns(store, hands) == [False, True]
+
+
+async def test_beside_what_is_in_a_lane(store: Store) -> None:
+    """Accepted at once with one that is in a lane, and in none itself: nothing goes first."""
+    ordered, free = (
+        replace(hand_of().accept(), lane=lane, content=Content(uuid4().bytes, LEASE_US))
+        for lane in (uuid4().bytes, None)
+    )
+    results = await asyncio.gather(store.apply(ordered), store.apply(free))
+    assert [is_behind(result) for result in results] == [False, False]
 
 
 async def test_many_at_once(store: Store, other_store: Store) -> None:

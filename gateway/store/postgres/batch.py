@@ -31,7 +31,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from gateway.core.lane import moved_lane, with_turn
+from gateway.core.lane import moved_lane, rank, with_turn
 from gateway.core.lifecycle import no_token, settle, step
 from gateway.core.message import StoredResponse
 from gateway.core.operation import (
@@ -309,9 +309,7 @@ class Executor:
         rows = await connection.fetch(_ACCEPT, self._clock_us(), *acceptance_arguments(commands), link_id)
         results = _accepted(commands, rows)
         if lanes:
-            heads = await give_turns(connection, lanes)
-            pairs = zip(commands, results, strict=True)
-            results = [_with_turn(result, command.identity.operation_id in heads) for command, result in pairs]
+            results = _with_turns(results, lanes, await give_turns(connection, lanes))
         new = {row["for_id"] for row in rows if row["accepted_token"] is not None}
         events = [
             row
@@ -421,11 +419,8 @@ class Executor:
                 if contents is not None:
                     contents.note(command, result)
         heads = await write(connection, changes, now_us)
-        moved = {each.row.record.identity.operation_id for each in changes if moved_lane(each.row.record, each.record)}
-        results = [
-            _with_turn(result, each in heads) if (each := operation_id_of(command)) in moved else result
-            for command, result in zip(commands, results, strict=True)
-        ]
+        moved = [lane for each in changes if (lane := moved_lane(each.row.record, each.record)) is not None]
+        results = _with_turns(results, moved, heads)
         events = [row for each in changes for row in self._outbox.rows(each.row.record, each.record)]
         await write_events(connection, self._outbox.service, events, now_us)
         changed = {each.row.record.identity.operation_id for each in changes}
@@ -464,9 +459,16 @@ def _lanes_of(commands: Sequence[Command]) -> list[bytes]:
     return [each.lane for each in commands if isinstance(each, Accept) and each.lane is not None]
 
 
-def _with_turn(result: BatchResult | Exception, is_head: bool) -> BatchResult | Exception:
-    """The result, with whether the operation is the head of its lane."""
-    return Applied(with_turn(result.snapshot, is_behind=not is_head)) if isinstance(result, Applied) else result
+def _with_turns(results: Results, moved: Collection[bytes], heads: Collection[UUID]) -> Results:
+    """The results, with whether each operation in the lines of these lanes, also one that did not move, is a head."""
+    return [_with_turn(result, moved, heads) if moved and isinstance(result, Applied) else result for result in results]
+
+
+def _with_turn(result: Applied, moved: Collection[bytes], heads: Collection[UUID]) -> Applied:
+    record = result.snapshot.record
+    if record is None or record.delivery is None or record.delivery.lane not in moved or rank(record) is None:
+        return result
+    return Applied(with_turn(result.snapshot, is_behind=record.identity.operation_id not in heads))
 
 
 def _is_of_kept(command: Complete) -> bool:

@@ -20,10 +20,12 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from uuid import UUID
+
+import asyncpg
 
 from gateway.core.message import StoredResponse
 from gateway.core.operation import (
@@ -67,7 +69,9 @@ from tests.store.postgres_fuzz_judge import Given, History, Said, Version, judge
 from tests.store.postgres_sessions import opened, session
 from tests.support.postgres import PostgresInstallation, PostgresServer, workspace
 
-OPERATIONS: Final = 4
+# Those of a lane, and others.
+IN_LANE: Final = 3
+OPERATIONS: Final = 5
 STORES: Final = 3
 ACTORS: Final = 12
 # What no statement here takes, so that none is given up for being slow.
@@ -76,11 +80,13 @@ _MORE_SECONDS: Final = 20.0
 _MS: Final = 1_000
 
 # Each version of each record with its delivery, in the order in which they were written: at the end of the transaction,
-# while the record is still locked and after the delivery was written. With it, whether a request is there.
+# while record and lane are still locked and after the delivery was written. With it, whether a request is there. A
+# record is logged as often as a trigger fires for it, also where another one's change gave or took its turn in the
+# lane.
 _LOG: Final = """
 CREATE TABLE version (
-    number bigserial, at_us bigint, is_gone boolean, has_request boolean, delivery idempotency_gateway.delivery,
-    LIKE idempotency_gateway.operation
+    number bigserial, at_us bigint, made_by bigint, is_gone boolean, has_request boolean,
+    delivery idempotency_gateway.delivery, LIKE idempotency_gateway.operation
 );
 CREATE FUNCTION log_version() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
@@ -89,17 +95,29 @@ DECLARE
 BEGIN
     INSERT INTO public.version
     SELECT
-        nextval('public.version_number_seq'), at_us, TG_OP = 'DELETE',
+        nextval('public.version_number_seq'), at_us, txid_current(), TG_OP = 'DELETE',
         EXISTS (SELECT FROM idempotency_gateway.request r WHERE r.operation_id = logged.operation_id), d, logged.*
     FROM (SELECT) one LEFT JOIN idempotency_gateway.delivery d ON d.operation_id = logged.operation_id;
     RETURN NULL;
 END $$;
 CREATE CONSTRAINT TRIGGER log_version AFTER INSERT OR UPDATE OR DELETE ON idempotency_gateway.operation
-    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION log_version()
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION log_version();
+CREATE FUNCTION log_turn() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO public.version
+    SELECT
+        nextval('public.version_number_seq'), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, txid_current(),
+        false, EXISTS (SELECT FROM idempotency_gateway.request r WHERE r.operation_id = o.operation_id), d, o.*
+    FROM idempotency_gateway.operation o JOIN idempotency_gateway.delivery d ON d.operation_id = o.operation_id
+    WHERE o.operation_id = NEW.operation_id;
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER log_turn AFTER UPDATE ON idempotency_gateway.delivery
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (OLD.is_behind <> NEW.is_behind) EXECUTE FUNCTION log_turn()
 """
 _LOGGED: Final = f"""
 SELECT
-    o.number, o.at_us, o.is_gone, o.has_request, (o.delivery).waits, {RECORD},
+    o.number, o.at_us, o.made_by, o.is_gone, o.has_request, (o.delivery).waits, {RECORD},
     {DELIVERY.replace("d.", "(o.delivery).")}
 FROM public.version o ORDER BY o.number
 """
@@ -129,6 +147,7 @@ class _Known:
     """What the actors know of one operation, all together."""
 
     identity: Identity
+    is_ordered: bool
     seen: Snapshot = field(default_factory=lambda: Snapshot(None, 0))
     grants: deque[Record] = field(default_factory=lambda: deque(maxlen=4))
     said: deque[Command] = field(default_factory=lambda: deque(maxlen=8))
@@ -232,6 +251,9 @@ class _Actor:
         windows = (replay_us, replay_us + self._us(0, 40))
         is_answered = self._random.random() < 0.5
         kept = SealedRequest(new_id, "2026-11", self._random.randbytes(self._random.randint(0, 40)))
+        # Of one scope, so of the same lane in most cases; now and then of another one, after it was withdrawn.
+        lane = bytes([self._random.random() < 0.1]) * 32 if known.is_ordered else None
+        stops_lane = self._random.random() < 0.5
         # Now and then what no column takes: it alone is refused, and none of its neighbours.
         doubt = "reset" if self._random.random() < 0.95 else "a\0b"
         # Half of them hold a content: those of one record share it, and the others' is one that each caller means.
@@ -241,7 +263,16 @@ class _Actor:
         makers: dict[type[Command], Callable[[], Command]] = {
             Claim: lambda: Claim(known.identity, new_id, name, fingerprint, lease_us, read_token, content=content),
             Accept: lambda: Accept(
-                known.identity, new_id, SERVICE, fingerprint, kept, within_us, read_token, content=content
+                known.identity,
+                new_id,
+                SERVICE,
+                fingerprint,
+                kept,
+                within_us,
+                read_token,
+                content=content,
+                lane=lane,
+                stops_lane=stops_lane,
             ),
             Dispatch: lambda: Dispatch(operation_id, token, new_id, name, lease_us),
             Takeover: lambda: Takeover(operation_id, token, new_id, name, lease_us),
@@ -289,7 +320,7 @@ async def fuzz(url: str, seed: int, seconds: float) -> History:
     On a slow machine they go on for a bounded time until every command had an effect.
     """
     history = History()
-    known = [_Known(new_identity()) for _ in range(OPERATIONS)]
+    known = [_Known(new_identity(), is_ordered=number < IN_LANE) for number in range(OPERATIONS)]
     async with AsyncExitStack() as stack:
         stores = [await stack.enter_async_context(opened(url, command_seconds=_COMMAND_SECONDS)) for _ in range(STORES)]
         admin, *holders = [await stack.enter_async_context(session(url)) for _ in range(3)]
@@ -326,18 +357,22 @@ async def _sweep(store: PostgresStore, source: random.Random, history: History) 
 
 async def _hold(holder: Any, source: random.Random, known: list[_Known]) -> None:
     """Hold a record for a moment, while others queue behind it."""
-    async with holder.transaction():
-        await holder.fetch(_HOLD, source.choice(known).identity.operation_id)
-        await holder.fetch("SELECT pg_sleep($1)", source.uniform(0.0, 0.004))
+    # An acceptance locks its lane before it inserts its record, and others theirs afterwards: the server ends one.
+    with suppress(asyncpg.DeadlockDetectedError):
+        async with holder.transaction():
+            await holder.fetch(_HOLD, source.choice(known).identity.operation_id)
+            await holder.fetch("SELECT pg_sleep($1)", source.uniform(0.0, 0.004))
 
 
 async def _collect(admin: Any, history: History) -> None:
     """Add what the server logged, and what it has at the end."""
-    for number, at_us, is_gone, has_request, waits, *columns in await admin.fetch(_LOGGED):
+    for number, at_us, made_by, is_gone, has_request, waits, *columns in await admin.fetch(_LOGGED):
         record = record_of(columns[:WIDTH], columns[WIDTH:])
         assert record is not None
-        version = Version(number, at_us, None if is_gone else record, waits, has_request)
-        history.versions.setdefault(record.identity.operation_id, []).append(version)
+        version = Version(number, at_us, None if is_gone else record, waits, has_request, made_by)
+        versions = history.versions.setdefault(record.identity.operation_id, [])
+        if not (versions and versions[-1].made_by == made_by):
+            versions.append(version)
     history.answered = frozenset(
         row["token"] for row in await admin.fetch("SELECT token FROM idempotency_gateway.response")
     )

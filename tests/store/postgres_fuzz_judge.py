@@ -4,6 +4,9 @@ The server has logged the versions of each record in their order. Each of them m
 the one before by one command that was applied, or what the clock makes of it, and each command makes one at most. Every
 other result must be what the model answers on a version that may have been the current one while the command was under
 way. A version is current from its command's begin at the earliest until the next one's end at the latest.
+
+Of a lane it judges each transaction: after it, the first of the line is not behind and every other one is, and what it
+accepted has higher numbers than whatever was accepted before.
 """
 
 from __future__ import annotations
@@ -12,10 +15,11 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import Any, Final
 from uuid import UUID
 
+from gateway.core.lane import rank
 from gateway.core.lifecycle import settle, step, tombstone_response
 from gateway.core.message import StoredResponse
 from gateway.core.operation import (
@@ -62,7 +66,7 @@ class Said:
 class Version:
     """A version of a record as it was logged; None where it was deleted.
 
-    With it, the state that its delivery waits in, and whether there was a kept request.
+    With it, the state that its delivery waits in, whether there was a kept request, and the transaction.
     """
 
     number: int
@@ -70,6 +74,7 @@ class Version:
     record: Record | None
     waits: str | None = None
     has_request: bool = False
+    made_by: int = 0
 
     @property
     def is_whole(self) -> bool:
@@ -78,6 +83,10 @@ class Version:
         waits = record.state if record is not None and record.state in _WAITING else None
         is_kept = record is not None and record.delivery is not None
         return (self.waits, self.has_request) == (waits, is_kept)
+
+
+# What was before the first one.
+_NOTHING: Final = Version(0, 0, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +155,7 @@ def judge(history: History) -> list[str]:
             f"audits that are missing: {audited - history.audited}, that are too many: {history.audited - audited}"
         )
     faults += _token_faults(history)
+    faults += _lane_faults(history)
     return faults[:_FAULTS_MAX]
 
 
@@ -160,12 +170,54 @@ def _token_faults(history: History) -> Iterator[str]:
             last = record.token
 
 
+def _lane_faults(history: History) -> Iterator[str]:
+    moves: defaultdict[bytes, list[tuple[Version, UUID]]] = defaultdict(list)
+    for operation_id, versions in history.versions.items():
+        for before, version in pairwise([_NOTHING, *versions]):
+            for lane in {_lane_of(before.record), _lane_of(version.record)}:
+                if lane is not None:
+                    moves[lane].append((version, operation_id))
+    for lane, of_lane in moves.items():
+        # The lock of a lane puts its transactions in the order of the numbers of their versions.
+        of_lane.sort(key=lambda move: move[0].number)
+        records: dict[UUID, Record] = {}
+        highest = 0
+        for made_by, made in groupby(of_lane, key=lambda move: move[0].made_by):
+            before = {_number(record) for record in records.values()}
+            for version, operation_id in made:
+                records.pop(operation_id, None)
+                if version.record is not None and _lane_of(version.record) == lane:
+                    records[operation_id] = version.record
+            numbers = {_number(record) for record in records.values()} - before
+            if numbers and min(numbers) <= highest:
+                yield f"transaction {made_by} accepted {numbers} in a lane after {highest}"
+            highest = max(highest, *numbers, 0)
+            yield from (f"transaction {made_by} left {fault}" for fault in _line_faults(list(records.values())))
+
+
+def _line_faults(records: list[Record]) -> Iterator[str]:
+    line = sorted((place, _number(record), record) for record in records if (place := rank(record)) is not None)
+    if sum(place == 0 for place, _, _ in line) > 1:
+        yield "two of a lane under way"
+    for place, (_, _, record) in enumerate(line):
+        assert record.delivery is not None
+        if record.delivery.is_behind is not (place > 0):
+            yield f"{record.identity.operation_id}, {_short(record)}, at place {place} of its line"
+
+
+def _lane_of(record: Record | None) -> bytes | None:
+    return None if record is None or record.delivery is None else record.delivery.lane
+
+
+def _number(record: Record | None) -> int:
+    return 0 if record is None or record.delivery is None else record.delivery.lane_number
+
+
 class _Trial:
     """One operation's."""
 
     def __init__(self, versions: list[Version], all_said: list[Said]) -> None:
-        # What was before the first version: nothing.
-        self._versions = [Version(0, 0, None), *versions]
+        self._versions = [_NOTHING, *versions]
         self._said = all_said
         self._makers: list[Said | None] = [None]
         self._answers: list[StoredResponse | None] = [None]
@@ -213,6 +265,9 @@ class _Trial:
                 self._note_audit(maker, before.record)
             elif (event := _event_of_clock(before.record, version)) is not None:
                 self.timed[event] += 1
+            elif before.record is not None and _with_turn_of(before.record, version.record) == version.record:
+                # Another one of the lane changed, and it took or gave the turn.
+                pass
             else:
                 yield f"nobody made {_short(version.record)} of {_short(before.record)} (version {version.number})"
             self._answers.append(response)
@@ -225,7 +280,7 @@ class _Trial:
             settled = settle(before, snapshot.now_us)
             result, made = step(settled, said.command, snapshot.now_us, lambda: 0 if after is None else after.token)
             is_change = made is not settled and isinstance(result, Applied)
-            if is_change and _plain(made) == after == _plain(snapshot.record):
+            if is_change and _with_turn_of(_plain(made), after) == after == _plain(snapshot.record):
                 candidates.remove(said)
                 return said
         return None
@@ -293,6 +348,13 @@ def _plain(record: Record | None) -> Record | None:
     return None if record is None else replace(record, response=tombstone_response(record.response))
 
 
+def _with_turn_of(record: Record | None, other: Record | None) -> Record | None:
+    """The record with the other one's turn in the lane, which is judged for the lane as a whole."""
+    if record is None or record.delivery is None or other is None or other.delivery is None:
+        return record
+    return replace(record, delivery=replace(record.delivery, is_behind=other.delivery.is_behind))
+
+
 def _mark(command: Command) -> Any:
     """What marks a command in what it makes."""
     event = EVENT_OF[type(command)]
@@ -324,7 +386,8 @@ def _event_of_clock(before: Record | None, version: Version) -> Event | None:
     times = [before.lease_until_us, before.replay_until_us, before.remember_until_us]
     if before.delivery is not None:
         times.append(before.delivery.deliver_until_us)
-    if not any(settle(before, time) == version.record for time in times if time <= version.at_us):
+    settled = [settle(before, time) for time in times if time <= version.at_us]
+    if not any(each != before and _with_turn_of(each, version.record) == version.record for each in settled):
         return None
     if version.record is None:
         return Event.COLLECT

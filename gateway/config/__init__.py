@@ -9,7 +9,8 @@ later, `inbox` webhooks, `events` what other systems receive, `regions` where op
 mappings have in common, `leaf` reads single values, `address` hosts, networks, files and URLs.
 
 *From text to mistakes.* `document` reads YAML and knows all positions. pydantic finds mistakes within a section,
-`checks` those between sections, and `explanation` turns pydantic's errors into mistakes.
+`checks` those between sections, and `explanation` turns pydantic's errors into mistakes. `notice` remarks on what is
+allowed but questionable.
 
 *Of two files.* `changes` finds what differs, and which of that needs a restart.
 
@@ -27,7 +28,7 @@ from pydantic import ValidationError
 from gateway.config.address import Address, PostgresUrl, RedisUrl, SqliteUrl, UpstreamUrl
 from gateway.config.authorization import ClientCertificateScope, ForwardAuth, ForwardAuthScope, PrincipalAuth
 from gateway.config.changes import Change, changes, digest_of
-from gateway.config.checks import disagreements, notices
+from gateway.config.checks import disagreements
 from gateway.config.delivery import Accept, Breaker, Delivery, EncryptionKey, Order, OrderHeader, RouteDelivery
 from gateway.config.document import (
     FILE_BYTES_MAX,
@@ -48,6 +49,7 @@ from gateway.config.models import (
     Secrets,
     ServerTls,
 )
+from gateway.config.notice import notices
 from gateway.config.route import (
     BodyKey,
     ComposedKey,

@@ -55,7 +55,6 @@ from gateway.core.operation import (
     RequestInfo,
     Requeue,
     Result,
-    SealedRequest,
     Snapshot,
     Takeover,
     Withdraw,
@@ -63,7 +62,6 @@ from gateway.core.operation import (
 from gateway.core.sealing import SEALED, SEALED_TEXT, KeyRing, Unopenable, key_id_of, open_value
 
 C = TypeVar("C", bound=Command)
-P = TypeVar("P")
 
 # The header that all other headers are in. No HTTP message has a header of this name (RFC 9110 section 5.6.2).
 _HEADERS: Final = SEALED + b"headers"
@@ -74,8 +72,6 @@ _TEXT: Final = (SEALED_TEXT, "")
 _BYTES: Final = (SEALED, b"")
 # Commands with an audit, but no other confidential part.
 _AUDITED: Final = (Disprove, Reinstate, Requeue, Withdraw, Purge, Erase)
-# Of no operation: a pause is of many.
-_NOBODY: Final = UUID(int=0)
 
 _Known = Mapping[int, Any]
 """Clear values by the `id` of the sealed objects that were made of them: those need not be decrypted again."""
@@ -93,14 +89,14 @@ class Sealing:
     ) -> None:
         """`on_unreadable` gets the operation and the cause, without any content, each time a record is met that cannot
         be opened."""
-        self._ring = ring
+        self.ring: Final = ring
         self._on_unreadable = on_unreadable
 
     # -- commands and records ------------------------------------------------------------------------------------------
 
     def sealed(self, command: C) -> C:
         """The command as a store or a journal keeps it."""
-        ring = self._ring
+        ring = self.ring
         found: Any = command
         if isinstance(command, Complete):
             granted = command.granted
@@ -109,7 +105,7 @@ class Sealing:
             found = replace(
                 command,
                 response=self._sealed_response(command.response, command.operation_id, command.token),
-                resource=_sealed_resource(ring, command.resource, command.operation_id),
+                resource=sealed_resource(ring, command.resource, command.operation_id),
                 granted=granted if granted is None or granted.sealed is None else granted.sealed,
             )
         elif ring is None:
@@ -118,18 +114,18 @@ class Sealing:
             operation_id = command.identity.operation_id
             found = replace(
                 command,
-                identity=_sealed_identity(ring, command.identity),
-                probe=_sealed_probe(ring, command.probe, operation_id),
-                request=_sealed_request(ring, command.request, operation_id),
+                identity=sealed_identity(ring, command.identity),
+                probe=sealed_probe(ring, command.probe, operation_id),
+                request=sealed_request(ring, command.request, operation_id),
             )
         elif isinstance(command, Takeover):
-            found = replace(command, request=_sealed_request(ring, command.request, command.operation_id))
+            found = replace(command, request=sealed_request(ring, command.request, command.operation_id))
         elif isinstance(command, Prove):
             response = self._sealed_response(command.response, command.operation_id, command.read_token)
-            resource = _sealed_resource(ring, command.resource, command.operation_id)
+            resource = sealed_resource(ring, command.resource, command.operation_id)
             found = replace(command, response=response, resource=resource, audit=self._sealed_audit(command))
         elif isinstance(command, Abandon):
-            found = replace(command, resource=_sealed_resource(ring, command.resource, command.operation_id))
+            found = replace(command, resource=sealed_resource(ring, command.resource, command.operation_id))
         elif isinstance(command, _AUDITED):
             found = replace(command, audit=self._sealed_audit(command))
         result: C = found
@@ -215,133 +211,18 @@ class Sealing:
         result: C = found
         return result
 
-    # -- the same under the current key --------------------------------------------------------------------------------
-
-    def resealed(self, record: Record) -> Record:
-        """The record as it is stored, with every part under the current key; the same object if all of them are. A part
-        that cannot be opened stays, and is reported."""
-        identity, probe, request, response = record.identity, record.probe, record.request, record.response
-        of, token = identity.operation_id, record.token
-        changed: dict[str, Any] = {
-            "identity": self._again(of, identity, identity.key, self._opened_identity, _sealed_identity),
-            "probe": self._again(
-                of, probe, None if probe is None else probe.target,
-                lambda old: self._opened_probe(old, of), lambda ring, clear: _sealed_probe(ring, clear, of),
-            ),
-            "request": self._again(
-                of, request, None if request is None else request.path,
-                lambda old: self._opened_request(old, of), lambda ring, clear: _sealed_request(ring, clear, of),
-            ),
-            "response": self._response_again(response, of, token),
-            "resource": self._resource_again(record.resource, of),
-        }  # fmt: skip
-        is_same = all(part is getattr(record, name) for name, part in changed.items())
-        return record if is_same else replace(record, **changed)
-
-    def resealed_outcome(self, command: C) -> C:
-        """As `resealed`, for a command that a journal keeps."""
-        found: Any = command
-        if isinstance(command, Complete | Abandon):
-            resource = self._resource_again(command.resource, command.operation_id)
-            if resource is not command.resource:
-                found = replace(found, resource=resource)
-        if isinstance(command, Complete):
-            response = self._response_again(command.response, command.operation_id, command.token)
-            if response is not command.response:
-                found = replace(found, response=response)
-        result: C = found
-        return result
-
-    def resealed_audit(self, audit: Audit, operation_id: UUID, event: Event, token: int) -> Audit:
-        """As `resealed`, for an audit of an operation."""
-        bound = None if event in (Event.PURGE, Event.ERASE) else token
-        return self._audit_again(audit, operation_id, _of_audit(operation_id, event, bound))
-
-    def resealed_pause(self, audit: Audit, service: str, operation: str, *, is_resumed: bool) -> Audit:
-        """As `resealed`, for the audit of a pause or of its end."""
-        return self._audit_again(audit, _NOBODY, _of_pause(service, operation, is_resumed))
-
-    def resealed_suspension(self, why: str, service: str, sink: str) -> str:
-        """As `resealed`, for why a sink is suspended."""
-        associated = _of_suspension(service, sink)
-        return self._again(
-            _NOBODY, why, why,
-            lambda old: _opened_text(self._ring, old, associated),
-            lambda ring, clear: ring.seal_text(_encoded(clear), associated),
-        )  # fmt: skip
-
-    def resealed_request(self, kept: SealedRequest, operation_id: UUID) -> SealedRequest:
-        """As `resealed`, for a kept request."""
-        ring = self._ring
-        if ring is None or kept.key_id == ring.current_id:
-            return kept
-        associated = of_request(operation_id, kept.acceptance_id)
-        try:
-            content = ring.open(kept.key_id, kept.sealed, associated)
-        except Unopenable as error:
-            self._on_unreadable(operation_id, str(error))
-            return kept
-        return SealedRequest(kept.acceptance_id, *ring.seal(content, associated))
-
     def is_old(self, value: bytes | str) -> bool:
         """Whether a value is clear, or sealed with another key than the current one. Without a key nothing is."""
-        if self._ring is None:
+        if self.ring is None:
             return False
-        return value[:1] not in (SEALED, SEALED_TEXT) or key_id_of(value) != self._ring.current_id
-
-    def reporting(self, on_unreadable: Callable[[UUID, str], None]) -> Sealing:
-        """The same keys; what cannot be opened is reported there."""
-        return Sealing(self._ring, on_unreadable)
-
-    def _response_again(self, response: StoredResponse | None, operation_id: UUID, token: int) -> StoredResponse | None:
-        if response is None:
-            return None
-        is_clear = not _is_sealed_response(response)
-        if is_clear and not (response.headers or response.reason or response.body):
-            return response
-        return self._again(
-            operation_id, response, b"" if is_clear else response.headers[0][1],
-            lambda old: self.opened_response(old, operation_id, token),
-            lambda _, clear: self._sealed_response(clear, operation_id, token),
-        )  # fmt: skip
-
-    def _resource_again(self, resource: str | None, operation_id: UUID) -> str | None:
-        return self._again(
-            operation_id, resource, resource,
-            lambda old: self._opened_resource(old, operation_id),
-            lambda ring, clear: _sealed_resource(ring, clear, operation_id),
-        )  # fmt: skip
-
-    def _audit_again(self, audit: Audit, operation_id: UUID, associated: bytes) -> Audit:
-        return self._again(
-            operation_id, audit, audit.why,
-            lambda old: _opened_texts(self._ring, old, associated),
-            lambda ring, clear: _sealed_texts(ring, clear, associated),
-        )  # fmt: skip
-
-    def _again(
-        self,
-        operation_id: UUID,
-        part: P,
-        value: bytes | str | None,
-        opened: Callable[[P], P],
-        sealed: Callable[[KeyRing, P], P],
-    ) -> P:
-        """The part, sealed with the current key if its `value` is not."""
-        if self._ring is None or value is None or not self.is_old(value):
-            return part
-        try:
-            return sealed(self._ring, opened(part))
-        except Unopenable as error:
-            self._on_unreadable(operation_id, str(error))
-            return part
+        return value[:1] not in (SEALED, SEALED_TEXT) or key_id_of(value) != self.ring.current_id
 
     # -- responses -----------------------------------------------------------------------------------------------------
 
     def _sealed_response(self, response: StoredResponse, operation_id: UUID, token: int) -> StoredResponse:
         """A response that is sealed already, because it comes from a journal, stays as it is."""
-        ring, headers, body = self._ring, response.headers, response.body
-        if ring is None or _is_sealed_response(response):
+        ring, headers, body = self.ring, response.headers, response.body
+        if ring is None or is_sealed_response(response):
             return response
         content = pack_headers(((b"", response.reason), *headers))
         kept = ((_HEADERS, ring.seal_value(content, _of_attempt(operation_id, token, b"headers"))),)
@@ -358,14 +239,14 @@ class Sealing:
 
     def opened_response(self, response: StoredResponse, operation_id: UUID, token: int) -> StoredResponse:
         """The response in clear. Raises `Unopenable`."""
-        if not _is_sealed_response(response):
+        if not is_sealed_response(response):
             return response
         body = response.body
         (_, value), *_ = response.headers
-        content = open_value(self._ring, value, _of_attempt(operation_id, token, b"headers"))
+        content = open_value(self.ring, value, _of_attempt(operation_id, token, b"headers"))
         (_, reason), *headers = _unpacked(content)
         if body is not None:
-            body = open_value(self._ring, body, _of_attempt(operation_id, token, b"body"))
+            body = open_value(self.ring, body, _of_attempt(operation_id, token, b"body"))
         return StoredResponse(response.status, reason, tuple(headers), body, response.version)
 
     # -- what was written with the claim -------------------------------------------------------------------------------
@@ -374,60 +255,58 @@ class Sealing:
         key = identity.key
         if key is None or key[:1] not in _TEXT:
             return identity
-        content = open_value(self._ring, key, _of_operation(identity.operation_id, b"key"))
+        content = open_value(self.ring, key, _of_operation(identity.operation_id, b"key"))
         return replace(identity, key=content.decode("utf-8", "surrogatepass"))
 
     def _opened_probe(self, probe: ProbeTarget | None, operation_id: UUID) -> ProbeTarget | None:
         if probe is None or probe.target[:1] not in _BYTES:
             return probe
-        content = open_value(self._ring, probe.target, _of_operation(operation_id, b"probe"))
+        content = open_value(self.ring, probe.target, _of_operation(operation_id, b"probe"))
         ((target, host),) = _unpacked(content)
         return ProbeTarget(target, host)
 
     def _opened_request(self, request: RequestInfo | None, operation_id: UUID) -> RequestInfo | None:
         if request is None or request.path[:1] != SEALED_TEXT:
             return request
-        content = open_value(self._ring, request.path, _of_operation(operation_id, b"request"))
+        content = open_value(self.ring, request.path, _of_operation(operation_id, b"request"))
         ((host, path),) = _unpacked(content)
         return replace(request, host=host.decode(), path=path.decode())
 
     def _opened_resource(self, resource: str | None, operation_id: UUID) -> str | None:
         if resource is None or resource[:1] not in _TEXT:
             return resource
-        return open_value(self._ring, resource, _of_operation(operation_id, b"resource")).decode()
+        return open_value(self.ring, resource, _of_operation(operation_id, b"resource")).decode()
 
     # -- audits --------------------------------------------------------------------------------------------------------
 
     def _sealed_audit(self, command: Prove | Disprove | Reinstate | Requeue | Withdraw | Purge | Erase) -> Audit | None:
         if command.audit is None:
             return None
-        if self._ring is None:
+        if self.ring is None:
             return command.audit
         token = None if isinstance(command, Purge | Erase) else command.read_token
-        associated = _of_audit(command.operation_id, EVENT_OF[type(command)], token)
-        return _sealed_texts(self._ring, command.audit, associated)
+        associated = of_audit(command.operation_id, EVENT_OF[type(command)], token)
+        return sealed_texts(self.ring, command.audit, associated)
 
     def sealed_pause(self, audit: Audit, service: str, operation: str, *, is_resumed: bool) -> Audit:
         """The audit of a pause or of its end."""
-        return (
-            audit if self._ring is None else _sealed_texts(self._ring, audit, _of_pause(service, operation, is_resumed))
-        )
+        return audit if self.ring is None else sealed_texts(self.ring, audit, of_pause(service, operation, is_resumed))
 
     def opened_pause(self, audit: Audit, service: str, operation: str, *, is_resumed: bool) -> Audit:
         """Undo `sealed_pause`. One that cannot be opened says why in its place."""
         try:
-            return _opened_texts(self._ring, audit, _of_pause(service, operation, is_resumed))
+            return opened_texts(self.ring, audit, of_pause(service, operation, is_resumed))
         except Unopenable as error:
             return Audit("", f"({error})")
 
     def sealed_suspension(self, why: str, service: str, sink: str) -> str:
         """Why a sink is suspended."""
-        return why if self._ring is None else self._ring.seal_text(_encoded(why), _of_suspension(service, sink))
+        return why if self.ring is None else self.ring.seal_text(encoded(why), of_suspension(service, sink))
 
     def opened_suspension(self, why: str, service: str, sink: str) -> str:
         """Undo `sealed_suspension`. One that cannot be opened says why in its place."""
         try:
-            return _opened_text(self._ring, why, _of_suspension(service, sink))
+            return opened_text(self.ring, why, of_suspension(service, sink))
         except Unopenable as error:
             return f"({error})"
 
@@ -435,7 +314,7 @@ class Sealing:
         """An audit of an operation in clear. One that cannot be opened says why in its place."""
         bound = None if event in (Event.PURGE, Event.ERASE) else token
         try:
-            return _opened_texts(self._ring, audit, _of_audit(operation_id, event, bound))
+            return opened_texts(self.ring, audit, of_audit(operation_id, event, bound))
         except Unopenable as error:
             self._on_unreadable(operation_id, str(error))
             return Audit("", f"({error})")
@@ -445,17 +324,17 @@ class Sealing:
     @property
     def seals(self) -> bool:
         """Whether what is written from now on is sealed."""
-        return self._ring is not None
+        return self.ring is not None
 
     def sealed_event(self, content: bytes, event_id: str, sink: str) -> bytes:
         """The confidential part of an event for a sink. Only where `seals`."""
-        if self._ring is None:
+        if self.ring is None:
             raise ValueError("there is no key to seal with")
-        return self._ring.seal_value(content, _of_event(event_id, sink))
+        return self.ring.seal_value(content, _of_event(event_id, sink))
 
     def opened_event(self, sealed: bytes, event_id: str, sink: str) -> bytes:
         """Undo `sealed_event`. Raises `Unopenable`."""
-        return open_value(self._ring, sealed, _of_event(event_id, sink))
+        return open_value(self.ring, sealed, _of_event(event_id, sink))
 
 
 NO_SEALING: Final = Sealing()
@@ -475,7 +354,7 @@ def is_sealed(record: Record) -> bool:
     request, response, key, probe = record.request, record.response, record.identity.key, record.probe
     return (
         (request is not None and request.path[:1] == SEALED_TEXT)
-        or (response is not None and _is_sealed_response(response))
+        or (response is not None and is_sealed_response(response))
         or (key is not None and key[:1] in _TEXT)
         or (probe is not None and probe.target[:1] in _BYTES)
         or (record.resource is not None and record.resource[:1] in _TEXT)
@@ -493,7 +372,7 @@ def sealed_by(
     values: list[bytes | str] = []
     if request is not None and request.path[:1] == SEALED_TEXT:
         values.append(request.path)
-    if response is not None and _is_sealed_response(response):
+    if response is not None and is_sealed_response(response):
         values.append(response.headers[0][1])
     if identity is not None and identity.key is not None and identity.key[:1] == SEALED_TEXT:
         values.append(identity.key)
@@ -504,7 +383,7 @@ def sealed_by(
     return " ".join(sorted(filter(None, set(map(key_id_of, values))))) or None if values else None
 
 
-def _is_sealed_response(response: StoredResponse) -> bool:
+def is_sealed_response(response: StoredResponse) -> bool:
     # A value alone proves nothing: a service may send any.
     return bool(response.headers) and response.headers[0][0] == _HEADERS
 
@@ -539,28 +418,28 @@ def _known(command: Command, sealed: Any) -> _Known:
     return {sealed_id: clear for sealed_id, clear in known.items() if id(clear) != sealed_id}
 
 
-def _sealed_identity(ring: KeyRing, identity: Identity) -> Identity:
+def sealed_identity(ring: KeyRing, identity: Identity) -> Identity:
     if identity.key is None:
         return identity
     content = identity.key.encode("utf-8", "surrogatepass")
     return replace(identity, key=ring.seal_text(content, _of_operation(identity.operation_id, b"key")))
 
 
-def _sealed_probe(ring: KeyRing, probe: ProbeTarget | None, operation_id: UUID) -> ProbeTarget | None:
+def sealed_probe(ring: KeyRing, probe: ProbeTarget | None, operation_id: UUID) -> ProbeTarget | None:
     if probe is None:
         return None
     content = pack_headers(((probe.target, probe.host),))
     return ProbeTarget(ring.seal_value(content, _of_operation(operation_id, b"probe")), b"")
 
 
-def _sealed_resource(ring: KeyRing | None, resource: str | None, operation_id: UUID) -> str | None:
+def sealed_resource(ring: KeyRing | None, resource: str | None, operation_id: UUID) -> str | None:
     """One that is sealed already, because it comes from a journal, stays as it is."""
     if ring is None or resource is None or resource[:1] == SEALED_TEXT:
         return resource
     return ring.seal_text(resource.encode(), _of_operation(operation_id, b"resource"))
 
 
-def _sealed_request(ring: KeyRing, request: RequestInfo | None, operation_id: UUID) -> RequestInfo | None:
+def sealed_request(ring: KeyRing, request: RequestInfo | None, operation_id: UUID) -> RequestInfo | None:
     if request is None:
         return None
     content = pack_headers(((request.host.encode(), request.path.encode()),))
@@ -573,28 +452,26 @@ def of_request(operation_id: UUID, acceptance_id: UUID) -> bytes:
     return operation_id.bytes + acceptance_id.bytes
 
 
-def _sealed_texts(ring: KeyRing, audit: Audit, associated: bytes) -> Audit:
+def sealed_texts(ring: KeyRing, audit: Audit, associated: bytes) -> Audit:
     """Both texts as one, bound to its row: in the place of `who` is a random name, for two may be of one change."""
     row = ring.random_name()
-    return Audit(
-        row, ring.seal_text(pack_headers(((_encoded(audit.who), _encoded(audit.why)),)), associated + _row(row))
-    )
+    return Audit(row, ring.seal_text(pack_headers(((encoded(audit.who), encoded(audit.why)),)), associated + _row(row)))
 
 
-def _opened_texts(ring: KeyRing | None, audit: Audit, associated: bytes) -> Audit:
-    """Undo `_sealed_texts`. Raises `Unopenable`."""
+def opened_texts(ring: KeyRing | None, audit: Audit, associated: bytes) -> Audit:
+    """Undo `sealed_texts`. Raises `Unopenable`."""
     if audit.why[:1] != SEALED_TEXT:
         return audit
     ((who, why),) = _unpacked(open_value(ring, audit.why, associated + _row(audit.who)))
     return Audit(who.decode(), why.decode())
 
 
-def _opened_text(ring: KeyRing | None, text: str, associated: bytes) -> str:
+def opened_text(ring: KeyRing | None, text: str, associated: bytes) -> str:
     """Raises `Unopenable`."""
     return text if text[:1] != SEALED_TEXT else open_value(ring, text, associated).decode()
 
 
-def _encoded(text: str) -> bytes:
+def encoded(text: str) -> bytes:
     return text.encode("utf-8", "replace")
 
 
@@ -609,7 +486,7 @@ def _of_attempt(operation_id: UUID, token: int, part: bytes) -> bytes:
     return b"%b attempt %d %b" % (operation_id.bytes, token, part)
 
 
-def _of_audit(operation_id: UUID, event: Event, token: int | None) -> bytes:
+def of_audit(operation_id: UUID, event: Event, token: int | None) -> bytes:
     return b"%b audit %b %d" % (operation_id.bytes, event.value.encode(), token or 0)
 
 
@@ -621,11 +498,11 @@ def _of_event(event_id: str, sink: str) -> bytes:
     return event_id.encode() + framed(b"event", sink.encode())
 
 
-def _of_pause(service: str, operation: str, is_resumed: bool) -> bytes:
+def of_pause(service: str, operation: str, is_resumed: bool) -> bytes:
     return framed(b"resume" if is_resumed else b"pause", service.encode(), operation.encode())
 
 
-def _of_suspension(service: str, sink: str) -> bytes:
+def of_suspension(service: str, sink: str) -> bytes:
     return framed(b"suspension", service.encode(), sink.encode())
 
 

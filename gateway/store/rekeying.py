@@ -19,6 +19,7 @@ from gateway.core.confidential import Sealing
 from gateway.core.immutable import immutable
 from gateway.core.operation import Audit, Event, Record, SealedRequest
 from gateway.core.outbox import resealed_event
+from gateway.core.resealing import Resealing
 from gateway.core.sealing import Unopenable
 
 PAGE_ROWS_MAX: Final = 50
@@ -147,22 +148,22 @@ def _resealed(kept: Kept, sealing: Sealing) -> tuple[Kept | None, str]:
     """The row under the current key, None if nothing changes; and why a part of it is left, empty if none is."""
     found: Kept
     reasons: list[str] = []
-    reporting = sealing.reporting(lambda _, why: reasons.append(why))
+    resealing = Resealing(sealing, lambda _, why: reasons.append(why))
     match kept:
         case Record():
-            found = reporting.resealed(kept)
+            found = resealing.resealed(kept)
         case KeptRequest(operation_id, request):
-            found = KeptRequest(operation_id, reporting.resealed_request(request, operation_id))
+            found = KeptRequest(operation_id, resealing.resealed_request(request, operation_id))
         case KeptAudit(operation_id, event, token, audit):
-            found = KeptAudit(operation_id, event, token, reporting.resealed_audit(audit, operation_id, event, token))
+            found = KeptAudit(operation_id, event, token, resealing.resealed_audit(audit, operation_id, event, token))
         case KeptPause(service, operation, audit, is_resumed):
-            again = reporting.resealed_pause(audit, service, operation, is_resumed=is_resumed)
+            again = resealing.resealed_pause(audit, service, operation, is_resumed=is_resumed)
             found = KeptPause(service, operation, again, is_resumed)
         case KeptSuspension(service, sink, why):
-            found = KeptSuspension(service, sink, reporting.resealed_suspension(why, service, sink))
+            found = KeptSuspension(service, sink, resealing.resealed_suspension(why, service, sink))
         case KeptEventRow(event_id, sink, content, response):
             try:
-                found = KeptEventRow(event_id, sink, *resealed_event(content, response, event_id, sink, reporting))
+                found = KeptEventRow(event_id, sink, *resealed_event(content, response, event_id, sink, resealing))
             except Unopenable as error:
                 return None, str(error)
     return (None if found == kept else found), (reasons[0] if reasons else "")

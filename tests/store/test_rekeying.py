@@ -16,6 +16,7 @@ from gateway.core.confidential import Sealing, of_request
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Accept, Audit, ProbeTarget, Record, RequestInfo, SealedRequest, Takeover
 from gateway.core.outbox import Outbox, Part, Subscription
+from gateway.core.resealing import Resealing
 from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.store import rekeying
 from gateway.store.postgres.store import PostgresStore
@@ -108,7 +109,8 @@ async def test_a_change_in_between_wins(durable: Durable, name: str, before: Enc
     hand = await make(old)
     (row,) = await durable.sealed_rows(Place.RECORDS, None, 10, NEW.id)
     assert isinstance(row.kept, Record)
-    again = sealing(*([NEW] if before is None else [NEW, before])).resealed(row.kept)
+    resealing = Resealing(sealing(*([NEW] if before is None else [NEW, before])), lambda _, why: pytest.fail(why))
+    again = resealing.resealed(row.kept)
     assert again != row.kept
     await do(old, hand, getattr(Hand, change))
     # A change that keeps all confidential values may be followed.

@@ -20,6 +20,7 @@ import apsw
 from gateway.core.confidential import NO_SEALING, Sealing, sealed_by
 from gateway.core.message import pack_headers
 from gateway.core.operation import Abandon, Complete, OutcomeCommand
+from gateway.core.resealing import Resealing
 from gateway.core.sealing import Unopenable
 from gateway.store.base import NotApplied, StoreError, wall_clock_us
 from gateway.store.journal import OF_ONE_MAX, EntryId, JournalView, KeptEntry, KeptOutcome
@@ -153,7 +154,7 @@ class Desk:
         except NotApplied:
             return None
         reasons: list[str] = []
-        again = self._sealing.reporting(lambda _, why: reasons.append(why)).resealed_outcome(command)
+        again = Resealing(self._sealing, lambda _, why: reasons.append(why)).resealed_outcome(command)
         if reasons:
             return None
         if again is command:

@@ -46,7 +46,7 @@ DEFECTS = (
     Defect(
         "key-in-clear-in-spite-of-encryption",
         "the caller's key is stored as it came",
-        (Edit(CONFIDENTIAL, "identity=_sealed_identity(ring, command.identity)", "identity=command.identity"),),
+        (Edit(CONFIDENTIAL, "identity=sealed_identity(ring, command.identity)", "identity=command.identity"),),
         (_SEALED + "test_nothing_can_be_read_beside_the_store[sqlite]",),
     ),
     Defect(
@@ -82,8 +82,8 @@ DEFECTS = (
         "the texts of pauses that are over need the old key for ever",
         (
             Edit(
-                CONFIDENTIAL,
-                "return self._audit_again(audit, _NOBODY, _of_pause(service, operation, is_resumed))",
+                "core/resealing.py",
+                "return self._audit_again(audit, _NOBODY, of_pause(service, operation, is_resumed))",
                 "return audit",
             ),
         ),

@@ -1,0 +1,156 @@
+"""Puts what is kept under the current key: records, outcomes in journals, kept requests, audits, and why sinks are
+suspended. For the part of an event, see `outbox`.
+
+`confidential` owns which parts there are. What is under the current key already stays as it is, so a pass that was
+interrupted is simply repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+from gateway.core.confidential import (
+    Sealing,
+    encoded,
+    is_sealed_response,
+    of_audit,
+    of_pause,
+    of_request,
+    of_suspension,
+    opened_text,
+    opened_texts,
+    sealed_identity,
+    sealed_probe,
+    sealed_request,
+    sealed_resource,
+    sealed_texts,
+)
+from gateway.core.message import StoredResponse
+from gateway.core.operation import Abandon, Audit, Command, Complete, Event, Record, SealedRequest
+from gateway.core.sealing import KeyRing, Unopenable
+
+C = TypeVar("C", bound=Command)
+P = TypeVar("P")
+
+# Of no operation: a pause is of many.
+_NOBODY: Final = UUID(int=0)
+
+
+class Resealing(Sealing):
+    """A sealing that also opens and seals again."""
+
+    def __init__(self, sealing: Sealing, on_unreadable: Callable[[UUID, str], None]) -> None:
+        """The keys of `sealing`. `on_unreadable` gets what cannot be opened, which stays as it is."""
+        super().__init__(sealing.ring, on_unreadable)
+
+    def resealed(self, record: Record) -> Record:
+        """The record as it is stored, with every part under the current key; the same object if all of them are. A part
+        that cannot be opened stays, and is reported."""
+        identity, probe, request, response = record.identity, record.probe, record.request, record.response
+        of, token = identity.operation_id, record.token
+        changed: dict[str, Any] = {
+            "identity": self._again(of, identity, identity.key, self._opened_identity, sealed_identity),
+            "probe": self._again(
+                of, probe, None if probe is None else probe.target,
+                lambda old: self._opened_probe(old, of), lambda ring, clear: sealed_probe(ring, clear, of),
+            ),
+            "request": self._again(
+                of, request, None if request is None else request.path,
+                lambda old: self._opened_request(old, of), lambda ring, clear: sealed_request(ring, clear, of),
+            ),
+            "response": self._response_again(response, of, token),
+            "resource": self._resource_again(record.resource, of),
+        }  # fmt: skip
+        is_same = all(part is getattr(record, name) for name, part in changed.items())
+        return record if is_same else replace(record, **changed)
+
+    def resealed_outcome(self, command: C) -> C:
+        """As `resealed`, for a command that a journal keeps."""
+        found: Any = command
+        if isinstance(command, Complete | Abandon):
+            resource = self._resource_again(command.resource, command.operation_id)
+            if resource is not command.resource:
+                found = replace(found, resource=resource)
+        if isinstance(command, Complete):
+            response = self._response_again(command.response, command.operation_id, command.token)
+            if response is not command.response:
+                found = replace(found, response=response)
+        result: C = found
+        return result
+
+    def resealed_audit(self, audit: Audit, operation_id: UUID, event: Event, token: int) -> Audit:
+        """As `resealed`, for an audit of an operation."""
+        bound = None if event in (Event.PURGE, Event.ERASE) else token
+        return self._audit_again(audit, operation_id, of_audit(operation_id, event, bound))
+
+    def resealed_pause(self, audit: Audit, service: str, operation: str, *, is_resumed: bool) -> Audit:
+        """As `resealed`, for the audit of a pause or of its end."""
+        return self._audit_again(audit, _NOBODY, of_pause(service, operation, is_resumed))
+
+    def resealed_suspension(self, why: str, service: str, sink: str) -> str:
+        """As `resealed`, for why a sink is suspended."""
+        associated = of_suspension(service, sink)
+        return self._again(
+            _NOBODY, why, why,
+            lambda old: opened_text(self.ring, old, associated),
+            lambda ring, clear: ring.seal_text(encoded(clear), associated),
+        )  # fmt: skip
+
+    def resealed_request(self, kept: SealedRequest, operation_id: UUID) -> SealedRequest:
+        """As `resealed`, for a kept request."""
+        ring = self.ring
+        if ring is None or kept.key_id == ring.current_id:
+            return kept
+        associated = of_request(operation_id, kept.acceptance_id)
+        try:
+            content = ring.open(kept.key_id, kept.sealed, associated)
+        except Unopenable as error:
+            self._on_unreadable(operation_id, str(error))
+            return kept
+        return SealedRequest(kept.acceptance_id, *ring.seal(content, associated))
+
+    def _response_again(self, response: StoredResponse | None, operation_id: UUID, token: int) -> StoredResponse | None:
+        if response is None:
+            return None
+        is_clear = not is_sealed_response(response)
+        if is_clear and not (response.headers or response.reason or response.body):
+            return response
+        return self._again(
+            operation_id, response, b"" if is_clear else response.headers[0][1],
+            lambda old: self.opened_response(old, operation_id, token),
+            lambda _, clear: self._sealed_response(clear, operation_id, token),
+        )  # fmt: skip
+
+    def _resource_again(self, resource: str | None, operation_id: UUID) -> str | None:
+        return self._again(
+            operation_id, resource, resource,
+            lambda old: self._opened_resource(old, operation_id),
+            lambda ring, clear: sealed_resource(ring, clear, operation_id),
+        )  # fmt: skip
+
+    def _audit_again(self, audit: Audit, operation_id: UUID, associated: bytes) -> Audit:
+        return self._again(
+            operation_id, audit, audit.why,
+            lambda old: opened_texts(self.ring, old, associated),
+            lambda ring, clear: sealed_texts(ring, clear, associated),
+        )  # fmt: skip
+
+    def _again(
+        self,
+        operation_id: UUID,
+        part: P,
+        value: bytes | str | None,
+        opened: Callable[[P], P],
+        sealed: Callable[[KeyRing, P], P],
+    ) -> P:
+        """The part, sealed with the current key if its `value` is not."""
+        if self.ring is None or value is None or not self.is_old(value):
+            return part
+        try:
+            return sealed(self.ring, opened(part))
+        except Unopenable as error:
+            self._on_unreadable(operation_id, str(error))
+            return part

@@ -37,7 +37,7 @@ from gateway.protect.body import TakenBody
 from gateway.protect.hop import hop_from
 from gateway.protect.identification import KeyedRequest
 from gateway.protect.kept import KeptRequest, Unopenable, open_sealed
-from gateway.protect.operation import AttemptResult, Delivery, Operation
+from gateway.protect.operation import AttemptResult, DeliveryAttempt, Operation
 from gateway.protect.operations import Operations
 from gateway.protect.route import Route
 from gateway.store.base import StoreError
@@ -262,7 +262,7 @@ class DeliveryWorker:
         is_sent: bool | None = None
         why = ""
         try:
-            delivery = Delivery(record)
+            delivery = DeliveryAttempt(record)
             if request is None:
                 opened = await self._open(place.route, record)
                 if opened is None:
@@ -307,7 +307,7 @@ class DeliveryWorker:
         record = ended.others.record if isinstance(ended.others, Snapshot) else None
         return "" if record is None or record.delivery is None else record.delivery.failure or ""
 
-    async def _open(self, route: Route, record: Record) -> tuple[KeyedRequest, Delivery] | None:
+    async def _open(self, route: Route, record: Record) -> tuple[KeyedRequest, DeliveryAttempt] | None:
         """The kept request; None where the record has changed, or where it is in doubt and cannot be opened."""
         operation_id = record.identity.operation_id
         sealed = await self._store.read_kept(operation_id)
@@ -318,7 +318,7 @@ class DeliveryWorker:
             why = "its request is missing in the store"
         else:
             try:
-                return await self._opened(route, record, sealed), Delivery(record)
+                return await self._opened(route, record, sealed), DeliveryAttempt(record)
             except Unopenable as error:
                 why = str(error)
         number = operation_id.int
@@ -333,7 +333,7 @@ class DeliveryWorker:
             )
         if record.state is not State.ACCEPTED:
             return None
-        return _request_of(route, record, _NO_REQUEST), Delivery(record, why)
+        return _request_of(route, record, _NO_REQUEST), DeliveryAttempt(record, why)
 
     async def _opened(self, route: Route, record: Record, sealed: SealedRequest) -> KeyedRequest:
         """Raises `Unopenable`."""

@@ -43,7 +43,7 @@ class AttemptResult:
 
 
 @immutable
-class Delivery:
+class DeliveryAttempt:
     """That an operation is in flight because its kept request is delivered.
 
     `record` is as it was read before the claim. `unopenable` is why the request cannot be opened, so that it is not
@@ -90,7 +90,7 @@ class Operation:
         order: int,
         events: Events,
         loop: asyncio.AbstractEventLoop,
-        delivery: Delivery | None = None,
+        delivery: DeliveryAttempt | None = None,
     ) -> None:
         self.request = request
         self.delivery = delivery

@@ -30,7 +30,7 @@ from gateway.protect.conclusion import ClaimedRequest
 from gateway.protect.identification import KeyedRequest
 from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Leases
-from gateway.protect.operation import Delivery, Operation
+from gateway.protect.operation import DeliveryAttempt, Operation
 from gateway.protect.trace import request_info
 from gateway.store.base import Indefinite, NotApplied, Store, StoreError, wall_clock_us
 
@@ -112,7 +112,7 @@ class Operations:
         """The next number in the order in which operations started and duplicates arrived."""
         return next(self._order)
 
-    def begin(self, request: KeyedRequest, delivery: Delivery | None = None) -> Operation:
+    def begin(self, request: KeyedRequest, delivery: DeliveryAttempt | None = None) -> Operation:
         """Start the task of an operation that is not in flight: a request's, or the delivery of a kept one."""
         operation = Operation(request, self.next_order(), self._events, self._loop, delivery)
         self._deliveries += delivery is not None

@@ -105,10 +105,10 @@ async def _judge(other: GatewayProcess, upstream: RecordingUpstream, accepted: d
     verdict = Verdict(kills, len(accepted))
     asking = asyncio.Semaphore(_CALLERS)
     statuses = await asyncio.gather(*[_settled(other, url, asking) for url in accepted.values()])
+    arrivals = Counter(map(key_of, upstream.requests))
     for key, status in zip(accepted, statuses, strict=True):
-        state = str(status["state"])
+        state, arrived = str(status["state"]), arrivals[key]
         verdict.states[state] += 1
-        arrived = sum(key_of(received) == key for received in upstream.requests)
         if state == "completed" and arrived != 1:
             verdict.faults.append(f"{key} is completed and arrived {arrived} times")
         elif state == "in_doubt":
@@ -119,7 +119,7 @@ async def _judge(other: GatewayProcess, upstream: RecordingUpstream, accepted: d
                 verdict.faults.append(f"{key} is in doubt and arrived {arrived} times")
         elif state not in ("completed", "in_doubt"):
             verdict.faults.append(f"{key} is {state} in the end")
-    twice = [key for key, count in Counter(map(key_of, upstream.requests)).items() if count > 1]
+    twice = [key for key, count in arrivals.items() if count > 1]
     verdict.faults += [f"{key} arrived more than once" for key in twice]
     return verdict
 

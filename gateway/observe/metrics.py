@@ -257,6 +257,12 @@ class Metrics:
             _REQUEST_BUCKETS,
             route=routes,
         )
+        self._fetch_durations = self._histogram(
+            "idempotency_fetch_duration_seconds",
+            "How long the upstream took for the response to a repeat, where it is read from there",
+            _REQUEST_BUCKETS,
+            route=routes,
+        )
         self._claims = self._counter("idempotency_claims_total", "Claims that were granted", route=routes)
         self._accepted = self._counter(
             "idempotency_accepted_total", "Requests that were accepted, to be delivered later", route=routes
@@ -492,7 +498,9 @@ class Metrics:
                 self._requests.add(fact.route, fact.verdict)
                 self._responses.add(fact.route, f"{fact.status // 100}xx")
                 self._request_durations.observe(fact.duration_seconds, fact.route, fact.kind)
-                if fact.upstream_seconds is not None:
+                if fact.verdict is Verdict.FETCHED and fact.upstream_seconds is not None:
+                    self._fetch_durations.observe(fact.upstream_seconds, fact.route)
+                elif fact.upstream_seconds is not None:
                     self._overheads.observe(max(0.0, fact.duration_seconds - fact.upstream_seconds), fact.route)
             case facts.StatusAnswered():
                 self._status_requests.add(fact.part, f"{fact.status // 100}xx")

@@ -68,6 +68,18 @@ def answered(verdict: Verdict = Verdict.STORED, **known: Any) -> RequestAnswered
     ("fact", "changes"),
     [
         pytest.param(
+            answered(Verdict.FETCHED, kind=Kind.REPLAYED, upstream_seconds=0.2),
+            {
+                ("idempotency_requests_total", "create_payment", "fetched"): 1,
+                ("idempotency_responses_total", "create_payment", "2xx"): 1,
+                ("idempotency_request_duration_seconds_count", "replayed", "create_payment"): 1,
+                ("idempotency_request_duration_seconds_sum", "replayed", "create_payment"): 0.25,
+                ("idempotency_fetch_duration_seconds_count", "create_payment"): 1,
+                ("idempotency_fetch_duration_seconds_sum", "create_payment"): 0.2,
+            },
+            id="fetched",
+        ),
+        pytest.param(
             answered(upstream_seconds=0.2),
             {
                 ("idempotency_requests_total", "create_payment", "stored"): 1,

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.observe.scrape import Scrape
 from tests.support.eventually import eventually
 from tests.support.house import BODY, house, neighbour, sqlite_store, status_of
 from tests.support.upstream import Answer, Ending, RecordingUpstream
@@ -130,6 +131,8 @@ async def test_a_repeat_is_fetched_by_its_own_caller(store: Store, tmp_path: Pat
             assert fetch.values(name) == [], name
         assert status_of(await home.send(body=b"{}")) == (422, "key-reused")
         assert [each.method for each in home.upstream.requests] == ["POST", "GET"]
+        scrape = Scrape((await home.status("/metrics")).body.decode())
+        assert scrape.value("idempotency_fetch_duration_seconds_count", route="charge") == 1
 
 
 async def test_nothing_of_a_fetched_response_is_stored(sqlite: Store, tmp_path: Path) -> None:

@@ -405,9 +405,11 @@ def _give_turn(cursor: Cursor, lane: bytes) -> int | None:
 def write_events(cursor: Cursor, service: str, rows: Iterable[OutboxRow], now_us: int) -> None:
     """Write the events of a change, in its transaction."""
     for row in rows:
-        bounds = (service, row.sink, row.event_id, row.type.value, now_us, row.content, row.response, row.line)
-        execute(cursor, "insert_event", *bounds)
-        if row.line is not None:
+        values = (service, row.sink, row.event_id, row.type.value, now_us, row.content, row.response)
+        if row.line is None:
+            execute(cursor, "insert_event", *values)
+        else:
+            execute(cursor, "insert_ordered_event", *values, row.line)
             execute(cursor, "give_event_turn", service, row.sink, row.line)
 
 

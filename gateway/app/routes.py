@@ -158,7 +158,7 @@ def accept_policy(config: settings.Config, route: settings.Route) -> AcceptPolic
         pending_max=accept.max_pending,
         pending_bytes_max=accept.max_pending_bytes,
         pending_per_scope_max=accept.max_pending if is_of_one else accept.max_pending_per_scope,
-        may_withdraw=accept.withdraw == "allow" and route.inbox is None,
+        may_withdraw=accept.withdraw == "allow",
         headers=tuple((name.encode(), value.get_secret_value().encode()) for name, value in accept.headers.items()),
         order=order_of(route),
         requeues_on_repeat=route.dead_letter.on_repeat == "requeue",

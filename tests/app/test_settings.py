@@ -103,7 +103,10 @@ async def of_a_gateway_that_stands_still(place: Place, lease: str) -> object:
 
 @shows("store.amnesia_window", ("1m", "stored"), ("1h", "store-amnesia"))
 async def so_long_after_a_loss(place: Place, window: str) -> object:
-    changes = {"store": {"amnesia_window": window}}
+    return await _so_long_after_a_loss(place, 120, store={"amnesia_window": window})
+
+
+async def _so_long_after_a_loss(place: Place, seconds: float, **changes: Any) -> str | None:
     async with place.house(**changes) as home:
         assert status_of(await home.send("before"))[1] == "stored"
         await home.gateway.stop()
@@ -111,7 +114,7 @@ async def so_long_after_a_loss(place: Place, window: str) -> object:
             file.unlink()
         async with place.later(home.upstream, **changes) as later:
             assert status_of(await later.send())[1] == "store-amnesia"
-            place.clocks.pass_time(120, later)
+            place.clocks.pass_time(seconds, later)
             return status_of(await later.send())[1]
 
 
@@ -957,3 +960,11 @@ async def test_what_a_route_says_of_its_service(tmp_path: Path) -> None:
         assert there.values("Host") == here.values("Host") == [b"all.example"]
         assert there.values("Idempotency-Key") == there.values("Idempotency-Operation")
         assert here.values("Idempotency-Key") == [b"k1"]
+
+
+async def test_how_long_absent_keys_are_refused(tmp_path: Path) -> None:
+    """After a loss, and where nothing else is said: for as long as any route remembers its keys."""
+    retention = {"replay": "1h", "remember": "1h"}
+    routes = [ROUTE, {**ROUTE, "name": "brief", "match": {"path": "/brief"}, "retention": retention}]
+    place = Place(tmp_path, Clocks(tmp_path))
+    assert await _so_long_after_a_loss(place, 7200, routes=routes) == "store-amnesia"

@@ -141,6 +141,12 @@ DEFECTS = (
         (_SETTINGS + "store.amnesia_window-1m]",),
     ),
     Defect(
+        "amnesia-for-as-long-as-the-shortest",
+        "after a loss, keys of a route that remembers them longer than another one run again",
+        (Edit("app/stores.py", "longest_seconds = max(", "longest_seconds = min("),),
+        ("tests/app/test_settings.py::test_how_long_absent_keys_are_refused",),
+    ),
+    Defect(
         "identity-changes-accepted",
         "a start that forgets living keys is let pass unasked",
         (Edit(ROUTES, 'if route.identity_change == "accept")', "if route.identity_change)"),),

@@ -19,6 +19,7 @@ from gateway.app.gateway import Gateway
 from gateway.app.host import make_state_dir
 from gateway.app.life import StartError
 from gateway.app.serve import serve
+from gateway.app.stores import name_of
 from gateway.config import Config, parse
 from gateway.store.base import StartRefused
 from tests.support import http
@@ -58,6 +59,21 @@ def test_the_name_of_its_directory_is_durable(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(os, "fsync", note)
     make_state_dir(configured(tmp_path / "made" / "here"))
     assert {each.stat().st_ino for each in (tmp_path, tmp_path / "made", tmp_path / "made" / "here")} <= synced
+
+
+@pytest.mark.parametrize(
+    ("service", "url", "is_same"),
+    [
+        ("shop", "postgresql://after.failover/orders", True),
+        ("shop", "postgresql://db/charges", False),
+        ("bank", "postgresql://db/orders", False),
+    ],
+    ids=["host", "database", "service"],
+)
+def test_whose_journals_these_are(tmp_path: Path, service: str, url: str, is_same: bool) -> None:
+    """No outcome gets into the store of another database or service, and a failover strands none."""
+    name = name_of(configured(tmp_path, {"durable": "postgresql://db/orders"}, service="shop"))
+    assert (name_of(configured(tmp_path, {"durable": url}, service=service)) == name) is is_same
 
 
 @asynccontextmanager

@@ -141,6 +141,12 @@ DEFECTS = (
         (_SETTINGS + "store.amnesia_window-1m]",),
     ),
     Defect(
+        "journals-of-every-database",
+        "what waits in the journal for one database is written into another one",
+        (Edit("app/stores.py", "urlsplit(dsn.get_secret_value()).path.strip('/')", "''"),),
+        ("tests/app/test_gateway.py::test_whose_journals_these_are[database]",),
+    ),
+    Defect(
         "amnesia-for-as-long-as-the-shortest",
         "after a loss, keys of a route that remembers them longer than another one run again",
         (Edit("app/stores.py", "longest_seconds = max(", "longest_seconds = min("),),

@@ -494,6 +494,19 @@ async def test_a_drain_after_the_first_byte(tmp_path: Path) -> None:
         assert sorted(it.states()) == [State.COMPLETED, State.IN_DOUBT]
 
 
+async def test_a_stalled_loop_delivers_nothing(tmp_path: Path) -> None:
+    """A gateway that stood still asks for nothing and claims nothing, until its loop is seen to run again."""
+    async with depot(tmp_path) as it:
+        accepted = await it.accept()
+        it.office.pass_time(60)
+        await it.poll()
+        it.delivery.deliver_accepted(*accepted)
+        assert (it.office.state, it.delivery.running) == (State.ACCEPTED, 0)
+        it.wait(1)
+        await it.poll()
+        assert (it.office.state, it.charges) == (State.COMPLETED, [b"k1"])
+
+
 async def test_nothing_begins_after_the_stop(tmp_path: Path) -> None:
     """Not even what is being read."""
     async with depot(tmp_path) as it:

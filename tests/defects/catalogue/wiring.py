@@ -141,6 +141,18 @@ DEFECTS = (
         (_SETTINGS + "store.amnesia_window-1m]",),
     ),
     Defect(
+        "deliveries-of-a-stalled-loop",
+        "a gateway that stood still goes on claiming what is to be delivered",
+        (
+            Edit(
+                PARTS,
+                "            is_stalled=self.leases.is_stalled,\n            clock=clock,\n",
+                "            is_stalled=lambda: False,\n            clock=clock,\n",
+            ),
+        ),
+        ("tests/deliver/test_worker.py::test_a_stalled_loop_delivers_nothing",),
+    ),
+    Defect(
         "journals-of-every-database",
         "what waits in the journal for one database is written into another one",
         (Edit("app/stores.py", "urlsplit(dsn.get_secret_value()).path.strip('/')", "''"),),

@@ -70,13 +70,13 @@ from tests.store.postgres_sessions import opened, session
 from tests.support.postgres import PostgresInstallation, PostgresServer, workspace
 
 # Those of a lane, and others.
-IN_LANE: Final = 3
-OPERATIONS: Final = 5
+IN_LANE: Final = 2
+OPERATIONS: Final = 4
 STORES: Final = 3
 ACTORS: Final = 12
 # What no statement here takes, so that none is given up for being slow.
 _COMMAND_SECONDS: Final = 60.0
-_MORE_SECONDS: Final = 20.0
+_MORE_SECONDS: Final = 40.0
 _MS: Final = 1_000
 
 # Each version of each record with its delivery, in the order in which they were written: at the end of the transaction,
@@ -247,7 +247,7 @@ class _Actor:
         fingerprint = SAME if self._random.random() < 0.9 else OTHER
         new_id, name, answer, audit = self._id(), f"actor-{self._number}", self._answer(), self._audit()
         lease_us, remember_us, within_us = self._us(2, 150), self._us(1, 60), self._us(5, 300)
-        replay_us = self._us(0, 60)
+        replay_us = self._us(0, 300)
         windows = (replay_us, replay_us + self._us(0, 40))
         is_answered = self._random.random() < 0.5
         kept = SealedRequest(new_id, "2026-11", self._random.randbytes(self._random.randint(0, 40)))

@@ -34,6 +34,7 @@ NOT_SHOWN = {
     "idempotency_config_last_reload_success_timestamp_seconds": "an alert says whether the last one failed",
     "idempotency_config_reloads": "as above",
     "idempotency_encrypted_operations": "looked at while keys are changed, by `rekey` itself",
+    "idempotency_fetch_duration_seconds": "a fetch is the service's own response time, which has a panel",
     "idempotency_forward_auth": "refusals are verdicts; the rest is the authorising service's own affair",
     "idempotency_inbox_changed": "each has a line of the log, and belongs to the sender",
     "idempotency_journal_bytes": "the number of outcomes and their age say the same",

@@ -18,8 +18,13 @@ _LOG_PAUSE_SECONDS: Final = 60.0
 
 def key_ring(config: Config) -> KeyRing | None:
     """The keys of `secrets.encryption`, None where there are none."""
-    keys = [EncryptionKey(key.id, key.key.get_secret_value()) for key in config.secrets.encryption]
+    keys = keys_of(config)
     return KeyRing(keys, os.urandom) if keys else None
+
+
+def keys_of(config: Config) -> list[EncryptionKey]:
+    """The keys of `secrets.encryption`, the one that encrypts first."""
+    return [EncryptionKey(key.id, key.key.get_secret_value()) for key in config.secrets.encryption]
 
 
 def sealing_of(config: Config) -> Sealing:
@@ -27,8 +32,8 @@ def sealing_of(config: Config) -> Sealing:
     return Sealing(key_ring(config))
 
 
-def reporting_sealing_of(config: Config, events: Events, clock: Callable[[], float]) -> Sealing:
-    """As `sealing_of`; publishes what cannot be opened. Only for the thread of the event loop."""
+def reporting_sealing(ring: KeyRing | None, events: Events, clock: Callable[[], float]) -> Sealing:
+    """Seals and opens with these keys, and publishes what cannot be opened. Only for the thread of the event loop."""
     logged_seconds = float("-inf")
 
     def report(operation_id: UUID, why: str) -> None:
@@ -39,4 +44,4 @@ def reporting_sealing_of(config: Config, events: Events, clock: Callable[[], flo
             logged_seconds = now_seconds
         events.publish(RecordUnreadable(operation_id, why, is_logged))
 
-    return Sealing(key_ring(config), report)
+    return Sealing(ring, report)

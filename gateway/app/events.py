@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, assert_never
 
-from gateway.app.encryption import sealing_of
 from gateway.config import Config
 from gateway.config.events import KafkaSink as KafkaConfig
 from gateway.config.events import NatsSink as NatsConfig
@@ -16,6 +15,7 @@ from gateway.config.events import Sink as SinkConfig
 from gateway.config.events import StdoutSink as StdoutConfig
 from gateway.config.events import WebhookSink as WebhookConfig
 from gateway.core.breaker import BreakerPolicy
+from gateway.core.confidential import Sealing
 from gateway.core.operation import microseconds
 from gateway.core.outbox import BROKER_SCHEDULE_US, WEBHOOK_SCHEDULE_US, Outbox, Part, Subscription
 from gateway.events.kafka import KafkaSettings, KafkaSink
@@ -33,8 +33,8 @@ _LOG = logging.getLogger("gateway")
 _PLACES: Final = 16
 
 
-def outbox_of(config: Config) -> Outbox:
-    """Which events the durable store writes."""
+def outbox_of(config: Config, sealing: Sealing) -> Outbox:
+    """Which events the durable store writes, and with what it seals them."""
     events = config.events
     return Outbox(
         config.service,
@@ -50,7 +50,7 @@ def outbox_of(config: Config) -> Outbox:
             for sink in events.sinks
         ),
         events.max_event_bytes,
-        sealing_of(config),
+        sealing,
     )
 
 

@@ -28,6 +28,7 @@ from uuid import uuid4
 from gateway import EXIT_OK, EXIT_WORK_LEFT, __version__
 from gateway.admin.api import AdminApi
 from gateway.app.descriptors import client_connections_max
+from gateway.app.encryption import key_ring
 from gateway.app.host import make_state_dir, server_tls
 from gateway.app.life import StartError
 from gateway.app.operating import admin_api, adopt
@@ -45,9 +46,10 @@ from gateway.app.stores import (
     shared_note,
     witness_files,
 )
-from gateway.app.tracing import tracing_of
+from gateway.app.tracing import Traces
 from gateway.app.upstreams import Clients, Upstreams
 from gateway.config import Address, Config
+from gateway.core.confidential import Sealing
 from gateway.core.routing import RouteTable
 from gateway.http.handler import Served
 from gateway.http.limits import EdgeSettings
@@ -105,20 +107,20 @@ class Gateway:
             sinks=[sink.name for sink in config.events.sinks],
             modes={route.name: config.mode_of(route) for route in config.routes},
         )
-        self._tracing = tracing_of(config)
+        self._traces = Traces()
         self.events = Events(
             self.metrics,
             self.health,
             *observers,
             *((self._wake_relay,) if config.events.sinks else ()),
-            *(() if self._tracing is None else (self._tracing,)),
+            self._traces,
         )
         self._upstreams = Upstreams(self.events)
         environment = environment or environment_of(config)
         self._journal = environment.journal
         self._attempt_files = environment.attempt_files
         clients = Clients(self._upstreams, config)
-        self._parts = Parts(config, environment, self.events, clients.client_for, self._tracing)
+        self._parts = Parts(config, environment, self.events, clients.client_for)
         self._upstreams.adopt(clients)
         self._store = self._parts.store
         self.coordinator = self._parts.coordinator
@@ -173,8 +175,7 @@ class Gateway:
                 await self._reloading.stop()
             await self._close()
             raise
-        if self._tracing is not None:
-            self._tracing.start()
+        self._traces.adopt(self._parts.policy.tracing)
         for work in self._parts.upkeep():
             self._spawn(work)
         if not is_store_up:
@@ -248,8 +249,7 @@ class Gateway:
             stack.push_async_callback(self._status.stop)
             if self._admin is not None:
                 stack.push_async_callback(self._admin.stop)
-            if self._tracing is not None:
-                stack.push_async_callback(self._tracing.close)
+            stack.push_async_callback(self._traces.close)
             stack.push_async_callback(self._cancel_tasks)
             await self._edge.close(grace_seconds)
 
@@ -268,6 +268,7 @@ class Gateway:
     def _readings(self) -> Readings:
         stats, journaled = self._store.stats, self._journal.tally
         upstreams = self._upstreams.stats.items()
+        spans_exported, spans_dropped, spans_failed = self._traces.counts
         return Readings(
             in_flight=dict.fromkeys(self._parts.policy.by_name, 0) | self.coordinator.operations.by_route,
             oldest_in_flight_seconds=self.coordinator.oldest_in_flight_seconds,
@@ -289,9 +290,9 @@ class Gateway:
             exchanges_answered={url: each.answered for url, each in upstreams},
             exchanges_lost={url: each.lost for url, each in upstreams},
             exchanges_not_sent={url: each.not_sent for url, each in upstreams},
-            spans_exported=0 if self._tracing is None else self._tracing.exported,
-            spans_dropped=0 if self._tracing is None else self._tracing.dropped,
-            spans_failed=0 if self._tracing is None else self._tracing.failed,
+            spans_exported=spans_exported,
+            spans_dropped=spans_dropped,
+            spans_failed=spans_failed,
         )
 
     def _wake_relay(self, fact: Fact) -> None:
@@ -310,6 +311,8 @@ class Gateway:
         clients = Clients(self._upstreams, config)
         try:
             self._check_purpose(config)
+            if config.secrets.encryption != self.config.secrets.encryption:
+                await self._check_journals(config)
             tls = server_tls(config.listen.tls)
             prepared = Prepared(config, self._parts.policy_of(config, clients.client_for), clients, tls)
             try:
@@ -324,7 +327,7 @@ class Gateway:
             text = f"{error}. While a gateway serves it as it was, its keys go on coming: restart it instead"
             raise ReloadRefused(text) from error
         except StoreError as error:
-            raise ReloadRefused(f"it changes how keys are found, and the store cannot be asked: {error}") from error
+            raise ReloadRefused(f"the store has to be asked about this change, and cannot be: {error}") from error
         return prepared
 
     def _refuse_lower_modes(self, config: Config) -> None:
@@ -359,6 +362,8 @@ class Gateway:
             adopt(self._admin, config)
         self.metrics.add_routes(route.name for route in config.routes)
         self._on_switch(config)
+        if prepared.policy.tracing is not before.tracing:
+            self._traces.adopt(prepared.policy.tracing)
         self.events.ask_again()
         if self._is_public:
             prepared.policy.start_callers()
@@ -401,9 +406,15 @@ class Gateway:
     async def _start_journal(self) -> None:
         try:
             await self._journal.start()
-            await refuse_unreadable_journals(self.config)
         except (StartRefused, NotApplied) as error:
-            raise StartError(f"the journal in state_dir cannot be used: {error}") from error
+            raise _unusable_journal(error) from error
+        await self._check_journals(self.config)
+
+    async def _check_journals(self, config: Config) -> None:
+        try:
+            await refuse_unreadable_journals(config)
+        except (StartRefused, NotApplied) as error:
+            raise _unusable_journal(error) from error
 
     async def _start_store(self) -> bool:
         try:
@@ -452,12 +463,14 @@ class Prepared:
 def environment_of(config: Config) -> Environment:
     """This machine, and the configured stores."""
     witness = witness_files(config)
-    durable = bare_store(config, witness)
+    ring = key_ring(config)
+    durable = bare_store(config, Sealing(ring), witness)
     return Environment(
         holder=f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}",
         durable=durable,
         observations=durable,
-        fast=make_fast_tier(config),
+        fast=make_fast_tier(config, Sealing(ring)),
+        ring=ring,
         seen_file=seen_file(config),
         shared_note=shared_note(config),
         witness_files=witness,
@@ -476,6 +489,10 @@ async def _close_when_unused(before: Policy, after: Policy, earlier: list[Served
         await asyncio.wait([each.unused for each in earlier])
     finally:
         await before.close_callers(after)
+
+
+def _unusable_journal(error: StoreError) -> StartError:
+    return StartError(f"the journal in state_dir cannot be used: {error}")
 
 
 def _must_not_be_used(error: StartRefused) -> StartError:

@@ -177,7 +177,7 @@ async def operate(config: Config, job: Job) -> int:
     """Carry out a command on the stores that it needs; returns its exit code. Raises `OperatingError`."""
     sealing = sealing_of(config)
     desk = Desk(journal_directory(config), name_of(config), sealing)
-    bare = bare_store(config)
+    bare = bare_store(config, sealing)
     store: ManagedStore = SealedStore(bare, sealing)
     operations = Operations(store, policies_of(config), journal=journal_look(config), observations=bare)
     try:
@@ -189,7 +189,7 @@ async def operate(config: Config, job: Job) -> int:
                 "configuration, and run as the gateway's user. To bring an older schema up to date: "
                 f"{PROGRAM} migrate"
             )
-        fast_tier = make_fast_tier(config) if job.needs is Needs.TIERS else None
+        fast_tier = make_fast_tier(config, sealing) if job.needs is Needs.TIERS else None
         if job.needs is Needs.TIERS:
             tiered = tiered_store(config, store, fast_tier, Events())
             store, operations = tiered, operations_on(config, tiered, journal_look(config), bare)
@@ -214,7 +214,7 @@ async def check_store(config: Config) -> list[str]:
 
     Raises `OperatingError` with the text of the start's refusal, or because the store cannot be read.
     """
-    store, serving = bare_store(config), serving_of(config)
+    store, serving = bare_store(config, sealing_of(config)), serving_of(config)
     try:
         if not await is_migrated(config):
             return ["the store has nothing to compare yet: a start prepares its schema"]

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gateway.app.callers import callers_of, reserved_headers
-from gateway.app.encryption import key_ring, reporting_sealing_of
+from gateway.app.encryption import keys_of, reporting_sealing
 from gateway.app.events import relay_of
+from gateway.app.life import StartError
 from gateway.app.routes import (
     breaker_policy,
     cors_policy,
@@ -29,10 +30,12 @@ from gateway.app.routes import (
     target_of,
 )
 from gateway.app.stores import amnesia_window_us, durable_store, tiered_store
+from gateway.app.tracing import tracing_of
 from gateway.config import Config
 from gateway.config import Upstream as UpstreamConfig
 from gateway.core.identity.key import key_headers_of
 from gateway.core.operation import Snapshot, microseconds
+from gateway.core.sealing import KeyRing
 from gateway.deliver.places import Places
 from gateway.deliver.worker import DeliveryWorker
 from gateway.http.passthrough import Passthrough
@@ -63,7 +66,7 @@ from gateway.store.epoch import SeenFile, SharedNote
 from gateway.store.journal.journal import SqliteJournal
 from gateway.store.observations import ObservationStore
 from gateway.store.operations import ManagedStore, Serving
-from gateway.store.sealed import SealedStore
+from gateway.store.sealed import SealedStore, why_unreadable
 from gateway.store.witness_files import WitnessFiles
 from gateway.upkeep.flusher import Flusher
 from gateway.upkeep.recovery import RecoveryWorker
@@ -101,6 +104,7 @@ class Policy:
     regions: Regions | None
     cors: CorsPolicy
     serving: Serving
+    tracing: Tracing | None
 
     @property
     def remembered(self) -> dict[str, int]:
@@ -130,13 +134,15 @@ class Environment:
     """What the parts of one process run on. None of it is open yet; the caller opens and closes the journal and the
     attempt files.
 
-    `holder` names the process in records. `durable` is the bare durable store, without its guard. `clock` counts
-    seconds, also while the machine sleeps; `wall_seconds` is Unix time, which tokens are compared with.
+    `holder` names the process in records. `durable` is the bare durable store, without its guard; `ring` has the keys
+    of whatever is encrypted, None if nothing is. `clock` counts seconds, also while the machine sleeps; `wall_seconds`
+    is Unix time, which tokens are compared with.
     """
 
     holder: str
     durable: ManagedStore
     fast: FastTier | None
+    ring: KeyRing | None
     observations: ObservationStore | None = None
     seen_file: SeenFile
     shared_note: SharedNote | None
@@ -156,7 +162,6 @@ class Parts:
         environment: Environment,
         events: Events,
         client_for: Callable[[UpstreamConfig], Upstream],
-        tracing: Tracing | None = None,
     ) -> None:
         """`client_for` gives the client of an upstream. Raises what it raises."""
         clock, journal = environment.clock, environment.journal
@@ -164,7 +169,8 @@ class Parts:
         self._events = events
         self._clock = clock
         self._wall_seconds = environment.wall_seconds
-        sealing = reporting_sealing_of(config, events, clock)
+        self._ring = ring = environment.ring
+        sealing = reporting_sealing(ring, events, clock)
         self._guard = durable = durable_store(
             config,
             SealedStore(environment.durable, sealing),
@@ -197,7 +203,6 @@ class Parts:
             who=f"probe by {environment.holder}",
             steady_seconds=lambda: store.durable_steady_seconds,
         )
-        ring = key_ring(config)
         self._waiting = waiting = Waiting(store)
         self._verifying = Verifying(events, clock)
         accepting = Accepting(
@@ -232,7 +237,7 @@ class Parts:
             recall=store.recall,
             look_up=store.look,
             regions=policy.regions,
-            tracing=tracing,
+            tracing=policy.tracing,
         )
         self._sweeper = Sweeper(store, events, clock=clock)
         self._unsent = UnsentWorker(
@@ -340,11 +345,23 @@ class Parts:
             regions=regions,
             cors=cors,
             serving=serving_of(config),
+            tracing=tracing_of(config),
         )
 
     async def compare(self, policy: Policy) -> None:
-        """Whether this policy finds the living keys. Raises `StoreError`; see `EpochGuard.compare`."""
+        """Whether this policy finds the living keys, and can read what is stored; from here on, what other workers will
+        encrypt by it can be read. Raises `StoreError`, see `EpochGuard.compare`, and `StartError`."""
+        if self._ring is not None:
+            try:
+                self._ring.learn(keys_of(policy.config))
+            except ValueError as error:
+                raise StartError(f"secrets.encryption: {error}") from error
         await self._guard.compare(policy.serving)
+        before, after = self.policy.serving.key_ids, policy.serving.key_ids
+        if after is None or (before is not None and before <= after):
+            return
+        if why := why_unreadable((await self.store.tally()).sealed, after):
+            raise StartError(f"the durable store could not be read: {why}")
 
     async def retract(self) -> None:
         """A policy that was compared will not be adopted."""
@@ -353,12 +370,15 @@ class Parts:
     def adopt(self, policy: Policy) -> None:
         """Put a policy in force, in this step of the event loop. Requests that began before keep theirs."""
         self.policy = policy
-        self.coordinator.adopt(policy.identifying, policy.config.limits.max_in_flight, policy.regions)
+        limit = policy.config.limits.max_in_flight
+        self.coordinator.adopt(policy.identifying, limit, policy.regions, policy.tracing)
         self.delivery.adopt(policy.routes)
         self._recovery.adopt(policy.by_name)
         self._tally_taker.adopt(policy.accepting)
         self._observing.adopt(policy.observed, shows_header=policy.config.observe.header)
         self._guard.adopt(policy.serving, amnesia_window_us(policy.config))
+        if self._ring is not None:
+            self._ring.adopt(keys_of(policy.config))
 
     def _hand_over(self, request: KeyedRequest, snapshot: Snapshot) -> None:
         """The worker is made after what accepts, because it delivers operations of the coordinator."""

@@ -38,7 +38,7 @@ async def rekey_stores(config: Config, say: Callable[[str], None], progress: Cal
     if ring is None:
         raise OperatingError("there is no key to encrypt with: write secrets: {encryption: [{id: NAME, key: SECRET}]}")
     sealing, current_id, left = Sealing(ring), ring.current_id, 0
-    store = bare_store(config)
+    store = bare_store(config, sealing)
     try:
         if not await is_migrated(config):
             raise OperatingError(
@@ -57,7 +57,7 @@ async def rekey_stores(config: Config, say: Callable[[str], None], progress: Cal
                 f"journals of this host: encrypted {changed}"
                 + (f"; left {stuck}, which cannot be read" if stuck else "")
             )
-            if (fast_tier := make_fast_tier(config)) is not None:
+            if (fast_tier := make_fast_tier(config, sealing)) is not None:
                 epoch = await store.check_memory()
                 fast_tier.bind(epoch.identity, epoch.generation)
                 say(f"copies in Redis: dropped {await fast_tier.drop_copies()}")

@@ -145,7 +145,7 @@ class Reloading:
                 return self._refused(str(error), is_file_wrong=True)
             found = changes(self.config, config)
             if fixed := [change.path for change in found if change.needs_restart]:
-                text = f"these settings need a restart: {', '.join(fixed)}. Nothing was changed"
+                text = f"this needs a restart: {', '.join(fixed)}. Nothing was changed"
                 return self._refused(text, changed=tuple(change.path for change in found))
             stamps = stamps_of(config)
             if not found and stamps == self._stamps:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 from urllib.parse import urlsplit
 
-from gateway.app.encryption import sealing_of
 from gateway.app.events import outbox_of
 from gateway.config import Config, PostgresUrl, SqliteUrl
+from gateway.core.confidential import Sealing
 from gateway.core.operation import microseconds
 from gateway.observe.facts import Events, TierChanged
 from gateway.store.attempt_files import AttemptFiles
@@ -80,13 +80,13 @@ def tiered_store(
     )
 
 
-def make_fast_tier(config: Config) -> RedisFastTier | None:
-    """The fast tier, to be bound to the durable store before use; None without one."""
+def make_fast_tier(config: Config, sealing: Sealing) -> RedisFastTier | None:
+    """The fast tier, to be bound to the durable store before use; None without one. `sealing` opens its copies."""
     if (fast := config.store.fast) is None:
         return None
     from gateway.store.redis.store import RedisFastTier
 
-    return RedisFastTier(fast.url.get_secret_value(), sealing=sealing_of(config))
+    return RedisFastTier(fast.url.get_secret_value(), sealing=sealing)
 
 
 def shared_note(config: Config) -> RedisSeen | None:
@@ -133,18 +133,20 @@ def name_of(config: Config) -> str:
     return f"service {config.service}, {store}"
 
 
-def bare_store(config: Config, witness_files: WitnessFiles | None = None) -> SqliteStore | PostgresStore:
-    """The durable store without its guard. It notes in `witness_files` what it acknowledges."""
+def bare_store(
+    config: Config, sealing: Sealing, witness_files: WitnessFiles | None = None
+) -> SqliteStore | PostgresStore:
+    """The durable store without its guard. It seals events, and notes in `witness_files` what it acknowledges."""
     match config.store.durable:
         case SqliteUrl(path):
-            return SqliteStore(path, witness_files=witness_files, outbox=outbox_of(config))
+            return SqliteStore(path, witness_files=witness_files, outbox=outbox_of(config, sealing))
         case PostgresUrl(dsn):
             return PostgresStore(
                 dsn.get_secret_value(),
                 accepts_off=config.store.accept_server_settings,
                 replay_us={microseconds(route.retention.replay) for route in config.routes},
                 witness_files=witness_files,
-                outbox=outbox_of(config),
+                outbox=outbox_of(config, sealing),
             )
         case url:
             assert_never(url)

@@ -241,10 +241,10 @@ class Secrets(Section):
     identity_key: IdentityKey | None = None
     """{id, key} that the digests of scopes and keys are keyed with. A part of the identity: it must not change while
     keys are remembered."""
-    encryption: Annotated[tuple[EncryptionKey, ...], Field(min_length=1, max_length=16), NEEDS_RESTART] = ()
+    encryption: Annotated[tuple[EncryptionKey, ...], Field(min_length=1, max_length=16)] = ()
     """Keys that what is kept is encrypted with: the first encrypts, all of them read. Required by `accept` and by
     `inbox`."""
-    unreadable: Annotated[Literal["refuse", "accept"], NEEDS_RESTART] = "refuse"
+    unreadable: Literal["refuse", "accept"] = "refuse"
     """Whether to start on a store whose records are encrypted with a key that is not listed. `accept`: their responses
     are lost, repeats get response-not-stored, and their kept requests become dead letters."""
 
@@ -407,7 +407,7 @@ class Config(Holder):
     """Where webhooks may lead."""
     log: Log = Field(default_factory=Log)
     """What is logged."""
-    traces: Annotated[Traces | None, NEEDS_RESTART] = None
+    traces: Traces | None = None
     """Where spans of requests are sent; without it there are none, and traceparent passes unchanged."""
     workers: Annotated[int | Literal["auto"], Count(1, WORKERS_MAX, may_be_auto=True), NEEDS_RESTART] = 1
     """How many processes serve, one per core; auto: as many as there are cores, or the CPU quota allows."""

@@ -66,7 +66,11 @@ class EncryptionKey:
 
 
 class KeyRing:
-    """The configured keys. The first one seals, all of them open."""
+    """The configured keys. The first one seals, all of them open.
+
+    Keys can be changed while the ring is in use, in two steps: `learn` those that others will seal with, then `adopt`
+    the first one. One that is no longer configured still opens what is sealed with it, as others may for a while.
+    """
 
     def __init__(self, keys: Sequence[EncryptionKey], random_bytes: Callable[[int], bytes]) -> None:
         """`random_bytes` returns that many bytes, fit for cryptography. Raises ValueError on no key and on one id for
@@ -74,15 +78,26 @@ class KeyRing:
         self._by_id = {key.id: key.key for key in keys}
         if not keys or len(self._by_id) < len(keys):
             raise ValueError("a key ring needs at least one key, and different ids")
-        self._current = keys[0]
-        self._name = f"{SEALED_TEXT}{self._current.id}{_END}"
+        self._current_id = keys[0].id
         self._random_bytes = random_bytes
         self._cipher = lru_cache(_CIPHERS_MAX)(self._derived)
 
     @property
     def current_id(self) -> str:
         """The id of the key that seals."""
-        return self._current.id
+        return self._current_id
+
+    def learn(self, keys: Sequence[EncryptionKey]) -> None:
+        """Open what is sealed with these, too. Raises ValueError, and learns none, if one has the id of another key."""
+        for key in keys:
+            if self._by_id.get(key.id, key.key) != key.key:
+                raise ValueError(f"key '{key.id}' is another key than it was; give a new key a new id")
+        self._by_id |= {key.id: key.key for key in keys}
+
+    def adopt(self, keys: Sequence[EncryptionKey]) -> None:
+        """Seal with the first of these from now on. Raises as `learn`."""
+        self.learn(keys)
+        self._current_id = keys[0].id
 
     def random_name(self) -> str:
         """Tells apart what has no name of its own."""
@@ -90,8 +105,8 @@ class KeyRing:
 
     def seal(self, content: bytes, associated: bytes) -> tuple[str, bytes]:
         """The id of the key and the sealed bytes. Runs some microseconds, and about one millisecond for some MiB."""
-        nonce, cipher = self._random_bytes(_NONCE_BYTES), self._cipher(self._current.id, associated[:OWNER_BYTES])
-        return self._current.id, nonce + cipher.encrypt(nonce, content, associated)
+        key_id, nonce = self._current_id, self._random_bytes(_NONCE_BYTES)
+        return key_id, nonce + self._cipher(key_id, associated[:OWNER_BYTES]).encrypt(nonce, content, associated)
 
     def open(self, key_id: str, sealed: bytes | memoryview, associated: bytes) -> bytes:
         """The content of bytes that were sealed with the same associated data. Raises `Unopenable`."""
@@ -108,11 +123,13 @@ class KeyRing:
 
     def seal_value(self, content: bytes, associated: bytes) -> bytes:
         """The content as a sealed value."""
-        return self._name.encode() + self.seal(content, associated)[1]
+        key_id, sealed = self.seal(content, associated)
+        return f"{SEALED_TEXT}{key_id}{_END}".encode() + sealed
 
     def seal_text(self, content: bytes, associated: bytes) -> str:
         """The content as a sealed value for a place that holds text: one word of ASCII behind `SEALED_TEXT`."""
-        return self._name + b2a_base64(self.seal(content, associated)[1], newline=False).decode()
+        key_id, sealed = self.seal(content, associated)
+        return f"{SEALED_TEXT}{key_id}{_END}{b2a_base64(sealed, newline=False).decode()}"
 
     def _derived(self, key_id: str, owner: bytes) -> AESGCM:
         """The cipher under the key of this owner."""

@@ -117,9 +117,13 @@ class Coordinator:
         self._is_draining = False
         self._loop = asyncio.get_running_loop()
 
-    def adopt(self, identifying: Identifying, in_flight_max: int, regions: Regions | None) -> None:
-        """Identify the requests that begin from now on by this, admit so many, and send them to these regions."""
-        self._identifying, self._in_flight_max, self._regions = identifying, in_flight_max, regions
+    def adopt(
+        self, identifying: Identifying, in_flight_max: int, regions: Regions | None, tracing: Tracing | None
+    ) -> None:
+        """Identify and trace the requests that begin from now on by this, admit so many, and send them to these
+        regions."""
+        self._identifying, self._in_flight_max = identifying, in_flight_max
+        self._regions, self._tracing = regions, tracing
 
     @property
     def in_flight(self) -> int:

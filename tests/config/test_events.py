@@ -9,6 +9,7 @@ import pytest
 
 from gateway.app.events import outbox_of, settings_of, sink_of
 from gateway.config import notices
+from gateway.core.confidential import NO_SEALING
 from gateway.core.egress import EgressPolicy
 from gateway.core.operation import microseconds
 from gateway.core.outbox import DEFAULT_TYPES, EventType, Part
@@ -36,13 +37,13 @@ def with_sinks(*sinks: str, top: str = "", **changes: str) -> str:
 def test_without_sinks_nothing_is_written() -> None:
     """Neither without the section, nor with an empty one."""
     for text in (MINIMAL, with_global("events: {}"), with_global("events: {sinks: []}")):
-        assert outbox_of(read(text)).subscriptions == ()
+        assert outbox_of(read(text), NO_SEALING).subscriptions == ()
 
 
 def test_what_a_sink_receives() -> None:
     """What the section says, unless the sink says something else; the source is the service's by default."""
     own = FEED.replace("}", ", types: [operation.accepted], include: [key], routes: [pay]}")
-    outbox = outbox_of(read(with_sinks(LEDGER, own, include="[location]")))
+    outbox = outbox_of(read(with_sinks(LEDGER, own, include="[location]")), NO_SEALING)
     ledger, feed = outbox.subscriptions
     assert (ledger.types, ledger.routes, ledger.include) == (DEFAULT_TYPES, None, frozenset((Part.LOCATION,)))
     assert (feed.types, feed.routes) == (frozenset((EventType.ACCEPTED,)), frozenset(("pay",)))
@@ -143,6 +144,6 @@ def test_each_setting_reaches_its_sink() -> None:
     assert isinstance(log, KafkaSink)
     assert log._settings == KafkaSettings(("b:9093",), "o.{type}", False, True, Path("/ca.pem"), "PLAIN", "u", "p")
     assert settings_of(config, config.events.sinks[0]).keep_us == microseconds(7200)
-    outbox = outbox_of(config)
+    outbox = outbox_of(config, NO_SEALING)
     assert (outbox.source, outbox.event_bytes_max) == ("urn:me", 2048)
     assert [each.is_ordered for each in outbox.subscriptions] == [False, False, False, True, False]

@@ -18,6 +18,7 @@ from gateway import config as asked
 from gateway.admin.journal import no_journal
 from gateway.admin.operations import Operations
 from gateway.admin.resolution import Changed, Refused
+from gateway.app.encryption import key_ring
 from gateway.app.operating import operations_on
 from gateway.app.parts import Environment, Parts
 from gateway.config import Config, parse
@@ -272,6 +273,7 @@ class GatewayLife:
             fast=fast,
             seen_file=cast(SeenFile, SeenNote(house.disk)),
             shared_note=shared_note,
+            ring=key_ring(config),
             attempt_files=cast(AttemptFiles, AttemptNotes(house.disk, self.process)),
             journal=cast(SqliteJournal, self._journal),
             clock=clock,

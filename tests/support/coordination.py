@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 from uuid import UUID
 
+from gateway.app.encryption import key_ring
 from gateway.app.parts import Environment, Parts
 from gateway.app.routes import upstream_settings
 from gateway.config import parse
@@ -314,6 +315,7 @@ async def coordination(
         seen_file=SeenFile(config.state_dir / "store-seen.json"),
         shared_note=None,
         attempt_files=attempt_files,
+        ring=key_ring(config),
         journal=journal,
         clock=lambda: now[0],
     )

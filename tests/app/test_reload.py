@@ -16,11 +16,14 @@ from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any, get_args
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
 
+from gateway.app.gateway import Gateway
 from gateway.app.reload import Reloading, reload_gateways
+from gateway.app.supervisor import Supervisor
 from gateway.cli import main
 from gateway.config import Config, parse
 from gateway.config.changes import needs_restart
@@ -33,6 +36,7 @@ from tests.support.gateway import GatewayProcess
 from tests.support.house import BODY, JSON, ROUTE, config_text, sqlite_store
 from tests.support.ports import free_port
 from tests.support.processes import descendants
+from tests.support.relay import Relay
 from tests.support.tls import Authority
 from tests.support.upstream import Answer, RecordingUpstream
 
@@ -79,7 +83,8 @@ def _reload(config_file: Path) -> tuple[int, str]:
 
 
 @asynccontextmanager
-async def running(directory: Path, workers: int, **changes: Any) -> AsyncIterator[Reloaded]:
+async def stopped(directory: Path, workers: int, **changes: Any) -> AsyncIterator[Reloaded]:
+    """The program, not started yet."""
     async with RecordingUpstream() as upstream:
         config = {
             "service": "shop",
@@ -89,8 +94,13 @@ async def running(directory: Path, workers: int, **changes: Any) -> AsyncIterato
             "workers": workers,
             "routes": [ROUTE],
         }
-        async with GatewayProcess(config | changes, directory) as gateway:
-            yield Reloaded(gateway, upstream)
+        yield Reloaded(GatewayProcess(config | changes, directory), upstream)
+
+
+@asynccontextmanager
+async def running(directory: Path, workers: int, **changes: Any) -> AsyncIterator[Reloaded]:
+    async with stopped(directory, workers, **changes) as it, it.gateway:
+        yield it
 
 
 def timeouts(document: dict[str, Any]) -> None:
@@ -117,34 +127,60 @@ async def test_a_request_keeps_what_it_began_with(tmp_path: Path, workers: int) 
             assert (await it.send(f"new-{number}")).header("Idempotency-Status") != "stored"
 
 
+def replacing(old: str, new: str) -> Callable[[str], str]:
+    """An edit of the file as an operator makes it."""
+
+    def edit(text: str) -> str:
+        assert old in text, text
+        return text.replace(old, new)
+
+    return edit
+
+
+BAD_FILES: dict[str, tuple[int, str, Callable[[str], str]]] = {
+    "half of it was written": (2, "routes", lambda text: text[: text.index("routes:")]),
+    "a tab for an indent": (2, "indent with spaces", lambda text: text + "\tlog: {level: debug}\n"),
+    "a bracket left open": (2, "bracket that was opened", replacing("service: shop", "service: [shop")),
+    "a misspelt setting": (2, "did you mean outcome", replacing("outcome:", "outcom:")),
+    "a setting twice": (2, "service", lambda text: text + "service: shop\n"),
+    "a time without a unit": (2, "5s", replacing("drain_timeout: 5s", "drain_timeout: 5")),
+    "a variable that the service lacks": (2, "NOT_SET", replacing("service: shop", "service: ${NOT_SET}")),
+    "a secret that was not mounted": (2, "/run/nowhere", replacing("service: shop", "service: ${file:/run/nowhere}")),
+    "a scope left out": (2, "scope", replacing("  scope:\n    header: X-Tenant\n    from: any\n", "")),
+    "another port": (1, "needs a restart: listen", replacing("listen: 127.0.0.1:", "listen: 0.0.0.0:")),
+    "more workers, another lease": (
+        1,
+        "needs a restart: store.lease, workers",
+        lambda text: replacing("store:\n", "store:\n  lease: 20s\n")(replacing("workers: ", "workers: 1")(text)),
+    ),
+    "an authority that is not there": (
+        1,
+        "cannot be used",
+        replacing("upstream:\n  url: http:", "upstream:\n  tls: {ca: /nowhere.pem}\n  url: https:"),
+    ),
+    "a renamed route": (1, "charge", replacing("name: charge", "name: payment")),
+    "another scope of living keys": (1, "charge", replacing("header: X-Tenant", "header: X-Customer")),
+}
+
+
 @EACH_COUNT
 async def test_bad_files_change_nothing(tmp_path: Path, workers: int) -> None:
-    """Ten files, each wrong in its way: the exit code says which, everybody is told, and the gateway serves on."""
-    bad: list[tuple[int, str, Callable[[dict[str, Any]], object]]] = [
-        (2, "routes", lambda d: d.update(routes=[])),
-        (2, "unknown", lambda d: d.update(nonsense=1)),
-        (2, "NOT_SET", lambda d: d.update(service="${NOT_SET}")),
-        (2, "upstream", lambda d: d.pop("upstream")),
-        (1, "service", lambda d: d.update(service="other")),
-        (1, "workers", lambda d: d.update(workers=3)),
-        (1, "store.lease", lambda d: d["store"].update(lease="20s")),
-        (1, "status", lambda d: d["status"].update(listen="127.0.0.1:1")),
-        (1, "cannot be used", lambda d: d["upstream"].update(url="https://127.0.0.1:9", tls={"ca": "/nowhere.pem"})),
-        (1, "charge", lambda d: d["routes"][0].update(scope="shared")),
-    ]
+    """As operators make them: the exit code says which kind, everybody is told, and the gateway serves on."""
     async with running(tmp_path, workers) as it:
         good = it.gateway.config_file.read_text()
         await it.send("k1")
         before = await it.metric("idempotency_config_info")
-        for code, said, change in bad:
-            it.rewrite(change)
+        for what, (code, said, edit) in BAD_FILES.items():
+            it.gateway.config_file.write_text(edit(good))
             found, output = await it.reload()
-            assert (found, said in output) == (code, True), output
-            it.gateway.config_file.write_text(good)
+            assert (found, said in output) == (code, True), f"{what}: {found}, {output}"
             assert await it.metric("idempotency_config_last_reload_successful") == 0
             assert str(await it.configuration()).startswith("refused since ")
+        it.gateway.config_file.unlink()
+        assert (await it.reload())[0] != 0
         assert await it.metric("idempotency_config_info") == before
         assert (await it.send("k1")).header("Idempotency-Status") == "replayed"
+        it.gateway.config_file.write_text(good)
         assert (await it.reload())[0] == 0
         assert await it.metric("idempotency_config_last_reload_successful") == 1
         assert await it.configuration() is None
@@ -265,6 +301,215 @@ async def test_a_command_is_short_and_soon(tmp_path: Path, monkeypatch: pytest.M
         assert (report.result, "ZeroDivisionError" in report.detail) == ("refused", True)
     finally:
         await reloading.stop()
+
+
+@EACH_COUNT
+async def test_an_encryption_key_is_rotated(tmp_path: Path, workers: int) -> None:
+    """Without a restart: what was kept stays readable, the new key encrypts, and the old one can go when nothing needs
+    it any more."""
+    a, b = ({"id": name, "key": name * 64} for name in "ab")
+    store = sqlite_store(tmp_path) | {"cache_max_age": "0s"}
+    async with running(tmp_path, workers, store=store, secrets={"encryption": [a]}) as it:
+
+        async def reload_with(*keys: dict[str, str]) -> tuple[int, str]:
+            it.rewrite(lambda document: document["secrets"].update(encryption=list(keys)))
+            return await it.reload()
+
+        it.upstream.on("/charges", Answer(201, body=b"made"))
+        assert (await it.send("k1")).header("Idempotency-Status") == "stored"
+        code, output = await reload_with(b | {"id": "a"}, a | {"id": "old"})
+        assert (code, "another key than it was" in output) == (1, True), output
+        code, output = await reload_with(b)
+        assert (code, "1 records with key 'a'" in output) == (1, True), output
+        assert (await reload_with(b, a))[0] == 0
+        for number in range(6):
+            assert (await it.send(f"new-{number}")).header("Idempotency-Status") == "stored"
+            replay = await it.send("k1")
+            assert (replay.header("Idempotency-Status"), replay.body) == ("replayed", b"made")
+        with redirect_stdout(StringIO()) as said:
+            assert await asyncio.to_thread(main, ["rekey", "--config", str(it.gateway.config_file)]) == 0
+        assert "records: encrypted 1 with key 'b'" in said.getvalue(), said.getvalue()
+        code, output = await reload_with(b)
+        assert code == 0, output
+        for key in ("k1", "new-0"):
+            assert (await it.send(key)).body == b"made"
+        it.rewrite(lambda document: document.pop("secrets"))
+        code, output = await it.reload()
+        assert (code, "needs a restart: secrets.encryption" in output) == (1, True), output
+
+
+async def test_traces_are_turned_on_and_off(tmp_path: Path) -> None:
+    """Spans go to the collector that is configured when their request ends, and their counts go on."""
+    async with RecordingUpstream() as collector, running(tmp_path, 1) as it:
+        collector.on(None, Answer(200))
+
+        def to(path: str) -> Callable[[dict[str, Any]], object]:
+            traces = {"endpoint": f"{collector.url}{path}", "sample": 1.0}
+            return lambda document: document.update(traces=traces)
+
+        it.rewrite(to("/one"))
+        assert (await it.reload())[0] == 0
+        await it.send("k1")
+        await eventually(lambda: [request.target for request in collector.requests] == [b"/one"], 10.0)
+        it.rewrite(to("/two"))
+        it.rewrite(
+            lambda document: document["routes"].append(ROUTE | {"name": "refund", "match": {"path": "/refunds"}})
+        )
+        assert (await it.reload())[0] == 0
+        await it.send("k2", "/refunds")
+        await eventually(lambda: [request.target for request in collector.requests] == [b"/one", b"/two"], 10.0)
+        assert b"POST /refunds" in collector.requests[1].body
+        it.rewrite(lambda document: document.pop("traces"))
+        assert (await it.reload())[0] == 0
+        assert await it.metric('idempotency_spans_total{result="exported"}') == 4
+        await it.send("k3")
+        assert not it.upstream.requests[-1].values("traceparent")
+
+
+@EACH_COUNT
+async def test_a_store_that_is_away(tmp_path: Path, workers: int, postgres_url: str) -> None:
+    """What concerns no key is put in force all the same; what may, is refused, and put in force once it is back."""
+    parts = urlsplit(postgres_url)
+    async with Relay(parts.port or 5432) as relay:
+        durable = postgres_url.replace(f":{parts.port}/", f":{relay.port}/")
+        async with running(tmp_path, workers, store={"durable": durable}) as it:
+            await it.send("k1")
+            relay.refuse()
+            relay.cut()
+            it.rewrite(timeouts)
+            assert (await it.reload())[0] == 0
+            it.rewrite(lambda document: document["routes"].append(ROUTE | {"name": "new", "match": {"path": "/new"}}))
+            code, output = await it.reload()
+            assert (code, "the store has to be asked" in output) == (1, True), output
+            assert (await it.send("k2", "/new")).header("Idempotency-Status") is None
+            await relay.listen()
+            await eventually(lambda: _is_applied(it), 30.0)
+            assert (await it.send("k2", "/new")).header("Idempotency-Status") == "stored"
+            assert (await it.send("k1")).header("Idempotency-Status") == "replayed"
+
+
+async def _is_applied(it: Reloaded) -> bool:
+    return (await it.reload())[0] == 0
+
+
+@EACH_COUNT
+async def test_a_terminal_that_hangs_up(tmp_path: Path, workers: int) -> None:
+    """It ends a gateway in order, also during the start; what is in flight is finished."""
+    async with stopped(tmp_path, workers) as it:
+        terminal = it.gateway.launch_on_terminal()
+        try:
+            await it.gateway.wait_ready()
+            hold = asyncio.Event()
+            it.upstream.on("/charges", Answer(201, hold=hold))
+            request = asyncio.create_task(it.send("k1"))
+            await it.upstream.wait_for_requests(1)
+            os.close(terminal)
+            await eventually(lambda: "stopping: " in it.gateway.output(), 10.0)
+            hold.set()
+            assert (await request).header("Idempotency-Status") == "stored"
+            assert await it.gateway.wait_exit() == 0, it.gateway.output()
+            terminal = it.gateway.launch_on_terminal()
+            await eventually(lambda: _listens(it.gateway.status_port), 30.0)
+            os.close(terminal)
+            assert await it.gateway.wait_exit() == 0, it.gateway.output()
+        finally:
+            it.gateway.kill()
+
+
+async def _listens(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.close()
+    return True
+
+
+async def test_a_reload_that_is_wanted_during_the_start(tmp_path: Path) -> None:
+    """SIGHUP while the second worker starts is not lost, and kills nobody."""
+    async with stopped(tmp_path, 2) as it:
+        it.gateway.launch()
+        try:
+            await eventually(lambda: _listens(it.gateway.status_port), 30.0)
+            it.rewrite(timeouts)
+            os.kill(it.gateway.pid, signal.SIGHUP)
+            await eventually(lambda: "upstream.connect_timeout" in it.gateway.output(), 30.0)
+            await it.gateway.wait_ready()
+        finally:
+            it.gateway.kill()
+
+
+@EACH_COUNT
+async def test_files_are_looked_at(tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a command: the authorities of callers and of the upstream, and the certificate with its key, each by
+    itself; a pair that does not match waits; links that move, as Kubernetes has them, are followed."""
+    monkeypatch.setattr("gateway.app.reload._LOOK_SECONDS", 0.1)
+    secrets, old, new = (tmp_path / name for name in ("secrets", "old", "new"))
+    authorities, issued = {}, {}
+    for directory in (old, new):
+        directory.mkdir()
+        authorities[directory] = Authority(directory)
+        issued[directory] = authorities[directory].issue(), authorities[directory].issue_to(common_name="me")
+    secrets.symlink_to(old)
+    in_place = tmp_path / "in-place"
+    in_place.mkdir()
+
+    def replace_files(source: Path, *names: str) -> None:
+        for name in names:
+            written = in_place / f"{name}.new"
+            written.write_bytes((source / name).read_bytes())
+            written.replace(in_place / name)
+
+    replace_files(old, "ca.pem", "localhost.pem", "localhost.key")
+    service = issued[old][0].server_context()
+    port = free_port()
+    async with RecordingUpstream(tls=service) as upstream:
+        tls = {"cert": in_place / "localhost.pem", "key": in_place / "localhost.key", "client_ca": in_place / "ca.pem"}
+        listen = {"address": f"127.0.0.1:{port}", "tls": {name: str(path) for name, path in tls.items()}}
+        listen["tls"]["client_certificate"] = "required"  # type: ignore[index]
+        upstream_tls = {"tls": {"ca": str(secrets / "ca.pem")}, "keepalive": "0s"}
+        text = config_text(
+            upstream.url, sqlite_store(tmp_path), tmp_path, listen=listen, upstream=upstream_tls, workers=workers
+        )
+        config = parse(text)
+        read = lambda: config  # noqa: E731
+        server = Gateway(config, read=read) if workers == 1 else Supervisor(config, workers, read=read)
+        await server.start()
+
+        async def seen(server_of: Path, client_of: Path) -> int | None:
+            """The status that a client gets that trusts the one, and has a certificate of the other."""
+            context = authorities[server_of].client_context(issued[client_of][1])
+            try:
+                return (await http.request(port, "GET", "/reports", tls=context)).status
+            except OSError:
+                return None
+
+        async def become(server_of: Path, client_of: Path, status: int | None) -> None:
+            """It may be another worker each time."""
+
+            async def has_become() -> bool:
+                return [await seen(server_of, client_of) for _ in range(4)] == [status] * 4
+
+            await eventually(has_become, 10.0)
+
+        try:
+            await become(old, old, 200)
+            replace_files(new, "ca.pem")
+            await become(old, new, 200)
+            await become(old, old, None)
+            replace_files(new, "localhost.pem")
+            await become(old, new, 200)
+            replace_files(new, "localhost.key")
+            await become(new, new, 200)
+            await become(old, new, None)
+            service.load_cert_chain(issued[new][0].cert, issued[new][0].key)
+            await become(new, new, 502)
+            moved = tmp_path / "moved"
+            moved.symlink_to(new)
+            moved.replace(secrets)
+            await become(new, new, 200)
+        finally:
+            await server.stop()
 
 
 @EACH_COUNT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -78,9 +79,26 @@ class GatewayProcess:
 
     def launch(self) -> None:
         """Start the program without waiting for anything."""
+        self._spawn()
+
+    def launch_on_terminal(self) -> int:
+        """Start it on a terminal of its own; it hangs up when the descriptor that is returned is closed."""
+        terminal, line = pty.openpty()
+        try:
+            self._spawn(line)
+        except BaseException:
+            os.close(terminal)
+            raise
+        finally:
+            os.close(line)
+        return terminal
+
+    def _spawn(self, terminal: int | None = None) -> None:
         assert self._process is None, "the gateway is running already"
         command = [sys.executable, "-m", "gateway", self._command, "--config", str(self.config_file)]
-        self._process = spawn(command, output=self.log, directory=_ROOT, environment=self._environment)
+        self._process = spawn(
+            command, output=self.log, directory=_ROOT, environment=self._environment, terminal=terminal
+        )
 
     async def wait_ready(self, deadline_seconds: float = START_SECONDS) -> None:
         """Return when `/readyz` answers 200; an AssertionError with the program's output when it does not."""

@@ -7,8 +7,10 @@ the death signal when the user changes, and code between fork and exec in a proc
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import sys
+import termios
 
 PR_SET_PDEATHSIG = 1
 PR_SET_PTRACER, PR_SET_PTRACER_ANY = 0x59616D61, -1
@@ -27,6 +29,9 @@ def main() -> None:
         raise OSError(ctypes.get_errno(), "prctl")
     # Where only a parent may trace its children, everybody may trace this one; elsewhere the call is refused.
     libc.prctl(PR_SET_PTRACER, ctypes.c_ulong(PR_SET_PTRACER_ANY), 0, 0, 0)
+    if os.isatty(0):
+        # The session is this process's own: its terminal hangs up on it.
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     # The parent may have died before the knot was tied.
     if os.getppid() != int(parent):
         sys.exit("the parent is gone")

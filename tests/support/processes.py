@@ -31,15 +31,18 @@ def spawn(
     directory: Path | None = None,
     environment: Mapping[str, str] | None = None,
     death_signal: signal.Signals = signal.SIGKILL,
+    terminal: int | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start `command` in a session of its own; both its outputs are appended to the file `output`.
+
+    It reads from `terminal`, which becomes the one of its session, or from nothing.
 
     Call it from the main thread: the kernel counts the end of the thread that forked as the parent's death.
     """
     with output.open("ab") as sink:
         return subprocess.Popen(
             _leashed(command, account, death_signal),
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL if terminal is None else terminal,
             stdout=sink,
             stderr=subprocess.STDOUT,
             cwd=directory,

@@ -304,7 +304,7 @@ class Parts:
             identity_secret=identity_secret(config),
         )
         edge_routes = [
-            edge_route(config, route, compiled, client_for(config.upstream_for(route)))
+            edge_route(config, route, compiled, client_for)
             for route, compiled in zip(config.routes, routes, strict=True)
         ]
         key_names = frozenset(name for route in routes for name in key_headers_of(route.key)) | {b"idempotency-key"}

@@ -115,7 +115,12 @@ def route_of(config: settings.Config, route: settings.Route, upstream: Upstream)
     )
 
 
-def edge_route(config: settings.Config, route: settings.Route, compiled: Route, upstream: Upstream) -> Route:
+def edge_route(
+    config: settings.Config,
+    route: settings.Route,
+    compiled: Route,
+    client_for: Callable[[settings.Upstream], Upstream],
+) -> Route:
     """What the edge looks for: the compiled route, or one that observes its requests, and may enforce a share of them.
 
     An observed request is forwarded to the route's upstream as what matches no route is. Nobody is asked to authorise
@@ -124,11 +129,13 @@ def edge_route(config: settings.Config, route: settings.Route, compiled: Route, 
     if config.mode_of(route) == "enforce":
         return compiled
     share = config.share_of(route)
+    # Nothing of it is probed, so that no `settle` bounds how long its response may take.
+    upstream = route.upstream.over(config.upstream)
     return replace(
         compiled,
         is_observed=True,
         enforced=EnforcedShare(compiled, share) if share else None,
-        target=target_of(config, config.upstream_for(route), upstream),
+        target=target_of(config, upstream, client_for(upstream)),
         authorize=None,
         repeats=None,
         recovery=compiled.recovery if isinstance(compiled.recovery, Resend) else Hold(),

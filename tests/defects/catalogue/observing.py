@@ -111,4 +111,16 @@ DEFECTS = (
         ),
         ("tests/admin/test_console.py::test_an_upload_is_in_no_file",),
     ),
+    Defect(
+        "observed-is-given-less-time",
+        "the probe of an observed route, which never probes, bounds how long its responses may take",
+        (Edit("app/routes.py", "route.upstream.over(config.upstream)", "config.upstream_for(route)"),),
+        (_OBSERVE + "test_a_slow_response_is_waited_for",),
+    ),
+    Defect(
+        "observed-tunnels-are-judged",
+        "a connection that became a tunnel counts as a request that enforcing would have answered",
+        (Edit("protect/observing.py", "        self.is_whole = False\n        self.end(", "        self.end("),),
+        (_OBSERVE + "test_nobody_notices_on_the_wire",),
+    ),
 )

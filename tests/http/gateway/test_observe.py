@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from gateway.app.life import StartError
 from gateway.store.base import NotApplied
 from tests.admin.shell import Shell
 from tests.support.eventually import eventually
-from tests.support.house import BODY, House, config_text, house, neighbour, sqlite_store, status_of
+from tests.support.house import BODY, ROUTE, House, config_text, house, neighbour, sqlite_store, status_of
 from tests.support.http import Connection
 from tests.support.upstream import Answer, Ending, Framing, Received, RecordingUpstream
 
@@ -97,7 +99,7 @@ def table_away(hangs: bool) -> tuple[Away, Any]:
     return away, lambda environment: replace(environment, observations=away)
 
 
-@pytest.mark.parametrize("table", ["there", "away", "hangs"])
+@pytest.mark.parametrize("table", ["there", "away", "hangs", "store-never-there"])
 async def test_nobody_notices(table: str, tmp_path: Path) -> None:
     """Client and service see, byte for byte, what they see where no route matches: without a key or a caller, with a
     key twice or malformed, over the limit of bodies, on repeats and mismatches, and whatever the store does."""
@@ -106,10 +108,13 @@ async def test_nobody_notices(table: str, tmp_path: Path) -> None:
     async with house(sqlite_store(tmp_path / "a"), tmp_path / "a", route=unmatched) as home:
         expected = await played(home)
         port = home.upstream.port
-    options = {} if table == "there" else {"surround": surround}
+    store = sqlite_store(tmp_path / "b")
+    if table == "store-never-there":
+        store = {"durable": f"postgresql://u@/d?host={tmp_path}"}
+    options = {"surround": surround} if table in ("away", "hangs") else {}
     async with (
         RecordingUpstream(port=port) as upstream,
-        neighbour(sqlite_store(tmp_path / "b"), tmp_path / "b", upstream, route=OBSERVED, **options) as home,
+        neighbour(store, tmp_path / "b", upstream, route=OBSERVED, **options) as home,
     ):
         assert len(exchanges()) >= 80
         assert await played(home) == expected
@@ -117,9 +122,93 @@ async def test_nobody_notices(table: str, tmp_path: Path) -> None:
         assert not numbers.get("idempotency_requests_total")
         assert not numbers.get("idempotency_unprotected_requests_total")
         assert not numbers.get("idempotency_claims_total")
-        if table == "away":
+        if table in ("away", "store-never-there"):
             assert numbers["idempotency_observations_dropped_total", "store"] == 96
-            assert away.calls
+            assert bool(away.calls) is (table == "away")
+
+
+def framed(*headers: str, version: str = "1.1") -> bytes:
+    """A head with a key and a caller."""
+    fields = ["Host: shop.test", "X-Tenant: t1", "Idempotency-Key: k1", "Content-Type: application/json", *headers]
+    return f"POST /charges HTTP/{version}\r\n".encode() + "".join(f"{each}\r\n" for each in fields).encode() + b"\r\n"
+
+
+LENGTH = f"Content-Length: {len(BODY)}"
+CHUNKED = "Transfer-Encoding: chunked"
+UPGRADE = framed("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==")
+WHOLE = framed(LENGTH) + BODY
+TRAILED = Answer(200, framing=Framing.CHUNKED, headers=(("Trailer", "X-Sum"),), trailers=(("X-Sum", "1"),))
+LEAVES = b""
+CONVERSATIONS: dict[str, tuple[list[bytes], Answer]] = {
+    # What is sent, each part after something came for the one before it, and what the service answers.
+    "expects 100": ([framed(LENGTH, "Expect: 100-continue"), BODY], Answer(201)),
+    "expects 100 and does not wait": ([framed(LENGTH, "Expect: 100-continue") + BODY], Answer(201)),
+    "expects 100, in chunks": ([framed(CHUNKED, "Expect: 100-continue"), b"2\r\n{}\r\n0\r\n\r\n"], Answer(201)),
+    "expects 100, over the limit": ([framed("Content-Length: 5000", "Expect: 100-continue"), BIG], Answer(413)),
+    "expects something else": ([framed(LENGTH, "Expect: a-miracle") + BODY], Answer(417)),
+    "trailers of a request": ([framed(CHUNKED, "Trailer: X-Sum") + b"2\r\n{}\r\n0\r\nX-Sum: 1\r\n\r\n"], Answer(200)),
+    "trailers of a response": ([WHOLE], TRAILED),
+    "an interim response": ([WHOLE], Answer(200, interim=((103, (("Link", "</a.css>"),)),))),
+    "an upgrade": ([UPGRADE, b"ping", b"pong"], Answer(echo=True)),
+    "an upgrade that is not wanted": ([UPGRADE], Answer(200)),
+    "two in a row": ([WHOLE, WHOLE], Answer(200)),
+    "two at once": ([WHOLE + WHOLE], Answer(200)),
+    "HTTP/1.0": ([framed(LENGTH, version="1.0") + BODY], Answer(200)),
+    "ended by the end of the connection": ([WHOLE], Answer(200, framing=Framing.CLOSE)),
+    "no body at all": ([framed("Content-Length: 0")], Answer(204, framing=Framing.NONE)),
+    "cut by the service": ([WHOLE], Answer(200, body=BIG, bytes_max=600, ending=Ending.RESET)),
+    "lost by the service": ([WHOLE], Answer(bytes_max=0, ending=Ending.RESET)),
+    "leaves in its body": ([framed("Content-Length: 5000") + BIG[:2000], LEAVES], Answer(200)),
+    "leaves in a chunk": ([framed(CHUNKED) + b"ffff\r\n{}", LEAVES], Answer(200)),
+    "leaves in the response": ([WHOLE, LEAVES], Answer(200, framing=Framing.CHUNKED, body=(BIG, asyncio.Event()))),
+    "leaves an upgrade": ([UPGRADE, b"ping", LEAVES], Answer(echo=True)),
+}
+
+
+async def conversed(home: House) -> tuple[dict[str, bytes], list[object]]:
+    """What each client got, byte for byte but for the date; and what the service got."""
+    got = {}
+    for name, (parts, answer) in CONVERSATIONS.items():
+        home.upstream.on("/charges", answer)
+        said = b""
+        async with Connection(home.port) as connection:
+            for part, following in pairwise([*parts, None]):
+                await connection.send(part or b"")
+                if following is not None and not name.startswith(("leaves in its", "leaves in a")):
+                    said += await asyncio.wait_for(connection.reader.read(65536), 10.0)
+            if parts[-1] is LEAVES:
+                # What has arrived of the response depends on the moment.
+                said = said.partition(b"\r\n\r\n")[0]
+                connection.reset()
+            else:
+                connection.finish_sending()
+                try:
+                    said += await connection.read_rest()
+                except ConnectionError:
+                    said += b"(reset)"
+        # What the service got is complete before the next one begins.
+        await eventually(lambda: home.gateway._edge.handler.in_flight == 0, 10.0)
+        got[name] = re.sub(rb"(Date|X-Nonce): [^\r]*\r\n", b"", said)
+    return got, [seen(request) for request in home.upstream.requests]
+
+
+async def test_nobody_notices_on_the_wire(tmp_path: Path) -> None:
+    """Nor where a client expects 100, sends trailers, upgrades, or leaves in the middle."""
+    unmatched = {"match": {"path": "/elsewhere"}}
+    async with house(sqlite_store(tmp_path / "a"), tmp_path / "a", route=unmatched) as home:
+        expected = await conversed(home)
+        port = home.upstream.port
+    async with (
+        RecordingUpstream(port=port) as upstream,
+        neighbour(sqlite_store(tmp_path / "b"), tmp_path / "b", upstream, route=OBSERVED) as home,
+    ):
+        found = await conversed(home)
+        numbers = await eventually(lambda: settled(home, len(CONVERSATIONS) + 2))
+    assert found == expected
+    assert expected[0]["an upgrade"].endswith(b"pingpong")
+    # A tunnel, and what did not arrive, is no request that enforcing could have judged.
+    assert numbers["idempotency_observations_dropped_total", "incomplete"] == 4
+    assert numbers["idempotency_observed_requests_total"] == len(CONVERSATIONS) - 2
 
 
 async def numbers_of(home: House) -> dict[Any, float]:
@@ -196,17 +285,6 @@ async def test_the_numbers_are_the_client_s(store: Store, tmp_path: Path) -> Non
         assert not [key for key in numbers if key in ("idempotency_requests_total", "idempotency_claims_total")]
 
 
-async def test_a_store_that_is_never_there(tmp_path: Path, postgres_url: str) -> None:
-    """Observed requests pass while the durable store cannot be reached, and are counted as dropped."""
-    del postgres_url
-    store = {"durable": f"postgresql://u@/d?host={tmp_path}"}
-    async with observing(store, tmp_path) as home:
-        for _ in range(3):
-            assert status_of(await home.send()) == (200, None)
-        numbers = await eventually(lambda: settled(home, 3))
-        assert numbers["idempotency_observations_dropped_total", "store"] == 3
-
-
 async def test_no_request_waits_for_the_table(tmp_path: Path) -> None:
     """Responses come while the table keeps the first call waiting, also those of requests that begin after it."""
     away, surround = table_away(hangs=True)
@@ -249,6 +327,19 @@ async def test_memory_is_bounded(tmp_path: Path, monkeypatch: Any) -> None:
         numbers = await eventually(lambda: settled(home, 4))
         assert numbers == numbers | {("idempotency_observations_dropped_total", "memory"): 5}
         assert away.calls <= 1
+
+
+async def test_a_slow_response_is_waited_for(tmp_path: Path) -> None:
+    """As long as without the route, also where its probe bounds what enforcing it would wait."""
+    probe = {"path": "/c", "done": [{"status": [200]}], "never_happened": [{"status": [404]}], "settle": "31s"}
+    observed = ROUTE | {"recovery": {"probe": probe}, "mode": "observe"}
+    enforced = observed | {"name": "refund", "match": {"path": "/refunds"}, "mode": "enforce"}
+    async with house(sqlite_store(tmp_path), tmp_path, routes=[observed, enforced]) as home:
+        first, hold = await home.begin("k1")
+        home.upstream.on("/refunds", Answer(200, hold=asyncio.Event()))
+        assert (await home.send("k2", target="/refunds")).status == 504
+        hold.set()
+        assert status_of(await first) == (200, None)
 
 
 async def test_rekeyed_is_said_once(store: Store, tmp_path: Path) -> None:

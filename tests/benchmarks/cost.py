@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(place: Place, asked: argparse.Namespace) -> bool:
     """Measure, and print; whether every ratio is within what it is held to."""
     rounds, seconds = (_SHORT_ROUNDS, _SHORT_SECONDS) if asked.short else (asked.rounds, asked.seconds)
-    works = _works(place, asked.only)
+    works = _works(place, asked.only, is_short=asked.short)
     if asked.short:
         # What one of them stores in Postgres the other stores there too; and asking a store for its figures takes time.
         works = [replace(work, store_read=None) for work in works if work.name != "new key, Postgres"]
@@ -77,7 +77,7 @@ def run(place: Place, asked: argparse.Namespace) -> bool:
     return is_within
 
 
-def _works(place: Place, only: list[str]) -> list[Work]:
+def _works(place: Place, only: list[str], *, is_short: bool) -> list[Work]:
     """Everything that is to be measured, started."""
 
     def is_asked(name: str) -> bool:
@@ -94,6 +94,9 @@ def _works(place: Place, only: list[str]) -> list[Work]:
                 store_read=lambda: (None, float(sqlite.written_bytes())),
             ),
         ]  # fmt: skip
+    if is_asked("observed, not enforced") and not is_short:
+        observed = place.gateway("observed", place.sqlite(), route={"mode": "observe"})
+        works.append(Work("observed, not enforced", None, observed, PROTECTED, None))
     if is_asked("new key, Postgres"):
         store = place.postgres()
         alone = place.gateway("postgres", store)

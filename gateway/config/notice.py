@@ -54,6 +54,7 @@ class Notice:
 
 # What a sink needs that may not be installed: a module, and the extra that brings it.
 _MODULES = {NatsSink: ("nats", "nats"), KafkaSink: ("aiokafka", "kafka")}
+_EXPORTER = ("opentelemetry.exporter.otlp.proto.http", "otel")
 
 
 def notices(config: Config) -> tuple[Notice, ...]:
@@ -66,6 +67,8 @@ def notices(config: Config) -> tuple[Notice, ...]:
         message = "what is accepted waits until `idempotency-gateway deliver` runs elsewhere"
         found.append(Notice("delivery.workers", message))
     found += _of_events(config)
+    if config.traces is not None:
+        found += _of_extra("traces", *_EXPORTER)
     for index, route in enumerate(config.routes):
         found += _of_route(f"routes[{index}]", route, config.trusted_proxies)
         found += _of_probe(f"routes[{index}].recovery.probe", route, config.store)
@@ -131,12 +134,22 @@ def _of_events(config: Config) -> Iterator[Notice]:
         yield Notice("egress.proxy", "the proxy has to check the addresses of webhooks: the gateway does not see them")
     for index, sink in enumerate(config.events.sinks):
         path = f"events.sinks[{index}]"
-        if (extra := _MODULES.get(type(sink))) is not None and find_spec(extra[0]) is None:
-            yield Notice(path, f"its library is missing; install it: pip install 'idempotency-gateway[{extra[1]}]'")
+        if (extra := _MODULES.get(type(sink))) is not None:
+            yield from _of_extra(path, *extra)
         if isinstance(sink, StdoutSink):
             yield Notice(path, "for trying: what is written to standard output is not acknowledged, and may be lost")
         if isinstance(sink, WebhookSink) and all(secret.until is not None for secret in sink.secrets):
             yield Notice(f"{path}.secrets", "all of them end: events then wait for a new one")
+
+
+def _of_extra(path: str, module: str, extra: str) -> Iterator[Notice]:
+    """That it is not installed here; a gateway elsewhere may have it."""
+    try:
+        is_missing = find_spec(module) is None
+    except ModuleNotFoundError:
+        is_missing = True
+    if is_missing:
+        yield Notice(path, f"its library is missing; install it: pip install 'idempotency-gateway[{extra}]'")
 
 
 def _of_store(store: Store) -> Iterator[Notice]:

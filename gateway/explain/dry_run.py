@@ -18,7 +18,7 @@ from typing import Final
 import orjson
 
 from gateway.app.callers import callers_of, reserved_headers
-from gateway.app.routes import identity_secret, route_of
+from gateway.app.routes import edge_route, identity_secret, route_of
 from gateway.config import Config
 from gateway.core.identity.scope import AuthService, ForwardAuthScope, JwtScope, VerifiedSpec
 from gateway.core.identity.token import (
@@ -37,10 +37,12 @@ from gateway.http.limits import EdgeSettings
 from gateway.http.passthrough import Client
 from gateway.http.server import Edge
 from gateway.observe.facts import Events, Fact, RequestAnswered
+from gateway.protect.ambiguity import ambiguity
 from gateway.protect.body import Spool, UploadSlots
 from gateway.protect.callers import Callers, Verification, Verifier
 from gateway.protect.hop import Hop
 from gateway.protect.identification import Identifying, KeyedRequest
+from gateway.protect.problem import refuse
 from gateway.protect.reply import Incoming, Reply, Untouched
 from gateway.protect.resource import is_below
 from gateway.protect.route import Route
@@ -61,8 +63,8 @@ class Found:
     """What became of a request. `status` and `detail` are of the gateway's own response, if it gives one.
 
     `route`: the one that it is for, also where it is refused. `keyed`: it passed rules 1 to 7. `unasked`: what depends
-    on the word of this other service. `misses`: the routes up to the chosen one, each with what kept the request from
-    it.
+    on the word of this other service. `is_observed`: the route only looks at it, and all else is what enforcing the
+    route would do. `misses`: the routes up to the chosen one, each with what kept the request from it.
     """
 
     head: RequestHead | None = None
@@ -75,6 +77,7 @@ class Found:
     unasked: str | None = None
     is_forwarded: bool = False
     is_own: bool = False
+    is_observed: bool = False
     misses: tuple[tuple[Route, Miss | None], ...] = ()
 
 
@@ -177,6 +180,8 @@ async def dry_run(config: Config, wire: bytes, hop: Hop) -> Found:
     compiled = [route_of(config, route, upstream) for route in config.routes]
     # No body is written to a file.
     config_routes = [replace(route, spool_over_bytes=route.body_bytes_max) for route in compiled]
+    enforced = {route.name: route for route in config_routes}
+    edge_routes = [edge_route(config, route, enforced[route.name], lambda _: upstream) for route in config.routes]
 
     async def protect(incoming: Incoming, route: Route) -> Reply | Untouched:
         incoming = replace(incoming, hop=hop)
@@ -194,13 +199,28 @@ async def dry_run(config: Config, wire: bytes, hop: Hop) -> Found:
         return outcome
 
     async def forward(incoming: Incoming, _: Client, route: Route | None, verdict: Verdict | None) -> Reply | None:
+        if route is not None and route.is_observed:
+            return await look_at(incoming, enforced[route.name])
         found.is_forwarded, found.verdict, found.head = True, verdict, incoming.head
+        return _EMPTY
+
+    async def look_at(incoming: Incoming, route: Route) -> Reply:
+        """As `Observing` does."""
+        found.is_observed = True
+        fault = ambiguity(incoming.head, route.once, route.compared)
+        if fault is not None:
+            found.route, found.head, found.verdict = route, incoming.head, Verdict.REQUEST_INVALID
+            return refuse(Verdict.REQUEST_INVALID, shape=route.shape, status=400, detail=fault)
+        outcome = await protect(incoming, route)
+        if isinstance(outcome, Reply):
+            return outcome
+        found.is_forwarded, found.verdict = True, outcome.verdict
         return _EMPTY
 
     accepts = any(route.accept is not None and route.inbox is None for route in config_routes)
     served = Served(
         routes=_Table(
-            zip([route.rule for route in config.routes], config_routes, strict=True),
+            zip([route.rule for route in config.routes], edge_routes, strict=True),
             config.upstream.default_host,
             found,
         ),

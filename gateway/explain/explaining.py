@@ -101,6 +101,8 @@ async def explain(
             step, by_record = _compared(keyed, snapshot, is_lost=is_lost)
             steps.append(step)
             end = by_record or end
+        if found.is_observed and found.route is not None:
+            end = _observed(end, places.of_route(found.route.name, "mode"), places.of("mode"), response)
     finally:
         if found.keyed is not None:
             found.keyed.body.close()
@@ -145,6 +147,13 @@ def _end_without_record(found: Found, places: Places, response: int | None) -> _
         facts = ("--response STATUS says what a status of the service would mean",)
         return _End(None, None, "claimed and forwarded once; the response of the service decides", facts)
     return _end_by_response(keyed, places, response)
+
+
+def _observed(end: _End, own: Setting, of_all: Setting, response: int | None) -> _End:
+    """The end of a request that is only observed, from the one that it would have."""
+    decision = "only observed: forwarded as if no route matched"
+    settings = (own if own.line is not None else of_all, *end.settings)
+    return _End(None, response, decision, (f"enforcing: {end.decision}", *end.facts), settings)
 
 
 def _end_by_response(keyed: KeyedRequest, places: Places, status: int) -> _End:

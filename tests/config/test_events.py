@@ -108,11 +108,18 @@ def test_what_check_remarks(monkeypatch: pytest.MonkeyPatch) -> None:
     nats = '{name: bus, kind: nats, servers: ["nats://bus:4222"], stream: OPERATIONS}'
     monkeypatch.setattr("gateway.config.notice.find_spec", lambda _: None)
     config = read(
-        with_sinks(LEDGER, nats, "{name: lines, kind: stdout}", LOG, top='egress: {proxy: "http://proxy:3128"}')
+        with_sinks(
+            LEDGER,
+            nats,
+            "{name: lines, kind: stdout}",
+            LOG,
+            top='egress: {proxy: "http://proxy:3128"}\ntraces: {endpoint: "http://collector:4318/v1/traces"}',
+        )
     )
     found = {notice.path: notice.message for notice in notices(config)}
     assert "idempotency-gateway[nats]" in found["events.sinks[1]"]
     assert "idempotency-gateway[kafka]" in found["events.sinks[3]"]
+    assert "idempotency-gateway[otel]" in found["traces"]
     assert "not acknowledged" in found["events.sinks[2]"]
     assert "proxy has to check" in found["egress.proxy"]
     assert "events.sinks[0]" not in found

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,6 +89,8 @@ ROUTES = [
     },
     route("quiet", "/quiet", response={"max_stored_bytes": "0"}),
     route("doubtful", "/doubtful", outcome={"preset": "standard", "in_doubt": ["2xx"]}),
+    route("observed", "/observed", mode="observe", body={"max_bytes": 64}),
+    route("shared", "/shared", mode="observe", enforce_share="50%"),
 ]
 
 
@@ -191,6 +195,14 @@ def cases() -> Iterator[tuple[str, bytes]]:
     yield "its status", request("GET", "/_operations/nothing")
     yield "not stored", good("/quiet", KEY, TENANT)
     yield "in doubt", good("/doubtful", KEY, TENANT)
+    yield "observed", good("/observed", KEY, TENANT)
+    yield "observed without a key", good("/observed", TENANT)
+    yield "observed without a caller", good("/observed", KEY)
+    yield "observed with two keys", good("/observed", KEY, ("Idempotency-Key", "k2"), TENANT)
+    yield "observed and too large", good("/observed", KEY, TENANT, body=LONG)
+    for number in range(6):
+        yield f"of an enforced share, {number}", good("/shared", ("Idempotency-Key", f"k{number}"), TENANT)
+    yield "of a share without a key", good("/shared", TENANT)
 
 
 CASES = list(cases())
@@ -263,18 +275,58 @@ def test_what_is_explained_is_what_happens(tmp_path: Path, capsys: pytest.Captur
     said = {name: explained(capsys, file, wire, "--response", "200") for name, wire in CASES}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["gateway.yaml", "request.http"]
     text = json.dumps(said)
+    for _, wire in CASES[::4]:
+        (tmp_path / "request.http").write_bytes(wire)
+        assert main(["explain", "--config", str(file), "--file", str(tmp_path / "request.http")]) == 0
+        text += capsys.readouterr().out
     for secret in (TOKEN_SECRET, FINGERPRINT_KEY, ENCRYPTION_KEY, WHSEC, "s3cret"):
         assert secret not in text
     found = asyncio.run(play())
-    told = {name: [each["route"], each["verdict"], each["status"], each["operation_id"]] for name, each in said.items()}
+    told = {
+        # Of an observed request, explaining knows the operation that it would be.
+        name: [each["route"], each["verdict"], each["status"], each["verdict"] and each["operation_id"]]
+        for name, each in said.items()
+    }
     # The gateway's own resource looks into the store.
     assert found.pop("its status")[2] == 404
     assert told.pop("its status") == [None, None, None, None]
     assert told == found
+    assert {found[f"of an enforced share, {number}"][1] for number in range(6)} == {"stored", None}
+    for name, verdict in (("", "stored"), (" without a key", "key-missing"), (" and too large", "body-too-large")):
+        assert verdict in said[f"observed{name}"]["steps"][-1]["facts"][0]
     assert {verdict for _, verdict, _, _ in found.values()} >= {
         None, "request-invalid", "key-missing", "key-invalid", "unkeyed", "scope-missing", "scope-unsuitable",
         "body-too-large", "order-missing", "signature-missing", "accepted", "stored", "in-doubt", "response-not-stored",
     }  # fmt: skip
+
+
+WATCHED = """
+import sys
+from gateway.cli import main
+
+def watch(event, arguments):
+    is_written = event == "open" and isinstance(arguments[2], int) and arguments[2] & (1 | 2 | 0o100 | 0o1000)
+    if is_written or event in ("os.mkdir", "os.remove", "os.rename", "os.chmod", "os.link", "os.symlink", "socket.bind",
+                               "socket.connect", "socket.getaddrinfo", "subprocess.Popen"):
+        print(event, arguments, file=sys.stderr)
+
+sys.addaudithook(watch)
+for request in sys.argv[2:]:
+    assert main(["explain", "--config", sys.argv[1], "--response", "200", "--file", request]) == 0
+"""
+
+
+def test_nothing_is_touched(tmp_path: Path) -> None:
+    """No file is written, made, moved or removed, and nobody is connected to: the interpreter says so."""
+    file = written(tmp_path, "http://127.0.0.1:9")
+    requests = []
+    for number, (_, wire) in enumerate(CASES):
+        requests.append(str(tmp_path / f"{number}.http"))
+        (tmp_path / f"{number}.http").write_bytes(wire)
+    command = [sys.executable, "-B", "-c", WATCHED, str(file), *requests]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("\nverdict ") == len(CASES) >= 80
 
 
 def test_values_of_the_request_are_shown_where_that_is_asked_for(

@@ -243,7 +243,7 @@ class Secrets(Section):
     keys are remembered."""
     encryption: Annotated[tuple[EncryptionKey, ...], Field(min_length=1, max_length=16)] = ()
     """Keys that what is kept is encrypted with: the first encrypts, all of them read. Required by `accept` and by
-    `inbox`."""
+    `inbox`. To turn encryption on or off needs a restart; to change keys does not."""
     unreadable: Literal["refuse", "accept"] = "refuse"
     """Whether to start on a store whose records are encrypted with a key that is not listed. `accept`: their responses
     are lost, repeats get response-not-stored, and their kept requests become dead letters."""

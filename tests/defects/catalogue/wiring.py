@@ -258,4 +258,40 @@ DEFECTS = (
         ),
         (_RELOADS + "test_a_worker_that_dies_gets_what_is_in_force",),
     ),
+    Defect(
+        "reload-encrypts-with-the-old-key",
+        "a key that was put first by a reload encrypts nothing",
+        (Edit(PARTS, "            self._ring.adopt(keys_of(policy.config))\n", "            pass\n"),),
+        (_RELOADS + "test_an_encryption_key_is_rotated[one-process]",),
+    ),
+    Defect(
+        "reload-drops-a-key-in-use",
+        "a key is taken out by a reload while records need it",
+        (Edit(PARTS, "        if why := why_unreadable(", "        if False and why_unreadable("),),
+        (_RELOADS + "test_an_encryption_key_is_rotated[one-process]",),
+    ),
+    Defect(
+        "renewed-authorities-are-not-read",
+        "the authorities of an upstream are those of the start, whatever its file has become",
+        (
+            Edit(
+                "app/upstreams.py",
+                "files = () if tls is None else tuple(map(stamp_of, (tls.ca, tls.cert, tls.key)))",
+                "files = ()",
+            ),
+        ),
+        (_RELOADS + "test_files_are_looked_at[one-process]",),
+    ),
+    Defect(
+        "hang-up-is-a-reload",
+        "a gateway whose terminal is gone goes on without one",
+        (Edit("app/life.py", "if self._had_terminal and not os.isatty(0):", "if False:"),),
+        (_RELOADS + "test_a_terminal_that_hangs_up[one-process]",),
+    ),
+    Defect(
+        "signal-during-the-start-is-lost",
+        "a reload that is wanted while workers start never happens",
+        (Edit("app/life.py", "        if self._wants_reload:\n", "        if False:\n"),),
+        (_RELOADS + "test_a_reload_that_is_wanted_during_the_start",),
+    ),
 )

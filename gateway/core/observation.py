@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from typing import Any, Final, assert_never
@@ -125,6 +125,45 @@ def findings(history: Sequence[Observation], enforcement: Enforcement) -> list[F
     """The finding for each observation of one operation, in the order in which they began."""
     would_be = _WouldBe(enforcement)
     return [would_be.request(seen) for seen in history]
+
+
+def judge_new(
+    before: Sequence[Observation],
+    new: Mapping[UUID, Observation],
+    shared: Sequence[tuple[bytes, UUID, int]],
+    enforcements: Mapping[str, Enforcement],
+) -> dict[UUID, tuple[Observation, Finding]]:
+    """The findings for the new observations, and for those earlier ones of the same operations where they changed.
+
+    `shared` says when contents of the new ones were last seen, and of which operation.
+    """
+    judged: dict[UUID, tuple[Observation, Finding]] = {}
+    histories: dict[UUID, dict[UUID, Observation]] = {}
+    for seen in (*before, *new.values()):
+        if seen.operation_id is None:
+            judged[seen.entry] = (seen, early_finding(seen.early or Verdict.KEY_MISSING))
+        else:
+            histories.setdefault(seen.operation_id, {})[seen.entry] = seen
+    content_seen: dict[bytes, list[tuple[int, UUID]]] = {}
+    for content, operation_id, last_us in shared:
+        content_seen.setdefault(content, []).append((last_us, operation_id))
+    for seen in new.values():
+        if seen.operation_id is not None:
+            content_seen.setdefault(seen.content, []).append((seen.began_us, seen.operation_id))
+    for operation_id, entries in histories.items():
+        history = sorted(entries.values(), key=lambda seen: (seen.began_us, seen.entry))
+        enforcement = next(enforcements[seen.route] for seen in history if seen.entry in new)
+        known = [seen for seen in history if seen.entry not in new]
+        earlier = {seen.entry: finding for seen, finding in zip(known, findings(known, enforcement), strict=True)}
+        for number, (seen, finding) in enumerate(zip(history, findings(history, enforcement), strict=True)):
+            if earlier.get(seen.entry) == finding:
+                continue
+            is_rekeyed = number == 0 and any(
+                other != operation_id and seen.began_us - REKEYED_US <= at_us < seen.began_us
+                for at_us, other in content_seen.get(seen.content, ())
+            )
+            judged[seen.entry] = (seen, replace(finding, is_rekeyed=is_rekeyed))
+    return judged
 
 
 class _WouldBe:

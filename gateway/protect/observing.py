@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from functools import wraps
 from typing import Concatenate, Final, ParamSpec
@@ -34,10 +34,9 @@ from gateway.core.observation import (
     Ending,
     Enforcement,
     Exchange,
-    Finding,
     Observation,
-    early_finding,
     findings,
+    judge_new,
 )
 from gateway.core.operation import microseconds
 from gateway.core.outcome import meaning_of, windows_us
@@ -223,6 +222,7 @@ class Sighting:
         route: Route,
         number: int,
         now_us: int,
+        now_seconds: float,
     ) -> None:
         self._observing = observing
         self.identifying = identifying
@@ -231,6 +231,7 @@ class Sighting:
         self.route = route
         self.entry = uuid4()
         self.began_us = now_us
+        self.began_seconds = now_seconds
         self.is_whole = False
         self.is_over = False
         self.is_crowded = False
@@ -276,8 +277,8 @@ class Sighting:
         """Its exchange is over; without an `ending`, by the response. Only the first call counts."""
         if not self.is_over:
             self.is_over = True
-            ended_us = self.began_us + self._observing.elapsed_us(self)
-            self.ended = Exchange(ended_us, Ending.UNKNOWN if ending is None else ending)
+            elapsed_us = microseconds(self._observing.clock() - self.began_seconds)
+            self.ended = Exchange(self.began_us + elapsed_us, Ending.UNKNOWN if ending is None else ending)
             if ending is not None:
                 self.head = None
             self._observing.ended(self)
@@ -345,12 +346,12 @@ class Observing:
         self._events = events
         self._shows_header = False
         self._wall_us = wall_us
-        self._clock = clock
+        self.clock = clock
         self.memory = _Memory()
         self._numbers = 0
         self._last_us = 0
         # By number, in the order in which they began.
-        self._under_way: OrderedDict[int, tuple[Sighting, float]] = OrderedDict()
+        self._under_way: OrderedDict[int, Sighting] = OrderedDict()
         self._waiting: deque[Sighting] = deque()
         self._work = asyncio.Event()
         self._identifications: set[asyncio.Task[Observation | None]] = set()
@@ -373,16 +374,13 @@ class Observing:
             self._numbers += 1
             # Requests of this process keep their order when its host's time is set back.
             self._last_us = max(self._last_us + 1, self._wall_us())
-            sighting = Sighting(self, identifying, incoming, route, self._numbers, self._last_us)
-            self._under_way[sighting.number] = (sighting, self._clock())
+            sighting = Sighting(self, identifying, incoming, route, self._numbers, self._last_us, self.clock())
+            self._under_way[sighting.number] = sighting
         except Exception:  # noqa: BLE001 - as in `_harmless`
             _LOG.exception("a request was not observed because of a bug")
             self._drop(DropReason.FAILED)
             return None
         return sighting
-
-    def elapsed_us(self, sighting: Sighting) -> int:
-        return microseconds(self._clock() - self._under_way[sighting.number][1])
 
     def arrived(self, sighting: Sighting) -> None:
         """Its body is complete. Only the header needs to know now what it asks for."""
@@ -472,11 +470,11 @@ class Observing:
     def _take(self, *, is_last: bool = False) -> list[Sighting]:
         """Some of those that may be judged: every request that began before them has ended, or takes too long."""
         oldest = next(iter(self._under_way.values()), None)
-        is_held = oldest is not None and self._clock() - oldest[1] < _HOLD_SECONDS and not is_last
+        is_held = oldest is not None and self.clock() - oldest.began_seconds < _HOLD_SECONDS and not is_last
         batch: list[Sighting] = []
         for _ in range(len(self._waiting)):
             sighting = self._waiting.popleft()
-            if len(batch) >= _BATCH_MAX or (is_held and oldest is not None and sighting.number > oldest[0].number):
+            if len(batch) >= _BATCH_MAX or (is_held and oldest is not None and sighting.number > oldest.number):
                 self._waiting.append(sighting)
             else:
                 batch.append(sighting)
@@ -594,7 +592,8 @@ class Observing:
         before = await self._store.observed_before(self._service, ids) if ids else []
         contents = {each.content for each in new.values() if each.operation_id is not None}
         shared = await self._store.observed_contents(self._service, contents, first_us - REKEYED_US) if contents else []
-        judged = _judged(before, new, shared, {name: _enforcement(route) for name, route in routes.items()})
+        enforcements = {name: _enforcement(route) for name, route in routes.items()}
+        judged = judge_new(before, new, shared, enforcements)
         await self._store.save_observations(self._service, list(judged.values()), self._wall_us() - KEEP_US)
         for entry in new:
             observation, finding = judged[entry]
@@ -618,39 +617,3 @@ def _enforcement(route: Route) -> Enforcement:
         is_fetched=route.keep.is_fetched,
         wait_us=microseconds(route.in_flight.wait_seconds),
     )
-
-
-def _judged(
-    before: Sequence[Observation],
-    new: Mapping[UUID, Observation],
-    shared: Sequence[tuple[bytes, UUID, int]],
-    enforcements: Mapping[str, Enforcement],
-) -> dict[UUID, tuple[Observation, Finding]]:
-    """What is thought of the new observations, and of those earlier ones of the same operations where that changed."""
-    judged: dict[UUID, tuple[Observation, Finding]] = {}
-    histories: dict[UUID, dict[UUID, Observation]] = {}
-    for seen in (*before, *new.values()):
-        if seen.operation_id is None:
-            judged[seen.entry] = (seen, early_finding(seen.early or Verdict.KEY_MISSING))
-        else:
-            histories.setdefault(seen.operation_id, {})[seen.entry] = seen
-    content_seen: dict[bytes, list[tuple[int, UUID]]] = {}
-    for content, operation_id, last_us in shared:
-        content_seen.setdefault(content, []).append((last_us, operation_id))
-    for seen in new.values():
-        if seen.operation_id is not None:
-            content_seen.setdefault(seen.content, []).append((seen.began_us, seen.operation_id))
-    for operation_id, entries in histories.items():
-        history = sorted(entries.values(), key=lambda seen: (seen.began_us, seen.entry))
-        enforcement = next(enforcements[seen.route] for seen in history if seen.entry in new)
-        known = [seen for seen in history if seen.entry not in new]
-        earlier = {seen.entry: finding for seen, finding in zip(known, findings(known, enforcement), strict=True)}
-        for number, (seen, finding) in enumerate(zip(history, findings(history, enforcement), strict=True)):
-            if earlier.get(seen.entry) == finding:
-                continue
-            is_rekeyed = number == 0 and any(
-                other != operation_id and seen.began_us - REKEYED_US <= at_us < seen.began_us
-                for at_us, other in content_seen.get(seen.content, ())
-            )
-            judged[seen.entry] = (seen, replace(finding, is_rekeyed=is_rekeyed))
-    return judged

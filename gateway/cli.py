@@ -22,10 +22,11 @@ from gateway import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, EXIT_WRONG, PROGRAM, _
 from gateway.admin.commands import CommandWrong, job_of
 from gateway.admin.console import NAMES as OPERATORS
 from gateway.admin.console import add_commands
+from gateway.app.control import NotReached
 from gateway.app.life import StartError
 from gateway.app.operating import OperatingError, check_store, operate
 from gateway.app.rekeying import rekey_stores
-from gateway.app.reload import NotReached, configurations_in_force, reload_gateways
+from gateway.app.reload import configurations_in_force, reload_gateways
 from gateway.app.serve import deliver, migrate, run, serve
 from gateway.app.share import worker_count
 from gateway.app.tls_files import state_dir_remarks, tls_remarks

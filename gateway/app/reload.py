@@ -1,7 +1,7 @@
 """Reloading: the file is read again, and put in force whole or not at all.
 
-Owns the order of a reload, its report, the socket in `state_dir` by which commands reach the gateway, and the regular
-look at the TLS files. What is put in force, and how, is the server's.
+Owns the order of a reload, its report, and the regular look at the TLS files. What is put in force, and how, is the
+server's.
 
 The order: read the file with every mistake; compare it with what is in force; refuse it if a setting changed that needs
 a restart; have the server apply it, which prepares everything before it switches. The TLS files are read anew with
@@ -13,18 +13,14 @@ One reload runs at a time. One that comes meanwhile waits, and reads the file th
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import os
-import socket
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
-from uuid import uuid4
 
+from gateway.app.control import ControlSocket, ask_all
 from gateway.app.tls_files import Stamp, expiries_of, stamps_of
 from gateway.config import Config, ConfigError, changes, digest_of
 from gateway.config.effective import effective
@@ -34,12 +30,6 @@ from gateway.observe.status import Health
 _LOG = logging.getLogger("gateway")
 
 _LOOK_SECONDS: Final = 60.0
-_COMMAND_BYTES_MAX: Final = 1024
-# For a client to send its command, and to take the report.
-_COMMAND_SECONDS: Final = 5.0
-_REPORT_BYTES_MAX: Final = 16 * 1024 * 1024
-# Longer than a reload takes that waits for its workers and the store, and for one before it.
-_PATIENCE_SECONDS: Final = 90.0
 _RELOAD: Final = "reload"
 _SHOW: Final = "configuration"
 
@@ -75,8 +65,7 @@ class Report:
 class Reloading:
     """Reloads of one gateway. `start` it when the gateway serves, and `stop` it before that stops.
 
-    `read` reads the file. `apply` puts a configuration in force, or raises `ReloadRefused`. `sleep` passes the time
-    between two looks at the TLS files.
+    `read` reads the file. `apply` puts a configuration in force, or raises `ReloadRefused`.
     """
 
     def __init__(
@@ -86,46 +75,30 @@ class Reloading:
         apply: Callable[[Config], Awaitable[None]],
         metrics: Metrics,
         health: Health,
-        *,
-        wall_seconds: Callable[[], float] = time.time,
-        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self.config = config
         self._read = read
         self._apply = apply
         self._metrics = metrics
         self._health = health
-        self._wall_seconds = wall_seconds
-        self._sleep = sleep
         self._stamps: dict[Path, Stamp] = stamps_of(config)
         self._refused_stamps: dict[Path, Stamp] | None = None
         self._one_at_a_time = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_stopped = False
-        self._server: asyncio.Server | None = None
-        self._socket = config.state_dir / "control" / f"{uuid4().hex[:12]}.sock"
+        self._socket = ControlSocket(config.state_dir, self._respond)
 
     async def start(self) -> None:
         """Listen for commands, and begin to look at the TLS files."""
-        self._metrics.put_configuration(digest_of(self.config), self._wall_seconds())
+        self._metrics.put_configuration(digest_of(self.config), time.time())
         self._metrics.put_certificate_expiries(expiries_of(self.config))
-        try:
-            self._socket.parent.mkdir(mode=0o700, exist_ok=True)
-            await asyncio.to_thread(_drop_dead, self._socket.parent)
-            with _short(self._socket) as place:
-                self._server = await asyncio.start_unix_server(self._converse, place, limit=_COMMAND_BYTES_MAX)
-            self._socket.chmod(0o600)
-        except OSError as error:
-            _LOG.warning("commands cannot reach this gateway, SIGHUP can: %s: %s", self._socket, error.strerror)
+        await self._socket.open()
         self._spawn(self._keep_looking())
 
     async def stop(self) -> None:
         """End both. A reload that is under way is given up, and what was in force stays; later ones are refused."""
         self._is_stopped = True
-        if self._server is not None:
-            self._server.close()
-            with suppress(OSError):
-                self._socket.unlink()
+        self._socket.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -184,7 +157,7 @@ class Reloading:
         return self._told(Report(ReloadResult.REFUSED, why, digest, digest, changed, is_file_wrong))
 
     def _told(self, report: Report) -> Report:
-        result, now = ReloadResult(report.result), self._wall_seconds()
+        result, now = ReloadResult(report.result), time.time()
         self._metrics.count_reload(result, report.hash_after, now)
         if result is ReloadResult.REFUSED:
             since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
@@ -198,30 +171,18 @@ class Reloading:
 
     async def _keep_looking(self) -> None:
         while True:
-            await self._sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_LOOK_SECONDS)
             await self.renew_certificates()
 
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            async with asyncio.timeout(_COMMAND_SECONDS):
-                command = (await reader.readuntil(b"\n")).strip().decode()
-            document: dict[str, Any]
-            match command:
-                case "reload":
-                    # The client may leave; the reload goes on.
-                    document = (await asyncio.shield(self._spawn(self.reload()))).document
-                case "configuration":
-                    document = {"hash": digest_of(self.config), "configuration": effective(self.config)}
-                case _:
-                    document = {"detail": "expected: reload, or configuration"}
-            writer.write(json.dumps(document).encode() + b"\n")
-            async with asyncio.timeout(_COMMAND_SECONDS):
-                await writer.drain()
-        except (OSError, ValueError, EOFError, asyncio.LimitOverrunError):
-            # It left, or sent no command in time.
-            pass
-        finally:
-            writer.close()
+    async def _respond(self, command: str) -> dict[str, Any]:
+        """To a command on the socket."""
+        if command == _RELOAD:
+            # Whoever asked may leave; the reload goes on.
+            report: Report = await asyncio.shield(self._spawn(self.reload()))
+            return report.document
+        if command == _SHOW:
+            return {"hash": digest_of(self.config), "configuration": effective(self.config)}
+        return {"detail": f"expected: {_RELOAD}, or {_SHOW}"}
 
     def _spawn(self, work: Any) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)
@@ -238,75 +199,17 @@ class Reloading:
 # -- for commands -----------------------------------------------------------------------------------------------------
 
 
-class NotReached(Exception):
-    """No gateway with this `state_dir` answers on its socket."""
-
-
 async def reload_gateways(state_dir: Path) -> list[Report]:
     """Have each gateway of this `state_dir` reload; returns their reports. Raises `NotReached`."""
-    return [_report_of(document) for document in await _ask_all(state_dir, _RELOAD)]
+    return [_report_of(document) for document in await ask_all(state_dir, _RELOAD)]
 
 
 async def configurations_in_force(state_dir: Path) -> list[tuple[str, str]]:
     """The hash and the text, without secrets, of what each gateway of this `state_dir` has in force. Raises
     `NotReached`."""
-    documents = await _ask_all(state_dir, _SHOW)
+    documents = await ask_all(state_dir, _SHOW)
     return [(str(document["hash"]), str(document["configuration"])) for document in documents]
 
 
 def _report_of(document: dict[str, Any]) -> Report:
     return Report(**{**document, "changed": tuple(document["changed"])})
-
-
-async def _ask_all(state_dir: Path, command: str) -> list[dict[str, Any]]:
-    try:
-        places = sorted((state_dir / "control").glob("*.sock"))
-    except OSError as error:
-        raise NotReached(f"{state_dir}: {error.strerror}") from error
-    found: list[dict[str, Any]] = []
-    why = "no gateway runs with it, or this is another user than its"
-    for place in places:
-        try:
-            found.append(await _ask(place, command))
-        except (ConnectionRefusedError, FileNotFoundError):
-            # Of a gateway that was killed.
-            continue
-        except (OSError, ValueError, EOFError, TimeoutError) as error:
-            why = f"{place}: {getattr(error, 'strerror', None) or 'no report came'}; see its log"
-            raise NotReached(f"the gateway could not be reached through {why}") from error
-    if not found:
-        raise NotReached(f"no gateway could be reached through state_dir {state_dir}: {why}")
-    return found
-
-
-async def _ask(place: Path, command: str) -> dict[str, Any]:
-    async with asyncio.timeout(_PATIENCE_SECONDS):
-        with _short(place) as short:
-            reader, writer = await asyncio.open_unix_connection(short, limit=_REPORT_BYTES_MAX)
-        try:
-            writer.write(command.encode() + b"\n")
-            document: dict[str, Any] = json.loads(await reader.readuntil(b"\n"))
-            return document
-        finally:
-            writer.close()
-
-
-@contextmanager
-def _short(place: Path) -> Iterator[str]:
-    """A path for the kernel, which takes 107 bytes for a socket (unix(7)), however long the directory's is."""
-    directory = os.open(place.parent, os.O_PATH | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{directory}/{place.name}"
-    finally:
-        os.close(directory)
-
-
-def _drop_dead(directory: Path) -> None:
-    """Remove the sockets of gateways that were killed."""
-    for place in directory.glob("*.sock"):
-        with socket.socket(socket.AF_UNIX) as probe, suppress(OSError), _short(place) as short:
-            probe.settimeout(1.0)
-            try:
-                probe.connect(short)
-            except ConnectionRefusedError:
-                place.unlink(missing_ok=True)

@@ -275,7 +275,7 @@ async def test_the_ways_to_ask_for_it(tmp_path: Path) -> None:
 
 async def test_a_command_is_short_and_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection that sends none, or a long line, is closed; and an unexpected failure is reported, too."""
-    monkeypatch.setattr("gateway.app.reload._COMMAND_SECONDS", 0.2)
+    monkeypatch.setattr("gateway.app.control._COMMAND_SECONDS", 0.2)
     config = parse(config_text("http://127.0.0.1:9", sqlite_store(tmp_path), tmp_path))
     changed = parse(config_text("http://127.0.0.1:9", sqlite_store(tmp_path), tmp_path, limits={"max_in_flight": 7}))
 

@@ -18,7 +18,7 @@ DEFECTS = (
         (
             Edit(
                 "core/sealing.py",
-                "nonce + cipher.encrypt(nonce, content, associated)",
+                "nonce + self._cipher(key_id, associated[:OWNER_BYTES]).encrypt(nonce, content, associated)",
                 "nonce + content",
             ),
         ),

@@ -37,8 +37,8 @@ DEFECTS = (
         (
             Edit(
                 "core/sealing.py",
-                "nonce, cipher = self._random_bytes(_NONCE_BYTES)",
-                "nonce, cipher = bytes(_NONCE_BYTES)",
+                "key_id, nonce = self._current_id, self._random_bytes(_NONCE_BYTES)",
+                "key_id, nonce = self._current_id, bytes(_NONCE_BYTES)",
             ),
         ),
         (_CONFIDENTIAL + "test_no_two_are_alike",),
@@ -104,7 +104,7 @@ DEFECTS = (
     Defect(
         "key-of-a-journal-not-counted",
         "a start without the key of an outcome that waits in a journal is accepted",
-        (Edit("app/gateway.py", "await refuse_unreadable_journals(self.config)", "pass"),),
+        (Edit("app/gateway.py", "await refuse_unreadable_journals(config)", "pass"),),
         ("tests/http/gateway/test_encryption.py::test_an_outcome_that_waits_needs_its_key",),
     ),
     Defect(

@@ -176,6 +176,7 @@ class Gateway:
             await self._close()
             raise
         self._traces.adopt(self._parts.policy.tracing)
+        self.events.ask_again()
         for work in self._parts.upkeep():
             self._spawn(work)
         if not is_store_up:

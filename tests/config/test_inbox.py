@@ -61,7 +61,6 @@ def test_preset_and_secret_are_enough(preset: str) -> None:
     assert (found.tolerance_seconds, found.sign_again, found.refuses_changed) == (300, SignAgain.LATE, False)
     assert found.answers_challenge is (preset == "slack")
     assert policy.is_always
-    assert not policy.may_withdraw
     assert policy.pending_per_scope_max == policy.pending_max
     assert route.retention.remember == 35 * 86400
     assert route.retention.remember >= PRESETS[preset].horizon_seconds

@@ -219,7 +219,7 @@ async def _wait_quiet(gateway: GatewayProcess) -> None:
     async def is_quiet() -> bool:
         scrape = await _scrape(gateway)
         idle = ("idempotency_in_flight", "idempotency_journal_waiting")
-        return await has_store(gateway) and not any(scrape.value(name) for name in idle)
+        return await has_store(gateway) and not any(scrape.total(name) for name in idle)
 
     await eventually(is_quiet, HEAL_SECONDS, "the gateway has nothing to do")
 

@@ -163,7 +163,7 @@ def test_ten_lines_are_enough_to_begin_with() -> None:
 async def test_what_runs_on_one_host_starts_as_written(tmp_path: Path) -> None:
     """Each whole configuration on SQLite starts for an ordinary user; only its ports and directories are other ones."""
     shown = [
-        text.replace("/var/lib", "${HOME}")
+        text.replace("/var/lib", str(tmp_path))
         for page in PAGES
         for text in blocks("yaml", TEXTS[page])
         if "sqlite://" in text and "routes:" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
@@ -147,9 +148,18 @@ def bare_store(
                 replay_us={microseconds(route.retention.replay) for route in config.routes},
                 witness_files=witness_files,
                 outbox=outbox_of(config, sealing),
+                met=_met(config),
             )
         case url:
             assert_never(url)
+
+
+def _met(config: Config) -> str:
+    """The memory that this host saw last, by its note; empty without one. The guard reports a damaged note."""
+    with contextlib.suppress(StartRefused):
+        if (seen := seen_file(config).read()) is not None:
+            return seen.identity
+    return ""
 
 
 async def is_migrated(config: Config) -> bool:

@@ -30,6 +30,10 @@ _RESERVED_CHARS_MAX = 128
 _PASSWORD_HINT = "percent-encode /, ?, # and @ in a password"
 _MEANT_RELATIVE = frozenset((".", "..", "~"))
 _SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+# More would not all be dialled in the time of a connection.
+_HOSTS_MAX = 8
+# Which server of a list is used is decided here.
+_PRIMARY = ("any", "primary", "read-write")
 _REDIS_OPTIONS = frozenset(("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"))
 _SENTINEL_OPTIONS = frozenset(("sentinel_username", "sentinel_password"))
 
@@ -337,6 +341,11 @@ class DurableUrl(Leaf):
             raise self.unexpected(_PASSWORD_HINT, is_secret=True)
         if options.get("sslmode", "prefer") not in _SSL_MODES:
             raise self.unexpected(f"sslmode is {alternatives(_SSL_MODES)}", is_secret=True)
+        if max(len(hosts), options.get("host", "").count(",") + 1) > _HOSTS_MAX:
+            raise self.unexpected(f"at most {_HOSTS_MAX} hosts", is_secret=True)
+        if options.get("target_session_attrs", "primary") not in _PRIMARY or "load_balance_hosts" in options:
+            hint = "leave out target_session_attrs and load_balance_hosts: of several hosts, the primary is used"
+            raise self.unexpected(hint, is_secret=True)
         return PostgresUrl(SecretStr(text))
 
     def _file(self, rest: str) -> Path:

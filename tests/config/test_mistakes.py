@@ -547,6 +547,16 @@ def test_upstream_url(url: str, message: str) -> None:
             f"{SQLITE}; sslmode is disable, allow, prefer, require, verify-ca or verify-full",
             id="sslmode",
         ),
+        pytest.param(
+            f"postgresql://u@{','.join('abcdefghi')}/d",
+            f"{SQLITE}; at most 8 hosts",
+            id="too-many-hosts",
+        ),
+        pytest.param(
+            "postgresql://u@a,b/d?target_session_attrs=prefer-standby",
+            f"{SQLITE}; leave out target_session_attrs and load_balance_hosts: of several hosts, the primary is used",
+            id="standby-preferred",
+        ),
         pytest.param("postgresql://u:hunter2@[h/d", f"{SQLITE}; {ENCODE}", id="bracket"),
     ],
 )

@@ -10,6 +10,9 @@ first execution. Behind pgbouncer no session keeps such settings (`?pgbouncer=tr
 is planned on each execution, nothing is prepared, and LISTEN does not work. And since a pooler may switch to another
 server silently, each batch of claims or changes there first compares the memory that it is about to change.
 
+Where the URL lists hosts, a dial asks all of them, a moment apart, and waits for none that is silent once a primary has
+answered; `hosts` says which one is used. While the memory is known, the host that was used last is asked alone first.
+
 The session, and each transaction of more than one statement, has timeouts at the server: a gateway that vanishes in the
 middle must not hold locks for longer.
 
@@ -20,6 +23,8 @@ for is returned; `epoch` explains what the numbers prove.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -34,13 +39,21 @@ from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefuse
 from gateway.store.epoch import WitnessNote, memory_digest, missing
 from gateway.store.operations import Epoch
 from gateway.store.postgres.connection import Connection, Link, transaction
+from gateway.store.postgres.hosts import SURVEY, Answer, Host, Refusal, choose, hosts_of
 from gateway.store.postgres.statements import load, migrations
 from gateway.store.witness_files import Reading, WitnessFiles
 
 T = TypeVar("T")
 
+_LOG = logging.getLogger("gateway")
+
 CONNECT_SECONDS: Final = 5.0
 COMMAND_SECONDS: Final = 5.0
+# Of several hosts, each is dialled so much after the one before it, and has this part of the whole time.
+_STAGGER_SECONDS: Final = 0.25
+_HOST_SHARE: Final = 0.5
+# How long silent hosts are waited for, after the last was dialled, once a primary has answered.
+_SILENT_SECONDS: Final = 1.0
 SERVER_MAJOR_MIN: Final = 14
 KNOWN_VERSION: Final = migrations()[-1][0]
 
@@ -108,7 +121,10 @@ class Dialer:
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         self.pgbouncer = options.pop("pgbouncer", "false").lower() in ("1", "true", "yes", "on")
-        self._dsn = parts._replace(query=urlencode(options)).geturl()
+        self._hosts = hosts_of(parts._replace(query=urlencode(options)).geturl())
+        self._used: Host | None = None
+        self._met: dict[str, int] = {}
+        self._last_split = ""
         self._files = [Path(options[name]) for name in _FILES if options.get(name)]
         self._connect_seconds = connect_seconds
         self._command_seconds = command_seconds
@@ -133,18 +149,12 @@ class Dialer:
     async def _dial(self, prepare: Prepare | None) -> Connection:
         """Connect to a server that may be used, and call `prepare`."""
         try:
-            connection = await self._connect()
+            connection = await (self._connect(self._hosts[0]) if len(self._hosts) == 1 else self._connect_to_primary())
         except (FileNotFoundError, PermissionError, IsADirectoryError):
             # The driver's error does not name the file; read each file of the URL to raise one that does.
             for path in self._files:
                 path.read_bytes()
             raise
-        except asyncpg.ProtocolViolationError:
-            # "unsupported startup parameter": a pooler, which cannot keep our settings.
-            if self.pgbouncer:
-                raise
-            self.pgbouncer = True
-            connection = await self._connect()
         try:
             if self.pgbouncer:
                 await _learn_types(connection)
@@ -206,7 +216,91 @@ class Dialer:
         _check_epoch(found, known, seen_token, reading.notes, beyond)
         return ComparedMemory(found, reading)
 
-    async def _connect(self) -> Connection:
+    def meet(self, identity: str) -> None:
+        """Never go back to an earlier timeline than that of this memory."""
+        _, system, _, timeline = identity.split("/")
+        self._met[system] = max(self._met.get(system, 0), int(timeline, 16))
+
+    async def _connect_to_primary(self) -> Connection:
+        """Connect to the primary among several hosts. Raises `NotApplied` if there is none, or more than one."""
+        if self._used is not None and self.epoch is not None:
+            try:
+                async with asyncio.timeout(_SILENT_SECONDS):
+                    connection, answer = await self._ask(self._used, 0.0)
+            except Exception as error:  # noqa: BLE001  whatever it is, the others are asked
+                _LOG.debug("%s cannot be used any more: %s", self._used.name, error)
+            else:
+                if isinstance(choose([answer], self._met), Answer):
+                    return connection
+                connection.terminate()
+        return await self._survey()
+
+    async def _survey(self) -> Connection:
+        """Ask all hosts, and connect to the one that `choose` says."""
+        loop = asyncio.get_running_loop()
+        asked = [loop.create_task(self._ask(host, _STAGGER_SECONDS * n)) for n, host in enumerate(self._hosts)]
+        patience_ends_at = loop.time() + _STAGGER_SECONDS * (len(asked) - 1) + _SILENT_SECONDS
+        found: list[tuple[Connection, Answer]] = []
+        pending, used = set(asked), None
+
+        def end_unless_used(task: asyncio.Task[tuple[Connection, Answer]]) -> None:
+            if not task.cancelled() and task.exception() is None and task.result()[0] is not used:
+                task.result()[0].terminate()
+
+        try:
+            while pending:
+                is_found = any(answer.timeline is not None for _, answer in found)
+                patience = max(0.0, patience_ends_at - loop.time()) if is_found else None
+                done, pending = await asyncio.wait(pending, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    break
+                found += [task.result() for task in done if task.exception() is None]
+            chosen = choose([answer for _, answer in found], self._met)
+            if isinstance(chosen, Refusal):
+                self._report_split(chosen)
+                if not found:
+                    raise _most_telling([error for task in asked if (error := task.exception()) is not None])
+                raise NotApplied(f"{self.where} cannot be used: {chosen.why}")
+            self._report_split(None)
+            self._met[chosen.system] = max(self._met.get(chosen.system, 0), chosen.timeline or 0)
+            self._used = chosen.host
+            used = next(connection for connection, answer in found if answer is chosen)
+            return used
+        finally:
+            for task in asked:
+                task.cancel()
+                task.add_done_callback(end_unless_used)
+            await asyncio.wait(asked)
+
+    async def _ask(self, host: Host, after_seconds: float) -> tuple[Connection, Answer]:
+        await asyncio.sleep(after_seconds)
+        connection = await self._connect(host)
+        try:
+            (row,) = await connection.fetch(SURVEY)
+        except BaseException:
+            connection.terminate()
+            raise
+        timeline = None if row["timeline"] is None else int(row["timeline"], 16)
+        return connection, Answer(host, row["system"], row["started"], timeline)
+
+    def _report_split(self, refusal: Refusal | None) -> None:
+        """Log that two servers accept writes, once."""
+        why = refusal.why if refusal is not None and refusal.is_split else ""
+        if why and why != self._last_split:
+            _LOG.error("the durable store is not used: %s", why)
+        self._last_split = why
+
+    async def _connect(self, host: Host) -> Connection:
+        try:
+            return await self._open(host)
+        except asyncpg.ProtocolViolationError:
+            # "unsupported startup parameter": a pooler, which cannot keep our settings.
+            if self.pgbouncer:
+                raise
+            self.pgbouncer = True
+            return await self._open(host)
+
+    async def _open(self, host: Host) -> Connection:
         settings = {
             # Plan once and by index; see above.
             "enable_seqscan": "off",
@@ -220,8 +314,8 @@ class Dialer:
             "tcp_keepalives_count": "3",
         }
         connection: Any = await asyncpg.connect(
-            self._dsn,
-            timeout=self._connect_seconds,
+            host.dsn,
+            timeout=self._connect_seconds * (1.0 if len(self._hosts) == 1 else _HOST_SHARE),
             statement_cache_size=0 if self.pgbouncer else 100,
             max_cached_statement_lifetime=0,
             server_settings={"application_name": "idempotency-gateway", **({} if self.pgbouncer else settings)},
@@ -318,6 +412,11 @@ def _limits(command_seconds: float) -> dict[str, str]:
         "idle_in_transaction_session_timeout": str(round(command_seconds * 400)),
         "lock_timeout": str(round(command_seconds * 200)),
     }
+
+
+def _most_telling(errors: Sequence[BaseException]) -> BaseException:
+    """Of the errors of all hosts: one of a server that answered, if any."""
+    return next((error for error in errors if getattr(error, "sqlstate", None)), errors[0])
 
 
 async def _learn_types(connection: Connection) -> None:

@@ -147,14 +147,18 @@ class PostgresStore:
         clock_us: Callable[[], int] | None = None,
         witness_files: WitnessFiles | None = None,
         outbox: Outbox = NO_EVENTS,
+        met: str = "",
     ) -> None:
         """`url` as in libpq, optionally with `?pgbouncer=true`; `accepts_off` as in `_greet`. `replay_us` are the
         expected replay windows; their partitions are made in advance. `clock_us` replaces the server's clock in tests.
 
         `witness_files` are open from before `start` until after `close`; without them, only the epoch reveals a loss.
-        `outbox` says which events are written.
+        `outbox` says which events are written. `met` is the identity of the memory that this host saw last: of several
+        hosts, none of an earlier timeline is used.
         """
         self._dialer = Dialer(url, connect_seconds, command_seconds, accepts_off, witness_files)
+        if met:
+            self._dialer.meet(met)
         self._command_seconds = command_seconds
         self._clock_us: Callable[[], int | None] = clock_us or _server_clock
         self._watchers = Watchers()

@@ -18,7 +18,25 @@ _CONFIDENTIAL = "tests/core/test_confidential.py::"
 _REKEYING = "tests/store/test_rekeying.py::"
 _SEALED = "tests/store/test_sealed.py::"
 
+_HOSTS = "tests/store/test_postgres_hosts.py::"
+
 DEFECTS = (
+    Defect(
+        "back-to-a-former-primary",
+        "while the promoted primary is away, the former one is used again",
+        (Edit("store/postgres/hosts.py", "if _timeline(each) < met.get(each.system, 0)", "if False"),),
+        (_HOSTS + "test_a_standby_is_passed_over_and_a_promotion_followed",),
+    ),
+    Defect(
+        "one-of-two-primaries",
+        "of two servers that were promoted apart, the one that is listed first is used",
+        (
+            Edit(
+                "store/postgres/hosts.py", "if len({(each.system, each.started) for each in highest}) > 1:", "if False:"
+            ),
+        ),
+        (_HOSTS + "test_of_two_that_were_promoted_apart_none_is_used",),
+    ),
     Defect(
         "response-of-another-attempt",
         "an encrypted response is believed under another token of its operation",

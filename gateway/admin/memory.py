@@ -19,6 +19,8 @@ class MemoryState:
 
     amnesia: Amnesia
     now_us: int
+    is_unproven: bool = False
+    """A standby was promoted, and the gateways have yet to find out whether it lost anything."""
 
     @property
     def is_lost(self) -> bool:
@@ -33,6 +35,11 @@ class MemoryState:
     def text(self) -> str:
         """The same as text, with what to do."""
         amnesia = self.amnesia
+        if self.is_unproven:
+            return (
+                "A standby of the store was promoted, and no gateway has accepted that yet. They wait for each other "
+                "for store.promotion_wait; their logs name who has not spoken. Then it counts as a lost memory."
+            )
         if self.is_lost:
             left = span(amnesia.until_us - self.now_us)
             return (
@@ -44,13 +51,14 @@ class MemoryState:
             return f"The store lost its memory once ({amnesia.why}); {amnesia.by} accepted the loss."
         if amnesia.why:
             return f"The store lost its memory once ({amnesia.why}); the time for which keys are remembered is over."
-        return "Nothing is known to be lost."
+        promoted = f" The last promotion was accepted: {amnesia.promotion}." if amnesia.promotion else ""
+        return f"Nothing is known to be lost.{promoted}"
 
 
 async def look(store: ManagedStore) -> MemoryState:
     """The state of the store's memory. Raises as the store's verbs, and `StartRefused` for a memo from the future."""
     epoch = await store.check_memory()
-    return MemoryState(amnesia_of(epoch), epoch.now_us)
+    return MemoryState(amnesia_of(epoch), epoch.now_us, bool(epoch.parent))
 
 
 async def accept_loss(store: ManagedStore, audit: Audit) -> MemoryState:

@@ -38,6 +38,7 @@ from gateway.app.seats import Handed, Seating
 from gateway.app.stores import (
     attempt_files,
     bare_store,
+    fleet_of,
     journal_directory,
     make_fast_tier,
     name_of,
@@ -470,6 +471,7 @@ def environment_of(config: Config) -> Environment:
         holder=f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}",
         durable=durable,
         observations=durable,
+        fleet=fleet_of(durable),
         fast=make_fast_tier(config, Sealing(ring)),
         ring=ring,
         seen_file=seen_file(config),

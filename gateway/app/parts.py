@@ -66,6 +66,7 @@ from gateway.store.epoch import SeenFile, SharedNote
 from gateway.store.journal.journal import SqliteJournal
 from gateway.store.observations import ObservationStore
 from gateway.store.operations import ManagedStore, Serving
+from gateway.store.promotion import Fleet
 from gateway.store.sealed import SealedStore, why_unreadable
 from gateway.store.witness_files import WitnessFiles
 from gateway.upkeep.flusher import Flusher
@@ -134,9 +135,9 @@ class Environment:
     """What the parts of one process run on. None of it is open yet; the caller opens and closes the journal and the
     attempt files.
 
-    `holder` names the process in records. `durable` is the bare durable store, without its guard; `ring` has the keys
-    of whatever is encrypted, None if nothing is. `clock` counts seconds, also while the machine sleeps; `wall_seconds`
-    is Unix time, which tokens are compared with.
+    `holder` names the process in records. `durable` is the bare durable store, without its guard, and `fleet` the same
+    if it can be promoted; `ring` has the keys of whatever is encrypted, None if nothing is. `clock` counts seconds, also
+    while the machine sleeps; `wall_seconds` is Unix time, which tokens are compared with.
     """
 
     holder: str
@@ -147,6 +148,7 @@ class Environment:
     seen_file: SeenFile
     shared_note: SharedNote | None
     witness_files: WitnessFiles | None = None
+    fleet: Fleet | None = None
     attempt_files: AttemptFiles
     journal: SqliteJournal
     clock: Callable[[], float] = boot_seconds
@@ -180,6 +182,7 @@ class Parts:
             environment.shared_note,
             environment.witness_files,
             environment.fast,
+            environment.fleet,
         )
         self.store = store = tiered_store(config, durable, environment.fast, events, clock)
         journaling = Journaling(journal, events, sealing, clock=clock)

@@ -19,9 +19,11 @@ from gateway.store.base import FastTier, StartRefused, boot_seconds
 from gateway.store.epoch import SeenFile, SharedNote
 from gateway.store.guard import EpochGuard
 from gateway.store.journal.view import Desk
+from gateway.store.membership import Conditions
 from gateway.store.operations import ManagedStore, Serving
 from gateway.store.postgres import store as postgres
 from gateway.store.postgres.store import PostgresStore
+from gateway.store.promotion import Fleet
 from gateway.store.sealed import why_unreadable
 from gateway.store.sqlite import store as sqlite
 from gateway.store.sqlite.store import SqliteStore
@@ -43,6 +45,7 @@ def durable_store(
     shared_note: SharedNote | None,
     witness_files: WitnessFiles | None,
     fast: FastTier | None,
+    fleet: Fleet | None = None,
 ) -> EpochGuard:
     """The durable store behind its guard, which binds the fast tier to the store's identity."""
     return EpochGuard(
@@ -53,6 +56,13 @@ def durable_store(
         amnesia_window_us=amnesia_window_us(config),
         shared_note=shared_note,
         witness_files=witness_files,
+        fleet=fleet,
+        conditions=Conditions(
+            config.store.promotion,
+            config.store.promotion_wait,
+            config.store.probation,
+            config.store.synchronous,
+        ),
         on_met=(lambda _identity, _generation: None) if fast is None else fast.bind,
     )
 
@@ -152,6 +162,11 @@ def bare_store(
             )
         case url:
             assert_never(url)
+
+
+def fleet_of(store: SqliteStore | PostgresStore) -> Fleet | None:
+    """The same store, if it can be promoted."""
+    return store if isinstance(store, PostgresStore) else None
 
 
 def _met(config: Config) -> str:

@@ -175,6 +175,16 @@ class Store(Section):
     """Settings of the Postgres server that may be off because its storage does their work: full_page_writes where it
     never leaves a page half written (ZFS, Neon), fsync where it keeps every acknowledged commit by itself (Neon).
     Otherwise a crash loses acknowledged responses, and their keys execute again."""
+    promotion: Literal["refuse", "proven", "trusted"] = "proven"
+    """Which promotions of a standby are believed to have lost nothing. refuse: none; proven: those for which every
+    gateway vouches that what was acknowledged to it is there; trusted: all of the same system, for storage that
+    replicates below Postgres."""
+    promotion_wait: Annotated[float, Duration("1s", "1h")] = written("30s")
+    """How long gateways that have not vouched are waited for; then it is a lost memory."""
+    probation: Annotated[float, Duration("3s", "5m")] = written("5s")
+    """How long a gateway grants keys without being heard by Postgres, and how long a new one waits for its standbys."""
+    synchronous: Literal["require", "prefer"] = "prefer"
+    """require: grant keys only while Postgres has a synchronous standby; prefer: also without one."""
     clear_keys: Annotated[bool, Flag()] = False
     """Whether keys are stored in clear for operators, besides their digests."""
     cache_max_age: Annotated[float, Duration("0s", "1h")] = written("30s")
@@ -187,6 +197,9 @@ class Store(Section):
             message = "only a postgresql:// store has a server with settings"
             yield Disagreement(("accept_server_settings",), message)
         yield from listed_twice(("accept_server_settings",), self.accept_server_settings)
+        for name in ("promotion", "promotion_wait", "probation", "synchronous"):
+            if name in self.model_fields_set and not isinstance(self.durable, PostgresUrl):
+                yield Disagreement((name,), "only a postgresql:// store has standbys that can be promoted")
 
 
 class Limits(Section):

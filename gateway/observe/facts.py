@@ -484,6 +484,33 @@ class UpstreamChanged:
 
 
 @immutable
+class StoreMet:
+    """The durable store, which can be promoted, is used from now on, on this timeline."""
+
+    timeline: int
+
+
+@immutable
+class SynchronyChanged:
+    """Whether a standby has what the durable store acknowledges, from now on."""
+
+    is_synchronous: bool
+
+
+@immutable
+class PromotionJudged:
+    """A standby was promoted to this timeline, and this process found it `accepted`, `refused` or `waiting`.
+
+    `unvouched` gateways have not spoken yet.
+    """
+
+    timeline: int
+    result: str
+    why: str
+    unvouched: int
+
+
+@immutable
 class MemoryChanged:
     """The durable store lost its memory, and absent keys are refused for `left_seconds`; or that is over.
 
@@ -664,6 +691,9 @@ Fact = (
     | TierChanged
     | UpstreamChanged
     | MemoryChanged
+    | PromotionJudged
+    | StoreMet
+    | SynchronyChanged
     | SweepDone
     | TallyTaken
     | BacklogTaken

@@ -196,6 +196,12 @@ class Logs:
                     self._line(ERROR, f"{text}; see: {PROGRAM} memory", why=why, for_seconds=round(left_seconds))
                 else:
                     self._line(WARNING, "the durable store is trusted again", why=why, by=by or None)
+            case facts.PromotionJudged(timeline, result, why, unvouched):
+                text = f"a standby of the durable store was promoted: {result}"
+                self._line(WARNING, text, timeline=timeline, why=why, unvouched=unvouched or None)
+            case facts.StoreMet() | facts.SynchronyChanged():
+                # Metrics show it.
+                pass
             case facts.TierChanged() | facts.UpstreamChanged():
                 for level, line in self._outages.changed(fact):
                     self._log(level, line)

@@ -38,6 +38,9 @@ _UNSTORED: Final = (*Fault, "unidentified", "throttled")
 _SWEPT: Final = (Event.LAPSE, Event.RETIRE, Event.COLLECT, Event.EXPIRE)
 
 
+_JUDGED: Final = ("accepted", "refused")
+
+
 class ReloadResult(StrEnum):
     """What came of an attempt to change the configuration."""
 
@@ -442,6 +445,24 @@ class Metrics:
             "Whether the durable store lost its memory, so that absent keys are refused",
             Rule.MAX,
         )
+        self._timeline = self._gauge(
+            "idempotency_store_timeline", "The timeline of the Postgres in use: a promotion raises it", Rule.MAX
+        )
+        self._promotions = self._counter(
+            "idempotency_store_promotions_total",
+            "Promotions of a standby that this gateway judged, by whether it found that nothing was lost",
+            result=_JUDGED,
+        )
+        self._unvouched = self._gauge(
+            "idempotency_store_unvouched_gateways",
+            "Gateways that have yet to say whether a promoted standby lost anything",
+            Rule.MAX,
+        )
+        self._synchronous = self._gauge(
+            "idempotency_store_synchronous",
+            "Whether a standby has what the durable store acknowledges",
+            Rule.MIN,
+        )
         self._store_durations = self._histogram(
             "idempotency_store_duration_seconds",
             "How long a call of a store took, failed ones included",
@@ -571,6 +592,14 @@ class Metrics:
                 self._lost_leases.add()
             case facts.MemoryChanged():
                 self._store_amnesia.put(fact.is_lost)
+            case facts.PromotionJudged():
+                self._unvouched.put(fact.unvouched)
+                if fact.result in _JUDGED:
+                    self._promotions.add(fact.result)
+            case facts.StoreMet():
+                self._timeline.put(fact.timeline)
+            case facts.SynchronyChanged():
+                self._synchronous.put(fact.is_synchronous)
             case facts.TierChanged():
                 self._store_up.put(fact.up, fact.tier)
             case facts.EventPublished():

@@ -30,6 +30,10 @@ wrote it received its acknowledgement.
 
 *Order of reads.* Notes are read before the store. A change in between then does not look like a loss.
 
+*Promotions.* A promoted server has the identity of its former primary, with a later timeline. It is compared as if it
+were that one. `promotion` says what else it takes to believe it. Its memo then names the former one as continued, and a
+note that comes later is compared with it, too.
+
 *Lineage.* Memories have no order of their own. The memo of a memory names those that it replaced, and so does the
 shared note: that tells an outdated note from a store that fell back.
 
@@ -121,8 +125,9 @@ class Amnesia:
     """A store's memo of its own lost memories.
 
     Until `until_us` of its clock, an absent key may have been used. `why` and `by` are for people; `by` is the operator
-    who accepted the loss. `former` are the replaced identities: notes about them count no more. Above the token
-    `beyond`, this memory is complete.
+    who accepted the loss. `former` are the replaced identities: no note about them tells of another store. Above the
+    token `beyond`, this memory is complete. `continued` are those of `former` that a proven promotion replaced, since
+    the last loss: this memory has all that they acknowledged. `promotion` describes the last one.
     """
 
     until_us: int = 0
@@ -130,6 +135,8 @@ class Amnesia:
     by: str = ""
     former: tuple[str, ...] = ()
     beyond: int = 0
+    continued: tuple[str, ...] = ()
+    promotion: str = ""
 
     def refuses(self, record: Record | None, now_us: int, attempt_id: UUID | None = None) -> bool:
         """Whether a claim by this attempt (None: a new one) on this record (None: absent) is refused because the store
@@ -158,7 +165,13 @@ def amnesia_of(epoch: Epoch) -> Amnesia:
     try:
         noted = json.loads(epoch.memo)
         return Amnesia(
-            int(noted["until_us"]), str(noted["why"]), str(noted["by"]), tuple(noted["former"]), int(noted["beyond"])
+            int(noted["until_us"]),
+            str(noted["why"]),
+            str(noted["by"]),
+            tuple(noted["former"]),
+            int(noted["beyond"]),
+            tuple(noted["continued"]),
+            str(noted["promotion"]),
         )
     except (ValueError, TypeError, KeyError) as error:
         raise StartRefused("the store's note of its lost memory was written by a newer program: run that") from error
@@ -172,6 +185,8 @@ def memo_of(amnesia: Amnesia) -> bytes:
         "by": amnesia.by,
         "former": list(amnesia.former),
         "beyond": amnesia.beyond,
+        "continued": list(amnesia.continued),
+        "promotion": amnesia.promotion,
     }
     return json.dumps(noted, separators=(",", ":")).encode()
 
@@ -205,7 +220,7 @@ def loss(
             why = f"{why} (as other gateways noted in Redis)"
             # An older state of the same memory is no second store that could be in use.
             return why if shared.identity == epoch.identity else f"{why}; {_IN_USE}"
-    return missing(notes, epoch, amnesia.beyond)
+    return missing(notes, epoch, amnesia.beyond, amnesia.continued)
 
 
 def _contradiction(seen: Seen, epoch: Epoch, amnesia: Amnesia) -> str | None:
@@ -220,15 +235,15 @@ def _contradiction(seen: Seen, epoch: Epoch, amnesia: Amnesia) -> str | None:
     return _REPLACED if epoch.identity in seen.former else _ANOTHER
 
 
-def missing(notes: Iterable[WitnessNote], epoch: Epoch, beyond: int) -> str | None:
+def missing(notes: Iterable[WitnessNote], epoch: Epoch, beyond: int, continued: Iterable[str] = ()) -> str | None:
     """Describe a loss of acknowledged changes by these workers' notes; None if the store has them all.
 
-    `epoch` has the witnesses of all these notes and was read after them. Notes about another memory, and those from
-    before the loss that `beyond` stands for, are skipped.
+    `epoch` has the witnesses of all these notes and was read after them. Notes about a memory that is neither this one
+    nor one of `continued`, and those from before the loss that `beyond` stands for, are skipped.
     """
-    memory = memory_digest(epoch.identity)
+    memories = {memory_digest(identity) for identity in (epoch.identity, *continued)}
     for note in notes:
-        if note.memory != memory or note.beyond < beyond:
+        if note.memory not in memories or note.beyond < beyond:
             continue
         held = epoch.witnesses.get(note.link)
         if held is None and epoch.now_us - note.at_us > MISSING_COUNTS_US:
@@ -245,6 +260,8 @@ def after_loss(why: str, notes: Iterable[Seen], epoch: Epoch, amnesia: Amnesia, 
     """
     noted = list(notes)
     named = [identity for seen in noted for identity in (*seen.former, seen.identity)]
+    if epoch.parent:
+        named.append(epoch.parent)
     former = dict.fromkeys((*amnesia.former, *(identity for identity in named if identity != epoch.identity)))
     return replace(
         amnesia,
@@ -253,6 +270,17 @@ def after_loss(why: str, notes: Iterable[Seen], epoch: Epoch, amnesia: Amnesia, 
         by="",
         former=tuple(former)[-FORMER_MAX:],
         beyond=max((epoch.token, *(seen.token for seen in noted))) + TOKENS_SKIPPED,
+        continued=(),
+    )
+
+
+def after_promotion(epoch: Epoch, amnesia: Amnesia, promotion: str) -> Amnesia:
+    """The memo of a memory that a promotion continues, as `promotion` describes: notes about its parent still count."""
+    return replace(
+        amnesia,
+        former=(*amnesia.former, epoch.parent)[-FORMER_MAX:],
+        continued=(*amnesia.continued, epoch.parent)[-FORMER_MAX:],
+        promotion=promotion,
     )
 
 

@@ -37,10 +37,32 @@ from gateway.core.operation import (
     Withdraw,
     operation_id_of,
 )
-from gateway.observe.facts import Events, MemoryChanged, StoreCalled
-from gateway.store.base import Amnesic, EpochChanged, Indefinite, NotApplied, StartRefused, StoreError, Watch
-from gateway.store.epoch import Amnesia, Seen, SeenFile, SharedNote, after_loss, amnesia_of, lineage, loss, memo_of
+from gateway.observe.facts import Events, MemoryChanged, PromotionJudged, StoreCalled, StoreMet
+from gateway.store.base import (
+    Amnesic,
+    EpochChanged,
+    Indefinite,
+    NotApplied,
+    StartRefused,
+    StoreError,
+    Watch,
+    boot_seconds,
+)
+from gateway.store.epoch import (
+    Amnesia,
+    Seen,
+    SeenFile,
+    SharedNote,
+    after_loss,
+    after_promotion,
+    amnesia_of,
+    lineage,
+    loss,
+    memo_of,
+)
+from gateway.store.membership import Conditions, Membership, Standing, Unproven
 from gateway.store.operations import Epoch, Forwarding, ManagedStore, Serving, Tally
+from gateway.store.promotion import Fleet, Verdict
 from gateway.store.recipes import conflicts_text, neighbour_warning, without_route_warning
 from gateway.store.sealed import why_unreadable
 from gateway.store.witness_files import Reading, WitnessFiles
@@ -61,6 +83,8 @@ _BELIEVING: Final = (Claim, Accept, Dispatch, Withdraw)
 _DUE_MAX: Final = 4_096
 _PAUSE_SECONDS_MIN: Final = 0.1
 _PAUSE_SECONDS_MAX: Final = 5.0
+# Until the votes about a promotion are counted again.
+_VOTES_SECONDS: Final = 0.2
 # Shorter than the time that a gateway gives its stores to close: the note must not make that time out.
 _STOP_NOTE_SECONDS: Final = 0.5
 
@@ -81,10 +105,13 @@ class EpochGuard(Forwarding):
         amnesia_window_us: int,
         shared_note: SharedNote | None = None,
         witness_files: WitnessFiles | None = None,
+        fleet: Fleet | None = None,
+        conditions: Conditions = Conditions(),  # noqa: B008  frozen
         on_met: Callable[[str, str | None], None] = lambda _identity, _generation: None,
     ) -> None:
-        """`witness_files` are the files in which `store` notes what it acknowledges, if it does. `on_met` gets identity
-        and generation (None: not known) of each memory that is found, before any request reaches it.
+        """`witness_files` are the files in which `store` notes what it acknowledges, if it does. `fleet` is the same
+        store if it can be promoted, which is believed on these `conditions`. `on_met` gets identity and generation
+        (None: not known) of each memory that is found, before any request reaches it.
         """
         super().__init__(store)
         self._events = events
@@ -105,6 +132,12 @@ class EpochGuard(Forwarding):
         self._noted: Seen | None = None
         self._amnesia = Amnesia()
         self._is_amnesic = False
+        # What was published last about a promotion.
+        self._judged: PromotionJudged | None = None
+        self._membership: Membership | None = None
+        if fleet is not None:
+            self._membership = Membership(fleet, serving.gateway_id, conditions, self._call, events, witness_files)
+        self._standing = Standing() if self._membership is None else self._membership.standing
         self._is_open = False
         self._why_shut = "the durable store was not reached yet"
         # How often the memory was found to be another one, perhaps.
@@ -121,7 +154,7 @@ class EpochGuard(Forwarding):
             if not isinstance(error, StartRefused):
                 await self._report_known_memory()
             raise
-        self._is_open = True
+        self._is_open, self._judged = True, None
         self._begin_stray_count()
 
     async def _start(self) -> None:
@@ -142,7 +175,10 @@ class EpochGuard(Forwarding):
                 _LOG.warning("%s", neighbour_warning(self._serving, neighbour))
             if self._seen is None:
                 self._seen = self._noted = await asyncio.to_thread(self._seen_file.read)
-            await self._compare_memory(self._call)
+            reading = await self._compare_memory(self._call)
+            if self._membership is not None:
+                await self._membership.join(reading)
+                self._events.publish(StoreMet(_timeline_of(self._seen)))
         except BaseException:
             await self._behind.close()
             raise
@@ -228,6 +264,8 @@ class EpochGuard(Forwarding):
             self._reopening.cancel()
             await asyncio.gather(self._reopening, return_exceptions=True)
         await self._end_stray_count()
+        if self._membership is not None:
+            await self._membership.pause()
         await self._save_seen()
         if was_open:
             await self._note_stopped()
@@ -256,6 +294,9 @@ class EpochGuard(Forwarding):
             snapshot = await self._forward("read", lambda: self._behind.read(operation_id_of(command)))
             self._check_known(snapshot, None if isinstance(command, Withdraw) else command.attempt_id)
         self._check_open()
+        standing, is_grant = self._standing, isinstance(command, _GRANTING)
+        if is_grant and standing.why_no_grants:
+            raise NotApplied(standing.why_no_grants)
         # `_call` written out, which saves a coroutine for every claim and completion.
         verb, started = EVENT_OF[type(command)], time.perf_counter()
         try:
@@ -264,8 +305,10 @@ class EpochGuard(Forwarding):
             self._report_call(verb, started, failure)
             raise
         self._report_call(verb, started)
-        if changes != self._memory_changes and isinstance(command, _GRANTING):
+        if is_grant and changes != self._memory_changes:
             raise Indefinite("the durable store was replaced meanwhile: it is not known which one took the command")
+        if boot_seconds() > standing.until_seconds:
+            raise Indefinite("this gateway was cut off from the durable store: a promoted one may lack the command")
         record, seen = result.snapshot.record, self._seen
         if record is not None and seen is not None and record.token > seen.token:
             # Written out for speed: `replace` looks up each field by name.
@@ -309,13 +352,29 @@ class EpochGuard(Forwarding):
 
     # -- memory -------------------------------------------------------------------------------------------------------
 
-    async def _compare_memory(self, call: _Caller) -> None:
-        """Compare the store with what was seen of it, and write down a loss before any claim is granted."""
+    async def _compare_memory(self, call: _Caller) -> Reading:
+        """Compare the store with what was seen of it, and write down a loss before any claim is granted.
+
+        Returns the notes that it was compared with. Raises `Unproven` while it is not known whether a promoted server
+        lost anything.
+        """
         # Read all notes before the store: a change that others note in between must not look like a loss.
         own, (shared, is_read), reading = self._seen, await self._read_shared(), await self._read_witness_notes()
         epoch = await call("check_memory", lambda: self._behind.check_memory([note.link for note in reading.notes]))
         amnesia = amnesia_of(epoch)
-        why = loss(own, shared, epoch, amnesia, reading.notes)
+        membership = self._membership if epoch.parent else None
+        if membership is not None and self._is_open:
+            # Behind a pooler. Nobody vouches while a response of the former primary may still be on its way.
+            self._reopen("a standby of the durable store was promoted")
+            self._check_open()
+        # A promoted server is compared as what it says that it continues.
+        compared = epoch if membership is None else replace(epoch, identity=epoch.parent)
+        why = loss(own, shared, compared, amnesia, reading.notes)
+        if membership is not None:
+            why = await self._judge(membership, epoch, amnesia, why, reading)
+            if why is None:
+                epoch = await call("check_memory", self._behind.check_memory)
+                amnesia = amnesia_of(epoch)
         if why is not None:
             notes = [note for note in (own, shared) if note is not None]
             amnesia = after_loss(why, notes, epoch, amnesia, self._amnesia_window_us)
@@ -331,6 +390,25 @@ class EpochGuard(Forwarding):
         await self._save_seen()
         if is_read:
             await self._save_shared(shared, replace(self._seen, former=amnesia_of(epoch).former))
+        return reading
+
+    async def _judge(
+        self, membership: Membership, epoch: Epoch, amnesia: Amnesia, contradiction: str | None, reading: Reading
+    ) -> str | None:
+        """Accept a promotion that lost nothing, or return what it lost. Raises `Unproven`."""
+        decision = await membership.judge(epoch, contradiction, reading)
+        timeline = _timeline_of(epoch)
+        if decision.verdict is Verdict.ACCEPT:
+            memo = memo_of(after_promotion(epoch, amnesia, f"timeline {timeline}: {decision.why}"))
+            if not await membership.accept(epoch, memo):
+                raise Unproven("another gateway judges the promotion of the durable store's standby")
+        judged = PromotionJudged(timeline, decision.verdict.value, decision.why, decision.unvouched)
+        if judged != self._judged:
+            self._judged = judged
+            self._events.publish(judged)
+        if decision.verdict is Verdict.WAIT:
+            raise Unproven(decision.why)
+        return decision.why if decision.verdict is Verdict.REFUSE else None
 
     async def _report_known_memory(self) -> None:
         """While the store is unreachable, report the memory that it last had.
@@ -414,9 +492,14 @@ class EpochGuard(Forwarding):
         while True:
             try:
                 await self._end_stray_count()
+                if self._membership is not None:
+                    await self._membership.pause()
                 await self._behind.close()
                 await self.start()
                 return
+            except Unproven:
+                await asyncio.sleep(_VOTES_SECONDS)
+                continue
             except StartRefused as error:
                 _LOG.error("the durable store must not be used any more: %s", error)
             except StoreError:
@@ -457,6 +540,11 @@ class EpochGuard(Forwarding):
         elif isinstance(failure, asyncio.CancelledError):
             error = "Cancelled"
         self._events.publish(StoreCalled(_TIER, verb, time.perf_counter() - started, error))
+
+
+def _timeline_of(memory: Seen | Epoch | None) -> int:
+    """The timeline of a memory of PostgreSQL."""
+    return 0 if memory is None else int(memory.identity.rpartition("/")[2], 16)
 
 
 def _is_same(one: Serving, other: Serving) -> bool:

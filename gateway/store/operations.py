@@ -372,7 +372,8 @@ class Epoch:
     `identity` names the memory and changes with a failover or a copy. `token` is the last one drawn; it is lower in an
     older state of the same memory. `memo` is what gateways wrote down about lost memories, empty if nothing.
     Each purge and erasure changes `generation` in its own transaction; it is empty before the first. `witnesses` are
-    the numbers of the requested links, as far as the store has them.
+    the numbers of the requested links, as far as the store has them. `parent` is the memory that this one was before a
+    promotion that no gateway has accepted yet; empty if there was none.
     """
 
     identity: str
@@ -381,6 +382,7 @@ class Epoch:
     memo: bytes
     generation: str = ""
     witnesses: Mapping[UUID, int] = field(default_factory=dict)
+    parent: str = ""
 
 
 class ManagedStore(Store, Protocol):

@@ -45,6 +45,11 @@ class Reading:
     notes: tuple[WitnessNote, ...] = ()
     ended: frozenset[Path] = frozenset()
 
+    @property
+    def ended_ids(self) -> list[UUID]:
+        """The ids of the ended workers' files."""
+        return [id_ for path in self.ended if (id_ := _id_of(path)) is not None]
+
 
 class WitnessFiles:
     """One worker's file, and those of the host's other workers. Its verbs block: `open`, `sync` and `close` on the
@@ -60,6 +65,8 @@ class WitnessFiles:
         self._is_synced = True
         self._has_failed = False
         self._covered: frozenset[Path] = frozenset()
+        self.id = uuid4()
+        """The name of this worker's file; a new one each time that it is opened."""
         self.beyond = 0
         """`Amnesia.beyond` of the last known loss; each new note carries it."""
 
@@ -67,7 +74,8 @@ class WitnessFiles:
         """Make this worker's file, unless it is open. Raises `StartRefused`."""
         if self._path is not None:
             return
-        name = uuid4().hex
+        self.id = uuid4()
+        name = self.id.hex
         unfinished, path = self._directory / f".{name}", self._directory / f"{name}{SUFFIX}"
         try:
             make_directory(self._directory)
@@ -164,6 +172,13 @@ class WitnessFiles:
             except (OSError, ValueError) as error:
                 raise _unreadable(path, error) from error
         return Reading(tuple(notes), frozenset(ended))
+
+
+def _id_of(path: Path) -> UUID | None:
+    try:
+        return UUID(path.stem)
+    except ValueError:
+        return None
 
 
 def _unreadable(path: Path, why: object) -> StartRefused:

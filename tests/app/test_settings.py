@@ -682,6 +682,7 @@ _RECOVERY: Final = "tests/http/gateway/test_recovery.py::"
 _TIMES: Final = "tests/http/gateway/test_times.py::"
 _TLS: Final = "tests/http/gateway/test_tls.py::"
 _START: Final = "tests/app/test_start.py::"
+_MEMBERS: Final = "tests/store/test_postgres_members.py::"
 _UPSTREAM_TLS: Final = "tests/http/upstream/test_tls.py::"
 _LOGS: Final = "tests/observe/test_logs.py::"
 _KEYS: Final = "tests/core/test_identity_key.py::"
@@ -749,6 +750,10 @@ ELSEWHERE: Final = (
         "store.durable": _VERDICTS + "test_rule_10_replayed",
         "store.fast": _VERDICTS + "test_rule_10_replayed",
         "store.accept_server_settings": _START + "test_what_is_accepted_of_the_server_is_loud_at_the_start",
+        "store.promotion": _MEMBERS + "test_the_operators_word",
+        "store.promotion_wait": _MEMBERS + "test_who_has_not_spoken_is_named",
+        "store.probation": _MEMBERS + "test_a_worker_that_is_silent_is_struck_off",
+        "store.synchronous": _MEMBERS + "test_one_that_needs_a_synchronous_standby",
         "store.journal_grace": _TIMES + "test_lapsed_claim_waits_for_its_owners_journal",
         "secrets.fingerprint_key.id": _TIMES + "test_records_of_a_retired_fingerprint_key",
         "secrets.fingerprint_key.key": _TIMES + "test_records_of_a_retired_fingerprint_key",

@@ -600,8 +600,8 @@ def test_unknown_store_key(line: str) -> None:
     """What a store does not do yet is an unknown key; its name is not repeated beside passwords."""
     text = MINIMAL.replace("operations.db}", f"operations.db, {line}}}")
     known = (
-        "durable, fast, lease, amnesia_window, journal_grace, accept_server_settings, clear_keys, cache_max_age, "
-        "cache_bytes"
+        "durable, fast, lease, amnesia_window, journal_grace, accept_server_settings, promotion, promotion_wait, "
+        "probation, synchronous, clear_keys, cache_max_age, cache_bytes"
     )
     assert report(text) == [f"2:59: store: unknown key; known here: {known}"]
 
@@ -736,6 +736,10 @@ def test_what_may_be_a_secret_is_not_named() -> None:
             "store.accept_server_settings: only a postgresql:// store has a server with settings",
         ),
         (
+            "durable: sqlite:///a/b, promotion: refuse",
+            "store.promotion: only a postgresql:// store has standbys that can be promoted",
+        ),
+        (
             "durable: postgresql://u@h/d, accept_server_settings: [fsync, fsync]",
             "store.accept_server_settings[1]: this is listed already",
         ),
@@ -744,7 +748,7 @@ def test_what_may_be_a_secret_is_not_named() -> None:
             "store.accept_server_settings[0]: expected fsync or full_page_writes, found 'synchronous_commit'",
         ),
     ],
-    ids=["sqlite", "twice", "not-acceptable"],
+    ids=["sqlite", "promotion", "twice", "not-acceptable"],
 )
 def test_settings_of_a_server_that_cannot_be_accepted(store: str, message: str) -> None:
     """Only what storage may replace, once, and only of a server."""

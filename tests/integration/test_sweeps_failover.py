@@ -8,7 +8,7 @@ from pathlib import Path
 import redis
 
 from tests.support.eventually import eventually
-from tests.support.fleet import config_of, gateways, nonce_of, send
+from tests.support.fleet import config_of, gateways, nonce_of, send, wait_answered
 from tests.support.house import status_of
 from tests.support.postgres import PostgresInstallation, PostgresServer, PostgresStandby
 from tests.support.relay import Relay
@@ -86,7 +86,7 @@ async def test_the_first_gateway_after_a_failover_is_a_fresh_one(
         store = {"durable": durable, "fast": redis_url}
         places = {name: tmp_path / name for name in ("one", "two", "fresh")}
         configs = {
-            name: (config_of(store, place, upstream.url, store={"cache_max_age": "0s"}), place)
+            name: (config_of(store, place, upstream.url, store={"cache_max_age": "0s", "promotion_wait": "1s"}), place)
             for name, place in places.items()
         }
         try:
@@ -105,7 +105,8 @@ async def test_the_first_gateway_after_a_failover_is_a_fresh_one(
             front.target_port = standby.port
             forget_copies(redis_url)
             async with gateways(configs["fresh"]) as (fresh,):
-                again = await send(fresh.port, "kept")
+                # Both may come back and speak: it waits for them for a second.
+                again = await wait_answered(fresh.port, "kept", verdicts=frozenset(("replayed",)))
                 assert (status_of(again), nonce_of(again)) == ((201, "replayed"), nonce_of(kept))
                 for key in ("lost-0", "lost-1", "new"):
                     assert status_of(await send(fresh.port, key)) == (503, "store-amnesia")

@@ -32,6 +32,7 @@ from gateway.observe.facts import (
     OperationClaimed,
     OperationSettled,
     OutcomeJournaled,
+    PromotionJudged,
     RepeatNoticed,
     RepeatResult,
     RequestAnswered,
@@ -41,7 +42,9 @@ from gateway.observe.facts import (
     StatusAnswered,
     StatusPart,
     StoreCalled,
+    StoreMet,
     SweepDone,
+    SynchronyChanged,
     TallyTaken,
     TierChanged,
     WebhookRefused,
@@ -219,6 +222,18 @@ def answered(verdict: Verdict = Verdict.STORED, **known: Any) -> RequestAnswered
             id="store-call-in-plain-words",
         ),
         pytest.param(TierChanged("durable", True), {("idempotency_store_up", "durable"): 1}, id="store-up"),
+        pytest.param(StoreMet(3), {("idempotency_store_timeline",): 3}, id="store-met"),
+        pytest.param(SynchronyChanged(True), {("idempotency_store_synchronous",): 1}, id="synchronous"),
+        pytest.param(
+            PromotionJudged(2, "waiting", "gateway g", 2),
+            {("idempotency_store_unvouched_gateways",): 2},
+            id="unvouched",
+        ),
+        pytest.param(
+            PromotionJudged(2, "accepted", "all 2 gateways", 0),
+            {("idempotency_store_promotions_total", "accepted"): 1},
+            id="promotion",
+        ),
         pytest.param(
             SweepDone(1, 2, 3, 0.5, expired=4),
             {

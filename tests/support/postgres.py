@@ -76,12 +76,19 @@ class Postgres:
 class PostgresServer(Postgres, ServerProcess):
     """A server of our own. It keeps its data, port and URL over `stop` or `crash` and the next `start`."""
 
-    def __init__(self, installation: PostgresInstallation, directory: Path, *, through: Sequence[str] = ()) -> None:
-        """`directory` becomes the server's: data, socket and log. It must not exist.
+    def __init__(
+        self,
+        installation: PostgresInstallation,
+        directory: Path,
+        *,
+        through: Sequence[str] = (),
+        port: int | None = None,
+    ) -> None:
+        """`directory` becomes the server's: data, socket and log. It must not exist. `port` is None for a free one.
 
         `through` is a command that becomes the one behind it, which starts the server.
         """
-        self.port = free_port()
+        self.port = port or free_port()
         super().__init__(f"postgresql://gateway@127.0.0.1:{self.port}/postgres")
         self.directory = directory
         self.log = directory / "server.log"
@@ -124,6 +131,14 @@ class PostgresServer(Postgres, ServerProcess):
         """End at once without flushing anything: what a power cut leaves, and the next start recovers from."""
         self._end(signal.SIGQUIT)
 
+    def await_promotion(self) -> None:
+        """Let the next start be that of a standby that follows nobody, as a cluster manager restarts its primary."""
+        (self._data / "standby.signal").touch()
+
+    async def promote(self) -> None:
+        """Stop following, and accept writes."""
+        assert await self.fetch("SELECT pg_promote(true, 30)")
+
     def is_ready(self) -> bool:
         """Whether it accepts connections now; an AssertionError when it has ended."""
         assert self._process is not None
@@ -141,10 +156,16 @@ class PostgresStandby(PostgresServer):
     """An asynchronous standby of a server that runs. It follows by way of `source_port`, which may be a relay's."""
 
     def __init__(
-        self, installation: PostgresInstallation, directory: Path, primary: PostgresServer, source_port: int
+        self,
+        installation: PostgresInstallation,
+        directory: Path,
+        primary: PostgresServer,
+        source_port: int,
+        *,
+        port: int | None = None,
     ) -> None:
         self._primary = primary
-        super().__init__(installation, directory)
+        super().__init__(installation, directory, port=port)
         self._settings = {"primary_conninfo": f"host=127.0.0.1 port={source_port} user=gateway"}
 
     def _make(self) -> None:
@@ -154,10 +175,6 @@ class PostgresStandby(PostgresServer):
         """Whether it has everything that the primary has acknowledged."""
         position = await self._primary.fetch("SELECT pg_current_wal_flush_lsn()::text")
         return bool(await self.fetch(f"SELECT pg_last_wal_replay_lsn() >= '{position}'"))
-
-    async def promote(self) -> None:
-        """Stop following, and accept writes."""
-        assert await self.fetch("SELECT pg_promote(true, 30)")
 
 
 class PostgresInstallation:

@@ -221,6 +221,10 @@ class Dialer:
         _, system, _, timeline = identity.split("/")
         self._met[system] = max(self._met.get(system, 0), int(timeline, 16))
 
+    @property
+    def has_several_hosts(self) -> bool:
+        return len(self._hosts) > 1
+
     async def _connect_to_primary(self) -> Connection:
         """Connect to the primary among several hosts. Raises `NotApplied` if there is none, or more than one."""
         if self._used is not None and self.epoch is not None:
@@ -459,7 +463,7 @@ async def check_memory(connection: Connection, links: Collection[UUID] = ()) -> 
     """The epoch of the database, with the witnesses of these links."""
     (row,) = await connection.fetch(_EPOCH, None, list(links))
     witnesses = dict(zip(row["links"], row["numbers"], strict=True))
-    return Epoch(row["identity"], row["token"], row["now_us"], row["memo"], row["generation"], witnesses)
+    return Epoch(row["identity"], row["token"], row["now_us"], row["memo"], row["generation"], witnesses, row["parent"])
 
 
 def _check_epoch(found: Epoch, known: Epoch, seen_token: int, notes: Iterable[WitnessNote], beyond: int) -> None:

@@ -57,7 +57,14 @@ _RECOVERY_CHECK_US: Final = 3_600_000_000
 # How much time a sweep gives to what is paused, and how soon it would end otherwise.
 _PAUSE_STEP_US: Final = 3_600_000_000
 
+# A standby has what was committed before that is acknowledged. `remote_write` is only in that host's memory.
+_IS_SYNCHRONOUS: Final = (
+    "(current_setting('synchronous_standby_names') <> ''"
+    " AND current_setting('synchronous_commit') IN ('on', 'remote_apply'))"
+)
+
 _MARKS: Final = {
+    "{is_synchronous}": _IS_SYNCHRONOUS,
     "{now}": NOW,
     "{record}": RECORD,
     "{row}": ROW,

@@ -65,6 +65,7 @@ from gateway.store.postgres.delivery import Deliveries
 from gateway.store.postgres.dialer import COMMAND_SECONDS, CONNECT_SECONDS, Dialer, WitnessedLink
 from gateway.store.postgres.event import KeptEvents
 from gateway.store.postgres.inquiry import Inquiry
+from gateway.store.postgres.member import Members
 from gateway.store.postgres.news import News
 from gateway.store.postgres.rows import DELIVERY_WIDTH, WIDTH, record_of, with_response
 from gateway.store.postgres.schema import (
@@ -78,6 +79,7 @@ from gateway.store.postgres.schema import (
 )
 from gateway.store.postgres.statements import load
 from gateway.store.postgres.upkeep import Upkeep
+from gateway.store.promotion import Joined, Member
 from gateway.store.rekeying import Kept, Place, Row
 from gateway.store.watching import Watchers
 from gateway.store.witness_files import WitnessFiles
@@ -115,6 +117,7 @@ class _Running:
     deliveries: Deliveries
     events: KeptEvents
     fetch: rekeying.Fetch
+    members: Members
     news: News
 
     def queue_of(self, command: Command) -> _Queue:
@@ -195,6 +198,7 @@ class PostgresStore:
             Deliveries(partial(dialer.fetch, deliveries), self._clock_us),
             KeptEvents(partial(dialer.fetch, deliveries), partial(dialer.transact, deliveries), self._clock_us),
             partial(dialer.fetch, inquiries),
+            Members(dialer, others.link, upkeep.link, self._clock_us),
             news,
         )
         if not dialer.pgbouncer:
@@ -347,6 +351,25 @@ class PostgresStore:
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
         await self._started().upkeep.begin_epoch(memo, beyond_token)
         self._know_memo(memo)
+
+    async def join(self, gateway_id: UUID, notes: UUID, host: str, boot: str, ended: Collection[UUID]) -> Joined:
+        """See `Fleet`, also for the next four."""
+        return await self._started().members.join(gateway_id, notes, host, boot, ended)
+
+    async def beat(self, gateway_id: UUID, silent: Collection[tuple[UUID, int]]) -> tuple[bool, list[Member]]:
+        return await self._started().members.beat(gateway_id, silent)
+
+    async def members(self) -> list[Member]:
+        return await self._started().members.members()
+
+    async def vouch(self, identity: str, gateway_id: UUID, boot: str, ended: Collection[UUID]) -> None:
+        await self._started().members.vouch(identity, gateway_id, boot, ended)
+
+    async def accept_promotion(self, epoch: Epoch, memo: bytes, *, is_trusted: bool) -> bool:
+        is_done = await self._started().members.accept_promotion(epoch, memo, is_trusted=is_trusted)
+        if is_done:
+            self._dialer.epoch = await self.check_memory()
+        return is_done
 
     def _know_memo(self, memo: bytes) -> None:
         """Remember the memo that this store has read or written; a connection that finds another one is not used."""

@@ -16,6 +16,7 @@ from tests.defects.catalogue import (
     identity,
     inbox,
     observing,
+    promotions,
     regions,
     stores,
     wire,
@@ -41,6 +42,7 @@ DEFECTS: Final[dict[str, Defect]] = {
         wiring,
         observing,
         regions,
+        promotions,
     )
     for defect in module.DEFECTS
 }
@@ -50,12 +52,16 @@ SLOW: Final = frozenset(
     (
         "drained-for-another-time",
         "known-key-is-cut-off",
+        "member-forgotten",
         "nobody-probes-in-the-background",
         "nobody-renews",
         "others-operations-probed",
+        "promoted-memory-keeps-its-identity",
         "postgres-changes-what-it-has-not-locked",
         "postgres-holds-locks-for-the-vanished",
         "reused-while-running",
+        "stale-contact-is-fresh",
+        "votes-not-counted-by-the-store",
         "slow-tls-reader-cut-off",
         "tombstone-executes",
         "waiters-unbounded",

@@ -18,9 +18,10 @@ FROM idempotency_gateway.gateway g CROSS JOIN LATERAL unnest(g.operations) AS o 
 WHERE g.gateway_id <> $2 AND g.seen_us BETWEEN {now} - {running_us} AND {now}
 
 -- name: write_gateway
--- A gateway whose configuration was accepted. Gateways not seen for long are forgotten.
+-- A gateway whose configuration was accepted. Gateways not seen for long are forgotten, but not a member: until it was struck
+-- off, it has to vouch for a promotion.
 WITH forgotten AS (
-    DELETE FROM idempotency_gateway.gateway WHERE gateway_id <> $2 AND seen_us < {now} - {forgotten_us}
+    DELETE FROM idempotency_gateway.gateway WHERE gateway_id <> $2 AND seen_us < {now} - {forgotten_us} AND beat IS NULL
 )
 INSERT INTO idempotency_gateway.gateway (gateway_id, service, operations, seen_us)
 VALUES ($2, $3, $4::text[], {now})

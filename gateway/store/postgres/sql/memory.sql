@@ -3,10 +3,16 @@
 --
 -- A copy has the identity of its original. The server and the database distinguish them, and the timeline, which comes last,
 -- the time before and after a promotion. It is read from the name of the current WAL segment, which is right from the first
--- moment after the promotion.
+-- moment after the promotion. `parent` is the memory that this one was before a promotion that nobody has accepted.
+WITH current AS MATERIALIZED (
+    SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8) AS timeline
+)
 SELECT
-    e.identity::text || '/' || s.system_identifier || '/' || d.oid || '/'
-        || left(pg_walfile_name(pg_current_wal_lsn()), 8) AS identity,
+    e.identity::text || '/' || s.system_identifier || '/' || d.oid || '/' || c.timeline AS identity,
+    CASE
+        WHEN e.timeline <> c.timeline THEN e.identity::text || '/' || s.system_identifier || '/' || d.oid || '/' || e.timeline
+        ELSE ''
+    END AS parent,
     t.last_value AS token,
     e.memo,
     e.generation,
@@ -14,11 +20,12 @@ SELECT
     -- The requested links.
     ARRAY(SELECT w.link FROM idempotency_gateway.witness w WHERE w.link = ANY($2::uuid[]) ORDER BY w.link) AS links,
     ARRAY(SELECT w.number FROM idempotency_gateway.witness w WHERE w.link = ANY($2::uuid[]) ORDER BY w.link) AS numbers
-FROM idempotency_gateway.epoch e, idempotency_gateway.token t, pg_control_system() s, pg_database d
+FROM idempotency_gateway.epoch e, idempotency_gateway.token t, pg_control_system() s, pg_database d, current c
 WHERE d.datname = current_database()
 
 -- name: begin_epoch
--- No row of the table: replaces the memo about lost memories; no token up to this one is drawn any more
+-- No row of the table: replaces the memo about lost memories, which also covers a promotion; no token up to this one is drawn
+-- any more
 --
 -- Other gateways draw tokens meanwhile, so the sequence must not be set to a value that they may have passed: that would set
 -- it back. Up to a near value, draw tokens instead; set the sequence only to a value far ahead. The caller holds an advisory
@@ -32,7 +39,8 @@ WITH advanced AS MATERIALIZED (
     FROM idempotency_gateway.token t
     WHERE t.last_value <= $2::bigint
 )
-UPDATE idempotency_gateway.epoch SET memo = $1 WHERE (SELECT count(token) FROM advanced) >= 0
+UPDATE idempotency_gateway.epoch SET memo = $1, timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)
+WHERE (SELECT count(token) FROM advanced) >= 0
 
 -- name: begin_generation
 -- No row of the table: a purge or an erasure invalidates all earlier copies

@@ -289,11 +289,20 @@ CREATE TABLE idempotency_gateway.recipe (
 );
 
 -- Which processes serve which operation names of which service, and when each was last seen running.
+--
+-- One that has a `beat` may grant. A promoted server is believed once each of them has vouched for it; those that ended are
+-- vouched for by the notes of their host, if it was not booted again since.
 CREATE TABLE idempotency_gateway.gateway (
-    gateway_id uuid   NOT NULL PRIMARY KEY,
-    service    text   NOT NULL,
-    operations text[] NOT NULL,
-    seen_us    bigint NOT NULL
+    gateway_id  uuid   NOT NULL PRIMARY KEY,
+    service     text   NOT NULL,
+    operations  text[] NOT NULL,
+    seen_us     bigint NOT NULL,
+    beat        bigint,
+    notes       uuid,
+    host        text   NOT NULL DEFAULT '',
+    boot        text   NOT NULL DEFAULT '',
+    -- The identity of the promoted memory.
+    vouched_for text   NOT NULL DEFAULT ''
 ) WITH (fillfactor = 70);
 
 -- Where the walk for lapsed claims ended: no claim with this token or a lower one can lapse unseen.
@@ -342,12 +351,16 @@ CREATE INDEX audit_keep ON idempotency_gateway.audit (keep_until_us);
 -- Which memory this is, and what gateways wrote down about memories that were lost.
 CREATE TABLE idempotency_gateway.epoch (
     only_row boolean NOT NULL PRIMARY KEY DEFAULT true CHECK (only_row),
+    -- A new one for each promotion that was found to have lost nothing.
     identity uuid    NOT NULL,
+    -- On which the memory was accepted last; on a later one, the server was promoted since.
+    timeline text    NOT NULL,
     memo     bytea   NOT NULL,
     -- Changes with each purge and erasure, to invalidate copies; empty before the first.
     generation text  NOT NULL DEFAULT ''
 );
-INSERT INTO idempotency_gateway.epoch (identity, memo) VALUES (gen_random_uuid(), '');
+INSERT INTO idempotency_gateway.epoch (identity, timeline, memo)
+VALUES (gen_random_uuid(), left(pg_walfile_name(pg_current_wal_lsn()), 8), '');
 
 -- The witness of each link of a gateway: a number raised by every statement that changes an operation. If the gateway's host
 -- noted a higher number, this is an older state of the data. A witness that was not raised between two checks at `check_us`

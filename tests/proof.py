@@ -49,6 +49,7 @@ PARTS: Final = (
         Part(f"sentinel-{store}", ("-m", "tests.integration.sentinel", "--operations", "1000", "--store", store))
         for store in ("sqlite", "postgres", "postgres-redis")
     ],
+    Part("promotions", ("-m", "tests.integration.promotions", "--failovers", "50")),
     Part("envoy", ("-m", "tests.integration.envoy")),
     Part("soak", ("-m", "tests.integration.soak", "--seconds", "240")),
     Part("defects", ("-m", "tests.defects", "--run", "all")),

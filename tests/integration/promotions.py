@@ -1,0 +1,302 @@
+"""Standbys of Postgres that are promoted under gateways: what lost nothing is used at once, every loss is noticed.
+
+`python -m tests.integration.promotions --failovers 50 --seed 1`. Two gateways know a primary and a standby as one list
+of hosts, and go on through all of it.
+
+First the planned and the sudden end of a primary whose standby is synchronous, and its restart in place, each under
+callers that repeat: new keys are served again, no key runs twice, nobody speaks of a loss. Then failovers of an
+asynchronous pair, half of them with commits that the standby never got: a random number of keys of one gateway, the
+other one lost nothing. Each of those is noticed, and what was lost does not run again; each of the others serves new
+keys.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import random
+import shutil
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from gateway.admin.memory import accept_loss
+from gateway.core.operation import Audit
+from gateway.store.postgres.store import PostgresStore
+from tests.support.eventually import eventually
+from tests.support.fleet import config_of, gateways, key_of, send, wait_answered
+from tests.support.gateway import GatewayProcess
+from tests.support.house import status_of
+from tests.support.ports import free_port
+from tests.support.postgres import PostgresInstallation, PostgresServer, PostgresStandby, workspace
+from tests.support.relay import Relay
+from tests.support.upstream import Answer, RecordingUpstream
+
+ENDS: Final = ("switchover", "death", "restart in place")
+_ANSWERED: Final = frozenset(("stored", "journaled", "replayed"))
+_CALLERS: Final = 4
+_WAIT_SECONDS: Final = 60.0
+_SETTINGS: Final = {"cache_max_age": "0s", "lease": "3s", "probation": "3s", "promotion_wait": "10s"}
+
+
+class Pair:
+    """A primary and its standby on two ports, which take turns. The standby follows by way of a relay."""
+
+    def __init__(self, installation: PostgresInstallation, directory: Path, relay: Relay) -> None:
+        self._installation = installation
+        self._directory = directory
+        self._relay = relay
+        self._is_cut = False
+        self._numbers = itertools.count()
+        self._free_port = free_port()
+        self.primary: PostgresServer = PostgresServer(installation, self._next())
+        self.standby: PostgresStandby | None = None
+        self.url = f"postgresql://gateway@127.0.0.1:{self.primary.port},127.0.0.1:{self._free_port}/postgres"
+
+    def _next(self) -> Path:
+        return self._directory / f"server-{next(self._numbers)}"
+
+    async def follow(self, *, is_synchronous: bool) -> None:
+        """Give the primary a standby that has caught up."""
+        self._relay.target_port = self.primary.port
+        if self._is_cut:
+            await self._relay.listen()
+            self._is_cut = False
+        self.standby = standby = await asyncio.to_thread(
+            lambda: PostgresStandby(
+                self._installation, self._next(), self.primary, self._relay.port, port=self._free_port
+            )
+        )
+        standby.launch()
+        await eventually(standby.is_ready, _WAIT_SECONDS, "the standby follows")
+        await self.catch_up()
+        if is_synchronous:
+            await self.set_synchronous("*")
+
+    async def set_synchronous(self, names: str) -> None:
+        await self.primary._execute(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'")
+        await self.primary.fetch("SELECT pg_reload_conf()")
+
+    async def catch_up(self) -> None:
+        assert self.standby is not None
+        await eventually(self.standby.has_caught_up, _WAIT_SECONDS, "the standby has what was acknowledged")
+
+    def cut(self) -> None:
+        """Let the standby get nothing more."""
+        self._relay.refuse()
+        self._relay.cut()
+        self._is_cut = True
+
+    async def end(self, how: str) -> None:
+        """End the primary like this, and let the standby, or itself, take its place."""
+        assert self.standby is not None
+        if how == "restart in place":
+            self.primary.crash()
+            self.primary.await_promotion()
+            self.primary.launch()
+            await eventually(self.primary.is_ready, _WAIT_SECONDS, "the primary is back, as a standby")
+            await self.primary.promote()
+            return
+        before, self.primary = self.primary, self.standby
+        await asyncio.to_thread(before.stop if how == "switchover" else before.crash)
+        await self.primary.promote()
+        self.standby, self._free_port = None, before.port
+        shutil.rmtree(before.directory)
+
+    def close(self) -> None:
+        for server in (self.primary, self.standby):
+            if server is not None:
+                server.crash()
+
+
+@dataclass
+class Verdict:
+    """What became of it. `outages` are the longest times without a new key, by how a primary ended."""
+
+    failovers: int = 0
+    lossy: int = 0
+    lost_keys: int = 0
+    stored: int = 0
+    outages: dict[str, float] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        times = ", ".join(f"{how}: {seconds:.1f} s" for how, seconds in self.outages.items())
+        text = (
+            f"{self.failovers} asynchronous failovers, {self.lossy} of them with {self.lost_keys} lost keys; "
+            f"{self.stored} keys stored; longest time without a new key: {times or 'not measured'}"
+        )
+        return "\n".join([*self.faults, text])
+
+
+@dataclass
+class Scene:
+    """Two gateways on one pair, in front of one service."""
+
+    pair: Pair
+    fleet: list[GatewayProcess]
+    upstream: RecordingUpstream
+    verdict: Verdict
+
+    async def send_all(self, port: int, keys: list[str]) -> None:
+        """Each of these is answered with a record."""
+        answers = await asyncio.gather(
+            *(wait_answered(port, key, verdicts=_ANSWERED, deadline_seconds=_WAIT_SECONDS) for key in keys)
+        )
+        assert {answer.status for answer in answers} <= {201}, keys
+        self.verdict.stored += len(keys)
+
+    async def is_decided(self, port: int, key: str) -> str | None:
+        """The verdict on a request, once a store decides it."""
+        found: str | None = "store-unavailable"
+
+        async def decide() -> bool:
+            nonlocal found
+            found = status_of(await send(port, key))[1]
+            return found not in ("store-unavailable", "in-flight", "overloaded")
+
+        await eventually(decide, _WAIT_SECONDS, f"{key} is decided")
+        return found
+
+    def check_once(self) -> None:
+        """No key ran twice."""
+        twice = [key for key, count in Counter(map(key_of, self.upstream.requests)).items() if count > 1]
+        if twice:
+            self.verdict.faults.append(f"executed twice: {twice}")
+
+
+@asynccontextmanager
+async def staged(installation: PostgresInstallation, directory: Path, servers: Path) -> AsyncIterator[Scene]:
+    async with RecordingUpstream() as upstream, Relay(0) as relay:
+        upstream.on("/charges", Answer(201))
+        pair = Pair(installation, servers, relay)
+        try:
+            await asyncio.to_thread(pair.primary.start)
+            places = [directory / name for name in ("one", "two")]
+            configs = [
+                (config_of({"durable": pair.url}, place, upstream.url, store=_SETTINGS), place) for place in places
+            ]
+            async with gateways(*configs) as fleet:
+                yield Scene(pair, fleet, upstream, Verdict())
+        finally:
+            pair.close()
+
+
+async def end_under_load(scene: Scene, how: str, *, seconds: float) -> None:
+    """A synchronous pair whose primary ends like this after so long, under callers that repeat."""
+    await scene.pair.follow(is_synchronous=True)
+    ended, stored, name = asyncio.Event(), list[float](), how.replace(" ", "-")
+
+    async def call(number: int) -> None:
+        port = scene.fleet[number % len(scene.fleet)].port
+        for each in itertools.count():
+            key = f"{name}-{number}-{each}"
+            await scene.send_all(port, [key])
+            stored.append(time.monotonic())
+            # And again, by the other gateway.
+            await scene.send_all(scene.fleet[(number + 1) % len(scene.fleet)].port, [key])
+            if ended.is_set():
+                return
+
+    callers = asyncio.gather(*(call(number) for number in range(_CALLERS)))
+    await asyncio.sleep(seconds)
+    began = time.monotonic()
+    await scene.pair.end(how)
+    await eventually(lambda: bool(stored) and stored[-1] > time.monotonic() - 0.5, _WAIT_SECONDS, "keys are served")
+    await asyncio.sleep(seconds)
+    ended.set()
+    await callers
+    gaps = [later - earlier for earlier, later in itertools.pairwise(stored) if later > began]
+    scene.verdict.outages[how] = max(gaps)
+    if scene.pair.standby is not None:
+        # It goes on following; the next standby takes its port.
+        await scene.pair.set_synchronous("")
+        scene.pair.standby.crash()
+        shutil.rmtree(scene.pair.standby.directory)
+        scene.pair.standby = None
+    scene.check_once()
+
+
+async def fail_over(scene: Scene, name: str, *, lost: int, rng: random.Random) -> None:
+    """An asynchronous pair whose primary dies. The standby lacks the last keys of one of the gateways, if any."""
+    pair, verdict = scene.pair, scene.verdict
+    await pair.follow(is_synchronous=False)
+    ports = [gateway.port for gateway in scene.fleet]
+    kept = [f"{name}-kept-{number}" for number in range(4)]
+    for number, key in enumerate(kept):
+        await scene.send_all(ports[number % 2], [key])
+    await pair.catch_up()
+    pair.cut()
+    gone = [f"{name}-lost-{number}" for number in range(lost)]
+    await scene.send_all(rng.choice(ports), gone)
+    await pair.end("death")
+    verdict.failovers += 1
+    verdict.lossy += bool(lost)
+    verdict.lost_keys += lost
+    executed = len(scene.upstream.requests)
+    wanted = "store-amnesia" if lost else "stored"
+    for number, port in enumerate(ports):
+        for key, expected in (
+            *((each, "replayed") for each in kept),
+            *((each, "store-amnesia") for each in gone),
+            (f"{name}-new-{number}", wanted),
+        ):
+            found = await scene.is_decided(port, key)
+            if found != expected:
+                verdict.faults.append(f"{name}: {key} got {found} instead of {expected}")
+    if len(scene.upstream.requests) != executed + (0 if lost else len(ports)):
+        verdict.faults.append(f"{name}: {len(scene.upstream.requests) - executed} requests were sent afterwards")
+    scene.check_once()
+    if lost:
+        await accept(pair)
+        for gateway in scene.fleet:
+            gateway.terminate()
+            await gateway.start()
+
+
+async def accept(pair: Pair) -> None:
+    """What an operator does about a loss."""
+    store = PostgresStore(pair.primary.url)
+    await store.start()
+    try:
+        assert not (await accept_loss(store, Audit("test", "known"))).is_lost
+    finally:
+        await store.close()
+
+
+async def run(directory: Path, *, failovers: int, seed: int) -> Verdict:
+    """All of it."""
+    rng = random.Random(seed)
+    with workspace("promotions") as servers:
+        installation_place = servers / "installation"
+        installation_place.mkdir(mode=0o755)
+        installation = PostgresInstallation(installation_place)
+        async with staged(installation, directory, servers) as scene:
+            for how in ENDS:
+                await end_under_load(scene, how, seconds=3.0)
+            for number in range(failovers):
+                await fail_over(scene, f"round-{number}", lost=rng.randint(1, 20) if number % 2 else 0, rng=rng)
+                print(f"{number + 1}: {scene.verdict.faults or 'as promised'}", flush=True)
+            return scene.verdict
+
+
+def main(arguments: list[str]) -> int:
+    """Run it and print the verdict; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="tests.integration.promotions", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--failovers", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=1)
+    chosen = parser.parse_args(arguments)
+    with workspace("gateways") as directory:
+        verdict = asyncio.run(run(directory, failovers=chosen.failovers, seed=chosen.seed))
+    print(verdict)
+    return 1 if verdict.faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -136,8 +136,8 @@ class Environment:
     attempt files.
 
     `holder` names the process in records. `durable` is the bare durable store, without its guard, and `fleet` the same
-    if it can be promoted; `ring` has the keys of whatever is encrypted, None if nothing is. `clock` counts seconds, also
-    while the machine sleeps; `wall_seconds` is Unix time, which tokens are compared with.
+    if it can be promoted; `ring` has the keys of whatever is encrypted, None if nothing is. `clock` counts seconds,
+    also while the machine sleeps; `wall_seconds` is Unix time, which tokens are compared with.
     """
 
     holder: str

@@ -62,9 +62,10 @@ from gateway.store.postgres import rows as postgres_rows
 from gateway.store.postgres.rows import DELIVERY, RECORD, RECORD_VERSION, WIDTH, pack_resource, record_of
 from gateway.store.postgres.statements import load
 from gateway.store.postgres.store import PostgresStore
-from gateway.store.sqlite import statements as sql
-from gateway.store.sqlite.rows import encode, encode_delivery, encode_identity
+from gateway.store.relational import statements as sql
+from gateway.store.relational.rows import encode, encode_delivery, encode_identity
 from gateway.store.sqlite.store import SqliteStore
+from gateway.store.sqlite.transaction import TEXTS, Transaction
 from tests.conformance.hand import LEASE_US, REMEMBER_US, REPLAY_US, SAME, SERVICE
 from tests.store.postgres_sessions import session
 from tests.support.memory_store import EPOCH_US, ManualClock
@@ -254,12 +255,12 @@ class SqliteRows:
     async def write(self, some: Sequence[Record]) -> None:
         for record in some:
             row = (*encode(record), *encode_identity(record.identity))
-            self._connection.execute(sql.statements()["insert_operation"], row)
+            self._connection.execute(TEXTS["insert_operation"], row)
             if record.delivery is not None:
                 number = self._connection.last_insert_rowid()
                 columns = encode_delivery(number, record, record.delivery)
-                self._connection.execute(sql.statements()["insert_delivery"], columns)
-                self._connection.execute(sql.statements()["insert_request"], (number, "key", SEALED))
+                self._connection.execute(TEXTS["insert_delivery"], columns)
+                self._connection.execute(TEXTS["insert_request"], (number, "key", SEALED))
         self._connection.execute("UPDATE operation SET due_us = 1 WHERE state IN ('in_doubt', 'dead_letter')")
 
     async def change_version(self, by: int) -> None:
@@ -267,8 +268,11 @@ class SqliteRows:
 
     async def read(self) -> dict[UUID, Record]:
         ids = [row[0] for row in self._connection.execute("SELECT id FROM operation")]
-        rows = [self._connection.execute(sql.statements()["select_operation"], (each,)).fetchone() for each in ids]
-        return {UUID(bytes=row[1]): sql.record_of(self._connection.cursor(), row) for row in rows}
+        rows = [self._connection.execute(TEXTS["select_operation"], (each,)).fetchone() for each in ids]
+        return {
+            UUID(bytes=row[1]): sql.record_of(Transaction(self._connection.cursor(), ManualClock()), row)
+            for row in rows
+        }
 
     async def read_sealed(self) -> dict[UUID, bytes]:
         found = self._connection.execute("SELECT o.id, r.sealed FROM request AS r LEFT JOIN operation AS o USING (row)")

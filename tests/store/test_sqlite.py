@@ -26,11 +26,13 @@ import pytest
 from gateway.core.operation import Applied, Audit, Fenced, Snapshot, State, microseconds
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused, Unreadable, Unstorable
 from gateway.store.operations import Query, Swept
+from gateway.store.relational.inquiry import PIECE_RECORDS_MAX
+from gateway.store.relational.statements import PAUSE_STEP_US, SWEEP_TURN_US
+from gateway.store.relational.store import RESUME_TRANSACTION_MAX, SWEEP_TRANSACTION_MAX
 from gateway.store.sqlite import store as sqlite
 from gateway.store.sqlite.connection import filesystem_of
-from gateway.store.sqlite.inquiry import PIECE_RECORDS_MAX
-from gateway.store.sqlite.statements import PAUSE_STEP_US, SCHEMA_VERSION, SWEEP_TURN_US, statements
-from gateway.store.sqlite.store import RESUME_TRANSACTION_MAX, SWEEP_TRANSACTION_MAX, SqliteStore
+from gateway.store.sqlite.store import SqliteStore
+from gateway.store.sqlite.transaction import SCHEMA_VERSION, TEXTS
 from gateway.store.witness_files import WitnessFiles
 from tests.conformance.hand import DELIVER_SECONDS, LEASE_SECONDS, REMEMBER_SECONDS, SERVICE, Hand, Speech, do, state
 from tests.support.failing_disk import FailingDisk
@@ -524,7 +526,10 @@ async def test_a_long_sweep_is_many_short_transactions(store: SqliteStore, clock
     assert store._running is not None
     left = await store._running.reading.run(
         store._reader.query,
-        lambda cursor: [cursor.execute(f"SELECT count(*) FROM {t}").fetchone()[0] for t in ("operation", "response")],
+        lambda transaction: [
+            transaction.cursor.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+            for table in ("operation", "response")
+        ],
     )
     assert left == [0, 0]
 
@@ -782,7 +787,7 @@ HOT = (
 
 def plan_of(path: Path, name: str) -> list[str]:
     with apsw.Connection(str(path)) as connection:
-        text = statements()[name]
+        text = TEXTS[name]
         parameters = len(set(re.findall(r"\?\d+", text))) or text.count("?")
         plan = [row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + text, (None,) * parameters)]
     connection.close()
@@ -834,5 +839,6 @@ async def test_what_waits_is_found_along_its_index(name: str, search: str, store
 
 def test_every_statement_says_its_row() -> None:
     """Each file begins with the row of the table that it serves."""
-    folder = files("gateway.store.sqlite").joinpath("sql")
-    assert all(file.read_text("utf-8").startswith("-- ") for file in folder.iterdir())
+    for package in ("relational", "sqlite"):
+        folder = files(f"gateway.store.{package}").joinpath("sql")
+        assert all(file.read_text("utf-8").startswith("-- ") for file in folder.iterdir())

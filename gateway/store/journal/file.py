@@ -40,8 +40,8 @@ from gateway.core.operation import EVENT_OF, Abandon, Bury, Complete, Event, For
 from gateway.store.base import NotApplied, StartRefused, Unstorable
 from gateway.store.directories import make_directory, sync_directory
 from gateway.store.journal import EntryId, JournalEntry, JournalTally
+from gateway.store.relational.rows import decode_resource, encode_resource
 from gateway.store.sqlite.connection import DATA_ERRORS, Committer, file_id, prepare_file
-from gateway.store.sqlite.rows import decode_resource, encode_resource
 
 T = TypeVar("T")
 Row = tuple[Any, ...]

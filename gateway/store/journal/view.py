@@ -25,7 +25,7 @@ from gateway.core.sealing import Unopenable
 from gateway.store.base import NotApplied, StoreError, wall_clock_us
 from gateway.store.journal import OF_ONE_MAX, EntryId, JournalView, KeptEntry, KeptOutcome
 from gateway.store.journal.file import BUSY_MS, DAMAGED, SUFFIX, check_ours, decode_row, fetch, statements
-from gateway.store.sqlite.rows import encode_resource
+from gateway.store.relational.rows import encode_resource
 
 # The number of columns that `decode_row` takes.
 _ENTRY_COLUMNS: Final = 20

@@ -21,9 +21,11 @@ from typing import Final, TypeVar
 
 import apsw
 
-from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused
+from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused, wall_clock_us
 from gateway.store.directories import make_directory
-from gateway.store.sqlite import statements as sql
+from gateway.store.relational.statements import Cursor
+from gateway.store.sqlite import transaction as sql
+from gateway.store.sqlite.transaction import Transaction
 
 FileId = tuple[int, int]
 """Device and inode: which file it is, whatever its name."""
@@ -279,8 +281,11 @@ class Writer(Committer):
     """The connection through which a store changes its file. With `erases`, what is deleted or replaced is overwritten:
     it may be from before encryption was switched on, or under a key that was given up."""
 
-    def __init__(self, path: Path, busy_seconds: float, *, erases: bool = False) -> None:
+    def __init__(
+        self, path: Path, busy_seconds: float, clock_us: Callable[[], int] = wall_clock_us, *, erases: bool = False
+    ) -> None:
         super().__init__(path, busy_seconds)
+        self._clock_us = clock_us
         self._erases = erases
 
     def prepare(self, cursor: apsw.Cursor) -> None:
@@ -301,8 +306,12 @@ class Writer(Committer):
         # have the file open, no such commit can be seen, so a busy log is no reason to refuse.
         self._regain_trust(cursor)
 
-    def note(self, work: Callable[[apsw.Cursor], T]) -> T:
-        """As `transact` but without a sync, for changes that may be lost: the next commit syncs them.
+    def change(self, work: Callable[[Cursor], T]) -> T:
+        """`transact`, with the statements of the store."""
+        return self.transact(lambda cursor: work(Transaction(cursor, self._clock_us)))
+
+    def note(self, work: Callable[[Cursor], T]) -> T:
+        """As `change` but without a sync, for changes that may be lost: the next commit syncs them.
 
         Until then a power loss undoes them, and only them, because the log is read back only as far as it is intact.
         """
@@ -311,7 +320,7 @@ class Writer(Committer):
         except apsw.Error as error:
             raise self.not_applied(error) from error
         try:
-            return self.transact(work)
+            return self.change(work)
         finally:
             self._sync_again()
 
@@ -327,16 +336,20 @@ class Writer(Committer):
 class Reader(Connection):
     """The connection that reads committed data and cannot write."""
 
+    def __init__(self, path: Path, busy_seconds: float, clock_us: Callable[[], int] = wall_clock_us) -> None:
+        super().__init__(path, busy_seconds)
+        self._clock_us = clock_us
+
     def prepare(self, cursor: apsw.Cursor) -> None:
         cursor.execute("PRAGMA query_only = 1")
 
-    def query(self, work: Callable[[apsw.Cursor], T]) -> T:
+    def query(self, work: Callable[[Cursor], T]) -> T:
         """Do the work on one consistent state. Raises `NotApplied`."""
         cursor = self.cursor()
         try:
             cursor.execute("BEGIN")
             try:
-                return work(cursor)
+                return work(Transaction(cursor, self._clock_us))
             finally:
                 cursor.execute("COMMIT")
         except apsw.Error as error:

@@ -116,7 +116,7 @@ DEFECTS = (
         "the end of the first operation of a lane leaves the next one behind for ever",
         (
             Edit(
-                "store/sqlite/statements.py",
+                "store/relational/statements.py",
                 "        if bool(is_behind) is not (place > 0):\n",
                 "        if place > 0 and not is_behind:\n",
             ),

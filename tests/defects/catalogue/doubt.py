@@ -137,7 +137,7 @@ DEFECTS = (
         "everybody who retries probes at the same time",
         (
             Edit(
-                "store/sqlite/inquiry.py",
+                "store/relational/inquiry.py",
                 "if held_until_us > now_us or (put_off_until_us > now_us and not is_urgent):",
                 "if put_off_until_us > now_us and not is_urgent:",
             ),
@@ -201,7 +201,7 @@ DEFECTS = (
     Defect(
         "retries-hammer-the-service",
         "a service that does not know is asked as often as anybody repeats",
-        (Edit("store/sqlite/inquiry.py", "if asked_us <= now_us < asked_us + PROBE_FLOOR_US:", "if False:"),),
+        (Edit("store/relational/inquiry.py", "if asked_us <= now_us < asked_us + PROBE_FLOOR_US:", "if False:"),),
         ("tests/conformance/test_recovery.py::test_nobody_asks_again_at_once[sqlite]",),
     ),
     Defect(
@@ -230,7 +230,7 @@ DEFECTS = (
         "who dropped an answer is not written down",
         (
             Edit(
-                "store/sqlite/statements.py",
+                "store/relational/statements.py",
                 "(audit := audit_of(command)) is not None:",
                 "(audit := audit_of(command)) is not None and EVENT_OF[type(command)] != 'purge':",
             ),

@@ -17,7 +17,7 @@ DEFECTS = (
         "a lapse that a sweep writes down has no event",
         (
             Edit(
-                "store/sqlite/statements.py",
+                "store/relational/statements.py",
                 "                write_events(cursor, *swept_rows(outboxes, kept.record, settled), now_us)\n",
                 "                swept_rows(outboxes, kept.record, settled)\n",
             ),
@@ -80,7 +80,7 @@ DEFECTS = (
     Defect(
         "two-of-a-line-at-once",
         "an ordered sink receives what is behind before the first has arrived",
-        (Edit("store/sqlite/sql/select_due_events.sql", " AND e.is_behind = 0", ""),),
+        (Edit("store/relational/sql/select_due_events.sql", " AND e.is_behind = FALSE", ""),),
         ("tests/conformance/test_ordered_events.py::test_events_of_one_operation_come_one_after_the_other[sqlite]",),
     ),
     Defect(

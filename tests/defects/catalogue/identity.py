@@ -378,12 +378,12 @@ DEFECTS = (
         "who only checks a configuration has accepted the loss of keys",
         (
             Edit(
-                "store/sqlite/store.py",
-                "self._clock_us(), writes=not is_trial)",
-                "self._clock_us(), writes=True)",
+                "store/relational/store.py",
+                "cursor.now_us, writes=not is_trial)",
+                "cursor.now_us, writes=True)",
             ),
             Edit(
-                "store/sqlite/store.py",
+                "store/relational/store.py",
                 "await (self._query(agree) if is_trial else self._change(agree))",
                 "await self._change(agree)",
             ),
@@ -419,7 +419,7 @@ DEFECTS = (
         "a request in doubt may be executed again under another key",
         (
             Edit(
-                "store/sqlite/sql/select_content_holder.sql",
+                "store/relational/sql/select_content_holder.sql",
                 "o.state NOT IN ('released', 'completed', 'tombstone')",
                 "o.state NOT IN ('released', 'completed', 'tombstone', 'in_doubt')",
             ),

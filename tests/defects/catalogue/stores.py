@@ -112,8 +112,8 @@ DEFECTS = (
         "a start without the key of a kept request is accepted, if its operation has another one",
         (
             Edit(
-                "store/sqlite/sql/count_sealed.sql",
-                "UNION ALL SELECT (SELECT t.key_id FROM request t WHERE t.key_id > u.keys ORDER BY t.key_id LIMIT 1)",
+                "store/relational/sql/select_next_sealed.sql",
+                "UNION ALL SELECT (SELECT t.key_id FROM request AS t WHERE t.key_id > ?1 ORDER BY t.key_id LIMIT 1)",
                 "",
             ),
         ),
@@ -209,7 +209,7 @@ DEFECTS = (
     Defect(
         "purge-makes-no-generation",
         "a purge on SQLite is one that nobody but who did it can learn of",
-        (Edit("store/sqlite/statements.py", "        if isinstance(command, _PURGING):\n", "        if False:\n"),),
+        (Edit("store/relational/statements.py", "        if isinstance(command, _PURGING):\n", "        if False:\n"),),
         ("tests/conformance/test_epoch.py::test_only_purges_and_erasures_make_another_generation[sqlite]",),
     ),
     Defect(
@@ -353,7 +353,7 @@ DEFECTS = (
         "a sweep removes the claims of dead holders",
         (
             Edit(
-                "store/sqlite/statements.py",
+                "store/relational/statements.py",
                 "            settled = None if kept.record is None else written_down(kept.record, now_us)\n",
                 "            settled = None if kept.record is None else written_down(kept.record, now_us)\n"
                 "            settled = None if kept.record.state is State.CLAIMED else settled\n",
@@ -401,9 +401,9 @@ DEFECTS = (
         "once a record is gone its token is given out again",
         (
             Edit(
-                "store/sqlite/statements.py",
-                'fetch_one(self._cursor, "select_sequence")',
-                'self._cursor.execute("SELECT coalesce(max(token), 0) FROM operation").fetchone()',
+                "store/sqlite/transaction.py",
+                'self._transaction.row("select_sequence")',
+                'self._transaction.cursor.execute("SELECT coalesce(max(token), 0) FROM operation").fetchone()',
             ),
         ),
         (_RETENTION + "test_a_token_is_never_used_again_after_the_record_is_gone[sqlite]",),
@@ -653,9 +653,9 @@ DEFECTS = (
         "sqlite-sweeps-what-is-due",
         "a sweep of SQLite looks for what is due in any state, and removes a doubt",
         (
-            Edit("store/sqlite/sql/select_due.sql", "WHERE state = ? AND due_us", "WHERE ? <> '' AND due_us"),
+            Edit("store/relational/sql/select_due.sql", "WHERE state = ? AND due_us", "WHERE ? <> '' AND due_us"),
             Edit(
-                "store/sqlite/statements.py",
+                "store/relational/statements.py",
                 "            settled = None if kept.record is None else written_down(kept.record, now_us)\n",
                 "            settled = None if kept.record is None else written_down(kept.record, now_us)\n"
                 "            settled = None if settled is kept.record else settled\n",
@@ -666,7 +666,7 @@ DEFECTS = (
     Defect(
         "sqlite-trusts-the-grant",
         "SQLite records the answer of whoever was granted the claim, although the record has gone on",
-        (Edit("store/sqlite/sql/update_granted.sql", " AND state IN ('claimed', 'in_doubt')", ""),),
+        (Edit("store/relational/sql/update_granted.sql", " AND state IN ('claimed', 'in_doubt')", ""),),
         ("tests/store/test_sqlite.py::test_an_answer_whose_claim_is_over_is_not_written",),
     ),
     Defect(
@@ -674,18 +674,18 @@ DEFECTS = (
         "SQLite completes a delivery by the record at hand, and keeps its request for ever",
         (
             Edit(
-                "store/sqlite/statements.py",
+                "store/relational/statements.py",
                 "if granted is None or granted.delivery is not None:",
                 "if granted is None:",
             ),
-            Edit("store/sqlite/sql/update_granted.sql", " AND NOT request_kept", ""),
+            Edit("store/relational/sql/update_granted.sql", " AND NOT request_kept", ""),
         ),
         ("tests/store/test_sqlite.py::test_no_byte_of_a_request_stays_behind",),
     ),
     Defect(
         "sqlite-pause-takes-time",
         "while an operation name is paused, what waits under it becomes a dead letter",
-        (Edit("store/sqlite/statements.py", "prolonged = _hold_paused(cursor, now_us, limit)", "prolonged = 0"),),
+        (Edit("store/relational/statements.py", "prolonged = _hold_paused(cursor, now_us, limit)", "prolonged = 0"),),
         ("tests/conformance/test_kept_requests.py::test_a_pause_holds_everything_of_its_name[sqlite]",),
     ),
     Defect(

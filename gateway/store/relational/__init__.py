@@ -1,0 +1,6 @@
+"""What the stores share whose transactions execute the table: the embedded one, and the one for distributed SQL.
+
+`store` is all of such a store but its connections. `statements` executes commands, `inquiry` lookups, `kept` what
+concerns kept requests, `event` what sinks have yet to receive, `observation` what was observed, `rekeying` what is
+encrypted again, and `rows` encodes and decodes records and loads the statements.
+"""

@@ -1,0 +1,114 @@
+"""Keeps events for sinks, inside a transaction that the caller begins and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final, assert_never
+from uuid import UUID
+
+from gateway.core.operation import MICROSECONDS
+from gateway.core.outbox import EventType, Outbox, PublishedEvent
+from gateway.store.operations import (
+    BACKLOG_COUNT_MAX,
+    EventFate,
+    EventReport,
+    KeptEvent,
+    LeasedEvent,
+    SinkBacklog,
+)
+from gateway.store.relational.statements import Cursor
+
+_TYPES: Final = frozenset(EventType)
+
+
+def remember(cursor: Cursor, service: str, outbox: Outbox) -> None:
+    """Let sweeps of other services know which events this one writes."""
+    cursor.change("upsert_outbox", (service, outbox.pack()))
+
+
+def are_due(cursor: Cursor, service: str, wanted: Mapping[str, int], now_us: int) -> bool:
+    """Whether `lease` would find anything."""
+    return any(
+        number and cursor.row("select_due_events", (service, sink, now_us, 1)) for sink, number in wanted.items()
+    )
+
+
+def lease(cursor: Cursor, service: str, wanted: Mapping[str, int], lease_us: int, now_us: int) -> list[LeasedEvent]:
+    """Lease at most so many due events of each sink."""
+    leased = []
+    for sink, number in wanted.items():
+        for event_id, type_, at_us, content, response, tries, redeliveries, since_us, line in cursor.rows(
+            "select_due_events", (service, sink, now_us, number)
+        ):
+            if type_ not in _TYPES:
+                # A newer program wrote it, and publishes it.
+                continue
+            cursor.change("lease_event", (service, sink, event_id, now_us + lease_us))
+            event = PublishedEvent(event_id, EventType(type_), at_us, content, response)
+            leased.append(LeasedEvent(sink, event, tries + 1, redeliveries, now_us - since_us, line))
+    return leased
+
+
+def report(cursor: Cursor, service: str, reports: Collection[EventReport], now_us: int) -> None:
+    """Write what became of leased events."""
+    for each in reports:
+        key = (service, each.sink, each.event_id)
+        match each.fate:
+            case EventFate.PUBLISHED:
+                cursor.change("delete_event", key)
+            case EventFate.PUT_OFF:
+                cursor.change("put_off_event", (*key, each.tries, now_us + each.pause_us, each.why))
+            case EventFate.DEAD:
+                cursor.change("bury_event", (*key, each.tries, each.why))
+            case _:
+                assert_never(each.fate)
+        if each.line is not None:
+            cursor.change("give_event_turn", (service, each.sink, each.line))
+
+
+def find(cursor: Cursor, service: str, sink: str, after: str | None, limit: int, *, is_dead: bool) -> list[KeptEvent]:
+    """A page of the events of a sink."""
+    page = "select_dead_events" if is_dead else "select_waiting_events"
+    found = []
+    for event_id, type_, at_us, content, tries, dead, why in cursor.rows(page, (service, sink, after or "", limit)):
+        if type_ in _TYPES:
+            event = PublishedEvent(event_id, EventType(type_), at_us, content)
+            found.append(KeptEvent(sink, event_id, event.type, UUID(event.operation_id), at_us, tries, bool(dead), why))
+    return found
+
+
+def redeliver(cursor: Cursor, service: str, event_id: str, sink: str | None, now_us: int) -> int:
+    """Publish a dead event again; returns to how many sinks."""
+    redelivered = cursor.rows("redeliver_event", (service, event_id, sink, now_us))
+    for of_sink, line in redelivered:
+        cursor.change("give_event_turn", (service, of_sink, line))
+    return len(redelivered)
+
+
+def suspend(cursor: Cursor, service: str, sink: str, why: str) -> bool:
+    """Suspend a sink; False if it was suspended before."""
+    return bool(cursor.change("insert_suspension", (service, sink, why)))
+
+
+def resume(cursor: Cursor, service: str, sink: str, now_us: int) -> bool:
+    """End the suspension of a sink; False if there was none."""
+    was_suspended = bool(cursor.change("delete_suspension", (service, sink)))
+    if was_suspended:
+        cursor.change("resume_events", (service, sink, now_us))
+    return was_suspended
+
+
+def sinks(cursor: Cursor, service: str, now_us: int) -> dict[str, SinkBacklog]:
+    """The sinks that have events or are suspended."""
+    name = ""
+    found: dict[str, SinkBacklog] = {}
+    while True:
+        (next_name,) = cursor.row("select_next_sink", (service, name))
+        if next_name is None:
+            return found
+        name = next_name
+        bounds = (service, name, BACKLOG_COUNT_MAX)
+        pending, since_us = cursor.row("count_events", bounds)
+        dead, last_error, suspended_why = cursor.row("select_sink", bounds)
+        oldest_seconds = 0.0 if since_us is None else max(0, now_us - since_us) / MICROSECONDS
+        found[name] = SinkBacklog(pending, oldest_seconds, dead, last_error or "", suspended_why)

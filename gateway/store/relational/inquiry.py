@@ -1,0 +1,249 @@
+"""What recovery, operators and starting gateways read and write, inside transactions of the caller.
+
+It finds records, keeps recovery leases, reads audits, and compares identity recipes. It never changes a record;
+`lifecycle` decides what state a record is in. Queries over all records run in pieces, and never in a writing
+transaction, because every command would wait for it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from uuid import UUID
+
+from gateway.core.identity.operation_id import derive_operation_id
+from gateway.core.lifecycle import leading_to, settle
+from gateway.core.operation import Record, Snapshot, State
+from gateway.store.base import Unreadable
+from gateway.store.operations import (
+    AUDITS_MAX,
+    PROBE_FLOOR_US,
+    Agreement,
+    AuditEntry,
+    Living,
+    NumberedAudit,
+    Query,
+    RecoveryLease,
+    RecoveryState,
+    Serving,
+    audit_entry,
+)
+from gateway.store.recipes import FORGOTTEN_US, RUNNING_US, Name, Remembered, compare, names_without_route
+from gateway.store.relational.rows import VERSION, Row
+from gateway.store.relational.statements import RECOVERY_CHECK_US, Cursor, record_of
+
+# Records per piece: other reads wait that long.
+PIECE_RECORDS_MAX: Final = 1_000
+
+# States that have an index, and the state that the clock leads there from.
+_STOPPED: Final = {State.IN_DOUBT: State.CLAIMED, State.DEAD_LETTER: State.ACCEPTED}
+# Beyond every audit.
+_LAST_NUMBER: Final = 2**63 - 1
+# Beyond every id.
+_NO_HORIZON: Final = b"\xff" * 17
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The records found in one piece, and the piece's last id; None when there are no more pieces."""
+
+    found: list[Snapshot]
+    last: UUID | None
+
+
+def find_some(cursor: Cursor, query: Query, now_us: int) -> Piece:
+    """Search the next piece after `query.after`."""
+    states = _wanted(query)
+    if not states or query.limit <= 0:
+        return Piece([], None)
+    stopped = _stopped(states)
+    after = b"" if query.after is None else query.after.bytes
+    if stopped is None:
+        horizon = cursor.row("select_horizon", (after, PIECE_RECORDS_MAX - 1))
+    else:
+        of_state = (stopped.value, after, PIECE_RECORDS_MAX - 1)
+        horizon = cursor.row("select_horizon_stopped", of_state)
+    bounds = (after, _NO_HORIZON if horizon is None else horizon[0], VERSION, now_us - query.age_us)
+    routes = None if query.routes is None else json.dumps(sorted(query.routes))
+    if stopped is None:
+        wanted, earlier = _values(states), _values(leading_to(states))
+        rows = cursor.rows("find", (*bounds, routes, wanted, earlier, now_us, query.limit))
+    else:
+        before = (stopped.value, _STOPPED[stopped].value, query.recoverable, now_us, query.limit)
+        rows = cursor.rows("find_stopped", (*bounds, routes, *before))
+    records = (settle(_decoded(cursor, row), now_us) for row in rows)
+    found = [Snapshot(record, now_us) for record in records if record is not None and _fits(record, query, states)]
+    if len(rows) == query.limit:
+        return Piece(found, UUID(bytes=rows[-1][1]))
+    return Piece(found, None if horizon is None else UUID(bytes=horizon[0]))
+
+
+def _wanted(query: Query) -> frozenset[State]:
+    """The states that a record of the query can be in."""
+    states = query.states
+    if query.recoverable:
+        states &= frozenset((State.IN_DOUBT,))
+    return states if query.reason is None else states & frozenset((State.DEAD_LETTER,))
+
+
+def _stopped(states: frozenset[State]) -> State | None:
+    """The one state, if it has an index of its own."""
+    return next((state for state in _STOPPED if states == {state}), None)
+
+
+def _fits(record: Record, query: Query, states: frozenset[State]) -> bool:
+    if query.reason is not None and (record.delivery is None or record.delivery.reason != query.reason):
+        return False
+    return record.state in states
+
+
+def _values(states: Iterable[State]) -> str:
+    return json.dumps([state.value for state in states])
+
+
+def _decoded(cursor: Cursor, row: Row) -> Record | None:
+    """The record without its response body; None when this program cannot read it."""
+    try:
+        record = record_of(cursor, row)
+    except Unreadable:
+        return None
+    return record if record.response is None else replace(record, response=replace(record.response, body=None))
+
+
+def recover(
+    cursor: Cursor, operation_id: UUID, token: int, lease_us: int, now_us: int, *, is_urgent: bool
+) -> RecoveryLease | None:
+    """The recovery lease, if the record is in doubt under this token and the lease is free."""
+    columns = cursor.row("lock_operation", (operation_id.bytes,))
+    record = None if columns is None else settle(record_of(cursor, columns), now_us)
+    if record is None or record.state is not State.IN_DOUBT or record.token != token:
+        return None
+    kept = cursor.row("select_recovery", (operation_id.bytes,))
+    tries = put_off_until_us = asked_us = background_tries = 0
+    finding = ""
+    if kept is not None and kept[0] == token:
+        _, tries, held_until_us, put_off_until_us, asked_us, finding, background_tries = kept
+        if held_until_us > now_us or (put_off_until_us > now_us and not is_urgent):
+            return None
+        # A time in the future comes from before the clock was set back; ignore it.
+        if asked_us <= now_us < asked_us + PROBE_FLOOR_US:
+            return None
+    cursor.change(
+        "upsert_recovery",
+        (
+            operation_id.bytes,
+            token,
+            now_us + lease_us,
+            put_off_until_us,
+            tries + 1,
+            # Urgent probes do not lengthen the pause.
+            background_tries + (not is_urgent),
+            asked_us,
+            finding,
+            now_us + RECOVERY_CHECK_US,
+        ),
+    )
+    return RecoveryLease(operation_id, token, tries, background_tries)
+
+
+def put_off(cursor: Cursor, lease: RecoveryLease, now_us: int, pause_us: int, finding: str) -> None:
+    """Return the lease, unless another prober took it since."""
+    cursor.change(
+        "put_off_recovery",
+        (now_us + pause_us, now_us, finding, lease.operation_id.bytes, lease.token, lease.tries + 1),
+    )
+
+
+def recovery(cursor: Cursor, operation_id: UUID) -> RecoveryState | None:
+    """The probes of the operation, if any are kept."""
+    kept = cursor.row("select_recovery", (operation_id.bytes,))
+    return None if kept is None else RecoveryState(*kept[:-1])
+
+
+def audits(cursor: Cursor, operation_id: UUID) -> list[AuditEntry]:
+    """The latest audits of the operation. Raises `Unreadable` for an event of a newer program."""
+    rows = cursor.rows("select_audits", (operation_id.bytes, AUDITS_MAX))
+    return [audit_entry(operation_id, *row) for row in reversed(rows)]
+
+
+def latest_audits(cursor: Cursor, before: int | None, limit: int) -> list[NumberedAudit]:
+    """The latest audits before this number. Raises as `audits`."""
+    below = _LAST_NUMBER if before is None else before
+    rows = cursor.rows("select_latest_audits", (below, limit))
+    return [
+        NumberedAudit(number, operation_id, audit_entry(operation_id, *row))
+        for number, operation_id, *row in ((row[0], UUID(bytes=row[1]), *row[2:]) for row in rows)
+    ]
+
+
+# -- identity recipes --------------------------------------------------------------------------------------------------
+
+
+def agree(
+    cursor: Cursor, serving: Serving, counted: Mapping[Name, Living], now_us: int, *, writes: bool
+) -> Agreement | frozenset[Name]:
+    """Compare the configuration, or return the operations whose living keys have to be counted first.
+
+    `counted` has the living keys of the operations that an earlier call returned.
+    """
+    window = (serving.gateway_id.bytes, now_us - RUNNING_US, now_us)
+    running = set(cursor.rows("select_running", window))
+    comparison = compare(_known(cursor), running, serving)
+    if comparison.names != counted.keys():
+        return comparison.names
+    agreement = comparison.agreement(counted)
+    if writes and not agreement.conflicts:
+        for row in comparison.written:
+            cursor.change("upsert_recipe", (row.service, row.operation, row.recipe, row.routes, row.is_current))
+        operations = json.dumps(sorted(serving.recipes))
+        cursor.change("upsert_gateway", (serving.gateway_id.bytes, serving.service, operations, now_us))
+        cursor.change("delete_gateways", (b"", now_us - FORGOTTEN_US))
+    return agreement
+
+
+def note_running(cursor: Cursor, gateway_id: UUID, now_us: int, *, is_running: bool) -> None:
+    """Note that a gateway runs or has stopped."""
+    if is_running:
+        cursor.change("update_gateway", (gateway_id.bytes, now_us))
+    else:
+        cursor.change("delete_gateways", (gateway_id.bytes, now_us - FORGOTTEN_US))
+
+
+def operations_without_route(cursor: Cursor, service: str, operations: Collection[str]) -> frozenset[Name]:
+    """The remembered operations of this service, except those in `operations`."""
+    return names_without_route(_known(cursor), service, operations)
+
+
+def count_some(cursor: Cursor, names: Collection[Name], after: Any, now_us: int) -> tuple[Mapping[Name, Living], Any]:
+    """The living keys of each operation in the next piece after this row (None: the first one), and the piece's last
+    row; None at the end."""
+    after = cursor.first_row if after is None else after
+    horizon = cursor.row("select_horizon_by_row", (after, PIECE_RECORDS_MAX - 1))
+    last = cursor.last_row if horizon is None else horizon[0]
+    counted = {}
+    for service, operation in names:
+        living = Living()
+        rows = cursor.rows("select_alive", (operation, now_us, after, last))
+        for operation_id, scope_digest, key_digest, until_us in rows:
+            if derive_operation_id(service, operation, scope_digest, key_digest).bytes == operation_id:
+                living = joined(living, Living(1, until_us))
+        counted[service, operation] = living
+    return counted, None if horizon is None else last
+
+
+def joined(living: Living, others: Living) -> Living:
+    """The sum of both."""
+    is_open = living.until_us is None or others.until_us is None
+    until_us = None if is_open else max(living.until_us or 0, others.until_us or 0)
+    return Living(living.keys + others.keys, until_us)
+
+
+def _known(cursor: Cursor) -> list[Remembered]:
+    """The operations, as `recipes` reads them."""
+    rows = cursor.rows("select_recipes")
+    return [
+        Remembered(service, operation, recipe, routes, bool(is_current))
+        for service, operation, recipe, routes, is_current in rows
+    ]

@@ -1,0 +1,119 @@
+"""What workers and operators read and write about kept requests, inside transactions of the caller.
+
+It finds what is due, reads requests, counts what waits, and keeps pauses. It never changes a record otherwise than by
+moving the time until which it has to be delivered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import replace
+from uuid import UUID
+
+from gateway.core.lifecycle import settle
+from gateway.core.operation import MICROSECONDS, Audit, SealedRequest, Snapshot
+from gateway.store.base import Unreadable
+from gateway.store.operations import (
+    AUDIT_KEEP_US,
+    AUDITS_MAX,
+    BACKLOG_COUNT_MAX,
+    Backlog,
+    Pause,
+    PauseAudit,
+    RouteBacklog,
+)
+from gateway.store.relational.rows import VERSION
+from gateway.store.relational.statements import Cursor, prolong, record_of
+
+
+def find_due(cursor: Cursor, service: str, operations: Collection[str], now_us: int, limit: int) -> list[Snapshot]:
+    """Accepted operations of these names that may be dispatched now and are not paused, the longest due first."""
+    due = []
+    for operation in set(operations) - _pauses(cursor, service).keys():
+        bounds = (service, operation, now_us, VERSION, limit)
+        due += cursor.rows("find_due", bounds)
+    found = []
+    for _, row in sorted(due)[:limit]:
+        columns = cursor.row("select_operation_by_row", (row,))
+        # One that this program cannot read must not stop the others.
+        with suppress(Unreadable):
+            found.append(Snapshot(settle(record_of(cursor, columns), now_us), now_us))
+    return found
+
+
+def read_request(cursor: Cursor, operation_id: UUID) -> SealedRequest | None:
+    """The kept request of an operation, if it has one."""
+    found = cursor.row("select_request", (operation_id.bytes,))
+    return None if found is None else SealedRequest(UUID(bytes=found[0]), *found[1:])
+
+
+def count_pending(cursor: Cursor, service: str, operation: str, scope_digest: bytes, now_us: int, limit: int) -> int:
+    """How many accepted operations a scope has under this name, counted up to `limit`."""
+    bounds = (service, operation, scope_digest, now_us, limit)
+    return int(cursor.row("count_pending", bounds)[0])
+
+
+def backlog(cursor: Cursor, service: str, now_us: int) -> Backlog:
+    """What a service has not delivered. What expired since the last sweep still counts as accepted."""
+    routes: dict[str, RouteBacklog] = {}
+    for route, reason, number, request_bytes, accepted_us in cursor.rows("select_backlog", (service,)):
+        counted = routes.get(route, RouteBacklog())
+        if reason:
+            routes[route] = replace(counted, dead_letters={**counted.dead_letters, reason: number})
+        else:
+            oldest_seconds = max(now_us - accepted_us, 0) / MICROSECONDS
+            routes[route] = replace(
+                counted, accepted=number, request_bytes=request_bytes, oldest_seconds=oldest_seconds
+            )
+    for route, number, since_us in cursor.rows("select_lanes_stopped", (service, BACKLOG_COUNT_MAX)):
+        stopped_seconds = max(now_us - since_us, 0) / MICROSECONDS
+        counted = routes.get(route, RouteBacklog())
+        routes[route] = replace(counted, lanes_stopped=number, oldest_stopped_seconds=stopped_seconds)
+    return Backlog(routes, _pauses(cursor, service))
+
+
+def pause(cursor: Cursor, service: str, operation: str, now_us: int, audit: Audit) -> bool:
+    """Pause an operation name; False if it was paused before."""
+    if not cursor.change("insert_pause", (service, operation, now_us, audit.who, audit.why)):
+        return False
+    cursor.change("insert_pause_audit", (service, operation, now_us, False, audit.who, audit.why))
+    cursor.change("delete_pause_audits", (service, now_us - AUDIT_KEEP_US))
+    return True
+
+
+def pause_audits(cursor: Cursor, service: str) -> list[PauseAudit]:
+    """The last pauses of the service and their ends, oldest first."""
+    rows = cursor.rows("select_pause_audits", (service, AUDITS_MAX))
+    return [PauseAudit(at_us, name, bool(is_resumed), who, why) for at_us, name, is_resumed, who, why in reversed(rows)]
+
+
+def resume_some(cursor: Cursor, service: str, operation: str, now_us: int, limit: int) -> bool:
+    """Add the pause to the time of at most `limit` operations; False when there are no more.
+
+    A later call goes on where this one stopped, also of another process.
+    """
+    name = (service, operation)
+    cursor.change("resume_pause", (*name, now_us))
+    rows = cursor.rows("select_paused", (*name, now_us, VERSION, limit))
+    for row, _, resumed_us, left_us in rows:
+        if left_us > 0:
+            prolong(cursor, row, left_us, resumed_us)
+    if len(rows) < limit:
+        return False
+    last, deliver_until_us, *_ = rows[-1]
+    cursor.change("update_pause", (*name, deliver_until_us, last))
+    return True
+
+
+def end_pause(cursor: Cursor, service: str, operation: str, now_us: int, audit: Audit) -> bool:
+    """End the pause of an operation name; False if there was none."""
+    if not cursor.change("delete_pause", (service, operation)):
+        return False
+    cursor.change("insert_pause_audit", (service, operation, now_us, True, audit.who, audit.why))
+    return True
+
+
+def _pauses(cursor: Cursor, service: str) -> dict[str, Pause]:
+    """The pauses of the service, by operation name."""
+    return {name: Pause(*rest) for name, *rest in cursor.rows("select_pauses", (service,))}

@@ -1,0 +1,2 @@
+-- no row of the table: the event waits for an operator; nothing where it was leased again
+UPDATE event SET is_dead = TRUE, why = ?5 WHERE service = ?1 AND sink = ?2 AND event_id = ?3 AND tries = ?4

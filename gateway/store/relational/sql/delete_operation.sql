@@ -1,0 +1,2 @@
+-- released | tombstone --collect | erase--> absent
+DELETE FROM operation WHERE {row} = ?

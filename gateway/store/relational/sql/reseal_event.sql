@@ -1,0 +1,2 @@
+-- no row of the table: an event under another key
+UPDATE event SET content = ?, response = ? WHERE row = ? AND event_id = ? AND sink = ? AND content = ? AND response IS NOT DISTINCT FROM ?

@@ -1,0 +1,394 @@
+"""What the stores share whose transactions execute the table: all verbs but the start and the end.
+
+Theory of operation
+-------------------
+A store has threads that own a connection each. Work is a function of a transaction (`statements.Cursor`); it runs in
+one of the threads, and reads, lets `lifecycle.step` decide, and writes. Commands that arrive while a thread is busy
+form one batch and one transaction. Queries over more than a few records run in pieces, so that other calls get their
+turn in between."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
+from uuid import UUID, uuid4
+
+from gateway.core.lifecycle import settle
+from gateway.core.observation import Finding, Observation
+from gateway.core.operation import Applied, Audit, Command, Result, SealedRequest, Snapshot, operation_id_of
+from gateway.core.outbox import Outbox
+from gateway.store.base import WORK, EpochChanged, NotApplied, Unstorable, Watch
+from gateway.store.epoch import WitnessNote, memory_digest, missing
+from gateway.store.observations import ObservedCount
+from gateway.store.operations import (
+    Agreement,
+    AuditEntry,
+    Backlog,
+    Epoch,
+    EventReport,
+    KeptEvent,
+    LeasedEvent,
+    Living,
+    NumberedAudit,
+    PauseAudit,
+    Query,
+    RecoveryLease,
+    RecoveryState,
+    Serving,
+    SinkBacklog,
+    Swept,
+    Tally,
+)
+from gateway.store.recipes import Name
+from gateway.store.rekeying import Kept, Place, Row
+from gateway.store.relational import event, inquiry, kept, observation, rekeying
+from gateway.store.relational import statements as sql
+from gateway.store.relational.statements import Cursor
+from gateway.store.watching import Watchers
+from gateway.store.witness_files import Reading, WitnessFiles
+
+T = TypeVar("T")
+
+# Records per transaction of a sweep: what a command may have to wait for.
+SWEEP_TRANSACTION_MAX: Final = 20
+# The same for the end of a pause, which changes two integers of each.
+RESUME_TRANSACTION_MAX: Final = 100
+# The same for rows that are encrypted again.
+RESEAL_TRANSACTION_MAX: Final = 20
+
+
+class Contended(NotApplied):
+    """The transaction lost against others each time that it was tried. A smaller one may succeed."""
+
+
+class RelationalStore(ABC):
+    """The verbs of `ManagedStore`, `SealedRows` and `ObservationStore` but for `start`, `close`, `apply` and `read`."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._watchers = Watchers()
+        self._sweeper_id = uuid4().bytes
+        self._is_sweeping = False
+
+    @abstractmethod
+    async def _query(self, work: Callable[[Cursor], T]) -> T:
+        """Do this work, which only reads, on one consistent state."""
+
+    @abstractmethod
+    async def _change(self, work: Callable[[Cursor], T]) -> T:
+        """Do this work in one durable transaction."""
+
+    @abstractmethod
+    async def _note(self, work: Callable[[Cursor], T]) -> T:
+        """As `_change`, for what a crash may undo."""
+
+    async def sweep(self, limit: int) -> Swept:
+        swept = Swept()
+        if self._is_sweeping or not await self._query(lambda cursor: sql.is_due(cursor, cursor.now_us)):
+            return swept
+        self._is_sweeping = True
+        try:
+            left, size_max = limit, SWEEP_TRANSACTION_MAX
+            while left > 0:
+                size = min(left, size_max)
+                try:
+                    part, spent_seconds = await self._sweep_some(size, is_last=left == size)
+                except Contended:
+                    if size == 1:
+                        raise
+                    size_max = size // 2
+                    continue
+                left -= size
+                self._watchers.announce_all(part.operation_ids)
+                swept += part.swept
+                # Pause, or every command would find the writer busy sweeping.
+                await asyncio.sleep(spent_seconds)
+                if not swept.more:
+                    break
+            return swept
+        finally:
+            self._is_sweeping = False
+
+    async def _sweep_some(self, size: int, *, is_last: bool) -> tuple[sql.SweptPart, float]:
+        return await self._note_timed(
+            lambda cursor: sql.sweep_some(cursor, self._sweeper_id, cursor.now_us, size, self._outbox, is_last=is_last)
+        )
+
+    async def tally(self) -> Tally:
+        return await self._query(lambda cursor: sql.tally(cursor, cursor.now_us))
+
+    async def compare_configuration(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
+        counted: dict[Name, Living] = {}
+
+        def agree(cursor: Cursor) -> Agreement | frozenset[Name]:
+            agreed = inquiry.agree(cursor, serving, counted, cursor.now_us, writes=not is_trial)
+            if not is_trial and isinstance(agreed, Agreement) and not agreed.conflicts:
+                event.remember(cursor, serving.service, self._outbox)
+            return agreed
+
+        while True:
+            agreed = await (self._query(agree) if is_trial else self._change(agree))
+            if isinstance(agreed, Agreement):
+                return agreed
+            counted = await self._count_living(agreed)
+
+    async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
+        await self._note(lambda cursor: inquiry.note_running(cursor, gateway_id, cursor.now_us, is_running=is_running))
+
+    async def count_without_route(self, service: str, operations: Collection[str]) -> dict[str, int]:
+        names = await self._query(lambda cursor: inquiry.operations_without_route(cursor, service, operations))
+        counted = await self._count_living(names)
+        return {operation: living.keys for (_, operation), living in counted.items() if living.keys}
+
+    async def _count_living(self, names: Collection[Name]) -> dict[Name, Living]:
+        """Count the living keys piece by piece."""
+        counted, after, has_more = dict.fromkeys(names, Living()), None, bool(names)
+        while has_more:
+            part, after = await self._count_some(names, after)
+            counted = {name: inquiry.joined(living, part[name]) for name, living in counted.items()}
+            has_more = after is not None
+        return counted
+
+    async def _count_some(self, names: Collection[Name], after: Any) -> tuple[Mapping[Name, Living], Any]:
+        return await self._query(lambda cursor: inquiry.count_some(cursor, names, after, cursor.now_us))
+
+    async def find(self, query: Query) -> list[Snapshot]:
+        found: list[Snapshot] = []
+        while True:
+            piece = await self._find_some(replace(query, limit=query.limit - len(found)))
+            found += piece.found
+            if piece.last is None or len(found) >= query.limit:
+                return found
+            query = replace(query, after=piece.last)
+
+    async def _find_some(self, query: Query) -> inquiry.Piece:
+        return await self._query(lambda cursor: inquiry.find_some(cursor, query, cursor.now_us))
+
+    async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
+        return await self._change(
+            lambda cursor: inquiry.recover(cursor, operation_id, token, lease_us, cursor.now_us, is_urgent=is_urgent)
+        )
+
+    async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
+        await self._change(lambda cursor: inquiry.put_off(cursor, lease, cursor.now_us, pause_us, finding))
+
+    async def recovery(self, operation_id: UUID) -> RecoveryState | None:
+        return await self._query(lambda cursor: inquiry.recovery(cursor, operation_id))
+
+    async def find_due(self, service: str, operations: Collection[str], limit: int) -> list[Snapshot]:
+        return await self._query(lambda cursor: kept.find_due(cursor, service, operations, cursor.now_us, limit))
+
+    async def read_kept(self, operation_id: UUID) -> SealedRequest | None:
+        return await self._query(lambda cursor: kept.read_request(cursor, operation_id))
+
+    async def count_pending(self, service: str, operation: str, scope_digest: bytes, limit: int) -> int:
+        return await self._query(
+            lambda cursor: kept.count_pending(cursor, service, operation, scope_digest, cursor.now_us, limit)
+        )
+
+    async def backlog(self, service: str) -> Backlog:
+        return await self._query(lambda cursor: kept.backlog(cursor, service, cursor.now_us))
+
+    async def pause(self, service: str, operation: str, audit: Audit) -> bool:
+        return await self._change(lambda cursor: kept.pause(cursor, service, operation, cursor.now_us, audit))
+
+    async def pause_audits(self, service: str) -> list[PauseAudit]:
+        return await self._query(lambda cursor: kept.pause_audits(cursor, service))
+
+    async def resume(self, service: str, operation: str, audit: Audit) -> bool:
+        has_more = True
+        while has_more:
+            has_more, spent_seconds = await self._note_timed(
+                lambda cursor: kept.resume_some(cursor, service, operation, cursor.now_us, RESUME_TRANSACTION_MAX)
+            )
+            await asyncio.sleep(spent_seconds)
+        return await self._change(lambda cursor: kept.end_pause(cursor, service, operation, cursor.now_us, audit))
+
+    async def lease_events(self, service: str, wanted: Mapping[str, int], lease_us: int) -> list[LeasedEvent]:
+        if not await self._query(lambda cursor: event.are_due(cursor, service, wanted, cursor.now_us)):
+            return []
+        # A lease or a report that is lost costs a duplicate.
+        return await self._note(lambda cursor: event.lease(cursor, service, wanted, lease_us, cursor.now_us))
+
+    async def report_events(self, service: str, reports: Collection[EventReport]) -> None:
+        await self._note(lambda cursor: event.report(cursor, service, reports, cursor.now_us))
+
+    async def find_events(
+        self, service: str, sink: str, *, is_dead: bool, after: str | None, limit: int
+    ) -> list[KeptEvent]:
+        return await self._query(lambda cursor: event.find(cursor, service, sink, after, limit, is_dead=is_dead))
+
+    async def redeliver_event(self, service: str, event_id: str, sink: str | None) -> int:
+        return await self._change(lambda cursor: event.redeliver(cursor, service, event_id, sink, cursor.now_us))
+
+    async def suspend_sink(self, service: str, sink: str, why: str) -> bool:
+        return await self._change(lambda cursor: event.suspend(cursor, service, sink, why))
+
+    async def resume_sink(self, service: str, sink: str) -> bool:
+        return await self._change(lambda cursor: event.resume(cursor, service, sink, cursor.now_us))
+
+    async def sinks(self, service: str) -> dict[str, SinkBacklog]:
+        return await self._query(lambda cursor: event.sinks(cursor, service, cursor.now_us))
+
+    async def latest_audits(self, before: int | None, limit: int) -> list[NumberedAudit]:
+        return await self._query(lambda cursor: inquiry.latest_audits(cursor, before, limit))
+
+    async def audits(self, operation_id: UUID) -> list[AuditEntry]:
+        return await self._query(lambda cursor: inquiry.audits(cursor, operation_id))
+
+    async def sealed_rows(self, place: Place, after: Any, limit: int, current_id: str) -> list[Row]:
+        """See `SealedRows`."""
+        return await self._query(lambda cursor: rekeying.page(cursor, place, after, limit, current_id))
+
+    async def reseal(self, place: Place, changes: Sequence[tuple[Row, Kept]]) -> int:
+        """See `SealedRows`."""
+        changed = 0
+        for begin in range(0, len(changes), RESEAL_TRANSACTION_MAX):
+            some = changes[begin : begin + RESEAL_TRANSACTION_MAX]
+            began = time.perf_counter()
+            changed += await self._change(partial(rekeying.reseal, place=place, changes=some))
+            # Pause, or gateways would find the file busy.
+            await asyncio.sleep(time.perf_counter() - began)
+        return changed
+
+    async def observed_before(self, service: str, operation_ids: Collection[UUID]) -> list[Observation]:
+        """See `ObservationStore`, also for the next three."""
+        return await self._query(lambda cursor: observation.observed_before(cursor, service, operation_ids))
+
+    async def observed_contents(
+        self, service: str, contents: Collection[bytes], since_us: int
+    ) -> list[tuple[bytes, UUID, int]]:
+        return await self._query(lambda cursor: observation.observed_contents(cursor, service, contents, since_us))
+
+    async def save_observations(
+        self, service: str, found: Sequence[tuple[Observation, Finding]], forget_before_us: int
+    ) -> None:
+        await self._note(lambda cursor: observation.save(cursor, service, found, forget_before_us))
+
+    async def count_observed(self, service: str, route: str | None) -> list[ObservedCount]:
+        return await self._query(lambda cursor: observation.count(cursor, service, route))
+
+    async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
+        return await self._query(lambda cursor: sql.check_memory(cursor, cursor.now_us, links))
+
+    async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
+        await self._change(lambda cursor: sql.begin_epoch(cursor, memo, beyond_token))
+
+    def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
+        return self._watchers.watch(operation_id)
+
+    def announce_work(self) -> None:
+        self._watchers.announce(WORK)
+
+    async def _note_timed(self, work: Callable[[Cursor], T]) -> tuple[T, float]:
+        """As `_note`, and for how many seconds that kept its thread busy."""
+
+        def timed(cursor: Cursor) -> tuple[T, float]:
+            began = time.perf_counter()
+            return work(cursor), time.perf_counter() - began
+
+        return await self._note(timed)
+
+    def _announce(self, commands: Sequence[Command], results: Sequence[Result | Exception]) -> None:
+        if self._watchers:
+            for command, result in zip(commands, results, strict=True):
+                if isinstance(result, Applied):
+                    self._watchers.announce(operation_id_of(command))
+
+
+class Transact(Protocol):
+    """Does work in a durable transaction."""
+
+    def __call__(self, work: Callable[[Cursor], T], /) -> T: ...
+
+
+def read_batch(cursor: Cursor, operation_ids: Sequence[UUID]) -> list[Snapshot | Exception]:
+    """The settled records."""
+    records = sql.read_all(cursor, operation_ids)
+    # Read the clock after the records, or one that was just written would lie in the future.
+    now_us = cursor.now_us
+    return [record if isinstance(record, Exception) else Snapshot(settle(record, now_us), now_us) for record in records]
+
+
+def apply_batch(
+    transact: Transact,
+    commands: Sequence[Command],
+    witness: Witness | None,
+    data_errors: tuple[type[Exception], ...],
+    outbox: Outbox,
+) -> list[Result | Exception]:
+    """Execute the commands in one transaction, without those that can never be stored. Raises what `transact` does."""
+    rejected: dict[int, Exception] = {}
+
+    def execute(cursor: Cursor) -> tuple[list[Result | Exception], int | None, int]:
+        now_us = cursor.now_us
+        if witness is not None:
+            witness.compare(cursor, now_us)
+        results = sql.apply_all(cursor, commands, rejected, now_us, data_errors, outbox)
+        number = None
+        # Also for a repeated command that took effect before: its number may never have been noted.
+        if witness is not None and any(isinstance(result, Applied) for result in results):
+            number = witness.raise_(cursor, now_us)
+        return results, number, now_us
+
+    while True:
+        try:
+            results, number, now_us = transact(execute)
+            if number is not None and witness is not None:
+                witness.acknowledge(number, now_us)
+            return results
+        except sql.Misfit as misfit:
+            why = type(misfit.__cause__).__name__
+            rejected[misfit.index] = Unstorable(f"the store cannot keep this command: {why}")
+
+
+class Witness:
+    """The witness of a link over which a store changes its data, from one start to the next. `files` are open.
+
+    It raises and compares the link's number inside a transaction, and notes it before the caller receives the results
+    that it stands for. `epoch` explains what the numbers prove. Only for the thread of the link.
+    """
+
+    def __init__(self, files: WitnessFiles, place: int) -> None:
+        """`place` is the link's place in the files."""
+        self._files = files
+        self._place = place
+        self._link = uuid4()
+        self._number = 0
+        self._memory = b""
+        self._compared: object = None
+        self._reading = Reading()
+
+    def compare(self, cursor: Cursor, now_us: int) -> None:
+        """Compare the data with all notes, unless it is as it was then but for changes of this link's.
+
+        Raises `EpochChanged`, before anything was changed.
+        """
+        state = cursor.state()
+        if state == self._compared:
+            return
+        reading = self._files.read()
+        epoch = sql.check_memory(cursor, now_us, (note.link for note in reading.notes))
+        why = missing(reading.notes, epoch, self._files.beyond)
+        if why is not None:
+            raise EpochChanged(why)
+        self._memory, self._reading, self._compared = memory_digest(epoch.identity), reading, state
+
+    def raise_(self, cursor: Cursor, now_us: int) -> int:
+        """Raise and return the number. Raises `EpochChanged` if it is behind what was acknowledged."""
+        number = sql.raise_witness(cursor, self._link, now_us)
+        if number <= self._number:
+            raise EpochChanged("the store lacks changes that it had acknowledged")
+        return number
+
+    def acknowledge(self, number: int, now_us: int) -> None:
+        """Note the number; the transaction that raised it is committed."""
+        self._number = number
+        self._files.write(self._place, WitnessNote(self._link, number, now_us, self._files.beyond, self._memory))
+        self._files.cover(self._reading)

@@ -1,7 +1,0 @@
--- no row of the table: accepted operations of paused names that would expire between two times; never one that a newer
--- program wrote
-SELECT d.row, max(d.since_us, d.credited_us, p.since_us)
-FROM pause AS p CROSS JOIN delivery AS d CROSS JOIN operation AS o ON o.row = d.row
-WHERE d.is_accepted AND d.service = p.service AND d.operation = p.operation
-    AND d.deliver_until_us > ?1 AND d.deliver_until_us <= ?2 AND o.version = ?3
-LIMIT ?4

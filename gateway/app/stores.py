@@ -21,6 +21,8 @@ from gateway.store.guard import EpochGuard
 from gateway.store.journal.view import Desk
 from gateway.store.membership import Conditions
 from gateway.store.operations import ManagedStore, Serving
+from gateway.store.portable import store as portable
+from gateway.store.portable.store import PortableStore
 from gateway.store.postgres import store as postgres
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.promotion import Fleet
@@ -146,12 +148,19 @@ def name_of(config: Config) -> str:
 
 def bare_store(
     config: Config, sealing: Sealing, witness_files: WitnessFiles | None = None
-) -> SqliteStore | PostgresStore:
+) -> SqliteStore | PostgresStore | PortableStore:
     """The durable store without its guard. It seals events, and notes in `witness_files` what it acknowledges."""
     match config.store.durable:
         case SqliteUrl(path):
             return SqliteStore(path, witness_files=witness_files, outbox=outbox_of(config, sealing))
         case PostgresUrl(dsn):
+            if is_portable(config):
+                return PortableStore(
+                    dsn.get_secret_value(),
+                    accepts_off=config.store.accept_server_settings,
+                    witness_files=witness_files,
+                    outbox=outbox_of(config, sealing),
+                )
             return PostgresStore(
                 dsn.get_secret_value(),
                 accepts_off=config.store.accept_server_settings,
@@ -164,7 +173,12 @@ def bare_store(
             assert_never(url)
 
 
-def fleet_of(store: SqliteStore | PostgresStore) -> Fleet | None:
+def is_portable(config: Config) -> bool:
+    """Whether the durable store is kept by the portable dialect."""
+    return config.store.dialect == "portable"
+
+
+def fleet_of(store: SqliteStore | PostgresStore | PortableStore) -> Fleet | None:
     """The same store, if it can be promoted."""
     return store if isinstance(store, PostgresStore) else None
 
@@ -183,6 +197,8 @@ async def is_migrated(config: Config) -> bool:
         case SqliteUrl(path):
             return await asyncio.to_thread(sqlite.is_migrated, path)
         case PostgresUrl(dsn):
+            if is_portable(config):
+                return await portable.is_migrated(dsn.get_secret_value())
             return await postgres.is_migrated(dsn.get_secret_value(), config.store.accept_server_settings)
         case url:
             assert_never(url)
@@ -199,6 +215,8 @@ async def migrate_store(config: Config, grant_to: str | None = None) -> list[str
             await store.close()
             return []
         case PostgresUrl(dsn):
+            if is_portable(config):
+                return await portable.migrate(dsn.get_secret_value(), grant_to=grant_to)
             accepted = config.store.accept_server_settings
             return await postgres.migrate(dsn.get_secret_value(), accepted, grant_to=grant_to)
         case url:

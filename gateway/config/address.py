@@ -306,6 +306,12 @@ class PostgresUrl:
 
     dsn: SecretStr
 
+    @property
+    def is_pooled(self) -> bool:
+        """Whether it says that it leads to a pgbouncer."""
+        options = dict(parse_qsl(urlsplit(self.dsn.get_secret_value()).query))
+        return options.get("pgbouncer", "false").lower() in ("1", "true", "yes", "on")
+
 
 @dataclass(frozen=True, slots=True)
 class RedisUrl:

@@ -162,6 +162,9 @@ class Store(Section):
 
     durable: Annotated[SqliteUrl | PostgresUrl, DurableUrl()]
     """The durable store: sqlite:///PATH for one host, postgresql://USER@HOST/DATABASE for many gateways."""
+    dialect: Literal["postgres", "portable"] = "postgres"
+    """The SQL that a postgresql:// store is spoken to in. `portable` is what CockroachDB, YugabyteDB, Citus and
+    Postgres have in common. A start on one of the first three says that it needs it."""
     fast: Annotated[RedisUrl, FastUrl()] | None = None
     """A Redis, alone, behind sentinels or as a cluster, that serves replays and wakes waiters; its data may be lost at
     any moment."""
@@ -200,6 +203,15 @@ class Store(Section):
         for name in ("promotion", "promotion_wait", "probation", "synchronous"):
             if name in self.model_fields_set and not isinstance(self.durable, PostgresUrl):
                 yield Disagreement((name,), "only a postgresql:// store has standbys that can be promoted")
+        if "dialect" in self.model_fields_set and not isinstance(self.durable, PostgresUrl):
+            yield Disagreement(("dialect",), "only a postgresql:// store has a dialect")
+        if self.dialect == "portable" and isinstance(self.durable, PostgresUrl) and self.durable.is_pooled:
+            message = "portable needs sessions of its own: give the server's address without ?pgbouncer=true"
+            yield Disagreement(("dialect",), message)
+        if self.dialect == "portable":
+            for name in ("promotion", "promotion_wait", "probation", "synchronous"):
+                if name in self.model_fields_set:
+                    yield Disagreement((name,), "the engine itself keeps a portable store through a promotion")
 
 
 class Limits(Section):

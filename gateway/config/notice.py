@@ -159,6 +159,8 @@ def _of_store(store: Store) -> Iterator[Notice]:
             f"{setting} = off is accepted: unless the server's storage {_STORAGE[setting]}, a crash of it loses "
             "acknowledged responses, and their keys execute again",
         )
+    if store.dialect == "portable":
+        yield Notice("store.dialect", "portable was run on PostgreSQL alone: try your engine before you rely on it")
     # Redis cannot show whether another host uses it, unless their SQLite files have the same name.
     if isinstance(store.durable, SqliteUrl) and store.fast is not None:
         yield Notice("store.fast", "SQLite serves one host: no other host may use this Redis for the same service")

@@ -10,8 +10,7 @@ this host, and `recipes` finds that the configuration still finds the remembered
 place among those that may grant, and `promotion` decides whether a promoted server is believed. `sealed` encrypts what
 the store keeps, and `rekeying` does so again with the current key.
 
-*The stores:* `sqlite`, `postgres`, and `redis` as the fast tier. `relational` is what a store does inside a transaction
-that executes the table.
+*The stores:* `postgres`; `sqlite` and `portable`, which share `relational`; and `redis` as the fast tier.
 
 *On this host*, for whoever comes after a process that was killed: `attempt_files` has what its attempts had sent.
 

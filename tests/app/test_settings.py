@@ -749,6 +749,7 @@ ELSEWHERE: Final = (
         "upstream.url": _VERDICTS + "test_rule_1_no_route",
         "store.durable": _VERDICTS + "test_rule_10_replayed",
         "store.fast": _VERDICTS + "test_rule_10_replayed",
+        "store.dialect": "tests/store/test_portable.py::test_the_configured_dialect",
         "store.accept_server_settings": _START + "test_what_is_accepted_of_the_server_is_loud_at_the_start",
         "store.promotion": _MEMBERS + "test_the_operators_word",
         "store.promotion_wait": _MEMBERS + "test_who_has_not_spoken_is_named",

@@ -600,8 +600,8 @@ def test_unknown_store_key(line: str) -> None:
     """What a store does not do yet is an unknown key; its name is not repeated beside passwords."""
     text = MINIMAL.replace("operations.db}", f"operations.db, {line}}}")
     known = (
-        "durable, fast, lease, amnesia_window, journal_grace, accept_server_settings, promotion, promotion_wait, "
-        "probation, synchronous, clear_keys, cache_max_age, cache_bytes"
+        "durable, dialect, fast, lease, amnesia_window, journal_grace, accept_server_settings, promotion, "
+        "promotion_wait, probation, synchronous, clear_keys, cache_max_age, cache_bytes"
     )
     assert report(text) == [f"2:59: store: unknown key; known here: {known}"]
 
@@ -740,6 +740,18 @@ def test_what_may_be_a_secret_is_not_named() -> None:
             "store.promotion: only a postgresql:// store has standbys that can be promoted",
         ),
         (
+            "durable: sqlite:///a/b, dialect: portable",
+            "store.dialect: only a postgresql:// store has a dialect",
+        ),
+        (
+            "durable: 'postgresql://u@h/d?pgbouncer=true', dialect: portable",
+            "store.dialect: portable needs sessions of its own: give the server's address without ?pgbouncer=true",
+        ),
+        (
+            "durable: postgresql://u@h/d, dialect: portable, promotion: refuse",
+            "store.promotion: the engine itself keeps a portable store through a promotion",
+        ),
+        (
             "durable: postgresql://u@h/d, accept_server_settings: [fsync, fsync]",
             "store.accept_server_settings[1]: this is listed already",
         ),
@@ -748,7 +760,7 @@ def test_what_may_be_a_secret_is_not_named() -> None:
             "store.accept_server_settings[0]: expected fsync or full_page_writes, found 'synchronous_commit'",
         ),
     ],
-    ids=["sqlite", "promotion", "twice", "not-acceptable"],
+    ids=["sqlite", "promotion", "sqlite-dialect", "pooled-dialect", "portable-promotion", "twice", "not-acceptable"],
 )
 def test_settings_of_a_server_that_cannot_be_accepted(store: str, message: str) -> None:
     """Only what storage may replace, once, and only of a server."""

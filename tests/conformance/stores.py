@@ -18,6 +18,7 @@ from gateway.core.confidential import Sealing
 from gateway.core.outbox import NO_EVENTS, Outbox
 from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.store.base import Store, boot_seconds
+from gateway.store.portable.store import PortableStore
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.redis.store import RedisFastTier
 from gateway.store.sealed import SealedStore
@@ -27,6 +28,7 @@ from gateway.store.witness_files import WitnessFiles
 from tests.conformance.hand import REMEMBER_SECONDS
 from tests.support.memory_store import ManualClock, Memory, MemoryStore
 from tests.support.redis import Redis
+from tests.support.serialization import SerializationFaults
 
 
 class Database(Protocol):
@@ -115,6 +117,23 @@ def postgres(request: pytest.FixtureRequest, _directory: Path) -> Iterator[Datab
 
 
 @dataclass
+class PortableDatabase(PostgresDatabase):
+    """Every tenth statement fails to serialize, at most a few times in a row."""
+
+    faults: SerializationFaults = field(default_factory=SerializationFaults)
+
+    def open_store(self, witness_files: WitnessFiles | None = None, outbox: Outbox = NO_EVENTS) -> Store:
+        return PortableStore(
+            self.url, clock_us=self.clock, witness_files=witness_files, outbox=outbox, connect=self.faults.connect
+        )
+
+
+@contextmanager
+def portable(request: pytest.FixtureRequest, _directory: Path) -> Iterator[Database]:
+    yield PortableDatabase(request.getfixturevalue("postgres_url"))
+
+
+@dataclass
 class TieredDatabase:
     """A durable database behind Redis and a process cache of each store object.
 
@@ -195,6 +214,7 @@ def sealed(behind: Opener) -> Opener:
 # directory; it ends by giving everything back, the data included.
 STORES: dict[str, Opener] = {
     "memory": memory,
+    "portable": portable,
     "postgres": postgres,
     "sealed-sqlite": sealed(sqlite),
     "sqlite": sqlite,

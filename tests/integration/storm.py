@@ -203,7 +203,9 @@ async def _tell(clients: Clients, world: World) -> None:
         print(f"... {len(clients.calls)} calls, {world.done.total()} faults", flush=True)
 
 
-async def storm(directory: Path, installation: PostgresInstallation, *, seconds: float, seed: int) -> Verdict:
+async def storm(
+    directory: Path, installation: PostgresInstallation, *, seconds: float, seed: int, dialect: str = "postgres"
+) -> Verdict:
     """Run one in this directory, which is left as it is at the end."""
     async with AsyncExitStack() as stack:
         postgres = PostgresServer(installation, directory / "pg")
@@ -214,7 +216,7 @@ async def storm(directory: Path, installation: PostgresInstallation, *, seconds:
         stack.callback(redis.kill)
         upstream = await stack.enter_async_context(StormUpstream(random.Random(f"{seed} upstream")))
         places = [directory / name for name in ("a", "b")]
-        configs = [(_config(postgres, redis, upstream, place), place) for place in places]
+        configs = [(_config(postgres, redis, upstream, place, dialect), place) for place in places]
         world = World(postgres, redis, upstream, await stack.enter_async_context(gateways(*configs)))
         clients = Clients(world.gateways, seed)
         await _rage(world, clients, seconds, seed)
@@ -232,9 +234,11 @@ async def storm(directory: Path, installation: PostgresInstallation, *, seconds:
         return Verdict(clients.words(), faults, world.done, len(upstream.effects), len(keys), len(unsettled))
 
 
-def _config(postgres: PostgresServer, redis: RedisServer, upstream: StormUpstream, place: Path) -> dict[str, Any]:
+def _config(
+    postgres: PostgresServer, redis: RedisServer, upstream: StormUpstream, place: Path, dialect: str
+) -> dict[str, Any]:
     return config_of(
-        {"durable": postgres.url, "fast": redis.url}, place, upstream.url, routes=ROUTES,
+        {"durable": postgres.url, "dialect": dialect, "fast": redis.url}, place, upstream.url, routes=ROUTES,
         store={"lease": f"{LEASE_SECONDS:g}s", "journal_grace": f"{GRACE_SECONDS:g}s"},
         upstream={"response_timeout": "20s", "answer_within": "15s"},
         shutdown={"delay": "100ms", "drain_timeout": "2s"},
@@ -356,12 +360,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Run a storm of faults over real processes and judge its history.")
     parser.add_argument("--seconds", type=float, default=20.0, help="how long the faults go on")
     parser.add_argument("--seed", type=int, default=1, help="who does what")
+    parser.add_argument("--dialect", default="postgres", choices=("postgres", "portable"), help="of the durable store")
     parser.add_argument("--keep", type=Path, help="keep the logs in this directory")
     asked = parser.parse_args()
     with workspace("storm") as directory:
         installation = PostgresInstallation(_new(directory / "postgres"))
         try:
-            verdict = asyncio.run(storm(directory, installation, seconds=asked.seconds, seed=asked.seed))
+            verdict = asyncio.run(
+                storm(directory, installation, seconds=asked.seconds, seed=asked.seed, dialect=asked.dialect)
+            )
         finally:
             if asked.keep is not None:
                 for log in directory.glob("*/*.log"):

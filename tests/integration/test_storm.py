@@ -17,13 +17,14 @@ from tests.support.upstream import Answered
 _SECONDS = 12.0
 
 
-async def test_short_storm(postgres_installation: PostgresInstallation) -> None:
+@pytest.mark.parametrize("dialect", ["postgres", "portable"])
+async def test_short_storm(dialect: str, postgres_installation: PostgresInstallation) -> None:
     """Under kills, freezes and restarts of everything: one effect and one answer for each key, or doubt that is listed.
 
     For longer ones: `python -m tests.integration.storm --seconds 600`.
     """
     with workspace("storm") as directory:
-        verdict = await storm(directory, postgres_installation, seconds=_SECONDS, seed=11)
+        verdict = await storm(directory, postgres_installation, seconds=_SECONDS, seed=11, dialect=dialect)
     print(verdict)
     assert not verdict.faults, verdict
     # It blew, and it did not blow everything away.

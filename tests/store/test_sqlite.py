@@ -839,6 +839,6 @@ async def test_what_waits_is_found_along_its_index(name: str, search: str, store
 
 def test_every_statement_says_its_row() -> None:
     """Each file begins with the row of the table that it serves."""
-    for package in ("relational", "sqlite"):
+    for package in ("relational", "sqlite", "portable"):
         folder = files(f"gateway.store.{package}").joinpath("sql")
         assert all(file.read_text("utf-8").startswith("-- ") for file in folder.iterdir())

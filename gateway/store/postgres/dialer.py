@@ -39,6 +39,7 @@ from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefuse
 from gateway.store.epoch import WitnessNote, memory_digest, missing
 from gateway.store.operations import Epoch
 from gateway.store.postgres.connection import Connection, Link, transaction
+from gateway.store.postgres.engine import Engine, engine_of
 from gateway.store.postgres.hosts import SURVEY, Answer, Host, Refusal, choose, hosts_of
 from gateway.store.postgres.statements import load, migrations
 from gateway.store.witness_files import Reading, WitnessFiles
@@ -443,6 +444,8 @@ async def _greet(connection: Connection, accepts_off: Collection[str]) -> None:
 
     Raises `StartRefused` for a server or a schema that must not be used, `NotApplied` for a standby.
     """
+    if (engine := await engine_of(connection)) is not Engine.POSTGRESQL:
+        raise StartRefused(f"the server is {engine}: write store.dialect: portable")
     (row,) = await connection.fetch(_GREETING)
     if row["major"] < SERVER_MAJOR_MIN:
         raise StartRefused(f"PostgreSQL {row['major']} is too old: {SERVER_MAJOR_MIN} or later is needed")

@@ -409,6 +409,24 @@ DEFECTS = (
         (_RETENTION + "test_a_token_is_never_used_again_after_the_record_is_gone[sqlite]",),
     ),
     Defect(
+        "token-of-a-time-drawn-again",
+        "on distributed SQL, a token is given out again after its record is gone and the clock was set back",
+        (Edit("store/portable/connection.py", "        if token > self._floor:\n", "        if False:\n"),),
+        ("tests/store/test_portable.py::test_a_token_is_not_drawn_again_after_the_clock_was_set_back[erased]",),
+    ),
+    Defect(
+        "lost-commit-is-definite",
+        "on distributed SQL, a commit without an answer counts as one that did nothing",
+        (
+            Edit(
+                "store/portable/connection.py",
+                "            raise failed.fault from failed\n",
+                "            raise NotApplied from failed\n",
+            ),
+        ),
+        ("tests/store/test_portable.py::test_a_lost_answer_to_a_commit_is_indefinite",),
+    ),
+    Defect(
         "answered-before-fsync",
         "the journal answers before the outcome is on the disk",
         (

@@ -1,0 +1,125 @@
+"""The tables of the portable dialect, and what a server has to be like.
+
+The tables are in the schema of the other dialect, and so is the table of migrations: each dialect refuses a database
+that the other one has used, because it would find none of its keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from hashlib import sha256
+from typing import Any, Final
+
+from gateway.store.base import NotApplied, StartRefused
+from gateway.store.postgres.connection import Connection
+from gateway.store.postgres.dialer import DURABILITY, SERVER_MAJOR_MIN
+from gateway.store.postgres.engine import Engine, engine_of
+from gateway.store.relational.rows import numbered, statements
+
+TEXTS: Final[Mapping[str, str]] = {
+    name: numbered(text)
+    for name, text in statements("gateway.store.portable", row="id", greatest="greatest", join="JOIN").items()
+}
+SCHEMA_VERSION: Final = 1
+
+_NAME: Final = "portable"
+_MIGRATIONS: Final = """
+CREATE TABLE IF NOT EXISTS idempotency_gateway.migration (
+    version INTEGER NOT NULL PRIMARY KEY,
+    name TEXT NOT NULL,
+    checksum TEXT NOT NULL DEFAULT '',
+    applied_at TIMESTAMPTZ NOT NULL DEFAULT now()
+)
+"""
+_EXISTS: Final = """
+SELECT 1 FROM information_schema.tables WHERE table_schema = 'idempotency_gateway' AND table_name = 'migration'
+"""
+_APPLIED: Final = "SELECT version, name, checksum FROM idempotency_gateway.migration"
+_NOTE: Final = """
+INSERT INTO idempotency_gateway.migration (version, name, checksum) VALUES ($1, $2, $3) ON CONFLICT (version) DO NOTHING
+"""
+_GRANTS: Final = (
+    "GRANT USAGE ON SCHEMA idempotency_gateway TO {role}",
+    "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA idempotency_gateway TO {role}",
+)
+# What a statement that makes something ends with if another program makes it at the same moment.
+_MADE_MEANWHILE: Final = frozenset(("23505", "40001", "42710", "42P06", "42P07"))
+_TRIES_MAX: Final = 10
+
+
+async def check_server(connection: Connection, accepts_off: frozenset[str]) -> Engine:
+    """Check that the server may be used. Raises `StartRefused`, `NotApplied`."""
+    engine = await engine_of(connection)
+    if engine in (Engine.POSTGRESQL, Engine.CITUS):
+        # One query each: on the other engines these are unknown, or say nothing.
+        ((number,),) = await connection.fetch("SELECT current_setting('server_version_num')::INTEGER / 10000")
+        if number < SERVER_MAJOR_MIN:
+            raise StartRefused(f"PostgreSQL {number} is too old: {SERVER_MAJOR_MIN} or later is needed")
+        for setting, consequence in DURABILITY.items():
+            ((value,),) = await connection.fetch("SELECT current_setting($1)", setting)
+            if value == "off" and setting not in accepts_off:
+                raise StartRefused(f"PostgreSQL has {setting} = off: {consequence}")
+        # Of small tables it would read all rows, and every transaction would then conflict with every other.
+        await connection.execute("SET enable_seqscan = off")
+    ((read_only,),) = await connection.fetch("SELECT current_setting('transaction_read_only')")
+    if read_only == "on":
+        raise NotApplied(f"{engine} is read-only: a standby, or a role or database set to read-only")
+    return engine
+
+
+async def applied_version(connection: Connection) -> int:
+    """The version of the schema, 0 when there is none yet. Raises `StartRefused` for another one, or a too new one."""
+    if not await connection.fetch(_EXISTS):
+        return 0
+    rows = await connection.fetch(_APPLIED)
+    for row in rows:
+        if row["name"] != _NAME or (row["version"] <= SCHEMA_VERSION and row["checksum"] != _checksum(row["version"])):
+            raise StartRefused(
+                "the schema idempotency_gateway was made by another program, or for another store.dialect: use that "
+                "one, or give this one a database of its own"
+            )
+    version = max((row["version"] for row in rows), default=0)
+    if version > SCHEMA_VERSION + 1:
+        raise StartRefused(
+            f"the schema idempotency_gateway has version {version}, this program knows {SCHEMA_VERSION} and serves up "
+            f"to {SCHEMA_VERSION + 1}: run a newer program"
+        )
+    return int(version)
+
+
+async def bring_up_to_date(connection: Connection) -> list[str]:
+    """Make what is missing, and return the names of what was applied. Repeatable, and safe if several programs do
+    it."""
+    done = []
+    for version in range(await applied_version(connection) + 1, SCHEMA_VERSION + 1):
+        for statement in ("CREATE SCHEMA IF NOT EXISTS idempotency_gateway", _MIGRATIONS, *_script(version)):
+            await _repeated(connection.execute, statement)
+        await _repeated(connection.execute, _NOTE, version, _NAME, _checksum(version))
+        done.append(f"{version:04}_{_NAME}")
+    return done
+
+
+async def grant(connection: Connection, role: str) -> None:
+    """Grant this role the rights that a gateway needs. Repeatable. Only the owner of the schema can do it."""
+    ((quoted,),) = await connection.fetch("SELECT quote_ident($1)", role)
+    for statement in _GRANTS:
+        await _repeated(connection.execute, statement.format(role=quoted))
+
+
+def _script(version: int) -> list[str]:
+    return [statement for each in TEXTS[f"schema_{version:04}"].split(";") if (statement := each.strip())]
+
+
+def _checksum(version: int) -> str:
+    return sha256(TEXTS[f"schema_{version:04}"].encode()).hexdigest()
+
+
+async def _repeated(execute: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
+    for tries in range(1, _TRIES_MAX + 1):
+        try:
+            await execute(*arguments)
+        except Exception as error:
+            if getattr(error, "sqlstate", None) not in _MADE_MEANWHILE or tries == _TRIES_MAX:
+                raise
+        else:
+            return

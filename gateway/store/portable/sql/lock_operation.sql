@@ -1,0 +1,2 @@
+-- every row: as `select_operation`, by a transaction that changes the record
+SELECT {record}, o.body FROM operation AS o WHERE o.id = ? FOR UPDATE

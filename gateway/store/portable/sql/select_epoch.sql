@@ -1,0 +1,2 @@
+-- no row of the table: which memory this is
+SELECT e.identity, e.ceiling, e.memo, e.generation FROM epoch AS e WHERE e.one = 1

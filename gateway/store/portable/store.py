@@ -1,0 +1,183 @@
+"""The store on distributed SQL: CockroachDB, YugabyteDB, Citus, or PostgreSQL itself.
+
+It differs from the contract of `base` in this: tokens increase per operation, and news reaches only waiters in this
+process; those of others poll, or are woken through Redis. Where an engine's nodes have clocks of their own, the store's
+clock is that of whichever node answers; the engine bounds how far they are apart.
+
+Theory of operation
+-------------------
+Threads own a connection each: some for commands, one for what upkeep and operators change, one for reads. An
+operation's commands are all executed by one thread, so that those of one gateway do not lose against one another. A
+batch that loses each time is halved, down to single commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeVar
+from uuid import UUID
+
+from gateway.core.operation import Command, Result, Snapshot, operation_id_of
+from gateway.core.outbox import NO_EVENTS, Outbox
+from gateway.store.base import NotApplied, StoreError
+from gateway.store.batching import QUEUE_MAX, Batcher
+from gateway.store.portable import schema
+from gateway.store.portable.connection import Connect, Link, Memory, Unfit, check_url, open_session
+from gateway.store.relational.statements import Cursor
+from gateway.store.relational.store import Contended, RelationalStore, Witness, apply_batch, read_batch
+from gateway.store.witness_files import WitnessFiles
+from gateway.store.worker import Worker
+
+T = TypeVar("T")
+
+# Threads that execute commands, and the most commands of a transaction.
+COMMANDING: Final = 2
+BATCH_SIZE_MAX: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """What exists between `start` and `close`."""
+
+    commanding: tuple[Worker, ...]
+    changing: Worker
+    reading: Worker
+    commands: tuple[Batcher[Command, Result], ...]
+    reads: Batcher[UUID, Snapshot]
+
+
+async def is_migrated(url: str) -> bool:
+    """Whether the tables exist and are up to date. Changes nothing; raises as `start` does."""
+    check_url(url)
+    connection = await open_session(url)
+    try:
+        return await schema.applied_version(connection) >= schema.SCHEMA_VERSION
+    finally:
+        await connection.close()
+
+
+async def migrate(url: str, *, grant_to: str | None = None) -> list[str]:
+    """Bring the tables up to date and grant rights to `grant_to`; returns what was done. Raises as `start` does."""
+    check_url(url)
+    connection = await open_session(url)
+    try:
+        done = await schema.bring_up_to_date(connection)
+        if grant_to is not None:
+            await schema.grant(connection, grant_to)
+        return done
+    finally:
+        await connection.close()
+
+
+class PortableStore(RelationalStore):
+    """The `Store` in the database at `url`. `clock_us` takes the place of the server's clock, in the store's
+    threads."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock_us: Callable[[], int] | None = None,
+        accepts_off: Collection[str] = (),
+        witness_files: WitnessFiles | None = None,
+        outbox: Outbox = NO_EVENTS,
+        connect: Connect | None = None,
+    ) -> None:
+        """`accepts_off` are settings of `DURABILITY` that may be off. `witness_files` and `outbox` as for SQLite."""
+        super().__init__(outbox)
+        memory = Memory()
+        self._url = url
+        self._changer, self._reader, *self._commanders = (
+            Link(url, clock_us, memory, frozenset(accepts_off), connect) for _ in range(2 + COMMANDING)
+        )
+        self._witness_files = witness_files
+        self._running: _Running | None = None
+
+    async def start(self) -> None:
+        if self._running is not None:
+            return
+        check_url(self._url)
+        changing = Worker("portable-changes")
+        try:
+            await changing.run(self._changer.start)
+        except BaseException:
+            changing.end(self._changer.drop)
+            raise
+        files = self._witness_files
+        commanding: list[Worker] = []
+        commands: list[Batcher[Command, Result]] = []
+        for place, link in enumerate(self._commanders):
+            worker = Worker(f"portable-commands-{place}")
+            witness = None if files is None else Witness(files, place)
+            commanding.append(worker)
+            commands.append(
+                Batcher(
+                    partial(self._apply, worker, link, witness),
+                    key=operation_id_of,
+                    size_max=BATCH_SIZE_MAX,
+                    queue_max=QUEUE_MAX,
+                )
+            )
+        reading = Worker("portable-reads")
+        reads = Batcher(partial(self._read, reading), size_max=BATCH_SIZE_MAX, queue_max=QUEUE_MAX)
+        self._running = _Running(tuple(commanding), changing, reading, tuple(commands), reads)
+
+    async def close(self) -> None:
+        running, self._running = self._running, None
+        if running is None:
+            return
+        for batcher in running.commands:
+            await batcher.close()
+        await running.reads.close()
+        for worker, link in zip(running.commanding, self._commanders, strict=True):
+            await worker.stop(link.drop)
+        await running.reading.stop(self._reader.drop)
+        await running.changing.stop(self._changer.drop)
+
+    async def apply(self, command: Command) -> Result:
+        batchers = self._started().commands
+        return await batchers[operation_id_of(command).int % len(batchers)].submit(command)
+
+    async def read(self, operation_id: UUID) -> Snapshot:
+        return await self._started().reads.submit(operation_id)
+
+    async def _query(self, work: Callable[[Cursor], T]) -> T:
+        return await self._started().reading.run(self._reader.query, work)
+
+    async def _change(self, work: Callable[[Cursor], T]) -> T:
+        return await self._started().changing.run(self._changer.change, work)
+
+    async def _note(self, work: Callable[[Cursor], T]) -> T:
+        return await self._change(work)
+
+    def _started(self) -> _Running:
+        if self._running is None:
+            raise NotApplied("the store is not open")
+        return self._running
+
+    async def _apply(
+        self, worker: Worker, link: Link, witness: Witness | None, commands: list[Command]
+    ) -> Sequence[Result | Exception]:
+        results = await worker.run(self._apply_some, link, witness, commands)
+        # Here, and not in `apply`: its caller may have been cancelled.
+        self._announce(commands, results)
+        return results
+
+    def _apply_some(self, link: Link, witness: Witness | None, commands: Sequence[Command]) -> list[Result | Exception]:
+        """In the thread. Each half of a batch that lost is a transaction of its own, and fails for itself."""
+        try:
+            return apply_batch(link.change, commands, witness, (Unfit,), self._outbox)
+        except Contended as error:
+            if len(commands) == 1:
+                return [error]
+        except StoreError as error:
+            return [type(error)(*error.args) for _ in commands]
+        middle = len(commands) // 2
+        return [
+            *self._apply_some(link, witness, commands[:middle]),
+            *self._apply_some(link, witness, commands[middle:]),
+        ]
+
+    async def _read(self, reading: Worker, operation_ids: list[UUID]) -> Sequence[Snapshot | Exception]:
+        return await reading.run(self._reader.query, lambda cursor: read_batch(cursor, operation_ids))

@@ -1,0 +1,173 @@
+"""The portable dialect's statements use nothing but what every engine has, as far as its documentation says so.
+
+None of these engines runs here. So each statement is taken apart, and whatever is not on the list of an engine is
+refused.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import pytest
+
+from gateway.store.portable.schema import TEXTS
+
+_TOKEN: Final = re.compile(r"[eE]?'(?:[^']|'')*'|\$\d+|[A-Za-z_][A-Za-z_0-9]*|\d+|::|<=|>=|<>|\|\||[^\s]")
+_WORD: Final = re.compile(r"[a-z_][a-z_0-9]*\Z")
+
+
+def words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# What stands before a parenthesis and is no function.
+_SYNTAX: Final = words(
+    "all and any as by cast check conflict else exists from in into key not on or over select set table "
+    "then values when where"
+)
+_VOLATILE: Final = words(
+    "clock_timestamp gen_random_uuid nextval now random setval statement_timestamp timeofday transaction_timestamp"
+)
+_FUNCTIONS: Final = words(
+    "clock_timestamp coalesce convert_to count encode extract gen_random_uuid greatest "
+    "jsonb_array_elements_text left max min position split_part strpos substr sum"
+)
+# Advisory locks, for one, do nothing on CockroachDB, and are the coordinator's alone on Citus.
+_FORBIDDEN: Final = words(
+    "alter attach bigserial copy ctid function inherits lateral listen lock materialized merge nextval "
+    "notify overriding partition procedure recursive sequence serial share skip tablesample temporary "
+    "trigger truncate unlisten unlogged xmin"
+)
+
+
+@dataclass(frozen=True)
+class Engine:
+    functions: frozenset[str] = _FUNCTIONS
+    types: frozenset[str] = frozenset(("bigint", "boolean", "bytea", "jsonb", "text"))
+    distributed: frozenset[str] = frozenset()
+    """Tables whose rows are on many nodes, none of which knows the others' locks: each change names its one row."""
+
+
+ENGINES: Final = {
+    "CockroachDB": Engine(),
+    "YugabyteDB": Engine(),
+    # The other tables stay at the coordinator (docs/configure/stores.md).
+    "Citus": Engine(distributed=frozenset(("operation",))),
+}
+
+
+def tokens(text: str) -> list[str]:
+    return [token if token[0] in "'eE" and "'" in token else token.lower() for token in _TOKEN.findall(text)]
+
+
+def changed_tables(found: list[str]) -> list[str]:
+    """The tables that a statement changes, once for each time."""
+    changed = []
+    for at, token in enumerate(found):
+        before = found[at - 1] if at else ""
+        if (
+            (token == "into" and before == "insert")
+            or (token == "from" and before == "delete")
+            or (token == "update" and before not in ("do", "for"))
+        ):
+            changed.append(found[at + 1])
+    return changed
+
+
+def assigned(found: list[str]) -> list[str]:
+    """What stands behind SET."""
+    if "set" not in found:
+        return []
+    rest, depth, behind = found[found.index("set") + 1 :], 0, []
+    for token in rest:
+        depth += (token == "(") - (token == ")")
+        if depth == 0 and token in ("where", "returning"):
+            break
+        behind.append(token)
+    return behind
+
+
+def faults(text: str, engine: Engine) -> list[str]:
+    """What is wrong with a statement for an engine."""
+    found = tokens(text)
+    wrong = [f"has {token.upper()}" for token in found if token in _FORBIDDEN]
+    calls = {
+        token
+        for token, following in zip(found, [*found[1:], ""], strict=True)
+        if following == "(" and _WORD.match(token) and token not in _SYNTAX
+    }
+    changed = changed_tables(found)
+    # A table's list of columns, and an alias with columns, look like calls.
+    named = {*changed, "o"}
+    wrong += [f"calls {call}" for call in sorted(calls - engine.functions - named)]
+    wrong += [
+        f"casts to {name}" for at, name in enumerate(found) if at and found[at - 1] == "::" and name not in engine.types
+    ]
+    wrong += [f"assigns {token}, which is volatile" for token in assigned(found) if token in _VOLATILE]
+    if len(changed) > 1:
+        wrong.append(f"changes {' and '.join(changed)}")
+    if found[0] not in ("select", "insert", "update", "delete"):
+        wrong.append(f"begins with {found[0].upper()}")
+    is_one_row = re.search(r"\b(o\.)?id = \$\d", text) is not None
+    if set(changed) & engine.distributed and found[0] != "insert" and not is_one_row:
+        wrong.append(f"changes more than one row of {changed[0]}")
+    if "for update" in text.lower() and not is_one_row:
+        wrong.append("locks more than one row")
+    if set(changed) & engine.distributed and "select" in found:
+        wrong.append(f"reads another table while it changes {changed[0]}")
+    return wrong
+
+
+STATEMENTS: Final = sorted(name for name in TEXTS if not name.startswith("schema_"))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_a_statement_is_on_the_list(name: str, engine: str) -> None:
+    """Of every engine."""
+    assert faults(TEXTS[name], ENGINES[engine]) == []
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_tables_are_on_the_list(engine: str) -> None:
+    """Tables and indexes of plain types, made by statements that can be repeated; no sequence, trigger or partition."""
+    for each in TEXTS["schema_0001"].split(";"):
+        found = tokens(each)
+        if not found:
+            continue
+        head = " ".join(found[:6]).upper()
+        if found[0] == "insert":
+            assert faults(each, ENGINES[engine]) == []
+            assert "do nothing" in each.lower()
+            continue
+        assert re.match(r"CREATE (TABLE IF NOT EXISTS|INDEX IF NOT EXISTS|UNIQUE INDEX IF NOT EXISTS?)", head), head
+        assert not _FORBIDDEN & set(found)
+        assert not {"integer", "numeric", "serial", "smallint", "timestamptz", "uuid", "varchar"} & set(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("SELECT pg_advisory_xact_lock(7)", "calls pg_advisory_xact_lock"),
+        ("UPDATE turn SET until_us = clock_timestamp() WHERE name = $1", "assigns clock_timestamp, which is volatile"),
+        ("INSERT INTO a (id) VALUES ($1) ON CONFLICT (id) DO UPDATE SET t = nextval('s')", "has NEXTVAL"),
+        ("WITH d AS (DELETE FROM a WHERE id = $1) INSERT INTO b (id) VALUES ($1)", "changes a and b"),
+        ("LISTEN news", "has LISTEN"),
+        ("SELECT int8send($1)", "calls int8send"),
+        ("SELECT $1::regclass", "casts to regclass"),
+        ("CREATE TABLE a PARTITION OF b FOR VALUES IN (1)", "has PARTITION"),
+        ("SELECT id FROM a WHERE due < $1 FOR UPDATE SKIP LOCKED", "locks more than one row"),
+    ],
+)
+def test_what_an_engine_lacks_is_found(text: str, fault: str) -> None:
+    """Each by its own rule."""
+    assert fault in faults(text, ENGINES["CockroachDB"])
+
+
+def test_a_change_of_many_rows_is_found() -> None:
+    """Where each node has its own locks, a change that reads first and names no row could undo another one."""
+    text = "UPDATE operation SET state = $1 WHERE due_us < $2"
+    assert "changes more than one row of operation" in faults(text, ENGINES["Citus"])
+    assert faults(text, ENGINES["YugabyteDB"]) == []

@@ -38,7 +38,7 @@ def test_the_contracts_hold() -> None:
         ("core/message.py", "import cryptography", "cryptography is imported by"),
         ("store/base.py", "import gateway.protect", "Every arrow points down"),
         ("store/base.py", "import gateway.config", "Every arrow points down"),
-        ("store/base.py", "import asyncpg", "asyncpg is imported by"),
+        ("store/base.py", "import asyncpg", "asyncpg is imported where"),
         ("store/base.py", "import redis.asyncio", "redis and its parser"),
         ("store/base.py", "import hiredis", "redis and its parser"),
         ("store/base.py", "import apsw", "apsw is imported by"),

@@ -288,7 +288,7 @@ DEFECTS = (
     Defect(
         "grant-of-an-uncompared-memory",
         "a claim that was under way while another memory was found is believed to be granted by the known one",
-        (Edit("store/guard.py", "if changes != self._memory_changes and", "if False and"),),
+        (Edit("store/guard.py", "if is_grant and changes != self._memory_changes:", "if False:"),),
         ("tests/store/test_guard.py::test_a_grant_from_while_another_memory_was_found",),
     ),
     Defect(

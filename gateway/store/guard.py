@@ -19,9 +19,8 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection
-from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 from uuid import UUID, uuid4
 
 from gateway.core.operation import (
@@ -45,7 +44,6 @@ from gateway.store.base import (
     NotApplied,
     StartRefused,
     StoreError,
-    Watch,
     boot_seconds,
 )
 from gateway.store.epoch import (
@@ -60,16 +58,16 @@ from gateway.store.epoch import (
     loss,
     memo_of,
 )
-from gateway.store.membership import Conditions, Membership, Standing, Unproven
-from gateway.store.operations import Epoch, Forwarding, ManagedStore, Serving, Tally
+from gateway.store.forwarding import Forwarding
+from gateway.store.membership import Caller, Conditions, Membership, Standing, Unproven
+from gateway.store.operations import Epoch, ManagedStore, Serving, Tally
 from gateway.store.promotion import Fleet, Verdict
 from gateway.store.recipes import conflicts_text, neighbour_warning, without_route_warning
 from gateway.store.sealed import why_unreadable
 from gateway.store.witness_files import Reading, WitnessFiles
 
+P = ParamSpec("P")
 T = TypeVar("T")
-# Calls the store behind; gets the verb's name, for events, and the call.
-_Caller = Callable[[str, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 
 _LOG = logging.getLogger("gateway")
 
@@ -160,15 +158,13 @@ class EpochGuard(Forwarding):
     async def _start(self) -> None:
         if self._witness_files is not None:
             await asyncio.to_thread(self._witness_files.open)
-        await self._call("start", self._behind.start)
+        await self._call(self._behind.start)
         try:
-            agreement = await self._call(
-                "compare_configuration", lambda: self._behind.compare_configuration(self._serving)
-            )
+            agreement = await self._call(self._behind.compare_configuration, self._serving)
             if agreement.conflicts:
                 raise StartRefused(conflicts_text(self._serving, agreement.conflicts))
             if self._serving.key_ids is not None:
-                tally = await self._call("tally", self._behind.tally)
+                tally = await self._call(self._behind.tally)
                 if why := why_unreadable(tally.sealed, self._serving.key_ids):
                     raise StartRefused(why)
             for neighbour in agreement.neighbours:
@@ -192,8 +188,7 @@ class EpochGuard(Forwarding):
         """Warn of living keys that no route of this configuration finds. A count that fails is only logged."""
         try:
             keys_without_route = await self._call(
-                "count_without_route",
-                lambda: self._behind.count_without_route(self._serving.service, self._serving.recipes),
+                self._behind.count_without_route, self._serving.service, self._serving.recipes
             )
         except Exception as error:  # noqa: BLE001 - nobody awaits this task
             is_bug = not isinstance(error, StoreError)
@@ -214,17 +209,13 @@ class EpochGuard(Forwarding):
         if _is_same(serving, self._serving):
             return
         another = replace(serving, gateway_id=uuid4())
-        agreement = await self._forward(
-            "compare_configuration", lambda: self._behind.compare_configuration(another, is_trial=True)
-        )
+        agreement = await self._forward(self._behind.compare_configuration, another, is_trial=True)
         if not agreement.conflicts:
             own = replace(serving, gateway_id=self._serving.gateway_id)
             try:
                 async with self._remembering:
                     self._remembers_another, self._is_given_up = True, False
-                    agreement = await self._forward(
-                        "compare_configuration", lambda: self._behind.compare_configuration(own)
-                    )
+                    agreement = await self._forward(self._behind.compare_configuration, own)
             except BaseException:
                 # It may have been written all the same.
                 await self.retract()
@@ -246,7 +237,7 @@ class EpochGuard(Forwarding):
             names = frozenset(self._serving.recipes)
             served = replace(self._serving, accepted=names, mode_accepted=names)
             with contextlib.suppress(StoreError):
-                await self._forward("compare_configuration", lambda: self._behind.compare_configuration(served))
+                await self._forward(self._behind.compare_configuration, served)
                 self._remembers_another = self._is_given_up = False
 
     def adopt(self, serving: Serving, amnesia_window_us: int) -> None:
@@ -279,9 +270,7 @@ class EpochGuard(Forwarding):
         """Note that this gateway has stopped. If that fails, the others see it after `recipes.RUNNING_US`."""
         with contextlib.suppress(StoreError, TimeoutError):
             async with asyncio.timeout(_STOP_NOTE_SECONDS):
-                await self._call(
-                    "note_running", lambda: self._behind.note_running(self._serving.gateway_id, is_running=False)
-                )
+                await self._call(self._behind.note_running, self._serving.gateway_id, is_running=False)
 
     async def _end_stray_count(self) -> None:
         if self._stray_count is not None:
@@ -291,7 +280,7 @@ class EpochGuard(Forwarding):
     async def apply(self, command: Command) -> Result:
         changes = self._memory_changes
         if self._is_amnesic and isinstance(command, _BELIEVING):
-            snapshot = await self._forward("read", lambda: self._behind.read(operation_id_of(command)))
+            snapshot = await self._forward(self._behind.read, operation_id_of(command))
             self._check_known(snapshot, None if isinstance(command, Withdraw) else command.attempt_id)
         self._check_open()
         standing, is_grant = self._standing, isinstance(command, _GRANTING)
@@ -316,7 +305,7 @@ class EpochGuard(Forwarding):
         return result
 
     async def read(self, operation_id: UUID) -> Snapshot:
-        snapshot = await self._forward("read", lambda: self._behind.read(operation_id))
+        snapshot = await self._forward(self._behind.read, operation_id)
         if self._is_amnesic:
             self._check_known(snapshot)
         return snapshot
@@ -344,15 +333,9 @@ class EpochGuard(Forwarding):
         await super().begin_epoch(memo, beyond_token)
         self._update_amnesia(await self.check_memory())
 
-    def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
-        return self._behind.watch(operation_id)
-
-    def announce_work(self) -> None:
-        self._behind.announce_work()
-
     # -- memory -------------------------------------------------------------------------------------------------------
 
-    async def _compare_memory(self, call: _Caller) -> Reading:
+    async def _compare_memory(self, call: Caller) -> Reading:
         """Compare the store with what was seen of it, and write down a loss before any claim is granted.
 
         Returns the notes that it was compared with. Raises `Unproven` while it is not known whether a promoted server
@@ -360,7 +343,7 @@ class EpochGuard(Forwarding):
         """
         # Read all notes before the store: a change that others note in between must not look like a loss.
         own, (shared, is_read), reading = self._seen, await self._read_shared(), await self._read_witness_notes()
-        epoch = await call("check_memory", lambda: self._behind.check_memory([note.link for note in reading.notes]))
+        epoch = await call(self._behind.check_memory, [note.link for note in reading.notes])
         amnesia = amnesia_of(epoch)
         membership = self._membership if epoch.parent else None
         if membership is not None and self._is_open:
@@ -373,7 +356,7 @@ class EpochGuard(Forwarding):
         if membership is not None:
             why = await self._judge(membership, epoch, amnesia, why, reading)
             if why is None:
-                epoch = await call("check_memory", self._behind.check_memory)
+                epoch = await call(self._behind.check_memory)
                 amnesia = amnesia_of(epoch)
         if why is not None:
             notes = [note for note in (own, shared) if note is not None]
@@ -381,8 +364,8 @@ class EpochGuard(Forwarding):
             # In force from here on, even if the store cannot write it down yet.
             self._update_amnesia(replace(epoch, memo=memo_of(amnesia)))
             memo, beyond = memo_of(amnesia), amnesia.beyond
-            await call("begin_epoch", lambda: self._behind.begin_epoch(memo, beyond))
-            epoch = await call("check_memory", self._behind.check_memory)
+            await call(self._behind.begin_epoch, memo, beyond)
+            epoch = await call(self._behind.check_memory)
         self._seen = _merged(self._seen, shared, epoch, is_new=not self._is_open or why is not None, is_read=is_read)
         self._uncompared = None
         self._on_met(epoch.identity, epoch.generation)
@@ -511,22 +494,22 @@ class EpochGuard(Forwarding):
 
     # -- calling ------------------------------------------------------------------------------------------------------
 
-    async def _forward(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
+    async def _forward(self, verb: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         self._check_open()
-        return await self._call(verb, call)
+        return await self._call(verb, *args, **kwargs)
 
     def _check_open(self) -> None:
         if not self._is_open:
             raise NotApplied(self._why_shut)
 
-    async def _call(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
+    async def _call(self, verb: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         started = time.perf_counter()
         try:
-            result = await call()
+            result = await verb(*args, **kwargs)
         except BaseException as failure:
-            self._report_call(verb, started, failure)
+            self._report_call(verb.__name__, started, failure)
             raise
-        self._report_call(verb, started)
+        self._report_call(verb.__name__, started)
         return result
 
     def _report_call(self, verb: str, started: float, failure: BaseException | None = None) -> None:

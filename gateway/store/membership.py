@@ -42,7 +42,8 @@ _HISTORY_MAX: Final = 64
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _NOT_SYNCHRONOUS: Final = "store.synchronous is require, and PostgreSQL has no synchronous standby"
 
-Caller = Callable[[str, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+Caller = Callable[..., Awaitable[Any]]
+"""Calls a verb of the store with these arguments, and reports the call."""
 
 
 class Unproven(NotApplied):
@@ -73,7 +74,7 @@ class Standing:
 
 
 class Membership:
-    """See the module. `call` makes a call to the store and reports it, as the guard does."""
+    """See the module."""
 
     def __init__(
         self,
@@ -124,9 +125,7 @@ class Membership:
 
     async def _join(self, ended: Collection[UUID] = ()) -> None:
         started, notes = self._clock(), self._gateway_id if self._notes is None else self._notes.id
-        joined: Joined = await self._call(
-            "join", lambda: self._fleet.join(self._gateway_id, notes, self._host, self._boot, ended)
-        )
+        joined: Joined = await self._call(self._fleet.join, self._gateway_id, notes, self._host, self._boot, ended)
         self._others.clear()
         self._beats.clear()
         self._beats.append((joined.beat, started))
@@ -179,7 +178,7 @@ class Membership:
             self._others.clear()
         limit = SILENCE * self._conditions.probation_seconds
         silent = [(each, beat) for each, (beat, since) in self._others.items() if started - since > limit]
-        is_synchronous, members = await self._call("beat", lambda: self._fleet.beat(self._gateway_id, silent))
+        is_synchronous, members = await self._call(self._fleet.beat, self._gateway_id, silent)
         if not members:
             await self._join()
             return
@@ -210,8 +209,8 @@ class Membership:
         members: list[Member] = []
         if contradiction is None and promotion == "proven":
             identity, ended = epoch.identity, reading.ended_ids
-            await self._call("vouch", lambda: self._fleet.vouch(identity, self._gateway_id, self._boot, ended))
-            members = await self._call("members", self._fleet.members)
+            await self._call(self._fleet.vouch, identity, self._gateway_id, self._boot, ended)
+            members = await self._call(self._fleet.members)
         return decide(
             promotion,
             epoch,
@@ -224,9 +223,7 @@ class Membership:
     async def accept(self, epoch: Epoch, memo: bytes) -> bool:
         """Accept it. Returns whether that was done; raises `StoreError`."""
         is_trusted = self._conditions.promotion == "trusted"
-        done = await self._call(
-            "accept_promotion", lambda: self._fleet.accept_promotion(epoch, memo, is_trusted=is_trusted)
-        )
+        done = await self._call(self._fleet.accept_promotion, epoch, memo, is_trusted=is_trusted)
         return bool(done)
 
     def _is_fresh(self, members: Collection[Member]) -> bool:

@@ -27,17 +27,14 @@ from being under way, whatever else goes wrong.
 the change, also where a sweep or a flushed journal makes the change. Rows do not depend on the record: they survive its
 end. A relay leases rows, publishes them and reports the result. A lease that is not reported on lapses, and the row is
 leased again: a duplicate, never a loss.
-
-*Forwarding.* The layers in front of a durable store change little of this, so one class forwards it (`Forwarding`).
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 from uuid import UUID
 
 from gateway.core.operation import MICROSECONDS, Audit, Event, SealedRequest, Snapshot, State
@@ -45,8 +42,6 @@ from gateway.core.outbox import EventType, PublishedEvent
 from gateway.core.sealing import is_key_id
 from gateway.core.succession import ServedRoute
 from gateway.store.base import Store, Unreadable
-
-T = TypeVar("T")
 
 # How long an audit is kept, and how much longer each time the record still exists then.
 AUDIT_KEEP_US: Final = 90 * 86_400 * MICROSECONDS
@@ -511,106 +506,3 @@ class ManagedStore(Store, Protocol):
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
         """Replace the memo, and draw only tokens higher than this one from now on."""
-
-
-class Forwarding(ABC):
-    """Forwards the verbs of `ManagedStore` to the store behind."""
-
-    def __init__(self, behind: ManagedStore) -> None:
-        self._behind = behind
-
-    @abstractmethod
-    async def _forward(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Call the store behind. Subclasses observe the outcome here."""
-
-    async def sweep(self, limit: int) -> Swept:
-        return await self._forward("sweep", lambda: self._behind.sweep(limit))
-
-    async def tally(self) -> Tally:
-        return await self._forward("tally", self._behind.tally)
-
-    async def compare_configuration(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
-        return await self._forward(
-            "compare_configuration", lambda: self._behind.compare_configuration(serving, is_trial=is_trial)
-        )
-
-    async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
-        await self._forward("note_running", lambda: self._behind.note_running(gateway_id, is_running=is_running))
-
-    async def count_without_route(self, service: str, operations: Collection[str]) -> dict[str, int]:
-        return await self._forward("count_without_route", lambda: self._behind.count_without_route(service, operations))
-
-    async def find(self, query: Query) -> list[Snapshot]:
-        return await self._forward("find", lambda: self._behind.find(query))
-
-    async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
-        return await self._forward(
-            "recover", lambda: self._behind.recover(operation_id, token, lease_us, is_urgent=is_urgent)
-        )
-
-    async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
-        await self._forward("put_off", lambda: self._behind.put_off(lease, pause_us, finding))
-
-    async def recovery(self, operation_id: UUID) -> RecoveryState | None:
-        return await self._forward("recovery", lambda: self._behind.recovery(operation_id))
-
-    async def find_due(self, service: str, operations: Collection[str], limit: int) -> list[Snapshot]:
-        return await self._forward("find_due", lambda: self._behind.find_due(service, operations, limit))
-
-    async def read_kept(self, operation_id: UUID) -> SealedRequest | None:
-        return await self._forward("read_kept", lambda: self._behind.read_kept(operation_id))
-
-    async def count_pending(self, service: str, operation: str, scope_digest: bytes, limit: int) -> int:
-        return await self._forward(
-            "count_pending", lambda: self._behind.count_pending(service, operation, scope_digest, limit)
-        )
-
-    async def backlog(self, service: str) -> Backlog:
-        return await self._forward("backlog", lambda: self._behind.backlog(service))
-
-    async def pause(self, service: str, operation: str, audit: Audit) -> bool:
-        return await self._forward("pause", lambda: self._behind.pause(service, operation, audit))
-
-    async def resume(self, service: str, operation: str, audit: Audit) -> bool:
-        return await self._forward("resume", lambda: self._behind.resume(service, operation, audit))
-
-    async def pause_audits(self, service: str) -> list[PauseAudit]:
-        return await self._forward("pause_audits", lambda: self._behind.pause_audits(service))
-
-    async def lease_events(self, service: str, wanted: Mapping[str, int], lease_us: int) -> list[LeasedEvent]:
-        return await self._forward("lease_events", lambda: self._behind.lease_events(service, wanted, lease_us))
-
-    async def report_events(self, service: str, reports: Collection[EventReport]) -> None:
-        await self._forward("report_events", lambda: self._behind.report_events(service, reports))
-
-    async def find_events(
-        self, service: str, sink: str, *, is_dead: bool, after: str | None, limit: int
-    ) -> list[KeptEvent]:
-        return await self._forward(
-            "find_events",
-            lambda: self._behind.find_events(service, sink, is_dead=is_dead, after=after, limit=limit),
-        )
-
-    async def redeliver_event(self, service: str, event_id: str, sink: str | None) -> int:
-        return await self._forward("redeliver_event", lambda: self._behind.redeliver_event(service, event_id, sink))
-
-    async def suspend_sink(self, service: str, sink: str, why: str) -> bool:
-        return await self._forward("suspend_sink", lambda: self._behind.suspend_sink(service, sink, why))
-
-    async def resume_sink(self, service: str, sink: str) -> bool:
-        return await self._forward("resume_sink", lambda: self._behind.resume_sink(service, sink))
-
-    async def sinks(self, service: str) -> dict[str, SinkBacklog]:
-        return await self._forward("sinks", lambda: self._behind.sinks(service))
-
-    async def audits(self, operation_id: UUID) -> list[AuditEntry]:
-        return await self._forward("audits", lambda: self._behind.audits(operation_id))
-
-    async def latest_audits(self, before: int | None, limit: int) -> list[NumberedAudit]:
-        return await self._forward("latest_audits", lambda: self._behind.latest_audits(before, limit))
-
-    async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
-        return await self._forward("check_memory", lambda: self._behind.check_memory(links))
-
-    async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
-        await self._forward("begin_epoch", lambda: self._behind.begin_epoch(memo, beyond_token))

@@ -8,23 +8,21 @@ Kept requests come sealed. The invariant: no change of a record reads, or loses,
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 from uuid import UUID
 
 from gateway.core.confidential import Sealing
 from gateway.core.operation import Audit, Command, Result, Snapshot
 from gateway.core.outbox import opened_event
 from gateway.core.sealing import Unopenable
-from gateway.store.base import Watch
+from gateway.store.forwarding import Forwarding
 from gateway.store.operations import (
     SEALED_COUNT_MAX,
     AuditEntry,
     Backlog,
     EventFate,
     EventReport,
-    Forwarding,
     LeasedEvent,
     ManagedStore,
     NumberedAudit,
@@ -33,6 +31,7 @@ from gateway.store.operations import (
     SinkBacklog,
 )
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -63,24 +62,12 @@ class SealedStore(Forwarding):
         super().__init__(behind)
         self._sealing = sealing
 
-    async def start(self) -> None:
-        await self._behind.start()
-
-    async def close(self) -> None:
-        await self._behind.close()
-
     async def apply(self, command: Command) -> Result:
         sealed = self._sealing.sealed(command)
         return self._sealing.opened_result(await self._behind.apply(sealed), command, sealed)
 
     async def read(self, operation_id: UUID) -> Snapshot:
         return self._sealing.opened_snapshot(await self._behind.read(operation_id))
-
-    def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
-        return self._behind.watch(operation_id)
-
-    def announce_work(self) -> None:
-        self._behind.announce_work()
 
     async def find(self, query: Query) -> list[Snapshot]:
         return [self._sealing.opened_snapshot(each) for each in await self._behind.find(query)]
@@ -150,5 +137,5 @@ class SealedStore(Forwarding):
             await self._behind.report_events(service, dead)
         return opened
 
-    async def _forward(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
-        return await call()
+    async def _forward(self, verb: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await verb(*args, **kwargs)

@@ -28,7 +28,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequ
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, ParamSpec, TypeVar
 from uuid import UUID
 
 from gateway.core.operation import (
@@ -56,8 +56,10 @@ from gateway.core.operation import (
 )
 from gateway.store.base import WORK, FastTier, Indefinite, NotApplied, StoreError, Watch, boot_seconds
 from gateway.store.cache import ProcessCache
-from gateway.store.operations import Forwarding, ManagedStore
+from gateway.store.forwarding import Forwarding
+from gateway.store.operations import ManagedStore
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 DURABLE: Final = "durable"
@@ -164,7 +166,7 @@ class Tiered(Forwarding):
         if self._fast is not None:
             await self._fast.start()
         try:
-            await self._observe(self._behind.start())
+            await self._forward(self._behind.start)
         except (NotApplied, Indefinite):
             raise
         except BaseException:
@@ -220,7 +222,7 @@ class Tiered(Forwarding):
         elif isinstance(command, _PURGING):
             return await self._apply_purge(command)
         started_seconds = self._clock()
-        # `_observe` written out, which saves a coroutine per command.
+        # `_forward` written out, which saves a coroutine per command.
         try:
             result = await self._behind.apply(command)
         except (NotApplied, Indefinite) as error:
@@ -234,7 +236,7 @@ class Tiered(Forwarding):
 
     async def read(self, operation_id: UUID) -> Snapshot:
         started_seconds = self._clock()
-        snapshot = await self._observe(self._behind.read(operation_id))
+        snapshot = await self._forward(self._behind.read, operation_id)
         self._learn(snapshot, started_seconds)
         return snapshot
 
@@ -254,13 +256,10 @@ class Tiered(Forwarding):
         self._behind.announce_work()
         self._outbox.send_news(WORK)
 
-    async def _forward(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
-        return await self._observe(call())
-
-    async def _observe(self, call: Awaitable[T]) -> T:
-        """Await a call of the durable store, and note whether the store is up."""
+    async def _forward(self, verb: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call the durable store, and see by the outcome whether it is up."""
         try:
-            result = await call
+            result = await verb(*args, **kwargs)
         except (NotApplied, Indefinite) as error:
             self._set_durable_down(error)
             raise
@@ -282,7 +281,7 @@ class Tiered(Forwarding):
     async def _apply_purge(self, command: Purge | Erase) -> Result:
         operation_id = command.operation_id
         try:
-            result = await self._observe(self._behind.apply(command))
+            result = await self._forward(self._behind.apply, command)
         except StoreError:
             # The purge may have taken effect.
             await self._forget(operation_id)

@@ -13,7 +13,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 from uuid import UUID, uuid4
 
 from gateway.core.confidential import Sealing
@@ -34,7 +34,8 @@ from gateway.core.operation import (
 from gateway.core.outbox import EventType, Outbox, Subscription
 from gateway.core.sealing import KEY_BYTES, EncryptionKey, KeyRing
 from gateway.store.base import WORK, EpochChanged, Indefinite, NotApplied, Watch
-from gateway.store.operations import Forwarding, Swept
+from gateway.store.forwarding import Forwarding
+from gateway.store.operations import Swept
 from gateway.store.watching import LocalWatch
 from tests.simulation.faults import StoreFate, Weather
 from tests.simulation.history import Change, EventRow, History, Jump, StoreCall, View, digest_of
@@ -51,6 +52,7 @@ _OUTBOX = Outbox(
     tuple(Subscription(sink, frozenset((EventType.COMPLETED,)), is_ordered=each) for sink, each in SINKS.items()),
 )
 _SEALING = Sealing(KeyRing((ENCRYPTION_KEY,), os.urandom))
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -338,8 +340,8 @@ class Durable(Forwarding):
     def announce_work(self) -> None:
         self._loop.world.deliver(self._weather.hop_seconds(), self._database.announce, WORK)
 
-    async def _forward(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
-        return await self._ask(verb, None, lambda entry: _at_once(call()))
+    async def _forward(self, verb: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._ask(verb.__name__, None, lambda entry: _at_once(verb(*args, **kwargs)))
 
     async def _ask(self, verb: str, operation_id: UUID | None, execute: Callable[[StoreCall], T]) -> T:
         terms = self._history.terms

@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import ParamSpec, TypeVar
 from uuid import UUID
 
 from gateway.core.operation import EVENT_OF, Command, Result, Snapshot
-from gateway.store.base import Indefinite, NotApplied, Unreadable, Watch
-from gateway.store.operations import Forwarding, ManagedStore
+from gateway.store.base import Indefinite, NotApplied, Unreadable
+from gateway.store.forwarding import Forwarding
+from gateway.store.operations import ManagedStore
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -104,28 +105,16 @@ class FaultyStore(Forwarding):
     def mend(self) -> None:
         self._broken.clear()
 
-    async def start(self) -> None:
-        await self._behind.start()
-
-    async def close(self) -> None:
-        await self._behind.close()
-
     async def apply(self, command: Command) -> Result:
         return await self._ask(EVENT_OF[type(command)], self._behind.apply, command)
 
     async def read(self, operation_id: UUID) -> Snapshot:
         return await self._ask("read", self._behind.read, operation_id)
 
-    def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
-        return self._behind.watch(operation_id)
+    async def _forward(self, verb: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._ask(verb.__name__, verb, *args, **kwargs)
 
-    def announce_work(self) -> None:
-        self._behind.announce_work()
-
-    async def _forward(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
-        return await self._ask(verb, call)
-
-    async def _ask(self, verb: str, call: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+    async def _ask(self, verb: str, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         self.said.append(str(verb))
         faults = self._faults[str(verb)]
         fault = faults.popleft() if faults else self._broken.get(str(verb), Fault())
@@ -133,7 +122,7 @@ class FaultyStore(Forwarding):
             await fault.before.pass_through()
         if not fault.has_effect:
             raise _own(fault.error or Indefinite("the answer was lost"))
-        result = await call(*arguments)
+        result = await call(*args, **kwargs)
         if fault.after is not None:
             await fault.after.pass_through()
         if fault.error is not None:

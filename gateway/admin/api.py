@@ -77,7 +77,7 @@ TYPE_PREFIX: Final = "urn:idempotency-gateway:admin:"
 # How to overrule a refusal, by its reason.
 _OVERRULE: Final[Mapping[Refusal, str]] = {
     Refusal.EARLY: ' To overrule this, add "force": true.',
-    Refusal.ANSWER: ' To overrule this, add "force": true.',
+    Refusal.RESPONSE: ' To overrule this, add "force": true.',
     Refusal.UNSURE: ' To confirm it, add "yes": true.',
 }
 

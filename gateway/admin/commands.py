@@ -483,7 +483,7 @@ def _print_outcome(outcome: Changed | Refused) -> int:
             raise CommandWrong(outcome.text)
         hint = (
             " If you know more than the gateway, add --force."
-            if outcome.reason in (Refusal.EARLY, Refusal.ANSWER)
+            if outcome.reason in (Refusal.EARLY, Refusal.RESPONSE)
             else ""
         )
         return _fail(outcome.text + hint)

@@ -265,7 +265,7 @@ def _keep(directory: Path, outcome: KeptOutcome, audit: Audit, record: Record | 
             file = place.with_suffix(".http")
             _write_whole(file, written(response))
             _give_to_owner(file, directory.parent)
-            note["answer"] = file.name
+            note["response"] = file.name
     _write_whole(place, orjson.dumps(note, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     _give_to_owner(place, directory.parent)
     return place

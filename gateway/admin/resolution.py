@@ -210,7 +210,7 @@ class Refusal(StrEnum):
     STATE = "state"  # the record is not in a state for it
     MOVED = "moved"  # the record has changed since it was read
     EARLY = "early"  # it cannot be known yet
-    ANSWER = "answer"  # by the route's rules this response ends nothing
+    RESPONSE = "response"  # by the route's rules this response ends nothing
     UNSURE = "unsure"  # the consequences have to be confirmed
     SERVICE = "service"  # it is another service's
 
@@ -331,7 +331,7 @@ def objection(ruling: Ruling, snapshot: Snapshot, treatment: Treatment) -> Refus
                 "recorded, it would be replayed for good. Give the response that says what happened, or resolve it "
                 "as never happened."
             )
-            return Refused(Refusal.ANSWER, text, snapshot)
+            return Refused(Refusal.RESPONSE, text, snapshot)
         case _:
             assert_never(ruling)
 

@@ -55,7 +55,7 @@ HISTORY_MAX: Final = 200
 """The most observations of one key that a judgement looks at, the oldest first: those decide what the record is."""
 
 
-class Ending(StrEnum):
+class ExchangeResult(StrEnum):
     """How the exchange with the service ended. The first three are the meanings of a response."""
 
     FINAL = Meaning.FINAL
@@ -70,7 +70,7 @@ class Exchange:
     """What an observed request became at the service. `is_kept`: enforcement would have stored the body."""
 
     ended_us: int
-    ending: Ending
+    result: ExchangeResult
     status: int = 0
     is_kept: bool = False
     names_resource: bool = False
@@ -235,15 +235,15 @@ class _WouldBe:
         return Finding(self._outcome(exchange).verdict)
 
     def _outcome(self, exchange: Exchange) -> Outcome:
-        record, ending = self._record, exchange.ending
+        record, result = self._record, exchange.result
         carries_doubt = record is not None and record.carries_doubt
-        match ending:
-            case Ending.NOT_SENT:
+        match result:
+            case ExchangeResult.NOT_SENT:
                 return conclude_not_sent(carries_doubt=carries_doubt)
-            case Ending.UNKNOWN:
+            case ExchangeResult.UNKNOWN:
                 return conclude_unknown()
         # The service's own headers and body were read when the response came. What they mean is declared here.
-        meaning = ((b"idempotency-outcome", ending.value.replace("_", "-").encode()),)
+        meaning = ((b"idempotency-outcome", result.value.replace("_", "-").encode()),)
         return conclude_answered(
             exchange.status,
             meaning,
@@ -270,7 +270,7 @@ class _WouldBe:
             case Event.FORGET:
                 self._apply(Forget(*ids), exchange.ended_us)
             case Event.ABANDON:
-                self._apply(Abandon(*ids, exchange.ending.value), exchange.ended_us)
+                self._apply(Abandon(*ids, exchange.result.value), exchange.ended_us)
             case event:
                 raise AssertionError(f"no attempt ends in {event}")
 
@@ -294,7 +294,7 @@ def pack(seen: Observation) -> bytes:
             if exchange is None
             else [
                 exchange.ended_us,
-                exchange.ending.value,
+                exchange.result.value,
                 exchange.status,
                 exchange.is_kept,
                 exchange.names_resource,
@@ -309,7 +309,7 @@ def pack(seen: Observation) -> bytes:
 def unpack(entry: UUID, route: str, began_us: int, operation_id: UUID, content: bytes, packed: bytes) -> Observation:
     """The observation with an identity that `pack` packed."""
     kept: dict[str, Any] = json.loads(packed)
-    ended_us, ending, *rest = kept["exchange"]
+    ended_us, result, *rest = kept["exchange"]
     return Observation(
         entry,
         route,
@@ -321,5 +321,5 @@ def unpack(entry: UUID, route: str, began_us: int, operation_id: UUID, content: 
         ),
         content,
         bytes.fromhex(kept["version"]),
-        Exchange(ended_us, Ending(ending), *rest),
+        Exchange(ended_us, ExchangeResult(result), *rest),
     )

@@ -31,10 +31,20 @@ _PART_BYTES: Final = 64 * 1024
 class ClientExchange:
     """See the module, and `passthrough.Client`. Lives as long as its request.
 
-    `is_answered`: a byte of a final head is out. `keep_alive`: the connection may serve another request afterwards.
+    `has_begun_reply`: a byte of a final head is out. `keep_alive`: the connection may serve another request afterwards.
     """
 
-    __slots__ = ("_message", "_payload", "body", "connection", "cors", "head", "is_answered", "keep_alive", "version")
+    __slots__ = (
+        "_message",
+        "_payload",
+        "body",
+        "connection",
+        "cors",
+        "has_begun_reply",
+        "head",
+        "keep_alive",
+        "version",
+    )
 
     def __init__(self, connection: ClientConnection, parsed: ParsedRequest, cors: CorsPolicy) -> None:
         message, payload = parsed
@@ -49,7 +59,7 @@ class ClientExchange:
         lengths = headers.by_name.get(b"content-length")
         length = None if message.chunked else int(lengths[0]) if lengths else 0
         self.body = ClientBody(connection, payload, length)
-        self.is_answered = False
+        self.has_begun_reply = False
         self.keep_alive = False
         if b"expect" in headers.by_name and self.takes_interim and not payload.is_eof():
             expectations = headers.by_name[b"expect"]
@@ -96,7 +106,7 @@ class ClientExchange:
 
     async def write(self, out: Framed, body: bytes | ResponseStream, unread: MemoryBudget) -> None:
         """Write the whole reply; a long one counts against `unread` meanwhile. Raises `ClientGone`."""
-        self.is_answered = True
+        self.has_begun_reply = True
         self.body.expects_continue = False
         if not isinstance(body, bytes):
             await self._write_stream(out, body)
@@ -163,7 +173,7 @@ class ClientExchange:
         return self.version == (1, 1)
 
     def send_interim(self, head: ResponseHead) -> None:
-        if self.connection.is_open and not self.is_answered:
+        if self.connection.is_open and not self.has_begun_reply:
             self.connection.write(bare_head(head))
 
     def on_gone(self, callback: Callable[[], object] | None) -> None:
@@ -173,5 +183,5 @@ class ClientExchange:
 
     def switch(self, head: ResponseHead) -> ClientTunnel:
         self.connection.write(bare_head(head))
-        self.is_answered = True
+        self.has_begun_reply = True
         return ClientTunnel(self.connection)

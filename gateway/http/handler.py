@@ -220,7 +220,7 @@ class Handler:
             await self._refuse_cut(exchange, route, cut)
         except Exception:  # noqa: BLE001 - whatever it was, a client waits for a response
             _LOG.exception("a request could not be answered")
-            if exchange.is_answered:
+            if exchange.has_begun_reply:
                 exchange.abort()
                 raise ClientGone from None
             await self._write(exchange, None, plain(500, detail, route), is_last=True)
@@ -332,7 +332,7 @@ class Handler:
                 fault = Fault(408, "The request body did not come in time.", is_verdict)
             case other:
                 assert_never(other)
-        if exchange.is_answered:
+        if exchange.has_begun_reply:
             exchange.abort()
             raise ClientGone
         await self._refuse(exchange, route, fault)

@@ -12,19 +12,19 @@ from functools import partial
 from typing import Protocol, assert_never
 
 from gateway.core.message import Headers, NameTable, RequestHead, ResponseHead, values_by_name
-from gateway.core.observation import Ending
+from gateway.core.observation import ExchangeResult
 from gateway.core.routing import normalise_path
 from gateway.core.verdict import Verdict
 from gateway.http.connection import ClientGone
 from gateway.http.tunnel import ClientTunnel, relay
 from gateway.observe.facts import Events, RequestPassed
-from gateway.protect.answer_stream import passed_on
 from gateway.protect.forwarding import response_headers, unprotected_request
 from gateway.protect.observing import Observing
 from gateway.protect.problem import plain
 from gateway.protect.reply import Incoming, Reply, RequestBody, RequestCut
 from gateway.protect.route import Route, Target
 from gateway.protect.stopwatch import Stopwatch
+from gateway.protect.upstream_reply import passed_on
 from gateway.upstream import Duplex, Lost, NotSent, StreamBody, UpstreamResponse, status_of
 
 Result = UpstreamResponse | NotSent | Lost
@@ -101,7 +101,7 @@ class Passthrough:
         finally:
             if sighting is not None and not is_answered:
                 # The client left, or its request broke off.
-                sighting.end(Ending.UNKNOWN)
+                sighting.end(ExchangeResult.UNKNOWN)
 
     def _publish(
         self, incoming: Incoming, route: Route | None, verdict: Verdict | None, stopwatch: Stopwatch, result: Result

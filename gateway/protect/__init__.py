@@ -20,5 +20,5 @@ the `status` of their operations. `verification` asks of a webhook who sent it, 
 
 *Requests that are only observed.* `observing` looks at what streams by.
 
-*To the service.* `forwarding` decides which headers cross, and `answer_stream` streams a long response.
+*To the service.* `forwarding` decides which headers cross, and `upstream_reply` streams a long response.
 """

@@ -6,7 +6,7 @@ caller gets it; and one whose body is not kept is in the record before its first
 take the outcome, the journal stands in for the record. The write is retried until one of them has it; until then no
 caller gets the outcome as known.
 
-The operation's `last_word` is always the command that ends the claim if everything stops now.
+The operation's `final_command` is always the command that ends the claim if everything stops now.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from gateway.core.operation import (
 from gateway.core.replay import is_event_stream
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import Events, OperationSettled, WriteRefused
-from gateway.protect.answer_stream import AnswerStream
 from gateway.protect.compose import expires_header, reply_by_record
 from gateway.protect.conclusion import ClaimedRequest, Conclusion, without_response
 from gateway.protect.decoding import read_document
@@ -46,6 +45,7 @@ from gateway.protect.leases import Lease
 from gateway.protect.operation import AttemptResult, Operation, abort_stream
 from gateway.protect.reply import Reply
 from gateway.protect.stopwatch import Stopwatch
+from gateway.protect.upstream_reply import UpstreamStream
 from gateway.protect.verification import signed_again
 from gateway.store.base import Indefinite, Store, StoreError, Unstorable
 from gateway.upstream import BodyLost, Lost, NotSent, TooLong, UpstreamResponse
@@ -86,7 +86,7 @@ class Attempt:
         self._on_send = on_send
 
     async def run(self) -> None:
-        """Forward, conclude, record. A caller that cancels this must apply the operation's `last_word`."""
+        """Forward, conclude, record. A caller that cancels this must apply the operation's `final_command`."""
         stopwatch = Stopwatch()
         delivery, is_concluded = self._operation.delivery, False
         try:
@@ -106,15 +106,15 @@ class Attempt:
                 raise
         finally:
             if not self._operation.has_result:
-                last_word = self._operation.last_word
-                if delivery is not None and not is_concluded and last_word is not None:
-                    self._events.publish(self._claimed.attempted(last_word, stopwatch.seconds))
+                final_command = self._operation.final_command
+                if delivery is not None and not is_concluded and final_command is not None:
+                    self._events.publish(self._claimed.attempted(final_command, stopwatch.seconds))
                 reply = self._interrupted()
                 self._operation.publish(AttemptResult(reply, reply))
 
     def _interrupted(self) -> Reply:
-        """The reply when everything stops now. It claims no more than `last_word`, which may still be recorded."""
-        if isinstance(self._operation.last_word, Release | Forget | Postpone):
+        """The reply when everything stops now. It claims no more than `final_command`, which may still be recorded."""
+        if isinstance(self._operation.final_command, Release | Forget | Postpone):
             return self._claimed.refuse(Verdict.OVERLOADED, 503)
         return self._claimed.refuse(Verdict.IN_DOUBT, 503)
 
@@ -156,7 +156,7 @@ class Attempt:
         if not self._lease.is_trusted():
             return False
         self._on_send()
-        self._operation.last_word = self._claimed.abandon("interrupted")
+        self._operation.final_command = self._claimed.abandon("interrupted")
         return True
 
     async def _read_response(self, response: UpstreamResponse, stopwatch: Stopwatch) -> Conclusion:
@@ -183,7 +183,7 @@ class Attempt:
                 case _:
                     assert_never(body)
         response.body.allow_to_outlast()
-        stream = AnswerStream(response, prefix)
+        stream = UpstreamStream(response, prefix)
         return self._claimed.answered(response.head, stream, response.length, stopwatch.seconds)
 
     async def _settle(self, conclusion: Conclusion) -> None:
@@ -197,7 +197,7 @@ class Attempt:
         is_late = False
         first_tried_seconds: float | None = None
         while True:
-            self._operation.last_word = conclusion.command
+            self._operation.final_command = conclusion.command
             started = self._lease.clock()
             if first_tried_seconds is None:
                 first_tried_seconds = started
@@ -213,14 +213,14 @@ class Attempt:
                 if self._loop.time() >= journal_after:
                     outcome = await self._journal(conclusion, first_tried_seconds)
                     if outcome is not None:
-                        self._operation.last_word = None
+                        self._operation.final_command = None
                         self._operation.publish(outcome)
                         return
                     self._publish_unrecorded(conclusion)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _PAUSE_SECONDS_MAX)
             else:
-                self._operation.last_word = None
+                self._operation.final_command = None
                 waited_us = microseconds(self._lease.clock() - started)
                 self._operation.publish(self._result_of(result, conclusion, waited_us, is_late=is_late))
                 return

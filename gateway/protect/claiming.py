@@ -367,9 +367,9 @@ class Claiming:
         pause = 0.1
         while True:
             try:
-                last_word = _last_word_of(pursuit, await self._record_of(pursuit.command))
-                if last_word is not None:
-                    await self._store.apply(last_word)
+                final_command = _final_command_of(pursuit, await self._record_of(pursuit.command))
+                if final_command is not None:
+                    await self._store.apply(final_command)
             except Unstorable:
                 # It never arrived, and cannot any more: its connection is gone.
                 return
@@ -414,7 +414,7 @@ def _judge(snapshot: Snapshot, fingerprints: Sequence[Fingerprint], terms: Terms
     return judge(snapshot, fingerprints, accept_recipe_change=terms.accepts_recipe_change)
 
 
-def _last_word_of(pursuit: _Pursuit, record: Record | None) -> OutcomeCommand | None:
+def _final_command_of(pursuit: _Pursuit, record: Record | None) -> OutcomeCommand | None:
     """The command that ends the claim, if the record is still under it."""
     command, terms = pursuit.command, pursuit.terms
     if record is None or record.attempt_id != command.attempt_id:

@@ -15,7 +15,7 @@ An event of an inbox is accepted after step 2, or acknowledged as a repeat (rule
 Each operation in flight is one `Operation` with one task, which outlives its callers. The first caller's request is
 executed, and duplicates wait for its result: any number of them costs one claim. A duplicate never claims or takes
 over; if its operation gets no claim, it starts over. Cancelling a caller cancels nothing else. Only `drain` ends an
-operation early, and then applies its last word.
+operation early, and then applies its final command.
 
 An operation whose outcome is in the journal is no longer in flight. Until the durable store has the outcome, duplicates
 get their replies from the journal.
@@ -98,7 +98,7 @@ class Coordinator:
         self._accepting = accepting
         self._events = events
         self._repeats = repeats
-        self._operations = Operations(store, journaling, claiming, leases, events, repeats.note)
+        self._operations = Operations(store, journaling, claiming, leases, events, repeats.count)
         self._duplicates = Duplicates(
             store=store,
             journaling=journaling,
@@ -167,7 +167,7 @@ class Coordinator:
     async def drain(self, timeout_seconds: float) -> Drained:
         """Refuse new requests, and wait for the operations in flight.
 
-        After `timeout_seconds`, end the remaining ones by their last words, which claim no more than is known.
+        After `timeout_seconds`, end the remaining ones by their final commands, which claim no more than is known.
         """
         self._is_draining = True
         drained = await self._operations.drain(timeout_seconds)
@@ -249,7 +249,7 @@ class Coordinator:
                         accepted = await self._accepting.accept(request, policy)
                         if isinstance(accepted, Accepted):
                             is_handed_over = True
-                            self._repeats.note(request)
+                            self._repeats.count(request)
                             return await self._duplicates.reply_to_acceptance(accepted.snapshot, request, policy, trace)
                         found = accepted
                     else:

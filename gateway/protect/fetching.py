@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import assert_never
 
 from gateway.core.verdict import Verdict
-from gateway.protect.answer_stream import passed_on
 from gateway.protect.forwarding import fetched_request
 from gateway.protect.identification import KeyedRequest
 from gateway.protect.problem import UNFETCHED, refuse
 from gateway.protect.reply import Reply, ToFetch
 from gateway.protect.stopwatch import Stopwatch
 from gateway.protect.trace import RequestTrace
+from gateway.protect.upstream_reply import passed_on
 from gateway.upstream import Lost, NotSent, UpstreamResponse, status_of
 
 

@@ -31,9 +31,9 @@ from gateway.core.message import Headers, ResponseHead
 from gateway.core.observation import (
     KEEP_US,
     REKEYED_US,
-    Ending,
     Enforcement,
     Exchange,
+    ExchangeResult,
     Observation,
     findings,
     judge_new,
@@ -186,7 +186,7 @@ class _CopiedResponse:
         try:
             data = await self._stream.read()
         except BaseException:
-            self._sighting.end(Ending.UNKNOWN)
+            self._sighting.end(ExchangeResult.UNKNOWN)
             raise
         self._sighting.returns(data)
         return data
@@ -194,7 +194,7 @@ class _CopiedResponse:
     def abort(self) -> None:
         # The client may leave before the end, and what the service did is not known then: it never is of a part.
         self._stream.abort()
-        self._sighting.end(Ending.UNKNOWN)
+        self._sighting.end(ExchangeResult.UNKNOWN)
 
 
 def _harmless(step: Callable[Concatenate[Sighting, P], None]) -> Callable[Concatenate[Sighting, P], None]:
@@ -273,20 +273,20 @@ class Sighting:
             self.end()
 
     @_harmless
-    def end(self, ending: Ending | None = None) -> None:
-        """Its exchange is over; without an `ending`, by the response. Only the first call counts."""
+    def end(self, result: ExchangeResult | None = None) -> None:
+        """Its exchange is over; without a `result`, by the response. Only the first call counts."""
         if not self.is_over:
             self.is_over = True
             elapsed_us = microseconds(self._observing.clock() - self.began_seconds)
-            self.ended = Exchange(self.began_us + elapsed_us, Ending.UNKNOWN if ending is None else ending)
-            if ending is not None:
+            self.ended = Exchange(self.began_us + elapsed_us, ExchangeResult.UNKNOWN if result is None else result)
+            if result is not None:
                 self.head = None
             self._observing.ended(self)
 
     def give_up(self) -> None:
         """Its connection is a tunnel from now on."""
         self.is_whole = False
-        self.end(Ending.UNKNOWN)
+        self.end(ExchangeResult.UNKNOWN)
 
     def fail(self) -> None:
         """Give it up because of the bug that was just caught."""
@@ -303,7 +303,7 @@ class Sighting:
 
     def _answered(self, result: UpstreamResponse | NotSent | Lost, reply: Reply) -> Reply:
         if isinstance(result, NotSent | Lost):
-            self.end(Ending.NOT_SENT if isinstance(result, NotSent) else Ending.UNKNOWN)
+            self.end(ExchangeResult.NOT_SENT if isinstance(result, NotSent) else ExchangeResult.UNKNOWN)
             return reply
         if self.is_over:
             return reply
@@ -424,7 +424,7 @@ class Observing:
         meaning = meaning_of(head.status, head.headers, route.policy, carries_doubt=False)
         exchange = Exchange(
             self._wall_us(),
-            Ending(meaning.value),
+            ExchangeResult(meaning.value),
             head.status,
             is_kept=reply.length is None or route.keep.keeps_body(head.headers, reply.length),
             replay_us=route.retention.replay_us,
@@ -571,7 +571,7 @@ class Observing:
         replay_us, remember_us = windows_us(head.headers, route.retention.replay_us, route.retention.remember_us)
         return Exchange(
             exchange.ended_us,
-            Ending(meaning.value),
+            ExchangeResult(meaning.value),
             head.status,
             is_kept=kept is not None if stored is None else stored.body is not None,
             names_resource=resource_in(keep.reference, head.headers, document) is not None,

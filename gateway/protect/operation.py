@@ -60,7 +60,7 @@ class Operation:
 
     `order`: see `Operations.next_order`. `delivery` is set where a kept request is delivered: then its first caller is
     the worker, which wants no response. While `keeps_body` the operation owns the body of its request; when its claim
-    is not granted, the body goes back to the first caller. `last_word` is the command that ends the claim if
+    is not granted, the body goes back to the first caller. `final_command` is the command that ends the claim if
     everything stops now; it never claims more than is known.
     """
 
@@ -76,8 +76,8 @@ class Operation:
         "_result",
         "_stopwatch",
         "delivery",
+        "final_command",
         "keeps_body",
-        "last_word",
         "order",
         "origin",
         "request",
@@ -97,7 +97,7 @@ class Operation:
         self.order = order
         self.started_seconds = loop.time()
         self.keeps_body = True
-        self.last_word: OutcomeCommand | None = None
+        self.final_command: OutcomeCommand | None = None
         self.origin: str | None = None
         self._record: Record | None = None
         self._lease: Lease | None = None
@@ -172,9 +172,9 @@ class Operation:
 
     # -- for its task -------------------------------------------------------------------------------------------------
 
-    def granted(self, admission: Granted, lease: Lease, last_word: OutcomeCommand) -> None:
+    def granted(self, admission: Granted, lease: Lease, final_command: OutcomeCommand) -> None:
         """The claim was granted, and an attempt starts under it."""
-        self._record, self._lease, self.last_word = admission.record, lease, last_word
+        self._record, self._lease, self.final_command = admission.record, lease, final_command
         self.origin = admission.origin
         self._admission.set_result(admission)
         if self._is_overdue:

@@ -1,8 +1,8 @@
 """The operations in flight in this process. Each has one task, which gets the claim and runs the attempt.
 
-Owns an operation from its claim to its last word, the command that ends the claim, whatever its callers do meanwhile.
-Only a drain ends an operation early, and then applies its last word. This module knows no duplicates and decides
-nothing about a request.
+Owns an operation from its claim to its final command, the command that ends the claim, whatever its callers do
+meanwhile. Only a drain ends an operation early, and then applies its final command. This module knows no duplicates and
+decides nothing about a request.
 
 Invariant: an operation is in flight at most once. When its task ends, the outcome is in the record or in the journal.
 If a drain could write to neither, it reports that.
@@ -36,14 +36,14 @@ from gateway.store.base import Indefinite, NotApplied, Store, StoreError, wall_c
 
 _LOG = logging.getLogger("gateway")
 
-# How long a drain tries to apply the last word of an attempt to the store.
-_LAST_WORD_SECONDS: Final = 3.0
-_LAST_WORD_PAUSE_SECONDS: Final = 0.2
+# How long a drain tries to apply the final command of an attempt to the store.
+_FINAL_COMMAND_SECONDS: Final = 3.0
+_FINAL_COMMAND_PAUSE_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """How many attempts a drain ended early, by where their last word is: in the store, the journal, or neither.
+    """How many attempts a drain ended early, by where their final command is: in the store, the journal, or neither.
 
     A claim whose result is unknown and that could not be ended counts as `unrecorded`, too.
     """
@@ -170,8 +170,8 @@ class Operations:
             await attempt.run()
         except Exception:
             # Nothing else ends the claim, and its key would be left in doubt although nothing may have been sent.
-            if operation.last_word is not None:
-                await self._apply_last_word(record, operation.last_word, "the gateway failed")
+            if operation.final_command is not None:
+                await self._apply_final_command(record, operation.final_command, "the gateway failed")
             raise
         finally:
             self._leases.drop(lease)
@@ -192,7 +192,8 @@ class Operations:
             _LOG.error("an operation failed because of a bug", exc_info=error)
 
     async def drain(self, timeout_seconds: float) -> Drained:
-        """Wait for the operations in flight; after `timeout_seconds`, end the remaining ones by their last words."""
+        """Wait for the operations in flight; after `timeout_seconds`, end the remaining ones by their final
+        commands."""
         try:
             async with asyncio.timeout(timeout_seconds):
                 while self._tasks:
@@ -204,28 +205,29 @@ class Operations:
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-        last_words = [
-            self._apply_last_word(operation.record, operation.last_word, "the gateway stopped")
+        final_commands = [
+            self._apply_final_command(operation.record, operation.final_command, "the gateway stopped")
             for operation in left.values()
-            if operation.is_claimed and operation.last_word is not None
+            if operation.is_claimed and operation.final_command is not None
         ]
-        return sum(await asyncio.gather(self._end_pursuits(), *last_words), Drained())
+        return sum(await asyncio.gather(self._end_pursuits(), *final_commands), Drained())
 
     async def _end_pursuits(self) -> Drained:
         """Release claims that were cut off just now, if the store responds soon."""
-        return Drained(unrecorded=await self._claiming.close(_LAST_WORD_SECONDS))
+        return Drained(unrecorded=await self._claiming.close(_FINAL_COMMAND_SECONDS))
 
-    async def _apply_last_word(self, record: Record, command: OutcomeCommand, why: str) -> Drained:
-        """Apply the last word of an attempt that ended early to the store or, if that fails, keep it in the journal."""
+    async def _apply_final_command(self, record: Record, command: OutcomeCommand, why: str) -> Drained:
+        """Apply the final command of an attempt that ended early to the store or, if that fails, keep it in the
+        journal."""
         is_late = False
         try:
-            async with asyncio.timeout(_LAST_WORD_SECONDS):
+            async with asyncio.timeout(_FINAL_COMMAND_SECONDS):
                 while True:
                     try:
                         result = await self._store.apply(command)
                     except (NotApplied, Indefinite):
                         is_late = True
-                        await asyncio.sleep(_LAST_WORD_PAUSE_SECONDS)
+                        await asyncio.sleep(_FINAL_COMMAND_PAUSE_SECONDS)
                     else:
                         if isinstance(result, Applied):
                             self._publish_settled(record, EVENT_OF[type(command)], why, is_late=is_late)

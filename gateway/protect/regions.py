@@ -26,11 +26,11 @@ from gateway.core.immutable import immutable
 from gateway.core.message import RequestHead, header_values
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import Events, RegionAsked, RegionResult
-from gateway.protect.answer_stream import passed_on
 from gateway.protect.forwarding import REGION_HEADER, region_request, region_response_headers
 from gateway.protect.hop import Hop, hop_from
 from gateway.protect.problem import Shape, refuse
 from gateway.protect.reply import Incoming, Reply
+from gateway.protect.upstream_reply import passed_on
 from gateway.upstream import Lost, NotSent, OutboundBody, Upstream, UpstreamResponse
 
 _LOG = logging.getLogger("gateway")

@@ -45,7 +45,7 @@ class Repeats:
         self._seen: OrderedDict[bytes, tuple[UUID, float]] = OrderedDict()
         self._lookups: set[asyncio.Task[None]] = set()
 
-    def note(self, request: KeyedRequest) -> None:
+    def count(self, request: KeyedRequest) -> None:
         """A request is about to be executed or was accepted: count it if its caller sent it before."""
         policy, content, operation_id = request.route.repeats, request.content, request.identity.operation_id
         if policy is None:

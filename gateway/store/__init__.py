@@ -4,11 +4,11 @@
 `observations` (what was only observed). The contract of a journal is in the package `journal`. The rest of the program
 imports only these.
 
-*In front of a durable store*, outermost first, all of them by `forwarding`: `tiered` serves copies, from the process (`cache`) and from a fast tier.
-`guard` lets no request through until two checks pass: `epoch` finds no lost data, by what `witness_files` recorded on
-this host, and `recipes` finds that the configuration still finds the remembered keys. `membership` is this worker's
-place among those that may grant, and `promotion` decides whether a promoted server is believed. `sealed` encrypts what
-the store keeps, and `rekeying` does so again with the current key.
+*In front of a durable store*, outermost first, all of them by `forwarding`: `tiered` serves copies, from the process
+(`cache`) and from a fast tier. `guard` lets no request through until two checks pass: `epoch` finds no lost data, by
+what `witness_files` recorded on this host, and `recipes` finds that the configuration still finds the remembered keys.
+`membership` is this worker's place among those that may grant, and `promotion` decides whether a promoted server is
+believed. `sealed` encrypts what the store keeps, and `rekeying` does so again with the current key.
 
 *The stores:* `postgres`; `sqlite` and `portable`, which share `relational`; and `redis` as the fast tier.
 

@@ -268,7 +268,7 @@ class Tiered(Forwarding):
 
     def _learn(self, snapshot: Snapshot, started_seconds: float) -> None:
         """Keep a completed record that the durable store returned. One that is cached was sent before."""
-        self._steadiness.note(snapshot.now_us, started_seconds, self._clock())
+        self._steadiness.observe(snapshot.now_us, started_seconds, self._clock())
         record = snapshot.record
         if record is None or record.state is not State.COMPLETED:
             return
@@ -441,22 +441,22 @@ class Steadiness:
     All seconds are the boot-time clock's.
     """
 
-    __slots__ = ("_lead_max_seconds", "_noted_seconds", "_since_seconds")
+    __slots__ = ("_lead_max_seconds", "_observed_seconds", "_since_seconds")
 
     def __init__(self) -> None:
         self._lead_max_seconds = float("-inf")
         self._since_seconds = float("inf")
-        self._noted_seconds = 0.0
+        self._observed_seconds = 0.0
 
-    def note(self, store_now_us: int, started_seconds: float, ended_seconds: float) -> None:
+    def observe(self, store_now_us: int, started_seconds: float, ended_seconds: float) -> None:
         """The store's clock showed `store_now_us` at some moment of the call between these two times."""
         now_seconds = store_now_us / MICROSECONDS
-        drifted_seconds = self._lead_max_seconds + _DRIFT * max(0.0, ended_seconds - self._noted_seconds)
+        drifted_seconds = self._lead_max_seconds + _DRIFT * max(0.0, ended_seconds - self._observed_seconds)
         if now_seconds - ended_seconds > drifted_seconds + _UNSEEN_SECONDS:
             self._since_seconds = ended_seconds
             drifted_seconds = float("inf")
         self._lead_max_seconds = min(drifted_seconds, now_seconds - started_seconds)
-        self._noted_seconds = ended_seconds
+        self._observed_seconds = ended_seconds
 
     def steady_seconds(self, now_seconds: float) -> float:
         """For how long no forward step was noticed; 0 before the first call."""

@@ -132,7 +132,7 @@ async def test_answer_that_ends_nothing(status: int, said: str) -> None:
     operation_id = (await desk.in_state(State.IN_DOUBT)).identity.operation_id
     ruling = Happened(ResponseHead(status, b"", ()), b"")
     outcome = declined(await desk.operations.resolve(operation_id, ruling, AUDIT))
-    assert outcome.reason is Refusal.ANSWER
+    assert outcome.reason is Refusal.RESPONSE
     assert outcome.text.startswith(f"On route charge a response with status {status} says {said}; if recorded,")
     changed(await desk.operations.resolve(operation_id, ruling, AUDIT, is_forced=True))
     record = desk.record(operation_id)

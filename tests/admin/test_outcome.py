@@ -79,7 +79,7 @@ async def test_beside_a_live_gateway(tmp_path: Path) -> None:
         note = json.loads(note_file.read_bytes())
         assert (note["by"], note["why"], note["record"]) == ("alice", "compared with the ledger", "absent")
         assert note["outcome"]["operation_id"] == str(outcome.operation_id)
-        assert (archive(shell) / note["answer"]).read_bytes() == file.read_bytes()
+        assert (archive(shell) / note["response"]).read_bytes() == file.read_bytes()
         assert {stat.S_IMODE(each.stat().st_mode) for each in archive(shell).iterdir()} == {0o600}
         again = await shell("journal", outcome.operation_id, "--acknowledge", *WHY)
         assert again.code == 1

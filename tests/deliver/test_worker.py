@@ -35,9 +35,9 @@ CUT = Answer(bytes_max=30, ending=Ending.CLOSE)
 
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Claims are repeated without pauses, and last words are tried for a tenth of a second."""
+    """Claims are repeated without pauses, and final commands are tried for a tenth of a second."""
     monkeypatch.setattr(claiming, "_PAUSES_SECONDS", (0.0, 0.0, 0.0))
-    monkeypatch.setattr(runs, "_LAST_WORD_SECONDS", 0.1)
+    monkeypatch.setattr(runs, "_FINAL_COMMAND_SECONDS", 0.1)
 
 
 async def test_delivered_once(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ async def test_a_gateway_that_dies_during_a_delivery(tmp_path: Path) -> None:
             await it.accept()
             await it.delivery.run_once()
             await upstream.wait_for_requests(1)
-            # Renewals do not arrive, and neither does a last word.
+            # Renewals do not arrive, and neither does a final command.
             it.office.store.break_("renew", "abandon", fault=refused())
             memory.clock.advance(HOUR)
             async with depot(tmp_path / "b", memory=memory, behind=upstream) as other:

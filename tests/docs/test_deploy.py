@@ -29,7 +29,7 @@ from tests.support.demo import DemoProcess
 from tests.support.deploying import CHART, generated
 
 ROOT = Path(__file__).parents[2]
-# After the delay and the drain: the last words of attempts, and closing.
+# After the delay and the drain: the final commands of attempts, and closing.
 LAST_WORDS_SECONDS = 10.0
 # What a gateway takes with a full cache and nothing at work.
 BASE_BYTES = 128 * 1024 * 1024
@@ -317,7 +317,7 @@ def test_the_pod_is_reached_and_probed_where_the_gateway_listens(name: str) -> N
 
 @both
 def test_the_pod_is_given_the_time_that_stopping_takes(name: str) -> None:
-    """The grace period is longer than the delay, the drain and the last words together."""
+    """The grace period is longer than the delay, the drain and the final commands together."""
     kinds = manifests(name)
     grace = workload(kinds)["template"]["spec"]["terminationGracePeriodSeconds"]
     assert grace >= stopping_seconds(deployed(kinds))

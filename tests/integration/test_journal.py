@@ -218,7 +218,8 @@ async def test_every_ending_keeps_its_word(
 
 
 async def test_what_the_drain_has_to_say_is_kept(tmp_path: Path, gone: Outage) -> None:
-    """Stopped with an attempt under way and without its store, the gateway leaves the attempt's last word behind."""
+    """Stopped with an attempt under way and without its store, the gateway leaves the attempt's final command
+    behind."""
     shutdown = {"delay": "0s", "drain_timeout": "200ms"}
     store = {**gone.section, "lease": "10m"}
     async with RecordingUpstream() as upstream, process(store, tmp_path, upstream, shutdown=shutdown) as gateway:

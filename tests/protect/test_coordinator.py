@@ -196,7 +196,7 @@ async def test_nothing_sent_is_true_without_a_store(tmp_path: Path, monkeypatch:
 
 
 async def test_a_defect_while_recording(tmp_path: Path) -> None:
-    """The last word of an attempt that ends by an error of the program is said all the same."""
+    """The final command of an attempt that ends by an error of the program is said all the same."""
     async with coordination(tmp_path) as office:
         office.store.on("complete", Fault(ZeroDivisionError("defect"), has_effect=False))
         assert heard(await office.reply()) == (503, Verdict.IN_DOUBT)

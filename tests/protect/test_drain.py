@@ -26,9 +26,9 @@ from tests.support.upstream import Answer, Ending
 
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A last word is tried for a tenth of a second."""
-    monkeypatch.setattr(runs, "_LAST_WORD_SECONDS", 0.1)
-    monkeypatch.setattr(runs, "_LAST_WORD_PAUSE_SECONDS", 0.01)
+    """A final command is tried for a tenth of a second."""
+    monkeypatch.setattr(runs, "_FINAL_COMMAND_SECONDS", 0.1)
+    monkeypatch.setattr(runs, "_FINAL_COMMAND_PAUSE_SECONDS", 0.01)
 
 
 @asynccontextmanager
@@ -191,7 +191,7 @@ async def test_in_the_write_of_a_stream(tmp_path: Path) -> None:
         await eventually(lambda: office.open_connections == 0)
 
 
-async def test_a_last_word_after_somebody_else_s_claim(tmp_path: Path) -> None:
+async def test_a_final_command_after_somebody_else_s_claim(tmp_path: Path) -> None:
     """Said again after another gateway went on, it changes nothing of theirs."""
     async with coordination(tmp_path) as office:
         office.upstream.on("/charges", Answer(503))
@@ -213,7 +213,7 @@ async def test_a_last_word_after_somebody_else_s_claim(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", [lost(), dropped(), refused()], ids=["effect", "no-effect", "refused"])
-async def test_a_last_word_that_the_store_takes_in_the_end(tmp_path: Path, fault: Fault) -> None:
+async def test_a_final_command_that_the_store_takes_in_the_end(tmp_path: Path, fault: Fault) -> None:
     """One failure sends it to no journal, which nobody would empty until the gateway is back."""
     async with coordination(tmp_path) as office:
         office.upstream.on("/charges", Answer(hold=asyncio.Event()))
@@ -226,7 +226,7 @@ async def test_a_last_word_that_the_store_takes_in_the_end(tmp_path: Path, fault
 
 
 @pytest.mark.parametrize("is_journal_there", [True, False], ids=["journal", "nowhere"])
-async def test_a_last_word_that_no_store_takes(tmp_path: Path, is_journal_there: bool) -> None:
+async def test_a_final_command_that_no_store_takes(tmp_path: Path, is_journal_there: bool) -> None:
     """It goes to the journal, or is counted as unrecorded and left to lapse; either way the drain ends."""
     async with coordination(tmp_path) as office:
         office.upstream.on("/charges", Answer(hold=asyncio.Event()))

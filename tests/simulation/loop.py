@@ -87,7 +87,7 @@ class Process:
         self.frozen_until = max(self.frozen_until, self._loop.moment_after(seconds))
 
     def kill(self) -> None:
-        """At once, without a last word."""
+        """At once, without a final command."""
         self.is_alive = False
         self._ready.clear()
         self._input.clear()

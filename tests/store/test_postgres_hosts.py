@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.store.base import NotApplied
-from gateway.store.postgres.hosts import Answer, Host, Refusal, choose, hosts_of
+from gateway.store.postgres.hosts import Host, HostStatus, Refusal, choose, hosts_of
 from gateway.store.postgres.store import PostgresStore
 from tests.conformance.hand import Hand, do
 from tests.store.postgres_sessions import opened
@@ -21,14 +21,14 @@ from tests.support.postgres import PostgresInstallation, PostgresServer, Postgre
 NAMES = ("a", "b", "c")
 
 
-def answer(name: str, written: str) -> Answer | None:
+def status(name: str, written: str) -> HostStatus | None:
     """`-` silent, `s` a standby, a number for a primary of that timeline; `=` behind it: another name of host a's
     server, `!`: of another system."""
     if written == "-":
         return None
     timeline = None if written == "s" else int(written.rstrip("=!"))
     started = "a" if written.endswith("=") else name
-    return Answer(Host(name, ""), "another" if written.endswith("!") else "system", started, timeline)
+    return HostStatus(Host(name, ""), "another" if written.endswith("!") else "system", started, timeline)
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ def answer(name: str, written: str) -> Answer | None:
         ("1 2 s", 0, "b"),
         ("1 2 s", 2, "b"),
         ("3 2 1", 1, "a"),
-        ("- s s", 0, "no host that answers is a primary"),
-        ("- - -", 0, "no host that answers is a primary"),
+        ("- s s", 0, "no host that responds is a primary"),
+        ("- - -", 0, "no host that responds is a primary"),
         ("1 s -", 2, "a is a former primary: it has timeline 1, and 2 was met"),
         ("1 1 s", 2, "a is a former primary: it has timeline 1, and 2 was met"),
         ("2 2 s", 1, "a and b both accept writes"),
@@ -54,8 +54,8 @@ def answer(name: str, written: str) -> Answer | None:
 def test_the_primary_of_the_highest_timeline_is_used(written: str, met: int, expected: str) -> None:
     """Never a standby, never one that is older than one that was met, and none where two may each have what the other
     lacks."""
-    answers = [each for name, one in zip(NAMES, written.split(), strict=True) if (each := answer(name, one))]
-    chosen = choose(answers, {"system": met})
+    statuses = [each for name, one in zip(NAMES, written.split(), strict=True) if (each := status(name, one))]
+    chosen = choose(statuses, {"system": met})
     if isinstance(chosen, Refusal):
         assert chosen.why.startswith(expected)
         assert chosen.is_split == ("both" in expected)

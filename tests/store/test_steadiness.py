@@ -16,7 +16,7 @@ def told(*calls: tuple[float, float, float]) -> Steadiness:
     """From calls: when each began, when the store looked at its clock and found it set ahead, and by how much."""
     steadiness = Steadiness()
     for started, looked, ahead in calls:
-        steadiness.note(microseconds(LEAD_SECONDS + looked + ahead), started, looked + 0.01)
+        steadiness.observe(microseconds(LEAD_SECONDS + looked + ahead), started, looked + 0.01)
     return steadiness
 
 

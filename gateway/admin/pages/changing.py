@@ -327,7 +327,7 @@ class Changing:
         result = await self._operations.resolve(
             operation_id, ruling, audit, is_forced=is_forced, token=token, is_dry_run=not is_confirmed
         )
-        may_be_forced = isinstance(result, Refused) and result.reason in (Refusal.EARLY, Refusal.ANSWER)
+        may_be_forced = isinstance(result, Refused) and result.reason in (Refusal.EARLY, Refusal.RESPONSE)
         if (is_confirmed and not may_be_forced) or (isinstance(result, Refused) and not may_be_forced):
             if isinstance(result, Changed):
                 self._note(audit.who, f"resolved operation {operation_id}: {audit.why}")

@@ -47,19 +47,19 @@ _STATES: Final = (*(state.value for state in State if state is not State.ABSENT)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer(Generic[T]):
+class Loaded(Generic[T]):
     """What was asked of the store; `why` it could not be, instead of a value."""
 
     value: T | None
     why: str = ""
 
 
-async def answer(call: Awaitable[T]) -> Answer[T]:
-    """The answer, whatever happens."""
+async def load(call: Awaitable[T]) -> Loaded[T]:
+    """The value, or why there is none. Raises no `StoreError`."""
     try:
-        return Answer(await call)
+        return Loaded(await call)
     except StoreError as error:
-        return Answer(None, str(error) or type(error).__name__)
+        return Loaded(None, str(error) or type(error).__name__)
 
 
 class Reading:
@@ -113,11 +113,11 @@ class Reading:
             request,
             "overview",
             asked_at=_now(),
-            tally=await answer(operations.tally()),
-            work=await answer(operations.page(in_doubt)),
-            backlog=await answer(operations.backlog()),
-            sinks=await answer(operations.sinks()),
-            memory=await answer(operations.memory()),
+            tally=await load(operations.tally()),
+            work=await load(operations.page(in_doubt)),
+            backlog=await load(operations.backlog()),
+            sinks=await load(operations.sinks()),
+            memory=await load(operations.memory()),
             journal=await operations.journal(limit=1),
             health=health,
             refused=health.get("configuration", ""),

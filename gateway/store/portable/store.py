@@ -148,7 +148,7 @@ class PortableStore(RelationalStore):
     async def _change(self, work: Callable[[Cursor], T]) -> T:
         return await self._started().changing.run(self._changer.change, work)
 
-    async def _note(self, work: Callable[[Cursor], T]) -> T:
+    async def _change_without_fsync(self, work: Callable[[Cursor], T]) -> T:
         return await self._change(work)
 
     def _started(self) -> _Running:

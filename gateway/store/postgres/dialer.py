@@ -40,7 +40,7 @@ from gateway.store.epoch import WitnessNote, memory_digest, missing
 from gateway.store.operations import Epoch
 from gateway.store.postgres.connection import Connection, Link, transaction
 from gateway.store.postgres.engine import Engine, engine_of
-from gateway.store.postgres.hosts import SURVEY, Answer, Host, Refusal, choose, hosts_of
+from gateway.store.postgres.hosts import SURVEY, Host, HostStatus, Refusal, choose, hosts_of
 from gateway.store.postgres.statements import load, migrations
 from gateway.store.witness_files import Reading, WitnessFiles
 
@@ -231,11 +231,11 @@ class Dialer:
         if self._used is not None and self.epoch is not None:
             try:
                 async with asyncio.timeout(_SILENT_SECONDS):
-                    connection, answer = await self._ask(self._used, 0.0)
+                    connection, status = await self._ask(self._used, 0.0)
             except Exception as error:  # noqa: BLE001  whatever it is, the others are asked
                 _LOG.debug("%s cannot be used any more: %s", self._used.name, error)
             else:
-                if isinstance(choose([answer], self._met), Answer):
+                if isinstance(choose([status], self._met), HostStatus):
                     return connection
                 connection.terminate()
         return await self._survey()
@@ -245,22 +245,22 @@ class Dialer:
         loop = asyncio.get_running_loop()
         asked = [loop.create_task(self._ask(host, _STAGGER_SECONDS * n)) for n, host in enumerate(self._hosts)]
         patience_ends_at = loop.time() + _STAGGER_SECONDS * (len(asked) - 1) + _SILENT_SECONDS
-        found: list[tuple[Connection, Answer]] = []
+        found: list[tuple[Connection, HostStatus]] = []
         pending, used = set(asked), None
 
-        def end_unless_used(task: asyncio.Task[tuple[Connection, Answer]]) -> None:
+        def end_unless_used(task: asyncio.Task[tuple[Connection, HostStatus]]) -> None:
             if not task.cancelled() and task.exception() is None and task.result()[0] is not used:
                 task.result()[0].terminate()
 
         try:
             while pending:
-                is_found = any(answer.timeline is not None for _, answer in found)
+                is_found = any(status.timeline is not None for _, status in found)
                 patience = max(0.0, patience_ends_at - loop.time()) if is_found else None
                 done, pending = await asyncio.wait(pending, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
                     break
                 found += [task.result() for task in done if task.exception() is None]
-            chosen = choose([answer for _, answer in found], self._met)
+            chosen = choose([status for _, status in found], self._met)
             if isinstance(chosen, Refusal):
                 self._report_split(chosen)
                 if not found:
@@ -269,7 +269,7 @@ class Dialer:
             self._report_split(None)
             self._met[chosen.system] = max(self._met.get(chosen.system, 0), chosen.timeline or 0)
             self._used = chosen.host
-            used = next(connection for connection, answer in found if answer is chosen)
+            used = next(connection for connection, status in found if status is chosen)
             return used
         finally:
             for task in asked:
@@ -277,7 +277,7 @@ class Dialer:
                 task.add_done_callback(end_unless_used)
             await asyncio.wait(asked)
 
-    async def _ask(self, host: Host, after_seconds: float) -> tuple[Connection, Answer]:
+    async def _ask(self, host: Host, after_seconds: float) -> tuple[Connection, HostStatus]:
         await asyncio.sleep(after_seconds)
         connection = await self._connect(host)
         try:
@@ -286,7 +286,7 @@ class Dialer:
             connection.terminate()
             raise
         timeline = None if row["timeline"] is None else int(row["timeline"], 16)
-        return connection, Answer(host, row["system"], row["started"], timeline)
+        return connection, HostStatus(host, row["system"], row["started"], timeline)
 
     def _report_split(self, refusal: Refusal | None) -> None:
         """Log that two servers accept writes, once."""

@@ -6,7 +6,7 @@ Theory of operation
 that was promoted last. Timelines compare only within one system: standbys have the system identifier of their primary.
 
 *Never back.* A primary of a lower timeline than one that was met is a former primary, which nobody has stopped. What is
-written there is lost, so it is not used, even while no other host answers. To use it after all, remove the others from
+written there is lost, so it is not used, even while no other host responds. To use it after all, remove the others from
 the list: the gateway then compares it as another memory.
 
 *Two of the highest.* Two servers that were promoted apart, or copied, have the same timeline, and each may have what
@@ -40,8 +40,8 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a host answered; `timeline` is None for a standby. `started` distinguishes servers of one system."""
+class HostStatus:
+    """What a host reported; `timeline` is None for a standby. `started` distinguishes servers of one system."""
 
     host: Host
     system: str
@@ -83,16 +83,16 @@ def hosts_of(url: str) -> list[Host]:
     return hosts
 
 
-def choose(answers: Iterable[Answer], met: Mapping[str, int]) -> Answer | Refusal:
+def choose(statuses: Iterable[HostStatus], met: Mapping[str, int]) -> HostStatus | Refusal:
     """The primary to use of these; `met` is the highest timeline that was met of each system."""
-    primaries = sorted((each for each in answers if each.timeline is not None), key=_timeline, reverse=True)
+    primaries = sorted((each for each in statuses if each.timeline is not None), key=_timeline, reverse=True)
     former = [each for each in primaries if _timeline(each) < met.get(each.system, 0)]
     candidates = [each for each in primaries if each not in former]
     if not candidates:
         if former:
             number, its = met[former[0].system], _timeline(former[0])
             return Refusal(f"{former[0].host.name} is a former primary: it has timeline {its}, and {number} was met")
-        return Refusal("no host that answers is a primary")
+        return Refusal("no host that responds is a primary")
     # Timelines of different systems do not compare.
     highest = [
         each for each in candidates if each.system != candidates[0].system or each.timeline == candidates[0].timeline
@@ -106,9 +106,9 @@ def choose(answers: Iterable[Answer], met: Mapping[str, int]) -> Answer | Refusa
     return candidates[0]
 
 
-def _timeline(answer: Answer) -> int:
-    return answer.timeline or 0
+def _timeline(status: HostStatus) -> int:
+    return status.timeline or 0
 
 
-def _names(answers: Sequence[Answer]) -> str:
-    return " and ".join(each.host.name for each in answers)
+def _names(statuses: Sequence[HostStatus]) -> str:
+    return " and ".join(each.host.name for each in statuses)

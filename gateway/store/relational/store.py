@@ -85,7 +85,7 @@ class RelationalStore(ABC):
         """Do this work in one durable transaction."""
 
     @abstractmethod
-    async def _note(self, work: Callable[[Cursor], T]) -> T:
+    async def _change_without_fsync(self, work: Callable[[Cursor], T]) -> T:
         """As `_change`, for what a crash may undo."""
 
     async def sweep(self, limit: int) -> Swept:
@@ -116,7 +116,7 @@ class RelationalStore(ABC):
             self._is_sweeping = False
 
     async def _sweep_some(self, size: int, *, is_last: bool) -> tuple[sql.SweptPart, float]:
-        return await self._note_timed(
+        return await self._time_without_fsync(
             lambda cursor: sql.sweep_some(cursor, self._sweeper_id, cursor.now_us, size, self._outbox, is_last=is_last)
         )
 
@@ -139,7 +139,9 @@ class RelationalStore(ABC):
             counted = await self._count_living(agreed)
 
     async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
-        await self._note(lambda cursor: inquiry.note_running(cursor, gateway_id, cursor.now_us, is_running=is_running))
+        await self._change_without_fsync(
+            lambda cursor: inquiry.note_running(cursor, gateway_id, cursor.now_us, is_running=is_running)
+        )
 
     async def count_without_route(self, service: str, operations: Collection[str]) -> dict[str, int]:
         names = await self._query(lambda cursor: inquiry.operations_without_route(cursor, service, operations))
@@ -204,7 +206,7 @@ class RelationalStore(ABC):
     async def resume(self, service: str, operation: str, audit: Audit) -> bool:
         has_more = True
         while has_more:
-            has_more, spent_seconds = await self._note_timed(
+            has_more, spent_seconds = await self._time_without_fsync(
                 lambda cursor: kept.resume_some(cursor, service, operation, cursor.now_us, RESUME_TRANSACTION_MAX)
             )
             await asyncio.sleep(spent_seconds)
@@ -214,10 +216,12 @@ class RelationalStore(ABC):
         if not await self._query(lambda cursor: event.are_due(cursor, service, wanted, cursor.now_us)):
             return []
         # A lease or a report that is lost costs a duplicate.
-        return await self._note(lambda cursor: event.lease(cursor, service, wanted, lease_us, cursor.now_us))
+        return await self._change_without_fsync(
+            lambda cursor: event.lease(cursor, service, wanted, lease_us, cursor.now_us)
+        )
 
     async def report_events(self, service: str, reports: Collection[EventReport]) -> None:
-        await self._note(lambda cursor: event.report(cursor, service, reports, cursor.now_us))
+        await self._change_without_fsync(lambda cursor: event.report(cursor, service, reports, cursor.now_us))
 
     async def find_events(
         self, service: str, sink: str, *, is_dead: bool, after: str | None, limit: int
@@ -269,7 +273,7 @@ class RelationalStore(ABC):
     async def save_observations(
         self, service: str, found: Sequence[tuple[Observation, Finding]], forget_before_us: int
     ) -> None:
-        await self._note(lambda cursor: observation.save(cursor, service, found, forget_before_us))
+        await self._change_without_fsync(lambda cursor: observation.save(cursor, service, found, forget_before_us))
 
     async def count_observed(self, service: str, route: str | None) -> list[ObservedCount]:
         return await self._query(lambda cursor: observation.count(cursor, service, route))
@@ -286,14 +290,14 @@ class RelationalStore(ABC):
     def announce_work(self) -> None:
         self._watchers.announce(WORK)
 
-    async def _note_timed(self, work: Callable[[Cursor], T]) -> tuple[T, float]:
-        """As `_note`, and for how many seconds that kept its thread busy."""
+    async def _time_without_fsync(self, work: Callable[[Cursor], T]) -> tuple[T, float]:
+        """As `_change_without_fsync`, and for how many seconds that kept its thread busy."""
 
         def timed(cursor: Cursor) -> tuple[T, float]:
             began = time.perf_counter()
             return work(cursor), time.perf_counter() - began
 
-        return await self._note(timed)
+        return await self._change_without_fsync(timed)
 
     def _announce(self, commands: Sequence[Command], results: Sequence[Result | Exception]) -> None:
         if self._watchers:

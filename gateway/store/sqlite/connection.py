@@ -310,8 +310,8 @@ class Writer(Committer):
         """`transact`, with the statements of the store."""
         return self.transact(lambda cursor: work(Transaction(cursor, self._clock_us)))
 
-    def note(self, work: Callable[[Cursor], T]) -> T:
-        """As `change` but without a sync, for changes that may be lost: the next commit syncs them.
+    def change_without_fsync(self, work: Callable[[Cursor], T]) -> T:
+        """As `change`, for changes that may be lost: the next commit syncs them.
 
         Until then a power loss undoes them, and only them, because the log is read back only as far as it is intact.
         """

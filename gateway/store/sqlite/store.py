@@ -157,9 +157,9 @@ class SqliteStore(RelationalStore):
         """Change the file in the writer's thread, durably."""
         return await self._started().writing.run(self._writer.change, work)
 
-    async def _note(self, work: Callable[[Cursor], T]) -> T:
+    async def _change_without_fsync(self, work: Callable[[Cursor], T]) -> T:
         """As `_change`, for what a power loss may undo."""
-        return await self._started().writing.run(self._writer.note, work)
+        return await self._started().writing.run(self._writer.change_without_fsync, work)
 
     def _started(self) -> _Running:
         if self._running is None:

@@ -54,7 +54,7 @@ DEFECTS = (
                 ATTEMPT,
                 "            except StoreError:\n                is_late = True\n",
                 "            except StoreError:\n                is_late = True\n"
-                "                self.last_word = None\n"
+                "                self.final_command = None\n"
                 "                self._publish_unrecorded(conclusion)\n"
                 "                return\n",
             ),
@@ -288,7 +288,7 @@ DEFECTS = (
         (
             Edit(
                 "protect/operations.py",
-                "if operation.is_claimed and operation.last_word is not None\n        ]",
+                "if operation.is_claimed and operation.final_command is not None\n        ]",
                 "if False\n        ]",
             ),
         ),
@@ -300,8 +300,8 @@ DEFECTS = (
         (
             Edit(
                 ATTEMPT,
-                'self._operation.last_word = self._claimed.abandon("interrupted")',
-                "self._operation.last_word = self._claimed.end_unused()",
+                'self._operation.final_command = self._claimed.abandon("interrupted")',
+                "self._operation.final_command = self._claimed.end_unused()",
             ),
         ),
         ("tests/protect/test_drain.py::test_in_the_exchange",),

@@ -121,7 +121,7 @@ DEFECTS = (
     Defect(
         "truncation-ends-cleanly",
         "a streamed answer that broke off ends like a whole one",
-        (Edit("protect/answer_stream.py", "raise BodyCut(data.detail)", 'return b""'),),
+        (Edit("protect/upstream_reply.py", "raise BodyCut(data.detail)", 'return b""'),),
         ("tests/http/gateway/test_outcomes.py::test_truncated_stream_breaks_visibly[sqlite]",),
     ),
     Defect(

@@ -286,11 +286,11 @@ def invariant_38_what_was_accepted_is_not_lost(case: Case) -> Iterator[str]:
         for change in changes:
             was_kept = change.before is not None and change.before.is_kept
             is_kept = change.after is not None and change.after.is_kept
-            if was_kept and not is_kept and change.event not in _LAST_WORDS:
+            if was_kept and not is_kept and change.event not in _FINAL_COMMANDS:
                 yield f"{operation_id}: {change.event} drops the request that is kept"
 
 
-_LAST_WORDS = frozenset(("complete", "prove", "disprove", "withdraw", "lost"))
+_FINAL_COMMANDS = frozenset(("complete", "prove", "disprove", "withdraw", "lost"))
 
 
 def invariant_39_what_is_to_be_delivered_had_no_effect(case: Case) -> Iterator[str]:

@@ -18,11 +18,11 @@ def passed_on(response: UpstreamResponse, verdict: Verdict | None = None, header
         whole = response.body.whole()
         if whole is not None:
             return Reply(head.status, head.reason, headers, whole, verdict, source=Source.SERVICE)
-    stream = AnswerStream(response)
+    stream = UpstreamStream(response)
     return Reply(head.status, head.reason, headers, stream, verdict, response.length, source=Source.SERVICE)
 
 
-class AnswerStream:
+class UpstreamStream:
     """A `reply.ResponseStream` over an upstream's response. `prefix` is the part of its body that was read already."""
 
     __slots__ = ("_prefix", "_response")

@@ -56,7 +56,8 @@ from gateway.http.handler import Served
 from gateway.http.limits import EdgeSettings
 from gateway.http.server import Edge, ListenError, listen_fault
 from gateway.observe.facts import Events, Fact, Observer, OperationAccepted, OperationSettled, SweepDone
-from gateway.observe.metrics import Metrics, Readings
+from gateway.observe.metrics import Metrics
+from gateway.observe.readings import Readings
 from gateway.observe.status import Health, StatusServer
 from gateway.store.base import NotApplied, StartRefused, StoreError
 from gateway.store.journal.journal import SqliteJournal

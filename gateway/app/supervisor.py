@@ -34,7 +34,8 @@ from gateway.app.worker_process import WorkerEnd, WorkerProcess, end_of
 from gateway.config import Config
 from gateway.http.server import listen_fault
 from gateway.observe.exposition import Counted, Exposition
-from gateway.observe.metrics import Metrics, Readings
+from gateway.observe.metrics import Metrics
+from gateway.observe.readings import Readings
 from gateway.observe.status import Health, StatusServer
 
 _LOG = logging.getLogger("gateway")

@@ -4,6 +4,7 @@
 derives from them whether the gateway is ready.
 
 *Metrics.* `exposition` keeps the numbers in families, merges those of several workers and writes them for a scrape.
+`readings` has what is read at each scrape instead of being an event.
 
 *Traces.* `tracing` decides which requests are sampled, and sends their spans.
 

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Final, TypeVar, assert_never
+from typing import Final, TypeVar, assert_never
 
 from gateway.core.delivery import ATTEMPTS_EXHAUSTED, UNAUTHORIZED, UNREADABLE
 from gateway.core.lifecycle import DEADLINE
@@ -25,6 +24,7 @@ from gateway.core.verdict import Verdict
 from gateway.core.webhook.signature import Fault
 from gateway.observe import facts
 from gateway.observe.exposition import Counted, Counter, Exposition, Family, Gauge, Histogram, Rule, encode
+from gateway.observe.readings import ReadFamilies, Readings
 
 # `no_route_keyed`: no route matches the request although its client sent a key.
 _CLASSES: Final = ("2xx", "3xx", "4xx", "5xx")
@@ -65,87 +65,6 @@ _SWEEP_BUCKETS: Final = (0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 30
 F = TypeVar("F", bound=Family)
 
 
-def _reading(name: str, text: str, rule: Rule | None = None, *, by: str | None = None, **labels: str) -> Any:
-    """A field of `Readings` and the series that it is exported as: a gauge if it has a rule, else a counter. `by` is a
-    label whose values are the keys of the field."""
-    default: Any = {"default": 0} if by is None else {"default_factory": dict}
-    return field(**default, metadata={"name": name, "text": text, "rule": rule, "by": by, "labels": labels})
-
-
-_LOOKUPS: Final = ("idempotency_copy_lookups_total", "Lookups of a recorded response outside the durable store")
-_EXCHANGES: Final = (
-    "idempotency_upstream_exchanges_total",
-    "Requests to upstreams, passed through and probes included, by whether a response began to arrive",
-)
-
-
-_SPANS: Final = ("idempotency_spans_total", "Spans of requests, by what became of them on the way to the collector")
-
-
-@dataclass(frozen=True, slots=True)
-class Readings:
-    """Values that are read at each scrape instead of being events. Counts are since the start of the process."""
-
-    in_flight: Mapping[str, int] = _reading(
-        "idempotency_in_flight", "Operations that this gateway works on", Rule.SUM, by="route"
-    )
-    oldest_in_flight_seconds: float = _reading(
-        "idempotency_oldest_in_flight_seconds",
-        "How long the oldest of them has been worked on, 0 without one",
-        Rule.MAX,
-    )
-    cache_hits: int = _reading(*_LOOKUPS, source="cache", result="hit")
-    fast_hits: int = _reading(*_LOOKUPS, source="fast", result="hit")
-    fast_misses: int = _reading(*_LOOKUPS, source="fast", result="miss")
-    fast_failures: int = _reading(*_LOOKUPS, source="fast", result="failure")
-    fast_writes_dropped: int = _reading(
-        "idempotency_fast_writes_dropped_total", "Writes to the fast tier that were given up for lack of room"
-    )
-    purges_pending: int = _reading(
-        "idempotency_purges_pending", "Purged operations of which the fast tier may still hold a copy", Rule.SUM
-    )
-    log_lines_dropped: int = _reading(
-        "idempotency_log_lines_dropped_total", "Lines that the log could not write in time"
-    )
-    journal_waiting: int = _reading(
-        "idempotency_journal_waiting", "Outcomes in the journal that wait for the durable store", Rule.SUM
-    )
-    journal_refused: int = _reading(
-        "idempotency_journal_refused", "Outcomes in the journal that the durable store refused", Rule.SUM
-    )
-    journal_bytes: int = _reading("idempotency_journal_bytes", "What the journal holds on the disk", Rule.SUM)
-    journal_oldest_seconds: float = _reading(
-        "idempotency_journal_oldest_seconds", "How long the oldest of those that wait has waited, 0 without", Rule.MAX
-    )
-    connections: Mapping[str, int] = _reading(
-        "idempotency_upstream_connections", "Open connections to upstreams", Rule.SUM, by="upstream"
-    )
-    connections_opened: Mapping[str, int] = _reading(
-        "idempotency_upstream_connections_opened_total", "Connections to upstreams that were opened", by="upstream"
-    )
-    connections_reused: Mapping[str, int] = _reading(
-        "idempotency_upstream_connections_reused_total",
-        "Idle connections that were taken for another request",
-        by="upstream",
-    )
-    died_on_reuse: Mapping[str, int] = _reading(
-        "idempotency_upstream_connections_died_on_reuse_total",
-        "Of those, the ones that ended before a byte of a response came",
-        by="upstream",
-    )
-    exchanges_answered: Mapping[str, int] = _reading(*_EXCHANGES, by="upstream", result="answered")
-    exchanges_lost: Mapping[str, int] = _reading(*_EXCHANGES, by="upstream", result="lost")
-    exchanges_not_sent: Mapping[str, int] = _reading(*_EXCHANGES, by="upstream", result="not_sent")
-    spans_exported: int = _reading(*_SPANS, result="exported")
-    spans_dropped: int = _reading(*_SPANS, result="dropped")
-    spans_failed: int = _reading(*_SPANS, result="failed")
-
-
-def _by_label(reading: Any) -> Mapping[tuple[str, ...], float]:
-    """The values of a reading by the value of its label, of which most have none."""
-    return {(label,): value for label, value in reading.items()} if isinstance(reading, Mapping) else {(): reading}
-
-
 class Metrics:
     """An observer of events, and what a scrape gets. Belongs to one event loop."""
 
@@ -163,7 +82,7 @@ class Metrics:
         routes, sinks = tuple(routes), tuple(sinks)
         self._families: dict[str, Family] = {}
         self._read: Callable[[], Readings] = Readings
-        self._readings = Readings()
+        self._read_families = ReadFamilies()
         self._reloads = self._counter(
             "idempotency_config_reloads_total",
             "Attempts to change the configuration or its certificates, by result",
@@ -511,7 +430,7 @@ class Metrics:
         )
         self.count_workers(serving=1, silent=0, absent=0)
         build.put(1, version, platform.python_version())
-        self._read_families = tuple(self._families_of_readings())
+        self._families.update(self._read_families.by_name)
 
     def __call__(self, fact: facts.Fact) -> None:  # noqa: C901 -- a case for each kind of fact, the most frequent first
         match fact:
@@ -703,7 +622,7 @@ class Metrics:
         writes one scrape after the other: a thousand routes must not block the event loop.
         """
         async with self._rendering:
-            self._take_readings()
+            self._read_families.put(self._read())
             # Called here, because a worker may end and be absorbed while another scrape is being written.
             numbers, pids = workers()
             families = [
@@ -716,7 +635,7 @@ class Metrics:
 
     def take(self) -> Counted:
         """All numbers as of now, for the supervisor to merge."""
-        self._take_readings()
+        self._read_families.put(self._read())
         return {name: packed for name, family in self._families.items() if (packed := family.packed())}
 
     def absorb(self, numbers: Counted) -> None:
@@ -736,18 +655,6 @@ class Metrics:
 
     # -- families -----------------------------------------------------------------------------------------------------
 
-    def _take_readings(self) -> None:
-        before, self._readings = self._readings, self._read()
-        for family, labels, name in self._read_families:
-            now, then = _by_label(getattr(self._readings, name)), _by_label(getattr(before, name))
-            for label in now.keys() | then.keys():
-                value = now.get(label, 0)
-                if isinstance(family, Gauge):
-                    family.put(value, *label, *labels)
-                else:
-                    # In addition to what was absorbed.
-                    family.add(*label, *labels, amount=value - then.get(label, 0))
-
     def _counter(self, name: str, text: str, **labels: Iterable[str]) -> Counter:
         return self._new(Counter(name, text, labels))
 
@@ -760,15 +667,3 @@ class Metrics:
     def _new(self, family: F) -> F:
         self._families[family.name] = family
         return family
-
-    def _families_of_readings(self) -> Iterator[tuple[Counter | Gauge, tuple[str, ...], str]]:
-        """For each reading its family, its label values, and its field."""
-        families: dict[str, Counter | Gauge] = {}
-        for each in fields(Readings):
-            name, text, rule, by, labels = (each.metadata[key] for key in ("name", "text", "rule", "by", "labels"))
-            family = families.get(name)
-            if family is None:
-                nothing: dict[str, tuple[str, ...]] = dict.fromkeys([*([by] if by else []), *labels], ())
-                family = Counter(name, text, nothing) if rule is None else Gauge(name, text, nothing, rule)
-                families[name] = self._new(family)
-            yield family, tuple(labels.values()), each.name

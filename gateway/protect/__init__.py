@@ -18,7 +18,7 @@ the `status` of their operations. `verification` asks of a webhook who sent it, 
 
 *Requests of another region.* `regions` sends them there, and says what is believed of those that come from there.
 
-*Requests that are only observed.* `observing` looks at what streams by.
+*Requests that are only observed.* `sighting` copies what streams by, and `observing` judges it.
 
 *To the service.* `forwarding` decides which headers cross, and `upstream_reply` streams a long response.
 """

@@ -52,7 +52,8 @@ from gateway.observe.facts import (
     WebhookVerified,
     WriteRefused,
 )
-from gateway.observe.metrics import Metrics, Readings
+from gateway.observe.metrics import Metrics
+from gateway.observe.readings import Readings
 from tests.observe.scrape import scrape
 
 OPERATION = UUID(int=7)

@@ -26,20 +26,11 @@ def _if_any(column: list[Any]) -> list[Any]:
     return [] if column.count(None) == len(column) else column
 
 
-def _sealed_by(commands: Sequence[Claim] | Sequence[Accept]) -> list[Any]:
-    return [sealed_by(command.identity, command.probe, command.request) for command in commands]
-
-
-def claim_arguments(commands: Sequence[Claim], due_in_us: Callable[[str], int]) -> tuple[list[Any], ...]:
-    """`due_in_us` predicts by operation name after how long upkeep has to check the claim."""
+def _of_key(commands: Sequence[Claim] | Sequence[Accept]) -> tuple[list[Any], ...]:
+    """Whose operation it is, under which key, and its fingerprint."""
     identities = [command.identity for command in commands]
     fingerprints = [command.fingerprint for command in commands]
-    probes = [command.probe for command in commands]
-    requests = [command.request for command in commands]
     return (
-        [identity.operation_id for identity in identities],
-        [command.attempt_id for command in commands],
-        _once([command.holder for command in commands]),
         _once([identity.route for identity in identities]),
         _once([identity.operation for identity in identities]),
         _once([identity.scope_digest for identity in identities]),
@@ -50,45 +41,46 @@ def claim_arguments(commands: Sequence[Claim], due_in_us: Callable[[str], int]) 
         [fingerprint.raw for fingerprint in fingerprints],
         _once([fingerprint.key_id for fingerprint in fingerprints]),
         [fingerprint.parts for fingerprint in fingerprints],
-        _once([command.lease_us for command in commands]),
-        _if_any([command.read_token for command in commands]),
-        _once([due_in_us(identity.operation) for identity in identities]),
+    )
+
+
+def _of_request(commands: Sequence[Claim] | Sequence[Accept]) -> tuple[list[Any], ...]:
+    """What a probe asks, and what operators see of the request."""
+    probes = [command.probe for command in commands]
+    requests = [command.request for command in commands]
+    return (
         _if_any([None if probe is None else probe.target for probe in probes]),
         _if_any([None if probe is None else probe.host for probe in probes]),
-        _if_any(_sealed_by(commands)),
+        _if_any([sealed_by(command.identity, command.probe, command.request) for command in commands]),
         _once([line_of(request) for request in requests]),
         _if_any([None if request is None else request.request_id for request in requests]),
         _if_any([None if request is None else request.trace_id for request in requests]),
     )
 
 
-def acceptance_arguments(commands: Sequence[Accept]) -> tuple[list[Any], ...]:
-    identities = [command.identity for command in commands]
-    fingerprints = [command.fingerprint for command in commands]
-    probes = [command.probe for command in commands]
-    requests = [command.request for command in commands]
+def claim_arguments(commands: Sequence[Claim], due_in_us: Callable[[str], int]) -> tuple[list[Any], ...]:
+    """`due_in_us` predicts by operation name after how long upkeep has to check the claim."""
     return (
-        [identity.operation_id for identity in identities],
+        [command.identity.operation_id for command in commands],
+        [command.attempt_id for command in commands],
+        _once([command.holder for command in commands]),
+        *_of_key(commands),
+        _once([command.lease_us for command in commands]),
+        _if_any([command.read_token for command in commands]),
+        _once([due_in_us(command.identity.operation) for command in commands]),
+        *_of_request(commands),
+    )
+
+
+def acceptance_arguments(commands: Sequence[Accept]) -> tuple[list[Any], ...]:
+    return (
+        [command.identity.operation_id for command in commands],
         [command.attempt_id for command in commands],
         _once([command.service for command in commands]),
-        _once([identity.route for identity in identities]),
-        _once([identity.operation for identity in identities]),
-        _once([identity.scope_digest for identity in identities]),
-        [identity.key_digest for identity in identities],
-        _if_any([identity.key for identity in identities]),
-        _once([fingerprint.recipe for fingerprint in fingerprints]),
-        [fingerprint.digest for fingerprint in fingerprints],
-        [fingerprint.raw for fingerprint in fingerprints],
-        _once([fingerprint.key_id for fingerprint in fingerprints]),
-        [fingerprint.parts for fingerprint in fingerprints],
+        *_of_key(commands),
         _once([command.deliver_within_us for command in commands]),
         _if_any([command.read_token for command in commands]),
-        _if_any([None if probe is None else probe.target for probe in probes]),
-        _if_any([None if probe is None else probe.host for probe in probes]),
-        _if_any(_sealed_by(commands)),
-        _once([line_of(request) for request in requests]),
-        _if_any([None if request is None else request.request_id for request in requests]),
-        _if_any([None if request is None else request.trace_id for request in requests]),
+        *_of_request(commands),
         [command.kept.acceptance_id for command in commands],
         _once([command.kept.key_id for command in commands]),
         [command.kept.sealed for command in commands],

@@ -295,7 +295,16 @@ async def test_no_request_waits_for_the_table(tmp_path: Path) -> None:
         assert (away.calls, away.ended) == (1, 0)
 
 
-@pytest.mark.parametrize("broken", ["uuid4", "_Copy.add", "Observing.arrived", "microseconds", "Observing.shown"])
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "sighting.uuid4",
+        "sighting._Copy.add",
+        "observing.Observing.arrived",
+        "sighting.microseconds",
+        "observing.Observing.shown",
+    ],
+)
 async def test_a_bug_of_the_observer_reaches_nobody(broken: str, tmp_path: Path, monkeypatch: Any) -> None:
     """Whatever raises while a request is looked at, its response is that of the service, and the bug is counted."""
 
@@ -303,7 +312,7 @@ async def test_a_bug_of_the_observer_reaches_nobody(broken: str, tmp_path: Path,
         raise ZeroDivisionError
 
     async with observing(sqlite_store(tmp_path), tmp_path, observe={"header": True}) as home:
-        monkeypatch.setattr(f"gateway.protect.observing.{broken}", bug)
+        monkeypatch.setattr(f"gateway.protect.{broken}", bug)
         home.upstream.on("/charges", Answer(200, body=b"small"), Answer(200, framing=Framing.CHUNKED, body=BIG))
         for body in (b"small", BIG):
             response = await home.send()
@@ -314,7 +323,7 @@ async def test_a_bug_of_the_observer_reaches_nobody(broken: str, tmp_path: Path,
 
 async def test_memory_is_bounded(tmp_path: Path, monkeypatch: Any) -> None:
     """Heads and bodies of what waits for a slow table count; what does not fit is dropped, and its memory is free."""
-    monkeypatch.setattr("gateway.protect.observing._COPIED_BYTES_MAX", 20_000)
+    monkeypatch.setattr("gateway.protect.sighting._COPIED_BYTES_MAX", 20_000)
     away, surround = table_away(hangs=True)
     options = {"surround": surround, "route": {"body": {"max_bytes": "1MiB"}}}
     async with observing(sqlite_store(tmp_path), tmp_path, **options) as home:

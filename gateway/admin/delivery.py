@@ -1,7 +1,7 @@
 """What operators decide about kept requests: requeue, withdraw, pause and resume, as commands and as texts. Pure.
 
 A decision is fenced on the token that was read, and its id is a digest of it. The same person with the same reason
-means the same decision, also after the operation went on: given again, it says what became of the first one.
+means the same decision, also after the operation has changed again: a repeated one reports what became of the first.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What operators do about operations: look, list, resolve, requeue, purge. Knows neither HTTP nor terminals.
+"""What operators do about operations: read, list, resolve, requeue, purge. Knows neither HTTP nor terminals.
 
 Theory of operation
 -------------------
 *Nothing is decided twice.* `core.lifecycle` decides what may happen to a record, `resolution` and `delivery` which
 command a ruling or a decision becomes. It is fenced on the token that was read: if the record changed in between, the
-operator is told.
+operator gets a refusal.
 
 *A command may be repeated.* An operator that did not see its result gives it again, and it is recognised as the same
 one; so is a retry after the store's response was lost.

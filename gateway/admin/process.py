@@ -40,7 +40,7 @@ class Explain(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """`health` tells what it knows of its stores, `configuration` is the one in force as text without secrets, `digest`
+    """`health` is what it knows of its stores, `configuration` is the one in force as text without secrets, `digest`
     names it. `requests` counts requests since its start, by route and verdict. `desk` is for the journals of this host.
     `reload` is None where it was not started from a file.
     """

@@ -120,7 +120,7 @@ class Policy:
         return {route.name: route for route in self.routes}
 
     def start_callers(self) -> None:
-        """Let whoever verifies callers begin. Waits for nothing. Safe to repeat."""
+        """Start what verifies callers. Waits for nothing. Safe to repeat."""
         self.callers.start()
         self.observed_callers.start()
 

@@ -145,7 +145,7 @@ class Reloading:
                 # They would be refused again: the next look waits for others.
                 self._refused_stamps = stamps
             return self._refused(str(error), changed=changed + files)
-        except Exception as error:  # noqa: BLE001 - whoever asked gets a report of everything
+        except Exception as error:  # noqa: BLE001 - the caller gets a report of everything
             _LOG.exception("a reload failed because of a bug; what was in force stays")
             return self._refused(f"it failed because of a bug: {error!r}; see the log", changed=changed + files)
         self.config, self._stamps, self._refused_stamps = config, stamps, None
@@ -177,7 +177,7 @@ class Reloading:
     async def _respond(self, command: str) -> dict[str, Any]:
         """To a command on the socket."""
         if command == _RELOAD:
-            # Whoever asked may leave; the reload goes on.
+            # The caller may leave; the reload goes on.
             report: Report = await asyncio.shield(self._spawn(self.reload()))
             return report.document
         if command == _SHOW:

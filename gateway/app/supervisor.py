@@ -11,7 +11,7 @@ another one listens on its seat. When none serves and a new one cannot start eit
 The order of stopping: all workers get SIGTERM at once; each stops as a single gateway does. Those that have not ended
 in time are killed. The supervisor ends last; if it dies early, the kernel kills the workers.
 
-The order of a reload: all workers prepare the configuration; if each of them can, all are told to switch. No worker
+The order of a reload: all workers prepare the configuration; if each of them can, all have to switch. No worker
 starts in between.
 """
 
@@ -48,7 +48,7 @@ _PAUSE_SECONDS_MIN: Final = 0.5
 _PAUSE_SECONDS_MAX: Final = 30.0
 # A worker that ran for this long did not die because of its start.
 _SOUND_SECONDS: Final = 60.0
-# What a stop takes beside the configured times; the documentation tells platforms to allow ten seconds.
+# What a stop takes beside the configured times; the documentation asks platforms to allow ten seconds.
 _STOP_SECONDS: Final = 9.5
 # What a reload waits for its workers: to build everything and compare it with the store; to take it over.
 _PREPARE_SECONDS: Final = 30.0
@@ -176,7 +176,7 @@ class Supervisor:
             raise self.failed.result()
 
     async def _end_workers(self) -> None:
-        """Tell all workers to stop, close the seats when they do, and kill those that have not ended in time."""
+        """Have all workers stop, close the seats when they do, and kill those that have not ended in time."""
         self._is_stopping = True
         for worker in self._workers.values():
             worker.terminate()
@@ -265,7 +265,7 @@ class Supervisor:
                 for worker in workers:
                     worker.give_up(number)
                 raise
-            # From here on it is in force: whoever starts gets it, and whoever is slow follows.
+            # From here on it is in force: a worker that starts gets it, and a slow one follows.
             self.config = config
             self._metrics.add_routes(route.name for route in config.routes)
             self._on_switch(config)

@@ -88,7 +88,7 @@ def tls_remarks(config: Config) -> list[Remark]:
 
 
 def state_dir_remarks(config: Config) -> list[Remark]:
-    """Why a gateway could not write to `state_dir`, or this user cannot tell."""
+    """Why a gateway could not write to `state_dir`, or this user cannot see it."""
     directory = config.state_dir
     if directory.is_relative_to(PLACEHOLDER_DIRECTORY):
         return []

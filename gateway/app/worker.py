@@ -78,7 +78,7 @@ class Worker:
         return self._gateway.failed
 
     async def start(self) -> None:
-        """Serve, and tell the supervisor. Raises `StartError`."""
+        """Serve, and report that to the supervisor. Raises `StartError`."""
         await self._gateway.start()
         self._channel.send(Serving())
         self._listening = asyncio.get_running_loop().create_task(self._listen())

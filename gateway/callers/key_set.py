@@ -1,7 +1,7 @@
 """The keys of an issuer of tokens: fetched, kept, and used to verify signatures.
 
 A set is fetched at the start, when it gets old, and when a token names a key that is not in it: one fetch at a time,
-and at most one in `FETCH_PAUSE_SECONDS`, however many requests ask. Whoever asks meanwhile waits for the fetch under
+and at most one in `FETCH_PAUSE_SECONDS`, however many requests ask. Other requests wait for the fetch under
 way, or gets what is known. While the issuer is away, the set is kept for as long as its settings say; then there is
 none. A document that holds no usable key counts as no answer, and never takes the place of a set that is known.
 

@@ -97,7 +97,7 @@ def _shared_service(config: _Draft) -> Iterator[Mistake]:
     if store is None or config.writes("service"):
         return
     if isinstance(store.durable, PostgresUrl) or store.fast is not None:
-        yield config.mistake(("service",), "required, but missing", "it tells services that share a store apart")
+        yield config.mistake(("service",), "required, but missing", "it distinguishes services that share a store")
 
 
 def _listening(config: _Draft) -> Iterator[tuple[str, Path, Address]]:
@@ -118,7 +118,7 @@ def _listeners(config: _Draft) -> Iterator[Mistake]:
 
 
 def _mode(route: _Draft, config: _Draft) -> Iterator[Mistake]:
-    """Routes that cannot be observed, and shares that cannot be told by the head of a request."""
+    """Routes that cannot be observed, and shares that cannot be decided by the head of a request."""
     is_observed = (route.values.get("mode") or config.values.get("mode")) == "observe"
     if not is_observed:
         if route.values.get("enforce_share"):
@@ -136,7 +136,7 @@ def _mode(route: _Draft, config: _Draft) -> Iterator[Mistake]:
         isinstance(key, ComposedKey) and any(isinstance(part, BodyPart) for part in key.compose)
     )
     if route.values.get("enforce_share") and in_body:
-        message = "the key is in the body, and only one in the headers tells at once whether a request is enforced"
+        message = "the key is in the body, and only one in the headers decides at once whether a request is enforced"
         yield route.mistake(("enforce_share",), message)
 
 

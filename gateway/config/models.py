@@ -185,7 +185,8 @@ class Store(Section):
     promotion_wait: Annotated[float, Duration("1s", "1h")] = written("30s")
     """How long gateways that have not vouched are waited for; then it is a lost memory."""
     probation: Annotated[float, Duration("3s", "5m")] = written("5s")
-    """How long a gateway grants keys without being heard by Postgres, and how long a new one waits for its standbys."""
+    """How long a gateway grants keys after its last successful beat in Postgres, and how long a new one waits for its
+    standbys."""
     synchronous: Literal["require", "prefer"] = "prefer"
     """require: grant keys only while Postgres has a synchronous standby; prefer: also without one."""
     clear_keys: Annotated[bool, Flag()] = False

@@ -208,7 +208,7 @@ def _of_names(path: str, route: Route) -> Iterator[Notice]:
 def _of_authorities(path: str, route: Route) -> Iterator[Notice]:
     for service in route.authorities:
         if service.url.scheme == "http" and service.url.service.host not in _LOOPBACK:
-            message = f"{service.url} is asked without TLS: whoever is on the way sees credentials and makes decisions"
+            message = f"{service.url} is asked without TLS: anyone on the way sees credentials and can make decisions"
             yield Notice(path, message)
         if service.cache:
             message = f"for {duration_text(service.cache)} a permission of {service.url} cannot be withdrawn"

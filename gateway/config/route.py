@@ -184,8 +184,8 @@ class Fingerprint(Section):
     headers: Annotated[tuple[Annotated[str, HeaderName(is_compared=True)], ...], Field(max_length=64)] = ()
     """Headers that are compared too. Those that override method or target always are."""
     explain: Annotated[bool, Flag()] = False
-    """Whether a refused repeat is told which members of a JSON body differ, never a value; for at most 64 members, four
-    levels deep. Needs secrets.fingerprint_key."""
+    """Whether the refusal of a repeat names the members of a JSON body that differ, never a value; for at most 64
+    members, four levels deep. Needs secrets.fingerprint_key."""
     defaults: Annotated[
         dict[Annotated[str, JSON_POINTER], Annotated[str, JsonScalar()]],
         Field(max_length=64),

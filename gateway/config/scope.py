@@ -87,7 +87,7 @@ _CLAIMS_OF_A_TOKEN = frozenset(("exp", "nbf", "iat", "jti"))
 
 
 class TokenSecret(Section):
-    """A secret that the issuer and this gateway share. Whoever has it can make tokens."""
+    """A secret that the issuer and this gateway share. Anyone who has it can make tokens."""
 
     secret: Annotated[SecretStr, BeforeValidator(_token_secret, json_schema_input_type=str)]
     """The secret, as long as the digest of its algorithm; `${NAME}` or `${file:/run/secrets/name}` keeps it out of this

@@ -12,7 +12,7 @@ event it is, and how webhooks are signed:* `webhook`.
 are replaced before that, `reading` what it says of itself. `routing` decides which route a path meets, `succession`
 which operations lose requests when routes change.
 
-*What others hear.* `outbox` has the events of changes, `egress` decides which addresses a webhook may have.
+*What others are sent.* `outbox` has the events of changes, `egress` decides which addresses a webhook may have.
 
 *Beneath all of these.* `immutable` declares a value, `framing` digests parts so that they cannot run into one another,
 `sealing` encrypts values, `confidential` says which of them are, and `resealing` puts them under the current key.

@@ -1,4 +1,4 @@
-"""Which addresses webhooks may have, so that no URL and no DNS answer leads the gateway into its own network (SSRF).
+"""Which addresses webhooks may have, so that no URL and no DNS response leads the gateway into its own network (SSRF).
 
 `is_global` of Python is not enough: it takes NAT64, 6to4, site-local and IPv4-compatible addresses for global, which
 lead to an IPv4 address that it never looks at. All of these are forbidden, whatever they embed.

@@ -75,7 +75,7 @@ def meaning_of(
 ) -> Meaning:
     """What a complete response means; the first rule that applies decides.
 
-    First comes what the gateway knows of its own attempts, which no service can tell; then what the service says of
+    First comes what the gateway knows of its own attempts, and no service does; then what the service says of
     this response, by header or by body; then what the route says of the status. `document` is the JSON body, `MISSING`
     where it could not be read.
     """

@@ -39,7 +39,7 @@ GATEWAY_HEADERS: Final = frozenset(
 MOMENTARY: Final = frozenset((b"date", b"age", b"ratelimit", b"ratelimit-policy"))
 MOMENTARY_PREFIXES: Final = (b"ratelimit-", b"x-ratelimit-", b"x-rate-limit-")
 
-# Tells SDKs whether to retry. A retry gets the stored response, so only "false" stays true.
+# By which SDKs decide whether to retry. A retry gets the stored response, so only "false" stays true.
 _RETRY_ADVICE: Final = frozenset((b"x-should-retry", b"stripe-should-retry"))
 
 # Final statuses without a body (RFC 9112 section 6.3).

@@ -100,7 +100,7 @@ class KeyRing:
         self._current_id = keys[0].id
 
     def random_name(self) -> str:
-        """Tells apart what has no name of its own."""
+        """Distinguishes what has no name of its own."""
         return self._random_bytes(OWNER_BYTES).hex()
 
     def seal(self, content: bytes, associated: bytes) -> tuple[str, bytes]:

@@ -1,4 +1,4 @@
-"""Guards where the gateway connects to, so that a URL or a DNS answer cannot lead it into its own network (SSRF).
+"""Guards where the gateway connects to, so that a URL or a DNS response cannot lead it into its own network (SSRF).
 
 `core.egress` says which addresses are forbidden. A name is resolved once for each connection and refused if *any* of
 its addresses is forbidden; what is checked is what is connected to, because the same function sees each address right

@@ -38,7 +38,7 @@ redis.call(unpack(command))
 redis.call('SET', KEYS[2], '', 'PX', ARGV[1])
 return 1
 """
-# Answers of a server that only a person can change, by their first word.
+# Errors of a server that only a person can mend, by their first word.
 _PERMANENT: Final = frozenset(("WRONGTYPE", "NOPERM", "NOAUTH", "WRONGPASS"))
 # A missing permission inside a script comes without that word: up to Redis 7.0, and later.
 _NOT_IN_SCRIPT: Final = ("user executing the script can't", "ACL failure in script")

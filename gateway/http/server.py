@@ -297,11 +297,11 @@ class Door(asyncio.Protocol):
 
 
 class ListenError(Exception):
-    """Listening on the address failed. The text tells the operator why."""
+    """Listening on the address failed. The text says why."""
 
 
 def listen_fault(host: str | None, port: int, error: OSError) -> str:
-    """The reason, in words that tell the operator what to change."""
+    """The reason, and what to change."""
     address = f"{bracketed(host or '*')}:{port}"
     match error.errno:
         case errno.EADDRINUSE:

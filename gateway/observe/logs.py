@@ -432,7 +432,8 @@ class Outages:
             yield INFO, Line(f"{name} is up")
 
     def ended(self) -> Iterator[tuple[int, Line]]:
-        """The lines about stores and upstreams that came and went, and now stay up. To be called regularly."""
+        """The lines about stores and upstreams that were up and down by turns, and now stay up. To be called
+        regularly."""
         for name in [name for name, outage in self._outages.items() if self._is_over(outage)]:
             if self._outages.pop(name).comes_and_goes:
                 yield INFO, Line(f"{name} stays up")

@@ -263,7 +263,7 @@ class Metrics:
         )
         self._journaled = self._counter(
             "idempotency_journaled_total",
-            "Attempts whose outcome went to the journal, because the durable store did not take it",
+            "Attempts whose outcome was journaled, because the durable store did not take it",
             route=routes,
         )
         self._journal_failures = self._counter(

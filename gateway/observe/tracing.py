@@ -162,7 +162,7 @@ class Tracing:
         draw = random.getrandbits(64)  # which requests are sampled is no secret
         is_drawn = draw < self._drawn_below
         values = header_values(head.headers, b"traceparent")
-        # Whoever is trusted, a caller that does not ask for it changes nothing where the draw does not, either.
+        # Trusted or not, a caller that does not ask for it changes nothing where the draw does not, either.
         if not is_drawn and (not values or values[0][-1:] in _NOT_SAMPLED):
             return None
         found = None

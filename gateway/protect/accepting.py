@@ -1,9 +1,9 @@
 """Accepts requests to be delivered later: keeps each one, encrypted, in the durable store, and hands it over.
 
-Owns the way from an identified request to its durable acceptance. It delivers nothing. No caller hears of an acceptance
-before the store has committed it. An acceptance whose result is lost is applied again with the same attempt id, until
-its result is known or patience ends. One that arrives after that does no harm: nothing was promised, it is delivered
-like any other, and a repeat finds it.
+Owns the way from an identified request to its durable acceptance. It delivers nothing. No caller gets a reply to an
+acceptance before the store has committed it. An acceptance whose result is lost is applied again with the same attempt
+id, until its result is known or patience ends. One that arrives after that does no harm: nothing was promised, it is
+delivered like any other, and a repeat finds it.
 
 Nothing is accepted beyond a route's limits (`Pending`). They are estimates, because a count for each request would cost
 more than the request: they bound what is stored, to about what comes in a second.

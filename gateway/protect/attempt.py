@@ -309,7 +309,7 @@ class Attempt:
                 )
                 abort_stream(conclusion.reply)
                 reply = reply_by_record(snapshot, request, free_verdict=Verdict.IN_DOUBT)
-                # A store that has forgotten the attempt cannot tell that it had no effect: duplicates must not read
+                # A store that has forgotten the attempt does not know that it had no effect: duplicates must not read
                 # that from its record.
                 is_forgotten = snapshot.record is None or snapshot.record.token < token
                 others = reply if is_forgotten else snapshot

@@ -82,7 +82,7 @@ class Granted:
     """The claim is ours. `started_seconds` is the boot-time clock's reading from before the granting call.
 
     `is_first`: no other request with this key is known, because the claim was on an absent record, or on one whose
-    fingerprint was forgotten. `place` is that of the attempt's mark, which whoever uses the claim has to remove.
+    fingerprint was forgotten. `place` is that of the attempt's mark, which the user of the claim has to remove.
     `origin` is the trace of the attempt in doubt that is sent again, as far as its record had it.
     """
 

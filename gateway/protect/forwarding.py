@@ -44,7 +44,7 @@ SPOKEN_BY_GATEWAY: Final = frozenset(
     )
 )
 REGION_HEADER: Final = b"idempotency-region"
-"""By which one region's gateway tells another's who its client is."""
+"""By which one region's gateway names its client to another's."""
 _NOT_FOR_CLIENTS: Final = HOP_BY_HOP | GATEWAY_HEADERS
 # Envoy obeys retry instructions in these from clients it trusts.
 _ENVOY_PREFIX: Final = b"x-envoy-"
@@ -239,7 +239,7 @@ def _is_for_clients(name: bytes) -> bool:
 
 
 def _folded(name: bytes) -> bytes:
-    """The name as a server that cannot tell `_` from `-` reads it."""
+    """The name as a server reads it that does not distinguish `_` from `-`."""
     return name.lower().replace(b"_", b"-")
 
 

@@ -1,6 +1,6 @@
 """A request as it is kept until it was delivered: encoded, and encrypted with the ids that it belongs to.
 
-Owns the encoding. Whoever has the store sees its length and nothing else. Operation id and acceptance id are
+Owns the encoding. A reader of the store sees its length and nothing else. Operation id and acceptance id are
 authenticated with the bytes, so a request that was moved to another row cannot be opened.
 """
 

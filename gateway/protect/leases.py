@@ -1,11 +1,11 @@
-"""Renews the leases of live claims, and tells at any moment whether a claim may still be trusted.
+"""Renews the leases of live claims, and knows at any moment whether a claim may still be trusted.
 
 Owns the leases of the attempts in this process. It knows the store's `renew`, but neither requests nor upstreams.
 
 Theory of operation
 -------------------
 *State.* A lease is held from its grant until its attempt drops it. It is trusted until a moment on the boot-time clock.
-It is lost once that moment has passed, or once the store reports that the record went on without us.
+It is lost once that moment has passed, or once the store reports that the record has changed without us.
 
 *Trust window.* The store returned "so much remains" to a call that began at `started`. It read its clock after
 `started`, so the lease ends no earlier than `started + remaining`. A margin is subtracted for the pause between reading

@@ -82,7 +82,7 @@ def without_heeded(value: bytes, *, heeds_async: bool) -> bytes:
 
 
 def preference_applied(applied: bytes | int) -> tuple[bytes, bytes]:
-    """The header that tells the caller which preference decided (section 3); a number is that of `wait`."""
+    """The header that names the preference that decided (section 3); a number is that of `wait`."""
     return b"Preference-Applied", b"wait=%d" % applied if isinstance(applied, int) else applied
 
 

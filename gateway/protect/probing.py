@@ -93,7 +93,7 @@ class _Response:
 class Prober:
     """The probes of one process, for operations of its own service alone: its upstream knows no others.
 
-    `may_recover` tells whether an operation in doubt may be recovered now; `steady_seconds` for how long the store's
+    `may_recover` returns whether an operation in doubt may be recovered now; `steady_seconds` for how long the store's
     clock has surely not been set ahead.
     """
 

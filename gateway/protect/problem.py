@@ -3,7 +3,7 @@
 Owns titles, details, statuses and the advice on retrying, as data: one row for each verdict that makes a problem. It
 does not decide which verdict applies. A detail says what to do next, because the worst reaction to doubt is a new key.
 Bodies are RFC 9457 problem documents, or Stripe's error objects where a route asks for them. The type of a problem is
-a URN, or the URL of its page in the documentation of whoever runs the gateway.
+a URN, or the URL of its page in the operator's own documentation.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Case:
     """One row of the error table.
 
     `detail` may name {time}, {status}, {resource}, {id} and {first}. `retryable`: the same request with the same key
-    can get another response. `is_terminal`: repeating it is useless, and headers tell SDKs so. `ends_by_retry`: maybe
-    only a repeat ends it, and headers tell SDKs to repeat it. `retry_after_seconds` is the default of `refuse`.
+    can get another response. `is_terminal`: repeating it is useless, and headers say so to SDKs. `ends_by_retry`: maybe
+    only a repeat ends it, and headers ask SDKs to repeat it. `retry_after_seconds` is the default of `refuse`.
     """
 
     status: int
@@ -315,7 +315,7 @@ UNFETCHED: Final = Case(
 )
 """`upstream-unreachable` for a repeat of what completed."""
 
-# The verdicts that name what was made. Whoever sent another request under the key is not told.
+# The verdicts that name what was made. The sender of another request under the key does not get it.
 _NAMING: Final = frozenset(
     (
         Verdict.RESPONSE_NOT_STORED,

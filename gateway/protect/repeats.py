@@ -1,6 +1,6 @@
 """Notices requests that a caller sends again under another key, and replies to those that are refused.
 
-Counting is best effort: this process remembers what it saw, up to a number, and Redis tells what other gateways saw.
+Counting is best effort: this process remembers what it saw, up to a number, and Redis has what other gateways saw.
 It decides nothing and no request waits for it. What is refused, the durable store decides, with the claim.
 """
 
@@ -107,5 +107,5 @@ class Repeats:
 
 
 def scope_name(scope_digest: bytes) -> str:
-    """By what operators can tell callers apart: the beginning of the scope's digest."""
+    """What distinguishes callers for operators: the beginning of the scope's digest."""
     return scope_digest[:6].hex()

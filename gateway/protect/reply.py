@@ -106,7 +106,7 @@ class Reply:
     stream, None if unknown. `verdict` is None where the request was not protected. With `decode_for`, the body has a
     coding that these `Accept-Encoding` values do not accept, and is decoded before it goes out. `why` is for the log
     alone: why nothing could be sent to the upstream, or compared with the record; so are `differs` and
-    `first_operation`, which a refusal also tells its caller. With `to_fetch`, the coordinator replaces it by what the
+    `first_operation`, which a refusal also has for its caller. With `to_fetch`, the coordinator replaces it by what the
     service says of that. `would` is the verdict that an observed request would have had, where
     clients are shown it.
     """

@@ -282,7 +282,7 @@ class StatusResource:
             case State.DEAD_LETTER:
                 return refuse(Verdict.DEAD_LETTER, shape=route.shape, record=record, location=location)
             case State.COMPLETED if record.response is not None and record.response.body is not None:
-                # Whoever asks without a version means the operation as it was asked for: that is no repeat of it.
+                # A request without a version means the operation as it was asked for: that is no repeat of it.
                 expected = version_of(route.keep.version, headers) if route.keep.is_version_strict else b""
                 if expected and record.response.version != expected:
                     return refuse_by(Verdict.KEY_EXPIRED, record, route)

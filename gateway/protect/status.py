@@ -26,7 +26,7 @@ STALLED: Final = frozenset((State.IN_DOUBT, State.DEAD_LETTER))
 
 _RETRY_SECONDS_MAX: Final = 60
 _STALLED_SECONDS: Final = 300
-# The share of a `Retry-After` by which it differs, so that those who were told together do not come together.
+# The share of a `Retry-After` by which it differs, so that callers who got it together do not return together.
 _SPREAD: Final = 0.2
 
 

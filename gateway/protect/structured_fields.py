@@ -1,7 +1,7 @@
 """Reads a key in the quoted form. The only module that knows the Structured Fields library.
 
 draft-ietf-httpapi-idempotency-key-header-07 section 2.1 makes the key a String of RFC 9651. Parameters on it have no
-meaning there, and no known client sends any. They are refused, not ignored: if a client told two intents apart by a
+meaning there, and no known client sends any. They are refused, not ignored: if a client distinguished two intents by a
 parameter, ignoring it would make them one key. A refusal executes nothing and is noticed at the first request.
 """
 

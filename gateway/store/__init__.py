@@ -12,7 +12,7 @@ believed. `sealed` encrypts what the store keeps, and `rekeying` does so again w
 
 *The stores:* `postgres`; `sqlite` and `portable`, which share `relational`; and `redis` as the fast tier.
 
-*On this host*, for whoever comes after a process that was killed: `attempt_files` has what its attempts had sent.
+*On this host*, for the successor of a process that was killed: `attempt_files` has what its attempts had sent.
 
 *Tools.* `batching` groups statements, `worker` runs a thread, `watching` wakes waiters inside one process,
 `directories` makes directory entries durable, and `request_line` packs a request into one column.

@@ -7,7 +7,7 @@ ended, because surely nothing happened under them. An attempt without a mark, or
 
 It owns names, bytes and locks. A worker has one file, locks it while it runs, and writes to it in memory that it shares
 with the kernel: a mark costs no system call, and is there as soon as it is written, however the process ends. It is not
-written to the disk, so it proves nothing after the machine itself went down. Each file names the boot of the machine
+written to the disk, so it proves nothing after the machine itself was down. Each file names the boot of the machine
 that it was written in, and one of another boot, or of another machine, is removed unread.
 
 An older copy that is put back would say "unsent" of what was sent since. So a file has the time of its last mark too.

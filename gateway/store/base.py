@@ -180,7 +180,7 @@ class FastTier(Protocol):
 
     def first_of(self, content: bytes, operation_id: UUID, within_ms: int) -> Awaitable[UUID | None]:
         """The operation that was named first with this content, for so long after it was; this one if none was. None
-        where the server does not tell. Like `get`, it may raise at the call."""
+        where the server does not know. Like `get`, it may raise at the call."""
 
     async def forget(self, operation_id: UUID) -> None:
         """The operation was purged: serve no copy, of any operation, that was read before now.

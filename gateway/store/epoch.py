@@ -6,14 +6,13 @@ of this host, in files beside it (`WitnessNote`); what all gateways saw, where t
 host without a file knows it too; and what gateways found out about lost memories, in the store itself (`Amnesia`).
 Without any note a gateway has to trust the store; such a loss goes unnoticed.
 
-Theory of operation
--------------------
-*Witnesses.* A store's identity tells it from another store. But a restored copy has the identity of its original, and
-its last token proves little: a completion draws no token, and a crash may leave Postgres's sequence ahead of its data.
-So each link over which a worker writes has a row in the store, its witness: a number that every change raises in its
-own transaction. What survives of a store (a copy, a standby, a crash) is a prefix of its commits. A witness no lower
-than the number last acknowledged therefore proves that all acknowledged changes up to then are there, from whichever
-gateway; a lower or missing one proves a loss. A crash that keeps what was acknowledged lowers no witness.
+Theory of operation ------------------- *Witnesses.* A store's identity distinguishes it from another store. But a
+restored copy has the identity of its original, and its last token proves little: a completion draws no token, and a
+crash may leave Postgres's sequence ahead of its data. So each link over which a worker writes has a row in the store,
+its witness: a number that every change raises in its own transaction. What survives of a store (a copy, a standby, a
+crash) is a prefix of its commits. A witness no lower than the number last acknowledged therefore proves that all
+acknowledged changes up to then are there, from whichever gateway; a lower or missing one proves a loss. A crash that
+keeps what was acknowledged lowers no witness.
 
 *Note first.* The acknowledged number is written to the state directory before the result is returned to the caller,
 without a sync: the kernel keeps the pages of a killed process. It is synced together with the other note. A power loss
@@ -35,7 +34,7 @@ were that one. `promotion` says what else it takes to believe it. Its memo then 
 note that comes later is compared with it, too.
 
 *Lineage.* Memories have no order of their own. The memo of a memory names those that it replaced, and so does the
-shared note: that tells an outdated note from a store that fell back.
+shared note: that distinguishes an outdated note from a store that fell back.
 
 *Weight.* The shared note may come from an old copy of Redis and name a memory that was replaced. The store's memo
 explains that if a gateway noticed the change. Otherwise this host's own note does, but only if the two notes had been
@@ -125,7 +124,7 @@ class Amnesia:
     """A store's memo of its own lost memories.
 
     Until `until_us` of its clock, an absent key may have been used. `why` and `by` are for people; `by` is the operator
-    who accepted the loss. `former` are the replaced identities: no note about them tells of another store. Above the
+    who accepted the loss. `former` are the replaced identities: no note about them is about another store. Above the
     token `beyond`, this memory is complete. `continued` are those of `former` that a proven promotion replaced, since
     the last loss: this memory has all that they acknowledged. `promotion` describes the last one.
     """

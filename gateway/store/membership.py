@@ -152,7 +152,7 @@ class Membership:
         if self._conditions.synchronous == "require" and not is_synchronous:
             self.standing.why_no_grants = _NOT_SYNCHRONOUS
         elif not self._is_established and (self._ready_at is None or self._clock() < self._ready_at):
-            self.standing.why_no_grants = "this gateway waits until its standbys have surely heard of it"
+            self.standing.why_no_grants = "this gateway waits until its standbys have surely received its entry"
         else:
             self._is_established = True
             self.standing.why_no_grants = ""

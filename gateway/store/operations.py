@@ -471,7 +471,8 @@ class ManagedStore(Store, Protocol):
     async def report_events(self, service: str, reports: Collection[EventReport]) -> None:
         """Write what became of leased events. Repeatable.
 
-        A published event is gone, whoever reports it. Another report counts only while nobody leased the event again.
+        A published event is gone, whichever relay reports it. Another report counts only while nobody leased the event
+        again.
         """
 
     async def find_events(

@@ -4,13 +4,11 @@ A *promotion* is a server that came to accept writes on a later timeline than th
 on. The memory itself says so (`Epoch.parent`), so that a gateway without any note knows it, too. A *member* is a worker
 that may grant, as the store lists it.
 
-Theory of operation
--------------------
-*Members.* A worker grants nothing before the store lists it, and no longer than `store.probation` after its last
-acknowledged beat: a response that comes later is not believed, and counts as lost. A worker that has seen another
-one's beat unchanged for twice that time strikes it off the list. Whoever is not on the list of a promoted server has
-therefore granted nothing that this server lacks: it is a prefix of the former primary's commits, and being listed came
-first, or being struck off came last.
+Theory of operation ------------------- *Members.* A worker grants nothing before the store lists it, and no longer than
+`store.probation` after its last acknowledged beat: a response that comes later is not believed, and counts as lost. A
+worker that has seen another one's beat unchanged for twice that time strikes it off the list. A worker that is not on
+the list of a promoted server has therefore granted nothing that this server lacks: it is a prefix of the former
+primary's commits, and being listed came first, or being struck off came last.
 
 *Vouching.* A member vouches if the promoted server has every witness number that was acknowledged to it (`epoch`). The
 living worker of a host also vouches for those of its host that have ended, by their notes, unless the host was
@@ -19,13 +17,13 @@ restarted since: then the last notes may be missing. Each vouch is for one memor
 *Proven* is a promotion if the memory continues the one that was met last, nothing contradicts that, every member has
 vouched, and a worker that was in contact until the end accepts it. That last condition is for workers that have joined
 since: they had to wait for `store.probation` where no standby had acknowledged the list with them on it, so none of
-them has granted while it was in contact. Whoever accepts gives the memory a new identity. It names the former one as
-continued: notes about that one still count. A twin, promoted apart, lacks that identity.
+them has granted while it was in contact. The one that accepts gives the memory a new identity. It names the former one
+as continued: notes about that one still count. A twin, promoted apart, lacks that identity.
 
 *What this cannot know.* A primary and a worker that joined it alone, cut off together from the standbys and from every
 other worker (H1); a standby that had not received the list and is promoted although others had (H2). Both need
 replication that is not synchronous. A logical copy is no prefix (H3); its system identifier differs, so it is never
-accepted. No client can stop a former primary: that is the work of whoever promotes.
+accepted. No client can stop a former primary: what promotes has to do that.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ service, so they share no key. But *one* service under two names must be noticed
 whose requests lead here counts as a second service's only if a running gateway serves it. After a rename in place none
 does: a stopped gateway has noted that, and a killed one has not been seen for `RUNNING_US`.
 
-Otherwise only the operator can tell, and the start is refused; `identity_change: accept` for one start declares that it
+Otherwise only the operator knows, and the start is refused; `identity_change: accept` for one start declares that it
 is another service. A service that is renamed while gateways run under its old name cannot be detected; a running
 neighbour with the same requests is therefore reported at the start as a `Neighbour`.
 

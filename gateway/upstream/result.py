@@ -1,8 +1,8 @@
 """The results of an exchange with the upstream, as values.
 
-The names tell what is *known*: `SentNothing` is definite (no byte of the request was written to the network), `Unknown`
-is not (a byte may have left, and no complete response arrived). This module knows neither how that is found out nor
-what follows, except for the status that a client gets.
+The names state what is *known*: `SentNothing` is definite (no byte of the request was written to the network),
+`Unknown` is not (a byte may have left, and no complete response arrived). This module knows neither how that is found
+out nor what follows, except for the status that a client gets.
 """
 
 from __future__ import annotations

@@ -629,7 +629,7 @@ def test_the_longest_lease() -> None:
 def test_shared_store_needs_service(store: str) -> None:
     """A store that several services may share asks for the name of this one."""
     text = MINIMAL.replace("{durable: sqlite:///var/lib/gateway/operations.db}", store)
-    message = "required, but missing; it tells services that share a store apart"
+    message = "required, but missing; it distinguishes services that share a store"
     assert report(text) == [f"1:1: service: {message}"]
 
 

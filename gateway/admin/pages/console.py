@@ -66,7 +66,7 @@ class Console:
         return self._site.page(request, "sign_in", status, mistake=mistake, host=request.headers.get("Host", ""))
 
     async def _sign_in(self, request: web.Request) -> web.Response:
-        # Before the body is read: whoever is no page of ours need not send one.
+        # Before the body is read: only our own pages may send one.
         self._authentication.check_host(request)
         self._authentication.own_origin(request)
         if request.content_length is None or request.content_length > _SIGN_IN_BYTES_MAX:

@@ -104,7 +104,7 @@ def _different_members(parts: Parts, packed: bytes, key: bytes) -> Iterator[str]
 def members_of(document: Any, only: Sequence[Pointer] = ()) -> tuple[tuple[str, bytes], ...]:
     """The first members of a parsed document, level by level and by name, with digests of their values.
 
-    With `only`, those at and below these places. Elements of an array are not told apart.
+    With `only`, those at and below these places. Elements of an array are not distinguished.
     """
     found: list[tuple[str, bytes]] = []
     level: list[tuple[Pointer, Any]] = [((), document)]
@@ -130,7 +130,7 @@ def _key(secret: bytes, operation_id: UUID) -> bytes:
 
 
 def _digests(key: bytes, values: Sequence[bytes]) -> list[bytes]:
-    """As `_digest`, of values that are told apart by their places. Every new key comes here."""
+    """As `_digest`, of values that are distinguished by their places. Every new key comes here."""
     return [sha256(key + b"%d " % place + value).digest()[:_DIGEST_BYTES] for place, value in enumerate(values)]
 
 

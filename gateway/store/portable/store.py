@@ -2,7 +2,7 @@
 
 It differs from the contract of `base` in this: tokens increase per operation, and news reaches only waiters in this
 process; those of others poll, or are woken through Redis. Where an engine's nodes have clocks of their own, the store's
-clock is that of whichever node answers; the engine bounds how far they are apart.
+clock is that of whichever node responds; the engine bounds how far they are apart.
 
 Theory of operation
 -------------------

@@ -53,7 +53,7 @@ COMMAND_SECONDS: Final = 5.0
 # Of several hosts, each is dialled so much after the one before it, and has this part of the whole time.
 _STAGGER_SECONDS: Final = 0.25
 _HOST_SHARE: Final = 0.5
-# How long silent hosts are waited for, after the last was dialled, once a primary has answered.
+# How long silent hosts are waited for, after the last was dialled, once a primary has responded.
 _SILENT_SECONDS: Final = 1.0
 SERVER_MAJOR_MIN: Final = 14
 KNOWN_VERSION: Final = migrations()[-1][0]
@@ -420,7 +420,7 @@ def _limits(command_seconds: float) -> dict[str, str]:
 
 
 def _most_telling(errors: Sequence[BaseException]) -> BaseException:
-    """Of the errors of all hosts: one of a server that answered, if any."""
+    """Of the errors of all hosts: one of a server that responded, if any."""
     return next((error for error in errors if getattr(error, "sqlstate", None)), errors[0])
 
 

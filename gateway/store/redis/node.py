@@ -324,7 +324,7 @@ class Node:
                 # Copies are not asked for elsewhere: they have no era where their slot is going, until it is there.
                 with suppress(StoreError):
                     replies[place] = await self._access.follow_ask(command, reply, PUT_SECONDS)
-        # A refused command, or the value of another program, tells nothing.
+        # A refused command, or the value of another program, proves nothing.
         return [UUID(bytes=reply) if isinstance(reply, bytes) and len(reply) == 16 else None for reply in replies[1::2]]
 
     async def _checked(self, exchange: Awaitable[list[Any]]) -> list[Any]:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, Tag, ValidationError
 from pydantic_core import ErrorDetails
 
+from gateway import __version__
 from gateway.config.document import Document, Mistake, Path, Tree, alternatives, nearest
 from gateway.config.models import Config
 from gateway.config.section import DISAGREEMENT_ERROR, FORM_ERROR, INSTEAD, form_tag
@@ -153,11 +154,12 @@ def _unknown_key(place: _Place, loc: tuple[str | int, ...], document: Document) 
         return document.mistake(place.path, f"only one of {alternatives(holder.choices)} can be used", at_key=True)
     near = _nearest_key(loc)
     hint = f"did you mean {near}?" if near else f"known here: {', '.join(holder.keys)}"
-    mistake = document.mistake(place.path, "unknown key", hint, at_key=True)
+    message = f"unknown key in version {__version__}"
+    mistake = document.mistake(place.path, message, hint, at_key=True)
     # A value in the place of a key may be a secret.
     if near or (key.isidentifier() and len(key) <= _KEY_CHARS_MAX and not _HOLDERS.intersection(place.path)):
         return mistake
-    shown = document.mistake(place.path[:-1], "unknown key", hint)
+    shown = document.mistake(place.path[:-1], message, hint)
     return Mistake(document.file, mistake.line, mistake.column, shown.path, shown.message, shown.hint)
 
 

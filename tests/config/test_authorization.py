@@ -66,7 +66,7 @@ AT = "routes[0].scope.forward_auth"
         (scope(headers="[Content-Length]"), f"{AT}.headers[0]: the service is asked without the body"),
         (scope(headers="[TE]"), f"{AT}.headers[0]: {OF_THE_CONNECTION}"),
         (scope(ca="/ca.pem"), f"{AT}.ca: ca needs an https URL"),
-        (authorize(principal="X-User"), "routes[0].authorize.forward_auth.principal: unknown key"),
+        (authorize(principal="X-User"), "routes[0].authorize.forward_auth.principal: unknown key in version"),
         (with_route("scope: {forward_auth: {url: 'http://a/'}}", without="scope"), f"{AT}.principal: required"),
         (
             with_route("scope: {client_certificate: cn}", without="scope"),

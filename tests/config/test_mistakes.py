@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway import __version__
 from gateway.config import ConfigError, load
 from gateway.core.lifecycle import LEASE_US_MAX
 from gateway.core.operation import microseconds
@@ -34,6 +35,7 @@ SQLITE = "expected sqlite:///PATH or postgresql://USER@HOST/DATABASE"
 REDIS = "expected redis://HOST:PORT/DATABASE, redis+sentinel://HOST,HOST/NAME/DATABASE or redis+cluster://HOST,HOST"
 MASTER = "the path is the name that the sentinels have for the master, and the number of the database"
 ENCODE = "percent-encode /, ?, # and @ in a password"
+UNKNOWN = f"unknown key in version {__version__}"
 FRAMING = "this header describes the connection or the body, not the intent"
 
 MARK = "▸"
@@ -74,7 +76,7 @@ ROUTE_MISTAKES = [
         "recovery.probe.headers.Authorization",
         "expected one line, without white space at its ends",
     ),
-    ("▸in_flite: {wait: 5s}", "in_flite", "unknown key; did you mean in_flight?"),
+    ("▸in_flite: {wait: 5s}", "in_flite", f"{UNKNOWN}; did you mean in_flight?"),
     ("status_header: ▸yes", "status_header", "expected true or false, found 'yes'"),
     ("recovery: ▸retry", "recovery", "expected hold, resend or {probe: {path, done, ...}}, found 'retry'"),
     (
@@ -191,7 +193,7 @@ def test_resend_to_an_upstream_that_gets_no_key(where: str) -> None:
 
 REPLACED = [
     ("key", "key: ▸Idempotency-Key", "", f"expected {KEYS}, found 'Idempotency-Key'"),
-    ("key", "key: {▸heder: A}", ".heder", "unknown key; did you mean header?"),
+    ("key", "key: {▸heder: A}", ".heder", f"{UNKNOWN}; did you mean header?"),
     ("key", "key: {header: A, ▸body: /a}", ".body", "only one of header, headers, body or compose can be used"),
     ("key", "key: ▸{'a b': c}", "", f"expected {KEYS}, found a mapping"),
     ("key", "key: {headers: ▸[]}", ".headers", "expected a list of at least 1"),
@@ -218,7 +220,7 @@ REPLACED = [
         "key",
         "key: {compose: [{header: A}, {▸boddy: /a}]}",
         ".compose[1].boddy",
-        "unknown key; did you mean body?",
+        f"{UNKNOWN}; did you mean body?",
     ),
     (
         "key",
@@ -355,7 +357,7 @@ GLOBAL_MISTAKES = [
     ("listen: ':8080'", "1:9: listen", f"{ADDRESS}, found ':8080'; write 0.0.0.0:8080 for every interface"),
     ("listen: ::1:80", "1:9: listen", f"{ADDRESS}, found '::1:80'"),
     ("listen: a:65536", "1:9: listen", f"{ADDRESS}, found 'a:65536'"),
-    ("listen: {adress: a:80}", "1:10: listen.adress", "unknown key; did you mean address?"),
+    ("listen: {adress: a:80}", "1:10: listen.adress", f"{UNKNOWN}; did you mean address?"),
     (
         "listen: {address: a:80, tls: {cert: /a}}",
         "1:30: listen.tls.key",
@@ -496,7 +498,7 @@ def test_unknown_global_key(line: str) -> None:
         "operations, errors, cors, events, egress, log, traces, workers, trusted_proxies, regions, mode, observe, "
         "routes"
     )
-    assert report(with_global(line)) == [f"1:1: {key}: unknown key; known here: {known}"]
+    assert report(with_global(line)) == [f"1:1: {key}: {UNKNOWN}; known here: {known}"]
 
 
 @pytest.mark.parametrize(
@@ -603,7 +605,7 @@ def test_unknown_store_key(line: str) -> None:
         "durable, dialect, fast, lease, amnesia_window, journal_grace, accept_server_settings, promotion, "
         "promotion_wait, probation, synchronous, clear_keys, cache_max_age, cache_bytes"
     )
-    assert report(text) == [f"2:59: store: unknown key; known here: {known}"]
+    assert report(text) == [f"2:59: store: {UNKNOWN}; known here: {known}"]
 
 
 def test_lease_bounds() -> None:

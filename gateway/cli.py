@@ -27,11 +27,12 @@ from gateway.app.life import StartError
 from gateway.app.operating import OperatingError, check_store, operate
 from gateway.app.rekeying import rekey_stores
 from gateway.app.reload import configurations_in_force, reload_gateways
-from gateway.app.serve import deliver, migrate, run, serve
+from gateway.app.serve import deliver, finish_upgrade, migrate, run, serve
 from gateway.app.share import worker_count
 from gateway.app.tls_files import state_dir_remarks, tls_remarks
 from gateway.config import Config, ConfigError, Placeholders, load, load_with_places, notices, state_dir_of
 from gateway.config.effective import differences, effective
+from gateway.store.level import PROGRAM_LEVEL
 
 CONFIG_PATH: Final = Path("/etc/idempotency-gateway/gateway.yaml")
 
@@ -67,7 +68,7 @@ def _do(chosen: argparse.Namespace) -> int:
         case "reload":
             return _reload(chosen.config, chosen.state_dir)
         case "migrate":
-            return _migrate(chosen.config, chosen.grant)
+            return _migrate(chosen.config, chosen.grant, finishes=chosen.finish)
         case "rekey":
             return _rekey(chosen.config)
         case name if name in OPERATORS:
@@ -128,6 +129,12 @@ def parser() -> argparse.ArgumentParser:
         "--grant",
         metavar="ROLE",
         help="grant this Postgres role, which need own nothing, the rights of a gateway",
+    )
+    migrate_.add_argument(
+        "--finish",
+        action="store_true",
+        help="end an upgrade: from now on, write what gateways of the version before cannot read, and refuse those; "
+        "refused while one of them runs",
     )
     rekey_ = commands.add_parser(
         "rekey",
@@ -344,8 +351,9 @@ def _reload(path: Path, state_dir: Path | None) -> int:
     return EXIT_FAILED if any(report.result == "refused" for report in reports) else EXIT_OK
 
 
-def _migrate(path: Path, grant_to: str | None) -> int:
-    applied = run(migrate(_load(path), grant_to))
+def _migrate(path: Path, grant_to: str | None, *, finishes: bool) -> int:
+    config = _load(path)
+    applied = run(migrate(config, grant_to))
     if not applied:
         print("The schema is up to date; nothing was changed.")
     for name in applied:
@@ -353,6 +361,13 @@ def _migrate(path: Path, grant_to: str | None) -> int:
         print(f"Brought the schema up to version {int(number)} ({what.replace('_', ' ')}).")
     if grant_to is not None:
         print(f"The role {grant_to} has the rights that a gateway needs.")
+    if finishes:
+        was_lower = run(finish_upgrade(config))
+        print(
+            f"The store has level {PROGRAM_LEVEL} now: programs of lower levels are refused from here on."
+            if was_lower
+            else f"The store has level {PROGRAM_LEVEL}, which is this program's; nothing was changed."
+        )
     return EXIT_OK
 
 

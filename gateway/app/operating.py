@@ -51,6 +51,7 @@ from gateway.observe.metrics import Metrics
 from gateway.observe.status import Health
 from gateway.store.base import Indefinite, StartRefused, StoreError, boot_seconds
 from gateway.store.journal.view import Desk, look
+from gateway.store.level import why_unfinished
 from gateway.store.observations import ObservationStore
 from gateway.store.operations import ManagedStore
 from gateway.store.recipes import conflicts_text, neighbour_warning, without_route_warning
@@ -228,6 +229,7 @@ async def check_store(config: Config) -> list[str]:
             await refuse_unreadable_journals(config)
             count_without_route = await store.count_without_route(serving.service, serving.recipes)
             memory = await look_at_memory(store)
+            unfinished = why_unfinished((await store.check_memory()).level)
         finally:
             await store.close()
     except StartRefused as error:
@@ -237,5 +239,6 @@ async def check_store(config: Config) -> list[str]:
     return [
         *(neighbour_warning(serving, neighbour) for neighbour in agreement.neighbours),
         *([memory.text] if memory.is_lost else []),
+        *([unfinished] if unfinished is not None else []),
         *(without_route_warning(operation, alive) for operation, alive in sorted(count_without_route.items())),
     ]

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 import uvloop
 
+from gateway.app import stores
 from gateway.app.gateway import Gateway
 from gateway.app.life import StartError, logs_like, run_until_signal
 from gateway.app.share import worker_count
-from gateway.app.stores import migrate_store
 from gateway.app.supervisor import Supervisor
 from gateway.config import Config
 from gateway.store.base import StoreError
@@ -64,9 +64,17 @@ def _delivering(config: Config) -> Config:
 async def migrate(config: Config, grant_to: str | None = None) -> list[str]:
     """Bring the durable store's schema up to date; returns what was done. Raises `StartError`."""
     try:
-        return await migrate_store(config, grant_to)
+        return await stores.migrate_store(config, grant_to)
     except StoreError as error:
         raise StartError(f"the durable store could not be migrated: {error}") from error
+
+
+async def finish_upgrade(config: Config) -> bool:
+    """Raise the level of the durable store to this program's; returns whether it was lower. Raises `StartError`."""
+    try:
+        return await stores.finish_upgrade(config)
+    except StoreError as error:
+        raise StartError(f"the upgrade cannot be finished: {error}") from error
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

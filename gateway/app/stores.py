@@ -223,6 +223,29 @@ async def migrate_store(config: Config, grant_to: str | None = None) -> list[str
             assert_never(url)
 
 
+async def finish_upgrade(config: Config) -> bool:
+    """Raise the level of the store to this program's; returns whether it was lower. Raises as `Store.start`, and
+    `StartRefused` while gateways of an older program run."""
+    match config.store.durable:
+        case SqliteUrl(path):
+            return await _raise_level(SqliteStore(path))
+        case PostgresUrl(dsn):
+            if is_portable(config):
+                accepted = config.store.accept_server_settings
+                return await _raise_level(PortableStore(dsn.get_secret_value(), accepts_off=accepted))
+            return await postgres.finish_upgrade(dsn.get_secret_value(), config.store.accept_server_settings)
+        case url:
+            assert_never(url)
+
+
+async def _raise_level(store: SqliteStore | PortableStore) -> bool:
+    try:
+        await store.start()
+        return await store.raise_level()
+    finally:
+        await store.close()
+
+
 async def refuse_unreadable_journals(config: Config) -> None:
     """Raises `StartRefused` where outcomes that wait on this host need a key that is not configured, and `StoreError`
     where that cannot be read."""

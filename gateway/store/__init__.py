@@ -10,7 +10,8 @@ what `witness_files` recorded on this host, and `recipes` finds that the configu
 `membership` is this worker's place among those that may grant, and `promotion` decides whether a promoted server is
 believed. `sealed` encrypts what the store keeps, and `rekeying` does so again with the current key.
 
-*The stores:* `postgres`; `sqlite` and `portable`, which share `relational`; and `redis` as the fast tier.
+*The stores:* `postgres`; `sqlite` and `portable`, which share `relational`; and `redis` as the fast tier. `level` says
+which programs may use one, and which versions of formats they read and write.
 
 *On this host*, for the successor of a process that was killed: `attempt_files` has what its attempts had sent.
 

@@ -59,6 +59,7 @@ from gateway.store.epoch import (
     memo_of,
 )
 from gateway.store.forwarding import Forwarding
+from gateway.store.level import why_refused, why_unfinished
 from gateway.store.membership import Caller, Conditions, Membership, Standing, Unproven
 from gateway.store.operations import Epoch, ManagedStore, Serving, Tally
 from gateway.store.promotion import Fleet, Verdict
@@ -344,6 +345,12 @@ class EpochGuard(Forwarding):
         # Read all notes before the store: a change that others note in between must not look like a loss.
         own, (shared, is_read), reading = self._seen, await self._read_shared(), await self._read_witness_notes()
         epoch = await call(self._behind.check_memory, [note.link for note in reading.notes])
+        if (refused := why_refused(epoch.level)) is not None:
+            # Another program has ended the upgrade since.
+            self._reopen(refused)
+            raise StartRefused(refused)
+        if not self._is_open and (unfinished := why_unfinished(epoch.level)) is not None:
+            _LOG.info("%s", unfinished)
         amnesia = amnesia_of(epoch)
         membership = self._membership if epoch.parent else None
         if membership is not None and self._is_open:

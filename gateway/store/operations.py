@@ -31,6 +31,7 @@ leased again: a duplicate, never a loss.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -126,6 +127,7 @@ class Serving:
     accepted: frozenset[str] = frozenset()
     key_ids: frozenset[str] | None = None
     mode_accepted: frozenset[str] = frozenset()
+    host: str = field(default_factory=socket.gethostname)
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,7 +370,7 @@ class Epoch:
     older state of the same memory. `memo` is what gateways wrote down about lost memories, empty if nothing.
     Each purge and erasure changes `generation` in its own transaction; it is empty before the first. `witnesses` are
     the numbers of the requested links, as far as the store has them. `parent` is the memory that this one was before a
-    promotion that no gateway has accepted yet; empty if there was none.
+    promotion that no gateway has accepted yet; empty if there was none. `level` says which programs may use the store.
     """
 
     identity: str
@@ -378,6 +380,7 @@ class Epoch:
     generation: str = ""
     witnesses: Mapping[UUID, int] = field(default_factory=dict)
     parent: str = ""
+    level: int = 1
 
 
 class ManagedStore(Store, Protocol):

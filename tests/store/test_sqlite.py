@@ -32,7 +32,7 @@ from gateway.store.relational.store import RESUME_TRANSACTION_MAX, SWEEP_TRANSAC
 from gateway.store.sqlite import store as sqlite
 from gateway.store.sqlite.connection import filesystem_of
 from gateway.store.sqlite.store import SqliteStore
-from gateway.store.sqlite.transaction import SCHEMA_VERSION, TEXTS
+from gateway.store.sqlite.transaction import TEXTS
 from gateway.store.witness_files import WitnessFiles
 from tests.conformance.hand import DELIVER_SECONDS, LEASE_SECONDS, REMEMBER_SECONDS, SERVICE, Hand, Speech, do, state
 from tests.support.failing_disk import FailingDisk
@@ -213,19 +213,6 @@ async def test_a_library_that_can_corrupt_its_file_is_refused(path: Path, monkey
     monkeypatch.setattr(apsw, "sqlite_lib_version", lambda: "3.51.2")
     assert "SQLite 3.51.2 can corrupt its file" in await refused(path)
     assert content(path) is None
-
-
-async def test_an_older_program_refuses_a_much_newer_schema(store: SqliteStore, path: Path) -> None:
-    """The next schema is served, the one after it is not."""
-    hand = Hand()
-    await do(store, hand, Hand.claim)
-    await store.close()
-    tamper(path, f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
-    await store.start()
-    await do(store, hand, Hand.complete)
-    await store.close()
-    tamper(path, f"PRAGMA user_version = {SCHEMA_VERSION + 2}")
-    assert "newer program" in await refused(path)
 
 
 @pytest.mark.parametrize(

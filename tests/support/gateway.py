@@ -25,7 +25,7 @@ _ROOT = Path(__file__).parents[2]
 
 class GatewayProcess:
     """`async with GatewayProcess(config, directory) as gateway`: `python -m gateway run` on loopback, or another
-    command that runs until it is stopped.
+    command that runs until it is stopped. `root` is the directory of the program's package.
 
     `listen` and `status.listen` are chosen here. The process may be ended and started again; it keeps its ports, its
     configuration and its state directory, `directory / "state"` unless the configuration names another.
@@ -38,8 +38,10 @@ class GatewayProcess:
         *,
         environment: Mapping[str, str] | None = None,
         command: str = "run",
+        root: Path = _ROOT,
     ) -> None:
         self.port = free_port()
+        self.root = root
         self._command = command
         self.status_port = free_port()
         directory.mkdir(parents=True, exist_ok=True)
@@ -97,7 +99,7 @@ class GatewayProcess:
         assert self._process is None, "the gateway is running already"
         command = [sys.executable, "-m", "gateway", self._command, "--config", str(self.config_file)]
         self._process = spawn(
-            command, output=self.log, directory=_ROOT, environment=self._environment, terminal=terminal
+            command, output=self.log, directory=self.root, environment=self._environment, terminal=terminal
         )
 
     async def wait_ready(self, deadline_seconds: float = START_SECONDS) -> None:

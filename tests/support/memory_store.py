@@ -37,6 +37,7 @@ from gateway.core.operation import (
 from gateway.core.outbox import NO_EVENTS, Outbox, OutboxRow, PublishedEvent, swept_rows, unpack
 from gateway.store.base import WORK, EpochChanged, NotApplied, Watch
 from gateway.store.epoch import WitnessNote, memory_digest, missing
+from gateway.store.level import PROGRAM_LEVEL
 from gateway.store.operations import (
     AUDIT_KEEP_US,
     AUDITS_MAX,
@@ -156,6 +157,7 @@ class Memory:
     identity: str = field(default_factory=lambda: uuid4().hex)
     memo: bytes = b""
     generation: str = ""
+    level: int = PROGRAM_LEVEL
     recipes: dict[Name, Remembered] = field(default_factory=dict)
     gateways: dict[UUID, Serves] = field(default_factory=dict)
     recovery_leases: dict[UUID, KeptLease] = field(default_factory=dict)
@@ -703,7 +705,15 @@ class MemoryStore:
         self._check_started()
         memory = self.memory
         witnesses = {link: memory.witnesses[link] for link in links if link in memory.witnesses}
-        return Epoch(memory.identity, memory.token, memory.clock(), memory.memo, memory.generation, witnesses)
+        return Epoch(
+            memory.identity,
+            memory.token,
+            memory.clock(),
+            memory.memo,
+            memory.generation,
+            witnesses,
+            level=memory.level,
+        )
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
         self._check_started()

@@ -40,6 +40,7 @@ from gateway.core.operation import EVENT_OF, Abandon, Bury, Complete, Event, For
 from gateway.store.base import NotApplied, StartRefused, Unstorable
 from gateway.store.directories import make_directory, sync_directory
 from gateway.store.journal import EntryId, JournalEntry, JournalTally
+from gateway.store.level import JOURNAL_VERSION, JOURNAL_VERSIONS
 from gateway.store.relational.rows import decode_resource, encode_resource
 from gateway.store.sqlite.connection import DATA_ERRORS, Committer, file_id, prepare_file
 
@@ -48,7 +49,6 @@ Row = tuple[Any, ...]
 Handle = apsw.Connection | apsw.Cursor
 
 SUFFIX: Final = ".db"
-ROW_VERSION: Final = 1
 SCHEMA_VERSION: Final = 1
 # "igjl": marks a file as a journal of ours, as `PRAGMA application_id`.
 APPLICATION_ID: Final = 0x69676A6C
@@ -415,7 +415,7 @@ def encode_row(route: str, command: OutcomeCommand, journaled_us: int) -> Row:
             assert_never(command)
     ids = (command.operation_id.bytes, command.token, command.attempt_id.bytes)
     return (
-        *(ROW_VERSION, *ids, EVENT_OF[type(command)].value, route, journaled_us),
+        *(JOURNAL_VERSION, *ids, EVENT_OF[type(command)].value, route, journaled_us),
         *(replay_us, remember_us, doubt, *response_columns, *delivery_columns),
     )
 
@@ -435,7 +435,7 @@ def _decoded(columns: Row) -> tuple[str, OutcomeCommand]:
         pause_us, dead_letter, failure, is_answered,
     ) = columns  # fmt: skip
     ids = (UUID(bytes=operation_id), token, UUID(bytes=attempt_id))
-    if version == ROW_VERSION:
+    if version in JOURNAL_VERSIONS:
         match event:
             case Event.COMPLETE:
                 response = StoredResponse(status, reason, unpack_headers(headers), body, api_version or b"")

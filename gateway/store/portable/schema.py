@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
 from typing import Any, Final
 
+from gateway.store import level
 from gateway.store.base import NotApplied, StartRefused
 from gateway.store.postgres.connection import Connection
 from gateway.store.postgres.dialer import DURABILITY, SERVER_MAJOR_MIN
@@ -35,6 +36,7 @@ _EXISTS: Final = """
 SELECT 1 FROM information_schema.tables WHERE table_schema = 'idempotency_gateway' AND table_name = 'migration'
 """
 _APPLIED: Final = "SELECT version, name, checksum FROM idempotency_gateway.migration"
+_LEVEL: Final = "SELECT level FROM idempotency_gateway.epoch WHERE one = 1"
 _NOTE: Final = """
 INSERT INTO idempotency_gateway.migration (version, name, checksum) VALUES ($1, $2, $3) ON CONFLICT (version) DO NOTHING
 """
@@ -68,7 +70,8 @@ async def check_server(connection: Connection, accepts_off: frozenset[str]) -> E
 
 
 async def applied_version(connection: Connection) -> int:
-    """The version of the schema, 0 when there is none yet. Raises `StartRefused` for another one, or a too new one."""
+    """The version of the schema, 0 when there is none yet. Raises `StartRefused` for another one, and for a
+    level that this program does not serve."""
     if not await connection.fetch(_EXISTS):
         return 0
     rows = await connection.fetch(_APPLIED)
@@ -78,22 +81,23 @@ async def applied_version(connection: Connection) -> int:
                 "the schema idempotency_gateway was made by another program, or for another store.dialect: use that "
                 "one, or give this one a database of its own"
             )
-    version = max((row["version"] for row in rows), default=0)
-    if version > SCHEMA_VERSION + 1:
-        raise StartRefused(
-            f"the schema idempotency_gateway has version {version}, this program knows {SCHEMA_VERSION} and serves up "
-            f"to {SCHEMA_VERSION + 1}: run a newer program"
-        )
-    return int(version)
+    if not rows:
+        return 0
+    level.check((await connection.fetch(_LEVEL))[0][0])
+    return max(int(row["version"]) for row in rows)
 
 
 async def bring_up_to_date(connection: Connection) -> list[str]:
     """Make what is missing, and return the names of what was applied. Repeatable, and safe if several programs do
     it."""
     done = []
-    for version in range(await applied_version(connection) + 1, SCHEMA_VERSION + 1):
+    found = await applied_version(connection)
+    for version in range(found + 1, SCHEMA_VERSION + 1):
         for statement in ("CREATE SCHEMA IF NOT EXISTS idempotency_gateway", _MIGRATIONS, *_script(version)):
             await _repeated(connection.execute, statement)
+        if not found:
+            # No older program has ever used it.
+            await _repeated(connection.execute, TEXTS["raise_level"], level.PROGRAM_LEVEL)
         await _repeated(connection.execute, _NOTE, version, _NAME, _checksum(version))
         done.append(f"{version:04}_{_NAME}")
     return done

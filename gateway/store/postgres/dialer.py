@@ -35,13 +35,14 @@ from uuid import UUID, uuid4
 
 import asyncpg
 
+from gateway.store import level
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused
 from gateway.store.epoch import WitnessNote, memory_digest, missing
 from gateway.store.operations import Epoch
 from gateway.store.postgres.connection import Connection, Link, transaction
 from gateway.store.postgres.engine import Engine, engine_of
 from gateway.store.postgres.hosts import SURVEY, Host, HostStatus, Refusal, choose, hosts_of
-from gateway.store.postgres.statements import load, migrations
+from gateway.store.postgres.statements import load
 from gateway.store.witness_files import Reading, WitnessFiles
 
 T = TypeVar("T")
@@ -56,7 +57,6 @@ _HOST_SHARE: Final = 0.5
 # How long silent hosts are waited for, after the last was dialled, once a primary has responded.
 _SILENT_SECONDS: Final = 1.0
 SERVER_MAJOR_MIN: Final = 14
-KNOWN_VERSION: Final = migrations()[-1][0]
 
 # The settings that an acknowledged commit depends on, and what to do about each if it is off. Some storage does the
 # work of the first two by itself. There they may be off, but only the operator can know that.
@@ -84,9 +84,9 @@ SELECT
     current_setting('fsync') AS fsync,
     current_setting('synchronous_commit') AS synchronous_commit,
     current_setting('full_page_writes') AS full_page_writes,
-    to_regclass('idempotency_gateway.migration') IS NOT NULL AS exists
+    to_regclass('idempotency_gateway.epoch') IS NOT NULL AS exists
 """
-_VERSION: Final = "SELECT coalesce(max(version), 0) AS version FROM idempotency_gateway.migration"
+_LEVEL: Final = load("level")
 _EPOCH: Final = load("epoch")
 _RAISE: Final = load("raise_witness")
 _ADD: Final = load("add_witness")
@@ -438,7 +438,7 @@ async def _learn_types(connection: Connection) -> None:
 
 
 async def _greet(connection: Connection, accepts_off: Collection[str]) -> None:
-    """Check that the server is new enough, writable and durable, and that its schema is not too new.
+    """Check that the server is new enough, writable and durable, and that this program may use its schema.
 
     `accepts_off` are the settings of `DURABILITY` that may be off, because the storage does the same by itself.
 
@@ -454,19 +454,24 @@ async def _greet(connection: Connection, accepts_off: Collection[str]) -> None:
     for setting, consequence in DURABILITY.items():
         if row[setting] == "off" and setting not in accepts_off:
             raise StartRefused(f"PostgreSQL has {setting} = off: {consequence}")
-    version = (await connection.fetch(_VERSION))[0]["version"] if row["exists"] else 0
-    if version > KNOWN_VERSION + 1:
-        raise StartRefused(
-            f"the schema idempotency_gateway has version {version}, this program knows {KNOWN_VERSION} and serves up "
-            f"to {KNOWN_VERSION + 1}: run a newer program"
-        )
+    if row["exists"]:
+        level.check((await connection.fetch(_LEVEL))[0]["level"])
 
 
 async def check_memory(connection: Connection, links: Collection[UUID] = ()) -> Epoch:
     """The epoch of the database, with the witnesses of these links."""
     (row,) = await connection.fetch(_EPOCH, None, list(links))
     witnesses = dict(zip(row["links"], row["numbers"], strict=True))
-    return Epoch(row["identity"], row["token"], row["now_us"], row["memo"], row["generation"], witnesses, row["parent"])
+    return Epoch(
+        row["identity"],
+        row["token"],
+        row["now_us"],
+        row["memo"],
+        row["generation"],
+        witnesses,
+        row["parent"],
+        row["level"],
+    )
 
 
 def _check_epoch(found: Epoch, known: Epoch, seen_token: int, notes: Iterable[WitnessNote], beyond: int) -> None:

@@ -17,9 +17,8 @@ from gateway.core.lifecycle import due_us, tombstone_response
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Delivery, Event, Fingerprint, Identity, ProbeTarget, Record, State
 from gateway.store.base import Unreadable
+from gateway.store.level import RECORD_VERSIONS
 from gateway.store.request_line import line_of, request_of
-
-RECORD_VERSION: Final = 1
 
 # How much later `due_us` of a claim is than the expected end of its response's window.
 DUE_SLACK_US: Final = 5_000_000
@@ -120,7 +119,7 @@ def record_of(values: Sequence[Any], delivery: Sequence[Any] = ()) -> Record | N
     ) = values  # fmt: skip
     if operation_id is None:
         return None
-    if version != RECORD_VERSION or state not in _STATES or last_event not in _EVENTS:
+    if version not in RECORD_VERSIONS or state not in _STATES or last_event not in _EVENTS:
         raise Unreadable(f"operation {operation_id} was written by a newer program; this one must not touch it")
     if has_delivery and (not delivery or delivery[0] is None):
         raise Unreadable(f"operation {operation_id} keeps a request, and what is known of its delivery is missing")

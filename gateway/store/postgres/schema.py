@@ -1,8 +1,8 @@
 """The schema of the Postgres store: its migrations, the rights that a role needs, and the partitions of its days.
 
-It works over a connection that the caller passes. Migrations only go forward, and one program runs them at a time. A
-schema serves the program that knows it and the one before. The role that runs a gateway owns nothing: two functions of
-the schema, which run with the owner's rights, make and drop the partition of a day for it.
+It works over a connection that the caller passes. Migrations only go forward, and one program runs them at a time. What
+they make serves the programs of the level before, too (`level`). The role that runs a gateway owns nothing: two
+functions of the schema, which run with the owner's rights, make and drop the partition of a day for it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from hashlib import sha256
 from typing import Final
 
 from gateway.store.base import StartRefused
+from gateway.store.level import OlderGateway, check_finished
 from gateway.store.postgres.connection import LOCK_NOT_AVAILABLE, Connection, transaction
-from gateway.store.postgres.dialer import KNOWN_VERSION
-from gateway.store.postgres.statements import MIGRATE_LOCK, PARTITION_LOCK, load, migrations
+from gateway.store.postgres.statements import MIGRATE_LOCK, PARTITION_LOCK, RECIPE_LOCK, load, migrations
 
 # The time limit of a migration, and of anything else that reads all records.
 MIGRATE_SECONDS: Final = 300.0
@@ -55,6 +55,8 @@ GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA idempotency_gateway TO {role}
 
 _LACKING: Final = load("lacking")
 _PAST_DAYS: Final = load("past_days")
+_OLDER_GATEWAYS: Final = load("older_gateways")
+_RAISE_LEVEL: Final = load("raise_level")
 _MISSING_DAYS: Final = load("missing_days")
 
 
@@ -73,7 +75,7 @@ async def is_up_to_date(connection: Connection) -> bool:
                 f"the schema idempotency_gateway is not this program's: its migration {version} differs. Run the "
                 "program that made it, or give this one a database of its own"
             )
-    return max(applied, default=0) >= KNOWN_VERSION
+    return set(applied) >= {version for version, *_ in migrations()}
 
 
 def checksum(script: str) -> str:
@@ -120,7 +122,21 @@ async def _migrate(connection: Connection) -> list[str]:
             name,
             checksum(script),
         )
+    if not applied:
+        # No older program has ever used it.
+        await connection.execute(_RAISE_LEVEL)
     return [name for _, name, _ in missing]
+
+
+async def raise_level(connection: Connection, now_us: int | None = None) -> bool:
+    """Raise the level to this program's, and return whether it was lower. Raises `StartRefused` while gateways of older
+    programs run."""
+    async with transaction(connection, {"lock_timeout": _LOCK_TIMEOUT}):
+        # A gateway that starts meanwhile is either seen here, or sees the new level.
+        await connection.execute(f"SELECT pg_advisory_xact_lock({RECIPE_LOCK})")
+        rows = await connection.fetch(_OLDER_GATEWAYS, now_us)
+        check_finished([OlderGateway(row["gateway_id"], row["host"], row["level"]) for row in rows])
+        return bool(await connection.fetch(_RAISE_LEVEL))
 
 
 async def grant(connection: Connection, role: str) -> None:

@@ -15,6 +15,7 @@ from typing import Final
 
 from gateway.core.lifecycle import CLOCK_ROWS, DEADLINE, DUE_TIMES, LEASE_US_MAX
 from gateway.core.operation import State
+from gateway.store.level import PROGRAM_LEVEL, RECORD_VERSION, RECORD_VERSIONS
 from gateway.store.operations import AUDIT_KEEP_US, PROBE_FLOOR_US, UNSWEPT_CLAIMS_MAX, WITNESS_KEEP_US
 from gateway.store.postgres.rows import (
     CHANGE_ARRAYS,
@@ -29,7 +30,6 @@ from gateway.store.postgres.rows import (
     FOUND_DELIVERY,
     NO_RECORD,
     RECORD,
-    RECORD_VERSION,
     ROW,
 )
 from gateway.store.recipes import FORGOTTEN_US, RUNNING_US
@@ -79,6 +79,8 @@ _MARKS: Final = {
     "{delivery_values}": DELIVERY_VALUES,
     "{delivery_sets}": DELIVERY_SETS,
     "{record_version}": str(RECORD_VERSION),
+    "{record_versions}": f"{RECORD_VERSIONS[0]} AND {RECORD_VERSIONS[-1]}",
+    "{level}": str(PROGRAM_LEVEL),
     "{sweep_lock}": SWEEP_LOCK,
     "{lane_space}": str(_LANE_SPACE),
     "{line_space}": str(_LINE_SPACE),

@@ -76,6 +76,7 @@ from gateway.store.postgres.schema import (
     check_role,
     grant,
     is_up_to_date,
+    raise_level,
 )
 from gateway.store.postgres.statements import load
 from gateway.store.postgres.upkeep import Upkeep
@@ -451,6 +452,17 @@ async def migrate(url: str, accepts_off: Collection[str] = (), *, grant_to: str 
     finally:
         await link.close()
     return applied
+
+
+async def finish_upgrade(url: str, accepts_off: Collection[str] = ()) -> bool:
+    """Raise the level of the store to this program's; returns whether it was lower. Raises as `start` does, and
+    `StartRefused` while gateways of an older program run."""
+    link = Dialer(url, accepts_off=accepts_off).link()
+    try:
+        await _prepare(link)
+        return await link.run(raise_level)
+    finally:
+        await link.close()
 
 
 async def is_migrated(url: str, accepts_off: Collection[str] = ()) -> bool:

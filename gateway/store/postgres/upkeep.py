@@ -248,7 +248,12 @@ class Upkeep:
             )
             await connection.execute(_WRITE_RECIPES, *map(list, columns))
         await connection.execute(
-            _WRITE_GATEWAY, self._clock_us(), serving.gateway_id, serving.service, sorted(serving.recipes)
+            _WRITE_GATEWAY,
+            self._clock_us(),
+            serving.gateway_id,
+            serving.service,
+            sorted(serving.recipes),
+            serving.host,
         )
 
     async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:

@@ -17,6 +17,7 @@ from gateway.core.identity.operation_id import derive_operation_id
 from gateway.core.lifecycle import leading_to, settle
 from gateway.core.operation import Record, Snapshot, State
 from gateway.store.base import Unreadable
+from gateway.store.level import PROGRAM_LEVEL, OlderGateway, check_finished
 from gateway.store.operations import (
     AUDITS_MAX,
     PROBE_FLOOR_US,
@@ -31,7 +32,7 @@ from gateway.store.operations import (
     audit_entry,
 )
 from gateway.store.recipes import FORGOTTEN_US, RUNNING_US, Name, Remembered, compare, names_without_route
-from gateway.store.relational.rows import VERSION, Row
+from gateway.store.relational.rows import Row
 from gateway.store.relational.statements import RECOVERY_CHECK_US, Cursor, record_of
 
 # Records per piece: other reads wait that long.
@@ -65,7 +66,7 @@ def find_some(cursor: Cursor, query: Query, now_us: int) -> Piece:
     else:
         of_state = (stopped.value, after, PIECE_RECORDS_MAX - 1)
         horizon = cursor.row("select_horizon_stopped", of_state)
-    bounds = (after, _NO_HORIZON if horizon is None else horizon[0], VERSION, now_us - query.age_us)
+    bounds = (after, _NO_HORIZON if horizon is None else horizon[0], now_us - query.age_us)
     routes = None if query.routes is None else json.dumps(sorted(query.routes))
     if stopped is None:
         wanted, earlier = _values(states), _values(leading_to(states))
@@ -198,7 +199,8 @@ def agree(
         for row in comparison.written:
             cursor.change("upsert_recipe", (row.service, row.operation, row.recipe, row.routes, row.is_current))
         operations = json.dumps(sorted(serving.recipes))
-        cursor.change("upsert_gateway", (serving.gateway_id.bytes, serving.service, operations, now_us))
+        gateway_id, host = serving.gateway_id.bytes, serving.host
+        cursor.change("upsert_gateway", (gateway_id, serving.service, operations, host, now_us, PROGRAM_LEVEL))
         cursor.change("delete_gateways", (b"", now_us - FORGOTTEN_US))
     return agreement
 
@@ -209,6 +211,13 @@ def note_running(cursor: Cursor, gateway_id: UUID, now_us: int, *, is_running: b
         cursor.change("update_gateway", (gateway_id.bytes, now_us))
     else:
         cursor.change("delete_gateways", (gateway_id.bytes, now_us - FORGOTTEN_US))
+
+
+def raise_level(cursor: Cursor, now_us: int) -> bool:
+    """Raise the level to this program's, and return whether it was lower. Raises `StartRefused`."""
+    rows = cursor.rows("select_older_gateways", (PROGRAM_LEVEL, now_us - RUNNING_US))
+    check_finished([OlderGateway(UUID(bytes=gateway_id), host, level) for gateway_id, host, level in rows])
+    return bool(cursor.change("raise_level", (PROGRAM_LEVEL,)))
 
 
 def operations_without_route(cursor: Cursor, service: str, operations: Collection[str]) -> frozenset[Name]:

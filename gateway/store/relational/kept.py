@@ -23,7 +23,6 @@ from gateway.store.operations import (
     PauseAudit,
     RouteBacklog,
 )
-from gateway.store.relational.rows import VERSION
 from gateway.store.relational.statements import Cursor, prolong, record_of
 
 
@@ -31,7 +30,7 @@ def find_due(cursor: Cursor, service: str, operations: Collection[str], now_us: 
     """Accepted operations of these names that may be dispatched now and are not paused, the longest due first."""
     due = []
     for operation in set(operations) - _pauses(cursor, service).keys():
-        bounds = (service, operation, now_us, VERSION, limit)
+        bounds = (service, operation, now_us, limit)
         due += cursor.rows("find_due", bounds)
     found = []
     for _, row in sorted(due)[:limit]:
@@ -95,7 +94,7 @@ def resume_some(cursor: Cursor, service: str, operation: str, now_us: int, limit
     """
     name = (service, operation)
     cursor.change("resume_pause", (*name, now_us))
-    rows = cursor.rows("select_paused", (*name, now_us, VERSION, limit))
+    rows = cursor.rows("select_paused", (*name, now_us, limit))
     for row, _, resumed_us, left_us in rows:
         if left_us > 0:
             prolong(cursor, row, left_us, resumed_us)

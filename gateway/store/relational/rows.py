@@ -21,9 +21,8 @@ from gateway.core.lifecycle import due_us
 from gateway.core.message import StoredResponse, pack_headers
 from gateway.core.operation import Delivery, Event, Fingerprint, Identity, ProbeTarget, Record, State
 from gateway.store.base import Unreadable
+from gateway.store.level import RECORD_VERSION, RECORD_VERSIONS
 from gateway.store.request_line import line_of, request_of
-
-VERSION: Final = 1
 
 Row = tuple[Any, ...]
 
@@ -63,6 +62,7 @@ _PLACEHOLDERS: Final = {
     "{record}": ", ".join(f"o.{column}" for column in ("{row}", "id", *_CHANGED, *_IDENTITY[1:])),
     "{inserted}": _inserted(_CHANGED + _IDENTITY),
     "{changed}": _set(_CHANGED),
+    "{record_versions}": f"{RECORD_VERSIONS[0]} AND {RECORD_VERSIONS[-1]}",
     "{delivery}": ", ".join(_DELIVERY),
     "{delivery inserted}": _inserted(_DELIVERY + _DELIVERY_STATE + _DELIVERY_COPIED),
     "{delivery changed}": _set(_DELIVERY_CHANGED + _DELIVERY_STATE),
@@ -113,7 +113,7 @@ def encode(record: Record) -> Row:
     """The columns that a change may change."""
     fingerprint, response, probe, request = record.fingerprint, record.response, record.probe, record.request
     return (
-        VERSION,
+        RECORD_VERSION,
         # State and event are strings themselves; `.value` would cost a Python call.
         record.state,
         record.token,
@@ -207,7 +207,7 @@ def decode(columns: Row, delivery: Row | None = None) -> Record:
         probe_target, probe_host, _, request, request_id, trace_id,
         route, operation, scope_digest, key_digest, key, body,
     ) = columns  # fmt: skip
-    if version != VERSION or state not in _STATES or last_event not in _EVENTS:
+    if version not in RECORD_VERSIONS or state not in _STATES or last_event not in _EVENTS:
         raise Unreadable(
             f"operation {UUID(bytes=operation_id)} was written by another version of this program "
             f"(version {version}, state {state!r}, event {last_event!r}); this one leaves it alone"

@@ -46,7 +46,6 @@ from gateway.store.operations import (
     sealed_counts,
 )
 from gateway.store.relational.rows import (
-    VERSION,
     Row,
     decode,
     encode,
@@ -159,12 +158,12 @@ def apply_all(
 
 def check_memory(cursor: Cursor, now_us: int, links: Iterable[UUID] = ()) -> Epoch:
     """The file's epoch, with the witnesses of these links."""
-    identity, token, memo, generation = cursor.row("select_epoch")
+    identity, token, memo, generation, level = cursor.row("select_epoch")
     witnesses = {}
     for link in links:
         for (number,) in cursor.rows("select_witness", (link.bytes,)):
             witnesses[link] = int(number)
-    return Epoch(identity, int(token), now_us, memo, generation, witnesses)
+    return Epoch(identity, int(token), now_us, memo, generation, witnesses, level=int(level))
 
 
 def raise_witness(cursor: Cursor, link: UUID, now_us: int) -> int:
@@ -299,7 +298,7 @@ def _complete_granted(cursor: Cursor, command: Complete, now_us: int, outbox: Ou
     # The fence identifies the record: token and attempt id belong to this claim alone. RETURNING the row would add more
     # than half of the update's cost.
     operation_id = command.operation_id.bytes
-    fence = (operation_id, VERSION, record.token, record.attempt_id.bytes)
+    fence = (operation_id, record.token, record.attempt_id.bytes)
     if not cursor.change("update_granted", (*encode(record), *fence)):
         return None
     if command.response.body is not None:
@@ -393,9 +392,9 @@ def is_due(cursor: Cursor, now_us: int) -> bool:
     """Whether a sweep would find anything."""
     if _paused_expiring(cursor, now_us, 1):
         return True
-    return any(
-        cursor.row(name, (state.value, now_us + ahead_us, VERSION, 1)) for name, state, ahead_us in _SWEPT
-    ) or any(cursor.row(name, (now_us, 1)) for name, *_ in _TIDIED)
+    return any(cursor.row(name, (state.value, now_us + ahead_us, 1)) for name, state, ahead_us in _SWEPT) or any(
+        cursor.row(name, (now_us, 1)) for name, *_ in _TIDIED
+    )
 
 
 def sweep_some(cursor: Cursor, owner: bytes, now_us: int, limit: int, outbox: Outbox, *, is_last: bool) -> SweptPart:
@@ -408,7 +407,7 @@ def sweep_some(cursor: Cursor, owner: bytes, now_us: int, limit: int, outbox: Ou
     prolonged = _hold_paused(cursor, now_us, limit)
     limit -= prolonged
     for name, state, ahead_us in _SWEPT:
-        bounds = (state.value, now_us + ahead_us, VERSION, limit - written.total())
+        bounds = (state.value, now_us + ahead_us, limit - written.total())
         for columns in cursor.due(name, bounds):
             kept = _kept(cursor, columns)
             settled = None if kept.record is None else written_down(kept.record, now_us)
@@ -436,7 +435,7 @@ def sweep_some(cursor: Cursor, owner: bytes, now_us: int, limit: int, outbox: Ou
 
 
 def _paused_expiring(cursor: Cursor, now_us: int, limit: int) -> list[Row]:
-    bounds = (now_us, now_us + PAUSE_STEP_US, VERSION, limit)
+    bounds = (now_us, now_us + PAUSE_STEP_US, limit)
     rows: list[Row] = cursor.rows("select_paused_expiring", bounds)
     return rows
 

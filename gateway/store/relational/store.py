@@ -143,6 +143,11 @@ class RelationalStore(ABC):
             lambda cursor: inquiry.note_running(cursor, gateway_id, cursor.now_us, is_running=is_running)
         )
 
+    async def raise_level(self) -> bool:
+        """Raise the level to this program's; returns whether it was lower. Raises `StartRefused` while gateways of an
+        older program run."""
+        return await self._change(lambda cursor: inquiry.raise_level(cursor, cursor.now_us))
+
     async def count_without_route(self, service: str, operations: Collection[str]) -> dict[str, int]:
         names = await self._query(lambda cursor: inquiry.operations_without_route(cursor, service, operations))
         counted = await self._count_living(names)

@@ -7,12 +7,14 @@ from typing import Any, Final
 from uuid import UUID
 
 from gateway.core.operation import Command, Record
+from gateway.store import level
 from gateway.store.base import StartRefused
 from gateway.store.relational.rows import Row, statements
 
 SCHEMA_VERSION: Final = 1
 # "igwy": marks a file as ours, as `PRAGMA application_id`.
 APPLICATION_ID: Final = 0x69677779
+_LEVEL: Final = "SELECT level FROM epoch WHERE one = 1"
 
 TEXTS: Final[Mapping[str, str]] = statements(
     # A CROSS JOIN of SQLite keeps the order of its tables.
@@ -90,24 +92,26 @@ class _Tokens:
 
 
 def check_ours(cursor: Any, path: object) -> int:
-    """The version of the schema, 0 when there is none yet. Raises `StartRefused` for a foreign or too new file."""
+    """The version of the schema, 0 when there is none yet. Raises `StartRefused` for a foreign file, and for a level
+    that this program does not serve."""
     application_id, version, tables = (
         int(cursor.execute(query).fetchone()[0])
         for query in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_schema")
     )
     if tables and application_id != APPLICATION_ID:
         raise StartRefused(f"{path} is the database of another program; give the gateway a file of its own")
-    # A schema also serves the previous version of the program, so that a downgrade by one version works.
-    if version > SCHEMA_VERSION + 1:
-        raise StartRefused(
-            f"{path} has schema {version}, and this program knows {SCHEMA_VERSION}; use the newer program that made it"
-        )
+    if version:
+        level.check(cursor.execute(_LEVEL).fetchone()[0])
     return version
 
 
 def migrate(cursor: Any, path: object) -> None:
     """Bring the schema up to date; safe if another process migrates too. Raises `StartRefused`."""
-    for number in range(check_ours(cursor, path) + 1, SCHEMA_VERSION + 1):
+    found = check_ours(cursor, path)
+    for number in range(found + 1, SCHEMA_VERSION + 1):
         cursor.execute(TEXTS[f"schema_{number:04}"])
         cursor.execute(f"PRAGMA user_version = {number}")
         cursor.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    if not found:
+        # No older program has ever used it.
+        cursor.execute(TEXTS["raise_level"], (level.PROGRAM_LEVEL,))

@@ -19,8 +19,46 @@ _REKEYING = "tests/store/test_rekeying.py::"
 _SEALED = "tests/store/test_sealed.py::"
 
 _HOSTS = "tests/store/test_postgres_hosts.py::"
+LEVEL = "store/level.py"
+_LEVELS = "tests/store/test_level.py::"
 
 DEFECTS = (
+    Defect(
+        "any-level-will-do",
+        "a program uses a store to which a newer one may write what it cannot read",
+        (Edit(LEVEL, "    if level > program:\n", "    if level > program + 1:\n"),),
+        (_LEVELS + "test_a_store_of_a_later_level_is_refused[sqlite]",),
+    ),
+    Defect(
+        "raised-beside-an-older-gateway",
+        "the level is raised while a gateway of an older program runs",
+        (Edit(LEVEL, "    if older:\n", "    if False:\n"),),
+        (_LEVELS + "test_gateways_of_an_older_program_are_named_when_the_level_is_to_be_raised[sqlite]",),
+    ),
+    Defect(
+        "deaf-to-the-level",
+        "a gateway that runs while the level is raised goes on granting",
+        (
+            Edit(
+                "store/guard.py",
+                "if (refused := why_refused(epoch.level)) is not None:",
+                "if not self._is_open and (refused := why_refused(epoch.level)) is not None:",
+            ),
+        ),
+        (_LEVELS + "test_a_gateway_that_runs_while_the_level_is_raised_stops",),
+    ),
+    Defect(
+        "listed-all-the-same",
+        "a worker that slept while the level was raised is listed, and what it grants is believed",
+        (
+            Edit(
+                "store/postgres/sql/member.sql",
+                "WHERE g.gateway_id = $2 AND g.level >= (SELECT e.level FROM idempotency_gateway.epoch e)\nRETURNING",
+                "WHERE g.gateway_id = $2\nRETURNING",
+            ),
+        ),
+        (_LEVELS + "test_a_worker_of_an_older_program_is_not_listed_any_more",),
+    ),
     Defect(
         "back-to-a-former-primary",
         "while the promoted primary is away, the former one is used again",

@@ -2,15 +2,15 @@
 -- place of an existing body, an empty one
 SELECT {record}, CASE WHEN o.body IS NOT NULL THEN ''::BYTEA END
 FROM operation AS o
-WHERE o.id > ?1 AND o.id <= ?2 AND o.version = ?3 AND o.first_claimed_us <= ?4
-    AND (?5::TEXT IS NULL OR o.route IN (SELECT jsonb_array_elements_text(?5::TEXT::JSONB)))
+WHERE o.id > ?1 AND o.id <= ?2 AND o.version BETWEEN {record_versions} AND o.first_claimed_us <= ?3
+    AND (?4::TEXT IS NULL OR o.route IN (SELECT jsonb_array_elements_text(?4::TEXT::JSONB)))
     AND (
-        o.state IN (SELECT jsonb_array_elements_text(?6::TEXT::JSONB))
-        OR o.state IN (SELECT jsonb_array_elements_text(?7::TEXT::JSONB)) AND (
-            o.due_us <= ?8
+        o.state IN (SELECT jsonb_array_elements_text(?5::TEXT::JSONB))
+        OR o.state IN (SELECT jsonb_array_elements_text(?6::TEXT::JSONB)) AND (
+            o.due_us <= ?7
             -- Without its body a completed record is a tombstone.
             OR o.body_kept AND o.body IS NULL
         )
     )
 ORDER BY o.id
-LIMIT ?9
+LIMIT ?8

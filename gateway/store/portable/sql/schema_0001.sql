@@ -234,7 +234,9 @@ CREATE TABLE IF NOT EXISTS gateway (
     id BYTEA NOT NULL PRIMARY KEY,
     service TEXT NOT NULL,
     operations TEXT NOT NULL,
-    seen_us BIGINT NOT NULL
+    host TEXT NOT NULL,
+    seen_us BIGINT NOT NULL,
+    level BIGINT NOT NULL
 );
 
 -- The recovery lease of an operation in doubt: under which token, held until when, and put off until when for background
@@ -283,7 +285,9 @@ CREATE TABLE IF NOT EXISTS epoch (
     generation TEXT NOT NULL DEFAULT '',
     -- No token up to `floor` is drawn any more, and none above `ceiling` has been.
     floor BIGINT NOT NULL DEFAULT 0,
-    ceiling BIGINT NOT NULL DEFAULT 0
+    ceiling BIGINT NOT NULL DEFAULT 0,
+    -- What may be written here, and which programs may do it (`level`).
+    level BIGINT NOT NULL DEFAULT 1
 );
 INSERT INTO epoch (one, identity, memo) VALUES (1, gen_random_uuid()::TEXT, '') ON CONFLICT (one) DO NOTHING;
 

@@ -1,2 +1,2 @@
 -- no row of the table: which memory this is
-SELECT e.identity, e.ceiling, e.memo, e.generation FROM epoch AS e WHERE e.one = 1
+SELECT e.identity, e.ceiling, e.memo, e.generation, e.level FROM epoch AS e WHERE e.one = 1

@@ -23,10 +23,17 @@ WHERE g.gateway_id <> $2 AND g.seen_us BETWEEN {now} - {running_us} AND {now}
 WITH forgotten AS (
     DELETE FROM idempotency_gateway.gateway WHERE gateway_id <> $2 AND seen_us < {now} - {forgotten_us} AND beat IS NULL
 )
-INSERT INTO idempotency_gateway.gateway (gateway_id, service, operations, seen_us)
-VALUES ($2, $3, $4::text[], {now})
+INSERT INTO idempotency_gateway.gateway (gateway_id, service, operations, host, seen_us, level)
+VALUES ($2, $3, $4::text[], $5, {now}, {level})
 ON CONFLICT (gateway_id) DO UPDATE
 SET service = excluded.service, operations = excluded.operations, seen_us = excluded.seen_us
+
+-- name: older_gateways
+-- The running gateways of programs of lower levels. A time in the future is from before the clock was set back.
+SELECT g.gateway_id, g.host, g.level
+FROM idempotency_gateway.gateway g
+WHERE g.level < {level} AND g.seen_us >= {now} - {running_us}
+ORDER BY g.host, g.gateway_id
 
 -- name: note_running
 -- A gateway that runs.

@@ -108,7 +108,7 @@ WITH clock AS MATERIALIZED (
             SELECT excluded.recipe, excluded.digest, excluded.raw, excluded.key_id, excluded.parts
             WHERE o.recipe IS NULL OR greatest(o.replay_until_us, o.remember_until_us) <= excluded.claimed_us
         )
-    WHERE o.version = {record_version}
+    WHERE o.version BETWEEN {record_versions}
         AND o.state IN ('released', 'completed', 'tombstone')
         AND (
             greatest(o.replay_until_us, o.remember_until_us) <= excluded.claimed_us

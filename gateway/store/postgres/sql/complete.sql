@@ -58,7 +58,7 @@ WITH input AS MATERIALIZED (
         END,
         drop_day = idempotency_gateway.drop_day(c.now_us, l.replay_us)
     FROM locked l CROSS JOIN clock c
-    WHERE o.operation_id = l.operation_id AND l.version = {record_version}
+    WHERE o.operation_id = l.operation_id AND l.version BETWEEN {record_versions}
         AND l.token = l.for_token AND l.attempt_id = l.for_attempt_id
         AND NOT l.is_kept
         AND (

@@ -208,7 +208,7 @@ WITH start AS MATERIALIZED (
     FROM (SELECT y.operation_id FROM candidate y ORDER BY y.operation_id) y CROSS JOIN LATERAL (
         SELECT o.operation_id
         FROM idempotency_gateway.operation o
-        WHERE o.operation_id = y.operation_id AND o.version = {record_version}
+        WHERE o.operation_id = y.operation_id AND o.version BETWEEN {record_versions}
         FOR NO KEY UPDATE SKIP LOCKED
     ) o
 ), moved AS (

@@ -23,7 +23,7 @@ WITH clock AS MATERIALIZED (
         WHERE o.state = 'completed' AND r.token = o.token AND r.drop_day = o.drop_day
         LIMIT 1
     ) r ON true
-    WHERE o.version = {record_version}
+    WHERE o.version BETWEEN {record_versions}
         AND o.first_claimed_us <= c.now_us - $4::bigint
         AND ($5::text[] IS NULL OR o.route = ANY($5::text[]))
         AND (
@@ -75,7 +75,7 @@ WITH start AS MATERIALIZED (
             SELECT {record} FROM idempotency_gateway.operation o WHERE o.operation_id = n.operation_id LIMIT 1
         ) o
     ) o
-    WHERE o.version = {record_version}
+    WHERE o.version BETWEEN {record_versions}
         AND {is_in_doubt(o, s)}
         AND o.first_claimed_us <= s.now_us - $4::bigint
         AND ($5::text[] IS NULL OR o.route = ANY($5::text[]))
@@ -118,7 +118,7 @@ WITH clock AS MATERIALIZED (
         AND ($5::text[] IS NULL OR y.route = ANY($5::text[]))
         AND CASE WHEN {reason_now(y, c)} IS NULL THEN 'accepted' ELSE 'dead_letter' END = ANY($6::text[])
         AND ($7::text IS NULL OR {reason_now(y, c)} = $7::text)
-        AND o.version = {record_version}
+        AND o.version BETWEEN {record_versions}
         AND o.first_claimed_us <= c.now_us - $4::bigint
     ORDER BY y.operation_id
     LIMIT $8::bigint

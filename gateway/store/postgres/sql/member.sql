@@ -1,5 +1,6 @@
 -- name: join
--- No row of the table: list a worker among those that may grant, and strike off those of its host that have ended
+-- No row of the table: list a worker among those that may grant, and strike off those of its host that have ended. A program
+-- of a lower level than the store's may not grant
 WITH before AS MATERIALIZED (
     SELECT g.beat FROM idempotency_gateway.gateway g WHERE g.gateway_id = $2
 ), struck AS (
@@ -8,7 +9,7 @@ WITH before AS MATERIALIZED (
 )
 UPDATE idempotency_gateway.gateway g
 SET beat = coalesce(g.beat, 0) + 1, seen_us = {now}, notes = $3, host = $4, boot = $5, vouched_for = ''
-WHERE g.gateway_id = $2
+WHERE g.gateway_id = $2 AND g.level >= (SELECT e.level FROM idempotency_gateway.epoch e)
 RETURNING
     g.beat,
     (SELECT b.beat IS NOT NULL FROM before b) AS was_listed,
@@ -21,10 +22,11 @@ RETURNING
 SELECT {is_synchronous} AS is_synchronous, pg_conf_load_time() AS loaded_at
 
 -- name: beat
--- No row of the table: a listed worker runs; strike off those whose beat is still the given one
+-- No row of the table: a listed worker runs; strike off those whose beat is still the given one. A program of a lower level
+-- than the store's may not grant any more
 WITH raised AS (
     UPDATE idempotency_gateway.gateway g SET beat = g.beat + 1, seen_us = {now}
-    WHERE g.gateway_id = $2 AND g.beat IS NOT NULL
+    WHERE g.gateway_id = $2 AND g.beat IS NOT NULL AND g.level >= (SELECT e.level FROM idempotency_gateway.epoch e)
     RETURNING g.beat
 ), struck AS (
     UPDATE idempotency_gateway.gateway g SET beat = NULL

@@ -16,6 +16,7 @@ SELECT
     t.last_value AS token,
     e.memo,
     e.generation,
+    e.level,
     {now} AS now_us,
     -- The requested links.
     ARRAY(SELECT w.link FROM idempotency_gateway.witness w WHERE w.link = ANY($2::uuid[]) ORDER BY w.link) AS links,
@@ -41,6 +42,14 @@ WITH advanced AS MATERIALIZED (
 )
 UPDATE idempotency_gateway.epoch SET memo = $1, timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)
 WHERE (SELECT count(token) FROM advanced) >= 0
+
+-- name: level
+-- What may be written here.
+SELECT level FROM idempotency_gateway.epoch
+
+-- name: raise_level
+-- No row of the table: from now on, what programs of lower levels cannot read may be written
+UPDATE idempotency_gateway.epoch SET level = {level} WHERE level < {level} RETURNING level
 
 -- name: begin_generation
 -- No row of the table: a purge or an erasure invalidates all earlier copies

@@ -14,7 +14,7 @@ SELECT
     o.operation_id, o.token, c.now_us + $4::bigint, 0, c.now_us + {recovery_check_us}, 1,
     CASE WHEN $5::boolean THEN 0 ELSE 1 END, 0, ''
 FROM clock c CROSS JOIN idempotency_gateway.operation o
-WHERE o.operation_id = $2::uuid AND o.token = $3::bigint AND o.version = {record_version}
+WHERE o.operation_id = $2::uuid AND o.token = $3::bigint AND o.version BETWEEN {record_versions}
     AND {is_in_doubt(o, c)}
 ON CONFLICT (operation_id) DO UPDATE SET
     token = excluded.token,

@@ -15,14 +15,14 @@ WITH start AS MATERIALIZED (
         ORDER BY o.token
         LIMIT $3::bigint
     ) y
-    WHERE y.state = 'claimed' AND y.version = {record_version}
+    WHERE y.state = 'claimed' AND y.version BETWEEN {record_versions}
         AND (y.lease_until_us <= s.now_us OR y.lease_until_us > s.now_us + {lease_us_max})
     UNION
     SELECT o.operation_id
     FROM start s CROSS JOIN LATERAL (
         SELECT o.operation_id, o.lease_until_us
         FROM idempotency_gateway.operation o
-        WHERE o.attention_us IS NOT NULL AND o.state = 'claimed' AND o.version = {record_version}
+        WHERE o.attention_us IS NOT NULL AND o.state = 'claimed' AND o.version BETWEEN {record_versions}
     ) o
     WHERE o.lease_until_us <= s.now_us OR o.lease_until_us > s.now_us + {lease_us_max}
     LIMIT $2::bigint
@@ -31,7 +31,7 @@ WITH start AS MATERIALIZED (
     FROM (SELECT d.operation_id FROM candidate d ORDER BY d.operation_id) d CROSS JOIN LATERAL (
         SELECT {row}
         FROM idempotency_gateway.operation o
-        WHERE o.operation_id = d.operation_id AND o.state = 'claimed' AND o.version = {record_version}
+        WHERE o.operation_id = d.operation_id AND o.state = 'claimed' AND o.version BETWEEN {record_versions}
         FOR NO KEY UPDATE SKIP LOCKED
     ) o
 )
@@ -52,7 +52,7 @@ WITH start AS MATERIALIZED (
     SELECT {row}
     FROM idempotency_gateway.operation o
     WHERE o.due_us <= (SELECT now_us FROM start) + {due_slack_us}
-        AND o.version = {record_version}
+        AND o.version BETWEEN {record_versions}
         AND {due_us(o)} <= (SELECT now_us FROM start)
     ORDER BY o.due_us
     LIMIT $2::bigint
@@ -85,7 +85,7 @@ WITH start AS MATERIALIZED (
         OR y.state = 'claimed' AND y.attention_us IS NULL
             -- A newer program has the time of the longest lease to sweep its own claims.
             AND (
-                y.version = {record_version}
+                y.version BETWEEN {record_versions}
                 OR y.lease_until_us BETWEEN s.now_us - {lease_us_max} AND s.now_us + {lease_us_max}
             )
 ), moved AS (

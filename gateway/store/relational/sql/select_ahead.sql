@@ -2,5 +2,5 @@
 -- never one that a newer program wrote
 SELECT {record}, NULL
 FROM operation AS o
-WHERE state = ? AND due_us > ? AND version = ?
+WHERE state = ? AND due_us > ? AND version BETWEEN {record_versions}
 LIMIT ?

@@ -3,6 +3,6 @@
 -- wrote
 SELECT {record}, NULL
 FROM operation AS o
-WHERE state = ? AND due_us <= ? AND version = ?
+WHERE state = ? AND due_us <= ? AND version BETWEEN {record_versions}
 ORDER BY due_us
 LIMIT ?

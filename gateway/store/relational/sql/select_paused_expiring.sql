@@ -3,5 +3,5 @@
 SELECT d.row, {greatest}(d.since_us, d.credited_us, p.since_us)
 FROM pause AS p {join} delivery AS d ON d.service = p.service AND d.operation = p.operation {join} operation AS o ON o.{row} = d.row
 WHERE d.is_accepted AND d.service = p.service AND d.operation = p.operation
-    AND d.deliver_until_us > ?1 AND d.deliver_until_us <= ?2 AND o.version = ?3
-LIMIT ?4
+    AND d.deliver_until_us > ?1 AND d.deliver_until_us <= ?2 AND o.version BETWEEN {record_versions}
+LIMIT ?3

@@ -2,15 +2,15 @@
 -- place of an existing body, an empty one
 SELECT {record}, CASE WHEN EXISTS (SELECT 1 FROM response WHERE response.row = o.row) THEN x'' END
 FROM operation AS o
-WHERE o.id > ?1 AND o.id <= ?2 AND o.version = ?3 AND o.first_claimed_us <= ?4
-    AND (?5 IS NULL OR o.route IN (SELECT value FROM json_each(?5)))
+WHERE o.id > ?1 AND o.id <= ?2 AND o.version BETWEEN {record_versions} AND o.first_claimed_us <= ?3
+    AND (?4 IS NULL OR o.route IN (SELECT value FROM json_each(?4)))
     AND (
-        o.state IN (SELECT value FROM json_each(?6))
-        OR o.state IN (SELECT value FROM json_each(?7)) AND (
-            o.due_us <= ?8
+        o.state IN (SELECT value FROM json_each(?5))
+        OR o.state IN (SELECT value FROM json_each(?6)) AND (
+            o.due_us <= ?7
             -- Without its body a completed record is a tombstone.
             OR o.body_kept AND NOT EXISTS (SELECT 1 FROM response WHERE response.row = o.row)
         )
     )
 ORDER BY o.id
-LIMIT ?9
+LIMIT ?8

@@ -277,12 +277,15 @@ CREATE TABLE recipe (
     PRIMARY KEY (service, operation)
 ) WITHOUT ROWID;
 
--- Which processes serve which operation names (JSON) of which service, and when each was last seen running.
+-- Which processes serve which operation names (JSON) of which service, with a program of which level, and when each was last
+-- seen running.
 CREATE TABLE gateway (
     id BLOB PRIMARY KEY,
     service TEXT NOT NULL,
     operations TEXT NOT NULL,
-    seen_us INTEGER NOT NULL
+    host TEXT NOT NULL,
+    seen_us INTEGER NOT NULL,
+    level INTEGER NOT NULL
 ) WITHOUT ROWID;
 
 -- The recovery lease of an operation in doubt: under which token, held until when, and put off until when for background
@@ -328,7 +331,9 @@ CREATE TABLE epoch (
     identity TEXT NOT NULL,
     memo BLOB NOT NULL,
     -- Changes with each purge and erasure, to invalidate copies; empty before the first.
-    generation TEXT NOT NULL DEFAULT ''
+    generation TEXT NOT NULL DEFAULT '',
+    -- What may be written here, and which programs may do it (`level`).
+    level INTEGER NOT NULL DEFAULT 1
 );
 INSERT INTO epoch (one, identity, memo) VALUES (1, lower(hex(randomblob(16))), x'');
 

@@ -302,7 +302,9 @@ CREATE TABLE idempotency_gateway.gateway (
     host        text   NOT NULL DEFAULT '',
     boot        text   NOT NULL DEFAULT '',
     -- The identity of the promoted memory.
-    vouched_for text   NOT NULL DEFAULT ''
+    vouched_for text   NOT NULL DEFAULT '',
+    -- That of its program.
+    level       smallint NOT NULL DEFAULT 1
 ) WITH (fillfactor = 70);
 
 -- Where the walk for lapsed claims ended: no claim with this token or a lower one can lapse unseen.
@@ -357,7 +359,9 @@ CREATE TABLE idempotency_gateway.epoch (
     timeline text    NOT NULL,
     memo     bytea   NOT NULL,
     -- Changes with each purge and erasure, to invalidate copies; empty before the first.
-    generation text  NOT NULL DEFAULT ''
+    generation text  NOT NULL DEFAULT '',
+    -- What may be written here, and which programs may do it (`level`).
+    level      smallint NOT NULL DEFAULT 1
 );
 INSERT INTO idempotency_gateway.epoch (identity, timeline, memo)
 VALUES (gen_random_uuid(), left(pg_walfile_name(pg_current_wal_lsn()), 8), '');

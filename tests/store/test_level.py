@@ -1,0 +1,193 @@
+"""The level of a store: who is refused, who is named when it is to be raised, and what a running gateway does.
+
+Two real programs of two levels are in `tests/upgrade`; here another level is only written into the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import apsw
+import pytest
+
+from gateway.app.stores import bare_store, finish_upgrade, is_migrated, migrate_store
+from gateway.config import Config, parse
+from gateway.core.confidential import NO_SEALING
+from gateway.core.operation import Applied
+from gateway.store.base import NotApplied, StartRefused
+from gateway.store.level import PROGRAM_LEVEL, why_refused, why_unfinished
+from gateway.store.postgres.store import PostgresStore
+from gateway.store.recipes import RUNNING_US
+from tests.conformance.hand import Hand, do
+from tests.store.postgres_sessions import session
+from tests.store.test_guard import a_guard
+from tests.support.house import config_text
+from tests.support.memory_store import Memory, MemoryStore
+from tests.support.serving import serving
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A configured store, and how a statement is run in it behind the program's back."""
+
+    config: Config
+    tamper: Callable[[str], Awaitable[Any]]
+    ahead: str
+    """What notes migrations that this program does not have."""
+
+
+@pytest.fixture(params=["sqlite", "postgres", "portable"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "sqlite":
+        path = tmp_path / "operations.db"
+        section: dict[str, Any] = {"durable": f"sqlite://{path}"}
+        ahead = "PRAGMA user_version = 7"
+
+        async def tamper(statement: str) -> None:
+            with apsw.Connection(str(path)) as connection:
+                connection.execute(statement)
+            connection.close()
+
+    else:
+        url = request.getfixturevalue("postgres_url")
+        section = {"durable": url, "dialect": request.param}
+        ahead = f"INSERT INTO migration (version, name) SELECT n, '{request.param}' FROM generate_series(2, 7) AS n"
+
+        async def tamper(statement: str) -> None:
+            async with session(url) as connection:
+                await connection.execute(f"SET search_path = idempotency_gateway; {statement}")
+
+    return Place(parse(config_text("http://127.0.0.1:9", section, tmp_path)), tamper, ahead)
+
+
+async def test_a_new_store_has_the_level_of_the_program_that_made_it(place: Place) -> None:
+    """No program before it has ever used it; raising its level again changes nothing."""
+    await migrate_store(place.config)
+    store = bare_store(place.config, NO_SEALING)
+    await store.start()
+    try:
+        assert (await store.check_memory()).level == PROGRAM_LEVEL
+        assert not await finish_upgrade(place.config)
+        assert (await store.check_memory()).level == PROGRAM_LEVEL
+    finally:
+        await store.close()
+
+
+async def test_a_store_of_a_later_level_is_refused(place: Place) -> None:
+    """At the start, by a migration and by commands, before anything is changed; with what to do."""
+    await migrate_store(place.config)
+    await place.tamper(f"UPDATE epoch SET level = {PROGRAM_LEVEL + 1}")
+    refused = f"the store has level {PROGRAM_LEVEL + 1}, and this program, .*, serves up to {PROGRAM_LEVEL}: .* newer"
+    store = bare_store(place.config, NO_SEALING)
+    for ask in (store.start, lambda: migrate_store(place.config), lambda: is_migrated(place.config)):
+        with pytest.raises(StartRefused, match=refused):
+            await ask()
+    await store.close()
+    await place.tamper(f"UPDATE epoch SET level = {PROGRAM_LEVEL}")
+    await store.start()
+    await store.close()
+
+
+async def test_a_schema_with_more_in_it_is_served(place: Place) -> None:
+    """What a release adds to a schema, in however many migrations, does not keep the one before from going on."""
+    await migrate_store(place.config)
+    for statement in ("CREATE TABLE added (a INTEGER)", "ALTER TABLE operation ADD COLUMN later TEXT", place.ahead):
+        await place.tamper(statement)
+    store = bare_store(place.config, NO_SEALING)
+    await store.start()
+    try:
+        await do(store, Hand(), Hand.claim, Hand.complete)
+    finally:
+        await store.close()
+
+
+async def test_gateways_of_an_older_program_are_named_when_the_level_is_to_be_raised(place: Place) -> None:
+    """While one runs, or was killed less than a minute ago, the level stays; one that was not seen for longer is
+    nobody's concern, and neither is one of this program."""
+    await migrate_store(place.config)
+    store = bare_store(place.config, NO_SEALING)
+    await store.start()
+    try:
+        older, own = (replace(serving(gateway_id=UUID(int=number)), host="here") for number in (7, 8))
+        await store.compare_configuration(older)
+        await place.tamper(f"UPDATE gateway SET level = {PROGRAM_LEVEL - 1}")
+        await store.compare_configuration(own)
+        named = f"older program still run: {older.gateway_id} on host here .level {PROGRAM_LEVEL - 1}.\\. Upgrade"
+        with pytest.raises(StartRefused, match=named):
+            await finish_upgrade(place.config)
+        await place.tamper(f"UPDATE gateway SET seen_us = seen_us - {RUNNING_US + 1}")
+        assert not await finish_upgrade(place.config)
+    finally:
+        await store.close()
+
+
+async def test_a_gateway_that_runs_while_the_level_is_raised_stops(tmp_path: Path) -> None:
+    """It was not seen for a minute, and wakes up: with its next look it serves nothing more, and says why."""
+    memory = Memory()
+    guard = a_guard(MemoryStore(memory), tmp_path)
+    await guard.start()
+    try:
+        await do(guard, Hand(), Hand.claim)
+        memory.level = PROGRAM_LEVEL + 1
+        with pytest.raises(StartRefused, match="serves up to"):
+            await guard.tally()
+        hand = Hand()
+        with pytest.raises(NotApplied, match="serves up to"):
+            await guard.apply(hand.claim())
+        memory.level = PROGRAM_LEVEL
+        async with asyncio.timeout(30):
+            while True:
+                try:
+                    assert isinstance(await guard.apply(hand.claim()), Applied)
+                except NotApplied:
+                    await asyncio.sleep(0.01)
+                else:
+                    break
+    finally:
+        await guard.close()
+
+
+async def test_a_worker_of_an_older_program_is_not_listed_any_more(postgres_url: str, tmp_path: Path) -> None:
+    """Once the level was raised, it neither joins nor beats, so nothing that it grants is believed."""
+    store = bare_store(parse(config_text("http://127.0.0.1:9", {"durable": postgres_url}, tmp_path)), NO_SEALING)
+    assert isinstance(store, PostgresStore)
+    await store.start()
+    try:
+        known = serving()
+        await store.compare_configuration(known)
+        await store.join(known.gateway_id, known.gateway_id, "here", "boot", ())
+        assert (await store.beat(known.gateway_id, ()))[1]
+        async with session(postgres_url) as connection:
+            await connection.execute("UPDATE idempotency_gateway.epoch SET level = level + 1")
+        assert not (await store.beat(known.gateway_id, ()))[1]
+        with pytest.raises(NotApplied):
+            await store.join(known.gateway_id, known.gateway_id, "here", "boot", ())
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize(
+    ("level", "oldest", "program", "says"),
+    [
+        (1, 1, 2, None),
+        (2, 1, 2, None),
+        (3, 1, 2, "serves up to 2"),
+        (1, 2, 3, "no release can be left out. Run one of level 2 everywhere"),
+    ],
+    ids=["before", "own", "later", "left-out"],
+)
+def test_two_successive_levels_are_served(level: int, oldest: int, program: int, says: str | None) -> None:
+    """The level of a program and the one before it."""
+    why = why_refused(level, oldest, program)
+    assert why is None if says is None else says in (why or "")
+
+
+def test_what_is_off_is_said() -> None:
+    """Until the upgrade is ended, at the start."""
+    assert why_unfinished(2, program=2) is None
+    assert "migrate --finish" in (why_unfinished(1, program=2) or "")

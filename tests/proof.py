@@ -50,6 +50,8 @@ PARTS: Final = (
         for store in ("sqlite", "postgres", "postgres-redis")
     ],
     Part("promotions", ("-m", "tests.integration.promotions", "--failovers", "50")),
+    Part("upgrade", ("-m", "tests.upgrade.rolling", "--seconds", "240")),
+    Part("upgrade-calm", ("-m", "tests.upgrade.rolling", "--seconds", "120", "--calm")),
     Part("envoy", ("-m", "tests.integration.envoy")),
     Part("soak", ("-m", "tests.integration.soak", "--seconds", "240")),
     Part("defects", ("-m", "tests.defects", "--run", "all")),

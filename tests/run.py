@@ -30,7 +30,7 @@ ROOT: Final = Path(__file__).parents[1]
 
 # Every directory with tests is in one of them, or in `BESIDE`; `tests/docs/test_run.py` sees to that.
 PARTS: Final = (
-    ("integration",),
+    ("integration", "upgrade"),
     ("admin", "app", "callers", "clients", "config", "conformance", "core", "deliver", "events", "explain", "store"),
     ("defects", "docs", "http", "observe", "protect", "simulation", "support_tests", "upkeep"),
 )

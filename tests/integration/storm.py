@@ -43,7 +43,7 @@ HEAL_SECONDS: Final = 60.0
 _SETTLE_SECONDS: Final = 60.0
 # What is held is in doubt for good once its lease is over; what is asked for, once it was asked for and nobody knew;
 # what is sent again is not in doubt for ever.
-_PATIENCE_SECONDS: Final = dict(
+PATIENCE_SECONDS: Final = dict(
     zip(PATHS, (2 * LEASE_SECONDS, 2 * LEASE_SECONDS + GRACE_SECONDS + 3, 60.0), strict=True)
 )
 _SETTLERS: Final = 32
@@ -175,7 +175,7 @@ async def _freeze_redis(world: World, source: random.Random) -> None:
 
 # Two of a kind at once would undo each other: these are two sequences of faults, side by side.
 _TO_GATEWAYS: Final[tuple[Deed, ...]] = (_kill, _kill, _freeze, _restart)
-_TO_STORES: Final[tuple[Deed, ...]] = (
+TO_STORES: Final[tuple[Deed, ...]] = (
     _crash_postgres_amid,
     _crash_postgres,
     _freeze_postgres,
@@ -184,7 +184,7 @@ _TO_STORES: Final[tuple[Deed, ...]] = (
 )
 
 
-async def _trouble(world: World, deeds: Sequence[Deed], source: random.Random, until: float) -> None:
+async def trouble(world: World, deeds: Sequence[Deed], source: random.Random, until: float) -> None:
     """One fault after the other; each is over when the next begins, and all are when this returns.
 
     The first of them is done first, however short the storm is.
@@ -216,12 +216,12 @@ async def storm(
         stack.callback(redis.kill)
         upstream = await stack.enter_async_context(StormUpstream(random.Random(f"{seed} upstream")))
         places = [directory / name for name in ("a", "b")]
-        configs = [(_config(postgres, redis, upstream, place, dialect), place) for place in places]
+        configs = [(storm_config(postgres, redis, upstream, place, dialect), place) for place in places]
         world = World(postgres, redis, upstream, await stack.enter_async_context(gateways(*configs)))
         clients = Clients(world.gateways, seed)
         await _rage(world, clients, seconds, seed)
         upstream.is_calm = True
-        unsettled, faults = await settle(world.gateways, clients, _PATIENCE_SECONDS)
+        unsettled, faults = await settle(world.gateways, clients, PATIENCE_SECONDS)
         faults += await compare_with_list(world.gateways[0], clients, unsettled)
         for gateway in world.gateways:
             gateway.ask_to_stop()
@@ -234,9 +234,10 @@ async def storm(
         return Verdict(clients.words(), faults, world.done, len(upstream.effects), len(keys), len(unsettled))
 
 
-def _config(
-    postgres: PostgresServer, redis: RedisServer, upstream: StormUpstream, place: Path, dialect: str
+def storm_config(
+    postgres: PostgresServer, redis: RedisServer, upstream: StormUpstream, place: Path, dialect: str = "postgres"
 ) -> dict[str, Any]:
+    """The configuration of a gateway of a storm."""
     return config_of(
         {"durable": postgres.url, "dialect": dialect, "fast": redis.url}, place, upstream.url, routes=ROUTES,
         store={"lease": f"{LEASE_SECONDS:g}s", "journal_grace": f"{GRACE_SECONDS:g}s"},
@@ -253,10 +254,10 @@ async def _rage(world: World, clients: Clients, seconds: float, seed: int) -> No
         async with asyncio.TaskGroup() as group:
             group.create_task(clients.run(CLIENTS))
             async with asyncio.TaskGroup() as troubles:
-                for name, deeds in (("gateways", _TO_GATEWAYS), ("stores", _TO_STORES)):
-                    troubles.create_task(_trouble(world, deeds, random.Random(f"{seed} {name}"), until))
+                for name, deeds in (("gateways", _TO_GATEWAYS), ("stores", TO_STORES)):
+                    troubles.create_task(trouble(world, deeds, random.Random(f"{seed} {name}"), until))
             # Once more when nothing else is wrong: then no gateway dies over what it has yet to journal.
-            await _wait_stores(world)
+            await wait_stores(world)
             await _crash_postgres_amid(world, random.Random(f"{seed} last"))
             world.done["crash postgres amid"] += 1
             clients.is_over = True
@@ -264,10 +265,11 @@ async def _rage(world: World, clients: Clients, seconds: float, seed: int) -> No
         telling.cancel()
         with suppress(asyncio.CancelledError):
             await telling
-    await _wait_stores(world)
+    await wait_stores(world)
 
 
-async def _wait_stores(world: World) -> None:
+async def wait_stores(world: World) -> None:
+    """Return when each gateway reaches its durable store."""
     for gateway in world.gateways:
         await eventually(lambda gateway=gateway: has_store(gateway), HEAL_SECONDS, "the gateway has its store")  # type: ignore[misc]
 

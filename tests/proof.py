@@ -49,6 +49,7 @@ PARTS: Final = (
         Part(f"sentinel-{store}", ("-m", "tests.integration.sentinel", "--operations", "1000", "--store", store))
         for store in ("sqlite", "postgres", "postgres-redis")
     ],
+    Part("reloading", ("-m", "tests.integration.reloading", "--reloads", "20", "--rate", "300")),
     Part("promotions", ("-m", "tests.integration.promotions", "--failovers", "50")),
     Part("upgrade", ("-m", "tests.upgrade.rolling", "--seconds", "240")),
     Part("upgrade-calm", ("-m", "tests.upgrade.rolling", "--seconds", "120", "--calm")),

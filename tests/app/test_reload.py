@@ -9,7 +9,6 @@ import re
 import resource
 import signal
 import ssl
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
@@ -561,73 +560,3 @@ def test_the_guide_names_what_needs_a_restart() -> None:
                 yield from flagged(section, f"{path}{name}.")
 
     assert {path for path in flagged(Config, "") if path.rpartition(".")[0] not in named} == named
-
-
-@pytest.mark.full
-@EACH_COUNT
-async def test_twenty_reloads_under_load(tmp_path: Path, workers: int) -> None:
-    """Nothing is lost, on kept connections and on new ones; no key runs twice, and what is in flight keeps the policy
-    that it began with."""
-    async with running(tmp_path, workers) as it:
-        it.upstream.on("/charges", Answer(201))
-        it.upstream.on("/refunds", Answer(418))
-        it.rewrite(
-            lambda document: document["routes"].append(ROUTE | {"name": "refund", "match": {"path": "/refunds"}})
-        )
-        assert (await it.reload())[0] == 0
-        is_over = asyncio.Event()
-        sent = 0
-
-        async def client(name: int) -> None:
-            nonlocal sent
-            while not is_over.is_set():
-                async with http.Connection(it.gateway.port) as connection:
-                    # Every other one has a connection for each key, and the others one for all.
-                    while True:
-                        sent += 1
-                        key = f"{name}-{sent}"
-                        for verdict in ("stored", "replayed"):
-                            await connection.send(_charge(key))
-                            response = await connection.read_response("POST")
-                            assert (response.status, response.header("Idempotency-Status")) == (201, verdict)
-                        if name % 2 or is_over.is_set():
-                            break
-
-        began_seconds = time.monotonic()
-        clients = [asyncio.create_task(client(name)) for name in range(8)]
-        for number in range(20):
-            # By turns a 418 frees the key, and is stored.
-            stores, hold = number % 2 == 0, asyncio.Event()
-            it.upstream.on("/refunds", Answer(418, hold=hold))
-            held = asyncio.create_task(it.send(f"held-{number}", "/refunds"))
-            await eventually(lambda number=number: _has(it.upstream, f"held-{number}"))  # type: ignore[misc]
-            it.rewrite(lambda document, stores=stores: _retry_418(document, is_on=stores))  # type: ignore[misc]
-            assert (await it.reload())[0] == 0
-            hold.set()
-            assert ((await held).header("Idempotency-Status") == "stored") is stores
-            it.upstream.on("/refunds", Answer(418))
-            later = await it.send(f"later-{number}", "/refunds")
-            assert (later.header("Idempotency-Status") == "stored") is not stores
-        is_over.set()
-        await asyncio.gather(*clients)
-        seconds = time.monotonic() - began_seconds
-        keys = _keys(it.upstream)
-        assert len(keys) == len(set(keys)) == sent + 40
-        print(f"{2 * sent} requests over 20 reloads, {2 * sent / seconds:.0f} a second")
-
-
-def _charge(key: str) -> bytes:
-    head = f"POST /charges HTTP/1.1\r\nHost: gateway\r\nX-Tenant: t1\r\nIdempotency-Key: {key}\r\n"
-    return head.encode() + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
-
-
-def _retry_418(document: dict[str, Any], *, is_on: bool) -> None:
-    document["routes"][1]["outcome"] = ROUTE["outcome"] | ({"retryable": [418]} if is_on else {})
-
-
-def _keys(upstream: RecordingUpstream) -> list[bytes]:
-    return [key for request in upstream.requests for key in request.values("Idempotency-Key")]
-
-
-def _has(upstream: RecordingUpstream, key: str) -> bool:
-    return key.encode() in _keys(upstream)

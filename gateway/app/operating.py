@@ -41,6 +41,7 @@ from gateway.app.stores import (
     make_fast_tier,
     name_of,
     refuse_unreadable_journals,
+    shared_note,
     tiered_store,
 )
 from gateway.config import Config, digest_of
@@ -241,4 +242,15 @@ async def check_store(config: Config) -> list[str]:
         *([memory.text] if memory.is_lost else []),
         *([unfinished] if unfinished is not None else []),
         *(without_route_warning(operation, alive) for operation, alive in sorted(count_without_route.items())),
+        *await _look_at_fast_tier(config),
     ]
+
+
+async def _look_at_fast_tier(config: Config) -> list[str]:
+    if (note := shared_note(config)) is None:
+        return []
+    try:
+        await note.read()
+    except StoreError as error:
+        return [f"the fast tier cannot be used: {error}. A start does not need it; the durable store bears the load"]
+    return []

@@ -155,7 +155,7 @@ def test_an_entry_of_the_runbook_says_what_it_means_where_to_look_and_what_to_do
 
 @pytest.mark.parametrize(
     "command",
-    sorted({" ".join(each.split()) for each in re.findall(r"`(idempotency-gateway [^`]+)`", RUNBOOK.read_text())}),
+    sorted({" ".join(each.split()) for each in re.findall(r"`(idempotency-gateway\s[^`]+)`", RUNBOOK.read_text())}),
 )
 def test_a_command_of_the_runbook_is_one_of_the_program(command: str) -> None:
     """Every command parses, and its options go together."""

@@ -23,6 +23,7 @@ from tests.benchmarks import (
     latency,
     memory,
     sweeping,
+    tracing,
     workers,
 )
 from tests.benchmarks.place import Place, where
@@ -30,7 +31,20 @@ from tests.benchmarks.place import Place, where
 # Each has `add_arguments(parser)`, and `run(place, asked)`, which prints and returns whether all is as it should be.
 MEASUREMENTS: Final[dict[str, ModuleType]] = {
     module.__name__.rpartition(".")[2]: module
-    for module in (cost, growth, sweeping, latency, contention, economy, bodies, memory, workers, accepting, callers)
+    for module in (
+        cost,
+        growth,
+        sweeping,
+        latency,
+        contention,
+        economy,
+        bodies,
+        memory,
+        workers,
+        accepting,
+        callers,
+        tracing,
+    )
 }
 
 

@@ -67,6 +67,14 @@ class Program:
         if process is not None:
             end(process, signal.SIGKILL)
 
+    def terminate(self) -> float:
+        """Have it stop in order; how many seconds that took."""
+        process, self._process = self._process, None
+        assert process is not None
+        began = time.monotonic()
+        end(process, signal.SIGTERM, _START_SECONDS)
+        return time.monotonic() - began
+
     def freeze(self) -> None:
         """Let it do nothing until `thaw`."""
         assert self._process is not None

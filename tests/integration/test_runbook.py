@@ -81,8 +81,7 @@ def response_file(directory: Path) -> Path:
 @pytest.mark.full
 async def test_in_doubt(tmp_path: Path, clock: WallClock) -> None:
     """One had its effect, and one had none, which may be said once no request can arrive any more."""
-    upstream = {"response_timeout": "10s", "answer_within": "10s"}
-    async with as_process("IdempotencyInDoubt", tmp_path, spawns=True, upstream=upstream) as scene:
+    async with as_process("IdempotencyInDoubt", tmp_path) as scene:
         happened, never = await in_doubt(scene, "k1"), await in_doubt(scene, "k2")
         await scene.until_it_fires()
         listed = await scene.run("idempotency-gateway inspect --list")
@@ -98,7 +97,8 @@ async def test_in_doubt(tmp_path: Path, clock: WallClock) -> None:
         shown = await scene.run("idempotency-gateway inspect OPERATION_ID", OPERATION_ID=never)
         (until, *_) = re.findall(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z", refused)
         assert until in shown
-        clock.move(120)
+        clock.move(1200)
+        scene.spawns = True
         await scene.run(none, OPERATION_ID=never)
         await scene.until_it_ends()
         assert status_of(await scene.send("k1")) == (201, "recovered")
@@ -219,6 +219,7 @@ async def test_a_forgotten_pause(tmp_path: Path) -> None:
         await scene.upstream.wait_for_requests(1)
 
 
+@pytest.mark.full
 async def test_orphans(tmp_path: Path) -> None:
     """A route that accepts no more gets its requests delivered once it is back; one of them is not wanted."""
     changes = {name: value for name, value in ACCEPTING.items() if name != "route"} | {"delivery": {"workers": 0}}
@@ -280,6 +281,7 @@ async def test_rejected_webhooks(tmp_path: Path) -> None:
         await scene.upstream.wait_for_requests(1)
 
 
+@pytest.mark.full
 async def test_nobody_says_who_the_callers_are(tmp_path: Path) -> None:
     """The authorising service is down; once it is back, requests run."""
     authority = RecordingUpstream(port=free_port())
@@ -328,6 +330,7 @@ async def is_answered(scene: Scene, token: tuple[str, str]) -> bool:
     return (await scene.send(headers=(token,))).status == 200
 
 
+@pytest.mark.full
 async def test_overload(tmp_path: Path) -> None:
     """A slow service fills the gateway; once it is quick again, requests run."""
     async with as_process("IdempotencyOverloaded", tmp_path, limits={"max_in_flight": 1}) as scene:
@@ -349,6 +352,7 @@ async def test_overload(tmp_path: Path) -> None:
         await scene.until_it_ends(answered)
 
 
+@pytest.mark.full
 async def test_keyed_requests_without_a_route(tmp_path: Path) -> None:
     """The log names the path; a route for it is reloaded."""
     async with as_process("IdempotencyKeyedRequestsWithoutRoute", tmp_path) as scene:
@@ -370,6 +374,7 @@ async def test_keyed_requests_without_a_route(tmp_path: Path) -> None:
         await scene.until_it_ends(protected)
 
 
+@pytest.mark.full
 async def test_rising_mismatches(tmp_path: Path) -> None:
     """A member varies by itself: the log names it, and it is ignored from then on."""
     async with as_process("IdempotencyMismatchesRising", tmp_path) as scene:
@@ -425,6 +430,7 @@ async def test_retries_after_expiry(tmp_path: Path, clock: WallClock) -> None:
 # -- the service ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 async def test_an_unreachable_service(tmp_path: Path) -> None:
     """The log says why; once it is there, the next request runs."""
     port = free_port()
@@ -450,6 +456,7 @@ async def test_an_unreachable_service(tmp_path: Path) -> None:
 # -- stores -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 async def test_the_durable_store_is_down(tmp_path: Path, own_postgres: PostgresServer) -> None:
     """It is told from its absence; once it is back, requests run."""
     async with as_process("IdempotencyDurableStoreDown", tmp_path, {"durable": own_postgres.url}) as scene:
@@ -468,6 +475,7 @@ async def test_the_durable_store_is_down(tmp_path: Path, own_postgres: PostgresS
         assert (await scene.send()).status == 200
 
 
+@pytest.mark.full
 async def test_a_lost_memory(tmp_path: Path) -> None:
     """An older copy of the store is back; it is the right one, so the loss is accepted."""
     store = sqlite_store(tmp_path)
@@ -493,6 +501,7 @@ async def test_a_lost_memory(tmp_path: Path) -> None:
         assert status_of(await scene.send("k2")) == (200, "stored")
 
 
+@pytest.mark.full
 async def test_the_fast_tier_is_down(tmp_path: Path, own_redis: RedisServer, postgres_url: str) -> None:
     """Requests run all the same; Redis comes back."""
     store = {"durable": postgres_url, "fast": own_redis.url}
@@ -510,6 +519,7 @@ async def test_the_fast_tier_is_down(tmp_path: Path, own_redis: RedisServer, pos
         assert "the fast tier" not in await scene.run("idempotency-gateway check --store")
 
 
+@pytest.mark.full
 async def test_unprotected_requests(tmp_path: Path, own_postgres: PostgresServer) -> None:
     """They are forwarded while the store is away, and protected once it is back."""
     route = {"store_unavailable": "forward"}
@@ -617,6 +627,7 @@ async def test_a_journal_that_waits(tmp_path: Path, own_postgres: PostgresServer
         assert status_of(await scene.send()) == (201, "replayed")
 
 
+@pytest.mark.full
 async def test_a_refused_outcome(tmp_path: Path, own_postgres: PostgresServer) -> None:
     """The record was resolved by hand meanwhile: the outcome is exported, compared and acknowledged."""
     store = {"durable": own_postgres.url, "lease": "3s", "journal_grace": "0s"}
@@ -647,6 +658,7 @@ async def test_a_refused_outcome(tmp_path: Path, own_postgres: PostgresServer) -
         await scene.until_it_ends()
 
 
+@pytest.mark.full
 async def test_a_journal_that_fails(tmp_path: Path, own_postgres: PostgresServer) -> None:
     """Neither store nor disk take an outcome; there is room again, and the store is back."""
     async with as_process("IdempotencyJournalFails", tmp_path, {"durable": own_postgres.url}) as scene:
@@ -791,6 +803,7 @@ async def test_a_silent_worker(tmp_path: Path) -> None:
         await scene.until_it_ends()
 
 
+@pytest.mark.full
 async def test_a_loop_that_stalls(tmp_path: Path) -> None:
     """The process does not get to run, and then it does."""
     async with as_process("IdempotencyLoopStalls", tmp_path, store={"lease": "3s"}) as scene:
@@ -810,6 +823,7 @@ async def test_a_loop_that_stalls(tmp_path: Path) -> None:
         await scene.until_it_ends(answered)
 
 
+@pytest.mark.full
 async def test_lost_lines(tmp_path: Path) -> None:
     """Nobody reads the output; then somebody does."""
     os.mkfifo(tmp_path / "gateway.log")
@@ -838,6 +852,7 @@ async def test_lost_lines(tmp_path: Path) -> None:
         os.close(reader)
 
 
+@pytest.mark.full
 async def test_a_gateway_that_is_down(tmp_path: Path) -> None:
     """Its log and `check` say nothing against a start; it is started, and what it left is looked for."""
     async with as_process("IdempotencyGatewayDown", tmp_path) as scene:
@@ -886,6 +901,7 @@ async def test_a_certificate_that_expires(tmp_path: Path) -> None:
         await scene.until_it_ends()
 
 
+@pytest.mark.full
 async def test_dropped_observations(tmp_path: Path, own_postgres: PostgresServer) -> None:
     """The store is away, which no request notices; then it is back."""
     store = {"durable": own_postgres.url}

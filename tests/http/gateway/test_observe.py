@@ -20,7 +20,7 @@ from tests.admin.shell import Shell
 from tests.support.eventually import eventually
 from tests.support.house import BODY, ROUTE, House, config_text, house, neighbour, sqlite_store, status_of
 from tests.support.http import Connection
-from tests.support.upstream import Answer, Ending, Framing, Received, RecordingUpstream
+from tests.support.upstream import Answer, Ending, Framing, Received, RecordingUpstream, Script
 
 Store = dict[str, Any]
 OBSERVED = {"mode": "observe", "body": {"max_bytes": "1KiB"}, "in_flight": {"wait": "0s"}}
@@ -127,19 +127,39 @@ async def test_nobody_notices(table: str, tmp_path: Path) -> None:
             assert bool(away.calls) is (table == "away")
 
 
-def framed(*headers: str, version: str = "1.1") -> bytes:
+def framed(
+    *headers: str,
+    version: str = "1.1",
+    method: str = "POST",
+    target: str = "/charges",
+    key: str = "k1",
+    media: str = "application/json",
+) -> bytes:
     """A head with a key and a caller."""
-    fields = ["Host: shop.test", "X-Tenant: t1", "Idempotency-Key: k1", "Content-Type: application/json", *headers]
-    return f"POST /charges HTTP/{version}\r\n".encode() + "".join(f"{each}\r\n" for each in fields).encode() + b"\r\n"
+    fields = ["Host: shop.test", "X-Tenant: t1", f"Idempotency-Key: {key}", f"Content-Type: {media}", *headers]
+    lines = [f"{method} {target} HTTP/{version}", *fields, "", ""]
+    return "\r\n".join(lines).encode("latin-1")
 
 
+def of_length(body: bytes, *headers: str, **head: str) -> bytes:
+    """A request with this body."""
+    return framed(f"Content-Length: {len(body)}", *headers, **head) + body
+
+
+def in_chunks(*chunks: bytes, extension: bytes = b"") -> bytes:
+    """A request with these chunks."""
+    parts = b"".join(b"%x%b\r\n%b\r\n" % (len(chunk), extension, chunk) for chunk in chunks)
+    return framed(CHUNKED) + parts + b"0\r\n\r\n"
+
+
+LARGE = b"y" * 300_000
 LENGTH = f"Content-Length: {len(BODY)}"
 CHUNKED = "Transfer-Encoding: chunked"
 UPGRADE = framed("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==")
 WHOLE = framed(LENGTH) + BODY
 TRAILED = Answer(200, framing=Framing.CHUNKED, headers=(("Trailer", "X-Sum"),), trailers=(("X-Sum", "1"),))
 LEAVES = b""
-CONVERSATIONS: dict[str, tuple[list[bytes], Answer]] = {
+CONVERSATIONS: dict[str, tuple[list[bytes], Script]] = {
     # What is sent, each part after something came for the one before it, and what the service answers.
     "expects 100": ([framed(LENGTH, "Expect: 100-continue"), BODY], Answer(201)),
     "expects 100 and does not wait": ([framed(LENGTH, "Expect: 100-continue") + BODY], Answer(201)),
@@ -160,9 +180,85 @@ CONVERSATIONS: dict[str, tuple[list[bytes], Answer]] = {
     "lost by the service": ([WHOLE], Answer(bytes_max=0, ending=Ending.RESET)),
     "leaves in its body": ([framed("Content-Length: 5000") + BIG[:2000], LEAVES], Answer(200)),
     "leaves in a chunk": ([framed(CHUNKED) + b"ffff\r\n{}", LEAVES], Answer(200)),
-    "leaves in the response": ([WHOLE, LEAVES], Answer(200, framing=Framing.CHUNKED, body=(BIG, asyncio.Event()))),
+    "leaves in the response": (
+        [WHOLE, LEAVES],
+        lambda _: Answer(200, framing=Framing.CHUNKED, body=(BIG, asyncio.Event())),
+    ),
     "leaves an upgrade": ([UPGRADE, b"ping", LEAVES], Answer(echo=True)),
+    # Bodies: around the limit, beyond it, in pieces, and what no fingerprint can be made of.
+    "at the limit": ([of_length(b"x" * 1024)], Answer(200)),
+    "one byte over the limit": ([of_length(b"x" * 1025)], Answer(200)),
+    "far over the limit": ([of_length(LARGE)], Answer(200)),
+    "far over the limit, echoed": ([of_length(LARGE)], Answer(200, body=LARGE)),
+    "one chunk": ([in_chunks(BODY)], Answer(200)),
+    "chunks of a byte": ([in_chunks(*(bytes([each]) for each in BODY))], Answer(200)),
+    "chunks with extensions": ([in_chunks(BODY, extension=b";a=b")], Answer(200)),
+    "chunks over the limit": ([in_chunks(BIG, BIG)], Answer(200)),
+    "chunks far over the limit": ([in_chunks(LARGE, LARGE)], Answer(200)),
+    "no JSON": ([of_length(b"{")], Answer(400)),
+    "a member twice": ([of_length(b'{"a":1,"a":2}')], Answer(200)),
+    "no text": ([of_length(bytes(range(256)))], Answer(200)),
+    "gzip": ([of_length(b"\x1f\x8b\x08\x00", "Content-Encoding: gzip")], Answer(200)),
+    "multipart": ([of_length(b"--b--\r\n", media="multipart/form-data; boundary=b")], Answer(200)),
+    # Methods and targets, of which the route has but some.
+    **{method: ([of_length(BODY, method=method)], Answer(200)) for method in ("PATCH", "PUT", "DELETE", "OPTIONS")},
+    "GET": ([framed(method="GET")], Answer(200)),
+    "HEAD": ([framed(method="HEAD")], Answer(200)),
+    "a query": ([of_length(BODY, target="/charges?a=1&a=2&b=%2F")], Answer(200)),
+    "a long query": ([of_length(BODY, target=f"/charges?{'q' * 4000}")], Answer(200)),
+    "an absolute target": ([of_length(BODY, target="http://shop.test/charges")], Answer(200)),
+    "a path in other letters": ([of_length(BODY, target="/Charges")], Answer(200)),
+    "a path with dots": ([of_length(BODY, target="/a/../charges")], Answer(200)),
+    # Keys and other headers.
+    "a quoted key": ([of_length(BODY, key='"k1"')], Answer(200)),
+    "an empty key": ([of_length(BODY, key="")], Answer(200)),
+    "a long key": ([of_length(BODY, key="k" * 300)], Answer(200)),
+    "a key that is no ASCII": ([of_length(BODY, key="k\xe9")], Answer(200)),
+    "many headers": ([of_length(BODY, *(f"X-{number}: {number}" for number in range(90)))], Answer(200)),
+    "a long header": ([of_length(BODY, f"X-Long: {'v' * 8000}")], Answer(200)),
+    "a header over the limit": ([of_length(BODY, f"X-Long: {'v' * 70_000}")], Answer(200)),
+    "headers for one hop": ([of_length(BODY, "Connection: close, X-Hop", "X-Hop: 1")], Answer(200)),
+    "headers that are the gateway's": ([of_length(BODY, "Idempotency-Operation: 1")], Answer(200)),
+    "preferences": ([of_length(BODY, "Prefer: respond-async, wait=0")], Answer(202)),
+    "conditions": ([of_length(BODY, 'If-None-Match: "a"', "Range: bytes=0-1")], Answer(412)),
+    "another origin": ([of_length(BODY, "Origin: https://shop.test")], Answer(200)),
+    "a preflight": (
+        [framed("Origin: https://shop.test", "Access-Control-Request-Method: POST", method="OPTIONS")],
+        Answer(204, framing=Framing.NONE),
+    ),
+    "a trace": ([of_length(BODY, "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")], Answer(200)),
+    "a proxy's headers": ([of_length(BODY, "X-Forwarded-For: 1.2.3.4", "Forwarded: for=1.2.3.4")], Answer(200)),
+    "HTTP/1.0 that stays": ([of_length(BODY, "Connection: keep-alive", version="1.0")], Answer(200)),
+    # Responses.
+    **{
+        f"a {status}": ([WHOLE], Answer(status))
+        for status in (202, 206, 302, 401, 404, 409, 410, 422, 429, 500, 501, 504)
+    },
+    "a 204": ([WHOLE], Answer(204, framing=Framing.NONE)),
+    "a 205": ([WHOLE], Answer(205, body=b"")),
+    "a 304": ([WHOLE], Answer(304, headers=(("ETag", '"a"'),), framing=Framing.NONE)),
+    "a 304 that names a length": ([WHOLE], Answer(304, headers=(("Content-Length", "9"),), framing=Framing.NONE)),
+    "a large response": ([WHOLE], Answer(200, body=LARGE)),
+    "a large response in chunks": ([WHOLE], Answer(200, framing=Framing.CHUNKED, body=(LARGE, LARGE))),
+    "cookies": ([WHOLE], Answer(200, headers=(("Set-Cookie", "a=1"), ("Set-Cookie", "b=2")))),
+    "a verdict of the service": ([WHOLE], Answer(200, headers=(("Idempotency-Status", "mine"),))),
+    "many headers of a response": ([WHOLE], Answer(200, headers=tuple((f"X-{each}", "1") for each in range(90)))),
+    "interim responses": ([WHOLE], Answer(200, interim=((102, ()), (103, (("Link", "</a.css>"),))))),
+    "no reason": ([WHOLE], Answer(200, reason="")),
+    "another reason": ([WHOLE], Answer(299, reason="Quite All Right")),
+    "no response of HTTP": ([WHOLE], Answer(raw=b"SSH-2.0-x\r\n\r\n", ending=Ending.CLOSE)),
+    "two lengths in a response": (
+        [WHOLE],
+        Answer(raw=b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab", ending=Ending.CLOSE),
+    ),
+    "cut in a chunk": ([WHOLE], Answer(200, framing=Framing.CHUNKED, body=BIG, bytes_max=600, ending=Ending.RESET)),
+    "ended in its body": ([WHOLE], Answer(200, body=BIG, bytes_max=600, ending=Ending.CLOSE)),
+    "ended without a word": ([WHOLE], Answer(bytes_max=0, ending=Ending.CLOSE)),
 }
+
+
+# Those that the route has, but for a tunnel and what did not arrive, which enforcing could not have judged.
+OBSERVED_REQUESTS, INCOMPLETE = 81, 4
 
 
 async def conversed(home: House) -> tuple[dict[str, bytes], list[object]]:
@@ -192,23 +288,27 @@ async def conversed(home: House) -> tuple[dict[str, bytes], list[object]]:
     return got, [seen(request) for request in home.upstream.requests]
 
 
-async def test_nobody_notices_on_the_wire(tmp_path: Path) -> None:
-    """Nor where a client expects 100, sends trailers, upgrades, or leaves in the middle."""
+@pytest.mark.parametrize("is_there", [True, False], ids=["a-store", "the-store-never-there"])
+async def test_nobody_notices_on_the_wire(tmp_path: Path, is_there: bool) -> None:
+    """Nor where a client expects 100, sends trailers, upgrades, or leaves in the middle; nor anything else of a hundred
+    conversations, beyond the limits, too."""
     unmatched = {"match": {"path": "/elsewhere"}}
+    store = sqlite_store(tmp_path / "b") if is_there else {"durable": f"postgresql://u@/d?host={tmp_path}"}
+    assert len(CONVERSATIONS) >= 80
     async with house(sqlite_store(tmp_path / "a"), tmp_path / "a", route=unmatched) as home:
         expected = await conversed(home)
         port = home.upstream.port
     async with (
         RecordingUpstream(port=port) as upstream,
-        neighbour(sqlite_store(tmp_path / "b"), tmp_path / "b", upstream, route=OBSERVED) as home,
+        neighbour(store, tmp_path / "b", upstream, route=OBSERVED) as home,
     ):
         found = await conversed(home)
-        numbers = await eventually(lambda: settled(home, len(CONVERSATIONS) + 2))
-    assert found == expected
+        assert found == expected
+        numbers = await eventually(lambda: settled(home, OBSERVED_REQUESTS + INCOMPLETE))
     assert expected[0]["an upgrade"].endswith(b"pingpong")
-    # A tunnel, and what did not arrive, is no request that enforcing could have judged.
-    assert numbers["idempotency_observations_dropped_total", "incomplete"] == 4
-    assert numbers["idempotency_observed_requests_total"] == len(CONVERSATIONS) - 2
+    assert numbers["idempotency_observations_dropped_total", "incomplete"] == INCOMPLETE
+    name = "idempotency_observed_requests_total" if is_there else ("idempotency_observations_dropped_total", "store")
+    assert numbers[name] == OBSERVED_REQUESTS
 
 
 async def numbers_of(home: House) -> dict[Any, float]:

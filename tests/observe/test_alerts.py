@@ -21,6 +21,7 @@ from gateway.config.models import Status
 from gateway.observe.facts import BreakerChanged, TierChanged
 from gateway.observe.metrics import Metrics
 from gateway.observe.status import METRICS_PATH
+from tests.admin.shell import CREATED
 from tests.observe.promql import OF_COUNTERS, History, PromqlError, Selector, fires, history, seconds, selectors
 from tests.observe.scrape import Scrape, Series, scrape
 
@@ -157,8 +158,12 @@ def test_an_entry_of_the_runbook_says_what_it_means_where_to_look_and_what_to_do
     "command",
     sorted({" ".join(each.split()) for each in re.findall(r"`(idempotency-gateway\s[^`]+)`", RUNBOOK.read_text())}),
 )
-def test_a_command_of_the_runbook_is_one_of_the_program(command: str) -> None:
+def test_a_command_of_the_runbook_is_one_of_the_program(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every command parses, and its options go together."""
+    monkeypatch.chdir(tmp_path)
+    Path("response.txt").write_bytes(CREATED)
     chosen = parser().parse_args([GIVEN.get(word, word) for word in shlex.split(command)[1:]])
     if chosen.command in OPERATORS:
         job_of(chosen)

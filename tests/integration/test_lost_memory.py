@@ -209,3 +209,14 @@ async def test_nothing_was_lost(place: Place, tmp_path: Path) -> None:
             for key in keys:
                 assert status_of(await send(gateway.port, key)) == (201, "replayed")
             assert len(upstream.requests) == len(keys)
+
+
+async def test_a_store_of_another_kind(tmp_path: Path, postgres_url: str) -> None:
+    """A gateway that had its keys in a file starts with a Postgres: it has none of them, so new ones are refused until
+    that is accepted."""
+    async with RecordingUpstream() as upstream:
+        async with neighbour({"durable": f"sqlite://{tmp_path}/operations.db"}, tmp_path, upstream) as home:
+            assert status_of(await home.send("k1")) == (200, "stored")
+        async with neighbour({"durable": postgres_url}, tmp_path, upstream) as home:
+            assert status_of(await home.send("k1")) == (503, "store-amnesia")
+        assert len(upstream.requests) == 1

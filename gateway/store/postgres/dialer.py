@@ -218,9 +218,10 @@ class Dialer:
         return ComparedMemory(found, reading)
 
     def meet(self, identity: str) -> None:
-        """Never go back to an earlier timeline than that of this memory."""
-        _, system, _, timeline = identity.split("/")
-        self._met[system] = max(self._met.get(system, 0), int(timeline, 16))
+        """Never go back to an earlier timeline than that of this memory. One of another kind of store has none."""
+        match identity.split("/"):
+            case [_, system, _, timeline]:
+                self._met[system] = max(self._met.get(system, 0), int(timeline, 16))
 
     @property
     def has_several_hosts(self) -> bool:

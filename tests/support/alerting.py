@@ -23,7 +23,7 @@ from tests.observe.promql import History, evaluate, parse, seconds, selectors
 from tests.observe.scrape import Scrape
 from tests.support.fleet import send
 from tests.support.gateway import GatewayProcess
-from tests.support.house import BODY, House, Surround, _as_it_is, config_text, neighbour, sqlite_store
+from tests.support.house import BODY, House, config_text, neighbour, sqlite_store
 from tests.support.http import Response
 from tests.support.upstream import RecordingUpstream
 
@@ -191,7 +191,6 @@ async def at_home(
     *,
     upstream: RecordingUpstream | None = None,
     ages: dict[str, str] | None = None,
-    surround: Surround = _as_it_is,
     **changes: Any,
 ) -> AsyncIterator[Scene]:
     """With a gateway in this process, whose tally is taken before each scrape; see `house.config_text` for `changes`.
@@ -202,12 +201,12 @@ async def at_home(
     if upstream is None:
         async with (
             RecordingUpstream() as own,
-            at_home(name, directory, section, upstream=own, ages=ages, surround=surround, **changes) as scene,
+            at_home(name, directory, section, upstream=own, ages=ages, **changes) as scene,
         ):
             yield scene
         return
     shell = Shell(directory, config_text(upstream.url, section, directory, **changes))
-    async with neighbour(section, directory, upstream, surround=surround, **changes) as home:
+    async with neighbour(section, directory, upstream, **changes) as home:
         scene = Scene(Alert(name, ages or {}), upstream, shell, home)
         yield scene
         scene.check_commands()

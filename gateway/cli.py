@@ -24,7 +24,7 @@ from gateway.admin.console import NAMES as OPERATORS
 from gateway.admin.console import add_commands
 from gateway.app.control import NotReached
 from gateway.app.life import StartError
-from gateway.app.operating import OperatingError, check_store, operate
+from gateway.app.operating import OperatingError, check_store, look_at_server, operate
 from gateway.app.rekeying import rekey_stores
 from gateway.app.reload import configurations_in_force, reload_gateways
 from gateway.app.serve import deliver, finish_upgrade, migrate, run, serve
@@ -239,6 +239,8 @@ def _check(path: Path, checks: _Checks) -> int:
     remarks = [] if checks.without_files else [*tls_remarks(config), *state_dir_remarks(config)]
     notes = [*notices(config), *(remark for remark in remarks if not remark.is_fault)]
     if checks.checks_store:
+        for capability in run(look_at_server(config)):
+            print(f"the store's server: {capability}", file=out)
         notes += run(check_store(config))
     for note in notes:
         print(f"note: {note}", file=out)

@@ -42,6 +42,7 @@ from gateway.app.stores import (
     journal_directory,
     make_fast_tier,
     name_of,
+    partitions_late_of,
     refuse_unreadable_journals,
     seen_file,
     shared_note,
@@ -61,6 +62,7 @@ from gateway.observe.readings import Readings
 from gateway.observe.status import Health, StatusServer
 from gateway.store.base import NotApplied, StartRefused, StoreError
 from gateway.store.journal.journal import SqliteJournal
+from gateway.upkeep.turns import Duty
 
 _LOG = logging.getLogger("gateway")
 
@@ -119,6 +121,7 @@ class Gateway:
         )
         self._upstreams = Upstreams(self.events)
         environment = environment or environment_of(config)
+        self._partitions_late = environment.partitions_late
         self._journal = environment.journal
         self._attempt_files = environment.attempt_files
         clients = Clients(self._upstreams, config)
@@ -280,6 +283,8 @@ class Gateway:
             fast_misses=stats.fast_misses,
             fast_failures=stats.fast_failures,
             fast_writes_dropped=stats.shed,
+            upkeep_owner={duty.value: self._parts.turns.has(duty) for duty in Duty},
+            partitions_late=self._partitions_late(),
             purges_pending=self._store.purges_pending,
             log_lines_dropped=self._lines_dropped(),
             journal_waiting=journaled.waiting,
@@ -473,6 +478,7 @@ def environment_of(config: Config) -> Environment:
         durable=durable,
         observations=durable,
         fleet=fleet_of(durable),
+        partitions_late=partitions_late_of(durable),
         fast=make_fast_tier(config, Sealing(ring)),
         ring=ring,
         seen_file=seen_file(config),

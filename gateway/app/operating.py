@@ -42,6 +42,7 @@ from gateway.app.stores import (
     name_of,
     refuse_unreadable_journals,
     shared_note,
+    store_capabilities,
     tiered_store,
 )
 from gateway.config import Config, digest_of
@@ -50,7 +51,7 @@ from gateway.core.operation import microseconds
 from gateway.observe.facts import Events
 from gateway.observe.metrics import Metrics
 from gateway.observe.status import Health
-from gateway.store.base import Indefinite, StartRefused, StoreError, boot_seconds
+from gateway.store.base import Indefinite, NotApplied, StartRefused, StoreError, boot_seconds
 from gateway.store.journal.view import Desk, look
 from gateway.store.level import why_unfinished
 from gateway.store.observations import ObservationStore
@@ -209,6 +210,15 @@ async def operate(config: Config, job: Job) -> int:
         # After an indefinite error nobody knows whether something was changed.
         effect = "" if isinstance(error, Indefinite) else "nothing was changed: "
         raise OperatingError(f"{effect}{error}") from error
+
+
+async def look_at_server(config: Config) -> list[str]:
+    """What the durable store's server allows; empty where there is no server to ask. `check_store` says what is wrong
+    with one that cannot be reached."""
+    try:
+        return [str(each) for each in await store_capabilities(config)]
+    except NotApplied:
+        return []
 
 
 async def check_store(config: Config) -> list[str]:

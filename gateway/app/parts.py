@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
 from typing import Any, Final
 
 from gateway.app.callers import callers_of, reserved_headers
@@ -73,6 +75,8 @@ from gateway.upkeep.flusher import Flusher
 from gateway.upkeep.recovery import RecoveryWorker
 from gateway.upkeep.sweeper import Sweeper
 from gateway.upkeep.tally import TallyTaker
+from gateway.upkeep.timer import repeat
+from gateway.upkeep.turns import Duty, Turns
 from gateway.upkeep.unsent import UnsentWorker
 from gateway.upstream import Upstream
 
@@ -84,6 +88,7 @@ _STORE_PAUSE_SECONDS_MAX: Final = 5.0
 _FIRST_FLUSH_SECONDS: Final = 10.0
 _LAST_FLUSH_SECONDS: Final = 3.0
 _WATCH_SECONDS: Final = 60.0
+_NOTES_SECONDS: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +142,8 @@ class Environment:
 
     `holder` names the process in records. `durable` is the bare durable store, without its guard, and `fleet` the same
     if it can be promoted; `ring` has the keys of whatever is encrypted, None if nothing is. `clock` counts seconds,
-    also while the machine sleeps; `wall_seconds` is Unix time, which tokens are compared with.
+    also while the machine sleeps; `wall_seconds` is Unix time, which tokens are compared with. `partitions_late` counts
+    the responses that had to wait for room in the store.
     """
 
     holder: str
@@ -153,6 +159,7 @@ class Environment:
     journal: SqliteJournal
     clock: Callable[[], float] = boot_seconds
     wall_seconds: Callable[[], float] = time.time
+    partitions_late: Callable[[], int] = lambda: 0
 
 
 class Parts:
@@ -242,7 +249,8 @@ class Parts:
             regions=policy.regions,
             tracing=policy.tracing,
         )
-        self._sweeper = Sweeper(store, events, clock=clock)
+        self.turns = turns = Turns(store, {}, clock=clock)
+        self._sweeper = Sweeper(store, events, has_turn=partial(turns.has, Duty.SWEEP), clock=clock)
         self._unsent = UnsentWorker(
             store,
             environment.attempt_files,
@@ -251,8 +259,14 @@ class Parts:
             arrival_seconds=config.store.lease,
             clock=clock,
         )
-        sinks = [sink.name for sink in config.events.sinks]
-        self._tally_taker = TallyTaker(store, events, service=config.service, accepting=policy.accepting, sinks=sinks)
+        self._tally_taker = TallyTaker(
+            store,
+            events,
+            service=config.service,
+            accepting=policy.accepting,
+            sinks=[sink.name for sink in config.events.sinks],
+            has_turn=partial(turns.has, Duty.TALLY),
+        )
         self.relay = relay_of(config, store, events, clock)
         delivers = config.delivery.workers > 0
         self.delivery = DeliveryWorker(
@@ -271,7 +285,20 @@ class Parts:
             policy.by_name,
             may_recover=self.claiming.may_recover,
             resend=self.delivery.resend if delivers else None,
+            has_turn=partial(turns.has, Duty.RECOVERY),
         )
+        turns.adopt(self._turn_names())
+
+    def _turn_names(self) -> dict[Duty, str]:
+        """Gateways with other routes or sinks have turns of their own: each of these is some gateway's work."""
+        config, policy = self.policy.config, self.policy
+        counted = [*(f"{name} {operation}" for name, operation in policy.accepting.items())]
+        counted += [f"sink {sink.name}" for sink in config.events.sinks]
+        return {
+            Duty.SWEEP: "sweep",
+            Duty.RECOVERY: f"recovery {config.service} {_digest_of(self._recovery.recovered)}",
+            Duty.TALLY: f"tally {config.service} {_digest_of(counted)}",
+        }
 
     @property
     def routes(self) -> list[Route]:
@@ -378,6 +405,7 @@ class Parts:
         self.delivery.adopt(policy.routes)
         self._recovery.adopt(policy.by_name)
         self._tally_taker.adopt(policy.accepting)
+        self.turns.adopt(self._turn_names())
         self._observing.adopt(policy.observed, shows_header=policy.config.observe.header)
         self._guard.adopt(policy.serving, amnesia_window_us(policy.config))
         if self._ring is not None:
@@ -416,6 +444,8 @@ class Parts:
         return [
             self._flusher.run(),
             self._unsent.run(),
+            repeat(self._exchange_notes, pause_seconds=_NOTES_SECONDS),
+            self.turns.run(),
             self._sweeper.run(),
             self._tally_taker.run(),
             self._recovery.run(),
@@ -424,6 +454,10 @@ class Parts:
             *([] if self.relay is None else [self.relay.run()]),
             self._observing.run(),
         ]
+
+    async def _exchange_notes(self) -> float:
+        await self._guard.exchange_notes()
+        return _NOTES_SECONDS
 
     async def _follow_news(self) -> None:
         """Wake the workers at news of work, from other gateways and from operators. Polls find what had no news."""
@@ -437,6 +471,7 @@ class Parts:
 
     def stop_upkeep(self) -> None:
         """Start no more background work, except flushing."""
+        self.turns.stop()
         self._unsent.stop()
         self._sweeper.stop()
         self._tally_taker.stop()
@@ -445,6 +480,7 @@ class Parts:
     async def drain(self) -> tuple[Drained, int]:
         """End operations in flight; returns how they ended, and how many outcomes stay in the journal."""
         self.delivery.stop()
+        await self.turns.leave()
         drained = await self.coordinator.drain(self.policy.config.shutdown.drain_timeout)
         await self.delivery.close()
         await self._observing.close()
@@ -460,3 +496,7 @@ class Parts:
                 await self._flusher.run_once()
         except (TimeoutError, StoreError) as error:
             _LOG.warning("outcomes stay in the journal for now: %s", str(error) or "the durable store is slow")
+
+
+def _digest_of(names: Collection[str]) -> str:
+    return sha256("\n".join(sorted(names)).encode()).hexdigest()[:16]

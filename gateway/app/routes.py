@@ -394,6 +394,7 @@ def serving_of(config: settings.Config) -> Serving:
         accepted=frozenset(route.operation for route in config.routes if route.identity_change == "accept"),
         key_ids=_key_ids(config.secrets),
         mode_accepted=frozenset(route.operation for route in config.routes if route.mode_change == "accept"),
+        replay_us=max(microseconds(route.retention.replay) for route in config.routes),
     )
 
 

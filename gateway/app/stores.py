@@ -24,6 +24,7 @@ from gateway.store.operations import ManagedStore, Serving
 from gateway.store.portable import store as portable
 from gateway.store.portable.store import PortableStore
 from gateway.store.postgres import store as postgres
+from gateway.store.postgres.capability import Capability, capabilities
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.promotion import Fleet
 from gateway.store.sealed import why_unreadable
@@ -157,14 +158,14 @@ def bare_store(
             if is_portable(config):
                 return PortableStore(
                     dsn.get_secret_value(),
-                    accepts_off=config.store.accept_server_settings,
+                    durability=config.store.durability,
                     witness_files=witness_files,
                     outbox=outbox_of(config, sealing),
                 )
             return PostgresStore(
                 dsn.get_secret_value(),
-                accepts_off=config.store.accept_server_settings,
-                replay_us={microseconds(route.retention.replay) for route in config.routes},
+                connections=config.store.connections,
+                durability=config.store.durability,
                 witness_files=witness_files,
                 outbox=outbox_of(config, sealing),
                 met=_met(config),
@@ -183,12 +184,24 @@ def fleet_of(store: SqliteStore | PostgresStore | PortableStore) -> Fleet | None
     return store if isinstance(store, PostgresStore) else None
 
 
+def partitions_late_of(store: SqliteStore | PostgresStore | PortableStore) -> Callable[[], int]:
+    """Counts how often a response had to wait for its partition, where there are any."""
+    return lambda: store.partitions_late if isinstance(store, PostgresStore) else 0
+
+
 def _met(config: Config) -> str:
     """The memory that this host saw last, by its note; empty without one. The guard reports a damaged note."""
     with contextlib.suppress(StartRefused):
         if (seen := seen_file(config).read()) is not None:
             return seen.identity
     return ""
+
+
+async def store_capabilities(config: Config) -> list[Capability]:
+    """What the durable store's server allows, if that is a PostgreSQL. Raises `NotApplied` where it cannot be asked."""
+    if isinstance(config.store.durable, PostgresUrl) and not is_portable(config):
+        return await capabilities(config.store.durable.dsn.get_secret_value(), config.store.durability)
+    return []
 
 
 async def is_migrated(config: Config) -> bool:
@@ -199,7 +212,7 @@ async def is_migrated(config: Config) -> bool:
         case PostgresUrl(dsn):
             if is_portable(config):
                 return await portable.is_migrated(dsn.get_secret_value())
-            return await postgres.is_migrated(dsn.get_secret_value(), config.store.accept_server_settings)
+            return await postgres.is_migrated(dsn.get_secret_value(), config.store.durability)
         case url:
             assert_never(url)
 
@@ -217,8 +230,7 @@ async def migrate_store(config: Config, grant_to: str | None = None) -> list[str
         case PostgresUrl(dsn):
             if is_portable(config):
                 return await portable.migrate(dsn.get_secret_value(), grant_to=grant_to)
-            accepted = config.store.accept_server_settings
-            return await postgres.migrate(dsn.get_secret_value(), accepted, grant_to=grant_to)
+            return await postgres.migrate(dsn.get_secret_value(), config.store.durability, grant_to=grant_to)
         case url:
             assert_never(url)
 
@@ -231,9 +243,8 @@ async def finish_upgrade(config: Config) -> bool:
             return await _raise_level(SqliteStore(path))
         case PostgresUrl(dsn):
             if is_portable(config):
-                accepted = config.store.accept_server_settings
-                return await _raise_level(PortableStore(dsn.get_secret_value(), accepts_off=accepted))
-            return await postgres.finish_upgrade(dsn.get_secret_value(), config.store.accept_server_settings)
+                return await _raise_level(PortableStore(dsn.get_secret_value(), durability=config.store.durability))
+            return await postgres.finish_upgrade(dsn.get_secret_value(), config.store.durability)
         case url:
             assert_never(url)
 

@@ -174,10 +174,13 @@ class Store(Section):
     """How long absent keys are refused after the store lost data: the longest `remember` if left out."""
     journal_grace: Annotated[float, Duration("0s", "1h")] = written("30s")
     """How long recovery leaves a lapsed claim alone, because its holder may still have the outcome in its journal."""
-    accept_server_settings: Annotated[tuple[Literal["fsync", "full_page_writes"], ...], Field(max_length=2)] = ()
-    """Settings of the Postgres server that may be off because its storage does their work: full_page_writes where it
-    never leaves a page half written (ZFS, Neon), fsync where it keeps every acknowledged commit by itself (Neon).
-    Otherwise a crash loses acknowledged responses, and their keys execute again."""
+    connections: Annotated[int, Count(2, 4)] = 3
+    """How many connections each worker keeps open to Postgres. With 4, renewals of leases do not wait for responses
+    that are written; with 2, claims do."""
+    durability: Literal["server", "external"] = "server"
+    """Who keeps what Postgres acknowledged. external: the storage below it, as on Neon and Aurora; whether fsync and
+    full_page_writes are on is not looked at. Where that is not so, a crash loses acknowledged responses, and their keys
+    execute again."""
     promotion: Literal["refuse", "proven", "trusted"] = "proven"
     """Which promotions of a standby are believed to have lost nothing. refuse: none; proven: those for which every
     gateway vouches that what was acknowledged to it is there; trusted: all of the same system, for storage that
@@ -197,10 +200,11 @@ class Store(Section):
     """How much memory cached responses may take, divided evenly among the workers."""
 
     def disagreements(self) -> Iterator[Disagreement]:
-        if self.accept_server_settings and not isinstance(self.durable, PostgresUrl):
-            message = "only a postgresql:// store has a server with settings"
-            yield Disagreement(("accept_server_settings",), message)
-        yield from listed_twice(("accept_server_settings",), self.accept_server_settings)
+        for name, what in (("durability", "a server"), ("connections", "connections")):
+            if name in self.model_fields_set and not isinstance(self.durable, PostgresUrl):
+                yield Disagreement((name,), f"only a postgresql:// store has {what}")
+        if "connections" in self.model_fields_set and self.dialect == "portable":
+            yield Disagreement(("connections",), "a worker with a portable store has four")
         for name in ("promotion", "promotion_wait", "probation", "synchronous"):
             if name in self.model_fields_set and not isinstance(self.durable, PostgresUrl):
                 yield Disagreement((name,), "only a postgresql:// store has standbys that can be promoted")

@@ -31,10 +31,6 @@ from gateway.core.webhook.scheme import Algorithm
 _LOOPBACK = frozenset(("127.0.0.1", "::1", "localhost"))
 # Of a session, or what users can change.
 _UNSTABLE_CLAIMS = frozenset(("sid", "email", "name", "preferred_username"))
-_STORAGE = {
-    "fsync": "itself keeps every acknowledged commit",
-    "full_page_writes": "never leaves a page half written",
-}
 _OWN_SEMANTICS = {
     "PUT": "PUT is idempotent by definition; protect it only if a repeat would act again or get another response",
     "DELETE": "DELETE is idempotent by definition; protect it only if a repeat after a success would get 404",
@@ -153,10 +149,10 @@ def _of_extra(path: str, module: str, extra: str) -> Iterator[Notice]:
 
 
 def _of_store(store: Store) -> Iterator[Notice]:
-    for setting in store.accept_server_settings:
+    if store.durability == "external":
         yield Notice(
-            "store.accept_server_settings",
-            f"{setting} = off is accepted: unless the server's storage {_STORAGE[setting]}, a crash of it loses "
+            "store.durability",
+            "external: unless the storage below Postgres keeps every acknowledged commit, a crash of it loses "
             "acknowledged responses, and their keys execute again",
         )
     if store.dialect == "portable":

@@ -484,6 +484,12 @@ class UpstreamChanged:
 
 
 @immutable
+class NotesExchanged:
+    """The durable store was compared with what gateways noted of it. It comes every few seconds while the store is
+    up."""
+
+
+@immutable
 class StoreMet:
     """The durable store, which can be promoted, is used from now on, on this timeline."""
 
@@ -692,6 +698,7 @@ Fact = (
     | UpstreamChanged
     | MemoryChanged
     | PromotionJudged
+    | NotesExchanged
     | StoreMet
     | SynchronyChanged
     | SweepDone

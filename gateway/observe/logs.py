@@ -202,15 +202,15 @@ class Logs:
             case facts.StoreMet() | facts.SynchronyChanged():
                 # Metrics show it.
                 pass
+            case facts.NotesExchanged():
+                for level, line in self._outages.ended():
+                    self._log(level, line)
             case facts.TierChanged() | facts.UpstreamChanged():
                 for level, line in self._outages.changed(fact):
                     self._log(level, line)
             case facts.SweepDone():
                 self._swept(fact)
             case facts.TallyTaken(in_doubt, oldest_seconds):
-                # This event comes every few seconds while the durable store is up.
-                for level, line in self._outages.ended():
-                    self._log(level, line)
                 if in_doubt:
                     count = sum(count for _, count in in_doubt)
                     self._line(DEBUG, "operations are in doubt", in_doubt=count, oldest_seconds=oldest_seconds)

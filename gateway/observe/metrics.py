@@ -531,6 +531,8 @@ class Metrics:
                 # Counted elsewhere: by the upstream client, as a claim, with the verdict that the caller got, and with
                 # the events that wait.
                 pass
+            case facts.NotesExchanged():
+                pass
             case facts.SweepDone():
                 for event, count in zip(_SWEPT, (fact.lapsed, fact.retired, fact.collected, fact.expired), strict=True):
                     self._swept.add(event, amount=count)

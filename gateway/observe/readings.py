@@ -45,6 +45,16 @@ class Readings:
     fast_writes_dropped: int = _reading(
         "idempotency_fast_writes_dropped_total", "Writes to the fast tier that were given up for lack of room"
     )
+    upkeep_owner: Mapping[str, int] = _reading(
+        "idempotency_store_upkeep_owner",
+        "Whether it is this gateway's turn to do it for all gateways of the durable store",
+        Rule.MAX,
+        by="duty",
+    )
+    partitions_late: int = _reading(
+        "idempotency_partition_late_total",
+        "Times that responses had to wait until the partition for their day was made",
+    )
     purges_pending: int = _reading(
         "idempotency_purges_pending", "Purged operations of which the fast tier may still hold a copy", Rule.SUM
     )

@@ -59,6 +59,12 @@ class Forwarding(ABC):
     async def sweep(self, limit: int) -> Swept:
         return await self._forward(self._behind.sweep, limit)
 
+    async def take_turns(self, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
+        return await self._forward(self._behind.take_turns, holder, names, lease_us)
+
+    async def leave_turns(self, holder: UUID) -> None:
+        await self._forward(self._behind.leave_turns, holder)
+
     async def tally(self) -> Tally:
         return await self._forward(self._behind.tally)
 

@@ -3,8 +3,8 @@
 It owns no record. On each connection to a store, before anything else, it checks two things: that this gateway's
 configuration still finds the living keys that the store remembers (`recipes`), because a request whose key gets another
 identity would run again; and that the store still has the memory that was known (`epoch`). Beside the traffic it counts
-the living keys that no route of this gateway finds, and only reports them. It notes in the store with every tally that
-this gateway runs, and on `close` that it has stopped.
+the living keys that no route of this gateway finds, and only reports them. It exchanges notes with the other gateways
+every few seconds, among them that this gateway runs, and notes on `close` that it has stopped.
 
 A store that lost data goes on serving the records that it has. A missing record may be among the lost ones. So for as
 long as keys are remembered, a claim, an acceptance or a read of a missing key raises `Amnesic`, unless an operator
@@ -36,7 +36,7 @@ from gateway.core.operation import (
     Withdraw,
     operation_id_of,
 )
-from gateway.observe.facts import Events, MemoryChanged, PromotionJudged, StoreCalled, StoreMet
+from gateway.observe.facts import Events, MemoryChanged, NotesExchanged, PromotionJudged, StoreCalled, StoreMet
 from gateway.store.base import (
     Amnesic,
     EpochChanged,
@@ -61,7 +61,7 @@ from gateway.store.epoch import (
 from gateway.store.forwarding import Forwarding
 from gateway.store.level import why_refused, why_unfinished
 from gateway.store.membership import Caller, Conditions, Membership, Standing, Unproven
-from gateway.store.operations import Epoch, ManagedStore, Serving, Tally
+from gateway.store.operations import Epoch, ManagedStore, Serving
 from gateway.store.promotion import Fleet, Verdict
 from gateway.store.recipes import conflicts_text, neighbour_warning, without_route_warning
 from gateway.store.sealed import why_unreadable
@@ -226,7 +226,7 @@ class EpochGuard(Forwarding):
 
     async def retract(self) -> None:
         """Have the store remember again what is served, after a reload that was compared and then given up. While the
-        store cannot, each tally tries again."""
+        store cannot, each exchange of notes tries again."""
         self._is_given_up = self._remembers_another
         await self._remember_own()
 
@@ -321,14 +321,13 @@ class EpochGuard(Forwarding):
             # The longest due are from before the loss. They must not hide the others.
             wanted = min(4 * wanted, _DUE_MAX)
 
-    async def tally(self) -> Tally:
-        """Also exchange notes: write that this gateway runs and what it saw, and read the other gateways' notes, memo
-        and purges."""
-        tally = await super().tally()
+    async def exchange_notes(self) -> None:
+        """Write that this gateway runs and what it saw, and read the other gateways' notes, memo and purges. To be
+        called every few seconds. Raises `StoreError`."""
         await self._compare_memory(self._forward)
         await self._remember_own()
         await self.note_running(self._serving.gateway_id, is_running=True)
-        return tally
+        self._events.publish(NotesExchanged())
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
         await super().begin_epoch(memo, beyond_token)
@@ -538,8 +537,8 @@ def _timeline_of(memory: Seen | Epoch | None) -> int:
 
 
 def _is_same(one: Serving, other: Serving) -> bool:
-    """Whether both find the same keys."""
-    return (one.recipes, one.routes) == (other.recipes, other.routes)
+    """Whether both find the same keys, and keep responses for as long."""
+    return (one.recipes, one.routes, one.replay_us) == (other.recipes, other.routes, other.replay_us)
 
 
 def _merged(own: Seen | None, shared: Seen | None, epoch: Epoch, *, is_new: bool, is_read: bool) -> Seen:

@@ -27,6 +27,9 @@ from being under way, whatever else goes wrong.
 the change, also where a sweep or a flushed journal makes the change. Rows do not depend on the record: they survive its
 end. A relay leases rows, publishes them and reports the result. A lease that is not reported on lapses, and the row is
 leased again: a duplicate, never a loss.
+
+*Turns.* What one gateway does for all has a turn, which the store leases by its own clock. A turn spares work, and
+nothing depends on it: sweeps, probes and tallies of several gateways at once are safe, and so is one that comes late.
 """
 
 from __future__ import annotations
@@ -117,7 +120,7 @@ class Serving:
     `recipes` define by operation name how identities are made. `routes` are in routing order. `accepted` are the
     operation names whose routes accept that keys are lost, `mode_accepted` those that accept it for a change of mode.
     `gateway_id` identifies one process. `key_ids` are those of its encryption keys; None: it accepts records that it
-    cannot decrypt.
+    cannot decrypt. `replay_us` is the longest replay window of its routes.
     """
 
     gateway_id: UUID
@@ -128,6 +131,7 @@ class Serving:
     key_ids: frozenset[str] | None = None
     mode_accepted: frozenset[str] = frozenset()
     host: str = field(default_factory=socket.gethostname)
+    replay_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,9 +393,15 @@ class ManagedStore(Store, Protocol):
     async def sweep(self, limit: int) -> Swept:
         """Write the changes that time has made (`lifecycle.written_down`) to at most `limit` records.
 
-        One gateway sweeps at a time; a pass that finds another one under way does nothing. A command never waits for
-        more than the lock of its one record.
+        Each change is decided under the lock of its record, by the time then: of several sweeps, each record is changed
+        by one, and a late one finds what is due then. A command never waits for more than the lock of its one record.
         """
+
+    async def take_turns(self, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
+        """Take or keep those of these turns that nobody else has, for `lease_us` from now on; returns them."""
+
+    async def leave_turns(self, holder: UUID) -> None:
+        """Leave all turns of this holder to others. Repeatable."""
 
     async def tally(self) -> Tally:
         """Count the operations in doubt, settled as of now."""

@@ -6,7 +6,7 @@ A key is found by service, operation name, scope and key. If one of these change
 their keys are no longer found and they run a second time. So the store remembers the *recipe* of each operation name of
 a service (how identities are made) and its *routes* (which requests lead to it, in routing order), and for each gateway
 which operations it serves and when it was last seen running. A gateway compares its configuration with the store before
-it serves. It notes with every tally that it runs, and on `close` that it has stopped.
+it serves. It notes every few seconds that it runs, and on `close` that it has stopped.
 
 A start is refused, unless the routes that gain requests have `identity_change: accept`, if
 

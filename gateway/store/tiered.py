@@ -17,7 +17,7 @@ operation in flight has no copy, nor has an `Indefinite` completion.
 
 *Purges.* After a purge, whatever its outcome, the process drops its copy and the fast tier forgets all of its copies.
 If a gateway dies before that, or cannot reach the fast tier, the next gateway that learns of the purge does it: all
-compare `Epoch.generation` of the durable store with every tally.
+compare `Epoch.generation` of the durable store with every exchange of notes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Background work, each a pass that `timer` repeats.
+"""Background work, each a pass that `timer` repeats. What one gateway does for all waits for its turn (`turns`).
 
 `flusher` brings the journal's outcomes to the durable store, `recovery` probes operations in doubt or has them sent
 again, `sweeper` writes what became due (lapsed leases, expired records), `tally` counts operations in doubt, and

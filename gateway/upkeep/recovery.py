@@ -22,6 +22,7 @@ from gateway.protect.route import Route
 from gateway.store.base import StoreError
 from gateway.store.operations import ManagedStore, Query
 from gateway.upkeep.timer import repeat
+from gateway.upkeep.turns import LOOK_SECONDS
 
 _PAGE: Final = 50
 # Operations in one pass; the next pass begins after them.
@@ -30,7 +31,7 @@ _AT_ONCE: Final = 8
 
 
 class RecoveryWorker:
-    """Recovers operations in doubt on the routes that have a way to, every `pass_seconds`.
+    """Recovers operations in doubt on the routes that have a way to, every `pass_seconds`, while it `has_turn`.
 
     `resend` begins another attempt to deliver a kept request; None where this process delivers nothing. `may_recover`
     says whether an operation in doubt may be taken over now.
@@ -44,12 +45,14 @@ class RecoveryWorker:
         *,
         may_recover: Callable[[Snapshot], bool] = lambda _: True,
         resend: Callable[[Route, Record], None] | None = None,
+        has_turn: Callable[[], bool] = lambda: True,
         pass_seconds: float = 5.0,
     ) -> None:
         self._store = store
         self._prober = prober
         self._may_recover = may_recover
         self._resend = resend
+        self._has_turn = has_turn
         self.adopt(routes)
         self._pass_seconds = pass_seconds
         self._is_stopped = False
@@ -59,6 +62,11 @@ class RecoveryWorker:
     def adopt(self, routes: Mapping[str, Route]) -> None:
         """Recover on these routes from now on."""
         self._routes = _recovered_by_name(routes, resends=self._resend is not None)
+
+    @property
+    def recovered(self) -> frozenset[str]:
+        """Of which routes operations are recovered, by name."""
+        return frozenset(self._routes)
 
     def stop(self) -> None:
         """Begin nothing more."""
@@ -70,7 +78,7 @@ class RecoveryWorker:
             return 0
         resolved, seen = 0, 0
         after, self._after = self._after, None
-        while seen < _PASS_MAX and not self._is_stopped:
+        while seen < _PASS_MAX and not self._is_stopped and self._has_turn():
             page = await self._store.find(
                 Query(frozenset((State.IN_DOUBT,)), frozenset(self._routes), recoverable=True, after=after, limit=_PAGE)
             )
@@ -113,6 +121,8 @@ class RecoveryWorker:
         await repeat(self._pass, pause_seconds=self._pass_seconds)
 
     async def _pass(self) -> float:
+        if not self._has_turn():
+            return min(LOOK_SECONDS, self._pass_seconds)
         await self.run_once()
         return self._pass_seconds
 

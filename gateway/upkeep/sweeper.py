@@ -1,8 +1,8 @@
 """Writes what became due: leases that lapsed, responses and deliveries that expired, keys no longer remembered.
 
-Owns how much is swept at once and how often. The store knows what is due, and lets one gateway sweep at a time. Since
-every read is settled, a late or missing sweep makes nothing wrong. So the sweep yields to requests: it works in bounded
-batches, pauses after each for as long as the batch took, and stops once the gateway drains.
+Owns how much is swept at once and how often. The store knows what is due; of its gateways, the one whose turn it is
+sweeps. Since every read is settled, a late or missing sweep makes nothing wrong. So the sweep yields to requests: it
+works in bounded batches, pauses after each for as long as the batch took, and stops once the gateway drains.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from gateway.observe.facts import Events, SweepDone
 from gateway.store.base import boot_seconds
 from gateway.store.operations import ManagedStore, Swept
 from gateway.upkeep.timer import Sleep, repeat
+from gateway.upkeep.turns import LOOK_SECONDS
 
 _BATCH_RECORDS_MAX: Final = 500
 _BATCHES_MAX: Final = 20
@@ -27,13 +28,14 @@ _GIVE_WAY_SECONDS_MAX: Final = 5.0
 
 
 class Sweeper:
-    """Sweeps one store, `limit` records at a time, every `pass_seconds`."""
+    """Sweeps one store, `limit` records at a time, every `pass_seconds`, while it `has_turn`."""
 
     def __init__(
         self,
         store: ManagedStore,
         events: Events,
         *,
+        has_turn: Callable[[], bool] = lambda: True,
         limit: int = _BATCH_RECORDS_MAX,
         pass_seconds: float = 30.0,
         clock: Callable[[], float] = boot_seconds,
@@ -41,6 +43,7 @@ class Sweeper:
     ) -> None:
         self._store = store
         self._events = events
+        self._has_turn = has_turn
         self._limit = limit
         self._pass_seconds = pass_seconds
         self._clock = clock
@@ -60,7 +63,7 @@ class Sweeper:
         started = self._clock()
         total, batches = Swept(), 0
         try:
-            while not self._is_stopped:
+            while not self._is_stopped and self._has_turn():
                 batch_started = self._clock()
                 total += await self._store.sweep(self._limit)
                 batches += 1
@@ -80,5 +83,7 @@ class Sweeper:
         await repeat(self._pass, pause_seconds=self._pass_seconds, sleep=self._sleep)
 
     async def _pass(self) -> float:
+        if not self._has_turn():
+            return min(LOOK_SECONDS, self._pass_seconds)
         swept = await self.run_once()
         return min(_BRISK_PAUSE_SECONDS, self._pass_seconds) if swept.more else self._pass_seconds

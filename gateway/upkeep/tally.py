@@ -1,22 +1,25 @@
 """Counts what waits for somebody, for alerts: operations in doubt, accepted operations, dead letters, and events.
 
-Every gateway counts, because none can know that another does. Operations in doubt are counted in the whole store, those
-of other services included, since route names do not identify a service; what is not delivered, of its own service.
+Of the gateways with the same routes and sinks, the one whose turn it is counts; what the others report is 0. Operations
+in doubt are counted in the whole store, those of other services included, since route names do not identify a service;
+what is not delivered, of its own service.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NoReturn
 
 from gateway.observe.facts import BacklogTaken, Events, EventsCounted, RouteWaiting, SinkWaiting, TallyTaken
 from gateway.store.operations import Backlog, ManagedStore, SinkBacklog
 from gateway.upkeep.timer import Sleep, repeat
+from gateway.upkeep.turns import LOOK_SECONDS
 
 
 class TallyTaker:
-    """Takes the tally of one store every `pass_seconds` and publishes it; the backlog too, where a route accepts.
+    """Takes the tally of one store every `pass_seconds`, while it `has_turn`, and publishes it; the backlog too, where
+    a route accepts.
 
     `accepting` are the operation names of the routes that accept requests, by route name; `sinks` the configured ones.
     """
@@ -29,6 +32,7 @@ class TallyTaker:
         service: str,
         accepting: Mapping[str, str],
         sinks: Collection[str] = (),
+        has_turn: Callable[[], bool] = lambda: True,
         pass_seconds: float = 15.0,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
@@ -37,6 +41,8 @@ class TallyTaker:
         self._service = service
         self._accepting = accepting
         self._sinks = sinks
+        self._has_turn = has_turn
+        self._has_counted = False
         self._pass_seconds = pass_seconds
         self._sleep = sleep
         self._is_stopped = False
@@ -53,6 +59,7 @@ class TallyTaker:
         """Take the tally. Raises `StoreError`; what was published last then stands."""
         if self._is_stopped:
             return
+        self._has_counted = True
         tally = await self._store.tally()
         in_doubt, sealed = tuple(sorted(tally.in_doubt.items())), tuple(sorted(tally.sealed.items()))
         self._events.publish(TallyTaken(in_doubt, tally.oldest_in_doubt_seconds, sealed))
@@ -66,8 +73,18 @@ class TallyTaker:
         await repeat(self._pass, pause_seconds=self._pass_seconds, sleep=self._sleep)
 
     async def _pass(self) -> float:
+        if not self._has_turn():
+            self._take_back()
+            return min(LOOK_SECONDS, self._pass_seconds)
         await self.run_once()
         return self._pass_seconds
+
+    def _take_back(self) -> None:
+        """Report nothing any more of what another gateway counts now."""
+        if self._has_counted:
+            self._has_counted = False
+            for nothing in (TallyTaken((), 0.0), BacklogTaken((), (), 0), EventsCounted(())):
+                self._events.publish(nothing)
 
 
 def _counted(sinks: Mapping[str, SinkBacklog]) -> EventsCounted:

@@ -264,4 +264,8 @@ async def test_migrate_grants_what_check_misses(
         told = f"{runner} lacks rights in the schema idempotency_gateway (DELETE on audit): run"
         assert told in capsys.readouterr().err
         assert await run(owner, "migrate", "--grant", runner) == 0
+        capsys.readouterr()
         assert await run(runner, "check", "--store") == 0
+        said = capsys.readouterr().out
+        assert "the store's server: pg_control_system(): ok\n" in said
+        assert "the store's server: synchronous standby: none, " in said

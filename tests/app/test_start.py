@@ -53,13 +53,13 @@ async def test_what_is_accepted_of_the_server_is_loud_at_the_start(
         refusing = GatewayProcess(configuration(tmp_path, upstream.url, {"durable": own_postgres.url}), tmp_path / "a")
         refusing.launch()
         assert await refusing.wait_exit() == EXIT_FAILED
-        assert "accept it by store.accept_server_settings: [full_page_writes]" in refusing.output()
-        store = {"durable": own_postgres.url, "accept_server_settings": ["full_page_writes"]}
+        assert "write store.durability: external" in refusing.output()
+        store = {"durable": own_postgres.url, "durability": "external"}
         async with GatewayProcess(configuration(tmp_path, upstream.url, store), tmp_path / "b") as gateway:
             response = await request(gateway.port, "POST", "/charges", fields, b"{}")
             assert (response.status, response.header("Idempotency-Status")) == (200, "stored")
             assert gateway.terminate() == EXIT_OK
     lines = [json.loads(line) for line in gateway.output().splitlines()]
-    (warning,) = [line for line in lines if "full_page_writes" in line["message"]]
+    (warning,) = [line for line in lines if "store.durability" in line["message"]]
     assert warning["level"] == "warning"
     assert "keys execute again" in warning["message"]

@@ -74,7 +74,7 @@ def _alone(path: Path, value: str) -> str:
     if path[0] == "routes":
         return with_route(line)
     top, required = keys[0], {"upstream": "url: http://127.0.0.1:9000", "store": "durable: sqlite:///a/b"}
-    if keys in (("store", "promotion_wait"), ("store", "probation")):
+    if keys in (("store", "promotion_wait"), ("store", "probation"), ("store", "connections")):
         required["store"] = "durable: postgresql://u@h/d"
     if top in required:
         line = f"{top}: {{{required[top]}, {keys[-1]}: {value}}}\nservice: shop"

@@ -602,7 +602,7 @@ def test_unknown_store_key(line: str) -> None:
     """What a store does not do yet is an unknown key; its name is not repeated beside passwords."""
     text = MINIMAL.replace("operations.db}", f"operations.db, {line}}}")
     known = (
-        "durable, dialect, fast, lease, amnesia_window, journal_grace, accept_server_settings, promotion, "
+        "durable, dialect, fast, lease, amnesia_window, journal_grace, connections, durability, promotion, "
         "promotion_wait, probation, synchronous, clear_keys, cache_max_age, cache_bytes"
     )
     assert report(text) == [f"2:59: store: {UNKNOWN}; known here: {known}"]
@@ -734,8 +734,12 @@ def test_what_may_be_a_secret_is_not_named() -> None:
     ("store", "message"),
     [
         (
-            "durable: sqlite:///a/b, accept_server_settings: [fsync]",
-            "store.accept_server_settings: only a postgresql:// store has a server with settings",
+            "durable: sqlite:///a/b, durability: external",
+            "store.durability: only a postgresql:// store has a server",
+        ),
+        (
+            "durable: sqlite:///a/b, connections: 2",
+            "store.connections: only a postgresql:// store has connections",
         ),
         (
             "durable: sqlite:///a/b, promotion: refuse",
@@ -754,17 +758,31 @@ def test_what_may_be_a_secret_is_not_named() -> None:
             "store.promotion: the engine itself keeps a portable store through a promotion",
         ),
         (
-            "durable: postgresql://u@h/d, accept_server_settings: [fsync, fsync]",
-            "store.accept_server_settings[1]: this is listed already",
+            "durable: postgresql://u@h/d, durability: none",
+            "store.durability: expected server or external, found 'none'",
         ),
         (
-            "durable: postgresql://u@h/d, accept_server_settings: [synchronous_commit]",
-            "store.accept_server_settings[0]: expected fsync or full_page_writes, found 'synchronous_commit'",
+            "durable: postgresql://u@h/d, dialect: portable, connections: 3",
+            "store.connections: a worker with a portable store has four",
+        ),
+        (
+            "durable: postgresql://u@h/d, connections: 1",
+            "store.connections: expected a whole number from 2 to 4, found '1'",
         ),
     ],
-    ids=["sqlite", "promotion", "sqlite-dialect", "pooled-dialect", "portable-promotion", "twice", "not-acceptable"],
+    ids=[
+        "sqlite",
+        "sqlite-connections",
+        "promotion",
+        "sqlite-dialect",
+        "pooled-dialect",
+        "portable-promotion",
+        "no-durability",
+        "portable-connections",
+        "one-connection",
+    ],
 )
-def test_settings_of_a_server_that_cannot_be_accepted(store: str, message: str) -> None:
-    """Only what storage may replace, once, and only of a server."""
+def test_settings_of_another_store(store: str, message: str) -> None:
+    """What the configured store does not have cannot be set."""
     text = re.sub(r"store: \{.*\}", f"service: shop\nstore: {{{store}}}", MINIMAL)
     assert [line.partition(" ")[2] for line in report(text)] == [message]

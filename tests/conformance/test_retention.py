@@ -198,7 +198,7 @@ async def test_two_sweepers_do_not_do_the_same_twice(store: Store, other_store: 
 
 
 async def test_whoever_has_swept_is_in_nobodys_way(store: Store, other_store: Store, database: Database) -> None:
-    """The turn ends with the pass, whether or not work is left: the next may be another's, and at once."""
+    """Whether or not work is left, the next pass may be another's, and at once."""
     hands = [Hand() for _ in range(4)]
     for hand in hands[:3]:
         await do(store, hand, Hand.claim)

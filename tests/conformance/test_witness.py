@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -14,7 +15,7 @@ import pytest
 from gateway.core.operation import Applied, State
 from gateway.store.base import EpochChanged, Store
 from gateway.store.epoch import WitnessNote, memory_digest
-from gateway.store.operations import WITNESS_KEEP_US
+from gateway.store.operations import WITNESS_KEEP_US, Epoch
 from gateway.store.witness_files import WitnessFiles
 from tests.conformance.hand import Hand, do, state
 from tests.conformance.stores import Database
@@ -103,6 +104,31 @@ async def test_a_store_that_lacks_what_it_acknowledged(database: Database, files
         async with opened(database, files) as store:
             assert await state(store, hand) is State.CLAIMED
             await do(store, Hand(), Hand.claim)
+    finally:
+        neighbour.close()
+
+
+async def test_a_store_that_lacks_what_it_acknowledged_can_be_looked_at(
+    database: Database, files: WitnessFiles
+) -> None:
+    """Until it is asked to change something: whoever judges what is lost has to see it first, and notes nothing."""
+    async with opened(database, files) as store:
+        await do(store, hand := Hand(), Hand.claim)
+        identity = (await store.check_memory()).identity
+    neighbour = WitnessFiles(files._directory)
+    neighbour.open()
+    try:
+        lost = WitnessNote(uuid4(), 1, hand.snapshot.now_us, 0, memory_digest(identity))
+        neighbour.write(0, lost)
+        before, store = files.read().notes, database.open_store(files)
+        assert await asyncio.gather(store.start(), return_exceptions=True) == [None]
+        try:
+            (found,) = await asyncio.gather(store.check_memory([lost.link]), return_exceptions=True)
+            assert isinstance(found, Epoch)
+            assert found.witnesses == {}
+            assert files.read().notes == before
+        finally:
+            await store.close()
     finally:
         neighbour.close()
 

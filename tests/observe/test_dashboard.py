@@ -49,6 +49,7 @@ NOT_SHOWN = {
     "idempotency_status_requests": "reads of callers; nothing depends on them",
     "idempotency_store_promotions": "each has a line of the log, and one that is refused is an alert as a lost memory",
     "idempotency_store_synchronous": "a matter of how Postgres is set up; the gateway may be told to require it",
+    "idempotency_store_upkeep_owner": "which gateway it is matters to nobody; what is overdue has its own alerts",
     "idempotency_store_timeline": "changes with a promotion, which has a line of the log",
     "idempotency_store_unvouched_gateways": "ends within `store.promotion_wait`, accepted or as a lost memory",
     "idempotency_sweep_duration_seconds": "sweeps are bounded, and hurt nobody while the calls of the store are quick",

@@ -103,7 +103,7 @@ async def grown(memory: Memory, directory: Path, claims: int, first: int = 0, sh
     async with opened(memory, directory, shared=shared) as guard:
         for number in range(first, first + claims):
             assert isinstance(await guard.apply(claim(number)), Applied)
-        await guard.tally()
+        await guard.exchange_notes()
 
 
 async def test_a_whole_memory_is_believed(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ async def test_an_operator_accepts_the_loss(tmp_path: Path) -> None:
         memory.memo = memo_of(Amnesia(0, accepted.why, "ann", accepted.former, accepted.beyond))
         with pytest.raises(Amnesic):
             await guard.apply(claim(98))
-        await guard.tally()
+        await guard.exchange_notes()
         assert isinstance(await guard.apply(claim(99)), Applied)
         told = [fact for fact in facts if isinstance(fact, MemoryChanged)]
         assert [fact.is_lost for fact in told] == [True, False]
@@ -377,7 +377,7 @@ async def test_a_grant_from_while_a_loss_was_found(tmp_path: Path, verb: str) ->
         gate = store.stop_after(verb)
         claiming = asyncio.create_task(guard.apply(hand.dispatch() if hand.record else hand.claim()))
         await gate.reached.wait()
-        await guard.tally()
+        await guard.exchange_notes()
         gate.opened.set()
         with pytest.raises(Indefinite):
             await claiming
@@ -392,7 +392,7 @@ async def test_a_loss_that_cannot_be_written_down(tmp_path: Path) -> None:
         memory.token = 1
         store.break_("begin_epoch", fault=refused())
         with pytest.raises(NotApplied):
-            await guard.tally()
+            await guard.exchange_notes()
         with pytest.raises(Amnesic):
             await guard.apply(claim(9))
 
@@ -403,9 +403,9 @@ async def test_tokens_that_nobody_was_given_are_no_loss(tmp_path: Path) -> None:
     async with opened(memory, tmp_path) as guard:
         assert isinstance(await guard.apply(claim(1)), Applied)
         memory.token += 32
-        await guard.tally()
+        await guard.exchange_notes()
         memory.token -= 32
-        await guard.tally()
+        await guard.exchange_notes()
         assert isinstance(await guard.apply(claim(2)), Applied)
 
 
@@ -430,13 +430,13 @@ async def test_an_older_token_takes_nothing_back(tmp_path: Path) -> None:
             assert isinstance(await guard.apply(claim(number)), Applied)
         assert isinstance(await guard.apply(claim(0)), Fenced)
         memory.token = 2
-        await guard.tally()
+        await guard.exchange_notes()
         with pytest.raises(Amnesic):
             await guard.apply(claim(9))
 
 
 async def test_what_was_seen_last_is_noted_at_the_end(tmp_path: Path) -> None:
-    """What came since the last tally is not missing after a restart."""
+    """What came since the last exchange of notes is not missing after a restart."""
     memory = Memory()
     async with opened(memory, tmp_path) as guard:
         for number in range(3):
@@ -505,13 +505,13 @@ async def test_an_unreadable_note_is_refused(tmp_path: Path) -> None:
             pass
 
 
-async def test_what_is_seen_is_noted_at_the_tally(tmp_path: Path) -> None:
-    """A gateway that is killed has noted what it saw up to the last tally."""
+async def test_what_is_seen_is_noted_at_the_exchange(tmp_path: Path) -> None:
+    """A gateway that is killed has noted what it saw up to the last exchange of notes."""
     memory = Memory()
     async with opened(memory, tmp_path) as guard:
         for number in range(4):
             await guard.apply(claim(number))
-        await guard.tally()
+        await guard.exchange_notes()
         seen = await asyncio.to_thread(SeenFile(tmp_path / "seen.json").read)
         assert seen is not None
         assert (seen.identity, seen.token) == (memory.identity, 4)
@@ -566,7 +566,7 @@ async def test_two_stores_of_one_name_in_use_side_by_side(tmp_path: Path, redis_
         assert not await is_refused(guard, 1)
         async with opened(second, host(tmp_path, "second"), facts["second"], shared=shared) as other:
             assert await is_refused(other, 2)
-            await guard.tally()
+            await guard.exchange_notes()
             assert await is_refused(guard, 3)
     for told in facts.values():
         (changed,) = [fact for fact in told if isinstance(fact, MemoryChanged)]
@@ -599,7 +599,7 @@ async def test_a_loss_that_everybody_knows_is_not_found_again(tmp_path: Path, re
         assert (now.identity, now.former) == ("another", (old.identity,))
         # Redis comes back with what it held before.
         await shared.write(old, now.identity)
-        await guard.tally()
+        await guard.exchange_notes()
         assert await shared.read() == replace(now, token=memory.token)
         assert not await is_refused(guard, 100)
         await shared.write(old, now.identity)
@@ -631,10 +631,10 @@ async def test_a_store_that_was_met_without_redis_is_compared_later(tmp_path: Pa
     async with opened(memory, host(tmp_path, "fresh"), shared=shared) as guard:
         assert not await is_refused(guard, 50)
         # To have met it twice is to have believed it twice.
-        await guard.tally()
+        await guard.exchange_notes()
         own_redis.start()
         await shared.write(known, "")
-        await guard.tally()
+        await guard.exchange_notes()
         assert await is_refused(guard)
 
 
@@ -651,7 +651,7 @@ async def test_to_have_compared_one_memory_says_nothing_of_the_next(tmp_path: Pa
         assert not await is_refused(guard, 50)
         own_redis.start()
         await shared.write(Seen("what others saw after it", 1), "")
-        await guard.tally()
+        await guard.exchange_notes()
         assert await is_refused(guard)
 
 
@@ -688,15 +688,15 @@ async def test_a_memory_that_was_replaced_is_not_believed(tmp_path: Path, redis_
         assert not await is_refused(guard, 1)
         async with opened(new, host(tmp_path, "one"), shared=shared) as other:
             assert await is_refused(other)
-        await guard.tally()
+        await guard.exchange_notes()
         assert await is_refused(guard)
         # Neither takes what the other did for another loss.
         until_us = [amnesia_of(await guard.check_memory()).until_us]
         for clock in (old.clock, new.clock):
             clock.advance(60)
         async with opened(new, tmp_path / "one", shared=shared) as other:
-            await guard.tally()
-            await other.tally()
+            await guard.exchange_notes()
+            await other.exchange_notes()
             until_us.append(amnesia_of(await guard.check_memory()).until_us)
         assert until_us[0] == until_us[1]
 
@@ -711,11 +711,11 @@ async def test_what_others_see_meanwhile_is_no_loss(tmp_path: Path, redis_url: s
             async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
                 epoch = await super().check_memory(links)
                 assert not await is_refused(other, 2 + memory.token)
-                await other.tally()
+                await other.exchange_notes()
                 return epoch
 
         async with opened(memory, host(tmp_path, "one"), store=Overtaken(memory), shared=shared) as guard:
-            await guard.tally()
+            await guard.exchange_notes()
             assert not await is_refused(guard)
 
 
@@ -725,10 +725,10 @@ async def test_without_redis_nothing_is_missing_but_the_note(tmp_path: Path, own
     own_redis.kill()
     async with opened(memory, tmp_path, shared=shared) as guard:
         assert not await is_refused(guard)
-        await guard.tally()
+        await guard.exchange_notes()
         own_redis.start()
         assert await shared.read() is None
-        await guard.tally()
+        await guard.exchange_notes()
         held = await shared.read()
         assert held is not None
         assert (held.identity, held.token) == (memory.identity, 1)
@@ -825,7 +825,7 @@ async def test_a_gate_that_is_closed_while_the_store_is_met_anew(tmp_path: Path)
 
 
 async def test_a_gateway_that_runs_is_seen(tmp_path: Path) -> None:
-    """With every tally it notes that it runs, so that it counts for as long as it does, and no longer."""
+    """With every exchange it notes that it runs, so that it counts for as long as it does, and no longer."""
     memory = Memory()
     store = MemoryStore(memory)
     renamed = serving([("POST /a", "renamed")], gateway_id=UUID(int=2))
@@ -833,7 +833,7 @@ async def test_a_gateway_that_runs_is_seen(tmp_path: Path) -> None:
         await store.start()
         for _ in range(3):
             memory.clock.advance(RUNNING_US / 1_000_000 - 1)
-            await guard.tally()
+            await guard.exchange_notes()
         assert (await store.compare_configuration(renamed)).conflicts
     assert not (await store.compare_configuration(renamed)).conflicts
 
@@ -902,12 +902,12 @@ async def test_a_reload_that_is_given_up_leaves_nothing_remembered(tmp_path: Pat
             store.on("compare_configuration", Fault(), lost(), refused())
             with pytest.raises(Indefinite):
                 await guard.compare(changed)
-            await guard.tally()
+            await guard.exchange_notes()
         else:
             await guard.compare(changed)
             store.on("compare_configuration", refused())
             await guard.retract()
-            await guard.tally()
+            await guard.exchange_notes()
         second = a_guard(
             MemoryStore(memory),
             host(tmp_path, "second"),
@@ -918,14 +918,14 @@ async def test_a_reload_that_is_given_up_leaves_nothing_remembered(tmp_path: Pat
         await second.close()
 
 
-async def test_a_tally_before_the_switch_of_a_reload_takes_nothing_back(tmp_path: Path) -> None:
+async def test_an_exchange_before_the_switch_of_a_reload_takes_nothing_back(tmp_path: Path) -> None:
     """What is prepared is remembered: the next gateway with the new configuration is not asked, and an old one is."""
     memory = Memory()
     old, new = serving(recipes={"route": b"recipe"}), serving(recipes={"route": b"other"}, accepted=("route",))
     async with opened(memory, tmp_path, serves=old) as guard:
         assert isinstance(await guard.apply(claim(1)), Applied)
         await guard.compare(new)
-        await guard.tally()
+        await guard.exchange_notes()
         guard.adopt(new, 0)
         assert isinstance(await guard.apply(claim(2)), Applied)
         late = serving(recipes={"route": b"recipe"}, gateway_id=UUID(int=2))
@@ -989,7 +989,7 @@ async def test_each_memory_is_told_before_it_is_asked(tmp_path: Path) -> None:
     try:
         await guard.apply(claim(1))
         memory.generation = "purged by another gateway"
-        await guard.tally()
+        await guard.exchange_notes()
         assert met[-1] == (memory.identity, memory.generation)
     finally:
         await guard.close()
@@ -1016,7 +1016,7 @@ async def test_a_memory_that_lacks_what_a_killed_gateway_was_told(tmp_path: Path
         try:
             with pytest.raises(Amnesic):
                 await guard.apply(hand.claim())
-            await guard.tally()
+            await guard.exchange_notes()
             assert amnesia_of(await guard.check_memory()).until_us == until_us
         finally:
             await guard.close()

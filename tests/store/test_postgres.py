@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
@@ -29,10 +29,11 @@ from tests.conformance.hand import LEASE_SECONDS, REPLAY_US, SAME, SERVICE, Hand
 from tests.store.postgres_pooler import Pooler
 from tests.store.postgres_sessions import opened, roles, session, url_as
 from tests.support.eventually import eventually
+from tests.support.house import house, status_of
 from tests.support.memory_store import ManualClock
 from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer
-from tests.support.serving import serving
+from tests.support.serving import GATEWAY, serving
 
 OUTBOX = Outbox(SERVICE, "urn:shop", (Subscription("sink", include=frozenset(Part)),))
 
@@ -158,26 +159,30 @@ async def test_a_server_that_forgets_is_refused(setting: str, own_postgres: Post
 
 
 @pytest.mark.parametrize("setting", ["fsync", "full_page_writes"])
-async def test_a_setting_that_storage_replaces_can_be_accepted_by_its_name(
-    setting: str, own_postgres: PostgresServer
-) -> None:
-    """The refusal says when that is right and what to write; accepting one of them accepts no other."""
+async def test_a_setting_that_storage_replaces_is_not_looked_at(setting: str, own_postgres: PostgresServer) -> None:
+    """Where the storage keeps what is acknowledged. The refusal says when that is right and what to write."""
     async with session(own_postgres.url) as connection:
         await connection.execute(f"ALTER SYSTEM SET {setting} = off")
     own_postgres.restart()
-    with pytest.raises(StartRefused, match=rf"only where .* store\.accept_server_settings: \[{setting}\]"):
+    with pytest.raises(StartRefused, match=rf"{setting} = off: .* only where .* store\.durability: external"):
         await PostgresStore(own_postgres.url).start()
-    (other,) = {"fsync", "full_page_writes"} - {setting}
-    with pytest.raises(StartRefused, match=f"{setting} = off"):
-        await migrate(own_postgres.url, accepts_off=[other])
-    assert await migrate(own_postgres.url, accepts_off=[setting])
-    assert await is_migrated(own_postgres.url, accepts_off=[setting])
-    store = PostgresStore(own_postgres.url, accepts_off=[setting])
+    assert await migrate(own_postgres.url, "external")
+    assert await is_migrated(own_postgres.url, "external")
+    store = PostgresStore(own_postgres.url, durability="external")
     await store.start()
     try:
         await do(store, Hand(), Hand.claim, Hand.complete)
     finally:
         await store.close()
+
+
+async def test_what_no_storage_replaces_is_refused_all_the_same(own_postgres: PostgresServer) -> None:
+    """A commit that is acknowledged before it is written is lost, whatever is below the server."""
+    async with session(own_postgres.url) as connection:
+        await connection.execute("ALTER SYSTEM SET synchronous_commit = off")
+    own_postgres.restart()
+    with pytest.raises(StartRefused, match="synchronous_commit = off"):
+        await PostgresStore(own_postgres.url, durability="external").start()
 
 
 async def test_a_server_that_begins_to_forget_is_noticed(postgres_url: str) -> None:
@@ -241,11 +246,12 @@ async def test_a_role_that_owns_nothing_can_run(postgres_url: str) -> None:
         await admin.execute(f"CREATE SCHEMA idempotency_gateway AUTHORIZATION {owner}")
         assert await migrate(url_as(owner, postgres_url), grant_to=runner)
         async with (
-            opened(url_as(runner, postgres_url), clock_us=clock, replay_us=[REPLAY_US], outbox=OUTBOX) as store,
+            opened(url_as(runner, postgres_url), clock_us=clock, outbox=OUTBOX) as store,
             session(url_as(runner, postgres_url)) as beside,
         ):
-            days = int(await beside.fetchval(PARTITIONS))
-            assert days > 0
+            await store.compare_configuration(replace(serving(), replay_us=REPLAY_US))
+            days = set(await beside.fetchval(PARTITIONS))
+            assert len(days) == 3
             await do(store, Hand(), Hand.claim, Hand.renew, Hand.complete, Hand.purge, Hand.erase)
             await do(store, Hand(), Hand.claim, Hand.release, Hand.retry, Hand.complete)
             await do(store, Hand(), Hand.claim, Hand.abandon, Hand.takeover, Hand.complete)
@@ -260,12 +266,15 @@ async def test_a_role_that_owns_nothing_can_run(postgres_url: str) -> None:
             await do(store, hand, Hand.prove)
             assert len(await store.audits(hand.operation_id)) == 1
             assert len(await store.find(Query(frozenset((State.COMPLETED,))))) == 8
-            await store.compare_configuration(serving(), is_trial=False)
-            await store.note_running(serving().gateway_id, is_running=False)
+            await store.note_running(GATEWAY, is_running=True)
+            assert await store.take_turns(GATEWAY, ["sweep"], 15_000_000)
+            await store.leave_turns(GATEWAY)
             await store.begin_epoch(b"", (await store.check_memory()).token + 1_000_000)
             clock.advance(2 * 86_400)
             assert (await store.sweep(100)).collected > 0
-            assert await beside.fetchval(PARTITIONS) < days
+            days_later = set(await beside.fetchval(PARTITIONS))
+            assert (len(days - days_later), len(days_later - days)) == (1, 2)
+            await store.note_running(GATEWAY, is_running=False)
             for forbidden in (
                 "CREATE TABLE idempotency_gateway.mine ()",
                 "DROP TABLE idempotency_gateway.response",
@@ -276,7 +285,9 @@ async def test_a_role_that_owns_nothing_can_run(postgres_url: str) -> None:
                     await beside.execute(forbidden)
 
 
-PARTITIONS = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'idempotency_gateway.response'::regclass"
+PARTITIONS = """
+SELECT array_agg(inhrelid::regclass::text) FROM pg_inherits WHERE inhparent = 'idempotency_gateway.response'::regclass
+"""
 
 
 async def test_a_role_without_rights_is_told_how_to_get_them(postgres_url: str) -> None:
@@ -548,3 +559,50 @@ async def test_a_content_is_locked_before_its_holders_are_read(postgres_url: str
         result = await waiting
     assert isinstance(result, Fenced)
     assert result.content_holder == first.operation_id
+
+
+async def test_turns_that_nobody_wants_are_forgotten(postgres_url: str) -> None:
+    """A day after they ended, when any gateway stops; not those that somebody has."""
+    clock = ManualClock()
+    async with opened(postgres_url, clock_us=clock) as store, session(postgres_url) as connection:
+        await store.take_turns(uuid4(), ["tally shop 1", "tally shop 2"], 15_000_000)
+        clock.advance(86_400 + 16)
+        await store.take_turns(uuid4(), ["tally shop 3"], 15_000_000)
+        await store.leave_turns(uuid4())
+        assert await connection.fetchval("SELECT array_agg(name) FROM idempotency_gateway.turn") == ["tally shop 3"]
+
+
+async def connections_to(url: str) -> int:
+    async with session(url) as connection:
+        ours = "application_name = 'idempotency-gateway' AND datname = current_database()"
+        return int(await connection.fetchval(f"SELECT count(*) FROM pg_stat_activity WHERE {ours}"))
+
+
+@pytest.mark.parametrize("connections", [2, 3, 4])
+async def test_a_store_has_few_connections(connections: int, postgres_url: str) -> None:
+    """As many as it is given, however much it has to do, and one more while it does what is slow."""
+    async with opened(postgres_url, connections=connections) as store:
+        hands = [Hand() for _ in range(50)]
+        await asyncio.gather(*(do(store, hand, Hand.claim, Hand.renew, Hand.complete) for hand in hands))
+        await store.compare_configuration(serving(recipes={"route": b"recipe"}))
+        await store.note_running(GATEWAY, is_running=True)
+        await store.wait_listening()
+        await eventually(lambda: _are_open(postgres_url, connections), what="the one of the comparison is closed")
+        store._started().upkeep._link._idle_seconds = 0.05
+        await asyncio.gather(store.sweep(100), store.tally(), store.find(Query(frozenset((State.COMPLETED,)))))
+        await eventually(lambda: _are_open(postgres_url, connections), what="the one of what is slow is closed")
+        await store.sweep(100)
+
+
+async def _are_open(url: str, connections: int) -> bool:
+    found = await connections_to(url)
+    assert found <= connections + 1
+    return found == connections
+
+
+@pytest.mark.parametrize("connections", [2, 3])
+async def test_how_many_connections_a_gateway_has(connections: int, postgres_url: str, tmp_path: Path) -> None:
+    """As many as are configured, and the one of what was slow at its start."""
+    async with house({"durable": postgres_url, "connections": connections}, tmp_path) as running:
+        assert status_of(await running.send()) == (200, "stored")
+        await eventually(lambda: _are_open(postgres_url, connections + 1), what="all are open")

@@ -16,13 +16,13 @@ import pytest
 
 from gateway.core.operation import Applied, Audit, Complete, Identity, State, microseconds
 from gateway.store.base import NotApplied
-from gateway.store.operations import EventFate, EventReport, Swept
+from gateway.store.operations import WITNESS_KEEP_US, EventFate, EventReport, Swept
 from gateway.store.postgres import delivery
 from gateway.store.postgres.arguments import acceptance_arguments, claim_arguments, completion_arguments
 from gateway.store.postgres.connection import Connection
 from gateway.store.postgres.dialer import Dialer
 from gateway.store.postgres.rows import CHANGE_NAMES
-from gateway.store.postgres.statements import SWEEP_LOCK, load, statement_texts
+from gateway.store.postgres.statements import load, statement_texts
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.witness_files import WitnessFiles
 from tests.conformance.hand import ANSWER, REMEMBER_US, RESOURCE, SAME, SERVICE, Hand, Script, do, state
@@ -473,17 +473,33 @@ async def test_a_sweep_goes_on_beside_locked_records(postgres_url: str) -> None:
         assert await store.sweep(100) == Swept(lapsed=1, collected=1)
 
 
-async def test_one_gateway_sweeps_at_a_time(postgres_url: str) -> None:
-    """While another one is at it a sweep does nothing at all, and finds everything when it comes again."""
-    clock = ManualClock()
-    async with opened(postgres_url, clock_us=clock) as store, session(postgres_url) as holder:
-        await do(store, Hand(), Hand.claim, Hand.release)
-        await do(store, Hand(), Hand.claim)
-        clock.advance(2 * REMEMBER_US / 1_000_000)
-        async with holder.transaction():
-            await holder.fetch(f"SELECT pg_advisory_xact_lock({SWEEP_LOCK})")
-            assert await store.sweep(100) == Swept()
-        assert await store.sweep(100) == Swept(lapsed=1, collected=1)
+async def test_a_witness_outlives_two_sweeps_at_once(postgres_url: str, tmp_path: Path) -> None:
+    """One that was raised since the last check is kept by both: the one that is second sees what the first has done."""
+    clock, files = ManualClock(), WitnessFiles(tmp_path / "witness")
+    files.open()
+    try:
+        async with (
+            opened(postgres_url, clock_us=clock, witness_files=files) as store,
+            opened(postgres_url, clock_us=clock) as other,
+            session(postgres_url) as holder,
+        ):
+            await do(store, Hand(), Hand.claim)
+            (note,) = files.read().notes
+            clock.advance(WITNESS_KEEP_US / 1_000_000 + 1)
+            async with holder.transaction():
+                await holder.execute("SELECT FROM idempotency_gateway.witness FOR UPDATE")
+                sweeps = [asyncio.create_task(each.sweep(100)) for each in (store, other)]
+                await eventually(lambda: are_waiting(postgres_url, len(sweeps)), what="both sweeps wait")
+            await asyncio.gather(*sweeps)
+            assert note.link in (await store.check_memory([note.link])).witnesses
+    finally:
+        files.close()
+
+
+async def are_waiting(url: str, count: int) -> bool:
+    async with session(url) as connection:
+        waiting = "wait_event_type = 'Lock' AND datname = current_database()"
+        return bool(await connection.fetchval(f"SELECT count(*) FROM pg_stat_activity WHERE {waiting}") == count)
 
 
 async def test_the_walk_for_lapsed_claims_moves_on(postgres_url: str) -> None:

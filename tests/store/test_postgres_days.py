@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from gateway.core.operation import Applied, Command, Complete, State, microseconds
+from gateway.observe.facts import Events
 from gateway.store.base import NotApplied
+from gateway.store.epoch import SeenFile
+from gateway.store.guard import EpochGuard
+from gateway.store.operations import Agreement
 from gateway.store.postgres.store import PostgresStore
-from tests.conformance.hand import ANSWER, REPLAY_US, Hand, do, state
+from tests.conformance.hand import ANSWER, REPLAY_US, Hand, Speech, do, state
 from tests.store.postgres_sessions import opened, session
 from tests.support.memory_store import EPOCH_US, ManualClock
+from tests.support.serving import GATEWAY, serving
 
 DAY_SECONDS = 86_400.0
 TODAY = EPOCH_US // microseconds(DAY_SECONDS)
@@ -40,6 +47,17 @@ def begin_a_day(store: PostgresStore, clock: ManualClock) -> None:
     store._started().upkeep._next_make_at = 0.0
 
 
+async def serve(store: PostgresStore, replay_us: int, gateway_id: UUID = GATEWAY) -> None:
+    """Begin to serve routes whose longest window is this."""
+    assert (
+        await store.compare_configuration(replace(serving(gateway_id=gateway_id), replay_us=replay_us)) == Agreement()
+    )
+
+
+def kept_for(replay_us: int) -> Speech:
+    return lambda hand: replace(hand.complete(), replay_us=replay_us, remember_us=replay_us)
+
+
 async def told(store: PostgresStore, command: Command) -> type[object]:
     """What sort of result or error it comes to."""
     (result,) = await asyncio.gather(store.apply(command), return_exceptions=True)
@@ -51,25 +69,72 @@ def kept_long(hand: Hand) -> Complete:
 
 
 async def test_there_is_room_from_the_start(postgres_url: str) -> None:
-    """For every window that is configured, for today and for two days more."""
-    configured_us = {REPLAY_US, LONG_US}
-    async with opened(postgres_url, clock_us=ManualClock(), replay_us=configured_us), session(postgres_url) as admin:
-        assert await days(admin) == [TODAY + 1, TODAY + 2, TODAY + 3, (TODAY + 300 + 28) // 28 * 28]
+    """For today and for two days more, for every window that is no longer than the longest one."""
+    async with opened(postgres_url, clock_us=ManualClock()) as store, session(postgres_url) as admin:
+        await serve(store, REPLAY_US)
+        assert await days(admin) == [TODAY + 1, TODAY + 2, TODAY + 3]
+        await serve(store, LONG_US)
+        found = await days(admin)
+        assert found[-1] == (TODAY + 300 + 28) // 28 * 28
+        assert set(range(TODAY + 1, TODAY + 13)) < set(found)
+        windows = [microseconds(hours * 3_600) for hours in range(0, 300 * 24, 5)]
+        await asyncio.gather(*(do(store, Hand(), Hand.claim, kept_for(window_us)) for window_us in windows))
+        assert store.partitions_late == 0
 
 
 async def test_no_completion_makes_room(postgres_url: str) -> None:
-    """Day after day a sweep makes it, also for windows that nobody configured, and beside a table that is analysed."""
+    """Day after day a sweep makes it, also for a window that only a response declared, and beside a table that is
+    analysed."""
     clock = ManualClock()
     async with opened(postgres_url, clock_us=clock) as store, session(postgres_url) as beside:
-        await do(store, Hand(), Hand.claim, Hand.complete)
+        await serve(store, 0)
+        await do(store, Hand(), Hand.claim, kept_for(LONG_US))
+        assert store.partitions_late == 1
+        await store.note_running(GATEWAY, is_running=True)
         for _ in range(4):
             begin_a_day(store, clock)
             await store.sweep(100)
             clock.advance(1.9 * DAY_SECONDS)
             async with beside.transaction():
                 await beside.execute(_ANALYZE)
-                await do(store, hand := Hand(), Hand.claim, Hand.complete)
+                await do(store, hand := Hand(), Hand.claim)
+                assert await told(store, kept_for(LONG_US)(hand)) is Applied
             assert await state(store, hand) is State.COMPLETED
+        assert store.partitions_late == 1
+
+
+async def test_no_partition_is_late_at_midnight(postgres_url: str) -> None:
+    """Whoever sweeps makes the partitions of all: also for a window that another gateway has changed since."""
+    to_midnight = DAY_SECONDS - EPOCH_US / 1_000_000 % DAY_SECONDS
+    clock = ManualClock()
+    async with opened(postgres_url, clock_us=clock) as owner, opened(postgres_url, clock_us=clock) as other:
+        await serve(owner, REPLAY_US)
+        await serve(other, REPLAY_US, UUID(int=2))
+        clock.advance(to_midnight - 60)
+        await owner.sweep(100)
+        await serve(other, LONG_US, UUID(int=2))
+        for _ in range(40):
+            clock.advance(120)
+            await do(other, Hand(), Hand.claim, kept_for(LONG_US))
+            clock.advance(-120)
+            begin_a_day(owner, clock)
+            await owner.sweep(100)
+        assert (owner.partitions_late, other.partitions_late) == (0, 0)
+
+
+async def test_a_reload_makes_room_for_its_window(postgres_url: str, tmp_path: Path) -> None:
+    """At once, also if nothing else changes: whoever sweeps may look for it later."""
+    store, served = PostgresStore(postgres_url, clock_us=ManualClock()), replace(serving(), replay_us=REPLAY_US)
+    guard = EpochGuard(
+        store, Events(), served, seen_file=SeenFile(tmp_path / "seen.json"), amnesia_window_us=microseconds(60)
+    )
+    await guard.start()
+    try:
+        await guard.compare(replace(served, replay_us=LONG_US))
+        await do(guard, Hand(), Hand.claim, kept_for(LONG_US))
+        assert store.partitions_late == 0
+    finally:
+        await guard.close()
 
 
 async def test_a_start_waits_for_nobody(postgres_url: str) -> None:
@@ -78,8 +143,9 @@ async def test_a_start_waits_for_nobody(postgres_url: str) -> None:
         async with beside.transaction():
             await beside.execute(_ANALYZE)
             async with asyncio.timeout(SOON_SECONDS):
-                store = PostgresStore(postgres_url, replay_us={REPLAY_US}, clock_us=ManualClock())
+                store = PostgresStore(postgres_url, clock_us=ManualClock())
                 await store.start()
+                await serve(store, REPLAY_US)
         try:
             assert await days(beside) == []
             store._started().upkeep._next_make_at = 0.0

@@ -27,7 +27,7 @@ from gateway.core.operation import Applied, Audit, Fenced, Snapshot, State, micr
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused, Unreadable, Unstorable
 from gateway.store.operations import Query, Swept
 from gateway.store.relational.inquiry import PIECE_RECORDS_MAX
-from gateway.store.relational.statements import PAUSE_STEP_US, SWEEP_TURN_US
+from gateway.store.relational.statements import PAUSE_STEP_US
 from gateway.store.relational.store import RESUME_TRANSACTION_MAX, SWEEP_TRANSACTION_MAX
 from gateway.store.sqlite import store as sqlite
 from gateway.store.sqlite.connection import filesystem_of
@@ -555,26 +555,6 @@ async def test_commands_have_their_turn_while_keys_are_counted(store: SqliteStor
     assert [conflict.living.keys for conflict in (await agreeing).conflicts] == [len(hands) + 1]
 
 
-async def test_a_sweeper_that_died_does_not_stop_sweeping(store: SqliteStore, path: Path, clock: ManualClock) -> None:
-    """While it is another's turn a pass does nothing; a turn that was never ended ends by itself."""
-    await do(store, Hand(), Hand.claim)
-    clock.advance(2 * LEASE_SECONDS)
-    tamper(path, f"UPDATE sweeper SET owner = x'01', until_us = {clock() + SWEEP_TURN_US}")
-    assert (await store.sweep(10)).lapsed == 0
-    clock.advance(SWEEP_TURN_US / 1_000_000)
-    assert (await store.sweep(10)).lapsed == 1
-
-
-async def test_a_dead_sweepers_turn_of_a_clock_that_was_set_back(
-    store: SqliteStore, path: Path, clock: ManualClock
-) -> None:
-    """A turn that ends later than any that begins now is over."""
-    await do(store, Hand(), Hand.claim)
-    clock.advance(2 * LEASE_SECONDS)
-    tamper(path, f"UPDATE sweeper SET owner = x'01', until_us = {clock() + SWEEP_TURN_US + 1}")
-    assert (await store.sweep(10)).lapsed == 1
-
-
 # Kept requests
 
 
@@ -761,7 +741,7 @@ def ends_of_delivery(path: Path) -> list[int]:
 HOT = (
     "select_operation", "select_due", "select_ahead", "update_operation", "delete_operation", "insert_response",
     "delete_response", "update_granted", "insert_response_of",
-    "select_sequence", "update_sequence", "take_sweeper", "leave_sweeper", "tally", "upsert_recipe", "upsert_gateway",
+    "select_sequence", "update_sequence", "select_turn", "take_turn", "tally", "upsert_recipe", "upsert_gateway",
     "update_gateway", "insert_audit", "select_audits", "select_old_audits", "delete_audit", "update_audit",
     "select_recovery", "upsert_recovery", "put_off_recovery", "select_old_recoveries", "delete_recovery",
     "update_recovery", "select_horizon", "select_horizon_stopped", "select_horizon_by_row", "select_alive",

@@ -173,6 +173,8 @@ class Memory:
     suspensions: dict[tuple[str, str], str] = field(default_factory=dict)
     outboxes: dict[str, Outbox] = field(default_factory=dict)
     audits: dict[UUID, list[Kept]] = field(default_factory=dict)
+    # Who has a turn, and until when.
+    turns: dict[str, tuple[UUID, int]] = field(default_factory=dict)
     witnesses: dict[UUID, int] = field(default_factory=dict)
     # The number at the last look at a witness, and when the next one is due.
     witnesses_due_us: dict[UUID, tuple[int, int]] = field(default_factory=dict)
@@ -366,6 +368,21 @@ class MemoryStore:
                 else:
                     audits.remove(kept)
         return True
+
+    async def take_turns(self, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
+        self._check_started()
+        turns, now_us = self.memory.turns, self.memory.clock()
+        for name in names:
+            other, until_us = turns.get(name, (holder, 0))
+            if other == holder or not now_us < until_us <= now_us + lease_us:
+                turns[name] = (holder, now_us + lease_us)
+        return frozenset(name for name in names if turns[name][0] == holder)
+
+    async def leave_turns(self, holder: UUID) -> None:
+        self._check_started()
+        turns = self.memory.turns
+        for name in [name for name, (other, _) in turns.items() if other == holder]:
+            del turns[name]
 
     async def tally(self) -> Tally:
         self._check_started()

@@ -36,6 +36,7 @@ from gateway.core.operation import MICROSECONDS, Accept, Command, Record
 from gateway.store.base import EpochChanged, NotApplied, StartRefused, StoreError
 from gateway.store.portable.schema import TEXTS, applied_version, bring_up_to_date, check_server
 from gateway.store.postgres.connection import ServerRefused, fault_of
+from gateway.store.postgres.dialer import Durability
 from gateway.store.postgres.engine import Engine
 from gateway.store.relational.rows import Row
 from gateway.store.relational.statements import Cursor
@@ -103,14 +104,14 @@ class Link:
         url: str,
         clock_us: Callable[[], int] | None,
         memory: Memory,
-        accepts_off: frozenset[str],
+        durability: Durability,
         connect: Connect | None = None,
     ) -> None:
         parts = urlsplit(url)
         self._url = url
         self._clock_us = clock_us
         self._memory = memory
-        self._accepts_off = accepts_off
+        self._durability: Durability = durability
         self._connect = connect or asyncpg.connect
         self._loop: asyncio.AbstractEventLoop | None = None
         self._connection: Any = None
@@ -243,7 +244,7 @@ class Link:
         async with asyncio.timeout(None if is_start else CONNECT_SECONDS + COMMAND_SECONDS):
             connection = await self._connect(self._url, timeout=CONNECT_SECONDS, server_settings=_SETTINGS)
             try:
-                engine = await check_server(connection, self._accepts_off)
+                engine = await check_server(connection, self._durability)
                 if is_start:
                     await bring_up_to_date(connection)
                 elif not await applied_version(connection):

@@ -13,7 +13,7 @@ from typing import Any, Final
 from gateway.store import level
 from gateway.store.base import NotApplied, StartRefused
 from gateway.store.postgres.connection import Connection
-from gateway.store.postgres.dialer import DURABILITY, SERVER_MAJOR_MIN
+from gateway.store.postgres.dialer import DURABILITY, SERVER_MAJOR_MIN, Durability, losses
 from gateway.store.postgres.engine import Engine, engine_of
 from gateway.store.relational.rows import numbered, statements
 
@@ -49,7 +49,7 @@ _MADE_MEANWHILE: Final = frozenset(("23505", "40001", "42710", "42P06", "42P07")
 _TRIES_MAX: Final = 10
 
 
-async def check_server(connection: Connection, accepts_off: frozenset[str]) -> Engine:
+async def check_server(connection: Connection, durability: Durability) -> Engine:
     """Check that the server may be used. Raises `StartRefused`, `NotApplied`."""
     engine = await engine_of(connection)
     if engine in (Engine.POSTGRESQL, Engine.CITUS):
@@ -57,10 +57,11 @@ async def check_server(connection: Connection, accepts_off: frozenset[str]) -> E
         ((number,),) = await connection.fetch("SELECT current_setting('server_version_num')::INTEGER / 10000")
         if number < SERVER_MAJOR_MIN:
             raise StartRefused(f"PostgreSQL {number} is too old: {SERVER_MAJOR_MIN} or later is needed")
-        for setting, consequence in DURABILITY.items():
-            ((value,),) = await connection.fetch("SELECT current_setting($1)", setting)
-            if value == "off" and setting not in accepts_off:
-                raise StartRefused(f"PostgreSQL has {setting} = off: {consequence}")
+        names = list(DURABILITY)
+        rows = await connection.fetch("SELECT current_setting(s) FROM unnest($1::text[]) AS s", names)
+        settings = dict(zip(names, (value for (value,) in rows), strict=True))
+        for setting, what in losses(settings, durability).items():
+            raise StartRefused(f"PostgreSQL has {setting} = off: {what}")
         # Of small tables it would read all rows, and every transaction would then conflict with every other.
         await connection.execute("SET enable_seqscan = off")
     ((read_only,),) = await connection.fetch("SELECT current_setting('transaction_read_only')")

@@ -12,7 +12,7 @@ batch that loses each time is halved, down to single commands."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
@@ -24,6 +24,7 @@ from gateway.store.base import NotApplied, StoreError
 from gateway.store.batching import QUEUE_MAX, Batcher
 from gateway.store.portable import schema
 from gateway.store.portable.connection import Connect, Link, Memory, Unfit, check_url, open_session
+from gateway.store.postgres.dialer import Durability
 from gateway.store.relational.statements import Cursor
 from gateway.store.relational.store import Contended, RelationalStore, Witness, apply_batch, read_batch
 from gateway.store.witness_files import WitnessFiles
@@ -79,17 +80,17 @@ class PortableStore(RelationalStore):
         url: str,
         *,
         clock_us: Callable[[], int] | None = None,
-        accepts_off: Collection[str] = (),
+        durability: Durability = "server",
         witness_files: WitnessFiles | None = None,
         outbox: Outbox = NO_EVENTS,
         connect: Connect | None = None,
     ) -> None:
-        """`accepts_off` are settings of `DURABILITY` that may be off. `witness_files` and `outbox` as for SQLite."""
+        """`witness_files` and `outbox` as for SQLite."""
         super().__init__(outbox)
         memory = Memory()
         self._url = url
         self._changer, self._reader, *self._commanders = (
-            Link(url, clock_us, memory, frozenset(accepts_off), connect) for _ in range(2 + COMMANDING)
+            Link(url, clock_us, memory, durability, connect) for _ in range(2 + COMMANDING)
         )
         self._witness_files = witness_files
         self._running: _Running | None = None

@@ -108,19 +108,18 @@ Results = list[BatchResult | Exception]
 
 
 class Windows:
-    """The replay windows in use: the configured ones, and the last one of each operation name.
+    """The replay windows in use: the longest configured one, and the last one of each operation name.
 
-    The latter predicts when upkeep has to check a new claim.
+    The latter predicts when upkeep has to check a new claim; a response may declare a longer one than is configured.
     """
 
-    def __init__(self, configured_us: Collection[int] = ()) -> None:
-        self._configured_us = frozenset(configured_us)
+    def __init__(self) -> None:
+        self.configured_us = 0
         self._replay_us: dict[str, int] = {}
 
     @property
-    def in_use(self) -> frozenset[int]:
-        """Each of them, in microseconds."""
-        return self._configured_us.union(self._replay_us.values())
+    def longest_us(self) -> int:
+        return max((self.configured_us, *self._replay_us.values()))
 
     def due_in_us(self, operation: str) -> int:
         return self._replay_us.get(operation, _EXPECTED_REPLAY_US) + DUE_SLACK_US

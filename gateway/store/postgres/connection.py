@@ -144,7 +144,7 @@ async def transaction(connection: Connection, settings: Mapping[str, str]) -> As
     await connection.execute("COMMIT")
 
 
-def _connect_fault(error: Exception, where: str) -> NotApplied:
+def connect_fault(error: Exception, where: str) -> NotApplied:
     sqlstate = getattr(error, "sqlstate", None) or ""
     reason = getattr(error, "message", None) or getattr(error, "strerror", None) or str(error) or type(error).__name__
     if isinstance(error, TimeoutError):
@@ -164,14 +164,18 @@ class Link:
         *,
         connect_seconds: float,
         command_seconds: float,
+        idle_seconds: float | None = None,
     ) -> None:
         """`where` names the server in error texts. `dial` opens a connection and greets the server; it may raise
-        anything.
+        anything. A connection that was not used for `idle_seconds` is closed.
         """
         self._dial = dial
         self._where = where
         self._connect_seconds = connect_seconds
         self._command_seconds = command_seconds
+        self._idle_seconds = idle_seconds
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._connection: Connection | None = None
         self._turn = asyncio.Lock()
         self._pause_seconds = 0.0
@@ -206,6 +210,19 @@ class Link:
             return await self._bounded(connection, work, seconds or self._command_seconds)
         finally:
             self._turn.release()
+            self._await_idleness()
+
+    def _await_idleness(self) -> None:
+        if self._idle_seconds is None:
+            return
+        loop = asyncio.get_running_loop()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+
+        def close() -> None:
+            self._closing = loop.create_task(self.close())
+
+        self._idle_timer = loop.call_later(self._idle_seconds, close)
 
     async def _bounded(self, connection: Connection, work: Callable[[Connection], Awaitable[T]], seconds: float) -> T:
         loop = asyncio.get_running_loop()
@@ -243,7 +260,7 @@ class Link:
             if isinstance(error, StartRefused | NotApplied):
                 fault: StoreError = error
             else:
-                fault = _connect_fault(error, self._where)
+                fault = connect_fault(error, self._where)
             self._last_fault = fault if isinstance(fault, NotApplied) else NotApplied(str(fault))
             self._pause_seconds = min(max(self._pause_seconds * 2, _PAUSE_SECONDS_MIN), _PAUSE_SECONDS_MAX)
             # Jitter, so that the gateways do not all reconnect at the same moment.
@@ -260,6 +277,8 @@ class Link:
     async def close(self) -> None:
         """Close the connection after the work under way, which ends within the time of a command."""
         async with self._turn:
+            if self._idle_timer is not None:
+                self._idle_timer.cancel()
             connection, self._connection = self._connection, None
             if connection is None or connection.is_closed():
                 return

@@ -29,7 +29,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Literal, TypeVar, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit
 from uuid import UUID, uuid4
 
@@ -39,13 +39,14 @@ from gateway.store import level
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused
 from gateway.store.epoch import WitnessNote, memory_digest, missing
 from gateway.store.operations import Epoch
-from gateway.store.postgres.connection import Connection, Link, transaction
+from gateway.store.postgres.connection import Connection, Link, connect_fault, transaction
 from gateway.store.postgres.engine import Engine, engine_of
 from gateway.store.postgres.hosts import SURVEY, Host, HostStatus, Refusal, choose, hosts_of
 from gateway.store.postgres.statements import load
 from gateway.store.witness_files import Reading, WitnessFiles
 
 T = TypeVar("T")
+E = TypeVar("E", bound=BaseException)
 
 _LOG = logging.getLogger("gateway")
 
@@ -58,24 +59,26 @@ _HOST_SHARE: Final = 0.5
 _SILENT_SECONDS: Final = 1.0
 SERVER_MAJOR_MIN: Final = 14
 
-# The settings that an acknowledged commit depends on, and what to do about each if it is off. Some storage does the
-# work of the first two by itself. There they may be off, but only the operator can know that.
+Durability = Literal["server", "external"]
+"""`store.durability`: whether the server itself keeps what it acknowledged, or the storage below it does."""
+# The settings that an acknowledged commit depends on, and what to do about each if it is off.
 DURABILITY: Final[Mapping[str, str]] = {
     "fsync": (
         "after a crash of its host it may be corrupt, or have forgotten acknowledged responses. Set it to on; only "
-        "where the storage itself keeps every acknowledged commit (as Neon's does), accept it by "
-        "store.accept_server_settings: [fsync]"
+        "where the storage itself keeps every acknowledged commit (as Neon's does), write store.durability: external"
     ),
     "full_page_writes": (
         "a page that a crash leaves half written is corrupt for good. Set it to on; only where the storage never "
-        "leaves a page half written (as ZFS and Neon's do not), accept it by "
-        "store.accept_server_settings: [full_page_writes]"
+        "leaves a page half written (as ZFS and Neon's do not), write store.durability: external"
     ),
     "synchronous_commit": (
         "a crash forgets the responses that were acknowledged last. Set it to on, for all or for this role "
         "(ALTER ROLE gateway SET synchronous_commit = on)"
     ),
 }
+
+# Those whose work some storage does by itself. There they may be off, but only the operator can know that.
+_OF_STORAGE: Final = ("fsync", "full_page_writes")
 
 _GREETING: Final = """
 SELECT
@@ -116,7 +119,7 @@ class Dialer:
         url: str,
         connect_seconds: float = CONNECT_SECONDS,
         command_seconds: float = COMMAND_SECONDS,
-        accepts_off: Collection[str] = (),
+        durability: Durability = "server",
         witness_files: WitnessFiles | None = None,
     ) -> None:
         parts = urlsplit(url)
@@ -130,7 +133,7 @@ class Dialer:
         self._connect_seconds = connect_seconds
         self._command_seconds = command_seconds
         self._limits = _limits(command_seconds)
-        self._accepts_off = accepts_off
+        self._durability: Durability = durability
         self.epoch: Epoch | None = None
         """The memory found at the start. A connection to another one is not used."""
         self.seen_token = 0
@@ -138,13 +141,15 @@ class Dialer:
         # Host and database only: the text goes to logs.
         self.where = f"PostgreSQL at {parts.netloc.rpartition('@')[2] or options.get('host', 'localhost')}{parts.path}"
 
-    def link(self, prepare: Prepare | None = None) -> Link:
-        """A link that connects on demand; `prepare` is called on each of its connections."""
+    def link(self, prepare: Prepare | None = None, idle_seconds: float | None = None) -> Link:
+        """A link that connects on demand; `prepare` is called on each of its connections. One that was not used for
+        `idle_seconds` is closed."""
         return Link(
             partial(self._dial, prepare),
             self.where,
             connect_seconds=self._connect_seconds,
             command_seconds=self._command_seconds,
+            idle_seconds=idle_seconds,
         )
 
     async def _dial(self, prepare: Prepare | None) -> Connection:
@@ -159,7 +164,7 @@ class Dialer:
         try:
             if self.pgbouncer:
                 await _learn_types(connection)
-            await _greet(connection, self._accepts_off)
+            await _greet(connection, self._durability)
             compared = await self._compare(connection)
             if prepare is not None:
                 await prepare(connection, compared)
@@ -216,6 +221,16 @@ class Dialer:
         found = await check_memory(connection, [note.link for note in reading.notes])
         _check_epoch(found, known, seen_token, reading.notes, beyond)
         return ComparedMemory(found, reading)
+
+    async def connect_ungreeted(self) -> Connection:
+        """A connection to the first host that can be reached, whatever it is like. Raises `NotApplied`."""
+        errors: list[Exception] = []
+        for host in self._hosts:
+            try:
+                return await self._connect(host)
+            except Exception as error:  # noqa: BLE001 -- the next host is tried
+                errors.append(error)
+        raise connect_fault(_most_telling(errors), self.where)
 
     def meet(self, identity: str) -> None:
         """Never go back to an earlier timeline than that of this memory. One of another kind of store has none."""
@@ -420,7 +435,7 @@ def _limits(command_seconds: float) -> dict[str, str]:
     }
 
 
-def _most_telling(errors: Sequence[BaseException]) -> BaseException:
+def _most_telling(errors: Sequence[E]) -> E:
     """Of the errors of all hosts: one of a server that responded, if any."""
     return next((error for error in errors if getattr(error, "sqlstate", None)), errors[0])
 
@@ -438,10 +453,15 @@ async def _learn_types(connection: Connection) -> None:
     await connection.execute("ROLLBACK")
 
 
-async def _greet(connection: Connection, accepts_off: Collection[str]) -> None:
-    """Check that the server is new enough, writable and durable, and that this program may use its schema.
+def losses(settings: Mapping[str, str], durability: Durability) -> dict[str, str]:
+    """The settings of a server that make it lose commits, and what to do about each; empty if its commits are
+    durable."""
+    ignored = _OF_STORAGE if durability == "external" else ()
+    return {name: what for name, what in DURABILITY.items() if settings[name] == "off" and name not in ignored}
 
-    `accepts_off` are the settings of `DURABILITY` that may be off, because the storage does the same by itself.
+
+async def _greet(connection: Connection, durability: Durability) -> None:
+    """Check that the server is new enough, writable and durable, and that this program may use its schema.
 
     Raises `StartRefused` for a server or a schema that must not be used, `NotApplied` for a standby.
     """
@@ -452,9 +472,8 @@ async def _greet(connection: Connection, accepts_off: Collection[str]) -> None:
         raise StartRefused(f"PostgreSQL {row['major']} is too old: {SERVER_MAJOR_MIN} or later is needed")
     if row["read_only"]:
         raise NotApplied("PostgreSQL is read-only: a standby, or a role or database set to read-only")
-    for setting, consequence in DURABILITY.items():
-        if row[setting] == "off" and setting not in accepts_off:
-            raise StartRefused(f"PostgreSQL has {setting} = off: {consequence}")
+    for setting, what in losses(row, durability).items():
+        raise StartRefused(f"PostgreSQL has {setting} = off: {what}")
     if row["exists"]:
         level.check((await connection.fetch(_LEVEL))[0]["level"])
 

@@ -1,4 +1,9 @@
-"""Which workers may grant, as Postgres lists them: `Fleet` over links of the store."""
+"""What gateways tell each other through Postgres, apart from records: which of them may grant (`Fleet`), which memory
+this is, and whose turn it is.
+
+All of it uses one link that is never busy for long and raises no witness: before a promotion is accepted, the notes of
+the former server must not be replaced.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +13,9 @@ from uuid import UUID
 
 from gateway.store.base import NotApplied
 from gateway.store.operations import Epoch
+from gateway.store.postgres.batch import Windows
 from gateway.store.postgres.connection import Connection, Link, transaction
-from gateway.store.postgres.dialer import Dialer
+from gateway.store.postgres.dialer import Dialer, check_memory
 from gateway.store.postgres.statements import EPOCH_LOCK, load
 from gateway.store.promotion import Joined, Member
 
@@ -19,40 +25,68 @@ _BEAT: Final = load("beat")
 _MEMBERS: Final = load("members")
 _VOUCH: Final = load("vouch")
 _ACCEPT: Final = load("accept_promotion")
+_BEGIN_EPOCH: Final = load("begin_epoch")
+_NOTE_RUNNING: Final = load("note_running")
+_NOTE_STOPPED: Final = load("note_stopped")
+_TAKE_TURNS: Final = load("take_turns")
+_LEAVE_TURNS: Final = load("leave_turns")
 
 
 class Members:
-    """These verbs of `Fleet`."""
+    """These verbs of `Fleet` and of `ManagedStore`."""
 
-    def __init__(self, dialer: Dialer, beats: Link, others: Link, clock_us: Callable[[], int | None]) -> None:
-        """`beats` must never be busy for long. `others` must be one that raises no witness: before a promotion is
-        accepted, the notes of the former server must not be replaced."""
+    def __init__(self, dialer: Dialer, link: Link, clock_us: Callable[[], int | None], windows: Windows) -> None:
+        """`windows` are told to whoever makes partitions."""
         self._dialer = dialer
-        self._beats = beats
-        self._others = others
+        self._link = link
         self._clock_us = clock_us
+        self._windows = windows
+
+    async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
+        return await self._link.run(lambda connection: check_memory(connection, links))
+
+    async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
+        async def begin(connection: Connection) -> None:
+            async with transaction(connection, {"lock_timeout": "1s"}):
+                await connection.execute(f"SELECT pg_advisory_xact_lock({EPOCH_LOCK})")
+                await connection.fetch(_BEGIN_EPOCH, memo, beyond_token)
+
+        await self._link.run(begin)
+
+    async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
+        if is_running:
+            await self._fetch(_NOTE_RUNNING, self._clock_us(), gateway_id, self._windows.longest_us)
+        else:
+            await self._fetch(_NOTE_STOPPED, gateway_id)
+
+    async def take_turns(self, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
+        rows = await self._fetch(_TAKE_TURNS, self._clock_us(), holder, sorted(names), lease_us)
+        return frozenset(row["name"] for row in rows)
+
+    async def leave_turns(self, holder: UUID) -> None:
+        await self._fetch(_LEAVE_TURNS, self._clock_us(), holder)
 
     async def join(self, gateway_id: UUID, notes: UUID, host: str, boot: str, ended: Collection[UUID]) -> Joined:
-        rows = await self._compared(self._beats, _JOIN, self._clock_us(), gateway_id, notes, host, boot, list(ended))
+        rows = await self._compared(_JOIN, self._clock_us(), gateway_id, notes, host, boot, list(ended))
         if not rows:
             raise NotApplied("the store does not know this gateway any more")
         row = rows[0]
         # The commit was synchronous only if nobody changed the settings before it.
-        (after,) = await self._compared(self._beats, _TERMS)
+        (after,) = await self._compared(_TERMS)
         is_synchronous = row["is_synchronous"] and after["is_synchronous"] and row["loaded_at"] == after["loaded_at"]
         may_fail_over = row["has_standby"] or self._dialer.has_several_hosts
         return Joined(row["beat"], row["was_listed"], is_synchronous, may_fail_over)
 
     async def beat(self, gateway_id: UUID, silent: Collection[tuple[UUID, int]]) -> tuple[bool, list[Member]]:
         ids, beats = [each for each, _ in silent], [beat for _, beat in silent]
-        rows = await self._compared(self._beats, _BEAT, self._clock_us(), gateway_id, ids, beats)
+        rows = await self._compared(_BEAT, self._clock_us(), gateway_id, ids, beats)
         return bool(rows) and rows[0]["is_synchronous"], [_member(row) for row in rows]
 
     async def members(self) -> list[Member]:
-        return [_member(row) for row in await self._compared(self._others, _MEMBERS)]
+        return [_member(row) for row in await self._compared(_MEMBERS)]
 
     async def vouch(self, identity: str, gateway_id: UUID, boot: str, ended: Collection[UUID]) -> None:
-        await self._compared(self._others, _VOUCH, identity, gateway_id, list(ended), boot)
+        await self._compared(_VOUCH, identity, gateway_id, list(ended), boot)
 
     async def accept_promotion(self, epoch: Epoch, memo: bytes, *, is_trusted: bool) -> bool:
         before, _, _, timeline = epoch.parent.split("/")
@@ -63,10 +97,13 @@ class Members:
                 arguments = memo, epoch.memo, UUID(before), timeline, is_trusted, epoch.identity
                 return bool(await connection.fetch(_ACCEPT, *arguments))
 
-        return await self._others.run(accept)
+        return await self._link.run(accept)
 
-    async def _compared(self, link: Link, query: str, *arguments: Any) -> Sequence[Any]:
-        return await self._dialer.run_compared(link, lambda connection: connection.fetch(query, *arguments))
+    async def _compared(self, query: str, *arguments: Any) -> Sequence[Any]:
+        return await self._dialer.run_compared(self._link, lambda connection: connection.fetch(query, *arguments))
+
+    async def _fetch(self, query: str, *arguments: Any) -> Sequence[Any]:
+        return await self._dialer.fetch(self._link, query, *arguments)
 
 
 def _member(row: Any) -> Member:

@@ -1,7 +1,7 @@
 """News of operations between gateways, by NOTIFY, for gateways that asked for it.
 
-It owns the channels, the interests of other gateways, and the connection that listens. It knows ids only, never
-records. Any message may be lost: waiters also poll.
+It owns the channels and the interests of other gateways. It knows ids only, never records. Any message may be lost:
+waiters also poll.
 
 Theory of operation
 -------------------
@@ -89,8 +89,9 @@ class News:
         self._listening = asyncio.Event()
 
     def start(self, link: Link) -> None:
-        """Listen and send from now on, over a link that calls `listen` on each connection."""
+        """Send from now on, over a link that calls `listen` on each connection."""
         self._link = link
+        self._repeat_interests()
         self._task = asyncio.create_task(self._run(link), name="postgres-news")
 
     async def close(self) -> None:
@@ -99,7 +100,6 @@ class News:
             await asyncio.wait((self._task,))
         if self._link is not None:
             await self._send_last(self._link)
-            await self._link.close()
 
     async def _send_last(self, link: Link) -> None:
         """Send what was announced just before the end, as by an operator's command."""
@@ -130,7 +130,7 @@ class News:
         self._listening.set()
         for operation_id in self._watchers.watched():
             self._watchers.announce(operation_id)
-            self._send(INTEREST, operation_id)
+        self._repeat_interests()
 
     @asynccontextmanager
     async def watch(self, operation_id: UUID) -> AsyncIterator[LocalWatch]:
@@ -166,6 +166,10 @@ class News:
             self._pending[channel, operation_id] = None
             self._wanted.set()
 
+    def _repeat_interests(self) -> None:
+        for operation_id in self._watchers.watched():
+            self._send(INTEREST, operation_id)
+
     async def _run(self, link: Link) -> None:
         announced_at, pause_seconds = time.monotonic(), _PAUSE_SECONDS_MIN
         while True:
@@ -176,8 +180,7 @@ class News:
             now = time.monotonic()
             if now - announced_at >= _HEARTBEAT_SECONDS:
                 announced_at = now
-                for operation_id in self._watchers.watched():
-                    self._send(INTEREST, operation_id)
+                self._repeat_interests()
             pending, self._pending = self._pending, {}
             try:
                 # An empty one is the heartbeat: it detects a dead connection, and reconnects after a loss.

@@ -13,6 +13,7 @@ from collections.abc import Collection
 from hashlib import sha256
 from typing import Final
 
+from gateway.core.operation import MICROSECONDS
 from gateway.store.base import StartRefused
 from gateway.store.level import OlderGateway, check_finished
 from gateway.store.postgres.connection import LOCK_NOT_AVAILABLE, Connection, transaction
@@ -27,6 +28,9 @@ _PAUSE_SECONDS: Final = 1.0
 
 # How many days ahead partitions are made.
 DAYS_AHEAD: Final = 2
+_DAY_US: Final = 86_400 * MICROSECONDS
+# Up to how many days a window has days of which length, as `drop_day` has it.
+_COARSENESS: Final = ((10, 1), (70, 7), (728, 28), (3_640, 364))
 _ATTACH_TIMEOUT: Final = "100ms"
 # Dropping a day locks the whole table for a moment, and traffic queues behind the request for that lock.
 _DROP_TIMEOUT: Final = "50ms"
@@ -58,6 +62,7 @@ _PAST_DAYS: Final = load("past_days")
 _OLDER_GATEWAYS: Final = load("older_gateways")
 _RAISE_LEVEL: Final = load("raise_level")
 _MISSING_DAYS: Final = load("missing_days")
+_LONGEST_WINDOW: Final = load("longest_window")
 
 
 async def is_up_to_date(connection: Connection) -> bool:
@@ -163,6 +168,24 @@ async def check_role(connection: Connection) -> None:
 def advice(role: str = "ROLE", owner: str = "that owns the schema or may create it") -> str:
     """What to do about a role that lacks rights."""
     return f"run `idempotency-gateway migrate --grant {role}` as the role {owner}"
+
+
+def windows_up_to(longest_us: int) -> list[int]:
+    """Windows, one or more for each day that a response may have whose window is no longer than this."""
+    found, begin_us = [0], 0
+    for days, coarseness in _COARSENESS:
+        end_us = min(longest_us, days * _DAY_US)
+        found += [*range(begin_us + 1, end_us, coarseness * _DAY_US), end_us]
+        if end_us == longest_us:
+            return found
+        begin_us = end_us
+    return [*found, longest_us]
+
+
+async def longest_window(connection: Connection) -> int:
+    """The longest window of all gateways."""
+    ((longest_us,),) = await connection.fetch(_LONGEST_WINDOW)
+    return int(longest_us)
 
 
 async def add_partitions(connection: Connection, replay_us: Collection[int], now_us: int | None) -> None:

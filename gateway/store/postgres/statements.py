@@ -39,7 +39,6 @@ _LOCK_SPACE: Final = 0x69677731
 MIGRATE_LOCK: Final = f"{_LOCK_SPACE}, 1"
 PARTITION_LOCK: Final = f"{_LOCK_SPACE}, 2"
 RECIPE_LOCK: Final = f"{_LOCK_SPACE}, 3"
-SWEEP_LOCK: Final = f"{_LOCK_SPACE}, 4"
 EPOCH_LOCK: Final = f"{_LOCK_SPACE}, 5"
 # Those of lanes have a space of their own ("igw2"): the second number is a part of the lane's digest.
 _LANE_SPACE: Final = 0x69677732
@@ -81,7 +80,6 @@ _MARKS: Final = {
     "{record_version}": str(RECORD_VERSION),
     "{record_versions}": f"{RECORD_VERSIONS[0]} AND {RECORD_VERSIONS[-1]}",
     "{level}": str(PROGRAM_LEVEL),
-    "{sweep_lock}": SWEEP_LOCK,
     "{lane_space}": str(_LANE_SPACE),
     "{line_space}": str(_LINE_SPACE),
     "{witness_keep_us}": str(WITNESS_KEEP_US),

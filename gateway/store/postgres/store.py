@@ -4,15 +4,22 @@ It owns which connections there are and which command uses which. `Store` define
 
 Theory of operation
 -------------------
-Commands that arrive while a statement is under way form the next one. There are four queues, each with a connection of
-its own: claims; completions and acceptances; all other commands; reads. So no claim waits for a commit of large bodies,
-and no renewal for either. Upkeep has a fifth connection, news a sixth. A seventh serves recovery and operators, an
-eighth the delivery of kept requests and events; these two are opened on first use.
+Commands that arrive while a statement is under way form the next one. There are four queues: claims; completions and
+acceptances; all other commands; reads.
+
+All but one of the `connections` change operations and raise witnesses. With four, no claim waits for a commit of large
+bodies, and no renewal for either; with three, the other commands wait for bodies; with two, all share one. The last
+connection raises no witness: it is for reads, news, and what gateways tell each other. Votes about a promotion must go
+over such a one (`promotion`), and nothing that takes long may.
+
+Upkeep, delivery, recovery and operators share one more, which is closed while nobody needs it: in a fleet, a gateway
+without a turn has none. The comparison of a configuration opens its own.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
@@ -59,10 +66,11 @@ from gateway.store.operations import (
     Tally,
 )
 from gateway.store.postgres import observation, rekeying
+from gateway.store.postgres.agreement import Agreements
 from gateway.store.postgres.batch import BatchResult, Executor, Results, Unclear, Windows, result_of_read
 from gateway.store.postgres.connection import Connection, Link, ServerRefused
 from gateway.store.postgres.delivery import Deliveries
-from gateway.store.postgres.dialer import COMMAND_SECONDS, CONNECT_SECONDS, Dialer, WitnessedLink
+from gateway.store.postgres.dialer import COMMAND_SECONDS, CONNECT_SECONDS, Dialer, Durability, WitnessedLink
 from gateway.store.postgres.event import KeptEvents
 from gateway.store.postgres.inquiry import Inquiry
 from gateway.store.postgres.member import Members
@@ -85,6 +93,11 @@ from gateway.store.rekeying import Kept, Place, Row
 from gateway.store.watching import Watchers
 from gateway.store.witness_files import WitnessFiles
 
+_LOG = logging.getLogger("gateway")
+
+CONNECTIONS: Final = 3
+# After so long without use, the connection for what is slow is closed. Longer than the pauses of upkeep.
+_IDLE_SECONDS: Final = 45.0
 _BATCH_SIZE_MAX: Final = 256
 # A batch of reads may return as many bodies; the statement limits their total size.
 _READS_SIZE_MAX: Final = 32
@@ -110,11 +123,13 @@ class _Running:
 
     upkeep: Upkeep
     links: list[Link]
+    agreements: Agreements
     claims: _Queue
     bodies: _Queue
     others: _Queue
     reads: Batcher[UUID, Snapshot]
     inquiry: Inquiry
+    pending: Deliveries
     deliveries: Deliveries
     events: KeptEvents
     fetch: rekeying.Fetch
@@ -134,11 +149,11 @@ class _Running:
         for batcher in (self.claims.batcher, self.bodies.batcher, self.others.batcher, self.reads):
             await batcher.close()
         await self.news.close()
-        await asyncio.gather(self.upkeep.close(), *(link.close() for link in self.links))
+        await asyncio.gather(*(link.close() for link in self.links))
 
 
 class PostgresStore:
-    """See `Store`. Up to eight connections."""
+    """See `Store`."""
 
     def __init__(
         self,
@@ -146,28 +161,31 @@ class PostgresStore:
         *,
         connect_seconds: float = CONNECT_SECONDS,
         command_seconds: float = COMMAND_SECONDS,
-        accepts_off: Collection[str] = (),
-        replay_us: Collection[int] = (),
+        connections: int = CONNECTIONS,
+        durability: Durability = "server",
         clock_us: Callable[[], int] | None = None,
         witness_files: WitnessFiles | None = None,
         outbox: Outbox = NO_EVENTS,
         met: str = "",
     ) -> None:
-        """`url` as in libpq, optionally with `?pgbouncer=true`; `accepts_off` as in `_greet`. `replay_us` are the
-        expected replay windows; their partitions are made in advance. `clock_us` replaces the server's clock in tests.
+        """`url` as in libpq, optionally with `?pgbouncer=true`. `connections` are 2 to 4 that stay open, besides the
+        one for what is slow. `clock_us` replaces the server's clock in tests.
 
         `witness_files` are open from before `start` until after `close`; without them, only the epoch reveals a loss.
         `outbox` says which events are written. `met` is the identity of the memory that this host saw last: of several
         hosts, none of an earlier timeline is used.
         """
-        self._dialer = Dialer(url, connect_seconds, command_seconds, accepts_off, witness_files)
+        self._dialer = Dialer(url, connect_seconds, command_seconds, durability, witness_files)
+        self._connections = connections
         if met:
             self._dialer.meet(met)
         self._command_seconds = command_seconds
         self._clock_us: Callable[[], int | None] = clock_us or _server_clock
         self._watchers = Watchers()
-        self._windows = Windows(replay_us)
+        self._windows = Windows()
         self._outbox = outbox
+        self.partitions_late = 0
+        """How often a response had to wait until its partition was made."""
         self._running: _Running | None = None
 
     async def start(self) -> None:
@@ -176,34 +194,38 @@ class PostgresStore:
         dialer = self._dialer
         # Reset here, not in `close`: a claim still under way then must not run in a memory that was not compared.
         dialer.epoch, dialer.seen_token = None, 0
-        upkeep = Upkeep(dialer, self._clock_us, self._command_seconds, self._windows, self._outbox)
-        try:
-            await _prepare(upkeep.link)
-            await upkeep.link.run(check_role)
-            dialer.epoch = await upkeep.check_memory()
-            await upkeep.make_days()
-        except BaseException:
-            await upkeep.close()
-            raise
         news = News(self._watchers)
-        claims, bodies, others = (WitnessedLink(dialer, place, self._clock_us) for place in range(3))
-        reads, inquiries, deliveries = dialer.link(), dialer.link(), dialer.link()
+        plain = dialer.link(None if dialer.pgbouncer else lambda connection, _: news.listen(connection))
+        members = Members(dialer, plain, self._clock_us, self._windows)
+        try:
+            await _prepare(plain)
+            await plain.run(check_role)
+            dialer.epoch = await members.check_memory()
+        except BaseException:
+            await plain.close()
+            raise
+        changing = [WitnessedLink(dialer, place, self._clock_us) for place in range(self._connections - 1)]
+        slow = dialer.link(idle_seconds=_IDLE_SECONDS)
+        fetch_slowly = partial(dialer.fetch, slow)
         self._running = _Running(
-            upkeep,
-            [claims.link, bodies.link, others.link, reads, inquiries, deliveries],
-            self._queue(claims, Executor.claim),
-            self._queue(bodies, Executor.record),
-            self._queue(others, Executor.change),
-            Batcher(partial(self._read_all, reads), size_max=_READS_SIZE_MAX),
-            Inquiry(partial(dialer.fetch, inquiries), self._clock_us),
-            Deliveries(partial(dialer.fetch, deliveries), self._clock_us),
-            KeptEvents(partial(dialer.fetch, deliveries), partial(dialer.transact, deliveries), self._clock_us),
-            partial(dialer.fetch, inquiries),
-            Members(dialer, others.link, upkeep.link, self._clock_us),
+            Upkeep(dialer, slow, self._clock_us, self._outbox),
+            [*(each.link for each in changing), plain, slow],
+            Agreements(dialer, self._clock_us, self._command_seconds, self._windows, self._outbox),
+            self._queue(changing[0], Executor.claim),
+            self._queue(changing[min(1, len(changing) - 1)], Executor.record),
+            self._queue(changing[-1], Executor.change),
+            Batcher(partial(self._read_all, plain), size_max=_READS_SIZE_MAX),
+            Inquiry(fetch_slowly, self._clock_us),
+            # An acceptance waits for it.
+            Deliveries(partial(dialer.fetch, plain), self._clock_us),
+            Deliveries(fetch_slowly, self._clock_us),
+            KeptEvents(fetch_slowly, partial(dialer.transact, slow), self._clock_us),
+            fetch_slowly,
+            members,
             news,
         )
         if not dialer.pgbouncer:
-            news.start(dialer.link(lambda connection, _: news.listen(connection)))
+            news.start(plain)
 
     async def close(self) -> None:
         running, self._running = self._running, None
@@ -248,14 +270,20 @@ class PostgresStore:
     async def tally(self) -> Tally:
         return await self._started().upkeep.tally()
 
+    async def take_turns(self, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
+        return await self._started().members.take_turns(holder, names, lease_us)
+
+    async def leave_turns(self, holder: UUID) -> None:
+        await self._started().members.leave_turns(holder)
+
     async def compare_configuration(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
-        return await self._started().upkeep.compare_configuration(serving, is_trial=is_trial)
+        return await self._started().agreements.compare_configuration(serving, is_trial=is_trial)
 
     async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
-        await self._started().upkeep.note_running(gateway_id, is_running=is_running)
+        await self._started().members.note_running(gateway_id, is_running=is_running)
 
     async def count_without_route(self, service: str, operations: Collection[str]) -> dict[str, int]:
-        return await self._started().upkeep.count_without_route(service, operations)
+        return await self._started().agreements.count_without_route(service, operations)
 
     async def find(self, query: Query) -> list[Snapshot]:
         return await self._started().inquiry.find(query)
@@ -276,7 +304,7 @@ class PostgresStore:
         return await self._started().deliveries.read_kept(operation_id)
 
     async def count_pending(self, service: str, operation: str, scope_digest: bytes, limit: int) -> int:
-        return await self._started().deliveries.count_pending(service, operation, scope_digest, limit)
+        return await self._started().pending.count_pending(service, operation, scope_digest, limit)
 
     async def backlog(self, service: str) -> Backlog:
         return await self._started().deliveries.backlog(service)
@@ -345,12 +373,12 @@ class PostgresStore:
         return await observation.count(self._started().fetch, service, route)
 
     async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
-        epoch = await self._started().upkeep.check_memory(links)
+        epoch = await self._started().members.check_memory(links)
         self._know_memo(epoch.memo)
         return epoch
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
-        await self._started().upkeep.begin_epoch(memo, beyond_token)
+        await self._started().members.begin_epoch(memo, beyond_token)
         self._know_memo(memo)
 
     async def join(self, gateway_id: UUID, notes: UUID, host: str, boot: str, ended: Collection[UUID]) -> Joined:
@@ -397,6 +425,8 @@ class PostgresStore:
 
     def _queue(self, link: WitnessedLink, execute: Callable[[Executor, list[Any]], Awaitable[Results]]) -> _Queue:
         async def make_room(replay_us: Sequence[int]) -> None:
+            self.partitions_late += 1
+            _LOG.warning("a response had to wait until the partition for its day was made")
             for tries_left in reversed(range(_ATTACH_TRIES)):
                 try:
                     await link.link.run(lambda connection: add_partitions(connection, replay_us, self._clock_us()))
@@ -439,12 +469,12 @@ class PostgresStore:
         return [found.get(operation_id, absent) for operation_id in operation_ids]
 
 
-async def migrate(url: str, accepts_off: Collection[str] = (), *, grant_to: str | None = None) -> list[str]:
+async def migrate(url: str, durability: Durability = "server", *, grant_to: str | None = None) -> list[str]:
     """Bring the schema up to date and return the names of the applied migrations. Raises as `start` does.
 
     The role `grant_to` gets the rights that a gateway needs.
     """
-    link = Dialer(url, accepts_off=accepts_off).link()
+    link = Dialer(url, durability=durability).link()
     try:
         applied = await _prepare(link)
         if grant_to is not None:
@@ -454,10 +484,10 @@ async def migrate(url: str, accepts_off: Collection[str] = (), *, grant_to: str 
     return applied
 
 
-async def finish_upgrade(url: str, accepts_off: Collection[str] = ()) -> bool:
+async def finish_upgrade(url: str, durability: Durability = "server") -> bool:
     """Raise the level of the store to this program's; returns whether it was lower. Raises as `start` does, and
     `StartRefused` while gateways of an older program run."""
-    link = Dialer(url, accepts_off=accepts_off).link()
+    link = Dialer(url, durability=durability).link()
     try:
         await _prepare(link)
         return await link.run(raise_level)
@@ -465,25 +495,25 @@ async def finish_upgrade(url: str, accepts_off: Collection[str] = ()) -> bool:
         await link.close()
 
 
-async def is_migrated(url: str, accepts_off: Collection[str] = ()) -> bool:
+async def is_migrated(url: str, durability: Durability = "server") -> bool:
     """Whether the schema exists and is up to date. Changes nothing; raises as `start` does."""
-    upkeep = Dialer(url, accepts_off=accepts_off).link()
+    link = Dialer(url, durability=durability).link()
     try:
-        await upkeep.open()
-        return await upkeep.run(is_up_to_date)
+        await link.open()
+        return await link.run(is_up_to_date)
     except ServerRefused as refused:
         if refused.is_misconfigured:
             raise StartRefused(*refused.args) from refused
         raise
     finally:
-        await upkeep.close()
+        await link.close()
 
 
-async def _prepare(upkeep: Link) -> list[str]:
+async def _prepare(link: Link) -> list[str]:
     """Connect for the first time, and bring the schema up to date."""
     try:
-        await upkeep.open()
-        return await upkeep.run(bring_up_to_date, MIGRATE_SECONDS)
+        await link.open()
+        return await link.run(bring_up_to_date, MIGRATE_SECONDS)
     except ServerRefused as refused:
         if refused.sqlstate == "42501":
             raise StartRefused(f"{refused}: {advice()}") from refused

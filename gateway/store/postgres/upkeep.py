@@ -1,7 +1,14 @@
-"""Upkeep of Postgres: the sweep, the tally, the epoch, and the comparison of configurations.
+"""Upkeep of Postgres: the sweep, the tally, and the partitions of coming and past days.
 
-It owns how much one transaction may lock or read, and when partitions are made for coming days and dropped for past
-ones. All of it uses one link of its own, so that it never holds up a command.
+It owns how much one transaction may lock or read, and when partitions are made and dropped. All of it uses a link that
+no command waits for.
+
+Theory of operation
+-------------------
+Whose turn it is spares work and protects nothing. A sweep that runs beside another one, or late because its process was
+frozen, is safe: each transaction reads the time, locks the records that it finds, and decides by what they are under
+the lock. It passes by what another one has locked. The walk stops before the first claim that is not over in its own
+snapshot, and moves `passed_token` only forward.
 """
 
 from __future__ import annotations
@@ -9,13 +16,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
-from uuid import UUID
 
-from gateway.core.identity.operation_id import derivation_of
 from gateway.core.lifecycle import written_down
 from gateway.core.operation import MICROSECONDS, State
 from gateway.core.outbox import Outbox, OutboxRow, swept_rows, types_of, unpack
@@ -23,22 +28,16 @@ from gateway.store.base import StoreError, Unreadable
 from gateway.store.operations import (
     LAPSES_NAMED_MAX,
     SEALED_COUNT_MAX,
-    Agreement,
-    Epoch,
-    Living,
-    Serving,
     Swept,
     Tally,
     sealed_counts,
 )
-from gateway.store.postgres.batch import Windows
 from gateway.store.postgres.change import Change, deliveries, write, write_events
-from gateway.store.postgres.connection import Connection, transaction
-from gateway.store.postgres.dialer import Dialer, check_memory
+from gateway.store.postgres.connection import Connection, Link
+from gateway.store.postgres.dialer import Dialer
 from gateway.store.postgres.rows import row_of
-from gateway.store.postgres.schema import MIGRATE_SECONDS, add_partitions, drop_partition
-from gateway.store.postgres.statements import EPOCH_LOCK, RECIPE_LOCK, load
-from gateway.store.recipes import Name, Remembered, compare, names_without_route
+from gateway.store.postgres.schema import add_partitions, drop_partition, longest_window, windows_up_to
+from gateway.store.postgres.statements import load
 
 _LOG = logging.getLogger("gateway")
 
@@ -63,17 +62,8 @@ _EXTEND_PAUSED: Final = load("extend_paused")
 _PASS: Final = load("pass")
 _TIDY: Final = load("tidy")
 _TALLY: Final = load("tally")
-_BEGIN_EPOCH: Final = load("begin_epoch")
-_ALIVE: Final = load("alive")
-_RECIPES: Final = load("recipes")
-_WRITE_RECIPES: Final = load("write_recipes")
 _COUNT_SEALED: Final = load("count_sealed")
-_RUNNING: Final = load("running")
-_WRITE_GATEWAY: Final = load("write_gateway")
-_WRITE_OUTBOX: Final = load("write_outbox")
 _OUTBOXES: Final = load("outboxes")
-_NOTE_RUNNING: Final = load("note_running")
-_NOTE_STOPPED: Final = load("note_stopped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,33 +76,19 @@ class _Part:
 
 
 class Upkeep:
-    """These verbs of `Store`, over one link."""
+    """These verbs of `Store`, over this link."""
 
-    def __init__(
-        self,
-        dialer: Dialer,
-        clock_us: Callable[[], int | None],
-        command_seconds: float,
-        windows: Windows,
-        outbox: Outbox,
-    ) -> None:
-        """`windows` are those to make partitions for."""
-        self.link = dialer.link()
+    def __init__(self, dialer: Dialer, link: Link, clock_us: Callable[[], int | None], outbox: Outbox) -> None:
         self._dialer = dialer
-        self._fetch = partial(dialer.fetch, self.link)
+        self._link = link
+        self._fetch = partial(dialer.fetch, link)
         self._clock_us = clock_us
-        self._command_seconds = command_seconds
-        self._windows = windows
         self._outbox = outbox
         # When, on the event loop's clock, to make partitions and to look for a past day next.
         self._next_make_at = 0.0
         self._next_drop_at, self._drop_pause_seconds = 0.0, _DROP_PAUSE_SECONDS
         # The last token drawn at the latest check, the time of that check, and a token up to which all have committed.
         self._drawn_token, self._checked_at, self._settled_token = 0, float("-inf"), 0
-
-    async def close(self) -> None:
-        """Close the link."""
-        await self.link.close()
 
     async def sweep(self, limit: int) -> Swept:
         swept, left = Swept(), limit
@@ -122,26 +98,24 @@ class Upkeep:
                 if left <= 0:
                     break
                 part = await sweep_some(min(left, _SWEEP_ROWS_MAX))
-                if part is None:
-                    return swept
                 swept += part.swept
                 left -= part.changed
                 if not part.is_more:
                     break
         bound = min(limit, _SWEEP_ROWS_MAX)
         (row,) = await self._fetch(_TIDY, self._clock_us(), bound)
-        await self.make_days()
+        await self._make_days()
         await self._drop_past()
         return replace(swept, more=left <= 0 or extended >= limit or row["looked_at"] >= bound)
 
     async def _extend_paused(self, bound: int) -> int:
         """Give more time to what is paused, before it is over, and return to how many records."""
-        rows = await self._dialer.transact(
-            self.link, lambda connection: connection.fetch(_EXTEND_PAUSED, self._clock_us(), bound), _UNFLUSHED
+        ((_, moved),) = await self._dialer.transact(
+            self._link, lambda connection: connection.fetch(_EXTEND_PAUSED, self._clock_us(), bound), _UNFLUSHED
         )
-        return rows[0]["moved"] if rows else 0
+        return int(moved)
 
-    async def _sweep_lapsed(self, bound: int) -> _Part | None:
+    async def _sweep_lapsed(self, bound: int) -> _Part:
         """A piece of the walk for lapsed claims, up to a token below which every statement has committed.
 
         That is judged by the event loop's clock, which nobody can set, unlike the server's.
@@ -150,27 +124,23 @@ class Upkeep:
         if loop.time() - self._checked_at >= _COMMIT_SECONDS:
             self._settled_token = self._drawn_token
 
-        async def walk(connection: Connection) -> _Part | None:
+        async def walk(connection: Connection) -> _Part:
             part = await self._write_down(connection, _SELECT_LAPSED, bound, _WALK_ROWS_MAX)
-            if part is None:
-                return None
             (row,) = await connection.fetch(_PASS, self._clock_us(), _WALK_ROWS_MAX, self._settled_token)
             if self._settled_token == self._drawn_token:
                 self._drawn_token, self._checked_at = row["drawn_token"], loop.time()
             return replace(part, is_more=part.is_more or row["is_more"])
 
-        return await self._dialer.transact(self.link, walk, _UNFLUSHED)
+        return await self._dialer.transact(self._link, walk, _UNFLUSHED)
 
-    async def _sweep_due(self, bound: int) -> _Part | None:
+    async def _sweep_due(self, bound: int) -> _Part:
         return await self._dialer.transact(
-            self.link, lambda connection: self._write_down(connection, _SELECT_DUE, bound), _UNFLUSHED
+            self._link, lambda connection: self._write_down(connection, _SELECT_DUE, bound), _UNFLUSHED
         )
 
-    async def _write_down(self, connection: Connection, select: str, bound: int, *arguments: int) -> _Part | None:
-        """Write what time changed in the records that this statement locks; None if another gateway sweeps."""
+    async def _write_down(self, connection: Connection, select: str, bound: int, *arguments: int) -> _Part:
+        """Write what time changed in the records that this statement locks."""
         rows = await connection.fetch(select, self._clock_us(), bound, *arguments)
-        if not rows:
-            return None
         now_us = rows[0][0]
         known = await deliveries(connection, [row[1:] for row in rows])
         changes = [
@@ -204,102 +174,25 @@ class Upkeep:
         for service, own_rows in sorted(rows.items()):
             await write_events(connection, service, own_rows, now_us)
 
-    async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
-        return await self.link.run(lambda connection: check_memory(connection, links))
-
-    async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
-        async def begin(connection: Connection) -> None:
-            async with transaction(connection, {"lock_timeout": "1s"}):
-                await connection.execute(f"SELECT pg_advisory_xact_lock({EPOCH_LOCK})")
-                await connection.fetch(_BEGIN_EPOCH, memo, beyond_token)
-
-        await self.link.run(begin)
-
     async def tally(self) -> Tally:
         rows = await self._fetch(_TALLY, self._clock_us())
         oldest_us = max((row["oldest_us"] for row in rows), default=0)
         sealed = sealed_counts(await self._fetch(_COUNT_SEALED, SEALED_COUNT_MAX))
         return Tally({row["route"]: row["in_doubt"] for row in rows}, oldest_us / MICROSECONDS, sealed)
 
-    async def compare_configuration(self, serving: Serving, *, is_trial: bool) -> Agreement:
-        async def agree(connection: Connection) -> Agreement:
-            async with transaction(connection, {"lock_timeout": "5s"}):
-                if not is_trial:
-                    await connection.execute(f"SELECT pg_advisory_xact_lock({RECIPE_LOCK})")
-                rows = await connection.fetch(_RUNNING, self._clock_us(), serving.gateway_id)
-                running = {(row["service"], row["operation"]) for row in rows}
-                comparison = compare(await _known(connection), running, serving)
-                living: Mapping[Name, Living] = {}
-                if comparison.questions:
-                    await connection.execute(f"SET LOCAL statement_timeout = {round(MIGRATE_SECONDS * 1000)}")
-                    living = await self._count_living(connection, comparison.names)
-                agreement = comparison.agreement(living)
-                if not agreement.conflicts and not is_trial:
-                    await self._write(connection, serving, comparison.written)
-                    await connection.execute(_WRITE_OUTBOX, serving.service, self._outbox.pack())
-                return agreement
-
-        return await self.link.run(agree, MIGRATE_SECONDS)
-
-    async def _write(self, connection: Connection, serving: Serving, written: Sequence[Remembered]) -> None:
-        if written:
-            columns = zip(
-                *((row.service, row.operation, row.recipe, row.routes, row.is_current) for row in written), strict=True
-            )
-            await connection.execute(_WRITE_RECIPES, *map(list, columns))
-        await connection.execute(
-            _WRITE_GATEWAY,
-            self._clock_us(),
-            serving.gateway_id,
-            serving.service,
-            sorted(serving.recipes),
-            serving.host,
-        )
-
-    async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
-        if is_running:
-            await self._fetch(_NOTE_RUNNING, self._clock_us(), gateway_id)
-        else:
-            await self._fetch(_NOTE_STOPPED, gateway_id)
-
-    async def count_without_route(self, service: str, operations: Collection[str]) -> dict[str, int]:
-        async def count(connection: Connection) -> dict[str, int]:
-            names = names_without_route(await _known(connection), service, operations)
-            if not names:
-                return {}
-            async with transaction(connection, {"lock_timeout": "1s"}):
-                # A little shorter than the client's timeout; behind a pooler no session has one.
-                await connection.execute(f"SET LOCAL statement_timeout = {round(self._command_seconds * 900)}")
-                living = await self._count_living(connection, names)
-                return {operation: counted.keys for (_, operation), counted in living.items()}
-
-        return await self.link.run(count)
-
-    async def _count_living(self, connection: Connection, names: Collection[Name]) -> dict[Name, Living]:
-        """The living keys of these operations, without operations that have none; in a transaction.
-
-        It reads all records, without an index: it is needed very rarely.
-        """
-        await connection.execute("SET LOCAL enable_seqscan = on")
-        ordered = sorted(names)
-        rows = await connection.fetch(
-            _ALIVE,
-            self._clock_us(),
-            [operation for _, operation in ordered],
-            [derivation_of(*name) for name in ordered],
-        )
-        return {ordered[row["place"] - 1]: Living(row["keys"], row["until_us"]) for row in rows}
-
-    async def make_days(self) -> None:
-        """From time to time, make partitions for the responses of coming days, so that no completion has to."""
+    async def _make_days(self) -> None:
+        """From time to time, make partitions for the responses of coming days and all gateways, so that no completion
+        has to."""
         now = asyncio.get_running_loop().time()
         if now < self._next_make_at:
             return
         self._next_make_at = now + _MAKE_PAUSE_SECONDS
+
+        async def make(connection: Connection) -> None:
+            await add_partitions(connection, windows_up_to(await longest_window(connection)), self._clock_us())
+
         try:
-            await self.link.run(
-                lambda connection: add_partitions(connection, self._windows.in_use, self._clock_us()),
-            )
+            await self._link.run(make)
         except StoreError as error:
             self._next_make_at = now + _MAKE_AGAIN_SECONDS
             _LOG.warning("the partitions for the responses of coming days could not be made yet: %s", error)
@@ -311,7 +204,7 @@ class Upkeep:
             return
         self._next_drop_at = now + _DROP_PAUSE_SECONDS
         try:
-            dropped = await self.link.run(lambda connection: drop_partition(connection, self._clock_us()))
+            dropped = await self._link.run(lambda connection: drop_partition(connection, self._clock_us()))
         except StoreError:
             # Another gateway does it, or a long read blocks it. Each try holds up traffic for a moment: pause longer.
             self._drop_pause_seconds = min(2 * self._drop_pause_seconds, _DROP_PAUSE_SECONDS_MAX)
@@ -332,9 +225,3 @@ def _change_by_time(values: Sequence[Any], delivery: Sequence[Any], now_us: int)
     if row is None or (record := written_down(row.record, now_us)) is row.record:
         return None
     return Change(row, record)
-
-
-async def _known(connection: Connection) -> list[Remembered]:
-    """The operations, as `recipes` reads them."""
-    rows = await connection.fetch(_RECIPES)
-    return [Remembered(*row) for row in rows]

@@ -220,6 +220,27 @@ def raise_level(cursor: Cursor, now_us: int) -> bool:
     return bool(cursor.change("raise_level", (PROGRAM_LEVEL,)))
 
 
+def free_turns(cursor: Cursor, holder: UUID, names: Collection[str], now_us: int, lease_us: int) -> frozenset[str]:
+    """The turns that this gateway has, or may take."""
+    free = set(names)
+    for name in names:
+        row = cursor.row("select_turn", (name,))
+        if row is not None and row[0] != holder.bytes and now_us < row[1] <= now_us + lease_us:
+            free.remove(name)
+    return frozenset(free)
+
+
+def take_turns(cursor: Cursor, holder: UUID, names: Collection[str], now_us: int, lease_us: int) -> frozenset[str]:
+    """Take them, or keep them for longer; returns those that this gateway has now."""
+    times = (now_us + lease_us, now_us)
+    return frozenset(name for name in sorted(names) if cursor.change("take_turn", (name, holder.bytes, *times)))
+
+
+def leave_turns(cursor: Cursor, holder: UUID, now_us: int) -> None:
+    """Leave all turns of this gateway to others."""
+    cursor.change("delete_turns", (holder.bytes, now_us - FORGOTTEN_US))
+
+
 def operations_without_route(cursor: Cursor, service: str, operations: Collection[str]) -> frozenset[Name]:
     """The remembered operations of this service, except those in `operations`."""
     return names_without_route(_known(cursor), service, operations)

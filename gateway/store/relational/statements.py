@@ -56,8 +56,6 @@ from gateway.store.relational.rows import (
     keeps_request,
 )
 
-# How long a sweeper that died blocks the others.
-SWEEP_TURN_US: Final = 60 * MICROSECONDS
 # How often a sweep checks whether a recovery lease, or the content of an operation, is still needed.
 RECOVERY_CHECK_US: Final = 3_600 * MICROSECONDS
 # Sweeps move the end of paused operations that would expire sooner than this by as much.
@@ -397,12 +395,10 @@ def is_due(cursor: Cursor, now_us: int) -> bool:
     )
 
 
-def sweep_some(cursor: Cursor, owner: bytes, now_us: int, limit: int, outbox: Outbox, *, is_last: bool) -> SweptPart:
-    """Sweep at most `limit` records, unless another sweeper has the turn; `more` when there were that many."""
+def sweep_some(cursor: Cursor, now_us: int, limit: int, outbox: Outbox) -> SweptPart:
+    """Sweep at most `limit` records; `more` when there were that many."""
     part, written = SweptPart(), Counter[State]()
     lapsed: list[tuple[str, UUID]] = []
-    if not cursor.change("take_sweeper", (owner, now_us + SWEEP_TURN_US, now_us)):
-        return part
     outboxes = _outboxes(cursor, outbox)
     prolonged = _hold_paused(cursor, now_us, limit)
     limit -= prolonged
@@ -429,8 +425,6 @@ def sweep_some(cursor: Cursor, owner: bytes, now_us: int, limit: int, outbox: Ou
         written[State.DEAD_LETTER],
         tuple(lapsed[:LAPSES_NAMED_MAX]),
     )
-    if is_last or not more:
-        cursor.change("leave_sweeper", (owner,))
     return part
 
 

@@ -73,8 +73,6 @@ class RelationalStore(ABC):
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
         self._watchers = Watchers()
-        self._sweeper_id = uuid4().bytes
-        self._is_sweeping = False
 
     @abstractmethod
     async def _query(self, work: Callable[[Cursor], T]) -> T:
@@ -89,36 +87,41 @@ class RelationalStore(ABC):
         """As `_change`, for what a crash may undo."""
 
     async def sweep(self, limit: int) -> Swept:
-        swept = Swept()
-        if self._is_sweeping or not await self._query(lambda cursor: sql.is_due(cursor, cursor.now_us)):
+        swept, left, size_max = Swept(), limit, SWEEP_TRANSACTION_MAX
+        if not await self._query(lambda cursor: sql.is_due(cursor, cursor.now_us)):
             return swept
-        self._is_sweeping = True
-        try:
-            left, size_max = limit, SWEEP_TRANSACTION_MAX
-            while left > 0:
-                size = min(left, size_max)
-                try:
-                    part, spent_seconds = await self._sweep_some(size, is_last=left == size)
-                except Contended:
-                    if size == 1:
-                        raise
-                    size_max = size // 2
-                    continue
-                left -= size
-                self._watchers.announce_all(part.operation_ids)
-                swept += part.swept
-                # Pause, or every command would find the writer busy sweeping.
-                await asyncio.sleep(spent_seconds)
-                if not swept.more:
-                    break
-            return swept
-        finally:
-            self._is_sweeping = False
+        while left > 0:
+            size = min(left, size_max)
+            try:
+                part, spent_seconds = await self._sweep_some(size)
+            except Contended:
+                if size == 1:
+                    raise
+                size_max = size // 2
+                continue
+            left -= size
+            self._watchers.announce_all(part.operation_ids)
+            swept += part.swept
+            # Pause, or every command would find the writer busy sweeping.
+            await asyncio.sleep(spent_seconds)
+            if not swept.more:
+                break
+        return swept
 
-    async def _sweep_some(self, size: int, *, is_last: bool) -> tuple[sql.SweptPart, float]:
-        return await self._time_without_fsync(
-            lambda cursor: sql.sweep_some(cursor, self._sweeper_id, cursor.now_us, size, self._outbox, is_last=is_last)
+    async def _sweep_some(self, size: int) -> tuple[sql.SweptPart, float]:
+        return await self._time_without_fsync(lambda cursor: sql.sweep_some(cursor, cursor.now_us, size, self._outbox))
+
+    async def take_turns(self, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
+        # Look first: whoever has no turn writes nothing.
+        free = await self._query(lambda cursor: inquiry.free_turns(cursor, holder, names, cursor.now_us, lease_us))
+        if not free:
+            return free
+        return await self._change_without_fsync(
+            lambda cursor: inquiry.take_turns(cursor, holder, free, cursor.now_us, lease_us)
         )
+
+    async def leave_turns(self, holder: UUID) -> None:
+        await self._change_without_fsync(lambda cursor: inquiry.leave_turns(cursor, holder, cursor.now_us))
 
     async def tally(self) -> Tally:
         return await self._query(lambda cursor: sql.tally(cursor, cursor.now_us))

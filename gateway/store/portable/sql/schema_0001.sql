@@ -210,13 +210,12 @@ CREATE TABLE IF NOT EXISTS suspension (
     PRIMARY KEY (service, sink)
 );
 
--- Which gateway sweeps, and until when it keeps the others from it.
-CREATE TABLE IF NOT EXISTS sweeper (
-    one BIGINT NOT NULL PRIMARY KEY CHECK (one = 1),
-    owner BYTEA NOT NULL,
+-- Which gateway does which work of upkeep, by lease.
+CREATE TABLE IF NOT EXISTS turn (
+    name TEXT NOT NULL PRIMARY KEY,
+    holder BYTEA NOT NULL,
     until_us BIGINT NOT NULL
 );
-INSERT INTO sweeper (one, owner, until_us) VALUES (1, '', 0) ON CONFLICT (one) DO NOTHING;
 
 -- How the identities of each operation name of a service are made, and which routes lead to it (JSON); whether it is in
 -- the last accepted configuration.

@@ -23,10 +23,11 @@ WHERE g.gateway_id <> $2 AND g.seen_us BETWEEN {now} - {running_us} AND {now}
 WITH forgotten AS (
     DELETE FROM idempotency_gateway.gateway WHERE gateway_id <> $2 AND seen_us < {now} - {forgotten_us} AND beat IS NULL
 )
-INSERT INTO idempotency_gateway.gateway (gateway_id, service, operations, host, seen_us, level)
-VALUES ($2, $3, $4::text[], $5, {now}, {level})
+INSERT INTO idempotency_gateway.gateway (gateway_id, service, operations, host, seen_us, level, replay_us)
+VALUES ($2, $3, $4::text[], $5, {now}, {level}, $6)
 ON CONFLICT (gateway_id) DO UPDATE
-SET service = excluded.service, operations = excluded.operations, seen_us = excluded.seen_us
+SET
+    service = excluded.service, operations = excluded.operations, seen_us = excluded.seen_us, replay_us = excluded.replay_us
 
 -- name: older_gateways
 -- The running gateways of programs of lower levels. A time in the future is from before the clock was set back.
@@ -36,8 +37,8 @@ WHERE g.level < {level} AND g.seen_us >= {now} - {running_us}
 ORDER BY g.host, g.gateway_id
 
 -- name: note_running
--- A gateway that runs.
-UPDATE idempotency_gateway.gateway SET seen_us = {now} WHERE gateway_id = $2
+-- A gateway that runs, and the longest replay window of its responses.
+UPDATE idempotency_gateway.gateway SET seen_us = {now}, replay_us = $3 WHERE gateway_id = $2
 
 -- name: note_stopped
 -- A gateway that has stopped.

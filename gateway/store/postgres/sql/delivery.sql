@@ -187,11 +187,9 @@ FROM clock c
 -- name: extend_paused
 -- No row of the table: gives an hour more to accepted records of a paused name that would become dead letters within an hour.
 --
--- Returns no row if another gateway sweeps. Skips locked records until the next pass.
+-- Skips locked records until the next pass.
 WITH start AS MATERIALIZED (
     SELECT {now} AS now_us
-    FROM (SELECT pg_try_advisory_xact_lock({sweep_lock}) AS is_ours) turn
-    WHERE turn.is_ours
 ), candidate AS MATERIALIZED (
     SELECT y.operation_id
     FROM start s CROSS JOIN idempotency_gateway.pause p CROSS JOIN LATERAL (

@@ -33,6 +33,10 @@ WHERE NOT EXISTS (
 )
 ORDER BY wanted.day
 
+-- name: longest_window
+-- The longest replay window of all gateways that are known.
+SELECT coalesce(max(g.replay_us), 0) AS longest_us FROM idempotency_gateway.gateway g
+
 -- name: past_days
 -- The days whose responses have all expired and that still have a table.
 SELECT d.day

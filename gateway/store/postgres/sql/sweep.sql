@@ -1,11 +1,10 @@
 -- name: select_lapsed
 -- claimed --lapse--> in_doubt, and leases left by a clock that was set back: lock the candidates.
 --
--- Reads the claims in the order of their tokens from where the last walk ended, and those that were renewed. Returns no row
--- if another gateway sweeps. Skips locked records until the next pass.
+-- Reads the claims in the order of their tokens from where the last walk ended, and those that were renewed. Skips locked
+-- records until the next pass.
 WITH start AS MATERIALIZED (
-    SELECT u.passed_token, {now} AS now_us
-    FROM (SELECT pg_try_advisory_xact_lock({sweep_lock}) AS is_ours) turn JOIN idempotency_gateway.upkeep u ON turn.is_ours
+    SELECT u.passed_token, {now} AS now_us FROM idempotency_gateway.upkeep u
 ), candidate AS MATERIALIZED (
     SELECT y.operation_id
     FROM start s CROSS JOIN LATERAL (
@@ -42,12 +41,10 @@ SELECT s.now_us, {row} FROM start s LEFT JOIN locked o ON true
 -- the walk missed: lock the due records.
 --
 -- A state that time alone does not end stays, whatever its `due_us`. `due_us` may be late by the slack, so the scan goes that
--- much further. Returns no row if another gateway sweeps. Skips locked records until the next pass. A retired response stays
--- until its partition is dropped: nothing reads it any more.
+-- much further. Skips locked records until the next pass. A retired response stays until its partition is dropped: nothing
+-- reads it any more.
 WITH start AS MATERIALIZED (
     SELECT {now} AS now_us
-    FROM (SELECT pg_try_advisory_xact_lock({sweep_lock}) AS is_ours) turn
-    WHERE turn.is_ours
 ), locked AS MATERIALIZED (
     SELECT {row}
     FROM idempotency_gateway.operation o
@@ -102,15 +99,13 @@ SELECT
 -- No row of the table: delete expired audits whose record is gone, recovery leases whose doubt is over, contents that their
 -- operation does not hold any more, and witnesses that were not raised between two checks.
 --
--- What is still needed is checked again later.
-WITH turn AS MATERIALIZED (
-    SELECT pg_try_advisory_xact_lock({sweep_lock}) AS mine, set_config('synchronous_commit', 'off', true)
-), clock AS MATERIALIZED (
-    SELECT {now} AS now_us
+-- What is still needed is checked again later. Two sweeps may do this at once: each row is deleted or kept by one of them.
+WITH clock AS MATERIALIZED (
+    SELECT {now} AS now_us, set_config('synchronous_commit', 'off', true)
 ), due_audit AS MATERIALIZED (
     SELECT a.operation_id, a.entry
     FROM idempotency_gateway.audit a
-    WHERE (SELECT mine FROM turn) AND a.keep_until_us <= (SELECT now_us FROM clock)
+    WHERE a.keep_until_us <= (SELECT now_us FROM clock)
     ORDER BY a.keep_until_us
     LIMIT $2::bigint
 ), old_audit AS MATERIALIZED (
@@ -129,7 +124,7 @@ WITH turn AS MATERIALIZED (
 ), due_recovery AS MATERIALIZED (
     SELECT r.operation_id, r.token
     FROM idempotency_gateway.recovery r
-    WHERE (SELECT mine FROM turn) AND r.check_us <= (SELECT now_us FROM clock)
+    WHERE r.check_us <= (SELECT now_us FROM clock)
     ORDER BY r.check_us
     LIMIT $2::bigint
 ), old_recovery AS MATERIALIZED (
@@ -149,7 +144,7 @@ WITH turn AS MATERIALIZED (
 ), due_content AS MATERIALIZED (
     SELECT h.digest, h.operation_id, h.check_us, h.fingerprint
     FROM idempotency_gateway.content h
-    WHERE (SELECT mine FROM turn) AND h.check_us <= (SELECT now_us FROM clock)
+    WHERE h.check_us <= (SELECT now_us FROM clock)
     ORDER BY h.check_us
     LIMIT $2::bigint
 ), old_content AS MATERIALIZED (
@@ -171,7 +166,7 @@ WITH turn AS MATERIALIZED (
 ), due_witness AS MATERIALIZED (
     SELECT w.link
     FROM idempotency_gateway.witness w
-    WHERE (SELECT mine FROM turn) AND w.check_us <= (SELECT now_us FROM clock)
+    WHERE w.check_us <= (SELECT now_us FROM clock)
     ORDER BY w.check_us
     LIMIT $2::bigint
 ), kept_witness AS (

@@ -258,13 +258,12 @@ CREATE TABLE sequence (
 );
 INSERT INTO sequence (one, token) VALUES (1, 0);
 
--- Which gateway sweeps, and until when it keeps the others from it.
-CREATE TABLE sweeper (
-    one INTEGER PRIMARY KEY CHECK (one = 1),
-    owner BLOB NOT NULL,
+-- Which gateway does which work of upkeep, by lease.
+CREATE TABLE turn (
+    name TEXT PRIMARY KEY,
+    holder BLOB NOT NULL,
     until_us INTEGER NOT NULL
-);
-INSERT INTO sweeper (one, owner, until_us) VALUES (1, x'', 0);
+) WITHOUT ROWID;
 
 -- How the identities of each operation name of a service are made, and which routes lead to it (JSON); whether it is in
 -- the last accepted configuration.

@@ -288,7 +288,8 @@ CREATE TABLE idempotency_gateway.recipe (
     PRIMARY KEY (service, operation)
 );
 
--- Which processes serve which operation names of which service, and when each was last seen running.
+-- Which processes serve which operation names of which service, when each was last seen running, and the longest replay window
+-- of its responses: partitions are made for all of them.
 --
 -- One that has a `beat` may grant. A promoted server is believed once each of them has vouched for it; those that ended are
 -- vouched for by the notes of their host, if it was not booted again since.
@@ -297,6 +298,7 @@ CREATE TABLE idempotency_gateway.gateway (
     service     text   NOT NULL,
     operations  text[] NOT NULL,
     seen_us     bigint NOT NULL,
+    replay_us   bigint NOT NULL DEFAULT 0,
     beat        bigint,
     notes       uuid,
     host        text   NOT NULL DEFAULT '',
@@ -306,6 +308,13 @@ CREATE TABLE idempotency_gateway.gateway (
     -- That of its program.
     level       smallint NOT NULL DEFAULT 1
 ) WITH (fillfactor = 70);
+
+-- Which gateway does which work of upkeep, by lease.
+CREATE TABLE idempotency_gateway.turn (
+    name     text   NOT NULL PRIMARY KEY,
+    holder   uuid   NOT NULL,
+    until_us bigint NOT NULL
+) WITH (fillfactor = 20);
 
 -- Where the walk for lapsed claims ended: no claim with this token or a lower one can lapse unseen.
 CREATE TABLE idempotency_gateway.upkeep (

@@ -1,0 +1,112 @@
+"""Two gateways on one Postgres: one of them does the upkeep, and both hear what is said of the store's memory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from gateway.admin.memory import accept_loss
+from gateway.core.operation import Audit
+from gateway.store.epoch import after_loss, amnesia_of, memo_of
+from gateway.store.postgres.store import PostgresStore
+from gateway.upkeep.turns import LEASE_SECONDS
+from tests.observe.scrape import Scrape
+from tests.store.postgres_sessions import opened
+from tests.support.eventually import eventually
+from tests.support.fleet import config_of, gateways, send
+from tests.support.gateway import GatewayProcess
+from tests.support.house import status_of
+from tests.support.upstream import RecordingUpstream
+
+# A lease, the pause until the next one is asked for, and what a busy machine takes.
+PATIENCE_SECONDS = 3 * LEASE_SECONDS
+WINDOW_US = 3_600_000_000
+DUTIES = {"sweep", "recovery", "tally"}
+
+
+@pytest.fixture
+async def fleet(postgres_url: str, tmp_path: Path) -> AsyncIterator[list[GatewayProcess]]:
+    directories = [tmp_path / name for name in ("one", "two")]
+    store = {"durable": postgres_url}
+    async with AsyncExitStack() as stack:
+        upstream = await stack.enter_async_context(RecordingUpstream())
+        configs = [(config_of(store, each, upstream.url), each) for each in directories]
+        yield await stack.enter_async_context(gateways(*configs))
+
+
+async def duties(gateway: GatewayProcess) -> set[str]:
+    """What it does for all."""
+    told = Scrape((await gateway.status("/metrics")).body.decode())
+    return {duty for duty in DUTIES if told.value("idempotency_store_upkeep_owner", duty=duty)}
+
+
+async def owner_of(fleet: list[GatewayProcess]) -> tuple[GatewayProcess, GatewayProcess]:
+    """The one that does all, and the one that does nothing, as soon as it is so."""
+    found: list[GatewayProcess] = []
+
+    async def is_decided() -> bool:
+        each = [await duties(gateway) for gateway in fleet]
+        assert not each[0] & each[1]
+        found[:] = fleet if each[0] == DUTIES else fleet[::-1]
+        return DUTIES in each
+
+    await eventually(is_decided, PATIENCE_SECONDS, "one gateway has all turns")
+    return found[0], found[1]
+
+
+async def wait_has_all(gateway: GatewayProcess) -> None:
+    async def has_all() -> bool:
+        return await duties(gateway) == DUTIES
+
+    await eventually(has_all, PATIENCE_SECONDS, "it has all turns")
+
+
+async def test_another_gateway_takes_over(fleet: list[GatewayProcess]) -> None:
+    """From one that is frozen, which knows when it goes on that its turn is over, and from one that was killed."""
+    owner, other = await owner_of(fleet)
+    owner.pause()
+    try:
+        await wait_has_all(other)
+    finally:
+        owner.resume()
+    assert await duties(owner) == set()
+    assert await duties(other) == DUTIES
+    other.kill()
+    await wait_has_all(owner)
+
+
+async def test_every_gateway_hears_of_a_lost_memory_and_that_it_is_accepted(
+    fleet: list[GatewayProcess], postgres_url: str
+) -> None:
+    """Also one without any turn: notes are its own. A clean stop then leaves the turns."""
+    owner, other = await owner_of(fleet)
+    async with opened(postgres_url) as store:
+        await note_loss(store)
+        for gateway in fleet:
+            await wait_told(gateway, "store-amnesia")
+        await accept_loss(store, Audit("test", "known"))
+    for gateway in fleet:
+        await wait_told(gateway, "stored")
+    owner.terminate()
+    await wait_has_all(other)
+
+
+async def note_loss(store: PostgresStore) -> None:
+    """What a gateway writes that found one."""
+    epoch = await store.check_memory()
+    amnesia = after_loss("a test says so", [], epoch, amnesia_of(epoch), WINDOW_US)
+    await store.begin_epoch(memo_of(amnesia), amnesia.beyond)
+
+
+async def wait_told(gateway: GatewayProcess, verdict: str) -> None:
+    keys = count()
+
+    async def is_told() -> bool:
+        key = f"{verdict}-{gateway.port}-{next(keys)}"
+        return status_of(await send(gateway.port, key))[1] == verdict
+
+    await eventually(is_told, PATIENCE_SECONDS, f"a new key gets {verdict}")

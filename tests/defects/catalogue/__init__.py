@@ -19,6 +19,7 @@ from tests.defects.catalogue import (
     promotions,
     regions,
     stores,
+    upkeep,
     wire,
     wiring,
 )
@@ -43,6 +44,7 @@ DEFECTS: Final[dict[str, Defect]] = {
         observing,
         regions,
         promotions,
+        upkeep,
     )
     for defect in module.DEFECTS
 }
@@ -55,6 +57,7 @@ SLOW: Final = frozenset(
         "member-forgotten",
         "nobody-probes-in-the-background",
         "nobody-renews",
+        "notes-of-the-one-in-charge-alone",
         "others-operations-probed",
         "promoted-memory-keeps-its-identity",
         "postgres-changes-what-it-has-not-locked",

@@ -395,7 +395,7 @@ DEFECTS = (
         "two gateways with different configurations that start at once both serve",
         (
             Edit(
-                "store/postgres/upkeep.py",
+                "store/postgres/agreement.py",
                 "                if not is_trial:\n                    await connection.execute(",
                 "                if is_trial:\n                    await connection.execute(",
             ),

@@ -109,9 +109,10 @@ DEFECTS = (
         "gateways that note a lost memory at once can take the sequence of tokens back",
         (
             Edit(
-                "store/postgres/upkeep.py",
-                '                await connection.execute(f"SELECT pg_advisory_xact_lock({EPOCH_LOCK})")\n',
-                "",
+                "store/postgres/member.py",
+                '                await connection.execute(f"SELECT pg_advisory_xact_lock({EPOCH_LOCK})")\n'
+                "                await connection.fetch(_BEGIN_EPOCH",
+                "                await connection.fetch(_BEGIN_EPOCH",
             ),
         ),
         ("tests/store/test_postgres_tokens.py::test_the_sequence_is_moved_by_one_at_a_time",),

@@ -1,0 +1,162 @@
+"""Defects of what one gateway does for all: whose turn it is, partitions ahead of need, notes, connections."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.defects.defect import Defect, Edit
+
+_TURN: Final = "store/postgres/sql/turn.sql"
+_TURNS: Final = "upkeep/turns.py"
+_UNIT: Final = "tests/upkeep/test_turns.py::"
+_CONTRACT: Final = "tests/conformance/test_turns.py::"
+_DAYS: Final = "tests/store/test_postgres_days.py::"
+_APP: Final = "tests/app/test_upkeep.py::"
+
+DEFECTS: Final = (
+    Defect(
+        "turn-taken-from-the-living",
+        "whoever asks has the turn, and every gateway sweeps",
+        (
+            Edit(_TURN, "t.until_us > c.now_us AND t.until_us <= c.now_us + $4::bigint", "false"),
+            Edit(_TURN, "WHERE t.holder = excluded.holder OR t.until_us <=", "WHERE true OR t.until_us <="),
+        ),
+        (_CONTRACT + "test_a_turn_is_of_one_gateway[postgres]",),
+    ),
+    Defect(
+        "turn-of-the-dead-stays",
+        "nobody takes over from a gateway that died",
+        (Edit("store/relational/inquiry.py", "now_us < row[1] <= now_us + lease_us", "row[1] <= now_us + lease_us"),),
+        (_CONTRACT + "test_a_turn_ends_with_its_lease[sqlite]",),
+    ),
+    Defect(
+        "turn-of-the-future-stays",
+        "where the clock was set back, nobody does anything until it has caught up",
+        (Edit(_TURN, " AND t.until_us <= c.now_us + $4::bigint", ""),),
+        (_CONTRACT + "test_a_turn_of_a_clock_that_was_set_back[postgres]",),
+    ),
+    Defect(
+        "turn-left-is-anybodys",
+        "a gateway that stops takes the turns of all others with it",
+        (Edit("store/relational/sql/delete_turns.sql", "holder = ?1", "holder >= ?1 OR holder < ?1"),),
+        (_CONTRACT + "test_a_turn_that_is_left_is_free_at_once[sqlite]",),
+    ),
+    Defect(
+        "slow-answer-makes-a-turn-longer",
+        "a turn is believed for longer than the store leased it",
+        (
+            Edit(
+                _TURNS,
+                "dict.fromkeys(taken, asked + LEASE_SECONDS)",
+                "dict.fromkeys(taken, self._clock() + LEASE_SECONDS)",
+            ),
+        ),
+        (_UNIT + "test_a_slow_answer_makes_no_turn_longer",),
+    ),
+    Defect(
+        "frozen-and-still-in-charge",
+        "a gateway that was frozen goes on as if its turn had not ended",
+        (Edit(_TURNS, "self._clock() < self._until.get(name, 0.0)", "name in self._until"),),
+        (_UNIT + "test_whoever_was_frozen_has_no_turn_when_it_goes_on",),
+    ),
+    Defect(
+        "turn-kept-after-the-stop",
+        "after a clean stop nobody does anything until the lease is over",
+        (Edit(_TURNS, "await self._store.leave_turns(self._holder)", "pass"),),
+        (_UNIT + "test_a_stop_leaves_the_turn",),
+    ),
+    Defect(
+        "everybody-sweeps",
+        "each gateway sweeps, whoever has the turn",
+        (Edit("app/parts.py", "has_turn=partial(turns.has, Duty.SWEEP)", "has_turn=lambda: True"),),
+        (_APP + "test_a_gateway_alone_has_all_turns",),
+    ),
+    Defect(
+        "one-recovers-for-other-routes",
+        "operations of routes that the one in charge does not have are never recovered",
+        (Edit("app/parts.py", "{config.service} {_digest_of(self._recovery.recovered)}", "{config.service}"),),
+        (_APP + "test_gateways_with_other_routes_have_other_turns",),
+    ),
+    Defect(
+        "tally-outlives-its-turn",
+        "what a gateway counted last stands beside what another one counts now",
+        (Edit("upkeep/tally.py", "            self._take_back()\n", ""),),
+        (_UNIT + "test_whoever_counts_no_more_reports_nothing",),
+    ),
+    Defect(
+        "notes-of-the-one-in-charge-alone",
+        "a gateway without a turn never hears of a lost memory, nor that it was accepted",
+        (Edit("app/parts.py", "            repeat(self._exchange_notes, pause_seconds=_NOTES_SECONDS),\n", ""),),
+        ("tests/integration/test_turns.py::test_every_gateway_hears_of_a_lost_memory_and_that_it_is_accepted",),
+    ),
+    Defect(
+        "days-of-ones-own-windows",
+        "responses of other gateways wait for their partitions",
+        (
+            Edit(
+                "store/postgres/sql/schema.sql", "coalesce(max(g.replay_us), 0) AS", "coalesce(min(g.replay_us), 0) AS"
+            ),
+        ),
+        (_DAYS + "test_no_partition_is_late_at_midnight",),
+    ),
+    Defect(
+        "changed-window-not-said",
+        "a reload that changes nothing but a window is not told to the store",
+        (
+            Edit(
+                "store/guard.py",
+                "(one.recipes, one.routes, one.replay_us) == ",
+                "(one.recipes, one.routes, other.replay_us) == ",
+            ),
+        ),
+        (_DAYS + "test_a_reload_makes_room_for_its_window",),
+    ),
+    Defect(
+        "declared-window-forgotten",
+        "a window that a response declared makes one wait on each day",
+        (Edit("store/postgres/member.py", "gateway_id, self._windows.longest_us)", "gateway_id, 0)"),),
+        (_DAYS + "test_no_completion_makes_room",),
+    ),
+    Defect(
+        "late-partition-not-counted",
+        "nobody sees that responses waited for their partition",
+        (Edit("store/postgres/store.py", "            self.partitions_late += 1\n", ""),),
+        (_DAYS + "test_no_completion_makes_room",),
+    ),
+    Defect(
+        "notes-over-a-witnessed-link",
+        "votes and looks at the memory go over a link that notes what it is told, before the memory was judged",
+        (
+            Edit(
+                "store/postgres/store.py",
+                "            members,\n            news,\n",
+                "            Members(dialer, changing[0].link, self._clock_us, self._windows),\n            news,\n",
+            ),
+        ),
+        ("tests/conformance/test_witness.py::test_a_store_that_lacks_what_it_acknowledged_can_be_looked_at[postgres]",),
+    ),
+    Defect(
+        "idle-connections-stay",
+        "each gateway keeps a connection that it does not need",
+        (Edit("store/postgres/connection.py", "if self._idle_seconds is None:", "if True:"),),
+        ("tests/store/test_postgres.py::test_a_store_has_few_connections[3]",),
+    ),
+    Defect(
+        "connections-as-always",
+        "a gateway opens as many connections as it likes",
+        (Edit("app/stores.py", "                connections=config.store.connections,\n", ""),),
+        ("tests/store/test_postgres.py::test_how_many_connections_a_gateway_has[2]",),
+    ),
+    Defect(
+        "storage-said-to-write-what-is-not-sent",
+        "with a storage that keeps what it gets, commits are acknowledged before it gets them",
+        (Edit("store/postgres/dialer.py", '("fsync", "full_page_writes")', "tuple(DURABILITY)"),),
+        ("tests/store/test_postgres.py::test_what_no_storage_replaces_is_refused_all_the_same",),
+    ),
+    Defect(
+        "refused-and-said-to-be-allowed",
+        "`check --store` says that the server allows what it refuses",
+        (Edit("store/postgres/capability.py", 'Capability(name, "refused", f', 'Capability(name, "ok", f'),),
+        ("tests/store/test_postgres_capability.py::test_what_is_refused_is_named_with_what_follows",),
+    ),
+)

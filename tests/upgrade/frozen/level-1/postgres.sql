@@ -127,6 +127,7 @@ CREATE TABLE idempotency_gateway.gateway (
     service text NOT NULL,
     operations text[] NOT NULL,
     seen_us bigint NOT NULL,
+    replay_us bigint DEFAULT 0 NOT NULL,
     beat bigint,
     notes uuid,
     host text DEFAULT ''::text NOT NULL,
@@ -270,6 +271,398 @@ CREATE TABLE idempotency_gateway.response (
     body bytea
 )
 PARTITION BY LIST (drop_day);
+CREATE TABLE idempotency_gateway.response_20784 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20785 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20786 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20787 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20788 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20789 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20790 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20791 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20792 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20793 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20794 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20795 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20796 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20797 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20804 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20811 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20818 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20825 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20832 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20839 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20846 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20853 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20860 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20888 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20916 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20944 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20972 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21000 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21028 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21056 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21084 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21112 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21140 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21168 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21196 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21224 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21252 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21280 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21308 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21336 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21364 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21392 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21420 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21448 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21476 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21504 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21532 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21840 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_22204 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_22568 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_22932 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_23296 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_23660 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_24024 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_24388 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_24752 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
 CREATE TABLE idempotency_gateway.response_36400 (
     token bigint NOT NULL,
     drop_day integer NOT NULL,
@@ -293,6 +686,12 @@ CREATE SEQUENCE idempotency_gateway.token
     NO MINVALUE
     NO MAXVALUE
     CACHE 1;
+CREATE TABLE idempotency_gateway.turn (
+    name text NOT NULL,
+    holder uuid NOT NULL,
+    until_us bigint NOT NULL
+)
+WITH (fillfactor='20');
 CREATE TABLE idempotency_gateway.upkeep (
     only_row boolean DEFAULT true NOT NULL,
     passed_token bigint NOT NULL,
@@ -305,26 +704,84 @@ CREATE TABLE idempotency_gateway.witness (
     check_us bigint NOT NULL
 )
 WITH (fillfactor='20');
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20784 FOR VALUES IN (20784);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20785 FOR VALUES IN (20785);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20786 FOR VALUES IN (20786);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20787 FOR VALUES IN (20787);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20788 FOR VALUES IN (20788);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20789 FOR VALUES IN (20789);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20790 FOR VALUES IN (20790);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20791 FOR VALUES IN (20791);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20792 FOR VALUES IN (20792);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20793 FOR VALUES IN (20793);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20794 FOR VALUES IN (20794);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20795 FOR VALUES IN (20795);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20796 FOR VALUES IN (20796);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20797 FOR VALUES IN (20797);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20804 FOR VALUES IN (20804);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20811 FOR VALUES IN (20811);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20818 FOR VALUES IN (20818);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20825 FOR VALUES IN (20825);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20832 FOR VALUES IN (20832);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20839 FOR VALUES IN (20839);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20846 FOR VALUES IN (20846);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20853 FOR VALUES IN (20853);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20860 FOR VALUES IN (20860);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20888 FOR VALUES IN (20888);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20916 FOR VALUES IN (20916);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20944 FOR VALUES IN (20944);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20972 FOR VALUES IN (20972);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21000 FOR VALUES IN (21000);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21028 FOR VALUES IN (21028);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21056 FOR VALUES IN (21056);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21084 FOR VALUES IN (21084);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21112 FOR VALUES IN (21112);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21140 FOR VALUES IN (21140);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21168 FOR VALUES IN (21168);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21196 FOR VALUES IN (21196);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21224 FOR VALUES IN (21224);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21252 FOR VALUES IN (21252);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21280 FOR VALUES IN (21280);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21308 FOR VALUES IN (21308);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21336 FOR VALUES IN (21336);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21364 FOR VALUES IN (21364);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21392 FOR VALUES IN (21392);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21420 FOR VALUES IN (21420);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21448 FOR VALUES IN (21448);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21476 FOR VALUES IN (21476);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21504 FOR VALUES IN (21504);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21532 FOR VALUES IN (21532);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21840 FOR VALUES IN (21840);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_22204 FOR VALUES IN (22204);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_22568 FOR VALUES IN (22568);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_22932 FOR VALUES IN (22932);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_23296 FOR VALUES IN (23296);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_23660 FOR VALUES IN (23660);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_24024 FOR VALUES IN (24024);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_24388 FOR VALUES IN (24388);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_24752 FOR VALUES IN (24752);
 ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_36400 FOR VALUES IN (36400);
-INSERT INTO idempotency_gateway.delivery VALUES ('ffad008b-f793-85de-8016-562c07b4053e', '5b3c6b2a-5e19-4215-b203-8637806c064e', 1795680918336123, 1795680918336123, 1795680918888559, 1827216918336123, 0, 260, 1, 0, NULL, NULL, true, false, NULL, 'accepted', 'shop', 'order', 'order', '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', 'answered_503', NULL);
-INSERT INTO idempotency_gateway.epoch VALUES (true, 'c7d77f1f-b387-4c8e-8608-32f5b1927023', '00000001', '\x', '', 1);
-INSERT INTO idempotency_gateway.gateway VALUES ('57a90ffb-728f-49f2-a03a-52c2f5815ab7', 'shop', '{charge,order}', 1795680917688891, 1, '41f0ea53-34f7-4202-b4d5-740879b8212f', 'vm', 'dbbd0c81-b95f-45d4-98c6-656b10a0b858', '', 1);
-INSERT INTO idempotency_gateway.migration VALUES (1, '0001_operations', '62d515f39f102a416b106cb0ca7e97006ec67914541f4a4bc79da829c9e64b19', '2026-11-26 08:15:17.404537+00');
-INSERT INTO idempotency_gateway.operation VALUES ('1efa8387-21f5-83a7-bea9-c4ac3f5f1f16', '3c537e73-2b4e-4688-bcc3-955140f7e327', NULL, 1, 1795680918078848, 1795680918078848, 0, 2111040918166345, 2111040918166345, 1795680918166345, 2111040918166345, NULL, 1, 36400, 1, 201, false, false, 'completed', 'complete', NULL, 'vm:9429:25252ad2', 'charge', 'charge', '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\xb95d455b5fc690efe0a2afe6ace94cdda261f0c4393997b9e690be0d5eec63ec', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\xc08335a2ed84fedb0f3f698bac518236bb56113194f855a2154e5712b1699d08', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\x878662386bd19df0a4d76bfb5d8c7bc370b07f5472d46f403360869d', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:sUTFC8/q2MsDFvURw7ruE+gFzUf369vdp1MKOUVnR8vnF6agPwvxKLomcXLLDABygS+Tq1TWh5SkY6t6', NULL, NULL);
-INSERT INTO idempotency_gateway.operation VALUES ('a596fc96-0a32-817d-a73c-6bf10c513eb8', '1be26e05-ad2b-4557-b9b1-e906dd804f24', NULL, 2, 1795680918184567, 1795680918184567, 0, 0, 2111040918204518, NULL, 2111040923184567, NULL, 1, NULL, 1, NULL, false, false, 'released', 'release', NULL, 'vm:9429:25252ad2', 'charge', 'charge', '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x545abad01019b97e48c5dedade40c4faeef7400a3ca7a69627b6864d4cd14b6a', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\xc08335a2ed84fedb0f3f698bac518236bb56113194f855a2154e5712b1699d08', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\xfe8f56806e9dc1ad7f59524a32bad1b1f46e7b1a4c5624e55c7c5cbe', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:lbxTHZ223fbZVfF0nUefyB1z06+c2aL/JQ0nnB6QzmxzJffcAet5bh1NhApWwbSbi5/RmJHrhTGv5Uyg', NULL, NULL);
-INSERT INTO idempotency_gateway.operation VALUES ('f69ff997-ed3f-87d3-91aa-1435b869a4b2', '9d05f162-3ea5-4bbd-be2e-87c5a5eb2f7d', NULL, 3, 1795680918241379, 1795680918241379, 1795680948241379, 0, 0, NULL, NULL, 1795680918256108, 1, NULL, 1, NULL, false, false, 'in_doubt', 'abandon', 'reset', 'vm:9429:25252ad2', 'charge', 'charge', '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x554dad576657d3838e66bf80c1973dfce5ef9cb9aa648b6563ad34121f9e6f99', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\xc08335a2ed84fedb0f3f698bac518236bb56113194f855a2154e5712b1699d08', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\x38dd993fd2cbcdc1824fa40bfe11a94eb20f2e9ae64edf4cb48b056a', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:30PNiftMzzHF4k2H5EaQ5xuy55d9lW4iHXBIDcGeLMZxDD/my0s4ySNvjRLKYpcyO0J9jRllVKp9bAAw', NULL, NULL);
-INSERT INTO idempotency_gateway.operation VALUES ('e1e61c76-0614-86ff-bf39-8f5964b1cb7b', '7014a171-67ca-4c7a-99ff-3b5602bf53af', NULL, 6, 1795680918363790, 1795680918363790, 1795680948363790, 0, 0, NULL, 2111040923363790, NULL, 1, NULL, 1, NULL, false, false, 'claimed', 'claim', NULL, 'vm:9429:25252ad2', 'charge', 'charge', '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x7faf5c80bc41c5fa7e6064df1429277b4723052226d14cfc3bbbb540a5e33977', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\xc08335a2ed84fedb0f3f698bac518236bb56113194f855a2154e5712b1699d08', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\xe1c93b8a14f439650f26894bc1c70e2dbd0b3dad157aef917065028e', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:u5gyNIHStb7nsviILa7yCIoQpnUBGXWAn9cTWnoLl8Y+FGtUkidORdpyVprlvIXHmt1RzxWMzCfgn238', NULL, NULL);
-INSERT INTO idempotency_gateway.operation VALUES ('e40120c8-d512-87d7-b44d-c83f14f3f9f3', 'a670bf78-59ce-43e0-8b34-02146108b7b6', NULL, 7, 1795680918367710, 1795680918367710, 1795680948367710, 0, 0, NULL, 2111040923367710, NULL, 1, NULL, 1, NULL, false, false, 'claimed', 'claim', NULL, 'vm:9429:25252ad2', 'charge', 'charge', '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\xf7d67622d33169e90d2c66efab38d3180386001ca9c2bc122481dc3626e972a2', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\xc08335a2ed84fedb0f3f698bac518236bb56113194f855a2154e5712b1699d08', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\x2e9dd3abd296e0954f5b9a65be084d18f0f47fcea7b904fcfaecf502', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:GsT/z3Vl8ayRnD9VG7B0RRRAVAnX+R62Ed1ecfM+vkOn8lBySLLG+B5qP1oELE0Zn1VA9K5irM60K1oN', NULL, NULL);
-INSERT INTO idempotency_gateway.operation VALUES ('ffad008b-f793-85de-8016-562c07b4053e', '59e3e1d7-3f8e-485a-abe2-ba66ef1c4d82', NULL, 5, 1795680918336123, 1795680918350697, 0, 0, 0, NULL, 1827216918336123, NULL, 1, NULL, 1, NULL, false, true, 'accepted', 'postpone', NULL, 'vm:9429:25252ad2', 'order', 'order', '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x609fbd65d00f80c4c8f75aebdd3108c4ded494c184bbf087c1cc586696ae81ba', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\x3b127e647326a501dc691215262afc7c5b404443d89a001b5ca4ad0e97cdfa79', '\x39175aab2e26dab244f63d4c2c9299239e4e6acf56d3c6f76b9e487be65b68ce', '', '\x85f9cc305a7cf0ba666b65947a110e3ecb794b95a3299e2aa6e40aeb', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:qCo0zRquM2+dU9/qUgb7WehyF/nV15oljv9GgHP38xc397DeRKKPXcF5bz8ldcfWL0VgmIvORrxhySc=', NULL, NULL);
+INSERT INTO idempotency_gateway.delivery VALUES ('ffad008b-f793-85de-8016-562c07b4053e', 'a0d6b493-d5b8-4ae6-9145-6a5db5d07375', 1795684259243328, 1795684259243328, 1795684260234911, 1827220259243328, 0, 260, 1, 0, NULL, NULL, true, false, NULL, 'accepted', 'shop', 'order', 'order', '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', 'answered_503', NULL);
+INSERT INTO idempotency_gateway.epoch VALUES (true, '3d5ce7d9-92e8-4e00-97fa-58e59564dfb2', '00000001', '\x', '', 1);
+INSERT INTO idempotency_gateway.gateway VALUES ('37024d7f-86fd-4356-9c6c-9f87ae33ddd7', 'shop', '{charge,order}', 1795684258716665, 315360000000000, 1, '6e0c551d-0afe-43c9-bf61-fc211ad3b057', 'vm', 'dbbd0c81-b95f-45d4-98c6-656b10a0b858', '', 1);
+INSERT INTO idempotency_gateway.migration VALUES (1, '0001_operations', '1668ecac8ee2605de7330bc4c5a4dd53ffb2a53daa531105884ebf4f1e74be86', '2026-11-26 09:10:57.965845+00');
+INSERT INTO idempotency_gateway.operation VALUES ('1efa8387-21f5-83a7-bea9-c4ac3f5f1f16', 'e3bf498e-2937-4ef5-a168-fd63782e8c23', NULL, 1, 1795684259055845, 1795684259055845, 0, 2111044259145642, 2111044259145642, 1795684259145642, 2111044259145642, NULL, 1, 36400, 1, 201, false, false, 'completed', 'complete', NULL, 'vm:13952:f48d5b65', 'charge', 'charge', '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\xb95d455b5fc690efe0a2afe6ace94cdda261f0c4393997b9e690be0d5eec63ec', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\xc08335a2ed84fedb0f3f698bac518236bb56113194f855a2154e5712b1699d08', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\x878662386bd19df0a4d76bfb5d8c7bc370b07f5472d46f403360869d', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:lErDxgqssZ40/r1E1CWjEf0+iFKEO2dILitadpullkq5Xm4e2bUtR0kzRn0Kg8vSZ2B+y9N/RqNZkaPq', NULL, NULL);
+INSERT INTO idempotency_gateway.operation VALUES ('a596fc96-0a32-817d-a73c-6bf10c513eb8', 'eb3498f9-5075-43f4-a55e-5bfed42709e6', NULL, 2, 1795684259164164, 1795684259164164, 0, 0, 2111044259174329, NULL, 2111044264164164, NULL, 1, NULL, 1, NULL, false, false, 'released', 'release', NULL, 'vm:13952:f48d5b65', 'charge', 'charge', '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x545abad01019b97e48c5dedade40c4faeef7400a3ca7a69627b6864d4cd14b6a', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\xc08335a2ed84fedb0f3f698bac518236bb56113194f855a2154e5712b1699d08', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\xfe8f56806e9dc1ad7f59524a32bad1b1f46e7b1a4c5624e55c7c5cbe', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:SzdPQ7Ycq13e/eMARjRukreXpgsJdp6HJBicrqbfhJVjQSMYLLJggFQqTYIwaCFjEQgxM39oN6b/h+Xj', NULL, NULL);
+INSERT INTO idempotency_gateway.operation VALUES ('f69ff997-ed3f-87d3-91aa-1435b869a4b2', '73b9fd84-2092-4225-97ee-49dbcae154de', NULL, 3, 1795684259199551, 1795684259199551, 1795684289199551, 0, 0, NULL, NULL, 1795684259210597, 1, NULL, 1, NULL, false, false, 'in_doubt', 'abandon', 'reset', 'vm:13952:f48d5b65', 'charge', 'charge', '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x554dad576657d3838e66bf80c1973dfce5ef9cb9aa648b6563ad34121f9e6f99', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\xc08335a2ed84fedb0f3f698bac518236bb56113194f855a2154e5712b1699d08', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\x38dd993fd2cbcdc1824fa40bfe11a94eb20f2e9ae64edf4cb48b056a', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:/5SPmdtWEKBSrasqjNN/Qmbu49GgOfBcEfCtQOtIpYLJjnxqwnB7fqZj9I5EvKJJDQ8o06aXgJifG4QY', NULL, NULL);
+INSERT INTO idempotency_gateway.operation VALUES ('e1e61c76-0614-86ff-bf39-8f5964b1cb7b', '68ea8f30-7a3a-46aa-801c-fd0971683b86', NULL, 6, 1795684259281704, 1795684259281704, 1795684289281704, 0, 0, NULL, 2111044264281704, NULL, 1, NULL, 1, NULL, false, false, 'claimed', 'claim', NULL, 'vm:13952:f48d5b65', 'charge', 'charge', '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x7faf5c80bc41c5fa7e6064df1429277b4723052226d14cfc3bbbb540a5e33977', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\xc08335a2ed84fedb0f3f698bac518236bb56113194f855a2154e5712b1699d08', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\xe1c93b8a14f439650f26894bc1c70e2dbd0b3dad157aef917065028e', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:TGJYZSUwhrfhbYVb/bI63v+pP2djnRTP0o0L1u+6ehpsZpqBMafN7qMIfzG0/KjMW5jEx6gNShRhwJji', NULL, NULL);
+INSERT INTO idempotency_gateway.operation VALUES ('e40120c8-d512-87d7-b44d-c83f14f3f9f3', 'f4172944-d41e-4746-b1b2-af0fd882d2fb', NULL, 7, 1795684259288236, 1795684259288236, 1795684289288236, 0, 0, NULL, 2111044264288236, NULL, 1, NULL, 1, NULL, false, false, 'claimed', 'claim', NULL, 'vm:13952:f48d5b65', 'charge', 'charge', '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\xf7d67622d33169e90d2c66efab38d3180386001ca9c2bc122481dc3626e972a2', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\xc08335a2ed84fedb0f3f698bac518236bb56113194f855a2154e5712b1699d08', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\x2e9dd3abd296e0954f5b9a65be084d18f0f47fcea7b904fcfaecf502', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:gCJtMccAwjKyfSsfDlUFzGI7CNlZD6fplVxPsWiXtHllwmXW3NCLu1Uz3zKXYygJL6M8LhKhETOWvGDz', NULL, NULL);
+INSERT INTO idempotency_gateway.operation VALUES ('ffad008b-f793-85de-8016-562c07b4053e', 'f3ca7fb2-64d0-4fd4-84c4-f48887eef082', NULL, 5, 1795684259243328, 1795684259260953, 0, 0, 0, NULL, 1827220259243328, NULL, 1, NULL, 1, NULL, false, true, 'accepted', 'postpone', NULL, 'vm:13952:f48d5b65', 'order', 'order', '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x609fbd65d00f80c4c8f75aebdd3108c4ded494c184bbf087c1cc586696ae81ba', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\x3b127e647326a501dc691215262afc7c5b404443d89a001b5ca4ad0e97cdfa79', '\x39175aab2e26dab244f63d4c2c9299239e4e6acf56d3c6f76b9e487be65b68ce', '', '\x85f9cc305a7cf0ba666b65947a110e3ecb794b95a3299e2aa6e40aeb', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:O/cFNlzvGLR3h0gOgiASB/+PTMRb9u2GdBCk3Gv4EYHVUR9m7iivWFn9bE3QHlbdBJfNpOTZ+ZvcNZw=', NULL, NULL);
 INSERT INTO idempotency_gateway.outbox VALUES ('shop', '\x7b2273657276696365223a2273686f70222c22736f75726365223a2275726e3a6964656d706f74656e63792d676174657761793a73686f70222c226576656e745f62797465735f6d6178223a36353533362c22737562736372697074696f6e73223a5b5d7d');
 INSERT INTO idempotency_gateway.recipe VALUES ('shop', 'charge', '\xc4293a9926c43091a5294e47334ed90bf6a5561b5b02f570c40390ea55a22c86', '[{"order": 0, "methods": ["PATCH", "POST"], "host": null, "path": "/charges", "enforced": 1.0}]', true);
 INSERT INTO idempotency_gateway.recipe VALUES ('shop', 'order', '\x6692733b03b23631671303df32d8a5632597fe3409de1a0dfe06f789cc8c9ff7', '[{"order": 1, "methods": ["PATCH", "POST"], "host": null, "path": "/orders", "enforced": 1.0}]', true);
-INSERT INTO idempotency_gateway.request VALUES ('ffad008b-f793-85de-8016-562c07b4053e', '5b3c6b2a-5e19-4215-b203-8637806c064e', 'frozen', '\x04cb626734110b0f7daa580bb1847f55774ad16e3ecb5363266f10d0710e46a1e1e93e92468b3ae225c91c0650d9ff3645db877ed1a0784de7f7a87d2e364b479266c90db1c84134850934de100b3e1bf5a42f833c99f3831b2f5eb832d4c31c4a499acd39957423ed5756e778ddab34f4e8a8337066212818dd0c002420d4f07e8057889c425175c8f835fbda0f6eb886cdfc97ed10c13c12c80711237a12e1e02e95d3534e8290f59c65d48b27e7ee5291f604336a9f020e1221fa83a566c8bb7a10a7c3f6fa774ca1bc203a27a671c47d198a1a5bcf41e41db73c69c3b411d043992c5bf2220b68f77f62ac1ae9bec7eff1e3df580a6279718545b2dd8c4114dd36ea');
-INSERT INTO idempotency_gateway.response_36400 VALUES (1, 36400, '\x', '\x00000002000000080000007701686561646572730166726f7a656e3a83b6330174d10d951d52a160673dc7c2bba7ae113c3c921cf2cf5c66cba1c364094708bee2387e77456d1dba9848857a9e488e4e02bff045486b03de01fd0f1ec99a5e7ad3bdcb547dd7a3b3f6b73182e3bf23ebde6c64a862ace9edd8aea872e29c1d0299a96f68eaee10c1d587aa', '\x0166726f7a656e3a49177762b6500c1fbb270cad6c8193029654ee42cb72f471d374d2307e64f93fc605d68293ef13ff');
+INSERT INTO idempotency_gateway.request VALUES ('ffad008b-f793-85de-8016-562c07b4053e', 'a0d6b493-d5b8-4ae6-9145-6a5db5d07375', 'frozen', '\x42591596bafd40af8539245de79af3ba29a39fa1b77cffee2b9173090e4bc809e579ba4b150ca041273083047529b75e05ee5376d977637ff90b7ce4bdb50b0c87aa04632b1e576285e48e68b359fb288173187f34b835eeb83f7f8f02f940fe43357719cf4f0315c024714e1cece6130bf5878e90e0c4faa60e2a468b2843ed080343416d51395862030a216c67567edb35792b4bf95e7bad659a61e9d026b45803c15679d501632f9c365ba967449ddd4e6d820b6f4b56186614974535c71a048355a3e85c1df17768c4e13bc7cdc888a188dcd32fc5c7fdcf63e5f943d8b0e0c63b78f6b0c49c5108546cbb892f6ea94bc8ea4db0a6087ad6f453be0f8913a499af49');
+INSERT INTO idempotency_gateway.response_36400 VALUES (1, 36400, '\x', '\x00000002000000080000007701686561646572730166726f7a656e3a09d4b6e5024fdd59c510d0c4bdfbe5de56aba316785f4cfcb4039e6c4f98af68935ebf525a460dc5b694ae1c31555697704d53afa0e242c96bc0cfcbc5a3430632ac98bd875cf118d36b91ce1ebd79fa07d6e072a32ce28427a97668e2cb5be3ebaf91925d4229c2ffab2c4910ac37', '\x0166726f7a656e3a9d8d55f808e254e9942e5f4d5a3c8afff18b449ba57265788dfd7094f0ebc1f80ee8f4d1013211b1');
+INSERT INTO idempotency_gateway.turn VALUES ('recovery shop e3b0c44298fc1c14', 'f9a49f42-ad47-4139-b741-420bf2646edb', 1795684274217666);
+INSERT INTO idempotency_gateway.turn VALUES ('sweep', 'f9a49f42-ad47-4139-b741-420bf2646edb', 1795684274217666);
+INSERT INTO idempotency_gateway.turn VALUES ('tally shop f3f76c9c19d737c2', 'f9a49f42-ad47-4139-b741-420bf2646edb', 1795684274217666);
 INSERT INTO idempotency_gateway.upkeep VALUES (true, 0);
-INSERT INTO idempotency_gateway.witness VALUES ('b5fb9856-2ce9-4824-8ed7-b90c1e030754', 3, 0, 1803456918148689);
-INSERT INTO idempotency_gateway.witness VALUES ('e4057fb0-d797-4153-a881-74077cefd632', 6, 0, 1803456918061420);
-INSERT INTO idempotency_gateway.witness VALUES ('a3c258c8-f0f2-4824-bcbe-b675a7cb30ee', 5, 0, 1803456917677113);
+INSERT INTO idempotency_gateway.witness VALUES ('7e6fb95f-a4f4-40c8-a1a7-91e17cc4a1f5', 6, 0, 1803460259044022);
+INSERT INTO idempotency_gateway.witness VALUES ('43144c65-e74f-4d15-b049-e5666e3bc394', 7, 0, 1803460259130880);
 SELECT pg_catalog.setval('idempotency_gateway.audit_entry_seq', 1, false);
 SELECT pg_catalog.setval('idempotency_gateway.pause_audit_entry_seq', 1, false);
 SELECT pg_catalog.setval('idempotency_gateway.token', 33, true);
@@ -360,10 +817,124 @@ ALTER TABLE ONLY idempotency_gateway.request
     ADD CONSTRAINT request_pkey PRIMARY KEY (operation_id);
 ALTER TABLE ONLY idempotency_gateway.response
     ADD CONSTRAINT response_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20784
+    ADD CONSTRAINT response_20784_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20785
+    ADD CONSTRAINT response_20785_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20786
+    ADD CONSTRAINT response_20786_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20787
+    ADD CONSTRAINT response_20787_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20788
+    ADD CONSTRAINT response_20788_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20789
+    ADD CONSTRAINT response_20789_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20790
+    ADD CONSTRAINT response_20790_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20791
+    ADD CONSTRAINT response_20791_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20792
+    ADD CONSTRAINT response_20792_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20793
+    ADD CONSTRAINT response_20793_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20794
+    ADD CONSTRAINT response_20794_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20795
+    ADD CONSTRAINT response_20795_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20796
+    ADD CONSTRAINT response_20796_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20797
+    ADD CONSTRAINT response_20797_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20804
+    ADD CONSTRAINT response_20804_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20811
+    ADD CONSTRAINT response_20811_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20818
+    ADD CONSTRAINT response_20818_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20825
+    ADD CONSTRAINT response_20825_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20832
+    ADD CONSTRAINT response_20832_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20839
+    ADD CONSTRAINT response_20839_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20846
+    ADD CONSTRAINT response_20846_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20853
+    ADD CONSTRAINT response_20853_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20860
+    ADD CONSTRAINT response_20860_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20888
+    ADD CONSTRAINT response_20888_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20916
+    ADD CONSTRAINT response_20916_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20944
+    ADD CONSTRAINT response_20944_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20972
+    ADD CONSTRAINT response_20972_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21000
+    ADD CONSTRAINT response_21000_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21028
+    ADD CONSTRAINT response_21028_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21056
+    ADD CONSTRAINT response_21056_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21084
+    ADD CONSTRAINT response_21084_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21112
+    ADD CONSTRAINT response_21112_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21140
+    ADD CONSTRAINT response_21140_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21168
+    ADD CONSTRAINT response_21168_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21196
+    ADD CONSTRAINT response_21196_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21224
+    ADD CONSTRAINT response_21224_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21252
+    ADD CONSTRAINT response_21252_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21280
+    ADD CONSTRAINT response_21280_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21308
+    ADD CONSTRAINT response_21308_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21336
+    ADD CONSTRAINT response_21336_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21364
+    ADD CONSTRAINT response_21364_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21392
+    ADD CONSTRAINT response_21392_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21420
+    ADD CONSTRAINT response_21420_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21448
+    ADD CONSTRAINT response_21448_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21476
+    ADD CONSTRAINT response_21476_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21504
+    ADD CONSTRAINT response_21504_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21532
+    ADD CONSTRAINT response_21532_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21840
+    ADD CONSTRAINT response_21840_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_22204
+    ADD CONSTRAINT response_22204_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_22568
+    ADD CONSTRAINT response_22568_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_22932
+    ADD CONSTRAINT response_22932_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_23296
+    ADD CONSTRAINT response_23296_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_23660
+    ADD CONSTRAINT response_23660_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_24024
+    ADD CONSTRAINT response_24024_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_24388
+    ADD CONSTRAINT response_24388_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_24752
+    ADD CONSTRAINT response_24752_pkey PRIMARY KEY (token, drop_day);
 ALTER TABLE ONLY idempotency_gateway.response_36400
     ADD CONSTRAINT response_36400_pkey PRIMARY KEY (token, drop_day);
 ALTER TABLE ONLY idempotency_gateway.suspension
     ADD CONSTRAINT suspension_pkey PRIMARY KEY (service, sink);
+ALTER TABLE ONLY idempotency_gateway.turn
+    ADD CONSTRAINT turn_pkey PRIMARY KEY (name);
 ALTER TABLE ONLY idempotency_gateway.upkeep
     ADD CONSTRAINT upkeep_pkey PRIMARY KEY (only_row);
 ALTER TABLE ONLY idempotency_gateway.witness
@@ -394,4 +965,60 @@ CREATE INDEX pause_audit_by_time ON idempotency_gateway.pause_audit USING btree 
 CREATE INDEX recovery_check ON idempotency_gateway.recovery USING btree (check_us);
 CREATE INDEX request_sealed ON idempotency_gateway.request USING btree (key_id);
 CREATE INDEX witness_check ON idempotency_gateway.witness USING btree (check_us);
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20784_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20785_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20786_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20787_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20788_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20789_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20790_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20791_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20792_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20793_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20794_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20795_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20796_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20797_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20804_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20811_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20818_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20825_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20832_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20839_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20846_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20853_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20860_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20888_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20916_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20944_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20972_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21000_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21028_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21056_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21084_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21112_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21140_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21168_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21196_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21224_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21252_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21280_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21308_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21336_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21364_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21392_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21420_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21448_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21476_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21504_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21532_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21840_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_22204_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_22568_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_22932_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_23296_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_23660_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_24024_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_24388_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_24752_pkey;
 ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_36400_pkey;

@@ -32,9 +32,9 @@ from gateway.core.routing import Miss
 from gateway.core.verdict import Verdict
 from gateway.explain.dry_run import Found
 from gateway.protect.identification import KeyedRequest
-from gateway.protect.repeats import scope_name
 from gateway.protect.route import Route
 from gateway.protect.structured_fields import unquote
+from gateway.protect.trace import scope_name
 
 _V = Verdict
 _OF_KEY: Final = frozenset(

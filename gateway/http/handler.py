@@ -91,7 +91,8 @@ class Served:
 
     def end(self) -> None:
         self._requests -= 1
-        self._resolve()
+        if self._is_replaced:
+            self._resolve()
 
     def replace(self) -> None:
         """No request begins any more."""
@@ -99,7 +100,7 @@ class Served:
         self._resolve()
 
     def _resolve(self) -> None:
-        if self._is_replaced and not self._requests and not self.unused.done():
+        if not self._requests and not self.unused.done():
             self.unused.set_result(None)
 
 

@@ -7,6 +7,7 @@ reached or breaks off. Nothing here inspects or keeps a body. When the client le
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Protocol, assert_never
@@ -23,7 +24,6 @@ from gateway.protect.observing import Observing
 from gateway.protect.problem import plain
 from gateway.protect.reply import Incoming, Reply, RequestBody, RequestCut
 from gateway.protect.route import Route, Target
-from gateway.protect.stopwatch import Stopwatch
 from gateway.protect.upstream_reply import passed_on
 from gateway.upstream import Duplex, Lost, NotSent, StreamBody, UpstreamResponse, status_of
 
@@ -77,7 +77,7 @@ class Passthrough:
         `verdict` says why a route's request is not protected; it is None where the route is only observed.
         """
         is_observed = route is not None and route.is_observed
-        stopwatch, sighting, is_answered = Stopwatch(), None, False
+        began, sighting, is_answered = time.monotonic(), None, False
         if route is not None and is_observed and self._observing is not None:
             sighting = self._observing.begin(incoming, route)
         if sighting is not None:
@@ -86,7 +86,7 @@ class Passthrough:
         try:
             head = unprotected_request(incoming.head, incoming.hop, target.forwarding, upgrades=incoming.upgrades)
             result = await _exchange(target, head, incoming.body, client)
-            self._publish(incoming, route, verdict, stopwatch, result)
+            self._publish(incoming, route, verdict, time.monotonic() - began, result)
             if isinstance(result, UpstreamResponse) and result.upgraded is not None:
                 if sighting is not None:
                     sighting.give_up()
@@ -104,7 +104,7 @@ class Passthrough:
                 sighting.end(ExchangeResult.UNKNOWN)
 
     def _publish(
-        self, incoming: Incoming, route: Route | None, verdict: Verdict | None, stopwatch: Stopwatch, result: Result
+        self, incoming: Incoming, route: Route | None, verdict: Verdict | None, duration_seconds: float, result: Result
     ) -> None:
         key_header: str | None = None
         path: str | None = None
@@ -118,7 +118,7 @@ class Passthrough:
                 verdict,
                 incoming.head.method.decode("latin-1"),
                 _status_of(result),
-                stopwatch.seconds,
+                duration_seconds,
                 key_header,
                 path,
                 None if route is None else route.name,

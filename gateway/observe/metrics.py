@@ -434,6 +434,10 @@ class Metrics:
 
     def __call__(self, fact: facts.Fact) -> None:  # noqa: C901 -- a case for each kind of fact, the most frequent first
         match fact:
+            case facts.StoreCalled():
+                self._store_durations.observe(fact.duration_seconds, fact.tier, fact.verb)
+                if fact.error is not None:
+                    self._store_errors.add(fact.tier, fact.verb, fact.error)
             case facts.RequestAnswered():
                 self._requests.add(fact.route, fact.verdict)
                 self._responses.add(fact.route, f"{fact.status // 100}xx")
@@ -442,6 +446,16 @@ class Metrics:
                     self._fetch_durations.observe(fact.upstream_seconds, fact.route)
                 elif fact.upstream_seconds is not None:
                     self._overheads.observe(max(0.0, fact.duration_seconds - fact.upstream_seconds), fact.route)
+            case facts.OperationClaimed():
+                self._claims.add(fact.route)
+                if fact.is_takeover:
+                    self._takeovers.add(fact.route)
+            case facts.OperationSettled():
+                self._settlements.add(fact.route, fact.event)
+                if fact.upstream_seconds is not None:
+                    self._upstream_durations.observe(fact.upstream_seconds, fact.route)
+                if fact.is_late:
+                    self._late_writes.add(fact.route)
             case facts.StatusAnswered():
                 self._status_requests.add(fact.part, f"{fact.status // 100}xx")
             case facts.RequestPassed(is_observed=True):
@@ -460,10 +474,6 @@ class Metrics:
                 self._unprotected_durations.observe(fact.duration_seconds)
                 if fact.route is not None and fact.verdict is not None:
                     self._requests.add(fact.route, fact.verdict)
-            case facts.OperationClaimed():
-                self._claims.add(fact.route)
-                if fact.is_takeover:
-                    self._takeovers.add(fact.route)
             case facts.OperationAccepted():
                 self._accepted.add(fact.route)
             case facts.WebhookVerified(route, secret_ids):
@@ -485,16 +495,6 @@ class Metrics:
                 self._deliveries.add(fact.route, fact.result)
             case facts.BreakerChanged():
                 self._breaker_open.put(fact.is_open, fact.upstream)
-            case facts.OperationSettled():
-                self._settlements.add(fact.route, fact.event)
-                if fact.upstream_seconds is not None:
-                    self._upstream_durations.observe(fact.upstream_seconds, fact.route)
-                if fact.is_late:
-                    self._late_writes.add(fact.route)
-            case facts.StoreCalled():
-                self._store_durations.observe(fact.duration_seconds, fact.tier, fact.verb)
-                if fact.error is not None:
-                    self._store_errors.add(fact.tier, fact.verb, fact.error)
             case facts.ProbeMade():
                 self._probes.add(fact.route, fact.finding)
             case facts.WriteRefused() | facts.FlushRefused():

@@ -12,6 +12,7 @@ The operation's `final_command` is always the command that ends the claim if eve
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -26,7 +27,6 @@ from gateway.core.operation import (
     Fenced,
     Forget,
     Lapsed,
-    OutcomeCommand,
     Postpone,
     Release,
     Result,
@@ -44,10 +44,9 @@ from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Lease
 from gateway.protect.operation import AttemptResult, Operation, abort_stream
 from gateway.protect.reply import Reply
-from gateway.protect.stopwatch import Stopwatch
 from gateway.protect.upstream_reply import UpstreamStream
 from gateway.protect.verification import signed_again
-from gateway.store.base import Indefinite, Store, StoreError, Unstorable
+from gateway.store.base import Store, StoreError, Unstorable
 from gateway.upstream import BodyLost, Lost, NotSent, TooLong, UpstreamResponse
 
 _PAUSE_SECONDS_MIN: Final = 0.05
@@ -84,20 +83,25 @@ class Attempt:
         self._events = events
         self._loop = loop
         self._on_send = on_send
+        self._began = time.monotonic()
+
+    @property
+    def _seconds(self) -> float:
+        """How long it has run."""
+        return time.monotonic() - self._began
 
     async def run(self) -> None:
         """Forward, conclude, record. A caller that cancels this must apply the operation's `final_command`."""
-        stopwatch = Stopwatch()
         delivery, is_concluded = self._operation.delivery, False
         try:
             if delivery is None or delivery.unopenable is None:
-                conclusion = await self._forward(stopwatch)
+                conclusion = await self._forward()
             else:
                 conclusion = self._claimed.unreadable(delivery.unopenable)
             is_concluded = True
             if delivery is not None:
                 self._events.publish(
-                    self._claimed.attempted(conclusion.command, stopwatch.seconds, conclusion.upstream_status)
+                    self._claimed.attempted(conclusion.command, self._seconds, conclusion.upstream_status)
                 )
             try:
                 await self._settle(conclusion)
@@ -108,7 +112,7 @@ class Attempt:
             if not self._operation.has_result:
                 final_command = self._operation.final_command
                 if delivery is not None and not is_concluded and final_command is not None:
-                    self._events.publish(self._claimed.attempted(final_command, stopwatch.seconds))
+                    self._events.publish(self._claimed.attempted(final_command, self._seconds))
                 reply = self._interrupted()
                 self._operation.publish(AttemptResult(reply, reply))
 
@@ -118,7 +122,7 @@ class Attempt:
             return self._claimed.refuse(Verdict.OVERLOADED, 503)
         return self._claimed.refuse(Verdict.IN_DOUBT, 503)
 
-    async def _forward(self, stopwatch: Stopwatch) -> Conclusion:
+    async def _forward(self) -> Conclusion:
         request, record = self._claimed.request, self._claimed.record
         target, accept = request.route.target, request.route.accept
         execution = Execution(
@@ -144,9 +148,9 @@ class Attempt:
                 case NotSent(reason, detail):
                     return self._claimed.not_sent(reason, detail)
                 case Lost(reason, detail):
-                    return self._claimed.unknown(reason, detail, stopwatch.seconds)
+                    return self._claimed.unknown(reason, detail, self._seconds)
                 case UpstreamResponse():
-                    return await self._read_response(result, stopwatch)
+                    return await self._read_response(result)
                 case _:
                     assert_never(result)
         finally:
@@ -159,7 +163,7 @@ class Attempt:
         self._operation.final_command = self._claimed.abandon("interrupted")
         return True
 
-    async def _read_response(self, response: UpstreamResponse, stopwatch: Stopwatch) -> Conclusion:
+    async def _read_response(self, response: UpstreamResponse) -> Conclusion:
         keep = self._claimed.request.route.keep
         limit = keep.taken_bytes_max
         prefix = b""
@@ -173,18 +177,18 @@ class Attempt:
                 case bytes():
                     head = response.head
                     document = await read_document(head.headers, body) if keep.reads_bodies else MISSING
-                    conclude = partial(self._claimed.answered, head, body, len(body), stopwatch.seconds, document)
+                    conclude = partial(self._claimed.answered, head, body, len(body), self._seconds, document)
                     is_slow = keep.redaction is not None and len(body) > _REDACTED_BYTES_MAX
                     return await asyncio.to_thread(conclude) if is_slow else conclude()
                 case BodyLost(reason, detail):
-                    return self._claimed.unknown(reason, detail, stopwatch.seconds, response.head)
+                    return self._claimed.unknown(reason, detail, self._seconds, response.head)
                 case TooLong(prefix):
                     pass
                 case _:
                     assert_never(body)
         response.body.allow_to_outlast()
         stream = UpstreamStream(response, prefix)
-        return self._claimed.answered(response.head, stream, response.length, stopwatch.seconds)
+        return self._claimed.answered(response.head, stream, response.length, self._seconds)
 
     async def _settle(self, conclusion: Conclusion) -> None:
         """Record the conclusion in the store or, if that fails, the journal; then publish the result.
@@ -202,13 +206,14 @@ class Attempt:
             if first_tried_seconds is None:
                 first_tried_seconds = started
             try:
-                result = await self._apply(conclusion.command)
+                async with asyncio.timeout(_APPLY_SECONDS_MAX):
+                    result = await self._store.apply(conclusion.command)
             except Unstorable:
                 smaller = without_response(conclusion)
                 if smaller is None:
                     raise
                 conclusion = smaller
-            except StoreError:
+            except (StoreError, TimeoutError):
                 is_late = True
                 if self._loop.time() >= journal_after:
                     outcome = await self._journal(conclusion, first_tried_seconds)
@@ -224,13 +229,6 @@ class Attempt:
                 waited_us = microseconds(self._lease.clock() - started)
                 self._operation.publish(self._result_of(result, conclusion, waited_us, is_late=is_late))
                 return
-
-    async def _apply(self, command: OutcomeCommand) -> Result:
-        try:
-            async with asyncio.timeout(_APPLY_SECONDS_MAX):
-                return await self._store.apply(command)
-        except TimeoutError:
-            raise Indefinite("the store did not respond in time") from None
 
     async def _journal(self, conclusion: Conclusion, first_tried_seconds: float) -> AttemptResult | None:
         """Write the conclusion to the journal. None when that failed too: then no caller may get it as known."""

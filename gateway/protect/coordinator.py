@@ -48,7 +48,7 @@ from gateway.protect.operations import Drained, Operations
 from gateway.protect.probing import Prober
 from gateway.protect.problem import refuse
 from gateway.protect.regions import Region, Regions
-from gateway.protect.repeats import Repeats, scope_name
+from gateway.protect.repeats import Repeats
 from gateway.protect.reply import Incoming, Reply, Source, ToFetch, Untouched
 from gateway.protect.route import Route
 from gateway.protect.trace import RequestTrace
@@ -191,7 +191,7 @@ class Coordinator:
         if not isinstance(request, KeyedRequest):
             return request
         trace.operation_id = request.identity.operation_id
-        trace.scope = scope_name(request.identity.scope_digest)
+        trace.scope_digest = request.identity.scope_digest
         if self._regions is not None and (home := self._regions.elsewhere(request.identity.operation_id)) is not None:
             return await self._send_home(self._regions, home, request, trace)
         if route.inbox is not None and route.accept is not None:

@@ -251,7 +251,7 @@ class Duplicates:
         now = self._loop.time()
         if trace.wait_until is None:
             wait_seconds, trace.preferred = _wait_limit(request)
-            trace.wait_until, trace.waits_from_seconds = now + wait_seconds, trace.stopwatch.seconds
+            trace.wait_until, trace.waits_from_seconds = now + wait_seconds, trace.seconds
         return max(0.0, trace.wait_until - now)
 
     @contextmanager

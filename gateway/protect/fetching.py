@@ -7,6 +7,7 @@ record stays as it is, whatever the service says.
 
 from __future__ import annotations
 
+import time
 from typing import assert_never
 
 from gateway.core.verdict import Verdict
@@ -14,7 +15,6 @@ from gateway.protect.forwarding import fetched_request
 from gateway.protect.identification import KeyedRequest
 from gateway.protect.problem import UNFETCHED, refuse
 from gateway.protect.reply import Reply, ToFetch
-from gateway.protect.stopwatch import Stopwatch
 from gateway.protect.trace import RequestTrace
 from gateway.protect.upstream_reply import passed_on
 from gateway.upstream import Lost, NotSent, UpstreamResponse, status_of
@@ -31,7 +31,7 @@ class Fetching:
         """Rule 10. The response of the service, whatever its status; 502 to 504 where there is none in time."""
         target = request.route.target
         head = fetched_request(request.head, request.hop, target.forwarding, wanted.target, target.key_headers)
-        stopwatch = Stopwatch()
+        began = time.monotonic()
         self.in_progress += 1
         try:
             # Among the protected ones, whose number is bounded: unprotected ones may hold connections for any time.
@@ -40,7 +40,7 @@ class Fetching:
             )
         finally:
             self.in_progress -= 1
-        trace.upstream_seconds = stopwatch.seconds
+        trace.upstream_seconds = time.monotonic() - began
         match result:
             case UpstreamResponse():
                 trace.upstream_status = result.head.status

@@ -11,6 +11,7 @@ publishes the event that its request would have had.
 from __future__ import annotations
 
 import asyncio
+import time
 
 from gateway.core.immutable import immutable
 from gateway.core.operation import OutcomeCommand, Record, Snapshot
@@ -19,7 +20,6 @@ from gateway.protect.claiming import Admission, Granted, Seen, Unavailable
 from gateway.protect.identification import KeyedRequest
 from gateway.protect.leases import Lease
 from gateway.protect.reply import Reply
-from gateway.protect.stopwatch import Stopwatch
 from gateway.protect.trace import request_info
 
 
@@ -66,6 +66,7 @@ class Operation:
 
     __slots__ = (
         "_admission",
+        "_began",
         "_events",
         "_first",
         "_is_first_result_final",
@@ -74,7 +75,6 @@ class Operation:
         "_loop",
         "_record",
         "_result",
-        "_stopwatch",
         "delivery",
         "final_command",
         "keeps_body",
@@ -103,7 +103,7 @@ class Operation:
         self._lease: Lease | None = None
         self._events = events
         self._loop = loop
-        self._stopwatch = Stopwatch()
+        self._began = time.monotonic()
         self._admission: asyncio.Future[Admission] = loop.create_future()
         # None: the first caller's patience is over. Once done, or cancelled with the caller, this takes no result.
         self._first: asyncio.Future[AttemptResult | Seen | Unavailable | None] = loop.create_future()
@@ -223,7 +223,7 @@ class Operation:
                     route=request.route.name,
                     verdict=reply.verdict,
                     status=reply.status,
-                    duration_seconds=self._stopwatch.seconds,
+                    duration_seconds=time.monotonic() - self._began,
                     operation_id=request.identity.operation_id,
                     upstream_status=result.upstream_status,
                     attempt=self.record.attempts,

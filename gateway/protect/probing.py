@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, assert_never
@@ -53,7 +54,6 @@ from gateway.core.replay import stored_response
 from gateway.observe.facts import Events, ProbeFinding, ProbeMade
 from gateway.protect.decoding import read_document
 from gateway.protect.route import Route
-from gateway.protect.stopwatch import Stopwatch
 from gateway.store.base import StoreError
 from gateway.store.operations import PROBE_FLOOR_US, ManagedStore
 from gateway.upstream import BodyLost, Lost, NotSent, TooLong, UpstreamResponse
@@ -211,7 +211,7 @@ class Prober:
         self, route: Route, policy: Probe, record: Record, began: ProbeStart, probe: ProbeTarget
     ) -> tuple[Finding, _Response | str]:
         """The finding, and the response that it follows from, or why there is none."""
-        stopwatch = Stopwatch()
+        began_seconds = time.monotonic()
         response = await self._exchange(route, policy, policy.method, probe.target, probe.host)
         finding: Finding
         if isinstance(response, _Response):
@@ -230,7 +230,7 @@ class Prober:
                 record.identity.operation_id,
                 _label(finding),
                 _why(finding),
-                stopwatch.seconds,
+                time.monotonic() - began_seconds,
                 record.attempts,
                 trace_of_attempt(record),
             )

@@ -19,6 +19,7 @@ from gateway.observe.facts import Events, RepeatNoticed, RepeatResult
 from gateway.protect.identification import KeyedRequest
 from gateway.protect.problem import refuse
 from gateway.protect.reply import Reply
+from gateway.protect.trace import scope_name
 from gateway.store.base import StoreError
 
 _LOG = logging.getLogger("gateway")
@@ -104,8 +105,3 @@ class Repeats:
         self._events.publish(
             RepeatNoticed(request.route.name, result, identity.operation_id, first, scope_name(identity.scope_digest))
         )
-
-
-def scope_name(scope_digest: bytes) -> str:
-    """What distinguishes callers for operators: the beginning of the scope's digest."""
-    return scope_digest[:6].hex()

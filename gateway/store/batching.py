@@ -96,8 +96,9 @@ class Batcher(Generic[I, R]):
                 await self._run(batch)
         finally:
             self._draining = None
-            # Non-empty only while the loop is torn down; no submitter may wait for ever.
-            self._refuse_waiting()
+            if self._queue:
+                # Only while the loop is torn down; no submitter may wait for ever.
+                self._refuse_waiting()
 
     def _next_batch(self) -> list[Entry[I, R]]:
         queue = self._queue

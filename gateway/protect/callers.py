@@ -108,49 +108,23 @@ class Callers:
                 if not any(each is other for other in kept):
                     stack.push_async_callback(each.close)
 
-    def known_caller(self, spec: ScopeSpec, incoming: Incoming) -> Caller | Unidentified | None:
-        """The caller as far as it is known without waiting; None where `find_caller` has to be awaited."""
-        found = self._found(spec, incoming, {}, [])
-        return None if isinstance(found, Unverified) else found
-
     async def find_caller(self, spec: ScopeSpec, incoming: Incoming) -> Caller | Unidentified:
-        """The caller, once each part is verified. Safe to cancel."""
+        """The caller, once each part is verified; waits only for what has to be asked. Safe to cancel."""
         verified: dict[VerifiedSpec, bytes] = {}
-        headers: list[tuple[bytes, bytes]] = []
-        while isinstance(found := self._found(spec, incoming, verified, headers), Unverified):
-            verification = await self.verifiers[found.part].ask(incoming)
+        headers: Headers = ()
+        while isinstance(found := scope_of(spec, incoming.head.headers, incoming.hop.peer, verified), Unverified):
+            verifier = self.verifiers[found.part]
+            verification = verifier.known(incoming) or await verifier.ask(incoming)
             if not isinstance(verification, Verified):
                 return verification
             verified[found.part] = verification.value
-            headers.extend(verification.headers)
-        return found
+            headers += verification.headers
+        return Caller(found, headers) if isinstance(found, Scope) else found
 
     async def authorize(self, service: AuthService, incoming: Incoming) -> Verified | Unidentified:
         """A permission of this service, with the headers that come with it, or what takes its place. Safe to cancel."""
         verifier = self.verifiers[service]
         return verifier.known(incoming) or await verifier.ask(incoming)
-
-    def _found(
-        self,
-        spec: ScopeSpec,
-        incoming: Incoming,
-        verified: dict[VerifiedSpec, bytes],
-        headers: list[tuple[bytes, bytes]],
-    ) -> Caller | Unidentified | Unverified:
-        """The caller, or the first part that has to be waited for. Adds to what is verified."""
-        while True:
-            found = scope_of(spec, incoming.head.headers, incoming.hop.peer, verified)
-            if isinstance(found, Scope):
-                return Caller(found, tuple(headers))
-            if not isinstance(found, Unverified):
-                return found
-            verification = self.verifiers[found.part].known(incoming)
-            if verification is None:
-                return found
-            if not isinstance(verification, Verified):
-                return verification
-            verified[found.part] = verification.value
-            headers.extend(verification.headers)
 
 
 def refuse_caller(found: Unidentified, shape: Shape = PROBLEM) -> Reply:

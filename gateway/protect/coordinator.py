@@ -106,8 +106,8 @@ class Coordinator:
             waiting=waiting,
             prober=prober,
             accepting=accepting,
-            recall=recall,
         )
+        self._recall = recall
         self._receiving = Receiving(accepting, events, recall)
         self._fetching = Fetching()
         self._look_up = look_up
@@ -221,10 +221,12 @@ class Coordinator:
 
     async def _reply_from_copy(self, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
         """Step 3. Closes the request's body, unless there is no reply yet."""
-        if self._is_pending(request):
+        operation_id = request.identity.operation_id
+        if self._is_pending(operation_id):
             return None
         try:
-            reply = self._duplicates.reply_from_memory(request, trace) or await self._look_up_reply(request, trace)
+            snapshot = self._recall(operation_id) or await self._look_up_copy(operation_id)
+            reply = None if snapshot is None else self._duplicates.reply_without_waiting(snapshot, request, trace)
         except BaseException:
             request.body.close()
             raise
@@ -241,7 +243,7 @@ class Coordinator:
         found: Reply | Untouched | Seen | None = None
         try:
             for _ in range(_ROUNDS_MAX):
-                if not self._is_pending(request) and not self._is_draining:
+                if not self._is_pending(request.identity.operation_id) and not self._is_draining:
                     refusal = self._refuse_if_overloaded(request.route, starts_claim=True)
                     if refusal is not None:
                         return refusal
@@ -343,24 +345,22 @@ class Coordinator:
             in_progress += self._regions.in_progress
         return self._operations.requested + len(self._lookups) + in_progress
 
-    def _is_pending(self, request: KeyedRequest) -> bool:
+    def _is_pending(self, operation_id: UUID) -> bool:
         """Whether the operation is in flight here, or its outcome is in the journal and not yet in the store."""
-        operation_id = request.identity.operation_id
         return self._operations.get(operation_id) is not None or self._journaling.holds(operation_id)
 
-    async def _look_up_reply(self, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
-        """Rules 9 to 11 from a copy in the fast tier. Concurrent requests for one operation share one lookup."""
-        number = request.identity.operation_id.int
+    async def _look_up_copy(self, operation_id: UUID) -> Snapshot | None:
+        """The record in the fast tier, if there is one. Concurrent requests for one operation share one lookup."""
+        number = operation_id.int
         lookup = self._lookups.get(number)
         if lookup is None:
-            lookup = self._look_up(request.identity.operation_id)
+            lookup = self._look_up(operation_id)
             if lookup is None:
                 return None
             self._lookups[number] = lookup
             lookup.add_done_callback(lambda _: self._lookups.pop(number))
         await asyncio.wait((lookup,))
-        snapshot = None if lookup.cancelled() or lookup.exception() is not None else lookup.result()
-        return None if snapshot is None else self._duplicates.reply_without_waiting(snapshot, request, trace)
+        return None if lookup.cancelled() or lookup.exception() is not None else lookup.result()
 
     def _reply_without_claim(
         self, request: KeyedRequest, operation: Operation, admission: Unavailable

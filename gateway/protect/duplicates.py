@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
-from uuid import UUID
 
 from gateway.core.message import header_values
 from gateway.core.operation import Snapshot, State
@@ -56,17 +55,14 @@ class Duplicates:
         waiting: Waiting,
         prober: Prober,
         accepting: Accepting,
-        recall: Callable[[UUID], Snapshot | None],
     ) -> None:
-        """Needs a running event loop. `recall` returns the record of a completed operation if this process remembers
-        it."""
+        """Needs a running event loop."""
         self._store = store
         self._journaling = journaling
         self._leases = leases
         self._waiting = waiting
         self._prober = prober
         self._accepting = accepting
-        self._recall = recall
         self._waiters: Counter[str] = Counter()
         self._loop = asyncio.get_running_loop()
 
@@ -75,13 +71,8 @@ class Duplicates:
         """How many duplicates wait for an operation, here or in another gateway."""
         return self._waiters.total()
 
-    def reply_from_memory(self, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
-        """Rules 9 to 11 for an operation that is not in flight here and that this process remembers as completed."""
-        snapshot = self._recall(request.identity.operation_id)
-        return None if snapshot is None else self.reply_without_waiting(snapshot, request, trace)
-
     def reply_without_waiting(self, snapshot: Snapshot, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
-        """The reply if the record alone decides it: a replay, or a final refusal. None otherwise."""
+        """Rules 9 to 11: the reply if the record alone decides it, a replay or a final refusal. None otherwise."""
         judgement = request.judge(snapshot)
         if not isinstance(judgement, Replay | Fetch | Refuse):
             return None

@@ -190,8 +190,7 @@ class Identifying:
 
     async def _caller_of(self, incoming: Incoming, route: Route) -> Caller | Reply:
         """Rule 5. The body waits meanwhile, where it is."""
-        callers = self._callers
-        found = callers.known_caller(route.scope, incoming) or await callers.find_caller(route.scope, incoming)
+        found = await self._callers.find_caller(route.scope, incoming)
         return found if isinstance(found, Caller) else refuse_caller(found, route.shape)
 
     async def _key_in_body(self, incoming: Incoming, route: Route, body: TakenBody) -> Key | KeyFault | Reply | None:

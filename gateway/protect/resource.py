@@ -220,12 +220,8 @@ class StatusResource:
 
     async def _find_callers(self, incoming: Incoming) -> Found:
         """Everybody that the caller may be. What has to be waited for is waited for at once."""
-        found = {spec: self._callers.known_caller(spec, incoming) for spec in self._scopes}
-        unknown = [spec for spec, caller in found.items() if caller is None]
-        rest = await asyncio.gather(*(self._callers.find_caller(spec, incoming) for spec in unknown))
-        return {spec: caller for spec, caller in found.items() if caller is not None} | dict(
-            zip(unknown, rest, strict=True)
-        )
+        found = await asyncio.gather(*(self._callers.find_caller(spec, incoming) for spec in self._scopes))
+        return dict(zip(self._scopes, found, strict=True))
 
     async def _read(self, operation_id: UUID) -> Snapshot:
         async with asyncio.timeout(_STORE_SECONDS_MAX):

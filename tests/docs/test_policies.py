@@ -36,7 +36,7 @@ POLICIES = {
     ".verify": ["callers/key_set.py Key.verifies", "protect/identification.py Identifying._key_in_body"],
     ".verifies": ["callers/tokens.py TokenVerifier._verify"],
     "verify_claims": ["callers/tokens.py TokenVerifier._verify"],
-    "scope_of": ["protect/callers.py Callers._found"],
+    "scope_of": ["protect/callers.py Callers.find_caller"],
     ".find_caller": [
         "protect/identification.py Identifying._caller_of",
         "protect/resource.py StatusResource._find_callers",

@@ -37,7 +37,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from gateway.admin.access import ROLE_OF, Action, People
-from gateway.admin.authentication import SIGN_IN_PATH, VISITOR, Authentication, Endpoint, is_page
+from gateway.admin.authentication import REQUESTER, SIGN_IN_PATH, Authentication, Endpoint, is_page
 from gateway.admin.delivery import NoSuchRoute, pause_document
 from gateway.admin.fault import Fault, fault_of, unavailable
 from gateway.admin.inspection import full_json
@@ -263,10 +263,10 @@ class AdminApi:
         exists."""
         action = self._action_of(request)
         if action is None or ROLE_OF[action] is not None:
-            visitor = await self._authentication.visitor_of(request)
-            request[VISITOR] = visitor
+            requester = await self._authentication.requester_of(request)
+            request[REQUESTER] = requester
             if action is not None:
-                visitor.require(action)
+                requester.require(action)
         return await handler(request)
 
     def _action_of(self, request: web.Request) -> Action | None:
@@ -316,7 +316,7 @@ class AdminApi:
         operation_id = _operation_id(request)
         asked, audit = await _asked(ResolveAsked, request)
         if asked.force:
-            request[VISITOR].require(Action.FORCE)
+            request[REQUESTER].require(Action.FORCE)
         outcome = await self._operations.resolve(
             operation_id, asked.ruling, audit, is_forced=asked.force, token=asked.token
         )
@@ -436,7 +436,7 @@ async def _asked(model: type[A], request: web.Request) -> tuple[A, Audit]:
     if request.content_type != "application/json" or not is_plain:
         raise web.HTTPUnsupportedMediaType
     asked = parsed(model, json_object(await request.read()))
-    return asked, asked.audit_as(request[VISITOR].person)
+    return asked, asked.audit_as(request[REQUESTER].person)
 
 
 # -- responses --------------------------------------------------------------------------------------------------------

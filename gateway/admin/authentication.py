@@ -44,7 +44,7 @@ _HOST_CHARACTERS_MAX: Final = 260
 
 
 @dataclass(frozen=True, slots=True)
-class Visitor:
+class Requester:
     """Who sends the request. `session` is None for a program with its token."""
 
     person: Person
@@ -67,7 +67,7 @@ class Endpoint:
     handler: Handler
 
 
-VISITOR: Final = web.RequestKey("visitor", Visitor)
+REQUESTER: Final = web.RequestKey("requester", Requester)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +109,11 @@ class Authentication:
         self.notes.append(Note(self._wall_clock(), who, what))
         _LOG.info("the console: %s %s", who, what)
 
-    async def visitor_of(self, request: web.Request) -> Visitor:
+    async def requester_of(self, request: web.Request) -> Requester:
         """Who sends this. Raises `Fault`: the response to one without the right token."""
         values = request.headers.getall("Authorization", [])
         if values:
-            return Visitor(self._person_of(values, request.remote))
+            return Requester(self._person_of(values, request.remote))
         if not is_page(request):
             # Neither counted nor logged: any web page can make an operator's browser send such requests.
             raise _unauthorized('Bearer realm="admin"')
@@ -128,7 +128,7 @@ class Authentication:
                 raise _forged()
         elif request.method != "GET":
             raise _forged()
-        return Visitor(session.person, session)
+        return Requester(session.person, session)
 
     def _person_of(self, values: list[str], remote: str | None) -> Person:
         self._check_throttle(remote)

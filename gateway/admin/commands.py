@@ -37,7 +37,7 @@ from gateway.admin.view import described
 from gateway.core.message import Headers
 from gateway.core.operation import Audit, Record, State
 from gateway.store.base import Indefinite, NotApplied
-from gateway.store.journal import JournalDesk
+from gateway.store.journal import HostJournals
 from gateway.store.operations import Query
 
 # The most that a route may store, and the head before it.
@@ -64,7 +64,7 @@ class Job:
     A job that needs only the journal gets operations whose store is not open.
     """
 
-    run: Callable[[Operations, JournalDesk], Awaitable[int]]
+    run: Callable[[Operations, HostJournals], Awaitable[int]]
     needs: Needs = Needs.RECORD
     changes: bool = False
 
@@ -125,7 +125,7 @@ def _inspect(chosen: argparse.Namespace) -> Job:
     headers = _headers(chosen.header)
     body = None if chosen.body is None else _read(chosen.body, _FILE_BYTES_MAX)
 
-    async def find(operations: Operations, _: JournalDesk) -> int:
+    async def find(operations: Operations, _: HostJournals) -> int:
         try:
             found = operations.identify(chosen.route[0], headers, body)
         except CannotIdentify as error:
@@ -185,7 +185,7 @@ def _resolve(chosen: argparse.Namespace) -> Job:
         except ResponseRefused as error:
             raise CommandWrong(f"{chosen.completed}: {error}") from None
 
-    async def resolve(operations: Operations, _: JournalDesk) -> int:
+    async def resolve(operations: Operations, _: HostJournals) -> int:
         outcome = await operations.resolve(
             chosen.operation,
             ruling,
@@ -206,7 +206,7 @@ def _resolve_list(chosen: argparse.Namespace, audit: Audit) -> Job:
     except ListWrong as error:
         raise CommandWrong(f"{chosen.list}: nothing was done\n{error}") from None
 
-    async def resolve(operations: Operations, _: JournalDesk) -> int:
+    async def resolve(operations: Operations, _: HostJournals) -> int:
         ends: Counter[End] = Counter()
         async for ended in resolve_all(operations, lines, audit, is_forced=chosen.force, is_dry_run=chosen.dry_run):
             ends[ended.end] += 1
@@ -236,7 +236,7 @@ def _requeue(chosen: argparse.Namespace) -> Job:
     if chosen.operation is not None:
         _refuse(many_only, "chooses many; leave out OPERATION_ID")
 
-        async def requeue(operations: Operations, _: JournalDesk) -> int:
+        async def requeue(operations: Operations, _: HostJournals) -> int:
             return _print_outcome(await operations.requeue(chosen.operation, audit, token=chosen.token))
 
         return Job(requeue, Needs.TIERS, changes=True)
@@ -276,7 +276,7 @@ async def _requeue_many(operations: Operations, wanted: Wanted, audit: Audit) ->
 def _withdraw(chosen: argparse.Namespace) -> Job:
     audit = _audit(chosen)
 
-    async def withdraw(operations: Operations, _: JournalDesk) -> int:
+    async def withdraw(operations: Operations, _: HostJournals) -> int:
         return _print_outcome(await operations.withdraw(chosen.operation, audit, token=chosen.token))
 
     return Job(withdraw, Needs.TIERS, changes=True)
@@ -285,7 +285,7 @@ def _withdraw(chosen: argparse.Namespace) -> Job:
 def _paused(chosen: argparse.Namespace) -> Job:
     _refuse({"--why": chosen.why, "--by": chosen.by}, "is for a ROUTE")
 
-    async def show(operations: Operations, _: JournalDesk) -> int:
+    async def show(operations: Operations, _: HostJournals) -> int:
         paused = await operations.paused()
         for each in paused:
             print(each)
@@ -306,7 +306,7 @@ def _pause(chosen: argparse.Namespace) -> Job:
         raise CommandWrong("a pause needs --why; it is recorded")
     audit = _audit(chosen)
 
-    async def change(operations: Operations, _: JournalDesk) -> int:
+    async def change(operations: Operations, _: HostJournals) -> int:
         try:
             is_pause = chosen.command == "pause"
             print(await (operations.pause if is_pause else operations.resume)(chosen.route, audit))
@@ -335,7 +335,7 @@ def _sinks(chosen: argparse.Namespace) -> Job:
     if name is None:
         _refuse({"--why": chosen.why, "--by": chosen.by}, "is for --suspend and --resume")
 
-        async def show(operations: Operations, _: JournalDesk) -> int:
+        async def show(operations: Operations, _: HostJournals) -> int:
             views = await operations.sinks()
             for view in views:
                 print(view if chosen.format == "table" else json_line(view.document))
@@ -348,7 +348,7 @@ def _sinks(chosen: argparse.Namespace) -> Job:
         raise CommandWrong("--suspend and --resume need --why; it is recorded")
     audit = _audit(chosen)
 
-    async def change(operations: Operations, _: JournalDesk) -> int:
+    async def change(operations: Operations, _: HostJournals) -> int:
         try:
             is_suspend = chosen.suspend is not None
             print(await (operations.suspend_sink(name, audit) if is_suspend else operations.resume_sink(name)))
@@ -381,7 +381,7 @@ async def _events(operations: Operations, chosen: argparse.Namespace) -> int:
 def _redeliver(chosen: argparse.Namespace) -> Job:
     _audit(chosen)
 
-    async def redeliver(operations: Operations, _: JournalDesk) -> int:
+    async def redeliver(operations: Operations, _: HostJournals) -> int:
         try:
             text, number = await operations.redeliver(chosen.event, chosen.sink)
         except NoSuchSink as error:
@@ -399,7 +399,7 @@ def _purge(chosen: argparse.Namespace) -> Job:
     if chosen.yes and not chosen.erase:
         raise CommandWrong("--yes confirms --erase, and is not needed to purge")
 
-    async def purge(operations: Operations, _: JournalDesk) -> int:
+    async def purge(operations: Operations, _: HostJournals) -> int:
         if chosen.erase:
             return _print_outcome(await operations.erase(chosen.operation, audit, is_sure=chosen.yes))
         return _print_outcome(await operations.purge(chosen.operation, audit))
@@ -411,7 +411,7 @@ def _memory(chosen: argparse.Namespace) -> Job:
     if not chosen.accept_loss:
         _refuse({"--why": chosen.why, "--by": chosen.by}, "is for --accept-loss")
 
-        async def show(operations: Operations, _: JournalDesk) -> int:
+        async def show(operations: Operations, _: HostJournals) -> int:
             print((await operations.memory()).text)
             return EXIT_OK
 
@@ -420,7 +420,7 @@ def _memory(chosen: argparse.Namespace) -> Job:
         raise CommandWrong("--accept-loss needs --why: say why keys that were used may run again")
     audit = _audit(chosen)
 
-    async def accept(operations: Operations, _: JournalDesk) -> int:
+    async def accept(operations: Operations, _: HostJournals) -> int:
         print((await operations.accept_loss(audit)).text)
         return EXIT_OK
 
@@ -438,16 +438,18 @@ def _journal(chosen: argparse.Namespace) -> Job:
         raise CommandWrong("say which operation: its id, as journal lists it")
     _refuse({"--state": chosen.state, "--format": chosen.format != "table"}, "is for the list")
     if chosen.export is not None:
-        return Job(lambda _, desk: _done(export(desk, operation_id, chosen.token, chosen.export)), Needs.JOURNAL)
+        return Job(
+            lambda _, journals: _done(export(journals, operation_id, chosen.token, chosen.export)), Needs.JOURNAL
+        )
     if chosen.why is None:
         raise CommandWrong("--acknowledge needs --why: say what was found, and what was done about it")
     audit = _audit(chosen)
 
-    async def run_acknowledge(operations: Operations, desk: JournalDesk) -> int:
+    async def run_acknowledge(operations: Operations, journals: HostJournals) -> int:
         async def read(operation_id: UUID) -> Record | None:
             return (await operations.inspect(operation_id)).snapshot.record
 
-        return await _done(acknowledge(desk, operation_id, chosen.token, audit, read))
+        return await _done(acknowledge(journals, operation_id, chosen.token, audit, read))
 
     return Job(run_acknowledge, changes=True)
 

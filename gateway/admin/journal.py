@@ -26,7 +26,7 @@ from gateway.core.message import StoredResponse
 from gateway.core.operation import MICROSECONDS, Audit, Complete, Record, State
 from gateway.store.base import wall_clock_us
 from gateway.store.directories import sync_directory
-from gateway.store.journal import JournalDesk, JournalView, KeptEntry, KeptOutcome
+from gateway.store.journal import HostJournals, JournalView, KeptEntry, KeptOutcome
 
 WAITING: Final = "waiting"
 REFUSED: Final = "refused"
@@ -43,11 +43,11 @@ _TO_RESOLVE: Final = (
 )
 
 
-class Look(Protocol):
+class ViewJournals(Protocol):
     """Reads the journals of this host. Blocks, raises nothing."""
 
     def __call__(self, *, operation_id: UUID | None = None, is_refused: bool | None = None, limit: int) -> JournalView:
-        """See `store.journal.view.look`."""
+        """See `store.journal.view.view_journals`."""
 
 
 def no_journal(*, operation_id: UUID | None = None, is_refused: bool | None = None, limit: int) -> JournalView:
@@ -142,12 +142,12 @@ class OutcomeRefused(Exception):
 # -- exporting --------------------------------------------------------------------------------------------------------
 
 
-async def export(desk: JournalDesk, operation_id: UUID, token: int | None, file: Path) -> str:
+async def export(journals: HostJournals, operation_id: UUID, token: int | None, file: Path) -> str:
     """Write the journaled response to a new file, for `resolve --completed`; returns the text to print.
 
     Raises as `exported`.
     """
-    entry, data = await exported(desk, operation_id, token)
+    entry, data = await exported(journals, operation_id, token)
     await asyncio.to_thread(_write_new, file, data)
     text = (
         f"The response {entry.status} under token {entry.token}, with a body of {entry.body_bytes} bytes, is in {file}."
@@ -157,9 +157,9 @@ async def export(desk: JournalDesk, operation_id: UUID, token: int | None, file:
     return f"{text} If the record is in doubt: resolve {operation_id} --completed {file}"
 
 
-async def exported(desk: JournalDesk, operation_id: UUID, token: int | None) -> tuple[KeptEntry, bytes]:
+async def exported(journals: HostJournals, operation_id: UUID, token: int | None) -> tuple[KeptEntry, bytes]:
     """The journaled response as `curl -i` prints it, and its entry. Raises `OutcomeRefused`, `StoreError`."""
-    found = await asyncio.to_thread(desk.outcomes, operation_id)
+    found = await asyncio.to_thread(journals.outcomes, operation_id)
     outcomes = [each for each in found if isinstance(each.command, Complete)]
     if found and not outcomes:
         raise OutcomeRefused(f"the journal has no response of operation {operation_id}: {_ends(found)}")
@@ -191,7 +191,7 @@ def _readable(outcome: KeptOutcome) -> bytes:
 
 
 async def acknowledge(
-    desk: JournalDesk,
+    journals: HostJournals,
     operation_id: UUID,
     token: int | None,
     audit: Audit,
@@ -201,7 +201,7 @@ async def acknowledge(
 
     Raises `OutcomeRefused`, `StoreError`. May be repeated.
     """
-    found = await asyncio.to_thread(desk.outcomes, operation_id)
+    found = await asyncio.to_thread(journals.outcomes, operation_id)
     refused = [each for each in found if each.entry.refused_us is not None]
     if found and not refused:
         raise OutcomeRefused(f"no outcome of operation {operation_id} was refused. Those that wait: {TO_WAIT}")
@@ -216,10 +216,10 @@ async def acknowledge(
     lines = []
     for outcome in chosen:
         try:
-            place = await asyncio.to_thread(_keep, desk.directory / _ARCHIVE, outcome, audit, record)
+            place = await asyncio.to_thread(_keep, journals.directory / _ARCHIVE, outcome, audit, record)
         except OSError as error:
-            raise OutcomeRefused(f"it cannot be kept in {desk.directory / _ARCHIVE}: {error.strerror}") from error
-        is_ours = await asyncio.to_thread(desk.drop, outcome.entry_id)
+            raise OutcomeRefused(f"it cannot be kept in {journals.directory / _ARCHIVE}: {error.strerror}") from error
+        is_ours = await asyncio.to_thread(journals.drop, outcome.entry_id)
         already = "" if is_ours else " already"
         lines.append(
             f"Acknowledged: {outcome.entry.event} under token {outcome.entry.token} is out of the journal{already} "

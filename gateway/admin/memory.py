@@ -55,17 +55,17 @@ class MemoryState:
         return f"Nothing is known to be lost.{promoted}"
 
 
-async def look(store: ManagedStore) -> MemoryState:
+async def memory_state(store: ManagedStore) -> MemoryState:
     """The state of the store's memory. Raises as the store's verbs, and `StartRefused` for a memo from the future."""
     epoch = await store.check_memory()
     return MemoryState(amnesia_of(epoch), epoch.now_us, bool(epoch.parent))
 
 
 async def accept_loss(store: ManagedStore, audit: Audit) -> MemoryState:
-    """Trust the store again. Repeatable; changes nothing where nothing is refused. Raises as `look`."""
-    state = await look(store)
+    """Trust the store again. Repeatable; changes nothing where nothing is refused. Raises as `memory_state`."""
+    state = await memory_state(store)
     if not state.is_lost:
         return state
     accepted = replace(state.amnesia, until_us=0, by=f"{audit.who} ({audit.why})")
     await store.begin_epoch(memo_of(accepted), accepted.beyond)
-    return await look(store)
+    return await memory_state(store)

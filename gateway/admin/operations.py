@@ -36,8 +36,8 @@ from gateway.admin.delivery import (
     withdrawal,
 )
 from gateway.admin.inspection import Inspected
-from gateway.admin.journal import Look, no_journal
-from gateway.admin.memory import MemoryState, accept_loss, look
+from gateway.admin.journal import ViewJournals, no_journal
+from gateway.admin.memory import MemoryState, accept_loss, memory_state
 from gateway.admin.observed import ObservedRoute, report
 from gateway.admin.resolution import (
     Changed,
@@ -126,7 +126,7 @@ class Operations:
         purges_pending: Callable[[], int] = lambda: 0,
         cache_seconds: float = 0.0,
         patience_seconds: float = _PATIENCE_SECONDS,
-        journal: Look = no_journal,
+        journal: ViewJournals = no_journal,
         observations: ObservationStore | None = None,
     ) -> None:
         self._store = store
@@ -490,7 +490,7 @@ class Operations:
 
     async def memory(self) -> MemoryState:
         """Whether the store is trusted when it does not know a key."""
-        return await _bounded(look(self._store))
+        return await _bounded(memory_state(self._store))
 
     async def accept_loss(self, audit: Audit) -> MemoryState:
         """Trust the store again, although it lost its memory. May be repeated."""

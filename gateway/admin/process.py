@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gateway.store.journal import JournalDesk
+from gateway.store.journal import HostJournals
 
 
 class Reloaded(Protocol):
@@ -41,14 +41,14 @@ class Explain(Protocol):
 @dataclass(frozen=True, slots=True)
 class Process:
     """`health` is what it knows of its stores, `configuration` is the one in force as text without secrets, `digest`
-    names it. `requests` counts requests since its start, by route and verdict. `desk` is for the journals of this host.
-    `reload` is None where it was not started from a file.
+    names it. `requests` counts requests since its start, by route and verdict. `journals` is for the journals of this
+    host. `reload` is None where it was not started from a file.
     """
 
     health: Callable[[], Mapping[str, Any]]
     configuration: Callable[[], str]
     digest: Callable[[], str]
     requests: Callable[[], Mapping[str, Mapping[str, int]]]
-    desk: JournalDesk
+    journals: HostJournals
     explain: Explain
     reload: Reload | None = None

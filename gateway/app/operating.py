@@ -16,8 +16,8 @@ from gateway.admin.access import People
 from gateway.admin.api import AdminApi
 from gateway.admin.authentication import Authentication
 from gateway.admin.commands import Job, Needs
-from gateway.admin.journal import Look
-from gateway.admin.memory import look as look_at_memory
+from gateway.admin.journal import ViewJournals
+from gateway.admin.memory import memory_state
 from gateway.admin.observed import RouteMode
 from gateway.admin.operations import Operations
 from gateway.admin.process import Process
@@ -52,7 +52,7 @@ from gateway.observe.facts import Events
 from gateway.observe.metrics import Metrics
 from gateway.observe.status import Health
 from gateway.store.base import Indefinite, NotApplied, StartRefused, StoreError, boot_seconds
-from gateway.store.journal.view import Desk, look
+from gateway.store.journal.view import HostJournalFiles, view_journals
 from gateway.store.level import why_unfinished
 from gateway.store.observations import ObservationStore
 from gateway.store.operations import ManagedStore
@@ -102,7 +102,7 @@ def _policy(config: Config, route: settings.Route) -> RoutePolicy:
 
 
 def operations_on(
-    config: Config, store: Tiered, journal: Look, observations: ObservationStore | None = None
+    config: Config, store: Tiered, journal: ViewJournals, observations: ObservationStore | None = None
 ) -> Operations:
     """Operators' actions on a store with its copies, on these journals, and on this table of observations."""
     # With a fast tier every gateway is notified of a purge.
@@ -117,9 +117,9 @@ def operations_on(
     )
 
 
-def journal_look(config: Config) -> Look:
+def journal_view(config: Config) -> ViewJournals:
     """Reads the journals of this host."""
-    return partial(look, journal_directory(config), name_of(config))
+    return partial(view_journals, journal_directory(config), name_of(config))
 
 
 def admin_api(
@@ -141,13 +141,13 @@ def admin_api(
     from gateway.explain.serving import Explainer
 
     authentication = Authentication(_people_of(config), _hosts_of(config), clock=boot_seconds, wall_clock=time)
-    operations = operations_on(config, store, journal_look(config), observations)
+    operations = operations_on(config, store, journal_view(config), observations)
     process = Process(
         health.parts,
         lambda: effective(in_force()),
         lambda: digest_of(in_force()),
         lambda: metrics.requests,
-        Desk(journal_directory(config), name_of(config), sealing_of(config)),
+        HostJournalFiles(journal_directory(config), name_of(config), sealing_of(config)),
         Explainer(in_force, operations),
         reload,
     )
@@ -179,13 +179,13 @@ def _hosts_of(config: Config) -> set[str]:
 async def operate(config: Config, job: Job) -> int:
     """Carry out a command on the stores that it needs; returns its exit code. Raises `OperatingError`."""
     sealing = sealing_of(config)
-    desk = Desk(journal_directory(config), name_of(config), sealing)
+    journals = HostJournalFiles(journal_directory(config), name_of(config), sealing)
     bare = bare_store(config, sealing)
     store: ManagedStore = SealedStore(bare, sealing)
-    operations = Operations(store, policies_of(config), journal=journal_look(config), observations=bare)
+    operations = Operations(store, policies_of(config), journal=journal_view(config), observations=bare)
     try:
         if job.needs is Needs.JOURNAL:
-            return await job.run(operations, desk)
+            return await job.run(operations, journals)
         if not await is_migrated(config):
             raise OperatingError(
                 "the store does not exist, or its schema is older than this program. Check that this is the gateway's "
@@ -195,13 +195,13 @@ async def operate(config: Config, job: Job) -> int:
         fast_tier = make_fast_tier(config, sealing) if job.needs is Needs.TIERS else None
         if job.needs is Needs.TIERS:
             tiered = tiered_store(config, store, fast_tier, Events())
-            store, operations = tiered, operations_on(config, tiered, journal_look(config), bare)
+            store, operations = tiered, operations_on(config, tiered, journal_view(config), bare)
         try:
             await store.start()
             if fast_tier is not None:
                 epoch = await store.check_memory()
                 fast_tier.bind(epoch.identity, epoch.generation)
-            return await job.run(operations, desk)
+            return await job.run(operations, journals)
         finally:
             await store.close()
     except StoreError as error:
@@ -239,7 +239,7 @@ async def check_store(config: Config) -> list[str]:
                 raise StartRefused(why)
             await refuse_unreadable_journals(config)
             count_without_route = await store.count_without_route(serving.service, serving.recipes)
-            memory = await look_at_memory(store)
+            memory = await memory_state(store)
             unfinished = why_unfinished((await store.check_memory()).level)
         finally:
             await store.close()

@@ -245,7 +245,7 @@ class Parts:
             events=events,
             in_flight_max=config.limits.max_in_flight,
             recall=store.recall,
-            look_up=store.look,
+            look_up=store.look_up,
             regions=policy.regions,
             tracing=policy.tracing,
         )

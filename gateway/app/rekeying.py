@@ -13,7 +13,7 @@ from gateway.app.stores import bare_store, is_migrated, journal_directory, make_
 from gateway.config import Config
 from gateway.core.confidential import Sealing
 from gateway.store.base import StoreError
-from gateway.store.journal.view import Desk
+from gateway.store.journal.view import HostJournalFiles
 from gateway.store.rekeying import Place, rekey
 
 # Records last: a start asks them which keys are still needed.
@@ -51,7 +51,9 @@ async def rekey_stores(config: Config, say: Callable[[str], None], progress: Cal
                 left += done.left
                 why = f"; left {done.left}: {done.why or 'changed each time'}" if done.left else ""
                 say(f"{what}: encrypted {done.changed} with key '{current_id}'{why}")
-            changed, stuck = await asyncio.to_thread(Desk(journal_directory(config), name_of(config), sealing).reseal)
+            changed, stuck = await asyncio.to_thread(
+                HostJournalFiles(journal_directory(config), name_of(config), sealing).reseal
+            )
             left += stuck
             say(
                 f"journals of this host: encrypted {changed}"

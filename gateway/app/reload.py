@@ -122,7 +122,7 @@ class Reloading:
                 return self._refused(text, changed=tuple(change.path for change in found))
             stamps = stamps_of(config)
             if not found and stamps == self._stamps:
-                return self._told(Report(ReloadResult.UNCHANGED, "nothing has changed", *2 * (digest_of(config),)))
+                return self._recorded(Report(ReloadResult.UNCHANGED, "nothing has changed", *2 * (digest_of(config),)))
             return await self._put_in_force(config, stamps, tuple(change.path for change in found))
 
     async def renew_certificates(self) -> Report | None:
@@ -150,13 +150,13 @@ class Reloading:
             return self._refused(f"it failed because of a bug: {error!r}; see the log", changed=changed + files)
         self.config, self._stamps, self._refused_stamps = config, stamps, None
         self._metrics.put_certificate_expiries(expiries_of(config))
-        return self._told(Report(ReloadResult.APPLIED, "applied", before, digest_of(config), changed + files))
+        return self._recorded(Report(ReloadResult.APPLIED, "applied", before, digest_of(config), changed + files))
 
     def _refused(self, why: str, *, changed: tuple[str, ...] = (), is_file_wrong: bool = False) -> Report:
         digest = digest_of(self.config)
-        return self._told(Report(ReloadResult.REFUSED, why, digest, digest, changed, is_file_wrong))
+        return self._recorded(Report(ReloadResult.REFUSED, why, digest, digest, changed, is_file_wrong))
 
-    def _told(self, report: Report) -> Report:
+    def _recorded(self, report: Report) -> Report:
         result, now = ReloadResult(report.result), time.time()
         self._metrics.count_reload(result, report.hash_after, now)
         if result is ReloadResult.REFUSED:

@@ -18,7 +18,7 @@ from gateway.store.attempt_files import AttemptFiles
 from gateway.store.base import FastTier, StartRefused, boot_seconds
 from gateway.store.epoch import SeenFile, SharedNote
 from gateway.store.guard import EpochGuard
-from gateway.store.journal.view import Desk
+from gateway.store.journal.view import HostJournalFiles
 from gateway.store.membership import Conditions
 from gateway.store.operations import ManagedStore, Serving
 from gateway.store.portable import store as portable
@@ -262,6 +262,6 @@ async def refuse_unreadable_journals(config: Config) -> None:
     where that cannot be read."""
     if config.secrets.unreadable == "accept":
         return
-    sealed = await asyncio.to_thread(Desk(journal_directory(config), name_of(config)).sealed)
+    sealed = await asyncio.to_thread(HostJournalFiles(journal_directory(config), name_of(config)).sealed)
     if why := why_unreadable(sealed, [key.id for key in config.secrets.encryption]):
         raise StartRefused(why)

@@ -26,7 +26,7 @@ from typing import Final
 from gateway import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, __version__
 from gateway.app.channel import AssignSeats, ReloadReport, SkipDelay, StartWorker
 from gateway.app.life import StartError
-from gateway.app.operating import journal_look
+from gateway.app.operating import journal_view
 from gateway.app.reload import Reloading, ReloadRefused
 from gateway.app.seats import Seat, bind_seats, close_seats, shares
 from gateway.app.share import FIRST, share_of
@@ -71,7 +71,7 @@ class Supervisor:
         self.config = config
         self._on_switch = on_switch
         self._count = count
-        self._journal = journal_look(config)
+        self._journal = journal_view(config)
         has_fast_tier = config.store.fast is not None
         self._metrics = Metrics(
             [route.name for route in config.routes],

@@ -27,7 +27,7 @@ from gateway.protect.hop import Hop
 from gateway.protect.identification import KeyedRequest
 from gateway.protect.inbox import repeated
 from gateway.protect.reply import Reply
-from gateway.store.journal import JournalDesk
+from gateway.store.journal import HostJournals
 
 _EXIT_OK: Final = 0
 
@@ -212,7 +212,7 @@ def look_at(config: Config) -> Look:
     async def look(operation_id: UUID) -> tuple[Snapshot, bool]:
         found: list[tuple[Snapshot, bool]] = []
 
-        async def run(operations: Operations, _: JournalDesk) -> int:
+        async def run(operations: Operations, _: HostJournals) -> int:
             found.append(await read_record(operations, operation_id))
             return _EXIT_OK
 

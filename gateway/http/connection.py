@@ -9,7 +9,7 @@ replies.
 Theory of operation. aiohttp parses requests ahead of the one that is being answered, and the next one is begun in a
 later turn of the loop than the one in which it was parsed. So what is counted is counted where the bytes come in
 (`data_received`), and a connection is busy as soon as a request is parsed. There is no timer for each wait: a wait
-writes down when it has lasted too long, and a sweep of the server calls `look`.
+writes down when it has lasted too long, and a sweep of the server calls `check`.
 
 Invariant: after bytes that are no request, or a request whose end is not certain, nothing that follows is looked at.
 
@@ -43,7 +43,7 @@ from aiohttp.streams import StreamReader
 
 from gateway.core.identity.certificate import ClientCertificate, read_certificate
 from gateway.http.limits import HEAD_TOO_BIG, Fault, fault_of
-from gateway.http.reader import ReaderWatch, Verdict
+from gateway.http.reader import Check, ReaderWatch
 from gateway.protect.hop import Hop, hop_from
 from gateway.protect.reply import Cut, RequestCut
 from gateway.upstream import keep_alive
@@ -96,7 +96,7 @@ class ClientConnection(web.RequestHandler):
         "has_ended",
         "hop",
         "idle_since",
-        "is_deaf",
+        "ignores_input",
         "on_gone",
         "settings",
         "task",
@@ -136,7 +136,7 @@ class ClientConnection(web.RequestHandler):
         self.task: asyncio.Task[None] | None = None
         # The body of the request that is being answered.
         self._served: Payload | None = None
-        self.is_deaf = False
+        self.ignores_input = False
         self.has_been_filled = False
         self.has_ended = False
         self.idle_since = 0.0
@@ -195,7 +195,7 @@ class ClientConnection(web.RequestHandler):
     @property
     def is_last(self) -> bool:
         """Whether nothing more can come: the client has ended its direction, or is not listened to."""
-        return self.is_deaf or (self.has_ended and not self._messages)
+        return self.ignores_input or (self.has_ended and not self._messages)
 
     @property
     def dropped_nothing(self) -> bool:
@@ -242,7 +242,7 @@ class ClientConnection(web.RequestHandler):
         body, self._newest = self._newest, None
         if body is None or body.is_eof():
             return False
-        self.is_deaf = True
+        self.ignores_input = True
         error = RequestCut(cut)
         body.set_exception(error)
         # A reader that was woken by what came just before goes on to wait, without a look at this.
@@ -300,16 +300,16 @@ class ClientConnection(web.RequestHandler):
             # An RST might overtake what it has yet to look at.
             self.transport.abort()
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """See whether anybody was waited for too long. Called a few times a second."""
         if now >= self._body_due:
             self._body_due = math.inf
             self.cut_body(Cut.SLOW)
-        match self._reader.look(now):
-            case Verdict.BREAK_OFF:
+        match self._reader.check(now):
+            case Check.BREAK_OFF:
                 self._reader.stop()
                 self.abort()
-            case Verdict.END if self.transport is not None:
+            case Check.END if self.transport is not None:
                 # An RST might overtake what it has yet to look at.
                 self.transport.abort()
             case _:
@@ -342,7 +342,7 @@ class ClientConnection(web.RequestHandler):
         self._owner.connection_opened(self)
 
     def data_received(self, data: bytes) -> None:
-        if self.is_deaf:
+        if self.ignores_input:
             return
         count = self._request_count
         super().data_received(data)
@@ -411,7 +411,7 @@ class ClientConnection(web.RequestHandler):
 
     def _parsing_failed(self) -> None:
         """Nothing that follows is looked at. A malformed body raises in its reader."""
-        self.is_deaf = True
+        self.ignores_input = True
         if self.cut_body(Cut.MALFORMED):
             self._messages.pop()
 
@@ -445,7 +445,7 @@ class ClientConnection(web.RequestHandler):
         if self.cut_body(Cut.MALFORMED):
             return
         if self.is_busy:
-            self.is_deaf = True
+            self.ignores_input = True
         else:
             self._refuse(HEAD_TOO_BIG)
 
@@ -462,7 +462,7 @@ class ClientConnection(web.RequestHandler):
 
     def _end_requests(self) -> None:
         """Parse nothing more, and let go of what came of a body that nobody took."""
-        self.is_deaf = True
+        self.ignores_input = True
         self._is_closing = True
         self._messages.clear()
         if self._waiter is not None:

@@ -52,7 +52,7 @@ def delivery_of(transport: asyncio.Transport) -> Delivery:
     return Delivery(arrived_bytes, on_its_way == 0 and unsent_bytes == 0)
 
 
-class Verdict(Enum):
+class Check(Enum):
     """What is to become of a connection whose client was looked at."""
 
     WAIT = auto()
@@ -102,16 +102,16 @@ class ReaderWatch:
         before, self._before = self._before, delivery_of(self._transport)
         return self._before.is_all and self._before == before
 
-    def look(self, now: float) -> Verdict:
+    def check(self, now: float) -> Check:
         """To be called from time to time."""
         if now < self.due or self._transport is None:
-            return Verdict.WAIT
+            return Check.WAIT
         before = self._before
         if self.has_read_all() and self._is_ending:
-            return Verdict.END
+            return Check.END
         after, seconds = self._before, self._settings.silence_seconds
         self.due = now + seconds
         if before is None or after is None or (self._is_ending and after.is_all):
-            return Verdict.WAIT
+            return Check.WAIT
         is_at_pace = after.taken_bytes - before.taken_bytes >= self._settings.bytes_per_second_min * seconds
-        return Verdict.WAIT if is_at_pace else Verdict.BREAK_OFF
+        return Check.WAIT if is_at_pace else Check.BREAK_OFF

@@ -167,7 +167,7 @@ class Edge:
         self.handler.serve_by(served, settings)
 
     def _accept(self) -> asyncio.Protocol:
-        return self._connect() if self._tls is None else Door(self._handshakes, self._tls)
+        return self._connect() if self._tls is None else HandshakeStart(self._handshakes, self._tls)
 
     def _connect(self) -> ClientConnection:
         return ClientConnection(self._server, self)
@@ -181,7 +181,7 @@ class Edge:
         for client in clients:
             if len(clients) == _SWEEP_CONNECTIONS_MAX:
                 self._clients[client] = self._clients.pop(client)
-            client.look(now)
+            client.check(now)
 
     def _make_room(self, newcomer: ClientConnection) -> None:
         """Abort the connections that were idle for longest, several at a time because all must be ranked."""
@@ -276,7 +276,7 @@ def _end(sock: socket.socket) -> None:
         sock.shutdown(socket.SHUT_RDWR)
 
 
-class Door(asyncio.Protocol):
+class HandshakeStart(asyncio.Protocol):
     """Takes over a connection from a listener without TLS, before anything is read from it."""
 
     def __init__(self, handshakes: Handshakes, tls: ssl.SSLContext) -> None:

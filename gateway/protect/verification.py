@@ -20,9 +20,9 @@ from gateway.core.operation import MICROSECONDS
 from gateway.core.verdict import Verdict
 from gateway.core.webhook.examination import (
     Challenge,
-    Genuine,
     Inbox,
     Unidentified,
+    VerifiedEvent,
     examine_message,
     granted_origin,
     renewed,
@@ -120,7 +120,7 @@ class Verifying:
         self._throttle.count_genuine(address)
         self._events.publish(WebhookVerified(route.name, found.secret_ids))
         match found:
-            case Genuine(key=key):
+            case VerifiedEvent(key=key):
                 return key
             case Challenge(text):
                 return _plain_text(text)

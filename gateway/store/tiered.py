@@ -8,7 +8,7 @@ Theory of operation
 -------------------
 *What a copy may serve.* A claim or an acceptance on a completed record is always `Fenced` with that record: the table
 has no such row, and completion is final. A copy serves that case only; every other command, and every `read`, goes to
-the durable store. `recall` and `look` return a copy before there is a claim to make: most repeats need none.
+the durable store. `recall` and `look_up` return a copy before there is a claim to make: most repeats need none.
 
 *What becomes a copy.* Any completed record that the durable store returned. Its window counts from before the call. An
 operation in flight has no copy, nor has an `Indefinite` completion.
@@ -189,7 +189,7 @@ class Tiered(Forwarding):
             self.stats.cache_hits += 1
         return copy
 
-    def look(self, operation_id: UUID) -> asyncio.Future[Snapshot | None] | None:
+    def look_up(self, operation_id: UUID) -> asyncio.Future[Snapshot | None] | None:
         """Look up a completed record in the fast tier; the future may raise `StoreError`. None if the tier is down."""
         fast = self._fast
         if fast is None or not fast.up:

@@ -22,7 +22,7 @@ from gateway.admin.process import CannotExplain, Process
 from gateway.core.operation import State
 from gateway.observe.facts import Events
 from gateway.store.base import Indefinite, NotApplied
-from gateway.store.journal.view import Desk as JournalFiles
+from gateway.store.journal.view import HostJournalFiles
 from tests.admin.hand import LEASE_SECONDS, SETTLE_SECONDS, Desk
 from tests.admin.shell import doubt
 from tests.support import http
@@ -159,7 +159,7 @@ async def port(tmp_path: Path) -> AsyncIterator[Port]:
         lambda: HOSTILE,
         lambda: "0123456789ab",
         lambda: {"charge": {HOSTILE: 7}},
-        JournalFiles(tmp_path, "shop"),
+        HostJournalFiles(tmp_path, "shop"),
         nothing_explained,
     )
     console = Console(desk.operations, authentication, process)

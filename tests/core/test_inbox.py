@@ -25,10 +25,10 @@ from gateway.core.identity.key import CloudEventKey
 from gateway.core.message import Headers, header_values
 from gateway.core.webhook.examination import (
     Challenge,
-    Genuine,
     Inbox,
     SignAgain,
     Unidentified,
+    VerifiedEvent,
     examine_message,
     granted_origin,
     renewed,
@@ -101,7 +101,7 @@ def seen(inbox: Inbox, heads: Heads | Headers, body: bytes = PAID, now: float = 
 def test_what_the_sender_signed_is_genuine(preset: str) -> None:
     """A message of the sender is an event, and says which secret signed it."""
     found = seen(inbox_of(preset), signed(preset, body_of(preset)), body_of(preset))
-    assert isinstance(found, Genuine)
+    assert isinstance(found, VerifiedEvent)
     assert found.secret_ids == ("s0",)
     assert found.signed_at == (NOW if preset in TIMED else None)
 
@@ -159,7 +159,7 @@ def test_the_gateway_signs_as_the_sender_does(preset: str) -> None:
 def test_published_signatures(preset: str, secret: str, heads: Heads, body: bytes, moment: int) -> None:
     """The signatures that the senders publish as examples are right, and wrong for one other byte."""
     inbox = inbox_of(preset, [secret], guards_content=True)
-    assert isinstance(seen(inbox, heads, body, moment), Genuine)
+    assert isinstance(seen(inbox, heads, body, moment), VerifiedEvent)
     assert seen(inbox, heads, body + b" ", moment) == Refused(Fault.INVALID)
 
 
@@ -169,8 +169,8 @@ def test_both_spellings_of_standard_webhooks_are_one_event(family: str) -> None:
     heads = {name.replace("webhook", family): value for name, value in signed("standard_webhooks").items()}
     found = seen(inbox_of("standard_webhooks"), heads)
     usual = seen(inbox_of("standard_webhooks"), signed("standard_webhooks"))
-    assert isinstance(found, Genuine)
-    assert isinstance(usual, Genuine)
+    assert isinstance(found, VerifiedEvent)
+    assert isinstance(usual, VerifiedEvent)
     assert found.key.digest == usual.key.digest
 
 
@@ -187,7 +187,7 @@ def test_asymmetric_signatures() -> None:
     made = base64.b64encode(private.sign(b"msg_1.%d.%b" % (NOW, PAID))).decode()
     heads["webhook-signature"] = f"v1,AAAA v1a,{made}"
     inbox = inbox_of("standard_webhooks", [public])
-    assert isinstance(seen(inbox, heads), Genuine)
+    assert isinstance(seen(inbox, heads), VerifiedEvent)
     assert seen(inbox, heads, PAID + b" ") == Refused(Fault.INVALID)
     other = "whpk_" + base64.b64encode(bytes(32)).decode()
     assert seen(inbox_of("standard_webhooks", [other]), heads) == Refused(Fault.INVALID)
@@ -215,7 +215,7 @@ def test_every_living_secret_is_tried(preset: str) -> None:
     ending = secret_of(preset, old, "old", until=NOW + 1.0)
     inbox = inbox_of(preset, [secret_of(preset, new, "new"), ending])
     found = seen(inbox, heads, body)
-    assert isinstance(found, Genuine)
+    assert isinstance(found, VerifiedEvent)
     assert found.secret_ids == ("old",)
     assert seen(inbox, heads, body, NOW + 1.0) == Refused(Fault.INVALID)
     assert seen(inbox_of(preset, [new]), heads, body) == Refused(Fault.INVALID)
@@ -231,7 +231,7 @@ def test_ten_signatures_are_looked_at(preset: str) -> None:
     for others, expected in ((9, True), (10, False)):
         members = [*([first] if first else []), *[wrong] * others, right]
         heads[name] = (separator or " ").join(members)
-        assert isinstance(seen(inbox_of(preset), heads), Genuine) is expected, (others, space)
+        assert isinstance(seen(inbox_of(preset), heads), VerifiedEvent) is expected, (others, space)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_the_tolerance_holds_on_both_sides(preset: str, skew: int) -> None:
     """A message from the past or from the future is stale beyond the tolerance."""
     body = body_of(preset)
     found = seen(inbox_of(preset), signed(preset, body, NOW + skew), body)
-    assert isinstance(found, Genuine) if abs(skew) <= TOLERANCE else found == Refused(Fault.STALE)
+    assert isinstance(found, VerifiedEvent) if abs(skew) <= TOLERANCE else found == Refused(Fault.STALE)
 
 
 @pytest.mark.parametrize(
@@ -333,9 +333,9 @@ def test_malformed_signatures(signature: str) -> None:
 def test_a_body_that_is_no_text() -> None:
     """Any bytes can be signed."""
     body = bytes(range(256)) * 9
-    assert isinstance(seen(inbox_of("github"), signed("github", body), body), Genuine)
+    assert isinstance(seen(inbox_of("github"), signed("github", body), body), VerifiedEvent)
     large = body * 1200
-    assert isinstance(seen(inbox_of("github"), signed("github", large), large), Genuine)
+    assert isinstance(seen(inbox_of("github"), signed("github", large), large), VerifiedEvent)
 
 
 def test_a_further_id_of_another_scheme_changes_nothing() -> None:
@@ -344,8 +344,8 @@ def test_a_further_id_of_another_scheme_changes_nothing() -> None:
     captured = {name.replace("webhook", "svix"): value for name, value in signed("standard_webhooks").items()}
     first = seen(inbox, captured)
     again = seen(inbox, {"webhook-id": "msg_new", **captured})
-    assert isinstance(first, Genuine)
-    assert isinstance(again, Genuine)
+    assert isinstance(first, VerifiedEvent)
+    assert isinstance(again, VerifiedEvent)
     assert first.key.digest == again.key.digest
 
 
@@ -420,7 +420,7 @@ def test_whatever_comes_is_a_value(headers: Headers, body: bytes, has_token: boo
     if has_token:
         headers = (*headers, (b"Authorization", f"Bearer {TEXT}".encode()))
         found = seen(inbox_of("cloudevents"), headers, body)
-        assert isinstance(found, Genuine | Unidentified | Refused)
+        assert isinstance(found, VerifiedEvent | Unidentified | Refused)
 
 
 @st.composite
@@ -442,13 +442,13 @@ def test_an_unsigned_id_makes_no_other_event(preset: str) -> None:
     keys = []
     for event, body in (("1", PAID), ("2", PAID), ("1", PAID + b" ")):
         found = seen(inbox_of(preset), signed(preset, body, event=event), body)
-        assert isinstance(found, Genuine)
+        assert isinstance(found, VerifiedEvent)
         keys.append(found.key.digest)
     assert keys[0] == keys[1] != keys[2]
     by_id = inbox_of(preset, guards_content=False)
     others = [seen(by_id, signed(preset, event=event)) for event in ("1", "2")]
-    assert isinstance(others[0], Genuine)
-    assert isinstance(others[1], Genuine)
+    assert isinstance(others[0], VerifiedEvent)
+    assert isinstance(others[1], VerifiedEvent)
     assert others[0].key.digest != others[1].key.digest
 
 
@@ -460,7 +460,7 @@ def test_a_cloud_event_has_one_key_in_both_modes(source: str, event: str) -> Non
     keys = []
     for message in (to_binary_event(CloudEvent(attributes, {"a": 1})), to_structured_event(CloudEvent(attributes, {}))):
         found = seen(inbox_of("cloudevents"), {**message.headers, "authorization": f"bearer {TEXT}"}, message.body)
-        assert isinstance(found, Genuine)
+        assert isinstance(found, VerifiedEvent)
         keys.append(found.key)
     assert keys[0] == keys[1]
     assert json.loads(keys[0].text) == [source, event]
@@ -471,7 +471,7 @@ def test_source_and_id_do_not_run_into_one_another() -> None:
     keys = set()
     for source, event in (("/a", "b/c"), ("/a/b", "c"), ("/ab", "/c")):
         found = seen(inbox_of("cloudevents"), {**signed("cloudevents", event=event), "ce-source": source})
-        assert isinstance(found, Genuine)
+        assert isinstance(found, VerifiedEvent)
         keys.add(found.key.digest)
     assert len(keys) == 3
 
@@ -518,7 +518,7 @@ def test_cloud_events_under_another_signature() -> None:
     assert not any(scheme.is_id_signed for scheme in schemes)
     inbox = inbox_of("standard_webhooks", schemes=schemes)
     found = seen(inbox, {**signed("standard_webhooks"), "ce-id": "1", "ce-source": "/shop"})
-    assert isinstance(found, Genuine)
+    assert isinstance(found, VerifiedEvent)
     assert json.loads(found.key.text) == ["/shop", "1"]
 
 
@@ -542,11 +542,11 @@ def test_a_sender_without_a_preset(digest: Digest, encoding: Encoding) -> None:
     text = made.hex() if encoding is Encoding.HEX else base64.b64encode(made).decode()
     heads = {"X-Sign": f"sig={text}", "X-Event": "e1", "X-Time": str(NOW)}
     inbox = inbox_of("hmac", schemes=(scheme,), guards_content=False)
-    assert isinstance(seen(inbox, heads), Genuine)
+    assert isinstance(seen(inbox, heads), VerifiedEvent)
     assert seen(inbox, {**heads, "X-Event": "e2"}) == Refused(Fault.INVALID)
     later = renewed(inbox, raw(heads), PAID, now=NOW + 1000)
     assert later is not None
-    assert isinstance(seen(inbox, later, now=NOW + 1000), Genuine)
+    assert isinstance(seen(inbox, later, now=NOW + 1000), VerifiedEvent)
 
 
 @pytest.mark.parametrize(
@@ -611,7 +611,7 @@ def test_a_late_delivery_is_signed_again(preset: str) -> None:
     later = renewed(inbox, heads, body, now=NOW + 90_000.7)
     assert later is not None
     assert _verified_by_the_receivers_library(preset, later, body, NOW + 90_000)
-    assert isinstance(seen(inbox, later, body, NOW + 90_000), Genuine)
+    assert isinstance(seen(inbox, later, body, NOW + 90_000), VerifiedEvent)
     assert [name for name, _ in later] == [name for name, _ in heads]
     changed = {name.lower() for (name, new), (_, old) in zip(later, heads, strict=True) if new != old}
     assert changed == inbox.schemes[0].headers - {b"webhook-id"}

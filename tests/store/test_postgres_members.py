@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from gateway.admin.memory import MemoryState, look
+from gateway.admin.memory import MemoryState, memory_state
 from gateway.core.operation import Applied
 from gateway.observe.facts import Events, Fact, PromotionJudged, StoreMet, SynchronyChanged
 from gateway.store.base import Indefinite, NotApplied
@@ -305,7 +305,7 @@ async def test_a_promotion_is_accepted_once_and_with_all_votes(own_postgres: Pos
     await store.start()
     try:
         epoch, gone = await store.check_memory(), uuid4()
-        assert "no gateway has accepted that yet" in (await look(store)).text
+        assert "no gateway has accepted that yet" in (await memory_state(store)).text
         async with session(own_postgres.url) as other:
             await other.execute(
                 "INSERT INTO idempotency_gateway.gateway (gateway_id, service, operations, seen_us, beat, host)"

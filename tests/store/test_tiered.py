@@ -129,7 +129,7 @@ async def say(store: Tiered, hand: Hand, command: Command) -> Result:
 async def copy_of(store: Tiered, hand: Hand) -> Snapshot | None:
     """What is known without a claim, as it is asked for before one."""
     copy = store.recall(hand.operation_id)
-    if copy is None and (looked := store.look(hand.operation_id)) is not None:
+    if copy is None and (looked := store.look_up(hand.operation_id)) is not None:
         with suppress(StoreError):
             copy = await looked
     return copy

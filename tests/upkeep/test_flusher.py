@@ -14,7 +14,7 @@ from gateway.core.operation import Command, Complete, Event, OutcomeCommand, Res
 from gateway.observe.facts import Events, FlushRefused, OperationSettled
 from gateway.store.base import Indefinite, NotApplied, StoreError, Unstorable
 from gateway.store.journal.journal import SqliteJournal
-from gateway.store.journal.view import look
+from gateway.store.journal.view import view_journals
 from gateway.upkeep.flusher import Flusher
 from tests.conformance.hand import Hand, do, state
 from tests.support.memory_store import MemoryStore
@@ -151,7 +151,7 @@ async def test_a_refused_outcome_is_kept(home: Home, meanwhile: str, why: str) -
     await home.flusher.run_once()
     assert await state(home.store, second) is State.COMPLETED
     assert (home.journal.tally.waiting, home.journal.tally.refused) == (0, 1)
-    (entry,) = look(home.directory, "shop", is_refused=True, limit=10).entries
+    (entry,) = view_journals(home.directory, "shop", is_refused=True, limit=10).entries
     assert (entry.operation_id, entry.refused_why) == (first.operation_id, why)
     told = [fact for fact in home.ear.facts if isinstance(fact, FlushRefused)]
     assert told == [FlushRefused("charge", first.operation_id, first.token, Event.COMPLETE, why)]

@@ -15,7 +15,7 @@ from uuid import UUID
 from aiohttp import web
 
 from gateway.admin.access import Action
-from gateway.admin.authentication import VISITOR, Endpoint
+from gateway.admin.authentication import REQUESTER, Endpoint
 from gateway.admin.fault import Fault
 from gateway.admin.form import Form, file_in, form_of, text_in
 from gateway.admin.journal import OutcomeRefused, acknowledge
@@ -243,7 +243,7 @@ class Changing:
 
         operation_id, token = operation_id_of(request), token_of(request.match_info["token"])
         try:
-            return await acknowledge(self._process.desk, operation_id, token, audit, read)
+            return await acknowledge(self._process.journals, operation_id, token, audit, read)
         except OutcomeRefused as error:
             raise Fault(409, "not-acknowledged", f"Nothing was changed: {error}.") from None
 
@@ -314,7 +314,7 @@ class Changing:
             audit, token, data = _audit(request, form), _token_in(form), _response_in(form)
             is_forced = form.get("force") == "yes"
             if is_forced:
-                request[VISITOR].require(Action.FORCE)
+                request[REQUESTER].require(Action.FORCE)
                 if form.get("typed") != _beginning(request):
                     raise Malformed(f"to overrule the refusal, type {_beginning(request)}")
             if way == "never_happened":
@@ -386,7 +386,7 @@ def _audit(request: web.Request, form: Form) -> Audit:
     if not WHY_CHARACTERS_MIN <= len(text) <= WHY_CHARACTERS_MAX:
         raise Malformed(f"say why, in {WHY_CHARACTERS_MIN} to {WHY_CHARACTERS_MAX} characters; it is recorded")
     try:
-        return audit_by(request[VISITOR].person.acting_for(None), text)
+        return audit_by(request[REQUESTER].person.acting_for(None), text)
     except ValueError as error:
         raise Malformed(str(error)) from None
 

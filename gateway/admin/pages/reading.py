@@ -15,7 +15,7 @@ from uuid import UUID
 from aiohttp import web
 
 from gateway.admin.access import Action
-from gateway.admin.authentication import VISITOR, Endpoint, Note
+from gateway.admin.authentication import REQUESTER, Endpoint, Note
 from gateway.admin.fault import Fault
 from gateway.admin.form import Form, file_in, form_of, text_in
 from gateway.admin.inspection import Inspected, full_json, next_step, recovery_rows
@@ -182,14 +182,14 @@ class Reading:
     async def _journaled_response(self, request: web.Request) -> web.Response:
         operation_id, token = operation_id_of(request), token_of(request.match_info["token"])
         try:
-            _, content = await exported(self._process.desk, operation_id, token)
+            _, content = await exported(self._process.journals, operation_id, token)
         except OutcomeRefused as error:
             raise Fault(404, "no-response", f"{error}.") from None
         return self._download(request, operation_id, content, f"the journaled response under token {token}")
 
     def _download(self, request: web.Request, operation_id: UUID, content: bytes, what: str) -> web.Response:
         # To the log and the audit page: nothing of the operation changes.
-        self._note(request[VISITOR].person.name, f"read {what} of operation {operation_id}")
+        self._note(request[REQUESTER].person.name, f"read {what} of operation {operation_id}")
         name = f'attachment; filename="{operation_id}.http"'
         return terse(200, content, "application/octet-stream", {"Content-Disposition": name})
 

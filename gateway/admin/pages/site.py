@@ -17,7 +17,7 @@ from aiohttp import web
 
 from gateway import __version__
 from gateway.admin.access import Action
-from gateway.admin.authentication import VISITOR, Endpoint, Visitor
+from gateway.admin.authentication import REQUESTER, Endpoint, Requester
 from gateway.admin.view import ago, moment, span
 from gateway.core.operation import State
 from gateway.observe.side_port import terse
@@ -93,8 +93,8 @@ class Site:
 
     def page(self, request: web.Request, template: str, status: int = 200, **values: Any) -> web.Response:
         """A page of a template. `values` are escaped where they stand."""
-        visitor: Visitor | None = request.get(VISITOR)
-        session = None if visitor is None else visitor.session
+        requester: Requester | None = request.get(REQUESTER)
+        session = None if requester is None else requester.session
         form_token: Callable[[str], str] = (lambda path: "") if session is None else session.form_token
         text = aiohttp_jinja2.render_string(
             f"{template}.html",
@@ -105,7 +105,7 @@ class Site:
                 "navigation": NAVIGATION,
                 "path": request.path,
                 "static": self._urls,
-                "person": None if visitor is None else visitor.person,
+                "person": None if requester is None else requester.person,
                 "form_token": form_token,
                 "Action": Action,
                 **values,

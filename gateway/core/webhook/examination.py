@@ -89,7 +89,7 @@ class Inbox:
 
 
 @immutable
-class Genuine:
+class VerifiedEvent:
     """An event of the sender. `key` identifies it; `secret_ids` are the secrets that signed it."""
 
     key: Key
@@ -116,7 +116,7 @@ class Unidentified:
 
 def examine_message(
     inbox: Inbox, headers: Headers, body: Body, *, now: float, unquote: Unquote
-) -> Genuine | Challenge | Unidentified | Refused:
+) -> VerifiedEvent | Challenge | Unidentified | Refused:
     """What this message is, at `now` in Unix time."""
     verified = verify(inbox.schemes, inbox.secrets, headers, body, now=now, tolerance_seconds=inbox.tolerance_seconds)
     if isinstance(verified, Refused):
@@ -130,7 +130,7 @@ def examine_message(
     spec = ContentKey() if inbox.guards_content else own
     key = find_key(spec, headers, body, unquote)
     if isinstance(key, Key):
-        return Genuine(key, signers, verified.signed_at)
+        return VerifiedEvent(key, signers, verified.signed_at)
     return Unidentified(spec, key.detail if isinstance(key, KeyFault) else None, signers)
 
 

@@ -82,7 +82,7 @@ class KeptOutcome:
     command: OutcomeCommand | None
 
 
-class JournalDesk(Protocol):
+class HostJournals(Protocol):
     """Lets operators read and delete single outcomes in the journals of a host, also while gateways have these open.
 
     Blocks. Each verb may raise `StoreError` of `base`.
@@ -93,7 +93,7 @@ class JournalDesk(Protocol):
         """Where the journals are."""
 
     def outcomes(self, operation_id: UUID) -> list[KeptOutcome]:
-        """The outcomes of one operation for this desk's service and store, oldest first."""
+        """The outcomes of one operation for one service and store, oldest first."""
 
     def drop(self, entry_id: EntryId) -> bool:
         """Delete a refused outcome; True if this call did it. A waiting outcome stays. Repeatable."""

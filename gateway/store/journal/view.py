@@ -1,6 +1,6 @@
 """What operators see and delete in the journals of a host, while gateways write them and after those have ended.
 
-It owns no file and no lock, and waits for no gateway: a visit opens the file for some statements, whether its owner
+It owns no file and no lock, and waits for no gateway: each call opens the file for some statements, whether its owner
 runs or not. Only the owner knows how much of the log is on the disk (`file`). A view may be outdated at once: an
 outcome leaves the journal as soon as the durable store has applied it. The only change made here is to delete refused
 outcomes, which no gateway retries.
@@ -35,7 +35,7 @@ Query = Callable[..., list[Any]]
 """Runs one statement, by its name, with these bindings; returns its rows."""
 
 
-def look(
+def view_journals(
     directory: Path,
     belongs_to: str,
     *,
@@ -67,8 +67,8 @@ def look(
     )
 
 
-class Desk:
-    """Satisfies `JournalDesk`."""
+class HostJournalFiles:
+    """Satisfies `HostJournals`."""
 
     def __init__(self, directory: Path, belongs_to: str, sealing: Sealing = NO_SEALING) -> None:
         self.directory = directory
@@ -76,7 +76,7 @@ class Desk:
         self._belongs_to = belongs_to
 
     def outcomes(self, operation_id: UUID) -> list[KeptOutcome]:
-        """See `JournalDesk`."""
+        """See `HostJournals`."""
         faults: list[str] = []
         found: list[KeptOutcome] = []
         for path in _files(self.directory, faults):
@@ -90,7 +90,7 @@ class Desk:
         return sorted(found, key=lambda each: each.entry.journaled_us)
 
     def _outcomes_in(self, path: Path, operation_id: UUID) -> Iterator[KeptOutcome]:
-        with visited(path) as query:
+        with opened(path) as query:
             ((owner,),) = query("select_owner")
             if owner != self._belongs_to:
                 return
@@ -103,7 +103,7 @@ class Desk:
             yield KeptOutcome(EntryId(path.name, row[0]), KeptEntry(operation_id, *kept), command)
 
     def reseal(self) -> tuple[int, int]:
-        """See `JournalDesk`."""
+        """See `HostJournals`."""
         changed = left = 0
 
         def reseal(query: Query, row: Row) -> None:
@@ -115,7 +115,7 @@ class Desk:
         return changed, left
 
     def sealed(self) -> Counter[str]:
-        """See `JournalDesk`."""
+        """See `HostJournals`."""
         found: Counter[str] = Counter()
 
         def count(_query: Query, row: Row) -> None:
@@ -129,11 +129,11 @@ class Desk:
         return found
 
     def _visit_all(self, visit: Callable[[Query, Row], None], *, changes: bool = False) -> None:
-        """Visit every outcome of this desk's service and store that has anything confidential. Raises `StoreError`."""
+        """Read every outcome of this service and store that has anything confidential. Raises `StoreError`."""
         faults: list[str] = []
         for path in _files(self.directory, faults):
             try:
-                with visited(path, changes=changes) as query:
+                with opened(path, changes=changes) as query:
                     after = 0
                     ((owner,),) = query("select_owner")
                     while owner == self._belongs_to and (rows := query("select_responses", after)):
@@ -164,8 +164,8 @@ class Desk:
         return len(query("update_response", *new, row[0], old[1], old[3]))
 
     def drop(self, entry_id: EntryId) -> bool:
-        """See `JournalDesk`."""
-        with visited(self.directory / entry_id.file, changes=True) as query:
+        """See `HostJournals`."""
+        with opened(self.directory / entry_id.file, changes=True) as query:
             return bool(query("delete_refused", entry_id.row))
 
 
@@ -180,7 +180,7 @@ def _confidential(command: OutcomeCommand) -> tuple[bytes | None, bytes | None, 
 
 def _kept_in(path: Path, operation_id: UUID | None, is_refused: bool | None, limit: int) -> tuple[str, list[KeptEntry]]:
     """The owner of a file, and the requested outcomes in it, oldest first. Raises `StoreError`."""
-    with visited(path) as query:
+    with opened(path) as query:
         ((belongs_to,),) = query("select_owner")
         if operation_id is None:
             rows = query("select_kept", is_refused, limit)
@@ -200,7 +200,7 @@ def _files(directory: Path, faults: list[str]) -> list[Path]:
 
 
 @contextmanager
-def visited(path: Path, *, changes: bool = False) -> Iterator[Query]:
+def opened(path: Path, *, changes: bool = False) -> Iterator[Query]:
     """Open a file, whether it has an owner or not, for single statements; each is its own transaction.
 
     Takes no lock except SQLite's during a statement, and does not checkpoint the log: only the owner knows how much of

@@ -280,7 +280,7 @@ class Dialer:
             if isinstance(chosen, Refusal):
                 self._report_split(chosen)
                 if not found:
-                    raise _most_telling([error for task in asked if (error := task.exception()) is not None])
+                    raise _most_specific([error for task in asked if (error := task.exception()) is not None])
                 raise NotApplied(f"{self.where} cannot be used: {chosen.why}")
             self._report_split(None)
             self._met[chosen.system] = max(self._met.get(chosen.system, 0), chosen.timeline or 0)
@@ -435,7 +435,7 @@ def _limits(command_seconds: float) -> dict[str, str]:
     }
 
 
-def _most_telling(errors: Sequence[E]) -> E:
+def _most_specific(errors: Sequence[E]) -> E:
     """Of the errors of all hosts: one of a server that responded, if any."""
     return next((error for error in errors if getattr(error, "sqlstate", None)), errors[0])
 

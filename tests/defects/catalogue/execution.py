@@ -52,8 +52,8 @@ DEFECTS = (
         (
             Edit(
                 ATTEMPT,
-                "            except StoreError:\n                is_late = True\n",
-                "            except StoreError:\n                is_late = True\n"
+                "            except (StoreError, TimeoutError):\n                is_late = True\n",
+                "            except (StoreError, TimeoutError):\n                is_late = True\n"
                 "                self.final_command = None\n"
                 "                self._publish_unrecorded(conclusion)\n"
                 "                return\n",

@@ -254,7 +254,7 @@ async def test_a_stale_signature(tmp_path: Path) -> None:
 
 
 async def test_what_cannot_be_an_event(tmp_path: Path) -> None:
-    """Genuine messages without an id, in batches, or too long are refused, and not acknowledged."""
+    """VerifiedEvent messages without an id, in batches, or too long are refused, and not acknowledged."""
     async with post(tmp_path, body={"max_bytes": "1KiB"}) as it:
         assert status_of(await it.send(b"{}")) == (400, "key-invalid")
         assert status_of(await it.send(b'{"id":"%b"}' % (b"x" * 2000))) == (413, "body-too-large")

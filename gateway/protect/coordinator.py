@@ -179,8 +179,7 @@ class Coordinator:
 
     async def _reply_to(self, incoming: Incoming, route: Route, trace: RequestTrace) -> Reply | Untouched:
         """The steps, one after the other."""
-        refusal = self._refuse_if_overloaded(route)
-        if refusal is not None:
+        if (refusal := self._refuse_if_overloaded(route)) is not None:
             return refusal
         if self._regions is not None:
             received = self._regions.received(incoming, route.shape)
@@ -243,25 +242,23 @@ class Coordinator:
         found: Reply | Untouched | Seen | None = None
         try:
             for _ in range(_ROUNDS_MAX):
-                if not self._is_pending(request.identity.operation_id) and not self._is_draining:
-                    refusal = self._refuse_if_overloaded(request.route, starts_claim=True)
-                    if refusal is not None:
-                        return refusal
-                    if policy is not None:
-                        accepted = await self._accepting.accept(request, policy)
-                        if isinstance(accepted, Accepted):
-                            is_handed_over = True
-                            self._repeats.count(request)
-                            return await self._duplicates.reply_to_acceptance(accepted.snapshot, request, policy, trace)
-                        found = accepted
-                    else:
-                        operation = self._operations.begin(request)
-                        found = await self._wait_as_first_caller(operation, trace)
-                else:
+                if self._is_pending(request.identity.operation_id) or self._is_draining:
                     found = await self._wait_as_duplicate(request, trace, order)
+                elif (refusal := self._refuse_if_overloaded(request.route, starts_claim=True)) is not None:
+                    return refusal
+                elif policy is None:
+                    operation = self._operations.begin(request)
+                    found = await self._wait_as_first_caller(operation, trace)
+                else:
+                    accepted = await self._accepting.accept(request, policy)
+                    if isinstance(accepted, Accepted):
+                        is_handed_over = True
+                        self._repeats.count(request)
+                        return await self._duplicates.reply_to_acceptance(accepted.snapshot, request, policy, trace)
+                    found = accepted
                 if isinstance(found, Seen) and found.content_holder is not None:
-                    found = self._repeats.refuse(request, found.content_holder)
-                elif isinstance(found, Seen):
+                    return self._repeats.refuse(request, found.content_holder)
+                if isinstance(found, Seen):
                     found = await self._duplicates.reply_from_record(found.snapshot, request, trace)
                 if found is not None:
                     return found
@@ -316,8 +313,7 @@ class Coordinator:
 
     async def _fetch(self, wanted: ToFetch, request: KeyedRequest, trace: RequestTrace) -> Reply:
         """Rule 10 for a response that is fetched from the service. Any number of repeats may end a wait together."""
-        refusal = self._refuse_if_overloaded(request.route)
-        if refusal is not None:
+        if (refusal := self._refuse_if_overloaded(request.route)) is not None:
             return refusal
         left_seconds = request.route.target.answer_within_seconds - (self._loop.time() - trace.arrived)
         return await self._fetching.fetch(wanted, request, trace, max(left_seconds, _FETCH_SECONDS_MIN))

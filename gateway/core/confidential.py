@@ -173,18 +173,20 @@ class Sealing:
             sealed=record,
         )
 
-    def opened_snapshot(self, snapshot: Snapshot, known: _Known = _NOTHING) -> Snapshot:
+    def opened_snapshot(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot with its record in clear."""
         record = snapshot.record
-        if record is None or (clear := self.opened(record, known)) is record:
+        if record is None or (clear := self.opened(record)) is record:
             return snapshot
         return Snapshot(clear, snapshot.now_us)
 
     def opened_result(self, result: Result, command: Command, sealed: Command) -> Result:
         """The result of a command that was sealed for the store, in clear."""
+        record = result.snapshot.record
+        if record is None or not is_sealed(record):
+            return result
         known = _known(command, sealed) if isinstance(result, Applied) and sealed is not command else _NOTHING
-        snapshot = self.opened_snapshot(result.snapshot, known)
-        return result if snapshot is result.snapshot else replace(result, snapshot=snapshot)
+        return replace(result, snapshot=Snapshot(self.opened(record, known), result.snapshot.now_us))
 
     def opened_outcome(self, command: C) -> C:
         """A command that a journal kept, in clear; of a response that cannot be opened, the status."""

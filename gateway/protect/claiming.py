@@ -168,7 +168,8 @@ class Claiming:
         long the store has been reachable.
         """
         self._store = store
-        self._marks = marks
+        self.marks = marks
+        """Of the attempts under the claims."""
         self._grace_seconds = grace_seconds
         self._reachable_seconds = reachable_seconds
         self._holder = holder
@@ -265,14 +266,6 @@ class Claiming:
         admission = await claim(record, terms, until)
         return replace(admission, is_refused=True) if isinstance(admission, Unavailable) else admission
 
-    def mark_sent(self, granted: Granted) -> None:
-        """Call it in the step in which the first byte goes out under this claim, and before that byte."""
-        self._marks.mark_sent(granted.place)
-
-    def unmark(self, granted: Granted) -> None:
-        """Call it when the claim has ended, or nobody here will end it."""
-        self._marks.unmark(granted.place)
-
     def may_recover(self, snapshot: Snapshot) -> bool:
         """Whether an operation in doubt may be taken over or probed now; see `core.recovery.may_recover`."""
         reachable_seconds = min(self._reachable_seconds(), 2 * self._grace_seconds)
@@ -301,7 +294,7 @@ class Claiming:
         # `is_withheld`: another request may hold the key, so nothing may be forwarded without this claim.
         is_definite, is_refused, is_withheld = True, False, False
         detail = ""
-        place = self._marks.mark_unsent(operation_id_of(pursuit.command), pursuit.command.attempt_id)
+        place = self.marks.mark_unsent(operation_id_of(pursuit.command), pursuit.command.attempt_id)
         try:
             async with asyncio.timeout_at(pursuit.until):
                 for pause in _PAUSES_SECONDS:
@@ -337,7 +330,7 @@ class Claiming:
             raise
         finally:
             # Without a grant, the request may be forwarded all the same.
-            self._marks.unmark(place)
+            self.marks.unmark(place)
         self._pursue(pursuit.unexecuted() if is_refused else pursuit)
         return Unavailable(detail, is_definite=False, is_refused=is_refused)
 

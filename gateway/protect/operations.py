@@ -163,7 +163,7 @@ class Operations:
             self._journaling,
             self._events,
             self._loop,
-            on_send=partial(self._claiming.mark_sent, admission),
+            on_send=partial(self._claiming.marks.mark_sent, admission.place),
         )
         operation.granted(admission, lease, claimed.end_unused())
         try:
@@ -175,7 +175,7 @@ class Operations:
             raise
         finally:
             self._leases.drop(lease)
-            self._claiming.unmark(admission)
+            self._claiming.marks.unmark(admission.place)
 
     def _remove(self, operation: Operation) -> None:
         del self._by_id[operation.request.identity.operation_id.int]

@@ -16,6 +16,7 @@ from tests.benchmarks import (
     accepting,
     bodies,
     callers,
+    calls,
     contention,
     cost,
     economy,
@@ -45,6 +46,7 @@ MEASUREMENTS: Final[dict[str, ModuleType]] = {
         fleet,
         accepting,
         callers,
+        calls,
         tracing,
     )
 }

@@ -24,7 +24,6 @@ REDACTED_HEADER: Final = (b"Idempotency-Redacted", b"true")
 
 # Digests of the body: they would show whether a guess of a value is right (RFC 9530; RFC 9110 section 8.8.3).
 _OF_BODY: Final = frozenset((b"content-digest", b"repr-digest", b"digest", b"content-md5", b"etag"))
-_VALUE: Final = REDACTED.encode()
 _REPLACEMENT: Final = json.dumps(REDACTED)
 
 _SPACE: Final = re.compile(r"[ \t\n\r]*")

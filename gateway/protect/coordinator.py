@@ -331,7 +331,7 @@ class Coordinator:
             detail = "Too many requests are in flight."
         else:
             return None
-        return _overloaded(route, detail)
+        return refuse(Verdict.OVERLOADED, shape=route.shape, detail=detail)
 
     @property
     def _requested(self) -> int:
@@ -377,10 +377,6 @@ class Coordinator:
             incoming = Incoming(request.head, WholeBody(request.body), request.hop)
             return Untouched(incoming, Verdict.UNPROTECTED)
         return _refuse(request, Verdict.STORE_UNAVAILABLE)
-
-
-def _overloaded(route: Route, detail: str) -> Reply:
-    return refuse(Verdict.OVERLOADED, shape=route.shape, detail=detail)
 
 
 def _refuse(request: KeyedRequest, verdict: Verdict, *, detail: str | None = None) -> Reply:

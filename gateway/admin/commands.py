@@ -522,7 +522,7 @@ def _refuse(given: dict[str, object], why: str) -> None:
 
 
 def _headers(lines: Sequence[str]) -> Headers:
-    fields: list[tuple[bytes, bytes]] = []
+    headers: list[tuple[bytes, bytes]] = []
     for line in lines:
         given = [os.fsencode(line)]
         if line.startswith("@"):
@@ -532,8 +532,8 @@ def _headers(lines: Sequence[str]) -> Headers:
             if not colon or not name.strip():
                 # The text does not quote it: it may be a credential without its name.
                 raise CommandWrong("expected a header such as 'Idempotency-Key: abc'")
-            fields.append((name.strip(), value.strip(b" \t")))
-    return tuple(fields)
+            headers.append((name.strip(), value.strip(b" \t")))
+    return tuple(headers)
 
 
 def _read(name: str, bytes_max: int) -> bytes:

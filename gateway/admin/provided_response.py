@@ -52,14 +52,14 @@ def written(response: StoredResponse) -> bytes:
 
 def response_of(status: int, headers: Iterable[tuple[str, str]], body: bytes) -> tuple[ResponseHead, bytes]:
     """A response from its parts. Raises `ResponseRefused`."""
-    fields: list[tuple[bytes, bytes]] = []
+    found: list[tuple[bytes, bytes]] = []
     for name, value in headers:
         try:
             line = f"{name}: {value}".encode("latin-1")
         except UnicodeEncodeError:
             raise ResponseRefused("a header has characters outside of Latin-1") from None
-        fields.append(_field(line, len(fields) + 1))
-    head = ResponseHead(status, b"", tuple(fields))
+        found.append(_header(line, len(found) + 1))
+    head = ResponseHead(status, b"", tuple(found))
     _check_response(head, body)
     return head, body
 
@@ -128,11 +128,11 @@ def _read_head(data: bytes) -> tuple[ResponseHead, bytes]:
         raise ResponseRefused(
             "line 1 is not a status line such as HTTP/1.1 201 Created; save the response with curl -i"
         )
-    fields = tuple(_field(line, number) for number, line in enumerate(lines, 2))
-    return ResponseHead(int(status[1]), (status[2] or b"").rstrip(b" "), fields), data[end + 2 * len(line_end) :]
+    headers = tuple(_header(line, number) for number, line in enumerate(lines, 2))
+    return ResponseHead(int(status[1]), (status[2] or b"").rstrip(b" "), headers), data[end + 2 * len(line_end) :]
 
 
-def _field(line: bytes, number: int) -> tuple[bytes, bytes]:
+def _header(line: bytes, number: int) -> tuple[bytes, bytes]:
     found = _FIELD.fullmatch(line)
     if found is None:
         raise ResponseRefused(f"line {number} is not a header such as Content-Type: application/json")

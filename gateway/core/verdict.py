@@ -142,7 +142,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         14,
         "the request was accepted, and its delivery was given up (a dead letter)",
-        "409 with `Location` (a route may deliver it again, and answer 202)",
+        "409 with `Location` (a route may deliver it again, with 202)",
         (_V.DEAD_LETTER, _V.ACCEPTED),
     ),
     Rule(

@@ -52,7 +52,7 @@ class Fault:
 HEAD_TOO_BIG: Final = Fault(431, "The head of the request is too big.", is_verdict=False)
 _MALFORMED: Final = Fault(400, "The request is not well-formed HTTP/1.1.")
 _UNKNOWN_METHOD: Final = Fault(400, "The request does not begin with a method that this gateway knows.")
-_REPEATED_FIELD: Final = Fault(400, "A field that a request may have once is repeated.")
+_REPEATED_HEADER: Final = Fault(400, "A header that a request may have once is repeated.")
 
 
 def fault_of(error: BaseException | None) -> Fault:
@@ -65,7 +65,7 @@ def fault_of(error: BaseException | None) -> Fault:
         case http_exceptions.BadHttpMessage(message=text) if text.startswith("Too many headers"):
             return HEAD_TOO_BIG
         case http_exceptions.BadHttpMessage(message=text) if text.startswith("Duplicate '"):
-            return _REPEATED_FIELD
+            return _REPEATED_HEADER
         case _:
             return _MALFORMED
 

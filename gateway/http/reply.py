@@ -144,5 +144,5 @@ def _head(status: int, reason: bytes, headers: Iterable[tuple[bytes, bytes]]) ->
     # A header or reason that smuggles a line would add a line.
     ends = len(lines) - 1
     if head.count(b"\n") != ends or head.count(b"\r") != ends or b"\0" in head or not 100 <= status <= 999:
-        raise ReplyInvalid("a field or the reason of a reply holds CR, LF or NUL, or its status is not valid")
+        raise ReplyInvalid("a header or the reason of a reply holds CR, LF or NUL, or its status is not valid")
     return head

@@ -179,7 +179,7 @@ def examine(
         targets += other_targets(overriding)
         # Comparing them takes time, and headers may be much longer than a path.
         if sum(map(len, targets[1:])) > PATH_BYTES_MAX:
-            return None, Fault(400, "A field that names another target is too long.")
+            return None, Fault(400, "A header that names another target is too long.")
     for target, names in _readings(targets, host):
         other = routes.match_in_any_case(methods, target, names)
         if other is not None and not other.for_key(head.headers).is_observed:

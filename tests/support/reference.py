@@ -92,7 +92,7 @@ def problems() -> str:
             name = f"`{verdict}`" if recovery is None else f"`{verdict}` (`{recovery.__name__.lower()}`)"
             again = "yes" if case.retryable else "no"
             rows.append((name, str(case.status), again, _without_blanks(case.detail)))
-    return _table(("verdict", "status", "same key again?", "what the answer says"), rows)
+    return _table(("verdict", "status", "same key again?", "what the response says"), rows)
 
 
 def _without_blanks(detail: str) -> str:

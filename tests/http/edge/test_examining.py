@@ -172,7 +172,7 @@ def test_paths_in_fields_take_no_longer_than_one_in_its_place() -> None:
     assert least_seconds(lambda: asked(b"/ping", more=fields)) < 3 * one
     assert asked(b"/ping", more=(*fields, fields[0])) == (
         None,
-        Fault(400, "A field that names another target is too long."),
+        Fault(400, "A header that names another target is too long."),
     )
 
 

@@ -1,20 +1,17 @@
-"""One connection from a client: aiohttp's, with the limits and the endings that it lacks.
+"""One connection from a client: aiohttp's, with the limits that it lacks, and an orderly end.
 
-aiohttp reads the bytes and parses them in C. Owned here is what happens to what it has parsed: one request after the
-other is given to the handler, in the order in which they came. Owned, too, are the client's address, the news that it
-is gone, how long each side may be silent, how much may wait, and how a connection ends: by a FIN that lets the client
-read its response first, or by an RST, so that what it got cannot be taken for whole. Nothing is known here of routes or
-replies.
+aiohttp reads the bytes and parses them in C. This module gives the parsed requests to the handler, one after the other
+and in order. It owns the client's address, whether the client is gone, how long each side may be silent, how much may
+wait, and how a connection ends: by a FIN, so that the client reads its response first, or by an RST, so that it cannot
+take what it got for whole. It knows no routes and no replies.
 
-Theory of operation. aiohttp parses requests ahead of the one that is being answered, and the next one is begun in a
-later turn of the loop than the one in which it was parsed. So what is counted is counted where the bytes come in
-(`data_received`), and a connection is busy as soon as a request is parsed. There is no timer for each wait: a wait
-writes down when it has lasted too long, and a sweep of the server calls `check`.
+Theory of operation. aiohttp parses ahead of the request in progress, and a parsed request begins in a later turn of the
+loop. So bytes are counted where they arrive (`data_received`), and a connection is busy as soon as a request is parsed.
+A wait has no timer: it sets its deadline, and a sweep of the server calls `check`.
 
-Invariant: after bytes that are no request, or a request whose end is not certain, nothing that follows is looked at.
+Invariant: after bytes that are no request, or a request whose end is not certain, the rest is ignored.
 
-What aiohttp has for itself and is used here all the same, each with its reason; `tests/http/edge/test_aiohttp.py`
-notices when it changes:
+This uses private names of aiohttp, each for a reason; `tests/http/edge/test_aiohttp.py` notices when one changes:
 - `_messages`, `_waiter`, `_request_count`, `_loop`: what was parsed, by the last bytes and before. aiohttp's own loop
   over the requests (`start`) makes a task, a writer and a URL for each of them, and closes the connection under what
   the client has yet to read.
@@ -73,9 +70,9 @@ class ClientGone(Exception):
 class ClientConnection(web.RequestHandler):
     """See the module. `on_gone` is called when the client is gone; `gone` is set from then on.
 
-    `idle_since`: when the last request was answered, or the connection made, on the loop's clock. `has_ended`: the
-    client sends nothing more, and may still read. `has_been_filled`: not each head has come alone and in a short piece,
-    so that one may be longer than it may be.
+    `idle_since`: when the last request ended, or the connection was made, on the loop's clock. `has_ended`: the client
+    sends nothing more, and may still read. `ignores_input`: nothing more is parsed. `has_been_filled`: some head did
+    not arrive alone in one short piece, so heads may exceed their limit and have to be measured.
     """
 
     __slots__ = (
@@ -107,7 +104,7 @@ class ClientConnection(web.RequestHandler):
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
-            # A sweep of the server looks how long each is idle.
+            # A sweep of the server ends idle connections.
             keepalive_timeout=0.0,
             tcp_keepalive=False,
             access_log=cast(Any, None),
@@ -134,7 +131,7 @@ class ClientConnection(web.RequestHandler):
         self._reader = ReaderWatch(settings)
         self._body_due = math.inf
         self.task: asyncio.Task[None] | None = None
-        # The body of the request that is being answered.
+        # The body of the request in progress.
         self._served: Payload | None = None
         self.ignores_input = False
         self.has_been_filled = False
@@ -146,11 +143,11 @@ class ClientConnection(web.RequestHandler):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request is being answered, or about to be; also a tunnel."""
+        """Whether a request is in progress or parsed, or the connection is a tunnel."""
         return self._served is not None or bool(self._messages)
 
     async def start(self) -> None:
-        """Have one request after the other answered, until the connection ends. The task that aiohttp makes of it."""
+        """Handle one request after the other, until the connection ends. aiohttp makes a task of it."""
         while not self._is_closing:
             if not self._messages:
                 self._waiter = self._loop.create_future()
@@ -194,15 +191,15 @@ class ClientConnection(web.RequestHandler):
 
     @property
     def is_last(self) -> bool:
-        """Whether nothing more can come: the client has ended its direction, or is not listened to."""
+        """Whether no further request can come: the client has ended its direction, or its input is ignored."""
         return self.ignores_input or (self.has_ended and not self._messages)
 
     @property
     def dropped_nothing(self) -> bool:
         """Whether nothing came behind a request for an upgrade.
 
-        What comes in the same piece as a request for an upgrade other than to a WebSocket, aiohttp throws away: the
-        rest of what was begun there would be taken for a request.
+        aiohttp discards what arrives together with a request for an upgrade other than to a WebSocket. It would then
+        take the rest of that for a request.
         """
         return self._upgrade_left == 0
 
@@ -214,7 +211,7 @@ class ClientConnection(web.RequestHandler):
         transport.write(data)
 
     async def drain(self) -> None:
-        """Wait while the client is slow to read; one that does not read is broken off. Raises `ClientGone`."""
+        """Wait while the client is slow to read; abort one that does not read. Raises `ClientGone`."""
         if self.writing_paused and self.transport is not None:
             self._reader.watch_writing(self.transport, self._loop.time())
             try:
@@ -235,9 +232,9 @@ class ClientConnection(web.RequestHandler):
             self._body_due = math.inf
 
     def cut_body(self, cut: Cut) -> bool:
-        """Raise `RequestCut` in the reader of the body that is on its way, and read nothing more of it.
+        """Raise `RequestCut` in the reader of the body that is arriving, and ignore the rest of it.
 
-        False where all of it is here, or it was cut before.
+        Returns False if the body is complete, or was cut before.
         """
         body, self._newest = self._newest, None
         if body is None or body.is_eof():
@@ -245,12 +242,12 @@ class ClientConnection(web.RequestHandler):
         self.ignores_input = True
         error = RequestCut(cut)
         body.set_exception(error)
-        # A reader that was woken by what came just before goes on to wait, without a look at this.
+        # A reader that earlier bytes have just woken waits again without seeing this.
         self._loop.call_soon(body.set_exception, error)
         return True
 
     def open_tunnel(self, taker: ClientTunnel) -> None:
-        """Hand on every byte from now on, and those that came too early."""
+        """Give every byte from now on to the tunnel, and those that came too early."""
         self._tunnel = taker
         self._hold(0)
         self.set_parser(cast(Any, taker))
@@ -260,7 +257,7 @@ class ClientConnection(web.RequestHandler):
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def abort(self) -> None:
-        """End the connection so that the client cannot take what it got for whole: by RST, never by FIN."""
+        """End the connection by RST, so that the client cannot take what it got for whole."""
         transport = self.transport
         if transport is None:
             return
@@ -271,7 +268,7 @@ class ClientConnection(web.RequestHandler):
         transport.abort()
 
     def linger(self) -> None:
-        """End the connection, and let the client read what was written for it: what it still sends is thrown away.
+        """End the connection after the client has read what was written. What it still sends is discarded.
 
         Closing with input unread would send an RST, which may overtake the response (RFC 9112 section 9.6).
         """
@@ -287,21 +284,21 @@ class ClientConnection(web.RequestHandler):
             self._close_transport(transport)
 
     def close(self) -> None:
-        """Take no further request, and close as soon as what was written has left."""
+        """Take no further request, and close once everything written has left."""
         transport = self.transport
         self._end_requests()
-        # Closed twice over TLS, a transport of asyncio forgets what it is closing, and cannot be aborted any more.
+        # Over TLS, a transport of asyncio that is closed twice cannot be aborted any more.
         if transport is not None and not transport.is_closing():
             self._close_transport(transport)
 
     def end_if_read(self) -> None:
-        """End a connection that is being closed where its client has everything, and only does not go."""
+        """Abort a closing connection whose client has received everything and does not close it."""
         if self.transport is not None and self._reader.has_read_all():
-            # An RST might overtake what it has yet to look at.
+            # Not by RST, which might overtake what the client has yet to read.
             self.transport.abort()
 
     def check(self, now: float) -> None:
-        """See whether anybody was waited for too long. Called a few times a second."""
+        """Apply the time limits. Called a few times a second."""
         if now >= self._body_due:
             self._body_due = math.inf
             self.cut_body(Cut.SLOW)
@@ -310,7 +307,7 @@ class ClientConnection(web.RequestHandler):
                 self._reader.stop()
                 self.abort()
             case Check.END if self.transport is not None:
-                # An RST might overtake what it has yet to look at.
+                # Not by RST, which might overtake what the client has yet to read.
                 self.transport.abort()
             case _:
                 pass
@@ -323,7 +320,7 @@ class ClientConnection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self.task = self._task_handler
-        # Over TLS the loops would take over eight times as much before anybody is made to wait.
+        # Over TLS the loops would buffer over eight times as much before a writer has to wait.
         cast(asyncio.Transport, transport).set_write_buffer_limits(high=_WRITTEN_BYTES_MAX)
         address = transport.get_extra_info("peername")
         self.hop = hop_from(
@@ -335,7 +332,7 @@ class ClientConnection(web.RequestHandler):
             self.hop = replace(self.hop, certificate=certificate)
         sock = transport.get_extra_info("socket")
         if sock is not None:
-            # The reader of a silent stream, or the holder of a socket, has no other clock.
+            # Nothing else notices that the reader of a silent stream, or the end of a tunnel, is gone.
             with contextlib.suppress(OSError):
                 keep_alive(sock)
         self.idle_since = self._loop.time()
@@ -352,8 +349,8 @@ class ClientConnection(web.RequestHandler):
             self._part_arrived(data)
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """A client that ends its direction after a whole request gets its response, but over TLS, which knows no
-        half-closed connection."""
+        """A client that ends its direction after a whole request still gets its response, except over TLS, which has no
+        half-closed connections."""
         is_plain = self.hop.scheme == b"http"
         self.has_ended = True
         if self._tunnel is not None:
@@ -363,7 +360,7 @@ class ClientConnection(web.RequestHandler):
         return is_plain and self.is_busy and not self._is_closing
 
     def resume_reading(self, resume_parser: bool = True) -> None:
-        """aiohttp asks for it with each piece of a body, and would call its parser for nothing."""
+        """aiohttp calls this with each piece of a body, and would call its parser for nothing."""
         if self._reading_paused:
             super().resume_reading(resume_parser)
 
@@ -379,7 +376,7 @@ class ClientConnection(web.RequestHandler):
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def _go_on_with_http(self) -> None:
-        """An upgrade was declined: what came behind the request for it is HTTP."""
+        """An upgrade was declined: what follows the request for it is HTTP."""
         self._upgraded = False
         if self._parser is not None:
             self._parser.set_upgraded(False)
@@ -398,7 +395,7 @@ class ClientConnection(web.RequestHandler):
         is_alone = number == len(self._messages) == 1 and self._served is None and not self._head_bytes
         self._newest = None if payload.is_eof() else payload
         self._newest_bytes = payload.total_bytes
-        # Its first bytes may have come behind the request before it, in one piece with that.
+        # Its first bytes may have arrived together with the end of the previous request.
         if is_alone and not message.upgrade and 2 * len(data) <= self.settings.header_bytes_max:
             return
         self.has_been_filled = True
@@ -410,13 +407,13 @@ class ClientConnection(web.RequestHandler):
             self._hold(self._held_bytes + len(data) if has_to_wait else 0)
 
     def _parsing_failed(self) -> None:
-        """Nothing that follows is looked at. A malformed body raises in its reader."""
+        """Ignore what follows. A malformed body raises in its reader."""
         self.ignores_input = True
         if self.cut_body(Cut.MALFORMED):
             self._messages.pop()
 
     def _part_arrived(self, data: bytes) -> None:
-        """These bytes brought no whole head: they are of one, or of a body."""
+        """These bytes completed no head: they are a part of a head or of a body."""
         if self._upgrade_left > 0:
             self._upgrade_left -= len(data)
         if self._upgraded:
@@ -441,7 +438,7 @@ class ClientConnection(web.RequestHandler):
             self._head_too_big()
 
     def _head_too_big(self) -> None:
-        """More came of a head, or of what stands around the chunks of a body, than there may be."""
+        """A head, or what surrounds the chunks of a body, is over its limit."""
         if self.cut_body(Cut.MALFORMED):
             return
         if self.is_busy:
@@ -450,7 +447,7 @@ class ClientConnection(web.RequestHandler):
             self._refuse(HEAD_TOO_BIG)
 
     def _upgrade_parsed(self, message: RawRequestMessage, data: bytes, *, is_alone: bool) -> None:
-        """Count whether anything came behind it, in a piece that had nothing before it."""
+        """Note how much of the request is still to come, and whether anything may have come behind it."""
         if self._upgraded:
             self._hold(len(self._message_tail))
             return
@@ -461,14 +458,14 @@ class ClientConnection(web.RequestHandler):
         self._upgrade_left = end + int(lengths[0] if lengths else 0) - len(data) if is_alone and end > 3 else -1
 
     def _end_requests(self) -> None:
-        """Parse nothing more, and let go of what came of a body that nobody took."""
+        """Parse nothing more, and release what arrived and was not read."""
         self.ignores_input = True
         self._is_closing = True
         self._messages.clear()
         if self._waiter is not None:
             self._waiter.cancel()
         self.cut_body(Cut.GONE)
-        # And with it what it holds: the connection may last for as long as the client reads.
+        # It holds memory, and the connection may last for as long as the client reads.
         self._parser = None
         self._message_tail = b""
         self._hold(0)

@@ -1,4 +1,4 @@
-"""Clients that are slow to read what was written for them: how far they are, and when they are given up."""
+"""Clients that are slow to read their responses: how much they have received, and when to give them up."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _TCP_INFO: Final = struct.Struct("=24xI92xQ16xI")
 
 @immutable
 class Delivery:
-    """How much of what was written to a client it has taken.
+    """How much of what was written the client has received.
 
-    Without TLS the transport says what has yet to leave. With it the loop does not: it encrypts a response at once, and
-    what it holds then is counted nowhere. There the kernel is asked what has arrived. `taken_bytes` are counted from
-    anywhere, and grow with what the client takes. `is_all`: nothing is left, unless the loop is about to write what it
-    holds. Seen twice, with nothing taken in between, it is certain.
+    Without TLS the transport knows what has yet to leave. With TLS it does not: the loop encrypts a response at once
+    and does not count what it then holds. So the kernel is asked what has arrived. `taken_bytes` grow with what the
+    client receives, from any start. `is_all`: nothing is left, unless the loop is about to write what it holds. Seen
+    twice, with nothing received in between, it is certain.
     """
 
     taken_bytes: int
@@ -34,7 +34,7 @@ _UNKNOWN: Final = Delivery(0, is_all=False)
 
 
 def delivery_of(transport: asyncio.Transport) -> Delivery:
-    """How far it is now. Where nobody knows, nothing is ever taken."""
+    """How much it has received by now. Where that is unknown, nothing ever is."""
     if transport.get_extra_info("sslcontext") is None:
         unsent_bytes = transport.get_write_buffer_size()
         return Delivery(-unsent_bytes, unsent_bytes == 0)
@@ -53,17 +53,17 @@ def delivery_of(transport: asyncio.Transport) -> Delivery:
 
 
 class Check(Enum):
-    """What is to become of a connection whose client was looked at."""
+    """What to do with a connection."""
 
     WAIT = auto()
-    END = auto()  # it has everything, and does not go
-    BREAK_OFF = auto()  # it does not read, or too slowly
+    END = auto()  # its client has received everything, and does not close
+    BREAK_OFF = auto()  # its client does not read, or too slowly
 
 
 class ReaderWatch:
-    """Whether one client reads at a pace. A long response may take longer than any silence, as long as it does.
+    """Whether one client reads fast enough. A long response may take any time while it does.
 
-    Closing a connection waits for its client, for ever if need be: a client is watched then, too.
+    Closing a connection waits for its client without a limit, so the client is watched then, too.
     """
 
     __slots__ = ("_before", "_is_ending", "_settings", "_transport", "due")
@@ -74,20 +74,20 @@ class ReaderWatch:
         self._before: Delivery | None = None
         self._is_ending = False
         self.due = math.inf
-        """When it is to be looked at, on the loop's clock."""
+        """When to check it next, on the loop's clock."""
 
     def watch_writing(self, transport: asyncio.Transport, now: float) -> None:
-        """Somebody waits until it has read more."""
+        """A writer waits until the client has read more."""
         self._transport = transport
         self._before = delivery_of(transport)
         self.due = now + self._settings.silence_seconds
 
     def stop(self) -> None:
-        """Nobody waits for it."""
+        """No writer waits any more."""
         self.due = math.inf
 
     def watch_end(self, transport: asyncio.Transport, now: float, seconds: float) -> None:
-        """Nothing more is written, and what was written is let out for so long, then for as long as it reads."""
+        """Nothing more is written. The client has so long to read the rest, and then as long as it reads."""
         self._transport = transport
         self._is_ending = True
         before = delivery_of(transport)
@@ -96,7 +96,7 @@ class ReaderWatch:
         self.due = now + seconds
 
     def has_read_all(self) -> bool:
-        """Whether it has everything. That is certain when it was so the last time, too."""
+        """Whether it has received everything. That is certain when the last call found it, too."""
         if self._transport is None:
             return False
         before, self._before = self._before, delivery_of(self._transport)

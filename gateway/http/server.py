@@ -34,7 +34,7 @@ from gateway.observe.facts import Events
 _SWEEP_SECONDS: Final = 0.25
 _SWEEP_CONNECTIONS_MAX: Final = 2000
 # How often the connections are checked that a shutdown waits for.
-_LOOK_SECONDS: Final = 0.2
+_CHECK_SECONDS: Final = 0.2
 # One in so many connections is aborted when the limit is reached.
 _ROOM_SHARE: Final = 64
 # A connection that is being closed checks itself whether its client still reads, and aborts if not. By default, the
@@ -161,8 +161,8 @@ class Edge:
         return broken_off
 
     def serve_by(self, served: Served, settings: EdgeSettings, tls: ssl.SSLContext | None) -> None:
-        """Serve the requests that begin from now on by this, and accept connections with `tls`. Open connections stay
-        as they are."""
+        """Serve the requests that begin from now on by this, and accept connections with `tls`. Open connections do not
+        change."""
         self.settings, self._tls = settings, tls
         self.handler.serve_by(served, settings)
 
@@ -202,7 +202,7 @@ class Edge:
             async with asyncio.timeout(self.settings.linger_seconds):
                 while left := [client for client in clients if not client.gone.is_set()]:
                     with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(_LOOK_SECONDS):
+                        async with asyncio.timeout(_CHECK_SECONDS):
                             for client in left:
                                 await client.gone.wait()
                     for client in left:
@@ -253,7 +253,7 @@ class Handshakes:
         tasks = list(self._under_way)
         for sock in self._under_way.values():
             _end(sock)
-        # Whatever one of them raises, the edge goes on closing.
+        # The edge goes on closing, whatever a handshake raises.
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _shake_hands(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, tls: ssl.SSLContext) -> None:
@@ -269,8 +269,8 @@ class Handshakes:
 
 
 def _end(sock: socket.socket) -> None:
-    """Shut the socket down, which ends the handshake. Cancelling it in the moment when it succeeds would leave a
-    connection whose end uvloop never reports.
+    """End the handshake by shutting the socket down. A handshake that is cancelled at the moment when it succeeds
+    leaves a connection whose end uvloop never reports.
     """
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)

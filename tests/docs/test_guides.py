@@ -157,7 +157,7 @@ async def test_quick_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     (answer,) = re.findall(r"^```http\n(.*?)^```$", (DOCS / "quick-start.md").read_text(), re.DOTALL | re.MULTILINE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "response.http").write_text(answer)
+    (tmp_path / "saved.http").write_text(answer)
     async with trial(tmp_path) as (gateway, _):
         for block in commands_in("quick-start.md"):
             if block.startswith("$ curl"):

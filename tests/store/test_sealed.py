@@ -525,7 +525,7 @@ async def test_outcomes_in_a_journal(tmp_path: Path) -> None:
         file.execute("UPDATE entry SET body = ? WHERE id = 1", (bodies[1],))
     found = [await journaling.find(hand.operation_id) for hand in hands]
     assert [_body(each) for each in found] == [None, None, RESPONSE.body]
-    desk = view.Desk(directory, "shop", sealing)
+    desk = view.HostJournalFiles(directory, "shop", sealing)
     commands = [desk.outcomes(hand.operation_id)[0].command for hand in hands]
     assert commands == [None, None, complete(hands[2])]
     await Flusher(store, journal, Events(), on_flushed=lambda _operation_id, _token: None).run_once()
@@ -556,9 +556,9 @@ async def test_outcomes_in_a_journal_are_encrypted_again(tmp_path: Path) -> None
         await do(store, hand, claim)
         assert hand.record is not None
         await Journaling(journal, Events(), sealing).keep(hand.record, complete(hand), detail="by a test")
-    others = view.Desk(directory, "books", sealing_by(K2, K1))
+    others = view.HostJournalFiles(directory, "books", sealing_by(K2, K1))
     assert others.reseal() == (0, 0)
-    desk = view.Desk(directory, "shop", sealing_by(K2, K1))
+    desk = view.HostJournalFiles(directory, "shop", sealing_by(K2, K1))
     assert (desk.reseal(), desk.reseal()) == ((2, 1), (0, 1))
     with _journal_file(directory) as file:
         entries = repr(list(file.execute("SELECT * FROM entry ORDER BY id")))
@@ -576,4 +576,4 @@ def test_a_journal_that_cannot_be_read_is_not_passed_over(tmp_path: Path) -> Non
     """Otherwise it would keep what the old key is needed for, and nobody would know."""
     (tmp_path / "journal").write_text("in the place of a directory")
     with pytest.raises(NotApplied, match="cannot be read"):
-        view.Desk(tmp_path / "journal", "shop", sealing_by(K2, K1)).reseal()
+        view.HostJournalFiles(tmp_path / "journal", "shop", sealing_by(K2, K1)).reseal()

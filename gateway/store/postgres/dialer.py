@@ -230,7 +230,7 @@ class Dialer:
                 return await self._connect(host)
             except Exception as error:  # noqa: BLE001 -- the next host is tried
                 errors.append(error)
-        raise connect_fault(_most_telling(errors), self.where)
+        raise connect_fault(_most_specific(errors), self.where)
 
     def meet(self, identity: str) -> None:
         """Never go back to an earlier timeline than that of this memory. One of another kind of store has none."""

@@ -1,4 +1,6 @@
-"""The entry point of `idempotency-gateway` and `python -m gateway`: loads `cli`; a Ctrl-C meanwhile ends it quietly."""
+"""The entry point of `idempotency-gateway` and `python -m gateway`: loads `cli`. Meanwhile a Ctrl-C ends it
+quietly, and a SIGHUP waits.
+"""
 
 import signal
 import sys
@@ -10,6 +12,8 @@ def main() -> int:
     if before is signal.default_int_handler:
         # While the program loads there is nothing to shut down, and Python would print a traceback.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # Not until a gateway listens to it would it be a reload and no end. Commands that never do let it through.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     from gateway import cli
 
     signal.signal(signal.SIGINT, before)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,8 @@ CONFIG_PATH: Final = Path("/etc/idempotency-gateway/gateway.yaml")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     chosen = parser().parse_args(arguments)
+    if chosen.command not in ("run", "deliver"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     try:
         return _do(chosen)
     except CommandWrong as error:

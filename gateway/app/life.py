@@ -7,10 +7,11 @@ Knows nothing of what serves. SIGTERM and SIGINT stop it in order, also while it
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import logging
-import os
 import signal
+import termios
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -62,13 +63,14 @@ class _Signals:
         self.has_started = False
         self._wants_reload = False
         self._is_worker = is_worker
-        self._had_terminal = os.isatty(0)
 
     def listen(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
         loop.add_signal_handler(signal.SIGHUP, self._hang_up)
+        # One that came while the program loaded has waited until here.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
 
     def end(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -83,8 +85,8 @@ class _Signals:
     def _hang_up(self) -> None:
         if self._is_worker:
             return
-        if self._had_terminal and not os.isatty(0):
-            # The terminal hung up, and nobody asked for a reload.
+        if _is_terminal_gone():
+            # Nobody asked for a reload.
             self._stop()
         elif self.server is not None and self.has_started:
             self.server.reload_soon()
@@ -97,6 +99,15 @@ class _Signals:
         self.has_started = True
         if self._wants_reload:
             self._hang_up()
+
+
+def _is_terminal_gone() -> bool:
+    """Whether standard input was a terminal and is none any more."""
+    try:
+        termios.tcgetattr(0)
+    except termios.error as error:
+        return bool(error.args[0] == errno.EIO)
+    return False
 
 
 async def run_until_signal(config: Config, build: Callable[[Logs], Server], *, worker: int | None = None) -> int:

@@ -16,6 +16,10 @@ from gateway.observe.tracing import Sampling, Tracing
 _SYSTEMS: Final = {SqliteUrl: "sqlite", PostgresUrl: "postgresql", RedisUrl: "redis"}
 
 
+# For a configuration without a secret. A reload keeps it, for what began before is followed afterwards.
+_OWN_SECRET: Final = os.urandom(32)
+
+
 def tracing_of(config: Config) -> Tracing | None:
     """None where `traces` is left out. Raises `StartError` without the packages for it."""
     traces = config.traces
@@ -46,7 +50,7 @@ def _secret(config: Config) -> bytes:
     """The same at each gateway where there is a secret; where requests are kept to be delivered, there is one."""
     secrets = config.secrets
     keys = [each.key for each in secrets.encryption] or [each.key for each in secrets.fingerprint_keys]
-    return keys[0].get_secret_value() if keys else os.urandom(32)
+    return keys[0].get_secret_value() if keys else _OWN_SECRET
 
 
 class Traces:

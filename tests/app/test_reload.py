@@ -438,6 +438,27 @@ async def test_a_reload_that_is_wanted_during_the_start(tmp_path: Path) -> None:
             it.gateway.kill()
 
 
+@pytest.mark.parametrize("ends", [False, True], ids=["reload", "terminal"])
+async def test_a_hangup_while_the_program_loads(tmp_path: Path, ends: bool) -> None:
+    """SIGHUP before anything of the gateway exists ends nothing, unless its terminal hung up."""
+    async with stopped(tmp_path, 1) as it:
+        terminal = it.gateway.launch_on_terminal()
+        try:
+            mapped = Path(f"/proc/{it.gateway.pid}/maps")
+            await eventually(lambda: "pydantic_core" in mapped.read_text(), 30.0, "the program loads")
+            if ends:
+                os.close(terminal)
+                assert await it.gateway.wait_exit() == 0, it.gateway.output()
+            else:
+                os.kill(it.gateway.pid, signal.SIGHUP)
+                await eventually(lambda: "reloaded: unchanged" in it.gateway.output(), 30.0)
+                await it.gateway.wait_ready()
+        finally:
+            it.gateway.kill()
+            if not ends:
+                os.close(terminal)
+
+
 @EACH_COUNT
 async def test_files_are_looked_at(tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a command: the authorities of callers and of the upstream, and the certificate with its key, each by

@@ -316,6 +316,22 @@ async def test_a_probe_has_a_trace_of_its_own(collector: Collector, tmp_path: Pa
     assert about(probe)["idempotency.finding"] == "ask_again"
 
 
+async def test_what_was_sampled_is_followed_after_a_reload(collector: Collector, tmp_path: Path) -> None:
+    """A probe of a request that was sampled is, too, although hardly any request is from now on."""
+    async with traced(tmp_path, collector, route=probed()) as running:
+        running.upstream.on("/charges", Answer(ending=Ending.RESET, bytes_max=0))
+        running.upstream.on(None, Answer(503))
+        assert status_of(await running.send()) == (502, "in-doubt")
+        config = running.gateway.config
+        assert config.traces is not None
+        traces = config.traces.model_copy(update={"sample": 1e-9})
+        running.gateway.switch(await running.gateway.prepare(config.model_copy(update={"traces": traces})))
+        asked = asyncio.create_task(running.send())
+        await eventually(lambda: any(span.name == "idempotency probe" for span in collector.spans), 10.0)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+
+
 async def test_a_delivery_links_to_the_accepted_request(collector: Collector, tmp_path: Path) -> None:
     """In a trace of its own."""
     traces = {"endpoint": collector.endpoint, "sample": 1.0}

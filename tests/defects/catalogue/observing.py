@@ -82,6 +82,12 @@ DEFECTS = (
         (_TRACING + "test_a_stranger_has_nothing_that_follows_sampled",),
     ),
     Defect(
+        "reload-forgets-what-was-sampled",
+        "without a secret, what began before a reload is taken for a stranger's after it",
+        (Edit("app/tracing.py", "if keys else _OWN_SECRET", "if keys else os.urandom(32)"),),
+        (_TRACING + "test_what_was_sampled_is_followed_after_a_reload",),
+    ),
+    Defect(
         "stranger-decides-what-is-traced",
         "the traceparent of a peer that is not trusted is the parent, and decides",
         (

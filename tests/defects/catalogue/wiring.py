@@ -286,7 +286,7 @@ DEFECTS = (
     Defect(
         "hang-up-is-a-reload",
         "a gateway whose terminal is gone goes on without one",
-        (Edit("app/life.py", "if self._had_terminal and not os.isatty(0):", "if False:"),),
+        (Edit("app/life.py", "if _is_terminal_gone():", "if False:"),),
         (_RELOADS + "test_a_terminal_that_hangs_up[one-process]",),
     ),
     Defect(

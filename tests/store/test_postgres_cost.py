@@ -122,7 +122,7 @@ OTHERS: Final[dict[str, tuple[Any, ...]]] = {
     "paused": (SERVICE,),
     "is_paused": (SERVICE, "many"),
     "resume": (None, SERVICE, "many", "ann", "it is back"),
-    "credit_pause": (None, SERVICE, "many", _ANY, 1000),
+    "credit_pause": (None, SERVICE, "many", _ANY, 500),
     "extend_paused": (None, 100),
     "find_undelivered": (None, _ANY, 1000, 0, None, ["dead_letter"], "deadline", 100),
     "find": (None, _ANY, 1000, 0, None, ["released"], ["claimed"], 100),

@@ -33,8 +33,9 @@ from gateway.store.operations import AUDITS_MAX, BACKLOG_COUNT_MAX, Backlog, Pau
 from gateway.store.postgres.rows import WIDTH, record_of
 from gateway.store.postgres.statements import load
 
-# Rows whose end one statement of `resume` may move: it holds their locks.
-_CREDITED_MAX: Final = 1_000
+# Rows whose end one statement of `resume` may move: it holds their locks. With a thousand, Postgres 18 reads a table of
+# twenty thousand as a whole.
+_CREDITED_MAX: Final = 500
 # Pages of the table that an estimate reads, and their size in bytes.
 _SAMPLED_PAGES: Final = 2_000
 _PAGE_BYTES: Final = 8_192

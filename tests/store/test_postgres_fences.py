@@ -182,6 +182,54 @@ async def test_an_event_written_while_the_one_before_it_is_reported_gets_its_tur
         assert [each.event.id for each in leased] == ["evt_2"]
 
 
+async def test_reports_and_changes_of_the_same_lines_do_not_wait_for_each_other(postgres_url: str) -> None:
+    """Whatever the order is in which each of them gets at the lines."""
+    outbox = Outbox("shop", "urn:shop", (Subscription("ledger", is_ordered=True),))
+    async with (
+        opened(postgres_url, outbox=outbox, command_seconds=COMMAND_SECONDS) as store,
+        session(postgres_url) as writer,
+        session(postgres_url) as holder,
+        session(postgres_url) as observer,
+    ):
+        for _ in range(3):
+            await do(store, Hand(), Hand.claim, Hand.complete)
+        heads = {("ledger", each.line): each for each in await store.lease_events("shop", {"ledger": 5}, 30_000_000)}
+        lines = [line for _, line in heads if line is not None]
+        rows = [
+            OutboxRow("ledger", f"evt_{n}", EventType.RESOLVED, b"sealed", line=line) for n, line in enumerate(lines)
+        ]
+        # As the writer gets at them: it is to wait for the one in the middle.
+        first, middle, last = [heads[each] for each in set(heads)]
+        reports = [
+            EventReport("ledger", each.event.id, each.tries, EventFate.PUBLISHED, line=each.line)
+            for each in (last, first)
+        ]
+
+        async def write() -> None:
+            async with writer.transaction():
+                # Of two that wait for each other, it is the one that fails.
+                await writer.execute("SET LOCAL deadlock_timeout = '10ms'")
+                await write_events(writer, "shop", rows, first.event.at_us)
+
+        async def wait_waiting(number: int) -> None:
+            async def is_waiting() -> bool:
+                return int(await observer.fetchval(_WAITING)) == number
+
+            await eventually(is_waiting)
+
+        async with holder.transaction():
+            await holder.execute(
+                "SELECT FROM idempotency_gateway.event WHERE event_id = $1 FOR UPDATE", middle.event.id
+            )
+            writing = asyncio.create_task(write())
+            await wait_waiting(1)
+            reporting = asyncio.create_task(store.report_events("shop", reports))
+            await wait_waiting(2)
+        assert await asyncio.gather(writing, reporting, return_exceptions=True) == [None, None]
+        leased = await store.lease_events("shop", {"ledger": 5}, 30_000_000)
+        assert {each.line for each in leased} == {first.line, last.line}
+
+
 async def test_an_event_that_is_encrypted_anew_at_this_moment_gets_its_turn(postgres_url: str) -> None:
     """Its row is another one then."""
     outbox = Outbox("shop", "urn:shop", (Subscription("ledger", is_ordered=True),))

@@ -45,7 +45,7 @@ _FILE_BYTES_MAX: Final = 64 * 1024 * 1024 + HEAD_BYTES_MAX
 _HEADER_FILE_BYTES_MAX: Final = HEAD_BYTES_MAX
 
 
-class CommandWrong(Exception):
+class CommandWrong(ValueError):
     """The command line is not a valid request. The text says what to write."""
 
 

@@ -64,7 +64,8 @@ class Ended:
 
 
 def read_list(text: bytes, read_file: Callable[[str], bytes]) -> list[Line]:
-    """The lines of a list, with the responses that they name. Raises `ListWrong`, and what `read_file` raises."""
+    """The lines of a list, with the responses that they name. Raises `ListWrong`; a `ValueError` of `read_file` is a
+    mistake of its line."""
     lines: list[Line] = []
     mistakes: list[str] = []
     responses_bytes = 0

@@ -138,6 +138,18 @@ async def test_two_hundred_on_the_model() -> None:
         assert (audit.who, audit.why) == (AUDIT.who, AUDIT.why)
 
 
+async def test_a_response_that_is_not_there(tmp_path: Path) -> None:
+    """Its line is named, beside the other mistakes."""
+    store = {"durable": f"sqlite://{tmp_path}/operations.db"}
+    given = tmp_path / "list"
+    given.write_text(f"{ID} never-happened\n{OTHER} completed nowhere.http\nx\n")
+    async with house(store, tmp_path) as running:
+        refused = await shell_for(running, store, tmp_path)("resolve", "--from", str(given), "--why", "x")
+    assert refused.code == 2
+    assert "line 2: nowhere.http cannot be read" in refused.err
+    assert "line 3: expected" in refused.err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

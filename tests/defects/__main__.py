@@ -31,14 +31,18 @@ def main() -> int:
 
 
 def _run(defects: list[Defect], *, is_verbose: bool) -> int:
-    missed = 0
+    missed: list[str] = []
     with tempfile.TemporaryDirectory(prefix="defects-") as directory, Bench(Path(directory) / "bench") as bench:
         for defect in defects:
             bench.plan(defect.name, defect, defect.caught_by)
         for defect in defects:
             verdict = bench.verdict(defect.name)
-            missed += not verdict.noticed
+            if not verdict.noticed:
+                missed.append(defect.name)
             _tell(defect, verdict, is_verbose=is_verbose)
+    print(
+        f"{len(defects) - len(missed)} of {len(defects)} caught" + (f"; missed: {', '.join(missed)}" if missed else "")
+    )
     return 1 if missed else 0
 
 

@@ -72,10 +72,7 @@ DEFECTS = (
                 "            await connection.fetch(_REPORT",
             ),
         ),
-        (
-            "tests/store/test_postgres_fences.py::"
-            "test_reports_and_changes_of_the_same_lines_do_not_wait_for_each_other",
-        ),
+        ("tests/store/test_postgres_fences.py::test_reports_and_changes_of_the_same_lines_do_not_wait_for_each_other",),
     ),
     Defect(
         "two-of-a-line-at-once",

@@ -74,7 +74,13 @@ def recovery_step(doubt: Doubt) -> str:
                 "probe needs (the key, the host or the path). Nothing happens to it until an operator resolves it."
             )
         case Probe():
-            return f"A running gateway asks the service about it: {_next_probe(doubt)}, and sooner for a repeat."
+            match _next_probe(doubt):
+                case "due":
+                    return "A running gateway is about to ask the service about it."
+                case "under way":
+                    return "A running gateway is asking the service about it."
+                case then:
+                    return f"A running gateway asks the service about it: {then}, and sooner for a repeat."
         case _:
             assert_never(doubt.recovery)
 

@@ -229,7 +229,11 @@ def desk_with(recovery: Recovery) -> Desk:
             "probe",
             "It cannot be probed: it was claimed before its route had this probe",
         ),
-        (Probe("/s?o={operation_id}", host=b"h"), "probe", "A running gateway asks the service about it: due, and"),
+        (
+            Probe("/s?o={operation_id}", host=b"h"),
+            "probe",
+            "A running gateway is about to ask the service about it. Find",
+        ),
     ],
     ids=["hold", "resend", "unaskable", "probe"],
 )
@@ -256,7 +260,9 @@ async def test_the_last_probe_and_the_next() -> None:
     desk.memory.records[operation_id] = replace(record, request=RequestInfo("POST", "shop.example", "/charges"))
     lease = await desk.store.recover(operation_id, record.token, microseconds(90), is_urgent=False)
     assert lease is not None
-    assert text_of(await desk.operations.inspect(operation_id))["next probe"] == "under way"
+    text = text_of(await desk.operations.inspect(operation_id))
+    assert text["next probe"] == "under way"
+    assert text["what to do"].startswith("A running gateway is asking the service about it. ")
     await desk.store.put_off(lease, microseconds(120), "the status is 500, which no rule matches")
     desk.memory.clock.advance(60)
     inspected = await desk.operations.inspect(operation_id)

@@ -13,6 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 
+# In the end everybody asks once more, and so long afterwards all is delivered that was accepted, or requeued.
+DELIVER_SECONDS = 12.0
+
 Fields = tuple[tuple[str, str], ...]
 
 

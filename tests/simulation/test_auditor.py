@@ -576,6 +576,26 @@ def accepted(made: History) -> Scribe:
     return other
 
 
+@breaks("01")
+def delivered_again_after_a_loss_by_a_host_that_was_told(made: History, scribe: Scribe) -> None:
+    other = accepted(made)
+    pending = view(other)
+    deliver(other, 3.1, 3)
+    other.change(3.5, "lost", pending)
+    made.faults.append(Fault("note_lost", 3.6, 3.6, "g0"))
+    made.note_reads.append(NoteRead("g0", 3.7, 0.4))
+    made.store_calls.append(StoreCall(99, "g0", "check_memory", None, 3.7, 3.8, 3.9))
+    deliver(other, 4.0, 4)
+
+
+def test_who_was_told_nothing_of_a_memory_delivers_what_it_lost() -> None:
+    """The store says that nothing of it ran, and nobody says otherwise."""
+    made, scribe = well()
+    delivered_again_after_a_loss_by_a_host_that_was_told(made, scribe)
+    made.note_reads.clear()
+    assert not any(line.startswith("01_") for line in audit(made))
+
+
 @breaks("11")
 def dispatched_before_it_was_due(made: History, scribe: Scribe) -> None:
     other = accepted(made)
@@ -623,6 +643,27 @@ def deliver(one: Scribe, at: float, token: int) -> None:
     sent = one.send(at + 0.1, token, f"n{token}")
     sent.route, sent.body = "move", b'{"amount":1,"account":"a1"}'
     one.complete(at + 0.2, f"n{token}")
+
+
+def behind_a_doubt(made: History, ended: float) -> None:
+    """A lane whose first operation was in doubt until then; the second one waits."""
+    first, second = lane(made, 2, 3)
+    first.claim(4.0, 4, event="dispatch")
+    first.say(4.5, "abandon", "in_doubt")
+    first.complete(ended, "n4", event="prove")
+    made.final = {one.operation_id: view(one) for one in (first, second)}
+
+
+@breaks("30")
+def a_lane_that_stands_long_after_its_doubt(made: History, scribe: Scribe) -> None:
+    behind_a_doubt(made, 40.0)
+
+
+def test_a_lane_goes_on_some_time_after_its_doubt() -> None:
+    """The end of the run may come before its next delivery."""
+    made, _ = well()
+    behind_a_doubt(made, 59.0)
+    assert not any(line.startswith("30_") for line in audit(made))
 
 
 @breaks("40")

@@ -19,7 +19,7 @@ from tests.simulation.clocks import jumping_wall, shown, steady_wall
 from tests.simulation.fast import FastServer
 from tests.simulation.faults import CALM, Climate, Weather
 from tests.simulation.gateway import SimulatedGateway, configuration
-from tests.simulation.history import History, Terms
+from tests.simulation.history import DELIVER_SECONDS, History, Terms
 from tests.simulation.load import Load
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.operator import Operator
@@ -32,8 +32,6 @@ from tests.support.memory_store import EPOCH_US
 _STORM_SECONDS = 40.0
 # Longer than anything that went wrong may last, a lease after it, and what a probe waits before it believes in nothing.
 _SETTLE_SECONDS = 64.0
-# By then everything is delivered that was accepted, or requeued, when everybody asked once more.
-_DELIVER_SECONDS = 12.0
 # For as long their clocks jump.
 _WALLS_SECONDS = 300.0
 
@@ -122,7 +120,7 @@ class World:
         await asyncio.gather(*clients)
         await asyncio.sleep(max(0.0, self.history.calm_from + _SETTLE_SECONDS - self.loop.time()))
         await asyncio.gather(*[self.clients.check(intent) for intent in self.clients.intents])
-        await asyncio.sleep(_DELIVER_SECONDS)
+        await asyncio.sleep(DELIVER_SECONDS)
         await self._end()
 
     async def bear(self, seconds: float) -> None:

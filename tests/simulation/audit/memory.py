@@ -9,18 +9,20 @@ from tests.simulation.audit.case import BEGINNINGS, Case
 from tests.simulation.history import Change
 
 T = TypeVar("T")
+# What is granted because the store says that nothing of the operation ran.
+_BELIEVING = BEGINNINGS | {"dispatch"}
 
 
 def known(case: Case, by_operation: Mapping[str, T]) -> Iterator[tuple[str, T]]:
-    """The items but those of operations that were claimed after a loss by somebody who could not tell of it."""
+    """The items but those of operations that were granted after a loss by somebody who could not tell of it."""
     believed = {change.operation_id for change in case.history.changes if is_believer(case, change)}
     return ((operation_id, item) for operation_id, item in by_operation.items() if operation_id not in believed)
 
 
 def is_believer(case: Case, claim: Change) -> bool:
-    """Whether this is a claim after a loss, by a host that met the store, and heard of it, no earlier than that."""
+    """Whether this is a grant after a loss, by a host that met the store, and heard of it, no earlier than that."""
     loss = case.first_loss
-    if claim.event not in BEGINNINGS or loss is None or claim.number < loss.number:
+    if claim.event not in _BELIEVING or loss is None or claim.number < loss.number:
         return False
     asked = next((call.begun for call in case.history.store_calls if call.change == claim.number), claim.at)
     known = _known_since(case, claim.gateway, asked)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from tests.simulation.audit.case import AWAY, GRANTS, RECORDED, Case, settled, state_of
-from tests.simulation.history import Call, Change, Sent, View
+from tests.simulation.history import DELIVER_SECONDS, Call, Change, Sent, View
 
 _ACKNOWLEDGED = frozenset(("stored", "response-not-stored"))
 _NOT_YET = frozenset(("in-flight", "in-doubt", "response-not-stored"))
@@ -180,9 +180,17 @@ def invariant_30_everything_converges(case: Case) -> Iterator[str]:
 
 
 def _is_stopped(case: Case, view: View) -> bool:
-    """Whether another operation of its lane waits for somebody's decision, or for a clock, and the lane with it."""
+    """Whether another operation of its lane waits for somebody's decision, or for a clock, and the lane with it; or did
+    until a moment ago."""
+    if view.lane is None:
+        return False
     now_us = case.history.store_us(case.history.ended)
-    return view.lane is not None and any(
+    doubts_ended = [
+        change.at
+        for change in case.history.changes
+        if change.before is not None and (change.before.lane, change.before.state) == (view.lane, "in_doubt")
+    ]
+    return max(doubts_ended, default=-math.inf) > case.history.ended - DELIVER_SECONDS or any(
         other.state in ("claimed", "in_doubt")
         or (other.state == "dead_letter" and other.stops_lane)
         or (other.state == "accepted" and other.next_attempt_us > now_us)

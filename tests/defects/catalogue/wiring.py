@@ -290,6 +290,12 @@ DEFECTS = (
         (_RELOADS + "test_a_terminal_that_hangs_up[one-process]",),
     ),
     Defect(
+        "hang-up-while-loading-ends-it",
+        "a reload that is wanted before anything of the gateway exists stops it",
+        (Edit("__main__.py", "    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})\n", ""),),
+        (_RELOADS + "test_a_hangup_while_the_program_loads[reload]",),
+    ),
+    Defect(
         "signal-during-the-start-is-lost",
         "a reload that is wanted while workers start never happens",
         (Edit("app/life.py", "        if self._wants_reload:\n", "        if False:\n"),),

@@ -1,6 +1,6 @@
 """The recipe for Envoy with a real Envoy: `python -m tests.integration.envoy`.
 
-The filters are those of `docs/callers.md`, the gateway is that of `config/examples/envoy.yaml`.
+The filters are those of `docs/configure/scopes.md`, the gateway is that of `config/examples/envoy.yaml`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def decide(request: Received) -> Answer:
 
 def bootstrap(port: int, gateway: int, authority: int) -> dict[str, Any]:
     """A configuration of Envoy with the filters of the page."""
-    page = (ROOT / "docs" / "callers.md").read_text("utf-8")
+    page = (ROOT / "docs" / "configure" / "scopes.md").read_text("utf-8")
     (block,) = [
         each for each in re.findall(r"^```yaml\n(.*?)^```$", page, re.DOTALL | re.MULTILINE) if "ext_authz" in each
     ]

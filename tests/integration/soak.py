@@ -308,10 +308,17 @@ async def _books(gateway: GatewayProcess, clients: Clients, upstream: StormUpstr
 async def _wait_doubt_shown(gateway: GatewayProcess, in_doubt: int) -> None:
     """30: what is in doubt is in the gauge, which is taken every 15 seconds."""
 
-    async def is_shown() -> bool:
-        return _sum(await _scrape(gateway), "idempotency_in_doubt") == in_doubt
+    shown = -1.0
 
-    await eventually(is_shown, 30.0, f"idempotency_in_doubt is {in_doubt}")
+    async def is_shown() -> bool:
+        nonlocal shown
+        shown = _sum(await _scrape(gateway), "idempotency_in_doubt")
+        return shown == in_doubt
+
+    try:
+        await eventually(is_shown, 60.0)
+    except AssertionError:
+        raise AssertionError(f"idempotency_in_doubt is {shown:g}, and {in_doubt} are in doubt") from None
 
 
 async def _left(gateway: GatewayProcess, before: Usage, usages: list[Usage], report: Report) -> list[str]:

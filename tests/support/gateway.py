@@ -18,7 +18,7 @@ from tests.support.eventually import eventually
 from tests.support.ports import free_port
 from tests.support.processes import end, pause, resume, spawn
 
-START_SECONDS = 30.0
+START_SECONDS = 60.0
 STOP_SECONDS = 60.0
 _ROOT = Path(__file__).parents[2]
 

@@ -90,3 +90,16 @@ async def test_the_backlog_is_of_one_service(store: Scripted) -> None:
     assert (backlog.paused, backlog.orphans) == (("create_payment", "gone"), 1)
     await TallyTaker(store, Events(ear), service="other", accepting=accepting, sleep=no_pause).run_once()
     assert ear.facts[-1] == BacklogTaken((), (), 0)
+
+
+async def test_soon_after_an_outage_it_is_counted_again(store: Scripted) -> None:
+    """However long that was: an operator looks at the count then."""
+    alarm = Alarm()
+    store.tallies = [NotApplied("down")] * 6
+    task = asyncio.create_task(TallyTaker(store, Events(Ear()), **NO_ROUTE, sleep=alarm.sleep).run())
+    await alarm.wait_asleep()
+    for _ in range(6):
+        await alarm.pass_one()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert max(alarm.asked) <= 36.0

@@ -14,7 +14,7 @@ from uuid import UUID
 from gateway.core.delivery import ATTEMPTS_EXHAUSTED, UNAUTHORIZED, UNREADABLE
 from gateway.core.lifecycle import DEADLINE, LAPSED_DOUBT
 from gateway.core.message import StoredResponse
-from gateway.core.operation import MICROSECONDS, Delivery, Record, RequestInfo, Snapshot, State, delivery_of
+from gateway.core.operation import MICROSECONDS, NO_ATTEMPT, Delivery, Record, RequestInfo, Snapshot, State, delivery_of
 from gateway.core.recovery import doubted_status
 from gateway.store.operations import AuditEntry
 
@@ -53,7 +53,7 @@ def described(snapshot: Snapshot, *, has_body: bool) -> dict[str, Any]:
     record, now_us = snapshot.record, snapshot.now_us
     if record is None:
         return {"state": State.ABSENT.value, "now": moment(now_us)}
-    identity = record.identity
+    identity, is_reduced = record.identity, record.attempt_id == NO_ATTEMPT
     about: dict[str, Any] = {
         "operation_id": str(identity.operation_id),
         "route": identity.route,
@@ -62,8 +62,8 @@ def described(snapshot: Snapshot, *, has_body: bool) -> dict[str, Any]:
         "state": record.state.value,
         "token": record.token,
         "attempts": record.attempts,
-        "attempt_id": str(record.attempt_id),
-        "holder": record.holder,
+        "attempt_id": None if is_reduced else str(record.attempt_id),
+        "holder": None if is_reduced else record.holder,
         "last_event": record.last_event.value,
         "doubt": record.doubt,
         "upstream_status": doubted_status(record.doubt),
@@ -104,13 +104,20 @@ def _delivery(delivery: Delivery) -> dict[str, Any]:
     return {name: value for name, value in about.items() if value is not None}
 
 
+def _claim_times_of(record: Record) -> list[tuple[str, int]]:
+    if record.attempt_id == NO_ATTEMPT:
+        return []
+    times = [("first_claimed_at", record.first_claimed_us)]
+    if record.claimed_us != record.first_claimed_us:
+        times.append(("claimed_at", record.claimed_us))
+    return times
+
+
 def times_of(record: Record) -> list[tuple[str, int]]:
     """The times that are meaningful in the record's state."""
     delivery = record.delivery
     if delivery is None:
-        times = [("first_claimed_at", record.first_claimed_us)]
-        if record.claimed_us != record.first_claimed_us:
-            times.append(("claimed_at", record.claimed_us))
+        times = _claim_times_of(record)
     else:
         times = [("accepted_at", delivery.accepted_us)]
         if record.attempts:

@@ -87,6 +87,7 @@ from gateway.core.operation import (
     Takeover,
     Withdraw,
     delivery_of,
+    is_same_digest,
 )
 
 # How long a forgotten claim is remembered: long enough to fence its late holder, too short to fill a store with.
@@ -318,7 +319,9 @@ def holds_content(record: Record | None, fingerprint_digest: bytes, until_us: in
     request which claimed the content: a key that was free again may have been used for another request.
     """
     settled = settle(record, now_us)
-    if settled is None or settled.fingerprint is None or settled.fingerprint.digest != fingerprint_digest:
+    if settled is None or settled.fingerprint is None:
+        return False
+    if not is_same_digest(settled.fingerprint.digest, fingerprint_digest):
         return False
     match settled.state:
         case State.RELEASED:
@@ -439,7 +442,9 @@ def _is_for(record: Record, command: Claim | Accept) -> bool:
 
 
 def _is_holder(record: Record, command: HolderCommand) -> bool:
-    return (record.token, record.attempt_id) == (command.token, command.attempt_id)
+    # A tombstone need not keep the attempt id. No other attempt had its token.
+    is_attempt = record.attempt_id == command.attempt_id or record.state is State.TOMBSTONE
+    return record.token == command.token and is_attempt
 
 
 def _after(

@@ -73,6 +73,8 @@ class Fingerprint:
     under one recipe. `raw` always covers the same parts (method, target, Host, media type, coding, body), so that under
     one `key_id` it stays comparable when the recipe changes. `key_id` is empty when the digests are not keyed. `parts`
     are short digests of single parts, which explain a mismatch (`identity.difference`) and decide nothing.
+
+    A tombstone may have only the first `SHORT_DIGEST_BYTES` of both digests, and no parts.
     """
 
     recipe: bytes
@@ -84,10 +86,22 @@ class Fingerprint:
     def equals(self, other: Fingerprint) -> bool | None:
         """Whether both are of the same request; None when that cannot be known (other recipe, other raw digest)."""
         if self.recipe == other.recipe:
-            return self.digest == other.digest
-        if self.key_id == other.key_id and self.raw == other.raw:
+            return is_same_digest(self.digest, other.digest)
+        if self.key_id == other.key_id and is_same_digest(self.raw, other.raw):
             return True
         return None
+
+
+SHORT_DIGEST_BYTES: Final = 8
+"""What a tombstone keeps of the digests of its request. They decide there which refusal a request gets, and nothing is
+executed either way."""
+
+
+def is_same_digest(one: bytes, other: bytes) -> bool:
+    """Whether two digests of requests are equal; a short one is compared as far as it goes."""
+    if len(one) != len(other) and SHORT_DIGEST_BYTES in (len(one), len(other)):
+        return one[:SHORT_DIGEST_BYTES] == other[:SHORT_DIGEST_BYTES]
+    return one == other
 
 
 @immutable
@@ -95,6 +109,8 @@ class Identity:
     """Which record this is, and how an operator finds it.
 
     Scope and key are digests; `key` is the key in clear, stored only where the configuration asks for it.
+
+    `service` is set in a tombstone that gave up its key (`Record`): there it does not follow from the id any more.
     """
 
     operation_id: UUID
@@ -103,6 +119,7 @@ class Identity:
     scope_digest: bytes
     key_digest: bytes
     key: str | None = None
+    service: str | None = None
 
 
 @immutable
@@ -211,6 +228,11 @@ class Record:
     `completed` and `tombstone`. `first_claimed_us` and `claimed_us` are times of acceptance until the first dispatch.
 
     `sealed` is set in a record that was decrypted: the record as it is stored, which is what goes back to a store.
+
+    A store may give up, of a tombstone, what no request and no operator needs any more. Then `attempt_id` is
+    `NO_ATTEMPT`; key, key digest, holder, probe, request, resolution and the parts of the fingerprint are missing; of
+    the scope's digest there are the first `SHORT_SCOPE_BYTES`, of the fingerprint's the first `SHORT_DIGEST_BYTES`; it
+    was first claimed and claimed when it was completed.
     """
 
     identity: Identity
@@ -236,6 +258,13 @@ class Record:
     request: RequestInfo | None = field(default=None, compare=False)
     delivery: Delivery | None = None
     sealed: Record | None = field(default=None, compare=False, repr=False)
+
+
+NO_ATTEMPT: Final = UUID(int=0)
+"""The attempt id of a tombstone that does not keep it."""
+
+SHORT_SCOPE_BYTES: Final = 16
+"""What a tombstone keeps of the digest of its scope, at least: enough that nobody finds another scope with it."""
 
 
 def trace_of_attempt(record: Record) -> str | None:

@@ -9,7 +9,6 @@ cannot be verified now (503) is decided by the request alone, never by the opera
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import re
 from collections import Counter
@@ -18,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final, assert_never
 from uuid import UUID, uuid4
 
-from gateway.core.identity.operation_id import is_of, stored_digest
+from gateway.core.identity.operation_id import is_in_scope, is_of, stored_digest
 from gateway.core.identity.scope import IdentityUnavailable, ScopeMissing, ScopeSpec, ScopeUnsuitable
 from gateway.core.message import Headers, header_values
 from gateway.core.operation import Applied, Audit, Record, Snapshot, State, Withdraw, is_withdrawn
@@ -231,11 +230,11 @@ class StatusResource:
         """The route of the operation, None where this caller is not in its scope. Routes may share an operation."""
         if record is None or not is_of(record.identity, self._service, record.identity.operation):
             return None
-        theirs, secret = record.identity.scope_digest, self._identity_secret
+        secret = self._identity_secret
         shown: Route | None = None
         for route in self._routes.get(record.identity.operation, ()):
             caller = found[route.scope]
-            if isinstance(caller, Caller) and hmac.compare_digest(stored_digest(caller.scope, secret), theirs):
+            if isinstance(caller, Caller) and is_in_scope(record.identity, stored_digest(caller.scope, secret)):
                 if route.name == record.identity.route:
                     return route
                 shown = shown or route

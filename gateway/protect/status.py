@@ -11,7 +11,7 @@ from zlib import crc32
 import orjson
 
 from gateway.core.message import Headers
-from gateway.core.operation import MICROSECONDS, Record, Snapshot, State, is_withdrawn
+from gateway.core.operation import MICROSECONDS, NO_ATTEMPT, Record, Snapshot, State, is_withdrawn
 from gateway.core.reading import is_address
 from gateway.core.recovery import doubted_status
 from gateway.core.verdict import Verdict
@@ -115,7 +115,7 @@ def _document(record: Record, prefix: bytes, shape: Shape) -> bytes:
             "state": state.value,
             "done": state in DONE,
             "stalled": state in STALLED,
-            "accepted_at": rfc3339(record.first_claimed_us if delivery is None else delivery.accepted_us),
+            "accepted_at": _accepted_at(record),
             "attempts": record.attempts,
             "next_attempt_at": rfc3339(delivery.next_attempt_us) if delivery and is_pending else None,
             "waits_for_lane": is_behind,
@@ -126,6 +126,12 @@ def _document(record: Record, prefix: bytes, shape: Shape) -> bytes:
             "links": {"self": url, "result": f"{url}/result"},
         }
     )
+
+
+def _accepted_at(record: Record) -> str | None:
+    if record.attempt_id == NO_ATTEMPT:
+        return None
+    return rfc3339(record.first_claimed_us if record.delivery is None else record.delivery.accepted_us)
 
 
 def _waits_for_lane(record: Record) -> bool:

@@ -13,6 +13,7 @@ from typing import Final
 import apsw
 import asyncpg
 
+from gateway.core.identity.operation_id import derivation_of
 from gateway.core.operation import microseconds
 
 _DAY_US: Final = microseconds(86_400)
@@ -27,6 +28,25 @@ EXPIRED: Final[Mapping[str, str]] = {
     "due_us": f"due_us - {2 * _REPLAY_US} + {{n}}",
     "replay_until_us": f"replay_until_us - {2 * _REPLAY_US} + {{n}}",
     "remember_until_us": f"remember_until_us - ({{n}} % 2) * {2 * _REMEMBER_US}",
+}
+
+# `core.identity.operation_id.derive_operation_id`, for what is known of a record by its id.
+_DERIVED: Final = r"""
+CREATE FUNCTION pg_temp.derived(scope bytea, key bytea) RETURNS uuid LANGUAGE sql IMMUTABLE AS $$
+    SELECT encode(
+        set_byte(set_byte(d.bits, 6, (get_byte(d.bits, 6) & 15) | 128), 8, (get_byte(d.bits, 8) & 63) | 128), 'hex'
+    )::uuid
+    FROM (
+        SELECT substring(sha256(
+            '\x{prefix}'::bytea || int8send(length(scope)::bigint) || scope || int8send(length(key)::bigint) || key
+        ) FOR 16) AS bits
+    ) d
+$$
+"""
+# Their responses are over, and their keys remembered.
+RETIRED: Final[Mapping[str, str]] = {
+    "due_us": f"due_us - {2 * _REPLAY_US}",
+    "replay_until_us": f"replay_until_us - {2 * _REPLAY_US}",
 }
 
 
@@ -49,11 +69,17 @@ async def _fill_postgres(url: str, records: int, times: Mapping[str, str], left_
             now_us = await connection.fetchval("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
             made_us = now_us - (left_days_ago + 2) * _DAY_US
             day = str(await connection.fetchval("SELECT idempotency_gateway.drop_day($1, $2)", made_us, _REPLAY_US))
+        last = await connection.fetchval("SELECT last_value FROM idempotency_gateway.token")
+        ((service, operation),) = await connection.fetch(
+            "SELECT service, operation FROM idempotency_gateway.recipe LIMIT 1"
+        )
+        await connection.execute(_DERIVED.format(prefix=derivation_of(service, operation).hex()))
+        digest = f"sha256(({last} + n)::text::bytea)"
         own = {
-            "operation_id": "gen_random_uuid()",
+            "operation_id": f"pg_temp.derived(scope_digest, {digest})",
             "attempt_id": "gen_random_uuid()",
             "token": "nextval('idempotency_gateway.token')",
-            "key_digest": "sha256(n::text::bytea)",
+            "key_digest": digest,
             "drop_day": day,
             **{name: value.format(n="n") for name, value in times.items()},
         }
@@ -64,7 +90,6 @@ async def _fill_postgres(url: str, records: int, times: Mapping[str, str], left_
                 " WHERE attrelid = 'idempotency_gateway.operation'::regclass AND attnum > 0"
             )
         ]
-        last = await connection.fetchval("SELECT last_value FROM idempotency_gateway.token")
         await connection.execute(
             f"INSERT INTO idempotency_gateway.operation ({', '.join(columns)})"
             f" SELECT {', '.join(own.get(name, name) for name in columns)}"

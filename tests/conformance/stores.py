@@ -25,7 +25,7 @@ from gateway.store.sealed import SealedStore
 from gateway.store.sqlite.store import SqliteStore
 from gateway.store.tiered import Tiered
 from gateway.store.witness_files import WitnessFiles
-from tests.conformance.hand import REMEMBER_SECONDS
+from tests.conformance.hand import REMEMBER_SECONDS, SERVICE
 from tests.support.memory_store import ManualClock, Memory, MemoryStore
 from tests.support.redis import Redis
 from tests.support.serialization import SerializationFaults
@@ -102,7 +102,9 @@ class PostgresDatabase:
     clock: ManualClock = field(default_factory=ManualClock)
 
     def open_store(self, witness_files: WitnessFiles | None = None, outbox: Outbox = NO_EVENTS) -> Store:
-        return PostgresStore(self.url, clock_us=self.clock, witness_files=witness_files, outbox=outbox)
+        # A sweep moves the tombstones of services that it knows.
+        own = Outbox(SERVICE) if outbox is NO_EVENTS else outbox
+        return PostgresStore(self.url, clock_us=self.clock, witness_files=witness_files, outbox=own)
 
     async def advance(self, seconds: float) -> None:
         self.clock.advance(seconds)

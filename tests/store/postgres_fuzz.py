@@ -61,6 +61,7 @@ from gateway.core.operation import (
     Withdraw,
     operation_id_of,
 )
+from gateway.core.outbox import Outbox
 from gateway.store.base import StoreError
 from gateway.store.postgres.rows import DELIVERY, RECORD, WIDTH, record_of
 from gateway.store.postgres.store import PostgresStore
@@ -97,9 +98,35 @@ BEGIN
     SELECT
         nextval('public.version_number_seq'), at_us, txid_current(), TG_OP = 'DELETE',
         EXISTS (SELECT FROM idempotency_gateway.request r WHERE r.operation_id = logged.operation_id), d, logged.*
-    FROM (SELECT) one LEFT JOIN idempotency_gateway.delivery d ON d.operation_id = logged.operation_id;
+    FROM (SELECT) one LEFT JOIN idempotency_gateway.delivery d ON d.operation_id = logged.operation_id
+    -- One that moved is no less there.
+    WHERE TG_OP <> 'DELETE' OR NOT EXISTS (SELECT FROM idempotency_gateway.tombstone t WHERE t.token = logged.token);
     RETURN NULL;
 END $$;
+CREATE TABLE stale (token bigint);
+CREATE FUNCTION log_tombstone() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    written_us bigint := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+BEGIN
+    IF TG_OP = 'INSERT' THEN
+        INSERT INTO public.version
+        SELECT nextval('public.version_number_seq'), written_us, txid_current(), false, false, NULL, o.*
+        FROM idempotency_gateway.narrow o WHERE o.operation_id = NEW.operation_id AND o.token = NEW.token;
+    ELSIF EXISTS (SELECT FROM idempotency_gateway.operation o WHERE o.operation_id = OLD.operation_id)
+        OR EXISTS (SELECT FROM idempotency_gateway.tombstone t WHERE t.operation_id = OLD.operation_id) THEN
+        -- It was over, and the key was used again.
+        INSERT INTO public.stale VALUES (OLD.token);
+    ELSE
+        INSERT INTO public.version
+        SELECT
+            nextval('public.version_number_seq'), written_us, txid_current(), true, false, NULL,
+            (jsonb_populate_record(NULL::idempotency_gateway.operation, to_jsonb(v))).*
+        FROM (SELECT * FROM public.version WHERE operation_id = OLD.operation_id ORDER BY number DESC LIMIT 1) v;
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER log_tombstone AFTER INSERT OR DELETE ON idempotency_gateway.tombstone
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION log_tombstone();
 CREATE CONSTRAINT TRIGGER log_version AFTER INSERT OR UPDATE OR DELETE ON idempotency_gateway.operation
     DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION log_version();
 CREATE FUNCTION log_turn() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -248,7 +275,9 @@ class _Actor:
         new_id, name, answer, audit = self._id(), f"actor-{self._number}", self._answer(), self._audit()
         lease_us, remember_us, within_us = self._us(2, 150), self._us(1, 60), self._us(5, 300)
         replay_us = self._us(0, 300)
-        windows = (replay_us, replay_us + self._us(0, 40))
+        # A key that is remembered for whole seconds becomes narrow.
+        key_us = replay_us + self._us(0, 40) if self._random.random() < 0.5 else 1_000 * _MS
+        windows = (replay_us, key_us)
         is_answered = self._random.random() < 0.5
         kept = SealedRequest(new_id, "2026-11", self._random.randbytes(self._random.randint(0, 40)))
         # Of one scope, so of the same lane in most cases; now and then of another one, after it was withdrawn.
@@ -322,7 +351,10 @@ async def fuzz(url: str, seed: int, seconds: float) -> History:
     history = History()
     known = [_Known(new_identity(), is_ordered=number < IN_LANE) for number in range(OPERATIONS)]
     async with AsyncExitStack() as stack:
-        stores = [await stack.enter_async_context(opened(url, command_seconds=_COMMAND_SECONDS)) for _ in range(STORES)]
+        stores = [
+            await stack.enter_async_context(opened(url, command_seconds=_COMMAND_SECONDS, outbox=Outbox(SERVICE)))
+            for _ in range(STORES)
+        ]
         admin, *holders = [await stack.enter_async_context(session(url)) for _ in range(3)]
         await admin.execute(_LOG)
         begun = time.monotonic()
@@ -373,6 +405,7 @@ async def _collect(admin: Any, history: History) -> None:
         versions = history.versions.setdefault(record.identity.operation_id, [])
         if not (versions and versions[-1].made_by == made_by):
             versions.append(version)
+    history.stale = await admin.fetchval("SELECT count(*) FROM public.stale")
     history.answered = frozenset(
         row["token"] for row in await admin.fetch("SELECT token FROM idempotency_gateway.response")
     )

@@ -19,7 +19,7 @@ from uuid import UUID
 from gateway.core.framing import digest, framed
 from gateway.core.identity.key import Key, KeySpec, key_headers_of, key_recipe
 from gateway.core.identity.scope import Scope, ScopeSpec, scope_headers, scope_recipe
-from gateway.core.operation import Identity
+from gateway.core.operation import SHORT_SCOPE_BYTES, Identity
 
 
 def derive_operation_id(service: str, operation: str, scope_digest: bytes, key_digest: bytes) -> UUID:
@@ -78,10 +78,19 @@ def is_of(identity: Identity, service: str, operation: str) -> bool:
     """Whether this identity belongs to this operation name of this service.
 
     Services that share a store may use the same names, and a change of the configuration may reuse one. Only the id
-    depends on the service, so it is derived again.
+    depends on the service, so it is derived again, where that is possible.
     """
+    if identity.service is not None:
+        return (identity.service, identity.operation) == (service, operation)
     derived = derive_operation_id(service, operation, identity.scope_digest, identity.key_digest)
     return identity.operation == operation and identity.operation_id == derived
+
+
+def is_in_scope(identity: Identity, scope_digest: bytes) -> bool:
+    """Whether the identity is in the scope with this stored digest. Takes the same time for any other."""
+    kept = identity.scope_digest
+    is_short = identity.service is not None and len(kept) == SHORT_SCOPE_BYTES
+    return hmac.compare_digest(scope_digest[:SHORT_SCOPE_BYTES] if is_short else scope_digest, kept)
 
 
 def identity_recipe(service: str, operation: str, scope: ScopeSpec, key: KeySpec, secret: bytes | None = None) -> bytes:

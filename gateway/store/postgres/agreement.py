@@ -56,7 +56,7 @@ class Agreements:
                     await connection.execute(f"SELECT pg_advisory_xact_lock({RECIPE_LOCK})")
                 rows = await connection.fetch(_RUNNING, self._clock_us(), serving.gateway_id)
                 running = {(row["service"], row["operation"]) for row in rows}
-                comparison = compare(await _known(connection), running, serving)
+                comparison = compare(await known_operations(connection), running, serving)
                 living: Mapping[Name, Living] = {}
                 if comparison.questions:
                     await connection.execute(f"SET LOCAL statement_timeout = {round(MIGRATE_SECONDS * 1000)}")
@@ -100,7 +100,7 @@ class Agreements:
 
     async def count_without_route(self, service: str, operations: Collection[str]) -> dict[str, int]:
         async def count(connection: Connection) -> dict[str, int]:
-            names = names_without_route(await _known(connection), service, operations)
+            names = names_without_route(await known_operations(connection), service, operations)
             if not names:
                 return {}
             async with transaction(connection, {"lock_timeout": "1s"}):
@@ -124,6 +124,7 @@ class Agreements:
             self._clock_us(),
             [operation for _, operation in ordered],
             [derivation_of(*name) for name in ordered],
+            [service for service, _ in ordered],
         )
         return {ordered[row["place"] - 1]: Living(row["keys"], row["until_us"]) for row in rows}
 
@@ -136,7 +137,7 @@ class Agreements:
             await link.close()
 
 
-async def _known(connection: Connection) -> list[Remembered]:
+async def known_operations(connection: Connection) -> list[Remembered]:
     """The operations, as `recipes` reads them."""
     rows = await connection.fetch(_RECIPES)
     return [Remembered(*row) for row in rows]

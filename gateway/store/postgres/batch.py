@@ -90,6 +90,7 @@ _COMPLETE: Final = load("complete")
 _COMPLETE_WITH_EVENTS: Final = load("complete_with_events")
 _ACCEPT: Final = load("accept")
 _LOCK: Final = load("lock")
+_LOCK_TOMBSTONES: Final = load("lock_tombstones")
 _DRAW_NUMBERS: Final = load("draw_numbers")
 _BEGIN_GENERATION: Final = load("begin_generation")
 
@@ -392,7 +393,11 @@ class Executor:
         taken = [operation_id_of(command) for command in commands if isinstance(command, _DRAWING)]
         rows = await connection.fetch(_LOCK, self._clock_us(), operation_ids, taken, link_id)
         tokens = {row[1]: row[-2] for row in rows}
-        locked = {row[1]: row[1:-2] for row in rows}
+        locked = {row[1]: row[1:-2] for row in rows if row[1] is not None}
+        elsewhere = [operation_id for operation_id in operation_ids if operation_id not in locked]
+        if elsewhere:
+            # A statement of its own: a record that moved while its lock was waited for is in no earlier snapshot.
+            locked |= {row[0]: row for row in await connection.fetch(_LOCK_TOMBSTONES, elsewhere)}
         ordered = [command for command in commands if isinstance(command, Accept) and command.lane is not None]
         known = await deliveries(connection, list(locked.values()), [*lanes, *_lanes_of(ordered)])
         if ordered:
@@ -444,6 +449,9 @@ def _decide(
     except Unreadable as error:
         return error, None
     settled = None if row is None else settle(row.record, now_us)
+    if row is not None and settled is None and row.record.identity.service is not None:
+        # A tombstone that is over is no row to write to.
+        row = None
     result, record = step(settled, command, now_us, lambda: token, content_holder)
     if row is None:
         # A record that was to be accepted again is gone. Try once more, as with a new key.
@@ -576,6 +584,10 @@ def _completed(commands: Sequence[Complete], rows: Rows) -> Results:
         row, is_changed = before.get(command.operation_id.int), ordinal in changed
         if row is not None and is_kept(row[2:]) and not is_changed:
             results.append(_Left())
+            continue
+        if row is None and not is_changed:
+            # Absent, or a tombstone: this statement looks at neither.
+            results.append(Unclear())
             continue
         try:
             record = record_of(row[2 : 2 + WIDTH]) if row is not None else command.granted if is_changed else None

@@ -31,6 +31,7 @@ from gateway.store.postgres.statements import load
 _DELIVERIES: Final = load("deliveries")
 _UPDATE: Final = load("update")
 _DELETE: Final = load("delete")
+_MOVE: Final = load("move")
 _INSERT_RESPONSES: Final = load("insert_responses")
 _DELETE_RESPONSES: Final = load("delete_responses")
 _WRITE_DELIVERIES: Final = load("write_deliveries")
@@ -46,13 +47,25 @@ _GIVE_TURNS: Final = load("give_turns")
 
 
 @dataclass(frozen=True, slots=True)
+class Narrow:
+    """What a narrow row of a tombstone has beside what it takes from the other one (`tombstone`)."""
+
+    kept_s: int
+    kind: int
+    scope: UUID
+    fingerprint: UUID
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
-    """A row, and the record that it becomes; None deletes the row. `kept` is a request to keep from now on."""
+    """A row, and the record that it becomes; None deletes the row. `kept` is a request to keep from now on. With
+    `narrow` the row leaves the table for that of tombstones."""
 
     row: Row
     record: Record | None
     audit: Audit | None = None
     kept: SealedRequest | None = None
+    narrow: Narrow | None = None
 
     @property
     def is_dropped(self) -> bool:
@@ -98,11 +111,18 @@ async def write(connection: Connection, changes: Sequence[Change], now_us: int) 
 
     Returns the heads of the lanes whose lines were moved.
     """
-    kept = [(change.row, change.record) for change in changes if change.record is not None]
+    kept = [(change.row, change.record) for change in changes if change.record is not None and change.narrow is None]
+    moved_away = [
+        (change.row.record.identity.operation_id, narrow.kept_s, narrow.kind, narrow.scope, narrow.fingerprint)
+        for change in changes
+        if (narrow := change.narrow) is not None
+    ]
     gone = [change.row.record.identity.operation_id for change in changes if change.record is None]
     if kept:
         columns = _columns([encode(record, row, now_us) for row, record in kept])
         _check(await connection.fetch(_UPDATE, *columns), len(kept))
+    if moved_away:
+        _check(await connection.fetch(_MOVE, *_columns(moved_away)), len(moved_away))
     if gone:
         _check(await connection.fetch(_DELETE, gone), len(gone))
     # No change starts and ends in `completed`, so each response here is new.

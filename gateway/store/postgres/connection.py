@@ -126,11 +126,14 @@ def fault_of(error: Exception) -> StoreError:
 async def transaction(connection: Connection, settings: Mapping[str, str]) -> AsyncIterator[None]:
     """A transaction with its own settings, because behind a pooler no session keeps them.
 
-    They are sent in one message with BEGIN, so that the transaction is never without them. A gateway that vanishes in
-    the middle holds no lock for long. An error before COMMIT was sent is definite: nothing was done.
+    They are sent in one message with BEGIN, so that the transaction is never without them. Each statement has a
+    snapshot of its own, whatever the server's default is: it must see what was committed while it waited for a lock. A
+    gateway that vanishes in the middle holds no lock for long. An error before COMMIT was sent is definite: nothing was
+    done.
     """
     all_settings = {"idle_in_transaction_session_timeout": "5s", **settings}
-    begin = "; ".join(["BEGIN", *(f"SET LOCAL {name} = '{value}'" for name, value in all_settings.items())])
+    local = [f"SET LOCAL {name} = '{value}'" for name, value in all_settings.items()]
+    begin = "; ".join(["BEGIN ISOLATION LEVEL READ COMMITTED", *local])
     try:
         await connection.execute(begin)
         yield

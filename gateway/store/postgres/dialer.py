@@ -180,7 +180,7 @@ class Dialer:
         return await self.transact(link, lambda connection: connection.fetch(query, *arguments))
 
     async def run_compared(self, link: Link, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """Do this work, which is one statement, over this link and on a compared memory.
+        """Do this work, which only reads, over this link and on a compared memory.
 
         Behind a pooler each transaction can reach another server without a reconnection. There the memory is compared
         in the same transaction.
@@ -326,6 +326,8 @@ class Dialer:
             # Plan once and by index; see above.
             "enable_seqscan": "off",
             "plan_cache_mode": "force_generic_plan",
+            # The snapshot of a statement is not taken before its locks.
+            "default_transaction_isolation": "read committed",
             **_UNCOMPILED,
             **self._limits,
             # A backend whose client is gone must not hold its locks for long. While it waits for the rest of a message,

@@ -84,7 +84,9 @@ class Inquiry:
             rows = await self._fetch(_FIND_UNDELIVERED, now_us, begin, _PIECE_DELIVERIES_MAX, *wanted, query.limit)
         else:
             among = (_values(states), _values(leading_to(states)))
-            rows = await self._fetch(_FIND, now_us, begin, PIECE_RECORDS_MAX, *narrowed, *among, query.limit)
+            with_narrow = State.TOMBSTONE in states
+            bounds = (*narrowed, *among, query.limit, with_narrow)
+            rows = await self._fetch(_FIND, now_us, begin, PIECE_RECORDS_MAX, *bounds)
         now_us, last_id = rows[0][0], rows[0][1]
         found = [row for row in rows if row[2] is not None]
         records = (settle(_record_of(row), now_us) for row in found)

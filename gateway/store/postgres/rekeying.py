@@ -23,8 +23,10 @@ _EVENTS: Final = {event.value: event for event in Event}
 _FIRST: Final = UUID(int=0)
 
 _READ: Final = load("read")
+_READ_NARROW: Final = load("read_narrow")
 _RECORDS: Final = load("select_to_rekey")
 _RESEAL_RECORDS: Final = load("reseal_operations")
+_RESEAL_TOMBSTONE: Final = load("reseal_tombstone")
 _REQUESTS: Final = load("select_requests_to_rekey")
 _RESEAL_REQUEST: Final = load("reseal_request")
 _AUDITS: Final = load("select_audits_to_rekey")
@@ -85,11 +87,16 @@ async def page(fetch: Fetch, place: Place, after: Any, limit: int, current_id: s
 async def _records(fetch: Fetch, ids: list[UUID]) -> list[Row]:
     """The records as they are stored, with their responses, as many of the first ones as one statement returns."""
     rows = {row[1]: row for row in await fetch(_READ, None, ids)} if ids else {}
+    rest = [operation_id for operation_id in ids if operation_id not in rows]
+    narrow = {row[0]: row for row in await fetch(_READ_NARROW, rest)} if rest else {}
     found: list[Row] = []
     for operation_id in ids:
         row = rows.get(operation_id)
         if row is None:
-            found.append(Row(operation_id, None, is_gone=True))
+            tombstone = narrow.get(operation_id)
+            found.append(
+                Row(operation_id, None, is_gone=True) if tombstone is None else _narrow(operation_id, tombstone)
+            )
             continue
         if row[-1] and found:
             # Its body did not fit: the next page begins with it.
@@ -105,15 +112,24 @@ async def _records(fetch: Fetch, ids: list[UUID]) -> list[Row]:
     return found
 
 
+def _narrow(operation_id: UUID, row: Sequence[Any]) -> Row:
+    try:
+        return Row(operation_id, record_of(row))
+    except Unreadable:
+        return Row(operation_id, None)
+
+
 async def reseal(fetch: Fetch, place: Place, changes: Sequence[tuple[Row, Kept]]) -> int:
     """See `SealedRows`."""
     if place is Place.RECORDS:
-        columns = [
-            _columns(row.kept, kept)
-            for row, kept in changes
-            if isinstance(row.kept, Record) and isinstance(kept, Record)
-        ]
-        return len(await fetch(_RESEAL_RECORDS, *map(list, zip(*columns, strict=True))))
+        pairs = [(row.kept, kept) for row, kept in changes if isinstance(row.kept, Record) and isinstance(kept, Record)]
+        columns = [_columns(old, new) for old, new in pairs if old.identity.service is None]
+        done = len(await fetch(_RESEAL_RECORDS, *map(list, zip(*columns, strict=True)))) if columns else 0
+        for old, new in pairs:
+            if old.identity.service is not None:
+                which = (old.identity.operation_id, old.token)
+                done += len(await fetch(_RESEAL_TOMBSTONE, *which, *map(pack_resource, (old.resource, new.resource))))
+        return done
     return sum([len(await _replace(fetch, place, row, kept)) for row, kept in changes])
 
 

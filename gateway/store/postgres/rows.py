@@ -23,6 +23,9 @@ from gateway.store.request_line import line_of, request_of
 # How much later `due_us` of a claim is than the expected end of its response's window.
 DUE_SLACK_US: Final = 5_000_000
 
+# How soon upkeep checks again whether a tombstone can leave the table.
+_MOVE_PAUSE_US: Final = 600_000_000
+
 # The columns that a change may write, in the order of `encode`, with the types of their arrays.
 _CHANGED: Final = {
     "attempt_id": "uuid", "resolution_id": "uuid", "token": "bigint", "first_claimed_us": "bigint",
@@ -35,7 +38,7 @@ _CHANGED: Final = {
     "trace_id": "text",
 }  # fmt: skip
 # The columns that no change writes: the id is derived from them.
-_FIXED: Final = ("operation_id", "version", "operation", "scope_digest", "key_digest")
+_FIXED: Final = ("operation_id", "version", "operation", "of_service", "scope_digest", "key_digest")
 # The store's own columns; the migration explains them.
 _OWN: Final = {"due_us": "bigint", "attention_us": "bigint", "sealed_by": "text"}
 
@@ -111,7 +114,7 @@ def record_of(values: Sequence[Any], delivery: Sequence[Any] = ()) -> Record | N
     Raises `Unreadable` for a record that a newer program wrote, and for one without the delivery that it should have.
     """
     (
-        operation_id, version, operation, scope_digest, key_digest,
+        operation_id, version, operation, service, scope_digest, key_digest,
         attempt_id, resolution_id, token, first_claimed_us, claimed_us, lease_until_us, replay_until_us,
         remember_until_us, completed_us, attempts, status, carries_doubt, has_delivery, route, key, state, last_event,
         doubt, holder, recipe, digest, raw, key_id, parts, resource, api_version, probe_target, probe_host, request,
@@ -124,7 +127,7 @@ def record_of(values: Sequence[Any], delivery: Sequence[Any] = ()) -> Record | N
     if has_delivery and (not delivery or delivery[0] is None):
         raise Unreadable(f"operation {operation_id} keeps a request, and what is known of its delivery is missing")
     return Record(
-        Identity(operation_id, route, operation, scope_digest, key_digest, key),
+        Identity(operation_id, route, operation, scope_digest, key_digest, key, service),
         _STATES[state],
         token,
         attempt_id,
@@ -194,7 +197,7 @@ def encode(record: Record, before: Row, now_us: int) -> tuple[Any, ...]:
         *((None, None) if probe is None else (probe.target, probe.host)),
         line_of(request),
         *((None, None) if request is None else (request.request_id, request.trace_id)),
-        _due_us(record, before),
+        _due_us(record, before, now_us),
         _attention_us(record, before, now_us),
         sealed_by(record.identity, probe, request, response, record.resource),
     )
@@ -215,15 +218,19 @@ def _parts_of(fingerprint: Fingerprint) -> tuple[Any, ...]:
     return (fingerprint.recipe, fingerprint.digest, fingerprint.raw, fingerprint.key_id, fingerprint.parts)
 
 
-def _due_us(record: Record, before: Row) -> int | None:
+def _due_us(record: Record, before: Row, now_us: int) -> int | None:
     """When upkeep checks the record: not before the clock next changes it, and at most the slack later.
 
     Kept while it is within the slack, because the column is indexed. Lapsed claims are found by other means. Of an
-    accepted record it is exact: statements read the end of its delivery here.
+    accepted record it is exact: statements read the end of its delivery here. A tombstone is checked earlier, because
+    it is to leave the table: soon at first, and then after as long as it has existed.
     """
     due = due_us(record)
     if record.state is State.ACCEPTED:
         return due
+    if record.state is State.TOMBSTONE:
+        age_us = now_us - (record.completed_us or 0)
+        return None if due is None else min(due, now_us + max(age_us, _MOVE_PAUSE_US))
     if record.state is State.CLAIMED or (
         due is not None and before.due_us is not None and due <= before.due_us <= due + DUE_SLACK_US
     ):

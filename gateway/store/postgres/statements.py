@@ -53,6 +53,9 @@ _READ_BYTES_MAX: Final = 4 * 1024 * 1024
 # How often upkeep checks whether a recovery lease, or the content of an operation, is still needed.
 _RECOVERY_CHECK_US: Final = 3_600_000_000
 
+# More kinds of tombstones than this are not told apart: further ones stay wide.
+_KINDS_MAX: Final = 100_000
+
 # How much time a sweep gives to what is paused, and how soon it would end otherwise.
 _PAUSE_STEP_US: Final = 3_600_000_000
 
@@ -92,6 +95,7 @@ _MARKS: Final = {
     "{tokens_drawn_max}": str(_TOKENS_DRAWN_MAX),
     "{unswept_claims_max}": str(UNSWEPT_CLAIMS_MAX),
     "{pause_step_us}": str(_PAUSE_STEP_US),
+    "{kinds_max}": str(_KINDS_MAX),
     "{running_us}": str(RUNNING_US),
     "{forgotten_us}": str(FORGOTTEN_US),
 }
@@ -138,9 +142,18 @@ def _filled(text: str) -> str:
 
 
 # The clock's rows of the table: `{due_us(o)}` is when the clock next changes a record in `o`; `{is_in_doubt(o, c)}`,
-# `{is_absent(o, c)}` and so on are whether it is in that state at `c.now_us`, as written or by the clock alone;
+# `{is_absent(o, c)}` and so on are whether it is in that state at `c.now_us`, as written or by the clock alone, and
+# `{has_no_tombstone(i, c)}` whether none is remembered then in a narrow row;
 # `{reason_now(d, c)}` is why a delivery in `d` that waits is a dead letter then, null if it is none.
-_CLOCK_MARK: Final = re.compile(r"\{(due_us|reason_now|is_\w+)\((\w+)(?:, (\w+))?\)\}")
+_CLOCK_MARK: Final = re.compile(r"\{(due_us|reason_now|has_no_tombstone|is_\w+)\((\w+)(?:, (\w+))?\)\}")
+
+# No EXISTS: for that, a planner who believes that the table is small may read all of it.
+_HAS_NO_TOMBSTONE: Final = """(
+    SELECT true
+    FROM idempotency_gateway.tombstone t
+    WHERE t.operation_id = {i}.for_id AND t.completed_us + t.kept_s * 1000000::bigint > {c}.now_us
+    LIMIT 1
+) IS NULL"""
 
 
 def _by_clock(mark: re.Match[str]) -> str:
@@ -148,6 +161,8 @@ def _by_clock(mark: re.Match[str]) -> str:
     if word == "due_us":
         cases = " ".join(f"WHEN '{state}' THEN {alias}.{_time(state)}" for state in DUE_TIMES)
         return f"CASE {alias}.state {cases} END"
+    if word == "has_no_tombstone":
+        return _HAS_NO_TOMBSTONE.replace("{i}", alias).replace("{c}", clock)
     if word == "reason_now":
         is_over = f"{alias}.waits = '{State.ACCEPTED}' AND {alias}.deliver_until_us <= {clock}.now_us"
         return f"CASE WHEN {is_over} THEN '{DEADLINE}' ELSE {alias}.reason END"

@@ -106,6 +106,7 @@ _TRIES: Final = 10
 _ATTACH_TRIES: Final = 5
 
 _READ: Final = load("read")
+_READ_NARROW: Final = load("read_narrow")
 _DELIVERY_END: Final = 1 + WIDTH + DELIVERY_WIDTH
 
 
@@ -447,10 +448,14 @@ class PostgresStore:
         # Compare the memory first: a record that another memory lacks would look absent to the caller.
         wanted = list(dict.fromkeys(operation_ids))
 
-        async def read(connection: Connection) -> Sequence[Any]:
-            return await connection.fetch(_READ, self._clock_us(), wanted)
+        async def read(connection: Connection) -> tuple[Sequence[Any], Sequence[Any]]:
+            rows = await connection.fetch(_READ, self._clock_us(), wanted)
+            there = {row[1] for row in rows}
+            rest = [operation_id for operation_id in wanted if operation_id not in there]
+            # Later than the other statement: a record may move in between, but never back.
+            return rows, await connection.fetch(_READ_NARROW, rest) if rest else ()
 
-        rows = await self._dialer.run_compared(link, read)
+        rows, narrow = await self._dialer.run_compared(link, read)
         now_us = rows[0][0]
         found: dict[UUID, Snapshot | Exception | Later] = {}
         for row in rows:
@@ -465,6 +470,11 @@ class PostgresStore:
                 found[row[1]] = error
             else:
                 found[row[1]] = Snapshot(settle(record, now_us), now_us)
+        for row in narrow:
+            try:
+                found[row[0]] = Snapshot(settle(record_of(row), now_us), now_us)
+            except Unreadable as error:
+                found[row[0]] = error
         absent = Snapshot(None, now_us)
         return [found.get(operation_id, absent) for operation_id in operation_ids]
 

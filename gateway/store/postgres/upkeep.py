@@ -32,12 +32,14 @@ from gateway.store.operations import (
     Tally,
     sealed_counts,
 )
+from gateway.store.postgres.agreement import known_operations
 from gateway.store.postgres.change import Change, deliveries, write, write_events
 from gateway.store.postgres.connection import Connection, Link
 from gateway.store.postgres.dialer import Dialer
 from gateway.store.postgres.rows import row_of
 from gateway.store.postgres.schema import add_partitions, drop_partition, longest_window, windows_up_to
 from gateway.store.postgres.statements import load
+from gateway.store.postgres.tombstone import Horizon, narrowed
 
 _LOG = logging.getLogger("gateway")
 
@@ -58,6 +60,7 @@ _UNFLUSHED: Final = {"synchronous_commit": "off"}
 
 _SELECT_LAPSED: Final = load("select_lapsed")
 _SELECT_DUE: Final = load("select_due")
+_COLLECT_TOMBSTONES: Final = load("collect_tombstones")
 _EXTEND_PAUSED: Final = load("extend_paused")
 _PASS: Final = load("pass")
 _TIDY: Final = load("tidy")
@@ -87,13 +90,19 @@ class Upkeep:
         # When, on the event loop's clock, to make partitions and to look for a past day next.
         self._next_make_at = 0.0
         self._next_drop_at, self._drop_pause_seconds = 0.0, _DROP_PAUSE_SECONDS
+        self._horizon = Horizon()
         # The last token drawn at the latest check, the time of that check, and a token up to which all have committed.
         self._drawn_token, self._checked_at, self._settled_token = 0, float("-inf"), 0
 
     async def sweep(self, limit: int) -> Swept:
         swept, left = Swept(), limit
         extended = await self._extend_paused(limit)
-        for sweep_some, tries in ((self._sweep_lapsed, _WALKS_MAX), (self._sweep_due, limit)):
+        await self._link.run(self._horizon.look)
+        for sweep_some, tries in (
+            (self._sweep_lapsed, _WALKS_MAX),
+            (self._sweep_due, limit),
+            (self._collect_tombstones, limit),
+        ):
             for _ in range(tries):
                 if left <= 0:
                     break
@@ -138,6 +147,10 @@ class Upkeep:
             self._link, lambda connection: self._write_down(connection, _SELECT_DUE, bound), _UNFLUSHED
         )
 
+    async def _collect_tombstones(self, bound: int) -> _Part:
+        collected = len(await self._fetch(_COLLECT_TOMBSTONES, self._clock_us(), bound))
+        return _Part(Swept(collected=collected), collected, collected >= bound)
+
     async def _write_down(self, connection: Connection, select: str, bound: int, *arguments: int) -> _Part:
         """Write what time changed in the records that this statement locks."""
         rows = await connection.fetch(select, self._clock_us(), bound, *arguments)
@@ -146,9 +159,11 @@ class Upkeep:
         changes = [
             change for row in rows if (change := _change_by_time(row[1:], known.get(row[1], ()), now_us)) is not None
         ]
+        changes = await narrowed(connection, changes, self._horizon.token, self._services)
         await write(connection, changes, now_us)
         await self._write_events(connection, changes, now_us)
-        after = [change.record for change in changes]
+        # A tombstone that only moves was counted when it became one.
+        after = [each.record for each in changes if each.record is not each.row.record]
         states = Counter(State.ABSENT if record is None else record.state for record in after)
         lapsed = [each.identity for each in after if each is not None and each.state is State.IN_DOUBT]
         swept = Swept(
@@ -159,6 +174,10 @@ class Upkeep:
             named=tuple((identity.route, identity.operation_id) for identity in lapsed[:LAPSES_NAMED_MAX]),
         )
         return _Part(swept, len(changes), len(changes) >= bound)
+
+    async def _services(self, connection: Connection) -> frozenset[str]:
+        """The services that the operations here may be of."""
+        return frozenset(row.service for row in await known_operations(connection)) | {self._outbox.service}
 
     async def _write_events(self, connection: Connection, changes: Sequence[Change], now_us: int) -> None:
         """Write the events of what time did to the records of any service."""
@@ -222,6 +241,10 @@ def _change_by_time(values: Sequence[Any], delivery: Sequence[Any], now_us: int)
     except Unreadable:
         # A newer program wrote it, and sweeps it.
         return None
-    if row is None or (record := written_down(row.record, now_us)) is row.record:
+    if row is None:
+        return None
+    record = written_down(row.record, now_us)
+    # A tombstone is written again to leave the table, or to be looked at later.
+    if record is row.record and record.state is not State.TOMBSTONE:
         return None
     return Change(row, record)

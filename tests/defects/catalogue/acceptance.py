@@ -87,8 +87,8 @@ DEFECTS = (
         (
             Edit(
                 RESOURCE,
-                "isinstance(caller, Caller) and hmac.compare_digest(",
-                "isinstance(caller, Caller) or hmac.compare_digest(",
+                "isinstance(caller, Caller) and is_in_scope(",
+                "isinstance(caller, Caller) or is_in_scope(",
             ),
         ),
         (_STATUS + "test_nobody_else_sees_it",),

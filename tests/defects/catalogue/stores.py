@@ -21,6 +21,7 @@ _SEALED = "tests/store/test_sealed.py::"
 _HOSTS = "tests/store/test_postgres_hosts.py::"
 LEVEL = "store/level.py"
 _LEVELS = "tests/store/test_level.py::"
+_TOMBSTONES = "tests/store/test_postgres_tombstones.py::"
 
 DEFECTS = (
     Defect(
@@ -58,6 +59,48 @@ DEFECTS = (
             ),
         ),
         (_LEVELS + "test_a_worker_of_an_older_program_is_not_listed_any_more",),
+    ),
+    Defect(
+        "claim-without-a-look-at-tombstones",
+        "a key whose record has become narrow runs again",
+        (Edit("store/postgres/sql/claim.sql", " AND {has_no_tombstone(s, c)}", ""),),
+        (_TOMBSTONES + "test_a_repeat_gets_the_same_refusal",),
+    ),
+    Defect(
+        "record-moved-beside-a-claim",
+        "a record becomes narrow while a claim is under way that began before its key was used",
+        (Edit("store/postgres/tombstone.py", "            if self._awaited:\n                return\n", ""),),
+        (_TOMBSTONES + "test_a_claim_that_began_before_the_key_was_used",),
+    ),
+    Defect(
+        "tombstone-without-a-fingerprint",
+        "a narrow tombstone does not tell requests apart",
+        (
+            Edit(
+                "store/postgres/tombstone.py",
+                "fingerprint.digest[:SHORT_DIGEST_BYTES] + fingerprint.raw[:SHORT_DIGEST_BYTES]",
+                "bytes(2 * SHORT_DIGEST_BYTES)",
+            ),
+        ),
+        (_TOMBSTONES + "test_a_repeat_gets_the_same_refusal",),
+    ),
+    Defect(
+        "tombstone-collected-early",
+        "a narrow tombstone is collected in the minute in which it ends",
+        (
+            Edit(
+                "store/postgres/sql/tombstone.sql",
+                "        AND t.completed_us + t.kept_s * 1000000::bigint <= (SELECT c.now_us FROM clock c)\n",
+                "",
+            ),
+        ),
+        (_TOMBSTONES + "test_a_key_is_free_again_at_the_moment_it_is_due",),
+    ),
+    Defect(
+        "narrow-tombstones-not-counted",
+        "a start whose configuration loses the keys of narrow tombstones is accepted",
+        (Edit("store/postgres/sql/agreement.sql", " UNION ALL SELECT * FROM narrow) e", ") e"),),
+        (_TOMBSTONES + "test_narrow_tombstones_are_living_keys",),
     ),
     Defect(
         "back-to-a-former-primary",
@@ -651,15 +694,12 @@ DEFECTS = (
         (
             Edit(
                 "store/postgres/sql/sweep.sql",
-                "        AND {due_us(o)} <= (SELECT now_us FROM start)\n",
-                "        AND coalesce({due_us(o)}, o.due_us) <= (SELECT now_us FROM start)\n",
+                "OR {due_us(o)} <= (SELECT now_us FROM start)",
+                "OR coalesce({due_us(o)}, o.due_us) <= (SELECT now_us FROM start)",
             ),
             Edit(
                 "store/postgres/upkeep.py",
-                "    if row is None or (record := written_down(row.record, now_us)) is row.record:\n"
-                "        return None\n",
-                "    if row is None:\n        return None\n"
-                "    record = written_down(row.record, now_us)\n"
+                "    if record is row.record and record.state is not State.TOMBSTONE:\n        return None\n",
                 "    record = None if record is row.record else record\n",
             ),
         ),

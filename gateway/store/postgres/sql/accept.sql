@@ -2,7 +2,8 @@
 -- absent --accept--> accepted
 --
 -- A key that is visibly there is only read, so that a repeat of an accepted request locks and writes nothing. Of the others,
--- the insert decides: it waits for whoever inserts the same key, and `accepted_token` is null if that one was first. Keys that
+-- the insert decides: it waits for whoever inserts the same key, and `accepted_token` is null if that one was first, or there is
+-- a tombstone. Keys that
 -- are free again, or released and read as they are, are accepted by `lock` and what follows it (`is_open`).
 WITH clock AS MATERIALIZED (
     SELECT {now} AS now_us
@@ -59,7 +60,7 @@ WITH clock AS MATERIALIZED (
         i.new_key_id, i.new_parts, i.new_probe_target, i.new_probe_host, i.new_sealed_by, i.new_request,
         i.new_request_id, i.new_trace_id
     FROM seen s JOIN input i ON i.for_id = s.for_id CROSS JOIN clock c
-    WHERE s.operation_id IS NULL
+    WHERE s.operation_id IS NULL AND {has_no_tombstone(s, c)}
     -- The same order everywhere, so that no two statements wait for one another. In a lane, which is locked, it is that of
     -- the arrival, because the token is the number there.
     ORDER BY CASE WHEN i.new_lane IS NOT NULL THEN i.ordinal END, i.for_id

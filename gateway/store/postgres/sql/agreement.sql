@@ -49,28 +49,40 @@ DELETE FROM idempotency_gateway.gateway WHERE gateway_id = $1
 -- one is kept until it is resolved.
 --
 -- A record has no service name, so its id is derived again as in `core.identity`, as a UUID of version 8, from the prefix
--- that the caller passes for each service and operation.
+-- that the caller passes for each service and operation. A tombstone says whose it is, where its row is narrow.
 WITH clock AS MATERIALIZED (
     SELECT {now} AS now_us
+), wide AS (
+    SELECT
+        a.place,
+        count(*) AS keys,
+        bool_or(o.is_kept OR o.state IN ('claimed', 'in_doubt')) AS is_open,
+        max(greatest(o.replay_until_us, o.remember_until_us)) AS until_us
+    FROM clock CROSS JOIN unnest($2::text[], $3::bytea[]) WITH ORDINALITY AS a (operation, derivation, place)
+        JOIN idempotency_gateway.operation o USING (operation)
+        CROSS JOIN LATERAL (
+            SELECT substring(
+                sha256(
+                    a.derivation
+                    || int8send(length(o.scope_digest)::bigint) || o.scope_digest
+                    || int8send(length(o.key_digest)::bigint) || o.key_digest
+                ) FOR 16
+            ) AS bits
+        ) d
+    WHERE NOT {is_absent(o, clock)}
+        AND uuid_send(o.operation_id)
+            = set_byte(set_byte(d.bits, 6, (get_byte(d.bits, 6) & 15) | 128), 8, (get_byte(d.bits, 8) & 63) | 128)
+    GROUP BY a.place
+), narrow AS (
+    SELECT a.place, count(*) AS keys, false AS is_open, max(o.remember_until_us) AS until_us
+    FROM clock CROSS JOIN unnest($2::text[], $4::text[]) WITH ORDINALITY AS a (operation, of_service, place)
+        JOIN idempotency_gateway.narrow o USING (operation, of_service)
+    WHERE o.remember_until_us > clock.now_us
+    GROUP BY a.place
 )
 SELECT
-    a.place,
-    count(*) AS keys,
-    CASE
-        WHEN NOT bool_or(o.is_kept OR o.state IN ('claimed', 'in_doubt')) THEN max(greatest(o.replay_until_us, o.remember_until_us))
-    END AS until_us
-FROM clock CROSS JOIN unnest($2::text[], $3::bytea[]) WITH ORDINALITY AS a (operation, derivation, place)
-    JOIN idempotency_gateway.operation o USING (operation)
-    CROSS JOIN LATERAL (
-        SELECT substring(
-            sha256(
-                a.derivation
-                || int8send(length(o.scope_digest)::bigint) || o.scope_digest
-                || int8send(length(o.key_digest)::bigint) || o.key_digest
-            ) FOR 16
-        ) AS bits
-    ) d
-WHERE NOT {is_absent(o, clock)}
-    AND uuid_send(o.operation_id)
-        = set_byte(set_byte(d.bits, 6, (get_byte(d.bits, 6) & 15) | 128), 8, (get_byte(d.bits, 8) & 63) | 128)
-GROUP BY a.place
+    e.place,
+    sum(e.keys)::bigint AS keys,
+    CASE WHEN NOT bool_or(e.is_open) THEN max(e.until_us) END AS until_us
+FROM (SELECT * FROM wide UNION ALL SELECT * FROM narrow) e
+GROUP BY e.place

@@ -34,11 +34,20 @@ WHERE o.operation_id = c.operation_id
 RETURNING o.operation_id
 
 -- name: delete
--- No row of its own: locked records for which the table returned none.
-DELETE FROM idempotency_gateway.operation o
-USING unnest($1::uuid[]) AS i (for_id)
-WHERE o.operation_id = i.for_id
-RETURNING o.operation_id
+-- No row of its own: locked records for which the table returned none, wherever they are.
+WITH gone AS (
+    DELETE FROM idempotency_gateway.operation o
+    USING unnest($1::uuid[]) AS i (for_id)
+    WHERE o.operation_id = i.for_id
+    RETURNING o.operation_id
+), forgotten AS (
+    DELETE FROM idempotency_gateway.tombstone t
+    WHERE t.operation_id = ANY($1::uuid[])
+    RETURNING t.operation_id
+)
+SELECT g.operation_id FROM gone g
+UNION
+SELECT f.operation_id FROM forgotten f
 
 -- name: insert_responses
 -- No row of its own: the responses of records that became completed. A day without a partition fails the statement.

@@ -4,7 +4,9 @@
 --
 -- A key that is visibly held or used is only read, so that a retry of a completed operation locks and writes nothing. The
 -- others are tried in id order. A row of `granted` has its token and time; a new record has no earlier time and one attempt.
--- Neither granted nor seen: the claim lost a race to a record that is not in this statement's snapshot. Read it.
+-- Neither granted nor seen: there is a tombstone, or the claim lost a race to a record that is not in this statement's snapshot.
+-- Read it. No statement that is older than its claim is under way when a record becomes a narrow tombstone, so that none can
+-- miss both (`tombstone`).
 WITH clock AS MATERIALIZED (
     SELECT {now} AS now_us
 ), input AS MATERIALIZED (
@@ -53,7 +55,7 @@ WITH clock AS MATERIALIZED (
         s.new_parts, s.new_probe_target, s.new_probe_host, s.new_sealed_by, s.new_request, s.new_request_id,
         s.new_trace_id
     FROM seen s CROSS JOIN clock c
-    WHERE s.operation_id IS NULL
+    WHERE s.operation_id IS NULL AND {has_no_tombstone(s, c)}
         OR s.state = 'released' AND s.token = s.read_token
         OR {is_absent(s, c)}
     ORDER BY s.for_id

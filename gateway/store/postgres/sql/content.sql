@@ -12,16 +12,19 @@ WITH clock AS MATERIALIZED (
 )
 SELECT
     c.now_us,
-    EXISTS (SELECT FROM idempotency_gateway.operation o WHERE o.operation_id = i.for_id) AS is_known,
+    EXISTS (SELECT FROM idempotency_gateway.operation o WHERE o.operation_id = i.for_id)
+        OR NOT {has_no_tombstone(i, c)} AS is_known,
     (
         SELECT h.operation_id
         FROM idempotency_gateway.content h CROSS JOIN LATERAL (
             SELECT o.digest, o.state, o.replay_until_us, o.remember_until_us
-            FROM idempotency_gateway.operation o
+            FROM idempotency_gateway.remembered o
             WHERE o.operation_id = h.operation_id
             LIMIT 1
         ) o
-        WHERE h.digest = i.of_digest AND h.operation_id <> i.for_id AND o.digest = h.fingerprint
+        WHERE h.digest = i.of_digest AND h.operation_id <> i.for_id
+            -- A tombstone has the first bytes.
+            AND o.digest = CASE o.state WHEN 'tombstone' THEN substr(h.fingerprint, 1, length(o.digest)) ELSE h.fingerprint END
             AND (
                 o.state NOT IN ('released', 'completed', 'tombstone')
                 OR h.until_us > c.now_us AND ({is_completed(o, c)} OR {is_tombstone(o, c)})

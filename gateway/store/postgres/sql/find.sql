@@ -7,8 +7,23 @@ WITH clock AS MATERIALIZED (
     SELECT {now} AS now_us
 ), piece AS MATERIALIZED (
     SELECT {record}, o.drop_day, o.due_us
-    FROM idempotency_gateway.operation o
-    WHERE o.operation_id >= $2::uuid
+    FROM (
+        (
+            SELECT {record}, o.drop_day, o.due_us
+            FROM idempotency_gateway.operation o
+            WHERE o.operation_id >= $2::uuid
+            ORDER BY o.operation_id
+            LIMIT $3::bigint
+        )
+        UNION ALL
+        (
+            SELECT {record}, o.drop_day, o.due_us
+            FROM idempotency_gateway.narrow o
+            WHERE $9::boolean AND o.operation_id >= $2::uuid
+            ORDER BY o.operation_id
+            LIMIT $3::bigint
+        )
+    ) o
     ORDER BY o.operation_id
     LIMIT $3::bigint
 ), horizon AS MATERIALIZED (

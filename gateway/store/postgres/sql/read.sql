@@ -1,6 +1,7 @@
 -- name: read
 -- Reads records with their responses, in the order of the input. Bodies beyond a total size are left for another statement
 -- (`is_left`).
+-- Tombstones in narrow rows are left for `read_narrow`.
 -- No row of the table: the caller settles what time has changed.
 WITH clock AS MATERIALIZED (
     SELECT {now} AS now_us

@@ -1,5 +1,6 @@
 -- name: select_to_rekey
 -- every row: the records that have something that may not be sealed with the current key, or is clear
+(
 SELECT o.operation_id
 FROM idempotency_gateway.operation o
 WHERE o.operation_id > $1::uuid
@@ -18,6 +19,28 @@ WHERE o.operation_id > $1::uuid
     )
 ORDER BY o.operation_id
 LIMIT $3::bigint
+)
+UNION
+(
+SELECT t.operation_id
+FROM idempotency_gateway.tombstone t
+WHERE t.operation_id > $1::uuid AND t.resource IS NOT NULL
+    AND (
+        substr(t.resource, 1, 1) <> '\x01'::bytea
+        OR split_part(encode(substr(t.resource, 2, 65), 'escape'), ':', 1) <> $2::text
+    )
+ORDER BY t.operation_id
+LIMIT $3::bigint
+)
+ORDER BY operation_id
+LIMIT $3::bigint
+
+-- name: reseal_tombstone
+-- no row of the table: the reference under another key, in a tombstone that is as it was read
+UPDATE idempotency_gateway.tombstone t
+SET resource = $4::bytea
+WHERE t.operation_id = $1::uuid AND t.token = $2::bigint AND t.resource = $3::bytea
+RETURNING t.operation_id
 
 -- name: reseal_operations
 -- no row of the table: the same values under another key, in records that are as they were read
@@ -161,6 +184,14 @@ WITH RECURSIVE used (keys) AS (
     UNION ALL
     SELECT (SELECT min(n.keys) FROM (
         SELECT (SELECT t.sealed_by FROM idempotency_gateway.operation t WHERE t.sealed_by > u.keys ORDER BY t.sealed_by LIMIT 1) AS keys
+        UNION ALL SELECT (
+            SELECT split_part(encode(substr(t.resource, 2, 65), 'escape'), ':', 1)
+            FROM idempotency_gateway.tombstone t
+            WHERE substr(t.resource, 1, 1) = '\x01'::bytea
+                AND split_part(encode(substr(t.resource, 2, 65), 'escape'), ':', 1) > u.keys
+            ORDER BY split_part(encode(substr(t.resource, 2, 65), 'escape'), ':', 1)
+            LIMIT 1
+        )
         UNION ALL SELECT (SELECT t.key_id FROM idempotency_gateway.request t WHERE t.key_id > u.keys ORDER BY t.key_id LIMIT 1)
         UNION ALL SELECT (SELECT t.sealed_by FROM idempotency_gateway.audit t WHERE t.sealed_by > u.keys ORDER BY t.sealed_by LIMIT 1)
         UNION ALL SELECT (SELECT t.sealed_by FROM idempotency_gateway.pause t WHERE t.sealed_by > u.keys ORDER BY t.sealed_by LIMIT 1)
@@ -173,6 +204,13 @@ WITH RECURSIVE used (keys) AS (
 )
 SELECT u.keys, (SELECT count(*) FROM (
     SELECT 1 FROM (SELECT 1 FROM idempotency_gateway.operation t WHERE t.sealed_by = u.keys LIMIT $1::bigint) t0
+    UNION ALL SELECT 1 FROM (
+        SELECT 1
+        FROM idempotency_gateway.tombstone t
+        WHERE substr(t.resource, 1, 1) = '\x01'::bytea
+            AND split_part(encode(substr(t.resource, 2, 65), 'escape'), ':', 1) = u.keys
+        LIMIT $1::bigint
+    ) t7
     UNION ALL SELECT 1 FROM (SELECT 1 FROM idempotency_gateway.request t WHERE t.key_id = u.keys LIMIT $1::bigint) t1
     UNION ALL SELECT 1 FROM (SELECT 1 FROM idempotency_gateway.audit t WHERE t.sealed_by = u.keys LIMIT $1::bigint) t2
     UNION ALL SELECT 1 FROM (SELECT 1 FROM idempotency_gateway.pause t WHERE t.sealed_by = u.keys LIMIT $1::bigint) t3

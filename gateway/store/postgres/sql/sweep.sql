@@ -40,9 +40,9 @@ SELECT s.now_us, {row} FROM start s LEFT JOIN locked o ON true
 -- accepted --expire--> dead_letter, completed --retire--> tombstone, released | tombstone --collect--> absent, and a lapse that
 -- the walk missed: lock the due records.
 --
--- A state that time alone does not end stays, whatever its `due_us`. `due_us` may be late by the slack, so the scan goes that
--- much further. Skips locked records until the next pass. A retired response stays until its partition is dropped: nothing
--- reads it any more.
+-- A tombstone that is still here is looked at to move it. A state that time alone does not end stays, whatever its `due_us`.
+-- `due_us` may be late by the slack, so the scan goes that much further. Skips locked records until the next pass. A retired
+-- response stays until its partition is dropped: nothing reads it any more.
 WITH start AS MATERIALIZED (
     SELECT {now} AS now_us
 ), locked AS MATERIALIZED (
@@ -50,7 +50,7 @@ WITH start AS MATERIALIZED (
     FROM idempotency_gateway.operation o
     WHERE o.due_us <= (SELECT now_us FROM start) + {due_slack_us}
         AND o.version BETWEEN {record_versions}
-        AND {due_us(o)} <= (SELECT now_us FROM start)
+        AND (o.state = 'tombstone' OR {due_us(o)} <= (SELECT now_us FROM start))
     ORDER BY o.due_us
     LIMIT $2::bigint
     FOR UPDATE SKIP LOCKED
@@ -111,7 +111,7 @@ WITH clock AS MATERIALIZED (
 ), old_audit AS MATERIALIZED (
     SELECT a.operation_id, a.entry, o.operation_id IS NOT NULL AS is_needed
     FROM due_audit a LEFT JOIN LATERAL (
-        SELECT o.operation_id FROM idempotency_gateway.operation o WHERE o.operation_id = a.operation_id LIMIT 1
+        SELECT o.operation_id FROM idempotency_gateway.remembered o WHERE o.operation_id = a.operation_id LIMIT 1
     ) o ON true
 ), kept_audit AS (
     UPDATE idempotency_gateway.audit a SET keep_until_us = c.now_us + {audit_keep_us}

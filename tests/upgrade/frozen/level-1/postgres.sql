@@ -136,12 +136,89 @@ CREATE TABLE idempotency_gateway.gateway (
     level smallint DEFAULT 1 NOT NULL
 )
 WITH (fillfactor='70');
+CREATE TABLE idempotency_gateway.kind (
+    kind integer NOT NULL,
+    attempts integer NOT NULL,
+    version smallint NOT NULL,
+    status smallint NOT NULL,
+    service text NOT NULL,
+    route text NOT NULL,
+    operation text NOT NULL,
+    last_event text NOT NULL,
+    key_id text NOT NULL,
+    recipe bytea NOT NULL,
+    api_version bytea NOT NULL,
+    digest bytea NOT NULL
+);
+ALTER TABLE idempotency_gateway.kind ALTER COLUMN kind ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME idempotency_gateway.kind_kind_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
 CREATE TABLE idempotency_gateway.migration (
     version integer NOT NULL,
     name text NOT NULL,
     checksum text DEFAULT ''::text NOT NULL,
     applied_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
+CREATE TABLE idempotency_gateway.tombstone (
+    token bigint NOT NULL,
+    completed_us bigint NOT NULL,
+    kept_s integer NOT NULL,
+    kind integer NOT NULL,
+    operation_id uuid NOT NULL,
+    scope uuid NOT NULL,
+    fingerprint uuid NOT NULL,
+    resource bytea
+)
+WITH (autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_scale_factor='0.1', autovacuum_analyze_scale_factor='0.05');
+CREATE VIEW idempotency_gateway.narrow AS
+ SELECT t.operation_id,
+    '00000000-0000-0000-0000-000000000000'::uuid AS attempt_id,
+    NULL::uuid AS resolution_id,
+    t.token,
+    t.completed_us AS first_claimed_us,
+    t.completed_us AS claimed_us,
+    (0)::bigint AS lease_until_us,
+    (0)::bigint AS replay_until_us,
+    (t.completed_us + (t.kept_s * (1000000)::bigint)) AS remember_until_us,
+    t.completed_us,
+    NULL::bigint AS due_us,
+    NULL::bigint AS attention_us,
+    k.attempts,
+    NULL::integer AS drop_day,
+    k.version,
+    k.status,
+    false AS carries_doubt,
+    false AS is_kept,
+    'tombstone'::text AS state,
+    k.last_event,
+    NULL::text AS doubt,
+    ''::text AS holder,
+    k.route,
+    k.operation,
+    k.service AS of_service,
+    uuid_send(t.scope) AS scope_digest,
+    '\x'::bytea AS key_digest,
+    NULL::text AS key,
+    k.recipe,
+    substr(uuid_send(t.fingerprint), 1, 8) AS digest,
+    substr(uuid_send(t.fingerprint), 9) AS raw,
+    k.key_id,
+    NULL::bytea AS parts,
+    t.resource,
+    k.api_version,
+    NULL::bytea AS probe_target,
+    NULL::bytea AS probe_host,
+    NULL::text AS sealed_by,
+    ''::text AS request,
+    NULL::text AS request_id,
+    NULL::text AS trace_id
+   FROM (idempotency_gateway.tombstone t
+     JOIN idempotency_gateway.kind k ON ((k.kind = t.kind)));
 CREATE TABLE idempotency_gateway.observation (
     entry uuid NOT NULL,
     service text NOT NULL,
@@ -180,6 +257,7 @@ CREATE TABLE idempotency_gateway.operation (
     holder text NOT NULL,
     route text NOT NULL,
     operation text NOT NULL,
+    of_service text,
     scope_digest bytea NOT NULL,
     key_digest bytea NOT NULL,
     key text,
@@ -255,6 +333,92 @@ CREATE TABLE idempotency_gateway.recovery (
     finding text DEFAULT ''::text NOT NULL
 )
 WITH (fillfactor='70');
+CREATE VIEW idempotency_gateway.remembered AS
+ SELECT operation.operation_id,
+    operation.attempt_id,
+    operation.resolution_id,
+    operation.token,
+    operation.first_claimed_us,
+    operation.claimed_us,
+    operation.lease_until_us,
+    operation.replay_until_us,
+    operation.remember_until_us,
+    operation.completed_us,
+    operation.due_us,
+    operation.attention_us,
+    operation.attempts,
+    operation.drop_day,
+    operation.version,
+    operation.status,
+    operation.carries_doubt,
+    operation.is_kept,
+    operation.state,
+    operation.last_event,
+    operation.doubt,
+    operation.holder,
+    operation.route,
+    operation.operation,
+    operation.of_service,
+    operation.scope_digest,
+    operation.key_digest,
+    operation.key,
+    operation.recipe,
+    operation.digest,
+    operation.raw,
+    operation.key_id,
+    operation.parts,
+    operation.resource,
+    operation.api_version,
+    operation.probe_target,
+    operation.probe_host,
+    operation.sealed_by,
+    operation.request,
+    operation.request_id,
+    operation.trace_id
+   FROM idempotency_gateway.operation
+UNION ALL
+ SELECT narrow.operation_id,
+    narrow.attempt_id,
+    narrow.resolution_id,
+    narrow.token,
+    narrow.first_claimed_us,
+    narrow.claimed_us,
+    narrow.lease_until_us,
+    narrow.replay_until_us,
+    narrow.remember_until_us,
+    narrow.completed_us,
+    narrow.due_us,
+    narrow.attention_us,
+    narrow.attempts,
+    narrow.drop_day,
+    narrow.version,
+    narrow.status,
+    narrow.carries_doubt,
+    narrow.is_kept,
+    narrow.state,
+    narrow.last_event,
+    narrow.doubt,
+    narrow.holder,
+    narrow.route,
+    narrow.operation,
+    narrow.of_service,
+    narrow.scope_digest,
+    narrow.key_digest,
+    narrow.key,
+    narrow.recipe,
+    narrow.digest,
+    narrow.raw,
+    narrow.key_id,
+    narrow.parts,
+    narrow.resource,
+    narrow.api_version,
+    narrow.probe_target,
+    narrow.probe_host,
+    narrow.sealed_by,
+    narrow.request,
+    narrow.request_id,
+    narrow.trace_id
+   FROM idempotency_gateway.narrow;
 CREATE TABLE idempotency_gateway.request (
     operation_id uuid NOT NULL,
     acceptance_id uuid NOT NULL,
@@ -761,28 +925,29 @@ ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gatew
 ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_24388 FOR VALUES IN (24388);
 ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_24752 FOR VALUES IN (24752);
 ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_36400 FOR VALUES IN (36400);
-INSERT INTO idempotency_gateway.delivery VALUES ('ffad008b-f793-85de-8016-562c07b4053e', 'a0d6b493-d5b8-4ae6-9145-6a5db5d07375', 1795684259243328, 1795684259243328, 1795684260234911, 1827220259243328, 0, 260, 1, 0, NULL, NULL, true, false, NULL, 'accepted', 'shop', 'order', 'order', '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', 'answered_503', NULL);
-INSERT INTO idempotency_gateway.epoch VALUES (true, '3d5ce7d9-92e8-4e00-97fa-58e59564dfb2', '00000001', '\x', '', 1);
-INSERT INTO idempotency_gateway.gateway VALUES ('37024d7f-86fd-4356-9c6c-9f87ae33ddd7', 'shop', '{charge,order}', 1795684258716665, 315360000000000, 1, '6e0c551d-0afe-43c9-bf61-fc211ad3b057', 'vm', 'dbbd0c81-b95f-45d4-98c6-656b10a0b858', '', 1);
-INSERT INTO idempotency_gateway.migration VALUES (1, '0001_operations', '1668ecac8ee2605de7330bc4c5a4dd53ffb2a53daa531105884ebf4f1e74be86', '2026-11-26 09:10:57.965845+00');
-INSERT INTO idempotency_gateway.operation VALUES ('1efa8387-21f5-83a7-bea9-c4ac3f5f1f16', 'e3bf498e-2937-4ef5-a168-fd63782e8c23', NULL, 1, 1795684259055845, 1795684259055845, 0, 2111044259145642, 2111044259145642, 1795684259145642, 2111044259145642, NULL, 1, 36400, 1, 201, false, false, 'completed', 'complete', NULL, 'vm:13952:f48d5b65', 'charge', 'charge', '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\xb95d455b5fc690efe0a2afe6ace94cdda261f0c4393997b9e690be0d5eec63ec', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\xc08335a2ed84fedb0f3f698bac518236bb56113194f855a2154e5712b1699d08', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\x878662386bd19df0a4d76bfb5d8c7bc370b07f5472d46f403360869d', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:lErDxgqssZ40/r1E1CWjEf0+iFKEO2dILitadpullkq5Xm4e2bUtR0kzRn0Kg8vSZ2B+y9N/RqNZkaPq', NULL, NULL);
-INSERT INTO idempotency_gateway.operation VALUES ('a596fc96-0a32-817d-a73c-6bf10c513eb8', 'eb3498f9-5075-43f4-a55e-5bfed42709e6', NULL, 2, 1795684259164164, 1795684259164164, 0, 0, 2111044259174329, NULL, 2111044264164164, NULL, 1, NULL, 1, NULL, false, false, 'released', 'release', NULL, 'vm:13952:f48d5b65', 'charge', 'charge', '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x545abad01019b97e48c5dedade40c4faeef7400a3ca7a69627b6864d4cd14b6a', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\xc08335a2ed84fedb0f3f698bac518236bb56113194f855a2154e5712b1699d08', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\xfe8f56806e9dc1ad7f59524a32bad1b1f46e7b1a4c5624e55c7c5cbe', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:SzdPQ7Ycq13e/eMARjRukreXpgsJdp6HJBicrqbfhJVjQSMYLLJggFQqTYIwaCFjEQgxM39oN6b/h+Xj', NULL, NULL);
-INSERT INTO idempotency_gateway.operation VALUES ('f69ff997-ed3f-87d3-91aa-1435b869a4b2', '73b9fd84-2092-4225-97ee-49dbcae154de', NULL, 3, 1795684259199551, 1795684259199551, 1795684289199551, 0, 0, NULL, NULL, 1795684259210597, 1, NULL, 1, NULL, false, false, 'in_doubt', 'abandon', 'reset', 'vm:13952:f48d5b65', 'charge', 'charge', '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x554dad576657d3838e66bf80c1973dfce5ef9cb9aa648b6563ad34121f9e6f99', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\xc08335a2ed84fedb0f3f698bac518236bb56113194f855a2154e5712b1699d08', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\x38dd993fd2cbcdc1824fa40bfe11a94eb20f2e9ae64edf4cb48b056a', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:/5SPmdtWEKBSrasqjNN/Qmbu49GgOfBcEfCtQOtIpYLJjnxqwnB7fqZj9I5EvKJJDQ8o06aXgJifG4QY', NULL, NULL);
-INSERT INTO idempotency_gateway.operation VALUES ('e1e61c76-0614-86ff-bf39-8f5964b1cb7b', '68ea8f30-7a3a-46aa-801c-fd0971683b86', NULL, 6, 1795684259281704, 1795684259281704, 1795684289281704, 0, 0, NULL, 2111044264281704, NULL, 1, NULL, 1, NULL, false, false, 'claimed', 'claim', NULL, 'vm:13952:f48d5b65', 'charge', 'charge', '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x7faf5c80bc41c5fa7e6064df1429277b4723052226d14cfc3bbbb540a5e33977', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\xc08335a2ed84fedb0f3f698bac518236bb56113194f855a2154e5712b1699d08', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\xe1c93b8a14f439650f26894bc1c70e2dbd0b3dad157aef917065028e', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:TGJYZSUwhrfhbYVb/bI63v+pP2djnRTP0o0L1u+6ehpsZpqBMafN7qMIfzG0/KjMW5jEx6gNShRhwJji', NULL, NULL);
-INSERT INTO idempotency_gateway.operation VALUES ('e40120c8-d512-87d7-b44d-c83f14f3f9f3', 'f4172944-d41e-4746-b1b2-af0fd882d2fb', NULL, 7, 1795684259288236, 1795684259288236, 1795684289288236, 0, 0, NULL, 2111044264288236, NULL, 1, NULL, 1, NULL, false, false, 'claimed', 'claim', NULL, 'vm:13952:f48d5b65', 'charge', 'charge', '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\xf7d67622d33169e90d2c66efab38d3180386001ca9c2bc122481dc3626e972a2', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\xc08335a2ed84fedb0f3f698bac518236bb56113194f855a2154e5712b1699d08', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\x2e9dd3abd296e0954f5b9a65be084d18f0f47fcea7b904fcfaecf502', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:gCJtMccAwjKyfSsfDlUFzGI7CNlZD6fplVxPsWiXtHllwmXW3NCLu1Uz3zKXYygJL6M8LhKhETOWvGDz', NULL, NULL);
-INSERT INTO idempotency_gateway.operation VALUES ('ffad008b-f793-85de-8016-562c07b4053e', 'f3ca7fb2-64d0-4fd4-84c4-f48887eef082', NULL, 5, 1795684259243328, 1795684259260953, 0, 0, 0, NULL, 1827220259243328, NULL, 1, NULL, 1, NULL, false, true, 'accepted', 'postpone', NULL, 'vm:13952:f48d5b65', 'order', 'order', '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x609fbd65d00f80c4c8f75aebdd3108c4ded494c184bbf087c1cc586696ae81ba', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\x3b127e647326a501dc691215262afc7c5b404443d89a001b5ca4ad0e97cdfa79', '\x39175aab2e26dab244f63d4c2c9299239e4e6acf56d3c6f76b9e487be65b68ce', '', '\x85f9cc305a7cf0ba666b65947a110e3ecb794b95a3299e2aa6e40aeb', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:O/cFNlzvGLR3h0gOgiASB/+PTMRb9u2GdBCk3Gv4EYHVUR9m7iivWFn9bE3QHlbdBJfNpOTZ+ZvcNZw=', NULL, NULL);
+INSERT INTO idempotency_gateway.delivery VALUES ('ffad008b-f793-85de-8016-562c07b4053e', 'ded934d8-dce8-4941-a82b-8b34612e681d', 1795684776330386, 1795684776330386, 1795684776901336, 1827220776330386, 0, 260, 1, 0, NULL, NULL, true, false, NULL, 'accepted', 'shop', 'order', 'order', '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', 'answered_503', NULL);
+INSERT INTO idempotency_gateway.epoch VALUES (true, 'bfc1146c-b8c3-4045-92ce-f392ed78c287', '00000001', '\x', '', 1);
+INSERT INTO idempotency_gateway.gateway VALUES ('6ea28b52-462d-4c30-8fdd-023ed0f1ffe1', 'shop', '{charge,order}', 1795684776108167, 315360000000000, 1, '6b41305d-6910-4ed2-99f3-097d7395e826', 'vm', 'dbbd0c81-b95f-45d4-98c6-656b10a0b858', '', 1);
+INSERT INTO idempotency_gateway.migration VALUES (1, '0001_operations', '2ca62ff07b60635b297ee3a978a2cce1fb4c7ed87efbdf76ac8343e2db788dfc', '2026-11-26 09:19:35.844974+00');
+INSERT INTO idempotency_gateway.operation VALUES ('1efa8387-21f5-83a7-bea9-c4ac3f5f1f16', 'f0a366a7-6dc3-4f4b-907d-ce7354a2897c', NULL, 1, 1795684776252960, 1795684776252960, 0, 2111044776294294, 2111044776294294, 1795684776294294, 2111044776294294, NULL, 1, 36400, 1, 201, false, false, 'completed', 'complete', NULL, 'vm:4808:c4fae5a8', 'charge', 'charge', NULL, '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\xb95d455b5fc690efe0a2afe6ace94cdda261f0c4393997b9e690be0d5eec63ec', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\xc08335a2ed84fedb0f3f698bac518236bb56113194f855a2154e5712b1699d08', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\x878662386bd19df0a4d76bfb5d8c7bc370b07f5472d46f403360869d', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:jusCQRyeafQvNWA0x9PCmuiJ9SChk6MeHZCT81ucY7ZNsTVDdDBiT6M1eyhpU4Bl6giC8doi4e5CHzZq', NULL, NULL);
+INSERT INTO idempotency_gateway.operation VALUES ('a596fc96-0a32-817d-a73c-6bf10c513eb8', 'fd9dbfe9-52a5-4948-9f40-6e32590a75a6', NULL, 2, 1795684776300098, 1795684776300098, 0, 0, 2111044776305199, NULL, 2111044781300098, NULL, 1, NULL, 1, NULL, false, false, 'released', 'release', NULL, 'vm:4808:c4fae5a8', 'charge', 'charge', NULL, '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x545abad01019b97e48c5dedade40c4faeef7400a3ca7a69627b6864d4cd14b6a', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\xc08335a2ed84fedb0f3f698bac518236bb56113194f855a2154e5712b1699d08', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\xfe8f56806e9dc1ad7f59524a32bad1b1f46e7b1a4c5624e55c7c5cbe', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:5f4hT/TRgrGbM2eA3RwVQZbRo8RXGaiLfQq2aieRD54VZ8KjnPzP1+3858yrn12f2WfrtQ14wvslmUoL', NULL, NULL);
+INSERT INTO idempotency_gateway.operation VALUES ('f69ff997-ed3f-87d3-91aa-1435b869a4b2', '6fad74f2-e923-4eb4-b5ce-7dac4df5d3fc', NULL, 3, 1795684776313806, 1795684776313806, 1795684806313806, 0, 0, NULL, NULL, 1795684776317629, 1, NULL, 1, NULL, false, false, 'in_doubt', 'abandon', 'reset', 'vm:4808:c4fae5a8', 'charge', 'charge', NULL, '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x554dad576657d3838e66bf80c1973dfce5ef9cb9aa648b6563ad34121f9e6f99', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\xc08335a2ed84fedb0f3f698bac518236bb56113194f855a2154e5712b1699d08', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\x38dd993fd2cbcdc1824fa40bfe11a94eb20f2e9ae64edf4cb48b056a', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:lcQDczkjBZPyXyTi4aE+Zsk6Laf3sRN2TjSlN+pdDIahxB4ZEK+jIBYq136mOqQ9NzdC/ohStuVcMv/E', NULL, NULL);
+INSERT INTO idempotency_gateway.operation VALUES ('e1e61c76-0614-86ff-bf39-8f5964b1cb7b', '40ffbbdd-6d3f-4d7a-8eeb-84fd56fff69a', NULL, 6, 1795684776339185, 1795684776339185, 1795684806339185, 0, 0, NULL, 2111044781339185, NULL, 1, NULL, 1, NULL, false, false, 'claimed', 'claim', NULL, 'vm:4808:c4fae5a8', 'charge', 'charge', NULL, '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x7faf5c80bc41c5fa7e6064df1429277b4723052226d14cfc3bbbb540a5e33977', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\xc08335a2ed84fedb0f3f698bac518236bb56113194f855a2154e5712b1699d08', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\xe1c93b8a14f439650f26894bc1c70e2dbd0b3dad157aef917065028e', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:WyG+M7iKSP+AlZBUayN7oDM1NG1KL/TqvgOZyEc5JIjNrUlf6Unc4KxBr8Uzg0osHUYZ5c9Lc2pDYH5B', NULL, NULL);
+INSERT INTO idempotency_gateway.operation VALUES ('e40120c8-d512-87d7-b44d-c83f14f3f9f3', '2b5e1cd7-ab60-4f6e-bb2b-c27ef5397b45', NULL, 7, 1795684776342041, 1795684776342041, 1795684806342041, 0, 0, NULL, 2111044781342041, NULL, 1, NULL, 1, NULL, false, false, 'claimed', 'claim', NULL, 'vm:4808:c4fae5a8', 'charge', 'charge', NULL, '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\xf7d67622d33169e90d2c66efab38d3180386001ca9c2bc122481dc3626e972a2', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\xc08335a2ed84fedb0f3f698bac518236bb56113194f855a2154e5712b1699d08', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\x2e9dd3abd296e0954f5b9a65be084d18f0f47fcea7b904fcfaecf502', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:KZ/Dt6+VIO21a/+aZ0XHyqYenDvWCV79XWfHkPaOqpgL56NLdaGbYsoQTHbTUrNnte93+L8enmdJ13Jv', NULL, NULL);
+INSERT INTO idempotency_gateway.operation VALUES ('ffad008b-f793-85de-8016-562c07b4053e', '48e2d531-33ea-4ae2-a358-14fb43241098', NULL, 5, 1795684776330386, 1795684776333185, 0, 0, 0, NULL, 1827220776330386, NULL, 1, NULL, 1, NULL, false, true, 'accepted', 'postpone', NULL, 'vm:4808:c4fae5a8', 'order', 'order', NULL, '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x609fbd65d00f80c4c8f75aebdd3108c4ded494c184bbf087c1cc586696ae81ba', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\x3b127e647326a501dc691215262afc7c5b404443d89a001b5ca4ad0e97cdfa79', '\x39175aab2e26dab244f63d4c2c9299239e4e6acf56d3c6f76b9e487be65b68ce', '', '\x85f9cc305a7cf0ba666b65947a110e3ecb794b95a3299e2aa6e40aeb', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:A+Z4lwxD8+nKtxXJ7GpfW/O3sbeFq8jm3UuBOVrxdvMbhsbE1xY5RoYXz97IcPjskd59QaGTWqgqVQY=', NULL, NULL);
 INSERT INTO idempotency_gateway.outbox VALUES ('shop', '\x7b2273657276696365223a2273686f70222c22736f75726365223a2275726e3a6964656d706f74656e63792d676174657761793a73686f70222c226576656e745f62797465735f6d6178223a36353533362c22737562736372697074696f6e73223a5b5d7d');
 INSERT INTO idempotency_gateway.recipe VALUES ('shop', 'charge', '\xc4293a9926c43091a5294e47334ed90bf6a5561b5b02f570c40390ea55a22c86', '[{"order": 0, "methods": ["PATCH", "POST"], "host": null, "path": "/charges", "enforced": 1.0}]', true);
 INSERT INTO idempotency_gateway.recipe VALUES ('shop', 'order', '\x6692733b03b23631671303df32d8a5632597fe3409de1a0dfe06f789cc8c9ff7', '[{"order": 1, "methods": ["PATCH", "POST"], "host": null, "path": "/orders", "enforced": 1.0}]', true);
-INSERT INTO idempotency_gateway.request VALUES ('ffad008b-f793-85de-8016-562c07b4053e', 'a0d6b493-d5b8-4ae6-9145-6a5db5d07375', 'frozen', '\x42591596bafd40af8539245de79af3ba29a39fa1b77cffee2b9173090e4bc809e579ba4b150ca041273083047529b75e05ee5376d977637ff90b7ce4bdb50b0c87aa04632b1e576285e48e68b359fb288173187f34b835eeb83f7f8f02f940fe43357719cf4f0315c024714e1cece6130bf5878e90e0c4faa60e2a468b2843ed080343416d51395862030a216c67567edb35792b4bf95e7bad659a61e9d026b45803c15679d501632f9c365ba967449ddd4e6d820b6f4b56186614974535c71a048355a3e85c1df17768c4e13bc7cdc888a188dcd32fc5c7fdcf63e5f943d8b0e0c63b78f6b0c49c5108546cbb892f6ea94bc8ea4db0a6087ad6f453be0f8913a499af49');
-INSERT INTO idempotency_gateway.response_36400 VALUES (1, 36400, '\x', '\x00000002000000080000007701686561646572730166726f7a656e3a09d4b6e5024fdd59c510d0c4bdfbe5de56aba316785f4cfcb4039e6c4f98af68935ebf525a460dc5b694ae1c31555697704d53afa0e242c96bc0cfcbc5a3430632ac98bd875cf118d36b91ce1ebd79fa07d6e072a32ce28427a97668e2cb5be3ebaf91925d4229c2ffab2c4910ac37', '\x0166726f7a656e3a9d8d55f808e254e9942e5f4d5a3c8afff18b449ba57265788dfd7094f0ebc1f80ee8f4d1013211b1');
-INSERT INTO idempotency_gateway.turn VALUES ('recovery shop e3b0c44298fc1c14', 'f9a49f42-ad47-4139-b741-420bf2646edb', 1795684274217666);
-INSERT INTO idempotency_gateway.turn VALUES ('sweep', 'f9a49f42-ad47-4139-b741-420bf2646edb', 1795684274217666);
-INSERT INTO idempotency_gateway.turn VALUES ('tally shop f3f76c9c19d737c2', 'f9a49f42-ad47-4139-b741-420bf2646edb', 1795684274217666);
+INSERT INTO idempotency_gateway.request VALUES ('ffad008b-f793-85de-8016-562c07b4053e', 'ded934d8-dce8-4941-a82b-8b34612e681d', 'frozen', '\x9a69b113a36cc12a63bb2138f27478d40a650b70c7c9fc2bdbf9b8ecbbcd74662826b20bed39aaa988eca755be90b4f7207329afb60d267e069957bd01f4cd95f7591c8fda85d0afceb45c562786f63785c9395dcb03ca25af205775276f965e5d17fb3a668c9294c1e78722653a0c4f79f9fb37223694e823371f9cbfc4996db8e483fe69bef0a8b940335a80a7de088b528ff62fd58132385ea3caefd9b0ccf664204baddd20bb71c300b3a3e63eb5c03d6ead251efed774d06ab587a92f98f61a503b0818976f4818f5b662056d7a27156909ffcb266a5b32f4734012df46d39657609d6e3d9297d0ee293c303f04588dba7cb0410fd1667fbf9ddbc635fda552e07d');
+INSERT INTO idempotency_gateway.response_36400 VALUES (1, 36400, '\x', '\x00000002000000080000007701686561646572730166726f7a656e3a0ab97c27c499461c05bebb4bca9ce827840264df22124a14a861a238aef3f5107b0382f9bb5a89af214319dc59a013b2197abc4d3c75f3d9df5acf158e7ab987d5fb7df79a24da2567b699f3bb12942cbb7f57959e1d16fb6c1953391b3aa68f884ea65013d5e283e875bb55bd2f89', '\x0166726f7a656e3a6ce2c4ea666687e6f9255ce4fb73e84faae2b982b3315c8e5e0c621bc8aa0f56a7a15aea939aaaf7');
+INSERT INTO idempotency_gateway.turn VALUES ('recovery shop e3b0c44298fc1c14', '21ff48c5-4fa5-4b57-ad81-a3c3c8bf0717', 1795684791133856);
+INSERT INTO idempotency_gateway.turn VALUES ('sweep', '21ff48c5-4fa5-4b57-ad81-a3c3c8bf0717', 1795684791133856);
+INSERT INTO idempotency_gateway.turn VALUES ('tally shop f3f76c9c19d737c2', '21ff48c5-4fa5-4b57-ad81-a3c3c8bf0717', 1795684791133856);
 INSERT INTO idempotency_gateway.upkeep VALUES (true, 0);
-INSERT INTO idempotency_gateway.witness VALUES ('7e6fb95f-a4f4-40c8-a1a7-91e17cc4a1f5', 6, 0, 1803460259044022);
-INSERT INTO idempotency_gateway.witness VALUES ('43144c65-e74f-4d15-b049-e5666e3bc394', 7, 0, 1803460259130880);
+INSERT INTO idempotency_gateway.witness VALUES ('99e3fe7c-02db-46dc-b776-c3ab74bd5fc3', 6, 0, 1803460776237936);
+INSERT INTO idempotency_gateway.witness VALUES ('f29b2bc9-d653-4a37-b7a7-c8afae90cf23', 7, 0, 1803460776287268);
 SELECT pg_catalog.setval('idempotency_gateway.audit_entry_seq', 1, false);
+SELECT pg_catalog.setval('idempotency_gateway.kind_kind_seq', 1, false);
 SELECT pg_catalog.setval('idempotency_gateway.pause_audit_entry_seq', 1, false);
 SELECT pg_catalog.setval('idempotency_gateway.token', 33, true);
 ALTER TABLE ONLY idempotency_gateway.audit
@@ -797,6 +962,10 @@ ALTER TABLE ONLY idempotency_gateway.event
     ADD CONSTRAINT event_pkey PRIMARY KEY (service, sink, event_id);
 ALTER TABLE ONLY idempotency_gateway.gateway
     ADD CONSTRAINT gateway_pkey PRIMARY KEY (gateway_id);
+ALTER TABLE ONLY idempotency_gateway.kind
+    ADD CONSTRAINT kind_digest_key UNIQUE (digest);
+ALTER TABLE ONLY idempotency_gateway.kind
+    ADD CONSTRAINT kind_pkey PRIMARY KEY (kind);
 ALTER TABLE ONLY idempotency_gateway.migration
     ADD CONSTRAINT migration_pkey PRIMARY KEY (version);
 ALTER TABLE ONLY idempotency_gateway.observation
@@ -964,6 +1133,9 @@ CREATE UNIQUE INDEX operation_token ON idempotency_gateway.operation USING btree
 CREATE INDEX pause_audit_by_time ON idempotency_gateway.pause_audit USING btree (service, at_us);
 CREATE INDEX recovery_check ON idempotency_gateway.recovery USING btree (check_us);
 CREATE INDEX request_sealed ON idempotency_gateway.request USING btree (key_id);
+CREATE INDEX tombstone_end ON idempotency_gateway.tombstone USING btree (((((completed_us / 1000000) + kept_s) / 60)));
+CREATE INDEX tombstone_operation ON idempotency_gateway.tombstone USING btree (operation_id);
+CREATE INDEX tombstone_sealed ON idempotency_gateway.tombstone USING btree (split_part(encode(substr(resource, 2, 65), 'escape'::text), ':'::text, 1)) WHERE (substr(resource, 1, 1) = '\x01'::bytea);
 CREATE INDEX witness_check ON idempotency_gateway.witness USING btree (check_us);
 ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20784_pkey;
 ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20785_pkey;

@@ -36,6 +36,8 @@ CREATE TABLE idempotency_gateway.operation (
     holder            text     NOT NULL,
     route             text     NOT NULL,
     operation         text     NOT NULL,
+    -- Null: whose the operation is follows from its id.
+    of_service        text,
     scope_digest      bytea    NOT NULL,
     key_digest        bytea    NOT NULL,
     key               text,
@@ -69,6 +71,76 @@ CREATE INDEX operation_due ON idempotency_gateway.operation (due_us);
 CREATE INDEX operation_sealed ON idempotency_gateway.operation (sealed_by) WHERE sealed_by IS NOT NULL;
 -- In the order of the pages that operators see.
 CREATE INDEX operation_attention ON idempotency_gateway.operation (operation_id) WHERE attention_us IS NOT NULL;
+
+-- Tombstones: the row of a completed operation moves here when its response is over. No operation has a living row in both
+-- tables. One that is left from before its key was free again counts for nothing.
+--
+-- A row has few bytes, because nearly all keys that are remembered are here. What many rows share is in `kind`; of digests
+-- there is a part; `kept_s` is for how long after its completion the key is remembered. More columns, or wider ones, would
+-- cost eight bytes in each row; null for `resource` costs nothing.
+CREATE TABLE idempotency_gateway.tombstone (
+    token        bigint  NOT NULL,
+    completed_us bigint  NOT NULL,
+    kept_s       integer NOT NULL,
+    kind         integer NOT NULL,
+    operation_id uuid    NOT NULL,
+    -- The first 16 bytes of the scope's digest, and the first 8 of each of the two digests of the fingerprint.
+    scope        uuid    NOT NULL,
+    fingerprint  uuid    NOT NULL,
+    resource     bytea
+) WITH (
+    autovacuum_vacuum_scale_factor = 0.05,
+    autovacuum_vacuum_insert_scale_factor = 0.1,
+    autovacuum_analyze_scale_factor = 0.05
+);
+CREATE INDEX tombstone_operation ON idempotency_gateway.tombstone (operation_id);
+-- By the minute in which they end: many equal values take the room of one.
+CREATE INDEX tombstone_end ON idempotency_gateway.tombstone (((completed_us / 1000000 + kept_s) / 60));
+-- By the key that the reference is encrypted with.
+CREATE INDEX tombstone_sealed ON idempotency_gateway.tombstone
+    ((split_part(encode(substr(resource, 2, 65), 'escape'), ':', 1))) WHERE substr(resource, 1, 1) = '\x01'::bytea;
+
+-- What many tombstones have in common. Rows are only added. `digest` is of all others.
+CREATE TABLE idempotency_gateway.kind (
+    kind        integer  NOT NULL GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    attempts    integer  NOT NULL,
+    version     smallint NOT NULL,
+    status      smallint NOT NULL,
+    service     text     NOT NULL,
+    route       text     NOT NULL,
+    operation   text     NOT NULL,
+    last_event  text     NOT NULL,
+    key_id      text     NOT NULL,
+    recipe      bytea    NOT NULL,
+    api_version bytea    NOT NULL,
+    digest      bytea    NOT NULL UNIQUE
+);
+
+-- The tombstones as rows of `operation`.
+CREATE VIEW idempotency_gateway.narrow AS
+SELECT
+    t.operation_id, '00000000-0000-0000-0000-000000000000'::uuid AS attempt_id, NULL::uuid AS resolution_id, t.token,
+    t.completed_us AS first_claimed_us, t.completed_us AS claimed_us, 0::bigint AS lease_until_us,
+    0::bigint AS replay_until_us, t.completed_us + t.kept_s * 1000000::bigint AS remember_until_us, t.completed_us,
+    NULL::bigint AS due_us, NULL::bigint AS attention_us, k.attempts, NULL::integer AS drop_day, k.version, k.status,
+    false AS carries_doubt, false AS is_kept, 'tombstone'::text AS state, k.last_event, NULL::text AS doubt,
+    ''::text AS holder, k.route, k.operation, k.service AS of_service, uuid_send(t.scope) AS scope_digest, ''::bytea AS key_digest,
+    NULL::text AS key, k.recipe, substr(uuid_send(t.fingerprint), 1, 8) AS digest,
+    substr(uuid_send(t.fingerprint), 9) AS raw, k.key_id, NULL::bytea AS parts, t.resource, k.api_version,
+    NULL::bytea AS probe_target, NULL::bytea AS probe_host, NULL::text AS sealed_by, ''::text AS request,
+    NULL::text AS request_id, NULL::text AS trace_id
+FROM idempotency_gateway.tombstone t JOIN idempotency_gateway.kind k ON k.kind = t.kind;
+
+-- Every record: look up an id with LIMIT 1. Where the first table has it, the second is not searched.
+CREATE VIEW idempotency_gateway.remembered AS
+SELECT
+    operation_id, attempt_id, resolution_id, token, first_claimed_us, claimed_us, lease_until_us, replay_until_us,
+    remember_until_us, completed_us, due_us, attention_us, attempts, drop_day, version, status, carries_doubt, is_kept,
+    state, last_event, doubt, holder, route, operation, of_service, scope_digest, key_digest, key, recipe, digest, raw,
+    key_id, parts, resource, api_version, probe_target, probe_host, sealed_by, request, request_id, trace_id
+FROM idempotency_gateway.operation
+UNION ALL
+SELECT * FROM idempotency_gateway.narrow;
 
 -- The responses, found by token and by the day (since 1970, UTC) from which a whole partition is expired. They are never
 -- updated, and only a purge deletes single ones: a partition is dropped as a whole.

@@ -18,12 +18,21 @@ import pytest
 from tests.support import programs
 from tests.support.postgres import Postgres, PostgresInstallation, PostgresServer, workspace
 from tests.support.processes import descendants
-from tests.support.redis import Redis, RedisServer
+from tests.support.redis import GATEWAY_USER, Redis, RedisServer
 
 _SKIPPED = "skipped or expected to fail: a test that does not judge the program is a failure here"
 # The fixtures that start, or use, a server.
 _SERVERS = frozenset(
-    ("postgres_server", "postgres_url", "own_postgres", "redis_server", "redis_url", "own_redis", "nats_server")
+    (
+        "postgres_server",
+        "postgres_url",
+        "own_postgres",
+        "redis_server",
+        "redis_url",
+        "own_redis",
+        "nats_server",
+        "server_workspace",
+    )
 )
 _numbers = itertools.count(1)
 # For each of setup, test and teardown. No test needs this long; the run is ended where this does not help.
@@ -102,6 +111,17 @@ def redis_url(redis_server: Redis) -> str:
     """An empty database; tests run one after the other, so it is this test's alone."""
     redis_server.flush()
     return redis_server.url
+
+
+@pytest.fixture(scope="session")
+def durable_redis(server_workspace: Path) -> Iterator[RedisServer]:
+    """One Redis for the whole run that keeps what it acknowledges, never stopped by a test."""
+    server = RedisServer(server_workspace / "durable-redis", append_only=True, options=GATEWAY_USER)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ from gateway.store.journal.journal import SqliteJournal
 from gateway.store.observations import ObservationStore
 from gateway.store.operations import ManagedStore, Serving
 from gateway.store.promotion import Fleet
-from gateway.store.sealed import SealedStore, why_unreadable
+from gateway.store.sealed import why_unreadable
 from gateway.store.witness_files import WitnessFiles
 from gateway.upkeep.flusher import Flusher
 from gateway.upkeep.recovery import RecoveryWorker
@@ -182,7 +182,8 @@ class Parts:
         sealing = reporting_sealing(ring, events, clock)
         self._guard = durable = durable_store(
             config,
-            SealedStore(environment.durable, sealing),
+            environment.durable,
+            sealing,
             events,
             serving_of(config),
             environment.seen_file,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, assert_never
 from urllib.parse import urlsplit
 
 from gateway.app.events import outbox_of
-from gateway.config import Config, PostgresUrl, SqliteUrl
-from gateway.core.confidential import Sealing
+from gateway.config import Config, PostgresUrl, RedisUrl, SqliteUrl
+from gateway.core.confidential import NO_SEALING, Sealing
 from gateway.core.operation import microseconds
 from gateway.observe.facts import Events, TierChanged
 from gateway.store.attempt_files import AttemptFiles
@@ -27,7 +27,8 @@ from gateway.store.postgres import store as postgres
 from gateway.store.postgres.capability import Capability, capabilities
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.promotion import Fleet
-from gateway.store.sealed import why_unreadable
+from gateway.store.sealed import SealedStore, why_unreadable
+from gateway.store.sharded import GuardedShards, ShardedStore, ShardEvents
 from gateway.store.sqlite import store as sqlite
 from gateway.store.sqlite.store import SqliteStore
 from gateway.store.tiered import Tiered
@@ -35,6 +36,8 @@ from gateway.store.witness_files import WitnessFiles
 
 # Redis's driver takes a part of every start and every command; it is loaded where it is configured.
 if TYPE_CHECKING:
+    from gateway.store.redis.cluster import RedisCluster
+    from gateway.store.redis.durable import RedisStore
     from gateway.store.redis.seen import RedisSeen
     from gateway.store.redis.store import RedisFastTier
 
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 def durable_store(
     config: Config,
     store: ManagedStore,
+    sealing: Sealing,
     events: Events,
     serving: Serving,
     seen_file: SeenFile,
@@ -49,23 +53,40 @@ def durable_store(
     witness_files: WitnessFiles | None,
     fast: FastTier | None,
     fleet: Fleet | None = None,
-) -> EpochGuard:
-    """The durable store behind its guard, which binds the fast tier to the store's identity."""
+) -> EpochGuard | GuardedShards:
+    """The durable store behind its guard, which binds the fast tier to the store's identity; or each of its shards
+    behind one of its own. Between them, what is confidential is encrypted."""
+    conditions = Conditions(
+        config.store.promotion, config.store.promotion_wait, config.store.probation, config.store.synchronous
+    )
+    window_us = amnesia_window_us(config)
+    if isinstance(store, ShardedStore):
+        shared = ShardEvents(events, len(store.shards))
+        return GuardedShards(
+            [
+                EpochGuard(
+                    SealedStore(shard, sealing),
+                    shared.of_shard(number),
+                    serving,
+                    seen_file=seen_file.of_shard(number),
+                    amnesia_window_us=window_us,
+                    witness_files=shard.witness_files,
+                    fleet=fleet_of(shard),
+                    conditions=conditions,
+                )
+                for number, shard in enumerate(store.shards)
+            ]
+        )
     return EpochGuard(
-        store,
+        SealedStore(store, sealing),
         events,
         serving,
         seen_file=seen_file,
-        amnesia_window_us=amnesia_window_us(config),
+        amnesia_window_us=window_us,
         shared_note=shared_note,
         witness_files=witness_files,
         fleet=fleet,
-        conditions=Conditions(
-            config.store.promotion,
-            config.store.promotion_wait,
-            config.store.probation,
-            config.store.synchronous,
-        ),
+        conditions=conditions,
         on_met=(lambda _identity, _generation: None) if fast is None else fast.bind,
     )
 
@@ -135,13 +156,15 @@ def journal_directory(config: Config) -> Path:
 def name_of(config: Config) -> str:
     """The name of service and durable store together, without a secret.
 
-    A Postgres is named by its database alone, because hosts change in a failover.
+    A Postgres is named by its database alone, because hosts change in a failover; so do those of a Redis.
     """
     match config.store.durable:
         case SqliteUrl(path):
             store = f"sqlite {path}"
         case PostgresUrl(dsn):
             store = f"postgresql {urlsplit(dsn.get_secret_value()).path.strip('/')}"
+        case RedisUrl(url):
+            store = f"redis {urlsplit(url.get_secret_value()).path.strip('/')}"
         case url:
             assert_never(url)
     return f"service {config.service}, {store}"
@@ -149,7 +172,7 @@ def name_of(config: Config) -> str:
 
 def bare_store(
     config: Config, sealing: Sealing, witness_files: WitnessFiles | None = None
-) -> SqliteStore | PostgresStore | PortableStore:
+) -> SqliteStore | PostgresStore | PortableStore | RedisStore | RedisCluster:
     """The durable store without its guard. It seals events, and notes in `witness_files` what it acknowledges."""
     match config.store.durable:
         case SqliteUrl(path):
@@ -170,8 +193,25 @@ def bare_store(
                 outbox=outbox_of(config, sealing),
                 met=_met(config),
             )
+        case RedisUrl() as url:
+            return _redis_store(config, sealing, url, witness_files)
         case url:
             assert_never(url)
+
+
+def _redis_store(
+    config: Config, sealing: Sealing, url: RedisUrl, witness_files: WitnessFiles | None
+) -> RedisStore | RedisCluster:
+    text, replicas, outbox = url.url.get_secret_value(), config.store.replicas, outbox_of(config, sealing)
+    if url.kind == "cluster":
+        from gateway.store.redis.cluster import redis_cluster
+
+        return redis_cluster(text, replicas=replicas, witness_files=witness_files, outbox=outbox)
+    from gateway.store.redis.durable import redis_store
+    from gateway.store.redis.shard import shards
+
+    (shard,) = shards(is_cluster=False)
+    return redis_store(text, shard, replicas=replicas, witness_files=witness_files, outbox=outbox)
 
 
 def is_portable(config: Config) -> bool:
@@ -179,12 +219,16 @@ def is_portable(config: Config) -> bool:
     return config.store.dialect == "portable"
 
 
-def fleet_of(store: SqliteStore | PostgresStore | PortableStore) -> Fleet | None:
-    """The same store, if it can be promoted."""
-    return store if isinstance(store, PostgresStore) else None
+def fleet_of(store: SqliteStore | PostgresStore | PortableStore | RedisStore | RedisCluster) -> Fleet | None:
+    """The same store, if it can be promoted as a whole."""
+    if isinstance(store, SqliteStore | PortableStore | ShardedStore):
+        return None
+    return store if isinstance(store, PostgresStore) or store.may_fail_over else None
 
 
-def partitions_late_of(store: SqliteStore | PostgresStore | PortableStore) -> Callable[[], int]:
+def partitions_late_of(
+    store: SqliteStore | PostgresStore | PortableStore | RedisStore | RedisCluster,
+) -> Callable[[], int]:
     """Counts how often a response had to wait for its partition, where there are any."""
     return lambda: store.partitions_late if isinstance(store, PostgresStore) else 0
 
@@ -213,6 +257,9 @@ async def is_migrated(config: Config) -> bool:
             if is_portable(config):
                 return await portable.is_migrated(dsn.get_secret_value())
             return await postgres.is_migrated(dsn.get_secret_value(), config.store.durability)
+        case RedisUrl():
+            # There is no schema: what is missing is made by the first start.
+            return True
         case url:
             assert_never(url)
 
@@ -231,6 +278,10 @@ async def migrate_store(config: Config, grant_to: str | None = None) -> list[str
             if is_portable(config):
                 return await portable.migrate(dsn.get_secret_value(), grant_to=grant_to)
             return await postgres.migrate(dsn.get_secret_value(), config.store.durability, grant_to=grant_to)
+        case RedisUrl():
+            if grant_to is not None:
+                raise StartRefused("Redis has no roles; leave out --grant")
+            return []
         case url:
             assert_never(url)
 
@@ -245,11 +296,13 @@ async def finish_upgrade(config: Config) -> bool:
             if is_portable(config):
                 return await _raise_level(PortableStore(dsn.get_secret_value(), durability=config.store.durability))
             return await postgres.finish_upgrade(dsn.get_secret_value(), config.store.durability)
+        case RedisUrl() as url:
+            return await _raise_level(_redis_store(config, NO_SEALING, url, None))
         case url:
             assert_never(url)
 
 
-async def _raise_level(store: SqliteStore | PortableStore) -> bool:
+async def _raise_level(store: SqliteStore | PortableStore | RedisStore | RedisCluster) -> bool:
     try:
         await store.start()
         return await store.raise_level()

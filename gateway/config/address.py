@@ -315,18 +315,25 @@ class PostgresUrl:
 
 @dataclass(frozen=True, slots=True)
 class RedisUrl:
-    """The fast tier. The URL may hold a password, and prints as stars."""
+    """A Redis. The URL may hold a password, and prints as stars."""
 
     url: SecretStr
+
+    @property
+    def kind(self) -> str:
+        """How its masters are found: `sentinel`, `cluster`, or empty where the URL names the one there is."""
+        return self.url.get_secret_value().partition("://")[0].partition("+")[2]
 
 
 class DurableUrl(Leaf):
     """The durable store."""
 
-    expected = "sqlite:///PATH or postgresql://USER@HOST/DATABASE"
+    expected = "sqlite:///PATH, postgresql://USER@HOST/DATABASE or redis://USER@HOST:PORT/DATABASE"
 
-    def read(self, text: str) -> SqliteUrl | PostgresUrl:
+    def read(self, text: str) -> SqliteUrl | PostgresUrl | RedisUrl:
         scheme = text.partition("://")[0]
+        if scheme.partition("+")[0] in ("redis", "rediss"):
+            return FastUrl().read(text)
         if scheme == "sqlite":
             return SqliteUrl(self._file(text.removeprefix("sqlite://")))
         if scheme not in ("postgresql", "postgres"):
@@ -366,7 +373,10 @@ class DurableUrl(Leaf):
         return Path(path)
 
     def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": rf"^(sqlite:///.+|postgres(ql)?://.+{SUBSTITUTED})$"}
+        return {
+            "type": "string",
+            "pattern": rf"^(sqlite:///.+|postgres(ql)?://.+|rediss?(\+sentinel|\+cluster)?://.+{SUBSTITUTED})$",
+        }
 
 
 class StreamUrl(Leaf):
@@ -410,7 +420,7 @@ class StreamUrl(Leaf):
 
 
 class FastUrl(StreamUrl):
-    """The fast tier: one Redis, the master that sentinels name, or a cluster."""
+    """One Redis, the master that sentinels name, or a cluster."""
 
     expected = "redis://HOST:PORT/DATABASE, redis+sentinel://HOST,HOST/NAME/DATABASE or redis+cluster://HOST,HOST"
     kinds = frozenset(("", "sentinel", "cluster"))

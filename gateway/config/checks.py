@@ -7,7 +7,7 @@ its findings. Invariant: a Config is made only of a file in which no check here 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, TypeVar
@@ -87,6 +87,7 @@ def disagreements(document: Document, right: RightValues) -> Iterator[Mistake]:
     yield from _regions(config, routes)
     yield from _operations(config, routes)
     yield from _events(config, routes)
+    yield from _alone(config, routes)
     for route in routes:
         yield from _mode(route, config)
         yield from _route(route, config)
@@ -96,8 +97,34 @@ def _shared_service(config: _Draft) -> Iterator[Mistake]:
     store = config.part(Store)
     if store is None or config.writes("service"):
         return
-    if isinstance(store.durable, PostgresUrl) or store.fast is not None:
+    if isinstance(store.durable, PostgresUrl | RedisUrl) or store.fast is not None:
         yield config.mistake(("service",), "required, but missing", "it distinguishes services that share a store")
+
+
+def _alone(config: _Draft, routes: Sequence[_Draft]) -> Iterator[Mistake]:
+    """What a durable Redis does not keep, because it is over several records or must not be lost with its memory."""
+    store = config.part(Store)
+    if store is None or not isinstance(store.durable, RedisUrl):
+        return
+    hint = "use a postgresql:// or sqlite:/// store"
+    if (events := config.part(EventSettings)) and events.sinks:
+        message = "a durable Redis changes one record at a time, so an event could get lost between two"
+        yield config.mistake(("events", "sinks"), message, hint)
+    for route in routes:
+        for name in ("accept", "inbox"):
+            if route.values.get(name) is not None:
+                message = f"{name} needs lists of what is to be delivered, and a durable Redis keeps single records"
+                yield route.mistake((name,), message, hint)
+        repeats, outcome = route.part(Repeats), route.part(Outcome)
+        if repeats and repeats.action == "refuse":
+            message = "a repeat is found by the records of other keys, and a durable Redis changes one at a time"
+            yield route.mistake(("repeats", "action"), message, f"{hint}, or write action: count")
+        if outcome and outcome.preset == "payments":
+            message = "payments needs a store whose disk is the memory; a durable Redis keeps what fits into its own"
+            yield route.mistake(("outcome", "preset"), message, hint)
+        if (route.values.get("mode") or config.values.get("mode")) == "observe":
+            message = "what is observed is compared with other records, and a durable Redis keeps single ones"
+            yield route.mistake(("mode",) if route.writes("mode") else ("name",), message, hint)
 
 
 def _listening(config: _Draft) -> Iterator[tuple[str, Path, Address]]:

@@ -160,8 +160,12 @@ class Admin(Section):
 class Store(Section):
     """Where operations are stored."""
 
-    durable: Annotated[SqliteUrl | PostgresUrl, DurableUrl()]
-    """The durable store: sqlite:///PATH for one host, postgresql://USER@HOST/DATABASE for many gateways."""
+    durable: Annotated[SqliteUrl | PostgresUrl | RedisUrl, DurableUrl()]
+    """The durable store: sqlite:///PATH for one host, postgresql://USER@HOST/DATABASE for many gateways, or a Redis
+    that keeps all of it in memory and on its disk, for what is one record: no accept, events or repeats: refuse."""
+    replicas: Annotated[int | None, Count(0, 16)] = None
+    """Of a durable Redis: how many replicas of a master may be promoted. All of them have a change before it is
+    acknowledged. Required for sentinels and a cluster; a server without replicas needs none."""
     dialect: Literal["postgres", "portable"] = "postgres"
     """The SQL that a postgresql:// store is spoken to in. `portable` is what CockroachDB, YugabyteDB, Citus and
     Postgres have in common. A start on one of the first three says that it needs it."""
@@ -206,8 +210,10 @@ class Store(Section):
         if "connections" in self.model_fields_set and self.dialect == "portable":
             yield Disagreement(("connections",), "a worker with a portable store has four")
         for name in ("promotion", "promotion_wait", "probation", "synchronous"):
-            if name in self.model_fields_set and not isinstance(self.durable, PostgresUrl):
+            may = PostgresUrl if name == "synchronous" else (PostgresUrl, RedisUrl)
+            if name in self.model_fields_set and not isinstance(self.durable, may):
                 yield Disagreement((name,), "only a postgresql:// store has standbys that can be promoted")
+        yield from self._of_redis()
         if "dialect" in self.model_fields_set and not isinstance(self.durable, PostgresUrl):
             yield Disagreement(("dialect",), "only a postgresql:// store has a dialect")
         if self.dialect == "portable" and isinstance(self.durable, PostgresUrl) and self.durable.is_pooled:
@@ -217,6 +223,19 @@ class Store(Section):
             for name in ("promotion", "promotion_wait", "probation", "synchronous"):
                 if name in self.model_fields_set:
                     yield Disagreement((name,), "the engine itself keeps a portable store through a promotion")
+
+    def _of_redis(self) -> Iterator[Disagreement]:
+        """What a durable Redis needs, and what only such a one has."""
+        if not isinstance(self.durable, RedisUrl):
+            if self.replicas:
+                yield Disagreement(("replicas",), "only a durable redis:// store has replicas to be waited for")
+            return
+        if self.replicas is None and self.durable.kind:
+            message = "required, but missing: how many replicas of a master may be promoted, so that all are waited for"
+            yield Disagreement(("replicas",), message)
+        if self.fast is not None:
+            message = "a durable Redis needs no fast one before it: leave this out"
+            yield Disagreement(("fast",), message)
 
 
 class Limits(Section):

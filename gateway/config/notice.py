@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import Literal
 
-from gateway.config.address import Network, SqliteUrl
+from gateway.config.address import Network, RedisUrl, SqliteUrl
 from gateway.config.authorization import ClientCertificateScope
 from gateway.config.events import KafkaSink, NatsSink, StdoutSink, WebhookSink
 from gateway.config.inbox import Inbox
@@ -157,6 +157,12 @@ def _of_store(store: Store) -> Iterator[Notice]:
         )
     if store.dialect == "portable":
         yield Notice("store.dialect", "portable was run on PostgreSQL alone: try your engine before you rely on it")
+    if isinstance(store.durable, RedisUrl):
+        message = (
+            "its memory bounds the retention: about 0.9 KB for each remembered key, and 0.3 KB and the body of the "
+            "response while that is replayed; when it is full, new keys are refused"
+        )
+        yield Notice("store.durable", message)
     # Redis cannot show whether another host uses it, unless their SQLite files have the same name.
     if isinstance(store.durable, SqliteUrl) and store.fast is not None:
         yield Notice("store.fast", "SQLite serves one host: no other host may use this Redis for the same service")

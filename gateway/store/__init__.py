@@ -8,10 +8,11 @@ imports only these.
 (`cache`) and from a fast tier. `guard` lets no request through until two checks pass: `epoch` finds no lost data, by
 what `witness_files` recorded on this host, and `recipes` finds that the configuration still finds the remembered keys.
 `membership` is this worker's place among those that may grant, and `promotion` decides whether a promoted server is
-believed. `sealed` encrypts what the store keeps, and `rekeying` does so again with the current key.
+believed. `sealed` encrypts what the store keeps, and `rekeying` does so again with the current key. Where a store has
+shards, `sharded` is in front of their guards.
 
-*The stores:* `postgres`; `sqlite` and `portable`, which share `relational`; and `redis` as the fast tier. `level` says
-which programs may use one, and which versions of formats they read and write.
+*The stores:* `postgres`; `sqlite` and `portable`, which share `relational`; and `redis`, alone or as the fast tier.
+`level` says which programs may use one, and which versions of formats they read and write.
 
 *On this host*, for the successor of a process that was killed: `attempt_files` has what its attempts had sent.
 

@@ -60,6 +60,9 @@ class StoreError(Exception):
     The text is for the operator and holds no key, body or credential.
     """
 
+    is_partial = False
+    """Whether the store serves other keys meanwhile."""
+
 
 class NotApplied(StoreError):
     """The call did not reach the store: definitely nothing changed. The same command may be applied again."""

@@ -364,6 +364,8 @@ class EpochGuard(Forwarding):
             if why is None:
                 epoch = await call(self._behind.check_memory)
                 amnesia = amnesia_of(epoch)
+        elif epoch.parent and why is None:
+            why = "another server has taken over, and there is nobody to prove that it has lost nothing"
         if why is not None:
             notes = [note for note in (own, shared) if note is not None]
             amnesia = after_loss(why, notes, epoch, amnesia, self._amnesia_window_us)

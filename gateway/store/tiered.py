@@ -320,6 +320,10 @@ class Tiered(Forwarding):
             self._report(DURABLE, True, "")
 
     def _set_durable_down(self, error: StoreError) -> None:
+        if error.is_partial:
+            # It is up, but not all of it has been since.
+            self._durable_up_since_seconds = self._clock()
+            return
         why = str(error)
         if self._durable_up or why != self._why_durable_down:
             self._durable_up, self._why_durable_down = False, why

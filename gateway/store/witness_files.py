@@ -70,6 +70,10 @@ class WitnessFiles:
         self.beyond = 0
         """`Amnesia.beyond` of the last known loss; each new note carries it."""
 
+    def of_shard(self, number: int) -> WitnessFiles:
+        """Those about one shard of the store."""
+        return WitnessFiles(self._directory / f"{number:02}")
+
     def open(self) -> None:
         """Make this worker's file, unless it is open. Raises `StartRefused`."""
         if self._path is not None:

@@ -76,6 +76,8 @@ def _alone(path: Path, value: str) -> str:
     top, required = keys[0], {"upstream": "url: http://127.0.0.1:9000", "store": "durable: sqlite:///a/b"}
     if keys in (("store", "promotion_wait"), ("store", "probation"), ("store", "connections")):
         required["store"] = "durable: postgresql://u@h/d"
+    if keys == ("store", "replicas"):
+        required["store"] = "durable: redis://u@h/0"
     if top in required:
         line = f"{top}: {{{required[top]}, {keys[-1]}: {value}}}\nservice: shop"
         return line + "\n" + "\n".join(row for row in (GLOBAL + ROUTE).split("\n") if not row.startswith(f"{top}:"))

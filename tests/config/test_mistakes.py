@@ -31,7 +31,7 @@ POINTER = "expected a JSON pointer such as /amount or /customer/id, with ~1 for 
 STATUSES = "expected a status code from 200 to 599, or a class: 2xx, 3xx, 4xx or 5xx"
 METHOD = "expected a method such as POST or PATCH"
 PATHS = "expected a path such as /v1/payments, /v1/orders/{id} or /v1/{rest:.*}"
-SQLITE = "expected sqlite:///PATH or postgresql://USER@HOST/DATABASE"
+SQLITE = "expected sqlite:///PATH, postgresql://USER@HOST/DATABASE or redis://USER@HOST:PORT/DATABASE"
 REDIS = "expected redis://HOST:PORT/DATABASE, redis+sentinel://HOST,HOST/NAME/DATABASE or redis+cluster://HOST,HOST"
 MASTER = "the path is the name that the sentinels have for the master, and the number of the database"
 ENCODE = "percent-encode /, ?, # and @ in a password"
@@ -527,7 +527,12 @@ def test_upstream_url(url: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("durable", "message"),
     [
-        pytest.param("redis://cache/0", SQLITE, id="redis"),
+        pytest.param(
+            "redis://u:hun/ter2@h/0",
+            "expected redis://HOST:PORT/DATABASE, redis+sentinel://HOST,HOST/NAME/DATABASE or redis+cluster://HOST,HOST"
+            f"; {ENCODE}",
+            id="redis",
+        ),
         pytest.param("mysql://u:hunter2@h/d", SQLITE, id="other-database"),
         pytest.param(
             "sqlite://operations.db", f"{SQLITE}; the path is absolute and the store is a file", id="relative"
@@ -602,7 +607,7 @@ def test_unknown_store_key(line: str) -> None:
     """What a store does not do yet is an unknown key; its name is not repeated beside passwords."""
     text = MINIMAL.replace("operations.db}", f"operations.db, {line}}}")
     known = (
-        "durable, dialect, fast, lease, amnesia_window, journal_grace, connections, durability, promotion, "
+        "durable, replicas, dialect, fast, lease, amnesia_window, journal_grace, connections, durability, promotion, "
         "promotion_wait, probation, synchronous, clear_keys, cache_max_age, cache_bytes"
     )
     assert report(text) == [f"2:59: store: {UNKNOWN}; known here: {known}"]
@@ -762,6 +767,23 @@ def test_what_may_be_a_secret_is_not_named() -> None:
             "store.durability: expected server or external, found 'none'",
         ),
         (
+            "durable: sqlite:///a/b, replicas: 1",
+            "store.replicas: only a durable redis:// store has replicas to be waited for",
+        ),
+        (
+            "durable: redis+sentinel://s/name",
+            "store.replicas: required, but missing: how many replicas of a master may be promoted, so that all are "
+            "waited for",
+        ),
+        (
+            "durable: redis://r, fast: redis://r",
+            "store.fast: a durable Redis needs no fast one before it: leave this out",
+        ),
+        (
+            "durable: redis://r, synchronous: require",
+            "store.synchronous: only a postgresql:// store has standbys that can be promoted",
+        ),
+        (
             "durable: postgresql://u@h/d, dialect: portable, connections: 3",
             "store.connections: a worker with a portable store has four",
         ),
@@ -778,6 +800,10 @@ def test_what_may_be_a_secret_is_not_named() -> None:
         "pooled-dialect",
         "portable-promotion",
         "no-durability",
+        "replicas",
+        "no-replicas",
+        "two-redis",
+        "redis-synchronous",
         "portable-connections",
         "one-connection",
     ],
@@ -786,3 +812,28 @@ def test_settings_of_another_store(store: str, message: str) -> None:
     """What the configured store does not have cannot be set."""
     text = re.sub(r"store: \{.*\}", f"service: shop\nstore: {{{store}}}", MINIMAL)
     assert [line.partition(" ")[2] for line in report(text)] == [message]
+
+
+NOT_ALONE = {
+    "accept": ("accept: {identity: unverified}", "routes[0].accept"),
+    "repeats": ("repeats: {action: refuse}", "routes[0].repeats.action"),
+    "payments": ("outcome: {preset: payments}", "routes[0].outcome.preset"),
+    "observe": ("mode: observe", "routes[0].mode"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_ALONE)
+def test_what_a_durable_redis_does_not_keep(name: str) -> None:
+    """What is over several records, or must not be in a memory, is refused with what to use instead."""
+    setting, path = NOT_ALONE[name]
+    text = with_route(setting, without=setting.partition(":")[0])
+    text = re.sub(r"store: \{.*\}", "service: shop\nstore: {durable: 'redis://u@h/0'}", text)
+    found = [line.partition(" ")[2] for line in report(text)]
+    assert [line for line in found if line.startswith(f"{path}: ") and "a durable Redis" in line], found
+
+
+def test_events_of_a_durable_redis() -> None:
+    """They are refused as well."""
+    text = re.sub(r"store: \{.*\}", "service: shop\nstore: {durable: 'redis://u@h/0'}", MINIMAL)
+    found = report(f"{text}\nevents: {{sinks: [{{name: out, kind: stdout}}]}}\n")
+    assert any("a durable Redis changes one record at a time" in line for line in found), found

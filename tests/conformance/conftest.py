@@ -2,13 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from gateway.store.base import Store
-from tests.conformance.stores import STORES, Database, cases
+from gateway.store.redis.durable import Unsupported
+from tests.conformance.stores import STORES, Database, cases, is_refused
+
+
+def _is_refused(item: pytest.Item) -> bool:
+    store = item.callspec.params.get("database") if isinstance(item, pytest.Function) and item.callspec else None
+    return isinstance(item, pytest.Function) and is_refused(
+        str(store), item.module.__name__.rpartition(".")[2], item.originalname
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    """A store may refuse in the setup already."""
+    try:
+        yield
+    except Unsupported as error:
+        if not _is_refused(item):
+            raise
+        item.runtest = partial(_raise, error)  # type: ignore[method-assign]
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """What a store refuses it refuses by this error, and by no other."""
+    if not _is_refused(item):
+        yield
+        return
+    with pytest.raises(Unsupported):
+        yield
 
 
 @pytest.fixture(params=cases(STORES))

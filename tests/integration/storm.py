@@ -1,4 +1,4 @@
-"""A storm over real processes: gateways, Postgres and Redis killed, frozen and restarted under clients that retry.
+"""A storm over real processes: gateways and their stores killed, frozen and restarted under clients that retry.
 
 `python -m tests.integration.storm --seconds 600 --seed 7`. Afterwards everything is healed, every key is retried until
 its answer no longer changes, and the whole history is judged (`storm_judge`). The seed fixes who does what; when
@@ -29,8 +29,9 @@ from tests.support.fleet import config_of, gateways
 from tests.support.gateway import GatewayProcess
 from tests.support.house import ROUTE
 from tests.support.postgres import PostgresInstallation, PostgresServer, workspace
-from tests.support.redis import RedisServer
+from tests.support.redis import GATEWAY_USER, RedisServer
 
+REDIS: Final = "redis"
 LEASE_SECONDS: Final = 3.0
 GRACE_SECONDS: Final = 12.0
 # What a gateway that is back needs to find the store and to flush its journal.
@@ -80,12 +81,22 @@ class Verdict:
         return "\n".join(lines)
 
 
+class DurableRedis(RedisServer):
+    """A Redis that keeps operations alone, treated as the other durable store is."""
+
+    crash = RedisServer.kill
+    launch = RedisServer.start
+
+    async def is_ready(self) -> bool:
+        return self.answers()
+
+
 @dataclass
 class World:
     """All processes of a storm."""
 
-    postgres: PostgresServer
-    redis: RedisServer
+    durable: PostgresServer | DurableRedis
+    redis: RedisServer | None
     upstream: StormUpstream
     gateways: Sequence[GatewayProcess]
     done: Counter[str] = field(default_factory=Counter)
@@ -137,37 +148,39 @@ async def _freeze(world: World, source: random.Random) -> None:
         gateway.resume()
 
 
-async def _crash_postgres(world: World, source: random.Random) -> None:
-    world.postgres.crash()
+async def _crash_store(world: World, source: random.Random) -> None:
+    world.durable.crash()
     await asyncio.sleep(source.uniform(0.0, 3.0))
-    world.postgres.launch()
-    await eventually(world.postgres.is_ready, HEAL_SECONDS, "Postgres is ready")
+    world.durable.launch()
+    await eventually(world.durable.is_ready, HEAL_SECONDS, "the store is ready")
 
 
-async def _crash_postgres_amid(world: World, source: random.Random) -> None:
+async def _crash_store_amid(world: World, source: random.Random) -> None:
     """Between claims and what is to be recorded of them, and for so long that it is journaled."""
     with world.upstream.holding_back():
         with suppress(AssertionError):
             await eventually(lambda: world.upstream.held >= _AMID, _AMID_SECONDS, "requests are being worked on")
-        world.postgres.crash()
+        world.durable.crash()
     await asyncio.sleep(source.uniform(4.0, 5.0))
-    world.postgres.launch()
-    await eventually(world.postgres.is_ready, HEAL_SECONDS, "Postgres is ready")
+    world.durable.launch()
+    await eventually(world.durable.is_ready, HEAL_SECONDS, "the store is ready")
 
 
-async def _freeze_postgres(world: World, source: random.Random) -> None:
-    world.postgres.pause()
+async def _freeze_store(world: World, source: random.Random) -> None:
+    world.durable.pause()
     await asyncio.sleep(source.uniform(0.5, 4.0))
-    world.postgres.resume()
+    world.durable.resume()
 
 
 async def _kill_redis(world: World, source: random.Random) -> None:
+    assert world.redis is not None
     world.redis.kill()
     await asyncio.sleep(source.uniform(0.0, 3.0))
     world.redis.start()
 
 
 async def _freeze_redis(world: World, source: random.Random) -> None:
+    assert world.redis is not None
     world.redis.pause()
     await asyncio.sleep(source.uniform(0.5, 4.0))
     world.redis.resume()
@@ -175,13 +188,9 @@ async def _freeze_redis(world: World, source: random.Random) -> None:
 
 # Two of a kind at once would undo each other: these are two sequences of faults, side by side.
 _TO_GATEWAYS: Final[tuple[Deed, ...]] = (_kill, _kill, _freeze, _restart)
-TO_STORES: Final[tuple[Deed, ...]] = (
-    _crash_postgres_amid,
-    _crash_postgres,
-    _freeze_postgres,
-    _kill_redis,
-    _freeze_redis,
-)
+_TO_DURABLE: Final[tuple[Deed, ...]] = (_crash_store_amid, _crash_store, _freeze_store)
+_TO_FAST: Final[tuple[Deed, ...]] = (_kill_redis, _freeze_redis)
+TO_STORES: Final[tuple[Deed, ...]] = (*_TO_DURABLE, *_TO_FAST)
 
 
 async def trouble(world: World, deeds: Sequence[Deed], source: random.Random, until: float) -> None:
@@ -208,16 +217,16 @@ async def storm(
 ) -> Verdict:
     """Run one in this directory, which is left as it is at the end."""
     async with AsyncExitStack() as stack:
-        postgres = PostgresServer(installation, directory / "pg")
-        postgres.start()
-        stack.callback(postgres.crash)
-        redis = RedisServer(directory / "redis")
-        redis.start()
-        stack.callback(redis.kill)
+        durable, redis = _stores(installation, directory, dialect)
+        durable.start()
+        stack.callback(durable.crash)
+        if redis is not None:
+            redis.start()
+            stack.callback(redis.kill)
         upstream = await stack.enter_async_context(StormUpstream(random.Random(f"{seed} upstream")))
         places = [directory / name for name in ("a", "b")]
-        configs = [(storm_config(postgres, redis, upstream, place, dialect), place) for place in places]
-        world = World(postgres, redis, upstream, await stack.enter_async_context(gateways(*configs)))
+        configs = [(storm_config(durable, redis, upstream, place, dialect), place) for place in places]
+        world = World(durable, redis, upstream, await stack.enter_async_context(gateways(*configs)))
         clients = Clients(world.gateways, seed)
         await _rage(world, clients, seconds, seed)
         upstream.is_calm = True
@@ -234,12 +243,31 @@ async def storm(
         return Verdict(clients.words(), faults, world.done, len(upstream.effects), len(keys), len(unsettled))
 
 
+def _stores(
+    installation: PostgresInstallation, directory: Path, dialect: str
+) -> tuple[PostgresServer | DurableRedis, RedisServer | None]:
+    """The durable store, and the fast tier before it."""
+    if dialect == REDIS:
+        return DurableRedis(directory / "redis", append_only=True, options=GATEWAY_USER), None
+    return PostgresServer(installation, directory / "pg"), RedisServer(directory / "redis")
+
+
 def storm_config(
-    postgres: PostgresServer, redis: RedisServer, upstream: StormUpstream, place: Path, dialect: str = "postgres"
+    durable: PostgresServer | DurableRedis,
+    redis: RedisServer | None,
+    upstream: StormUpstream,
+    place: Path,
+    dialect: str = "postgres",
 ) -> dict[str, Any]:
     """The configuration of a gateway of a storm."""
+    if isinstance(durable, DurableRedis):
+        stores = {"durable": durable.durable_url}
+    else:
+        stores = {"durable": durable.url, "dialect": dialect}
+    if redis is not None:
+        stores["fast"] = redis.url
     return config_of(
-        {"durable": postgres.url, "dialect": dialect, "fast": redis.url}, place, upstream.url, routes=ROUTES,
+        stores, place, upstream.url, routes=ROUTES,
         store={"lease": f"{LEASE_SECONDS:g}s", "journal_grace": f"{GRACE_SECONDS:g}s"},
         upstream={"response_timeout": "20s", "answer_within": "15s"},
         shutdown={"delay": "100ms", "drain_timeout": "2s"},
@@ -254,12 +282,13 @@ async def _rage(world: World, clients: Clients, seconds: float, seed: int) -> No
         async with asyncio.TaskGroup() as group:
             group.create_task(clients.run(CLIENTS))
             async with asyncio.TaskGroup() as troubles:
-                for name, deeds in (("gateways", _TO_GATEWAYS), ("stores", TO_STORES)):
+                to_stores = _TO_DURABLE if world.redis is None else TO_STORES
+                for name, deeds in (("gateways", _TO_GATEWAYS), ("stores", to_stores)):
                     troubles.create_task(trouble(world, deeds, random.Random(f"{seed} {name}"), until))
             # Once more when nothing else is wrong: then no gateway dies over what it has yet to journal.
             await wait_stores(world)
-            await _crash_postgres_amid(world, random.Random(f"{seed} last"))
-            world.done["crash postgres amid"] += 1
+            await _crash_store_amid(world, random.Random(f"{seed} last"))
+            world.done["crash store amid"] += 1
             clients.is_over = True
     finally:
         telling.cancel()
@@ -362,7 +391,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Run a storm of faults over real processes and judge its history.")
     parser.add_argument("--seconds", type=float, default=20.0, help="how long the faults go on")
     parser.add_argument("--seed", type=int, default=1, help="who does what")
-    parser.add_argument("--dialect", default="postgres", choices=("postgres", "portable"), help="of the durable store")
+    parser.add_argument(
+        "--dialect",
+        default="postgres",
+        choices=("postgres", "portable", REDIS),
+        help="of the durable store, or what it is",
+    )
     parser.add_argument("--keep", type=Path, help="keep the logs in this directory")
     asked = parser.parse_args()
     with workspace("storm") as directory:

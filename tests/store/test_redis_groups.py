@@ -472,7 +472,7 @@ async def test_what_was_seen_is_noted_at_the_master(watched: Watched) -> None:
 def users() -> tuple[str, str]:
     """The rules of the documented users: of the masters, and of the sentinels."""
     page = (ROOT / "docs/configure/stores.md").read_text("utf-8")
-    masters, sentinels = re.findall("^ACL SETUSER gateway on >PASSWORD (.+)$", page, re.MULTILINE)
+    masters, sentinels, _ = re.findall("^ACL SETUSER gateway on >PASSWORD (.+)$", page, re.MULTILINE)
     return masters, sentinels
 
 

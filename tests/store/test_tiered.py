@@ -44,6 +44,8 @@ class CountingStore(MemoryStore):
         super().__init__(memory)
         self.asked: list[type[Command]] = []
         self.is_away = False
+        # Whether it is a part of the store that is away.
+        self.is_partial = False
         self.why_away = "away"
         self.loses_answers = False
         self.gate: asyncio.Event | None = None
@@ -52,7 +54,9 @@ class CountingStore(MemoryStore):
     async def apply(self, command: Command) -> Result:
         self.asked.append(type(command))
         if self.is_away:
-            raise NotApplied(self.why_away)
+            away = NotApplied(self.why_away)
+            away.is_partial = self.is_partial
+            raise away
         result = await super().apply(command)
         self.reached.set()
         if self.gate is not None:
@@ -606,6 +610,20 @@ async def test_how_long_the_durable_store_has_been_there(memory: Memory) -> None
         assert here.store.durable_reachable_seconds >= 100.0
         memory.clock.advance(3600.0)
         await claim(here.store)
+        assert here.store.durable_reachable_seconds < 50.0
+
+
+async def test_a_part_that_is_missing(memory: Memory) -> None:
+    """The store is there, and nobody is told otherwise; but not all of it has been there all the while."""
+    async with gateway(memory, None) as here:
+        await claim(here.store)
+        here.advance(100.0)
+        told = list(here.tiers)
+        here.durable.is_away = here.durable.is_partial = True
+        with pytest.raises(NotApplied):
+            await here.store.apply(Hand().claim())
+        assert here.store.durable_up
+        assert here.tiers == told
         assert here.store.durable_reachable_seconds < 50.0
 
 

@@ -52,6 +52,10 @@ class Redis:
         )
 
 
+# A user that may do everything but flush.
+GATEWAY_USER = ("--user", "gateway", "on", "nopass", "~*", "&*", "+@all", "-flushall", "-flushdb")
+
+
 class RedisServer(Redis, ServerProcess):
     """A server of our own. It keeps its port and URL over `stop` or `kill` and the next `start`.
 
@@ -83,6 +87,11 @@ class RedisServer(Redis, ServerProcess):
             *options,
         )
         directory.mkdir()
+
+    @property
+    def durable_url(self) -> str:
+        """For a gateway that keeps operations here: of a user that may not flush, where there is `GATEWAY_USER`."""
+        return self.url.replace("redis://", "redis://gateway:any@")
 
     def start(self) -> None:
         """Start and return when commands are served."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 import redis
 
 from tests.support.eventually import eventually_blocking
-from tests.support.redis import RedisServer
+from tests.support.redis import GATEWAY_USER, RedisServer
 
 FORM_SECONDS: Final = 60.0
 NODE_TIMEOUT_MILLISECONDS: Final = 1500
@@ -41,14 +41,25 @@ def follows(server: RedisServer) -> bool:
 class Cluster:
     """Masters that share the slots, and a replica of each where that is asked for."""
 
-    def __init__(self, directory: Path, masters: int, *, has_replicas: bool, options: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        masters: int,
+        *,
+        has_replicas: bool,
+        options: Sequence[str] = (),
+        keeps: bool = False,
+    ) -> None:
+        """With `keeps`, the servers keep operations alone."""
         self.servers = [
             RedisServer(
                 directory / f"cluster-{next(_numbers)}",
                 bus=_BUS,
+                append_only=keeps,
                 options=(
                     *("--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf"),
                     *("--cluster-node-timeout", str(NODE_TIMEOUT_MILLISECONDS), "--repl-ping-replica-period", "1"),
+                    *(GATEWAY_USER if keeps else ()),
                     *options,
                 ),
             )
@@ -60,6 +71,10 @@ class Cluster:
     @property
     def url(self) -> str:
         return "redis+cluster://" + ",".join(f"127.0.0.1:{server.port}" for server in self.servers)
+
+    @property
+    def durable_url(self) -> str:
+        return self.url.replace("://", "://gateway:any@")
 
     def start(self) -> None:
         """Start and return when every node knows of all and serves."""
@@ -150,8 +165,13 @@ class Watched:
 
     NAME: Final = "mymaster"
 
-    def __init__(self, directory: Path) -> None:
-        self.servers = [RedisServer(directory / f"watched-{next(_numbers)}") for _ in range(2)]
+    def __init__(self, directory: Path, *, replicas: int = 1, keeps: bool = False) -> None:
+        """With `keeps`, the servers keep operations alone."""
+        options = GATEWAY_USER if keeps else ()
+        self.servers = [
+            RedisServer(directory / f"watched-{next(_numbers)}", append_only=keeps, options=options)
+            for _ in range(1 + replicas)
+        ]
         self.sentinels = [Sentinel(directory / f"sentinel-{next(_numbers)}") for _ in range(3)]
 
     @property
@@ -159,12 +179,17 @@ class Watched:
         places = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in self.sentinels)
         return f"redis+sentinel://{places}/{self.NAME}/0"
 
+    @property
+    def durable_url(self) -> str:
+        return self.url.replace("://", "://gateway:any@") + "?sentinel_username=default&sentinel_password=any"
+
     def start(self) -> None:
         for server in self.servers:
             server.start()
-        first, second = self.servers
-        command(second, "REPLICAOF", "127.0.0.1", first.port)
-        eventually_blocking(lambda: follows(second), FORM_SECONDS, "the replica follows")
+        first, *replicas = self.servers
+        for replica in replicas:
+            command(replica, "REPLICAOF", "127.0.0.1", first.port)
+        eventually_blocking(lambda: all(map(follows, replicas)), FORM_SECONDS, "the replicas follow")
         for sentinel in self.sentinels:
             sentinel.watch(self.NAME, first.port, quorum=len(self.sentinels) // 2 + 1)
             sentinel.start()
@@ -183,7 +208,7 @@ class Watched:
     def _knows_all(self, sentinel: RedisServer) -> bool:
         with sentinel.client() as client:
             state = client.info("sentinel")["master0"]
-        return (state["slaves"], state["sentinels"]) == (1, len(self.sentinels))
+        return (state["slaves"], state["sentinels"]) == (len(self.servers) - 1, len(self.sentinels))
 
 
 class Sentinel(RedisServer):

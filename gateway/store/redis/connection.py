@@ -174,10 +174,10 @@ class Link:
     def is_open(self) -> bool:
         return bool(self._connection.is_connected)
 
-    async def connect(self) -> None:
-        """Connect, unless connected. Raises NotApplied."""
+    async def connect(self, seconds: float = CONNECT_SECONDS) -> None:
+        """Connect and log in, unless connected. Raises NotApplied."""
         try:
-            async with asyncio.timeout(CONNECT_SECONDS):
+            async with asyncio.timeout(seconds):
                 await self._connection.connect()  # type: ignore[no-untyped-call]
         except (exceptions.RedisError, OSError, ValueError) as error:
             await self.close()

@@ -107,6 +107,7 @@ _EVENTS: Final = {event.value: event for event in Event}
 # Behind `row` and `id`.
 _BODY_KEPT: Final = 2 + _CHANGED.index("body_kept")
 _REQUEST_KEPT: Final = 2 + _CHANGED.index("request_kept")
+_WHOLE: Final = 1 + len(_CHANGED) + len(_IDENTITY)
 
 
 def encode(record: Record) -> Row:
@@ -241,6 +242,23 @@ def decode(columns: Row, delivery: Row | None = None) -> Record:
         request_of(request, request_id, trace_id),
         None if delivery is None else _decode_delivery(delivery),
     )
+
+
+def encode_whole(record: Record) -> Row:
+    """All columns of a record but the body, and behind them those of its delivery: for a store without tables."""
+    operation_id, *identity = encode_identity(record.identity)
+    delivery: Row = ()
+    if record.delivery is not None:
+        service, acceptance_id, *rest = _delivery_columns(record.delivery)
+        delivery = (service, acceptance_id.bytes, *rest)
+    return (None, operation_id, *encode(record), *identity, *delivery)
+
+
+def decode_whole(columns: Row, body: bytes | None) -> Record:
+    """Undo `encode_whole`. Raises `Unreadable` when this program cannot read it."""
+    if columns[2] not in RECORD_VERSIONS or len(columns) < _WHOLE:
+        raise Unreadable(f"operation {UUID(bytes=columns[1])} was written by another version of this program")
+    return decode((*columns[:_WHOLE], body), columns[_WHOLE:] or None)
 
 
 def _decode_delivery(columns: Row) -> Delivery:

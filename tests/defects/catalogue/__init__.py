@@ -17,6 +17,7 @@ from tests.defects.catalogue import (
     inbox,
     observing,
     promotions,
+    redis_alone,
     regions,
     stores,
     upkeep,
@@ -45,6 +46,7 @@ DEFECTS: Final[dict[str, Defect]] = {
         regions,
         promotions,
         upkeep,
+        redis_alone,
     )
     for defect in module.DEFECTS
 }

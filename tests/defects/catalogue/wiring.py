@@ -17,7 +17,7 @@ DEFECTS = (
     Defect(
         "encryption-left-out",
         "a gateway with keys has its store keep everything in clear",
-        (Edit(PARTS, "SealedStore(environment.durable, sealing)", "environment.durable"),),
+        (Edit("app/stores.py", "SealedStore(store, sealing)", "store"),),
         ("tests/http/gateway/test_encryption.py::test_who_has_the_key_replays[sqlite]",),
     ),
     Defect(

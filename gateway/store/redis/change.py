@@ -1,0 +1,157 @@
+"""One atomic change of a shard: what must be as it was read, and what is then written.
+
+It is a call of `lua/change.lua`, which decides nothing. `Kept` is an operation as it was read; `record_changes` says
+what a record that `lifecycle` returned writes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+from gateway.core.confidential import sealed_by
+from gateway.core.lifecycle import due_us
+from gateway.core.operation import Record, SealedRequest, State
+from gateway.store.redis.connection import RedisCommand, script
+from gateway.store.redis.entry import packed, packed_record, revision
+from gateway.store.redis.shard import Shard
+
+SCRIPT: Final = script("change.lua")
+
+DONE: Final = b"OK"
+MEMORY: Final = b"MEMORY"
+WITNESS: Final = b"WITNESS"
+"""Replies of the script. Any other says that something else was changed meanwhile."""
+
+
+@dataclass(slots=True)
+class Witnessed:
+    """The witness that a change raises: the link, the number that was acknowledged last, and the next one."""
+
+    link: UUID
+    acknowledged: int
+    number: int
+
+
+@dataclass(slots=True)
+class Change:
+    """Conditions and commands on keys of one shard."""
+
+    shard: Shard
+    floor: int | None = None
+    """What the floor of tokens must be; None: anything."""
+    _keys: dict[str | bytes, int] = field(default_factory=dict)
+    _conditions: list[str | bytes | int] = field(default_factory=list)
+    _commands: list[str | bytes | int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._keys = {self.shard.memory: 1, self.shard.witnesses: 2}
+
+    def require(self, key: str | bytes, value: bytes | None) -> None:
+        """The key has this value, or is absent."""
+        self._conditions += (self._index(key), revision(value))
+
+    def then(self, command: str, key: str | bytes, *arguments: str | bytes | int) -> None:
+        self._commands += (command, self._index(key), len(arguments), *arguments)
+
+    def call(self, identity: str, witnessed: Witnessed | None = None) -> RedisCommand:
+        """The call, on this memory."""
+        witness = ("", 0, 0) if witnessed is None else (witnessed.link.bytes, witnessed.acknowledged, witnessed.number)
+        held = "" if self.floor is None else self.floor
+        conditions = len(self._conditions) // 2
+        head = (identity, held, *witness, conditions)
+        return ("EVALSHA", SCRIPT, len(self._keys), *self._keys, *head, *self._conditions, *self._commands)
+
+    def _index(self, key: str | bytes) -> int:
+        return self._keys.setdefault(key, len(self._keys) + 1)
+
+
+def lesson(shard: Shard) -> RedisCommand:
+    """A call that leaves nothing behind, with every command that a change may have."""
+    change = Change(shard)
+    for key, commands in _LESSON.items():
+        for command, *arguments in commands:
+            change.then(str(command), f"{shard.trial}:{key}", *arguments)
+        change.then("DEL", f"{shard.trial}:{key}")
+    return change.call("")
+
+
+_LESSON: Final[dict[str, tuple[tuple[str | int, ...], ...]]] = {
+    "string": (("SET", ""),),
+    "hash": (("HSET", "a", ""), ("HSETNX", "b", ""), ("HDEL", "a"), ("HINCRBY", "c", 1)),
+    "sorted": (("ZADD", "GT", 1, "a"), ("ZREM", "a"), ("ZREMRANGEBYSCORE", 0, 1)),
+}
+
+
+@dataclass(slots=True)
+class Kept:
+    """An operation as it was read: the bytes of its record, and the record; None where there is none."""
+
+    operation_id: UUID
+    value: bytes | None = None
+    record: Record | None = None
+    has_body: bool = False
+
+    def change(self, shard: Shard) -> Change:
+        """A change that requires the record to be as it was read."""
+        change = Change(shard)
+        change.require(shard.record(self.operation_id), self.value)
+        return change
+
+
+def write_record(change: Change, kept: Kept, after: Record | None, request: SealedRequest | None = None) -> None:
+    """Write the record that the table returned, with the request that is kept from now on."""
+    shard, operation_id, before = change.shard, kept.operation_id, kept.record
+    if after is None:
+        change.then("DEL", shard.record(operation_id))
+    else:
+        change.then("SET", shard.record(operation_id), packed_record(after))
+    _list(change, before, after)
+    body = None if after is None or after.response is None else after.response.body
+    if body is not None:
+        change.then("SET", shard.body(operation_id), body)
+    elif kept.has_body:
+        change.then("DEL", shard.body(operation_id))
+    if after is None or after.delivery is None:
+        if before is not None and before.delivery is not None:
+            change.then("DEL", shard.request(operation_id))
+    elif request is not None:
+        value = packed((request.acceptance_id.bytes, request.key_id, request.sealed))
+        change.then("SET", shard.request(operation_id), value)
+    if before is not None and before.state in _DOUBTED and not _is_same_doubt(before, after):
+        change.then("DEL", shard.recovery(operation_id))
+
+
+# What the clock alone may have brought into doubt is still written as claimed.
+_DOUBTED: Final = (State.CLAIMED, State.IN_DOUBT)
+
+
+def _is_same_doubt(before: Record, after: Record | None) -> bool:
+    return after is not None and after.token == before.token and after.state is State.IN_DOUBT
+
+
+def _list(change: Change, before: Record | None, after: Record | None) -> None:
+    """Move the operation to the list that it now belongs to, and count what it is sealed with."""
+    shard = change.shard
+    was = None if before is None else shard.place_of(before, due_us(before))
+    is_ = None if after is None else shard.place_of(after, due_us(after))
+    if was is not None and (is_ is None or was[:2] != is_[:2]):
+        change.then("ZREM", was[0], was[1])
+    if is_ is not None and is_ != was:
+        change.then("ZADD", is_[0], is_[2], is_[1])
+    count_sealed(change, _sealed_by(before), _sealed_by(after))
+
+
+def count_sealed(change: Change, before: str | None, after: str | None) -> None:
+    """Count that something is sealed with other keys than before; None: with none."""
+    if before != after:
+        for key_ids, by in ((before, -1), (after, 1)):
+            if key_ids is not None:
+                change.then("HINCRBY", change.shard.sealed, key_ids, by)
+
+
+def _sealed_by(record: Record | None) -> str | None:
+    if record is None:
+        return None
+    return sealed_by(record.identity, record.probe, record.request, record.response, record.resource)

@@ -1,0 +1,88 @@
+"""A durable store on a Redis Cluster: all shards, each at the master that has its slot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from gateway.core.observation import Finding, Observation
+from gateway.core.outbox import NO_EVENTS, Outbox
+from gateway.store.observations import ObservedCount
+from gateway.store.redis.client import Numbers
+from gateway.store.redis.connection import parse
+from gateway.store.redis.durable import RedisStore, redis_store
+from gateway.store.redis.masters import Together, masters_of
+from gateway.store.redis.shard import shards
+from gateway.store.rekeying import Kept, Place, Row
+from gateway.store.sharded import ShardedStore
+from gateway.store.witness_files import WitnessFiles
+
+
+class RedisCluster(ShardedStore[RedisStore]):
+    """The `ManagedStore`, `SealedRows` and `ObservationStore` of all shards."""
+
+    async def sealed_rows(self, place: Place, after: Any, limit: int, current_id: str) -> list[Row]:
+        """See `SealedRows`, also for the next one. A row continues in its shard."""
+        number, within = (0, None) if after is None else after
+        while number < len(self.shards):
+            if rows := await self.shards[number].sealed_rows(place, within, limit, current_id):
+                return [replace(row, after=(number, row.after)) for row in rows]
+            number, within = number + 1, None
+        return []
+
+    async def reseal(self, place: Place, changes: Sequence[tuple[Row, Kept]]) -> int:
+        changed = 0
+        for number, shard in enumerate(self.shards):
+            own = [(replace(row, after=row.after[1]), kept) for row, kept in changes if row.after[0] == number]
+            changed += await shard.reseal(place, own) if own else 0
+        return changed
+
+    async def raise_level(self) -> bool:
+        """Of all shards; see `RedisStore.raise_level`."""
+        return any([await shard.raise_level() for shard in self.shards])
+
+    async def observed_before(self, service: str, operation_ids: Collection[UUID]) -> list[Observation]:
+        """See `ObservationStore`, also for the next three: no shard has any."""
+        return await self.shards[0].observed_before(service, operation_ids)
+
+    async def observed_contents(
+        self, service: str, contents: Collection[bytes], since_us: int
+    ) -> list[tuple[bytes, UUID, int]]:
+        return await self.shards[0].observed_contents(service, contents, since_us)
+
+    async def save_observations(
+        self, service: str, found: Sequence[tuple[Observation, Finding]], forget_before_us: int
+    ) -> None:
+        await self.shards[0].save_observations(service, found, forget_before_us)
+
+    async def count_observed(self, service: str, route: str | None) -> list[ObservedCount]:
+        return await self.shards[0].count_observed(service, route)
+
+
+def redis_cluster(
+    url: str,
+    *,
+    replicas: int | None = None,
+    clock_us: Callable[[], int] | None = None,
+    witness_files: WitnessFiles | None = None,
+    outbox: Outbox = NO_EVENTS,
+) -> RedisCluster:
+    """As `redis_store`. Each shard has witness files of its own, beside the others."""
+    masters, numbers = Together(masters_of(parse(url))), Numbers()
+    return RedisCluster(
+        [
+            redis_store(
+                url,
+                shard,
+                replicas=replicas,
+                clock_us=clock_us,
+                witness_files=None if witness_files is None else witness_files.of_shard(shard.number),
+                outbox=outbox,
+                masters=masters,
+                numbers=numbers,
+            )
+            for shard in shards(is_cluster=True)
+        ]
+    )

@@ -1,0 +1,222 @@
+"""The master that has a shard: links to it, what it promises, and when what it executed is acknowledged.
+
+Its invariant: all links lead to the server process that the store was started on; another one is another memory until
+it was compared (`EpochChanged`). It knows neither records nor keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused, StoreError
+from gateway.store.redis.connection import CAUSES, Access, Address, Link, RedisCommand, refusal
+from gateway.store.redis.masters import Masters
+from gateway.store.redis.promise import LOOK, Server, read
+
+LOOK_SECONDS: Final = 5.0
+READ_SECONDS: Final = 5.0
+# How long the disks and the replicas are waited for; beyond it, it is not known whether a command took effect.
+KEEP_SECONDS: Final = 2.0
+_WRITE_SECONDS: Final = KEEP_SECONDS + 3.0
+
+_CAUSES: Final = {**CAUSES, "OOM": "its memory is full (OOM); raise maxmemory, or let keys be remembered for less long"}
+_ELSEWHERE: Final = frozenset(("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "READONLY", "MASTERDOWN", "LOADING"))
+
+
+class Primary:
+    """From `start` to `close`. `replicas` is how many may be promoted; None: the configuration does not say.
+
+    `lesson` is a call of the script that changes nothing that matters, with all commands of the others."""
+
+    def __init__(self, access: Access, masters: Masters, slot: int, replicas: int | None, lesson: RedisCommand) -> None:
+        self._access = access
+        self._masters = masters
+        self._slot = slot
+        self.replicas = replicas or 0
+        self._configured = replicas
+        self._lesson = lesson
+        self._links: dict[str, Link] = {}
+        self._connecting = asyncio.Lock()
+        self._found: tuple[Address, ...] = ()
+        self._server: Server | None = None
+        self.place = ""
+        """Where the server is, as it stays over a restart."""
+        self.why_not = ""
+        """Why nothing may be acknowledged now; empty if it may."""
+        self.opened = 0
+        """How often a link to write was opened."""
+
+    @property
+    def server(self) -> Server:
+        """What the server said last. Raises NotApplied before `start`."""
+        if self._server is None:
+            raise NotApplied("the store is not open")
+        return self._server
+
+    async def start(self) -> None:
+        """Connect, and take the server as it is from now on. Raises `StartRefused`, `NotApplied`."""
+        self._server = None
+        try:
+            link = await self.link("changes")
+            if self.why_not:
+                raise StartRefused(f"Redis cannot be the durable store: {self.why_not}")
+            await self._teach(link)
+            # What may not be waited for would never be acknowledged.
+            await self.read(self._waiting(), "changes")
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        links, self._links = self._links, {}
+        for link in links.values():
+            await link.close()
+        await self._masters.close()
+
+    async def read(self, commands: Sequence[RedisCommand], link: str = "reads") -> list[Any]:
+        """The replies. Raises `NotApplied`, also where the server refuses one of the commands."""
+        try:
+            replies = await (await self.link(link)).exchange(commands, READ_SECONDS)
+        except Indefinite as error:
+            raise NotApplied(*error.args) from error
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise await self._refused(reply)
+        return replies
+
+    async def write(self, calls: Sequence[RedisCommand], link: str = "changes", *, keeps: bool = True) -> Written:
+        """Execute calls of scripts. With `keeps`, wait until disks and replicas have them. Raises `NotApplied` where
+        nothing was sent, and `Indefinite`."""
+        opened = await self.link(link)
+        if keeps and self.why_not:
+            raise NotApplied(f"Redis cannot be the durable store: {self.why_not}")
+        waiting = self._waiting() if keeps else ()
+        replies = await opened.exchange([*calls, *waiting], _WRITE_SECONDS)
+        is_kept = not waiting or self._is_kept(replies.pop())
+        if not is_kept:
+            # It may be a master that was abandoned.
+            await self._leave()
+        found: list[bytes | StoreError | None] = []
+        for reply in replies:
+            if not isinstance(reply, Exception):
+                found.append(reply)
+            elif refusal(reply) == "NOSCRIPT":
+                found.append(None)
+            else:
+                found.append(await self._refused(reply))
+        if None in found:
+            # With its text it would be executed after the wait. What else was done is done, whatever comes of this.
+            with suppress(StoreError):
+                await self._teach(opened)
+        return Written(found, is_kept)
+
+    async def _teach(self, link: Link) -> None:
+        """Let the server know the script. Raises `NotApplied`."""
+        try:
+            (reply,) = await link.run([self._lesson], READ_SECONDS)
+        except Indefinite as error:
+            raise NotApplied(*error.args) from error
+        if isinstance(reply, Exception):
+            raise await self._refused(reply)
+
+    def _waiting(self) -> tuple[RedisCommand, ...]:
+        milliseconds, replicas = round(KEEP_SECONDS * 1_000), self.replicas
+        if self.server.has_waitaof:
+            return (("WAITAOF", 1, replicas, milliseconds),)
+        return (("WAIT", replicas, milliseconds),) if replicas else ()
+
+    def _is_kept(self, reply: Any) -> bool:
+        if isinstance(reply, int):
+            return reply >= self.replicas
+        return isinstance(reply, list) and reply[0] >= 1 and reply[1] >= self.replicas
+
+    async def link(self, name: str) -> Link:
+        """An open link. Raises `NotApplied`, and `EpochChanged` where it leads to another server process."""
+        link = self._links.get(name)
+        if link is not None and link.is_open:
+            return link
+        async with self._connecting:
+            link = self._links.get(name)
+            if link is None or not link.is_open:
+                link = await self._open()
+                self._links[name] = link
+                self.opened += name == "changes"
+            return link
+
+    async def _open(self) -> Link:
+        address = await self._find()
+        link = self._access.link(address)
+        try:
+            await link.connect(READ_SECONDS)
+            await self._greet(link)
+        except BaseException:
+            await link.close()
+            raise
+        return link
+
+    async def _find(self) -> Address:
+        found = await self._masters.find(self._found)
+        self._found = tuple(found)
+        for address, slots in found.items():
+            if any(self._slot in part for part in slots):
+                return address
+        raise NotApplied("no master has the slot of these keys")
+
+    async def _greet(self, link: Link) -> None:
+        """Raises `NotApplied` where the server is none to be used, `EpochChanged` where it is another one."""
+        is_node = self._access.kind == "cluster"
+        try:
+            replies = await link.exchange([*LOOK, *([("CLUSTER", "MYID")] if is_node else [])], READ_SECONDS)
+        except Indefinite as error:
+            raise NotApplied(*error.args) from error
+        if is_node and not isinstance(replies[-1], bytes):
+            raise NotApplied(f"{link} does not tell its id (CLUSTER MYID)")
+        server = read(replies[: len(LOOK)])
+        if server.is_cluster is not is_node:
+            scheme = "redis+cluster" if server.is_cluster else "redis"
+            raise StartRefused(f"{link} is {'' if server.is_cluster else 'no '}node of a cluster; write {scheme}://")
+        if server.is_replica:
+            raise NotApplied(f"{link} takes no writes: {CAUSES['READONLY']}")
+        if self._server is not None and server.run_id != self._server.run_id:
+            raise EpochChanged("Redis was restarted, or another server is the master now")
+        self._server = server
+        self.why_not = server.why_not(self._configured)
+        self.place = replies[-1].decode() if is_node else str(link.address)
+
+    async def look(self) -> None:
+        """See whether the server is still the master, and what it promises."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            with suppress(StoreError):
+                link = await self.link("reads")
+                if await self._find() != link.address:
+                    await self._leave()
+                else:
+                    await self._greet(link)
+
+    async def _refused(self, reply: Exception) -> NotApplied:
+        """What to say of a command that the server refused: nothing was done."""
+        code = refusal(reply)
+        if code in _ELSEWHERE:
+            await self._leave()
+        return NotApplied(f"Redis refused: {_CAUSES.get(code, code)}")
+
+    async def _leave(self) -> None:
+        """Let the next call find the master again."""
+        links, self._links = self._links, {}
+        for link in links.values():
+            await link.leave()
+
+
+class Written:
+    """Replies of scripts: what each returned, the error of one that was refused, None for one to be repeated; and
+    whether disks and replicas have what was done."""
+
+    __slots__ = ("is_kept", "replies")
+
+    def __init__(self, replies: Sequence[bytes | StoreError | None], is_kept: bool) -> None:
+        self.replies = replies
+        self.is_kept = is_kept

@@ -1,0 +1,92 @@
+"""Rows of one shard that are encrypted again: pages of records and audits, and their replacement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+from uuid import UUID
+
+from gateway.core.operation import Audit, Event, Record
+from gateway.store.base import StoreError
+from gateway.store.redis import inquiry
+from gateway.store.redis.change import Change, count_sealed, write_record
+from gateway.store.redis.client import ShardClient
+from gateway.store.redis.connection import RedisCommand
+from gateway.store.redis.entry import packed, unpacked
+from gateway.store.rekeying import Kept, KeptAudit, Place, Row
+
+_EVENTS: Final = {event.value: event for event in Event}
+
+
+async def page(client: ShardClient, place: Place, after: Any, limit: int) -> list[Row]:
+    """See `SealedRows`."""
+    match place:
+        case Place.RECORDS:
+            ids: list[UUID] = []
+            async for piece in inquiry.pieces(client, after):
+                ids += piece
+                if len(ids) >= limit:
+                    break
+            kept, _, _ = await client.kept(ids[:limit], "reads")
+            return [
+                Row(each, None if isinstance(found, StoreError) else found.record, _is_gone(found))
+                for each, found in zip(ids, kept, strict=False)
+            ]
+        case Place.AUDITS:
+            above = "-inf" if after is None else f"({int.from_bytes(after[:8])}"
+            (names,), _ = await client.read([("ZRANGEBYSCORE", client.shard.audits, above, "+inf", "LIMIT", 0, limit)])
+            values = await inquiry.audit_values(client, names)
+            return [_audit_row(name, value) for name, value in zip(names, values, strict=True)]
+    # The rest is not kept here.
+    return []
+
+
+def _is_gone(found: Any) -> bool:
+    return not isinstance(found, StoreError) and found.record is None
+
+
+def _audit_row(name: bytes, value: bytes | None) -> Row:
+    if value is None:
+        return Row(name, None, is_gone=True)
+    _, event, token, who, why = unpacked(value)
+    if event not in _EVENTS:
+        return Row(name, None)
+    return Row(name, KeptAudit(UUID(bytes=name[8:]), _EVENTS[event], token, Audit(who, why)))
+
+
+async def reseal(client: ShardClient, changes: Sequence[tuple[Row, Kept]]) -> int:
+    """See `SealedRows`."""
+    calls: list[RedisCommand] = []
+    for row, again in changes:
+        change = await _replacement(client, row, again)
+        if change is not None:
+            calls.append(change.call(client.identity))
+    done = await client.write(calls) if calls else []
+    for outcome in done:
+        if isinstance(outcome, StoreError):
+            raise outcome
+    return sum(outcome is True for outcome in done)
+
+
+async def _replacement(client: ShardClient, row: Row, again: Kept) -> Change | None:
+    match row.kept, again:
+        case Record() as old, Record():
+            (kept,), _, _ = await client.kept((old.identity.operation_id,), "changes")
+            if isinstance(kept, StoreError) or kept.record != old:
+                return None
+            change = kept.change(client.shard)
+            write_record(change, kept, again)
+            return change
+        case KeptAudit() as old, KeptAudit():
+            key, name = client.shard.audits_of(old.operation_id), row.after
+            (value,), _ = await client.read([("HGET", key, name[:8])], "changes")
+            if value is None:
+                return None
+            at_us, event, token, who, why = unpacked(value)
+            if (who, why) != (old.audit.who, old.audit.why):
+                return None
+            change = Change(client.shard)
+            change.then("HSET", key, name[:8], packed((at_us, event, token, again.audit.who, again.audit.why)))
+            count_sealed(change, inquiry.audit_sealed_by(old.audit), inquiry.audit_sealed_by(again.audit))
+            return change
+    return None

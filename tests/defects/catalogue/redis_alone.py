@@ -1,0 +1,112 @@
+"""Defects of Redis as the durable store: each part of what it promises left out."""
+
+from __future__ import annotations
+
+from tests.defects.defect import Defect, Edit
+
+_SCRIPT = "store/redis/lua/change.lua"
+_PROMISE = "store/redis/promise.py"
+_STORE = "store/redis/durable.py"
+_TESTS = "tests/store/test_redis_alone.py::"
+_CLUSTER = "tests/store/test_redis_alone_cluster.py::"
+_SUITE = "tests/conformance/"
+
+DEFECTS = (
+    Defect(
+        "redis-alone-overwrites",
+        "a record that changed since it was read is overwritten",
+        (Edit(_SCRIPT, "if held ~= begins then", "if false then"),),
+        (_SUITE + "test_races.py::test_of_many_claims_on_one_operation_one_is_granted[redis]",),
+    ),
+    Defect(
+        "redis-alone-writes-after-a-flush",
+        "what was read before a flush is written after it",
+        (
+            Edit(_SCRIPT, "if ARGV[1] ~= '' and memory[1] ~= ARGV[1] then", "if false then"),
+            Edit(_SCRIPT, "if ARGV[3] ~= '' and ARGV[4] ~= '0' then", "if false then"),
+            Edit(_STORE, "if identity != self._client.identity:", "if False:"),
+        ),
+        (_TESTS + "test_a_flush_is_noticed",),
+    ),
+    Defect(
+        "redis-alone-forgets-tokens",
+        "the token of a record that goes is not kept in the floor",
+        (Edit(_STORE, "if before is not None and is_new and before.token > floor:", "if False:"),),
+        (_SUITE + "test_lifetime.py::test_a_restart_forgets_nothing[redis]",),
+    ),
+    Defect(
+        "redis-alone-denies-what-took-effect",
+        "what took effect is said not to be applied, because a later try of its neighbours failed",
+        (
+            Edit(
+                _STORE, "                    if not tries:\n                        raise", "                    raise"
+            ),
+        ),
+        (_TESTS + "test_what_took_effect_before_the_rest_of_its_batch_failed",),
+    ),
+    Defect(
+        "redis-alone-waits-for-one",
+        "one replica of several is enough for an acknowledgement",
+        (
+            Edit("store/redis/primary.py", "return reply >= self.replicas", "return reply >= 1"),
+            Edit("store/redis/primary.py", "and reply[1] >= self.replicas", "and reply[1] >= 1"),
+        ),
+        (_TESTS + "test_a_replica_that_does_not_answer",),
+    ),
+    Defect(
+        "redis-alone-takes-a-promotion-for-a-restart",
+        "a promoted replica behind the same address is not judged",
+        (Edit(_STORE, "return place == primary.place and not primary.server.has_history", "return True"),),
+        (_TESTS + "test_a_promoted_replica[lossless]",),
+    ),
+    Defect(
+        "promotion-without-a-judge",
+        "a promoted server is believed where there is nobody to judge it",
+        (Edit("store/guard.py", "elif epoch.parent and why is None:", "elif False:"),),
+        (_TESTS + "test_a_promotion_that_nobody_can_prove",),
+    ),
+    Defect(
+        "redis-alone-without-a-log",
+        "a server that keeps nothing on its disk is used",
+        (Edit(_PROMISE, 'if settings["appendonly"] != "yes":', "if False:"),),
+        (_TESTS + "test_a_server_that_promises_less[no log]",),
+    ),
+    Defect(
+        "redis-alone-without-a-sync",
+        "a server that syncs its log each second is used without waiting for its disk",
+        (Edit(_PROMISE, """if settings["appendfsync"] != "always" and not self.has_waitaof:""", "if False:"),),
+        (_TESTS + "test_a_log_that_is_not_synced_each_time",),
+    ),
+    Defect(
+        "redis-alone-by-one-who-may-flush",
+        "the gateway's user may delete everything",
+        (Edit(_PROMISE, "if self.flushes:", "if False:"),),
+        (_TESTS + "test_a_user_that_may_flush",),
+    ),
+    Defect(
+        "redis-alone-for-payments",
+        "payments are recorded in a memory",
+        (
+            Edit(
+                "config/checks.py",
+                """if outcome and outcome.preset == "payments":
+            message = "payments needs""",
+                """if False:
+            message = "payments needs""",
+            ),
+        ),
+        ("tests/config/test_mistakes.py::test_what_a_durable_redis_does_not_keep[payments]",),
+    ),
+    Defect(
+        "a-missing-shard-is-the-whole-store",
+        "while one shard is missing, the store counts as away",
+        (Edit("store/tiered.py", "        if error.is_partial:\n", "        if False:\n"),),
+        ("tests/store/test_tiered.py::test_a_part_that_is_missing",),
+    ),
+    Defect(
+        "a-loss-accepted-for-one-shard",
+        "a loss that is accepted is accepted for the first shard alone",
+        (Edit("store/sharded.py", "await self._all(begin)", "await begin(self.shards[0])"),),
+        (_CLUSTER + "test_a_flushed_master_loses_the_memory_of_its_keys",),
+    ),
+)

@@ -1,0 +1,559 @@
+"""Redis alone as the durable store: what is refused, what survives, and that a loss is noticed."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import pytest
+import redis
+
+from gateway.admin.memory import accept_loss
+from gateway.core.confidential import Sealing
+from gateway.core.operation import Applied, Audit, State
+from gateway.core.resealing import Resealing
+from gateway.core.sealing import EncryptionKey, KeyRing
+from gateway.observe.facts import Fact, MemoryChanged, PromotionJudged
+from gateway.store.base import Amnesic, Indefinite, NotApplied, StartRefused, Unreadable
+from gateway.store.guard import EpochGuard
+from gateway.store.level import OLDEST_LEVEL, PROGRAM_LEVEL
+from gateway.store.operations import Query, Swept
+from gateway.store.redis import primary
+from gateway.store.redis.entry import REVISION_BYTES, packed, unpacked
+from gateway.store.redis.shard import shards
+from gateway.store.rekeying import Place, rekey
+from gateway.store.sealed import SealedStore
+from tests.conformance.hand import OTHER_ANSWER, Hand, Script, do, new_identity, state
+from tests.store.redis_alone import alone, guarded
+from tests.support.eventually import eventually
+from tests.support.redis import GATEWAY_USER, RedisServer
+from tests.support.redis_groups import Watched, command, follows, running
+from tests.support.relay import Fault, Relay
+from tests.support.serving import serving
+
+PATIENCE_SECONDS: Final = 20.0
+ROOT: Final = Path(__file__).parents[2]
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def servers(server_workspace: Path) -> Iterator[list[RedisServer]]:
+    """Servers to be started, which keep what they acknowledge."""
+    found = [
+        RedisServer(
+            server_workspace / f"alone-{next(_numbers)}",
+            append_only=True,
+            options=(*GATEWAY_USER, "--repl-diskless-sync-delay", "0"),
+        )
+        for _ in range(3)
+    ]
+    yield found
+    for server in found:
+        server.kill()
+        shutil.rmtree(server.directory)
+
+
+@pytest.fixture
+def server(servers: list[RedisServer]) -> RedisServer:
+    """One of them, started."""
+    servers[0].start()
+    return servers[0]
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server is looked at again and again."""
+    monkeypatch.setattr(primary, "LOOK_SECONDS", 0.05)
+
+
+def follow(replica: RedisServer, master: RedisServer) -> None:
+    command(replica, "REPLICAOF", "127.0.0.1", master.port)
+
+
+# -- what a server has to promise --------------------------------------------------------------------------------------
+
+BROKEN: Final = {
+    "no log": (("appendonly", "no", "yes"), "appendonly is not yes"),
+    "drops keys": (("maxmemory-policy", "allkeys-lru", "noeviction"), "maxmemory-policy is not noeviction"),
+    "replicas take writes": (("replica-read-only", "no", "yes"), "replica-read-only is not yes"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+async def test_a_server_that_promises_less(server: RedisServer, soon: None, name: str, tmp_path: Path) -> None:
+    """It is refused at the start, and from the next look on; once it promises enough, it is used again."""
+    (setting, value, before), why = BROKEN[name]
+    async with guarded(server.durable_url, tmp_path) as guard:
+        await do(guard, hand := Hand(), Hand.claim)
+        command(server, "CONFIG", "SET", setting, value)
+        await eventually(lambda: _is_refused(guard, why), PATIENCE_SECONDS)
+        assert await state(guard, hand) is State.CLAIMED
+        with pytest.raises(StartRefused, match=why):
+            await alone(server.durable_url).start()
+        command(server, "CONFIG", "SET", setting, before)
+        await eventually(lambda: _grants(guard), PATIENCE_SECONDS)
+
+
+async def _is_refused(guard: EpochGuard, why: str) -> bool:
+    try:
+        await guard.apply(Hand().claim())
+    except NotApplied as error:
+        return why in str(error)
+    except Indefinite:
+        return False
+    return False
+
+
+async def _grants(guard: EpochGuard) -> bool:
+    try:
+        return isinstance(await guard.apply(Hand().claim()), Applied)
+    except (NotApplied, Indefinite, Amnesic):
+        return False
+
+
+async def test_a_log_that_is_not_synced_each_time(server: RedisServer) -> None:
+    """It is refused where the server cannot be asked to wait for its disk."""
+    command(server, "CONFIG", "SET", "appendfsync", "everysec")
+    store = alone(server.durable_url)
+    if _has_waitaof(server):
+        await store.start()
+        await do(store, Hand(), Hand.claim)
+        await store.close()
+    else:
+        with pytest.raises(StartRefused, match="appendfsync is not always"):
+            await store.start()
+
+
+def _has_waitaof(server: RedisServer) -> bool:
+    try:
+        command(server, "WAITAOF", 0, 0, 1)
+    except redis.ResponseError:
+        return False
+    return True
+
+
+async def test_a_log_that_is_not_synced_while_it_is_written_anew(server: RedisServer) -> None:
+    """Likewise."""
+    command(server, "CONFIG", "SET", "no-appendfsync-on-rewrite", "yes")
+    store = alone(server.durable_url)
+    if _has_waitaof(server):
+        await store.start()
+        await store.close()
+    else:
+        with pytest.raises(StartRefused, match="no-appendfsync-on-rewrite is not no"):
+            await store.start()
+
+
+async def test_a_memory_that_is_full(server: RedisServer) -> None:
+    """New keys are refused and known ones are replayed; what is swept makes room."""
+    store = alone(server.durable_url)
+    await store.start()
+    try:
+        done, over = Hand(), Hand()
+        await do(store, done, Hand.claim, Hand.complete)
+        await do(store, over, Hand.claim, lambda hand: replace(hand.complete(), replay_us=0, remember_us=1))
+        await do(store, Hand(), Hand.claim, lambda hand: replace(hand.complete(), replay_us=0))
+        command(server, "CONFIG", "SET", "maxmemory", 100_000)
+        with pytest.raises(NotApplied, match="its memory is full"):
+            await store.apply(Hand().claim())
+        assert await state(store, done) is State.COMPLETED
+        swept = await store.sweep(10)
+        assert (swept.retired, swept.collected) == (1, 1)
+        command(server, "CONFIG", "SET", "maxmemory", 0)
+        await do(store, Hand(), Hand.claim)
+    finally:
+        await store.close()
+
+
+async def test_a_user_that_may_flush(server: RedisServer) -> None:
+    """It is refused, and nothing is flushed to find out."""
+    command(server, "SET", "kept", "1")
+    with pytest.raises(StartRefused, match="FLUSHALL and FLUSHDB"):
+        await alone(server.url).start()
+    assert command(server, "GET", "kept") == b"1"
+
+
+async def test_a_server_that_hides_its_settings(server: RedisServer) -> None:
+    """It cannot be believed."""
+    command(server, "ACL", "SETUSER", "gateway", "-config")
+    with pytest.raises(StartRefused, match="does not tell appendonly"):
+        await alone(server.durable_url).start()
+
+
+async def test_a_user_that_lacks_a_command(server: RedisServer) -> None:
+    """It is found at the start, and not in the middle of a change."""
+    command(server, "ACL", "SETUSER", "gateway", "-zrem")
+    with pytest.raises(NotApplied, match="NOPERM"):
+        await alone(server.durable_url).start()
+
+
+async def test_the_user_of_the_guide(server: RedisServer) -> None:
+    """It has all that a store needs: requests, sweeps, operators, and the list of gateways."""
+    page = (ROOT / "docs" / "configure" / "stores.md").read_text()
+    *_, words = re.findall("^ACL SETUSER gateway on >PASSWORD (.+)$", page, re.MULTILINE)
+    waits = ["+waitaof"] if _has_waitaof(server) else []
+    command(server, "ACL", "SETUSER", "gateway", "reset", "on", "nopass", *words.split(), *waits)
+    store = alone(server.durable_url)
+    await store.start()
+    try:
+        hand = Hand()
+        await do(store, hand, Hand.claim, Hand.abandon, Hand.prove, Hand.purge)
+        await do(store, Hand(), lambda hand: replace(hand.claim(), lease_us=0))
+        assert (await store.sweep(10)).lapsed == 1
+        assert len(await store.find(Query(frozenset(State)))) == 2
+        assert (await store.tally()).in_doubt == {"create_payment": 1}
+        assert len(await store.latest_audits(None, 10)) == 2
+        assert len(await store.audits(hand.operation_id)) == 2
+        await do(store, hand, Hand.erase)
+        own = serving(recipes={"route": b"recipe"})
+        await store.compare_configuration(own)
+        await store.join(own.gateway_id, uuid4(), "host", "boot", ())
+        assert await store.beat(own.gateway_id, ())
+        await store.begin_epoch(b"", 1)
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("what", ["version", "cut", "other"])
+async def test_a_record_that_cannot_be_read(server: RedisServer, what: str) -> None:
+    """One of a newer program, or a damaged one, is left as it is; what is behind it in a sweep is not held up."""
+    (shard,) = shards(is_cluster=False)
+    store = alone(server.durable_url)
+    await store.start()
+    try:
+        odd, over = Hand(), Hand()
+        for hand in (odd, over):
+            await do(store, hand, lambda hand: replace(hand.claim(), lease_us=0))
+        key = shard.record(odd.operation_id)
+        value = command(server, "GET", key)
+        head, columns = value[: REVISION_BYTES + 1], unpacked(value)
+        newer = {
+            "version": head + packed((*columns[:2], 2, *columns[3:], "more"))[REVISION_BYTES + 1 :],
+            "cut": value[:-3],
+            "other": head[:-1] + b"\x09" + value[REVISION_BYTES + 1 :],
+        }[what]
+        command(server, "SET", key, newer)
+        for _ in range(2):
+            with pytest.raises(Unreadable):
+                await store.read(odd.operation_id)
+            with pytest.raises(Unreadable):
+                await store.apply(odd.claim())
+            await store.sweep(1)
+        assert await state(store, over) is State.IN_DOUBT
+        assert (await store.find(Query(frozenset((State.IN_DOUBT,)))))[0].record is not None
+        assert await store.sweep(1) == Swept()
+        assert command(server, "GET", key) == newer
+    finally:
+        await store.close()
+
+
+async def test_a_store_of_another_level(server: RedisServer) -> None:
+    """It is refused: a newer program has ended the upgrade, or a release was left out."""
+    (shard,) = shards(is_cluster=False)
+    store = alone(server.durable_url)
+    await store.start()
+    assert (await store.check_memory()).level == PROGRAM_LEVEL
+    assert not await store.raise_level()
+    await store.close()
+    for level in (PROGRAM_LEVEL + 1, OLDEST_LEVEL - 1):
+        command(server, "HSET", shard.memory, "level", level)
+        with pytest.raises(StartRefused, match=f"the store has level {level}"):
+            await store.start()
+
+
+async def test_what_is_kept_under_an_old_key(server: RedisServer) -> None:
+    """Records and audits are encrypted again; what changes in between wins, and the tally knows under which key what
+    is."""
+    old, new = EncryptionKey("eldest", bytes(32)), EncryptionKey("newest", bytes(range(32)))
+    both = Sealing(KeyRing([new, old], os.urandom))
+    store = alone(server.durable_url)
+    await store.start()
+    try:
+        before = SealedStore(store, Sealing(KeyRing([old], os.urandom)))
+        done, doubted = Hand(Script(new_identity(key="sentinel"))), Hand(Script(new_identity(key="sentinel")))
+        await do(before, done, Hand.claim, Hand.abandon, Hand.prove)
+        await do(before, doubted, Hand.claim, Hand.abandon)
+        assert (await store.tally()).sealed.keys() == {old.id}
+        rows = await store.sealed_rows(Place.RECORDS, None, 10, new.id)
+        changes = [(row, Resealing(both, lambda _, why: None).resealed(row.kept)) for row in rows]  # type: ignore[arg-type]
+        await do(SealedStore(store, both), doubted, Hand.complete)
+        assert await store.reseal(Place.RECORDS, changes) == 1
+        for place in Place:
+            assert (await rekey(store, place, both, new.id)).left == 0
+            # The audit is the last.
+            assert (old.id in (await store.tally()).sealed) is (place in (Place.RECORDS, Place.REQUESTS))
+        assert (await store.tally()).sealed.keys() == {new.id}
+        alone_with_new = SealedStore(store, Sealing(KeyRing([new], os.urandom)))
+        record = (await alone_with_new.read(done.operation_id)).record
+        assert record is not None
+        assert (record.identity.key, record.response) == ("sentinel", OTHER_ANSWER)
+        assert [each.why for each in await alone_with_new.audits(done.operation_id)] == ["was seen"]
+    finally:
+        await store.close()
+
+
+async def test_replicas_that_nobody_counted(servers: list[RedisServer]) -> None:
+    """Somebody has to say how many of them may be promoted."""
+    master, replica, _ = servers
+    for each in (master, replica):
+        each.start()
+    follow(replica, master)
+    await eventually(lambda: follows(replica), PATIENCE_SECONDS)
+    with pytest.raises(StartRefused, match="has 1 replicas: say"):
+        await alone(master.durable_url).start()
+    with pytest.raises(StartRefused, match="1 replicas have caught up"):
+        await alone(master.durable_url, replicas=2).start()
+
+
+# -- what survives -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_killed_server_has_lost_nothing(server: RedisServer, tmp_path: Path) -> None:
+    """Everything acknowledged is there, and nobody speaks of a loss."""
+    facts: list[Fact] = []
+    async with guarded(server.durable_url, tmp_path, facts=facts) as guard:
+        hands = [Hand() for _ in range(20)]
+        for hand in hands:
+            await do(guard, hand, Hand.claim)
+        await do(guard, hands[0], Hand.complete)
+        server.kill()
+        assert not await _grants(guard)
+        server.start()
+        await eventually(lambda: _grants(guard), PATIENCE_SECONDS)
+        assert await state(guard, hands[0]) is State.COMPLETED
+        assert [await state(guard, hand) for hand in hands[1:]] == [State.CLAIMED] * 19
+    assert not [fact for fact in facts if isinstance(fact, MemoryChanged)]
+
+
+@pytest.mark.parametrize("is_running", [True, False], ids=["running", "stopped"])
+async def test_an_older_log_is_noticed(server: RedisServer, tmp_path: Path, is_running: bool) -> None:
+    """A server that was given an earlier state of its data grants no key that may have been used."""
+    hand, lost = Hand(), Hand()
+
+    def fall_back() -> None:
+        server.kill()
+        _restore(server, copy)
+        server.start()
+
+    copy = tmp_path / "copy"
+    async with guarded(server.durable_url, tmp_path / "host") as guard:
+        await do(guard, hand, Hand.claim)
+        server.kill()
+        _save(server, copy)
+        server.start()
+        await eventually(lambda: _grants(guard), PATIENCE_SECONDS)
+        await do(guard, lost, Hand.claim, Hand.complete)
+        if is_running:
+            fall_back()
+            await eventually(lambda: _is_amnesic(guard, lost), PATIENCE_SECONDS)
+            assert await state(guard, hand) is State.CLAIMED
+    if not is_running:
+        fall_back()
+        async with guarded(server.durable_url, tmp_path / "host") as guard:
+            assert await _is_amnesic(guard, lost)
+
+
+def _save(server: RedisServer, copy: Path) -> None:
+    shutil.copytree(server.directory, copy)
+
+
+def _restore(server: RedisServer, copy: Path) -> None:
+    shutil.rmtree(server.directory)
+    shutil.copytree(copy, server.directory)
+
+
+async def _is_amnesic(guard: EpochGuard, lost: Hand) -> bool:
+    """Whether the key is refused; it must never be granted."""
+    command_ = lost.claim()
+    try:
+        result = await guard.apply(command_)
+    except Amnesic:
+        return True
+    except NotApplied:
+        return False
+    assert not isinstance(result, Applied)
+    return False
+
+
+async def test_a_flush_is_noticed(server: RedisServer, tmp_path: Path) -> None:
+    """No key that may have been used is granted, whether the gateway runs meanwhile or starts later."""
+    async with guarded(server.durable_url, tmp_path) as guard:
+        hand = Hand()
+        await do(guard, hand, Hand.claim, Hand.complete)
+        server.flush()
+        await eventually(lambda: _is_amnesic(guard, hand), PATIENCE_SECONDS)
+        with pytest.raises(Amnesic):
+            await guard.apply(Hand().claim())
+    server.flush()
+    async with guarded(server.durable_url, tmp_path) as guard:
+        with pytest.raises(Amnesic):
+            await guard.apply(Hand().claim())
+
+
+async def test_a_flush_in_the_middle_of_a_batch(server: RedisServer, tmp_path: Path) -> None:
+    """What was read before it is not written after it."""
+    async with guarded(server.durable_url, tmp_path) as guard:
+        await do(guard, Hand(), Hand.claim)
+        hands = [Hand() for _ in range(200)]
+        claims = [asyncio.create_task(guard.apply(hand.claim())) for hand in hands]
+        await asyncio.sleep(0)
+        server.flush()
+        results = await asyncio.gather(*claims, return_exceptions=True)
+        await eventually(lambda: _is_amnesic(guard, Hand()), PATIENCE_SECONDS)
+        for hand, result in zip(hands, results, strict=True):
+            # Granted before it, or not at all: nobody gets the key of another a second time.
+            assert isinstance(result, Applied | NotApplied | Amnesic | Indefinite)
+            with pytest.raises(Amnesic):
+                await guard.apply(Hand(hand.script).claim())
+
+
+async def test_what_took_effect_before_the_rest_of_its_batch_failed(server: RedisServer, tmp_path: Path) -> None:
+    """It is told so: one that lost against another gateway is tried again alone, and fails alone."""
+    other = alone(server.durable_url)
+    await other.start()
+    async with Relay(server.port) as relay:
+        store = alone(f"redis://gateway:any@127.0.0.1:{relay.port}/0")
+        await store.start()
+        try:
+            await do(store, Hand(), Hand.claim)
+            granted, contended = Hand(), Hand()
+            relay.to_client.hold()
+            reads = _calls_of(server, "mget")
+            claims = [asyncio.create_task(store.apply(hand.claim())) for hand in (granted, contended)]
+            await eventually(lambda: _calls_of(server, "mget") > reads, PATIENCE_SECONDS)
+            rival = Hand(Script(contended.script.identity))
+            await do(other, rival, Hand.claim)
+            # The changes are sent, and what is read after them is not.
+            relay.to_target.ambush(2, Fault.RESET)
+            relay.to_client.release()
+            results = await asyncio.gather(*claims, return_exceptions=True)
+            assert [type(result) for result in results] == [Applied, NotApplied]
+            assert await state(other, granted) is State.CLAIMED
+            assert await state(other, contended) is State.CLAIMED
+        finally:
+            await store.close()
+            await other.close()
+
+
+def _calls_of(server: RedisServer, name: str) -> int:
+    with server.client() as client:
+        return int(client.info("commandstats").get(f"cmdstat_{name}", {"calls": 0})["calls"])
+
+
+# -- replicas ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_replica_that_does_not_answer(servers: list[RedisServer], tmp_path: Path) -> None:
+    """It is not known whether the command took effect, although another one has it; the same command finds out once the
+    replica is back."""
+    master, replica, other = servers
+    for each in servers:
+        each.start()
+    for each in (replica, other):
+        follow(each, master)
+        await eventually(lambda each=each: follows(each), PATIENCE_SECONDS)
+    store = alone(master.durable_url, replicas=2)
+    await store.start()
+    try:
+        await do(store, Hand(), Hand.claim)
+        replica.pause()
+        hand = Hand()
+        claim = hand.claim()
+        with pytest.raises(Indefinite):
+            await store.apply(claim)
+        replica.resume()
+        assert isinstance(await eventually(lambda: _applied(store, claim), PATIENCE_SECONDS), Applied)
+    finally:
+        await store.close()
+
+
+async def _applied(store: Any, claim: Any) -> Any:
+    try:
+        return await store.apply(claim)
+    except (NotApplied, Indefinite):
+        return None
+
+
+@pytest.mark.parametrize("is_lossy", [True, False], ids=["lossy", "lossless"])
+async def test_a_promoted_replica(servers: list[RedisServer], tmp_path: Path, is_lossy: bool) -> None:
+    """One that has all that was acknowledged is used; one that lacks some of it is a lost memory."""
+    master, ahead, behind = servers
+    for each in servers:
+        each.start()
+    for replica in (ahead, behind):
+        follow(replica, master)
+        await eventually(lambda replica=replica: follows(replica), PATIENCE_SECONDS)
+    facts: list[Fact] = []
+    async with Relay(master.port) as relay:
+        # The operator's word is false: two may be promoted.
+        url = f"redis://gateway:any@127.0.0.1:{relay.port}/0"
+        async with guarded(url, tmp_path, replicas=1, facts=facts) as guard:
+            known, hand = Hand(), Hand()
+            await do(guard, known, Hand.claim)
+            command(behind, "REPLICAOF", "127.0.0.1", 1)
+            await do(guard, hand, Hand.claim, Hand.complete)
+            master.kill()
+            new = behind if is_lossy else ahead
+            other = ahead if is_lossy else behind
+            command(new, "REPLICAOF", "NO", "ONE")
+            follow(other, new)
+            relay.target_port = new.port
+            if is_lossy:
+                await eventually(lambda: _is_amnesic(guard, hand), PATIENCE_SECONDS)
+            else:
+                await eventually(lambda: _grants(guard), PATIENCE_SECONDS)
+                assert await state(guard, hand) is State.COMPLETED
+            assert await state(guard, known) is State.CLAIMED
+    verdicts = [fact.result for fact in facts if isinstance(fact, PromotionJudged)]
+    assert verdicts[-1:] == ["refused" if is_lossy else "accepted"]
+    assert any(isinstance(fact, MemoryChanged) for fact in facts) is is_lossy
+
+
+async def test_a_promotion_that_nobody_can_prove(servers: list[RedisServer], tmp_path: Path) -> None:
+    """Where no replica may be promoted, one that was is a lost memory, also for a gateway that has never seen the
+    store."""
+    master, replica, _ = servers
+    for each in (master, replica):
+        each.start()
+    async with Relay(master.port) as relay:
+        url = f"redis://gateway:any@127.0.0.1:{relay.port}/0"
+        async with guarded(url, tmp_path / "one") as guard:
+            await do(guard, Hand(), Hand.claim)
+        follow(replica, master)
+        await eventually(lambda: follows(replica), PATIENCE_SECONDS)
+        master.kill()
+        command(replica, "REPLICAOF", "NO", "ONE")
+        relay.target_port = replica.port
+        async with guarded(url, tmp_path / "another") as guard:
+            assert await _is_amnesic(guard, Hand())
+            await accept_loss(guard, Audit("operator", "all that was lost is known"))
+            await do(guard, Hand(), Hand.claim)
+
+
+async def test_sentinels_that_promote(server_workspace: Path, tmp_path: Path) -> None:
+    """With all that may be promoted counted, new keys are granted again at the new master, and nothing is lost."""
+    facts: list[Fact] = []
+    group = Watched(server_workspace, replicas=2, keeps=True)
+    with running(group):
+        async with guarded(group.durable_url, tmp_path, replicas=2, facts=facts) as guard:
+            hands = [Hand() for _ in range(10)]
+            for hand in hands:
+                await do(guard, hand, Hand.claim, Hand.complete)
+            former = group.master
+            former.kill()
+            await eventually(lambda: group.master is not former, PATIENCE_SECONDS)
+            # One of two is left: what may be promoted is no longer there.
+            await eventually(lambda: _is_refused(guard, "have caught up"), PATIENCE_SECONDS)
+            former.start()
+            await eventually(lambda: _grants(guard), 2 * PATIENCE_SECONDS)
+            assert [await state(guard, hand) for hand in hands] == [State.COMPLETED] * 10
+    assert [fact.result for fact in facts if isinstance(fact, PromotionJudged)][-1] == "accepted"
+    assert not any(isinstance(fact, MemoryChanged) for fact in facts)

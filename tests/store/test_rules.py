@@ -57,9 +57,10 @@ from gateway.core.operation import (
     Withdraw,
 )
 from gateway.store.base import Store, Unreadable
+from gateway.store.level import RECORD_VERSION
 from gateway.store.operations import Query
 from gateway.store.postgres import rows as postgres_rows
-from gateway.store.postgres.rows import DELIVERY, RECORD, RECORD_VERSION, WIDTH, pack_resource, record_of
+from gateway.store.postgres.rows import DELIVERY, RECORD, WIDTH, pack_resource, record_of
 from gateway.store.postgres.statements import load
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.relational import statements as sql

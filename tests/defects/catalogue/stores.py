@@ -652,7 +652,7 @@ DEFECTS = (
         (
             Edit(
                 "store/postgres/sql/sweep.sql",
-                "                y.version = {record_version}\n                OR ",
+                "                y.version BETWEEN {record_versions}\n                OR ",
                 "                true OR ",
             ),
         ),

@@ -15,10 +15,11 @@ import pytest
 from gateway.core.operation import Applied, State
 from gateway.store.base import EpochChanged, Store
 from gateway.store.epoch import WitnessNote, memory_digest
-from gateway.store.operations import WITNESS_KEEP_US, Epoch
+from gateway.store.operations import WITNESS_KEEP_US, Agreement, Epoch, Tally
 from gateway.store.witness_files import WitnessFiles
 from tests.conformance.hand import Hand, do, state
 from tests.conformance.stores import Database
+from tests.support.serving import serving
 
 KEEP_SECONDS = WITNESS_KEEP_US / 1_000_000
 
@@ -126,6 +127,12 @@ async def test_a_store_that_lacks_what_it_acknowledged_can_be_looked_at(
             (found,) = await asyncio.gather(store.check_memory([lost.link]), return_exceptions=True)
             assert isinstance(found, Epoch)
             assert found.witnesses == {}
+            # What a start does before it judges, because a wrong configuration must not declare a loss.
+            compared, counted = await asyncio.gather(
+                store.compare_configuration(serving({})), store.tally(), return_exceptions=True
+            )
+            assert compared == Agreement()
+            assert isinstance(counted, Tally)
             assert files.read().notes == before
         finally:
             await store.close()

@@ -130,7 +130,7 @@ class Agreements:
 
     @asynccontextmanager
     async def _own_link(self) -> AsyncIterator[Link]:
-        link = self._dialer.link()
+        link = self._dialer.link(compares_notes=False)
         try:
             yield link
         finally:

@@ -141,18 +141,21 @@ class Dialer:
         # Host and database only: the text goes to logs.
         self.where = f"PostgreSQL at {parts.netloc.rpartition('@')[2] or options.get('host', 'localhost')}{parts.path}"
 
-    def link(self, prepare: Prepare | None = None, idle_seconds: float | None = None) -> Link:
+    def link(
+        self, prepare: Prepare | None = None, idle_seconds: float | None = None, *, compares_notes: bool = True
+    ) -> Link:
         """A link that connects on demand; `prepare` is called on each of its connections. One that was not used for
-        `idle_seconds` is closed."""
+        `idle_seconds` is closed. Without `compares_notes`, it can be used before the notes were judged, and nothing
+        that it reads may permit a claim."""
         return Link(
-            partial(self._dial, prepare),
+            partial(self._dial, prepare, compares_notes=compares_notes),
             self.where,
             connect_seconds=self._connect_seconds,
             command_seconds=self._command_seconds,
             idle_seconds=idle_seconds,
         )
 
-    async def _dial(self, prepare: Prepare | None) -> Connection:
+    async def _dial(self, prepare: Prepare | None, *, compares_notes: bool) -> Connection:
         """Connect to a server that may be used, and call `prepare`."""
         try:
             connection = await (self._connect(self._hosts[0]) if len(self._hosts) == 1 else self._connect_to_primary())
@@ -165,7 +168,7 @@ class Dialer:
             if self.pgbouncer:
                 await _learn_types(connection)
             await _greet(connection, self._durability)
-            compared = await self._compare(connection)
+            compared = await self._compare(connection, compares_notes=compares_notes)
             if prepare is not None:
                 await prepare(connection, compared)
         except BaseException:
@@ -208,13 +211,13 @@ class Dialer:
 
         return await link.run(inside)
 
-    async def _compare(self, connection: Connection) -> ComparedMemory | None:
+    async def _compare(self, connection: Connection, *, compares_notes: bool = True) -> ComparedMemory | None:
         """Raise `EpochChanged` for another memory than the known one; None while none is known.
 
         What is known is read before the server: a token that is seen, or a number that is acknowledged in between must
         not look like an older state.
         """
-        known, seen_token, files = self.epoch, self.seen_token, self.witness_files
+        known, seen_token, files = self.epoch, self.seen_token, self.witness_files if compares_notes else None
         if known is None:
             return None
         reading, beyond = (Reading(), 0) if files is None else (files.read(), files.beyond)

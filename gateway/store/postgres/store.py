@@ -13,7 +13,8 @@ connection raises no witness: it is for reads, news, and what gateways tell each
 over such a one (`promotion`), and nothing that takes long may.
 
 Upkeep, delivery, recovery and operators share one more, which is closed while nobody needs it: in a fleet, a gateway
-without a turn has none. The comparison of a configuration opens its own.
+without a turn has none. The comparison of a configuration opens its own. These compare no notes: a start uses them
+before it judges what the notes say, and what is found over them is claimed or changed over another one.
 """
 
 from __future__ import annotations
@@ -206,7 +207,7 @@ class PostgresStore:
             await plain.close()
             raise
         changing = [WitnessedLink(dialer, place, self._clock_us) for place in range(self._connections - 1)]
-        slow = dialer.link(idle_seconds=_IDLE_SECONDS)
+        slow = dialer.link(idle_seconds=_IDLE_SECONDS, compares_notes=False)
         fetch_slowly = partial(dialer.fetch, slow)
         self._running = _Running(
             Upkeep(dialer, slow, self._clock_us, self._outbox),

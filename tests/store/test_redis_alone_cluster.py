@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from gateway.admin.memory import accept_loss, look
+from gateway.admin.memory import accept_loss, memory_state
 from gateway.app.stores import bare_store, durable_store, seen_file
 from gateway.config import parse
 from gateway.core.confidential import NO_SEALING
@@ -188,10 +188,10 @@ async def test_a_flushed_master_loses_the_memory_of_its_keys(cluster: Cluster, t
                 assert await grants(store, shard)
                 continue
             await eventually(lambda hand=hand: is_amnesic(store, hand), PATIENCE_SECONDS)
-        assert (await look(store)).is_lost
+        assert (await memory_state(store)).is_lost
         assert [fact.is_lost for fact in facts if isinstance(fact, MemoryChanged)][-1]
         await accept_loss(store, Audit("operator", "it was the wrong server"))
-        assert not (await look(store)).is_lost
+        assert not (await memory_state(store)).is_lost
         for shard in SHARDS:
             assert await grants(store, shard)
 

@@ -22,7 +22,7 @@ from tests.support.eventually import eventually
 from tests.support.faulty_store import FaultyStore, dropped, lost, refused
 from tests.support.house import House, house, neighbour, sqlite_store, status_of
 from tests.support.postgres import PostgresServer
-from tests.support.relay import Relay
+from tests.support.relay import Fault, Relay, Rule
 from tests.support.upstream import Answer, RecordingUpstream
 
 
@@ -126,8 +126,9 @@ async def test_a_known_key_is_not_run_for_want_of_its_answer(own_postgres: Postg
             neighbour(relayed, tmp_path / "two", upstream, route=route) as two,
         ):
             assert status_of(await one.send("k1")) == (200, "stored")
-            # What a claim and an answer need is connected, and nothing was read yet.
             assert status_of(await two.send("k2")) == (200, "stored")
+            # What a claim needs stays connected. The connection over which an answer is read breaks with the first read.
+            relay.to_target.rule = Rule(b"AS is_left", Fault.RESET)
             relay.refuse()
             assert status_of(await two.send("k1")) == (503, "store-unavailable")
             assert len(upstream.requests) == 2

@@ -30,8 +30,21 @@ ROOT: Final = Path(__file__).parents[1]
 
 # Every directory with tests is in one of them, or in `BESIDE`; `tests/docs/test_run.py` sees to that.
 PARTS: Final = (
-    ("integration", "upgrade"),
-    ("admin", "app", "callers", "clients", "config", "conformance", "core", "deliver", "events", "explain", "store"),
+    ("integration",),
+    (
+        "admin",
+        "app",
+        "callers",
+        "clients",
+        "config",
+        "conformance",
+        "core",
+        "deliver",
+        "events",
+        "explain",
+        "store",
+        "upgrade",
+    ),
     ("defects", "docs", "http", "observe", "protect", "simulation", "support_tests", "upkeep"),
 )
 

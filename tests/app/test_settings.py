@@ -752,6 +752,7 @@ ELSEWHERE: Final = (
         "store.dialect": "tests/store/test_portable.py::test_the_configured_dialect",
         "store.durability": _START + "test_what_is_accepted_of_the_server_is_loud_at_the_start",
         "store.connections": "tests/store/test_postgres.py::test_how_many_connections_a_gateway_has",
+        "store.replicas": "tests/store/test_redis_alone.py::test_replicas_that_nobody_counted",
         "store.promotion": _MEMBERS + "test_the_operators_word",
         "store.promotion_wait": _MEMBERS + "test_who_has_not_spoken_is_named",
         "store.probation": _MEMBERS + "test_a_worker_that_is_silent_is_struck_off",

@@ -536,6 +536,7 @@ PROBE: dict[str, Any] = {
 async def recover(it: Depot, *, after_seconds: float = 0.0) -> None:
     """A pass of the background recovery, and the end of what it began."""
     it.wait(after_seconds)
+    await it.office.parts.turns.run_once()
     await it.office.parts._recovery.run_once()
     await it.settled()
 

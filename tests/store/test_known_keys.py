@@ -16,18 +16,23 @@ from tests.support.coordination import claiming_on
 from tests.support.postgres import PostgresServer
 from tests.support.relay import Fault, Relay, Rule
 
+# In the statement that reads records, which is sent with the first of them.
+READ = b"AS is_left"
+
 
 def relayed(relay: Relay) -> str:
     return f"postgresql://gateway@127.0.0.1:{relay.port}/postgres"
 
 
 def refuse(relay: Relay) -> None:
-    """As many connections as the server allows are open."""
+    """The connection for reads breaks with the first one, and as many as the server allows are open."""
+    relay.to_target.rule = Rule(READ, Fault.RESET)
     relay.refuse()
 
 
 def swallow(relay: Relay) -> None:
-    """A connection is made, and then nothing comes over it."""
+    """Likewise, but another connection is made, and then nothing comes over it."""
+    relay.to_target.rule = Rule(READ, Fault.RESET)
     relay.black_hole = True
 
 
@@ -41,7 +46,6 @@ async def test_a_known_key_is_not_free_for_want_of_its_answer(
         hand = Hand()
         await do(store, hand, Hand.claim, Hand.complete)
         assert hand.snapshot.state is State.COMPLETED
-        # Nothing was read yet: what claims and answers need is connected, and the reads are not.
         fail(relay)
         claiming = claiming_on(store)
         terms = Terms(REMEMBER_US, is_executed_anyway=True, patience_seconds=1.0)
@@ -80,7 +84,7 @@ async def test_a_command_on_a_known_key_changed_nothing(own_postgres: PostgresSe
     async with Relay(own_postgres.port) as relay, opened(relayed(relay)) as store:
         hand = Hand()
         await do(store, hand, Hand.claim, Hand.renew, Hand.complete)
-        relay.refuse()
+        refuse(relay)
         for command in (hand.claim(), hand.complete(), hand.renew()):
             with pytest.raises(Unreadable):
                 await store.apply(command)

@@ -135,7 +135,7 @@ async def test_a_gateway_that_runs_while_the_level_is_raised_stops(tmp_path: Pat
         await do(guard, Hand(), Hand.claim)
         memory.level = PROGRAM_LEVEL + 1
         with pytest.raises(StartRefused, match="serves up to"):
-            await guard.tally()
+            await guard.exchange_notes()
         hand = Hand()
         with pytest.raises(NotApplied, match="serves up to"):
             await guard.apply(hand.claim())

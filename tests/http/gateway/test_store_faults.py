@@ -127,7 +127,7 @@ async def test_a_known_key_is_not_run_for_want_of_its_answer(own_postgres: Postg
         ):
             assert status_of(await one.send("k1")) == (200, "stored")
             assert status_of(await two.send("k2")) == (200, "stored")
-            # What a claim needs stays connected. The connection over which an answer is read breaks with the first read.
+            # What a claim needs stays connected. The connection for reads breaks with the first answer that is read.
             relay.to_target.rule = Rule(b"AS is_left", Fault.RESET)
             relay.refuse()
             assert status_of(await two.send("k1")) == (503, "store-unavailable")

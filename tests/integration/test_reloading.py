@@ -17,7 +17,7 @@ async def test_reloads_under_load(tmp_path: Path, workers: int) -> None:
 
     For more, at a rate that is held: `python -m tests.integration.reloading --reloads 20 --rate 300`.
     """
-    verdict = await reload_under_load(tmp_path, sqlite_store(tmp_path), workers=workers, reloads=4, rate=50.0)
+    verdict = await reload_under_load(tmp_path, sqlite_store(tmp_path), workers=workers, reloads=4, rate=200.0)
     print(verdict)
     assert not verdict.faults, verdict
     # There was a load, on every client.

@@ -293,7 +293,7 @@ class Parts:
     def _turn_names(self) -> dict[Duty, str]:
         """Gateways with other routes or sinks have turns of their own: each of these is some gateway's work."""
         config, policy = self.policy.config, self.policy
-        counted = [*(f"{name} {operation}" for name, operation in policy.accepting.items())]
+        counted = [f"{name} {operation}" for name, operation in policy.accepting.items()]
         counted += [f"sink {sink.name}" for sink in config.events.sinks]
         return {
             Duty.SWEEP: "sweep",

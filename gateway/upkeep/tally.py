@@ -70,9 +70,7 @@ class TallyTaker:
 
     async def run(self) -> NoReturn:
         """Take the tally for ever, until cancelled."""
-        # After an outage the count is looked at first.
-        most = 2 * self._pass_seconds
-        await repeat(self._pass, pause_seconds=self._pass_seconds, pause_seconds_max=most, sleep=self._sleep)
+        await repeat(self._pass, pause_seconds=self._pass_seconds, sleep=self._sleep)
 
     async def _pass(self) -> float:
         if not self._has_turn():

@@ -17,7 +17,6 @@ from gateway.store.base import StoreError
 _LOG = logging.getLogger("gateway")
 
 _FAILURES_DOUBLED_MAX: Final = 5
-_PAUSE_SECONDS_MAX: Final = 300.0
 # Gateways that were started together must not stay in step.
 _JITTER: Final = 0.2
 
@@ -28,13 +27,16 @@ async def repeat(
     run_pass: Callable[[], Awaitable[float]],
     *,
     pause_seconds: float,
-    pause_seconds_max: float = _PAUSE_SECONDS_MAX,
+    pause_seconds_max: float | None = None,
     sleep: Sleep = asyncio.sleep,
 ) -> NoReturn:
     """Run a pass for ever, until cancelled. A pass returns the pause to make after it, in seconds.
 
-    The pause before the first pass is at most `pause_seconds`; after failures it doubles, up to `pause_seconds_max`.
+    The pause before the first pass is at most `pause_seconds`. After failures it doubles, up to `pause_seconds_max`;
+    twice the usual one if that is None, so that an outage of hours delays the first pass after it no more than a short
+    one.
     """
+    longest = 2 * pause_seconds if pause_seconds_max is None else max(pause_seconds_max, pause_seconds)
     failures = 0
     pause = pause_seconds * random.random()  # noqa: S311 -- spreads load, keeps no secret
     while True:
@@ -49,4 +51,4 @@ async def repeat(
             failures = 0
             continue
         failures = min(failures + 1, _FAILURES_DOUBLED_MAX)
-        pause = min(pause_seconds * 2**failures, max(pause_seconds_max, pause_seconds))
+        pause = min(pause_seconds * 2**failures, longest)

@@ -61,15 +61,28 @@ async def test_the_pass_says_how_long_to_pause(alarm: Alarm, passes: Passes) -> 
     assert 0.8 <= alarm.asked[2] <= 1.2
 
 
-async def test_pauses_grow_while_passes_fail_and_not_for_ever(alarm: Alarm, passes: Passes) -> None:
-    """A store that is down is asked less and less often, but asked; once it answers, all is as before."""
+async def test_pauses_are_twice_as_long_while_passes_fail(alarm: Alarm, passes: Passes) -> None:
+    """A store that is down is asked half as often, however long that lasts; once it answers, all is as before."""
     passes.endings = [NotApplied("down")] * 7 + [Indefinite("lost")]
     for _ in range(9):
         await alarm.pass_one()
-    grown = alarm.asked[1:9]
-    for pause, expected in zip(grown, [20.0, 40.0, 80.0, 160.0, 300.0, 300.0, 300.0, 300.0], strict=True):
-        assert 0.8 * expected <= pause <= 1.2 * expected
+    for pause in alarm.asked[1:9]:
+        assert 16.0 <= pause <= 24.0
     assert 8.0 <= alarm.asked[9] <= 12.0
+
+
+async def test_pauses_grow_as_far_as_they_may(passes: Passes) -> None:
+    """A poll that is frequent is asked less and less often while it fails."""
+    alarm = Alarm()
+    task = asyncio.create_task(repeat(passes, pause_seconds=10.0, pause_seconds_max=300.0, sleep=alarm.sleep))
+    await alarm.wait_asleep()
+    passes.endings = [NotApplied("down")] * 7
+    for _ in range(7):
+        await alarm.pass_one()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    for pause, expected in zip(alarm.asked[1:], [20.0, 40.0, 80.0, 160.0, 300.0, 300.0, 300.0], strict=True):
+        assert 0.8 * expected <= pause <= 1.2 * expected
 
 
 async def test_an_error_of_the_program_is_told_and_ends_nothing(

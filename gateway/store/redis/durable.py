@@ -30,7 +30,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Concatenate, Final, NoReturn, ParamSpec, TypeVar
 from uuid import UUID, uuid4
@@ -102,7 +102,6 @@ T = TypeVar("T")
 _BATCH_SIZE_MAX: Final = 64
 # Records that a sweep changes in one exchange.
 _SWEEP_PIECE_MAX: Final = 50
-_SWEEP_TURN_SECONDS: Final = 60
 # Records that a sweep cannot read, and so passes over.
 _WITHHELD_MAX: Final = 10_000
 # The place of the store's only link in the witness files.
@@ -444,38 +443,16 @@ class RedisStore:
 
     async def sweep(self, limit: int) -> Swept:
         self._started()
-        own = uuid4().bytes
         with self._noticing():
-            if not await self._is_due() or not await self._take_turn(own):
-                return Swept()
-            try:
-                swept, operation_ids = await self._sweep(limit)
-            finally:
-                await self._leave_turn(own)
+            swept, operation_ids = await self._sweep(limit)
         self._watchers.announce_all(operation_ids)
         return swept
-
-    async def _take_turn(self, own: bytes) -> bool:
-        change = self._freeing(Change(self._shard))
-        change.require(self._shard.sweeper, None)
-        change.then("SET", self._shard.sweeper, own, "EX", _SWEEP_TURN_SECONDS)
-        (outcome,) = await self._client.write([change.call(self._client.identity)], keeps=False)
-        if isinstance(outcome, StoreError):
-            raise outcome
-        return outcome
 
     def _freeing(self, change: Change) -> Change:
         """The change, so that a server whose memory is full executes it: it refuses a script whose first write may need
         room, and a deletion needs none."""
         change.then("DEL", self._shard.trial)
         return change
-
-    async def _leave_turn(self, own: bytes) -> None:
-        change = Change(self._shard)
-        change.require(self._shard.sweeper, own)
-        change.then("DEL", self._shard.sweeper)
-        with suppress(StoreError):
-            await self._client.write([change.call(self._client.identity)], keeps=False)
 
     def _due(self, now_us: int, limit: int) -> list[RedisCommand]:
         """What a sweep looks for: what the clock changes, and leases left by a clock that was set back."""
@@ -494,12 +471,6 @@ class RedisStore:
             ("ZRANGEBYSCORE", shard.old_audits, "-inf", now_us, "LIMIT", 0, limit),
             ("ZRANGEBYSCORE", shard.witnesses, "-inf", unraised_us, "LIMIT", 0, limit),
         ]
-
-    async def _is_due(self) -> bool:
-        now_us = (await self._client.read([]))[1]
-        some = 1 + len(self._withheld)
-        found, _ = await self._client.read([*self._due(now_us, some), *self._old(now_us, 1)])
-        return any(member[:16] not in self._withheld for members in found for member in members)
 
     async def _sweep(self, limit: int) -> tuple[Swept, list[UUID]]:
         written, lapsed, changed = Counter[State](), list[tuple[str, UUID]](), list[UUID]()
@@ -580,9 +551,7 @@ class RedisStore:
     # -- what recovery, operators and starting gateways call ----------------------------------------------------------
 
     async def tally(self) -> Tally:
-        return await self._asked(
-            inquiry.tally,
-        )
+        return await self._asked(inquiry.tally)
 
     async def compare_configuration(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
         return await self._asked(members.agree, serving, is_trial=is_trial)
@@ -646,9 +615,7 @@ class RedisStore:
         return await self._asked(members.beat, gateway_id, silent)
 
     async def members(self) -> list[Member]:
-        return await self._asked(
-            members.members,
-        )
+        return await self._asked(members.members)
 
     async def vouch(self, identity: str, gateway_id: UUID, boot: str, ended: Collection[UUID]) -> None:
         await self._asked(members.vouch, identity, gateway_id, boot, ended)

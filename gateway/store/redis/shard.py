@@ -44,7 +44,6 @@ class Shard:
         self.gateways = f"{prefix}gateways"
         self.turns = f"{prefix}turns"
         self.trial = f"{prefix}trial"
-        self.sweeper = f"{prefix}sweeper"
         self._text, self._prefix = prefix, prefix.encode()
 
     def part_of(self, operation_id: UUID) -> int:

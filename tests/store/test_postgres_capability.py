@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from gateway.store.base import NotApplied
@@ -9,6 +11,7 @@ from gateway.store.postgres.capability import Capability, capabilities
 from tests.store.postgres_sessions import roles, session, url_as
 from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer
+from tests.support.relay import Fault, Relay, Rule
 
 
 def by_name(found: list[Capability]) -> dict[str, str]:
@@ -63,3 +66,12 @@ async def test_a_server_that_cannot_be_asked() -> None:
     """Nothing is known of it."""
     with pytest.raises(NotApplied, match="cannot be used"):
         await capabilities(f"postgresql://nobody@127.0.0.1:{free_port()}/none")
+
+
+async def test_a_server_that_falls_silent_is_not_waited_for(own_postgres: PostgresServer) -> None:
+    """Whoever runs a check is told so, and not left without an answer."""
+    async with Relay(own_postgres.port) as relay:
+        relay.to_target.rule = Rule(b"pg_stat_replication", Fault.SWALLOW)
+        with pytest.raises(NotApplied):
+            async with asyncio.timeout(20):
+                await capabilities(f"postgresql://gateway@127.0.0.1:{relay.port}/postgres", command_seconds=0.5)

@@ -5,13 +5,14 @@ It asks over a connection of its own, whatever the server is like, and changes n
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 from gateway.store.base import NotApplied
 from gateway.store.postgres.connection import fault_of
-from gateway.store.postgres.dialer import DURABILITY, SERVER_MAJOR_MIN, Dialer, Durability, losses
+from gateway.store.postgres.dialer import COMMAND_SECONDS, DURABILITY, SERVER_MAJOR_MIN, Dialer, Durability, losses
 
 # What is called, by which query, and what follows where it is refused.
 _CALLS: Final = (
@@ -51,24 +52,27 @@ class Capability:
         return f"{self.name}: {self.state}{self.then and ', '}{self.then}"
 
 
-async def capabilities(url: str, durability: Durability = "server") -> list[Capability]:
-    """What the server allows. Raises `NotApplied` where it cannot be asked."""
+async def capabilities(
+    url: str, durability: Durability = "server", command_seconds: float = COMMAND_SECONDS
+) -> list[Capability]:
+    """What the server allows. Raises `NotApplied` where it cannot be asked, or has not told all in that time."""
     dialer = Dialer(url)
     connection = await dialer.connect_ungreeted()
     try:
-        (row,) = await connection.fetch(_SETTINGS)
-        found = list(_of_settings(row, durability))
-        for name, query, consequence in _CALLS:
-            if name == "LISTEN" and dialer.pgbouncer:
-                found.append(Capability(name, "none", "waiters of other gateways poll behind a pooler"))
-                continue
-            try:
-                await connection.fetch(query)
-            except Exception as error:  # noqa: BLE001 -- whatever it is, it is refused
-                found.append(Capability(name, "refused", f"{consequence} ({fault_of(error)})"))
-            else:
-                found.append(Capability(name, "ok"))
-        return found
+        async with asyncio.timeout(command_seconds):
+            (row,) = await connection.fetch(_SETTINGS)
+            found = list(_of_settings(row, durability))
+            for name, query, consequence in _CALLS:
+                if name == "LISTEN" and dialer.pgbouncer:
+                    found.append(Capability(name, "none", "waiters of other gateways poll behind a pooler"))
+                    continue
+                try:
+                    await connection.fetch(query)
+                except Exception as error:  # noqa: BLE001 -- whatever it is, it is refused
+                    found.append(Capability(name, "refused", f"{consequence} ({fault_of(error)})"))
+                else:
+                    found.append(Capability(name, "ok"))
+            return found
     except Exception as error:
         raise NotApplied(*fault_of(error).args) from error
     finally:

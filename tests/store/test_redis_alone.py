@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
@@ -99,6 +100,18 @@ async def test_a_server_that_promises_less(server: RedisServer, soon: None, name
         with pytest.raises(StartRefused, match=why):
             await alone(server.durable_url).start()
         command(server, "CONFIG", "SET", setting, before)
+        await eventually(lambda: _grants(guard), PATIENCE_SECONDS)
+
+
+async def test_a_server_that_says_nothing_any_more(server: RedisServer, soon: None, tmp_path: Path) -> None:
+    """What it promised before is not believed for longer than until the next look; known keys are read."""
+    user = str(urlsplit(server.durable_url).username)
+    async with guarded(server.durable_url, tmp_path) as guard:
+        await do(guard, hand := Hand(), Hand.claim)
+        command(server, "ACL", "SETUSER", user, "-info")
+        await eventually(lambda: _is_refused(guard, "what it promises is not known"), PATIENCE_SECONDS)
+        assert await state(guard, hand) is State.CLAIMED
+        command(server, "ACL", "SETUSER", user, "+info")
         await eventually(lambda: _grants(guard), PATIENCE_SECONDS)
 
 

@@ -7,6 +7,7 @@ it was compared (`EpochChanged`). It knows neither records nor keys.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -15,6 +16,8 @@ from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefuse
 from gateway.store.redis.connection import CAUSES, Access, Address, Link, RedisCommand, refusal
 from gateway.store.redis.masters import Masters
 from gateway.store.redis.promise import LOOK, Server, read
+
+_LOG = logging.getLogger("gateway")
 
 LOOK_SECONDS: Final = 5.0
 READ_SECONDS: Final = 5.0
@@ -187,15 +190,23 @@ class Primary:
         self.place = replies[-1].decode() if is_node else str(link.address)
 
     async def look(self) -> None:
-        """See whether the server is still the master, and what it promises."""
+        """See whether the server is still the master, and what it promises; what it does not say is no promise."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            with suppress(StoreError):
+            try:
                 link = await self.link("reads")
                 if await self._find() != link.address:
                     await self._leave()
                 else:
                     await self._greet(link)
+            except EpochChanged:
+                # Only one of the links may have noticed.
+                await self._leave()
+            except StoreError as error:
+                self.why_not = f"what it promises is not known: {error}"
+            except Exception:  # noqa: BLE001 -- a bug must not end the looks, on which every promise depends
+                _LOG.exception("a look at Redis failed because of a bug")
+                self.why_not = "what it promises is not known, because of a bug"
 
     async def _refused(self, reply: Exception) -> NotApplied:
         """What to say of a command that the server refused: nothing was done."""

@@ -5,7 +5,6 @@ Two real programs of two levels are in `tests/upgrade`; here another level is on
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,12 +19,14 @@ from gateway.config import Config, parse
 from gateway.core.confidential import NO_SEALING
 from gateway.core.operation import Applied
 from gateway.store.base import NotApplied, StartRefused
+from gateway.store.guard import EpochGuard
 from gateway.store.level import PROGRAM_LEVEL, why_refused, why_unfinished
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.recipes import RUNNING_US
 from tests.conformance.hand import Hand, do
 from tests.store.postgres_sessions import session
 from tests.store.test_guard import a_guard
+from tests.support.eventually import eventually
 from tests.support.house import config_text
 from tests.support.memory_store import Memory, MemoryStore
 from tests.support.serving import serving
@@ -140,16 +141,16 @@ async def test_a_gateway_that_runs_while_the_level_is_raised_stops(tmp_path: Pat
         with pytest.raises(NotApplied, match="serves up to"):
             await guard.apply(hand.claim())
         memory.level = PROGRAM_LEVEL
-        async with asyncio.timeout(30):
-            while True:
-                try:
-                    assert isinstance(await guard.apply(hand.claim()), Applied)
-                except NotApplied:
-                    await asyncio.sleep(0.01)
-                else:
-                    break
+        await eventually(lambda: _is_granted(guard, hand), 30.0)
     finally:
         await guard.close()
+
+
+async def _is_granted(guard: EpochGuard, hand: Hand) -> bool:
+    try:
+        return isinstance(await guard.apply(hand.claim()), Applied)
+    except NotApplied:
+        return False
 
 
 async def test_a_worker_of_an_older_program_is_not_listed_any_more(postgres_url: str, tmp_path: Path) -> None:

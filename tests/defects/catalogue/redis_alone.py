@@ -109,4 +109,16 @@ DEFECTS = (
         (Edit("store/sharded.py", "await self._all(begin)", "await begin(self.shards[0])"),),
         (_CLUSTER + "test_a_flushed_master_loses_the_memory_of_its_keys",),
     ),
+    Defect(
+        "a-promise-outlives-what-says-it",
+        "a server that tells nothing any more is believed to promise what it did",
+        (
+            Edit(
+                "store/redis/primary.py",
+                '                self.why_not = f"what it promises is not known: {error}"\n',
+                "                del error\n",
+            ),
+        ),
+        (_TESTS + "test_a_server_that_says_nothing_any_more",),
+    ),
 )

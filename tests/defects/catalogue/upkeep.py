@@ -174,4 +174,19 @@ DEFECTS: Final = (
         (Edit("store/postgres/capability.py", 'Capability(name, "refused", f', 'Capability(name, "ok", f'),),
         ("tests/store/test_postgres_capability.py::test_what_is_refused_is_named_with_what_follows",),
     ),
+    Defect(
+        "upkeep-comes-late-after-an-outage",
+        "for minutes after an outage nobody counts, recovers, or compares the memory of the store",
+        (
+            Edit(
+                "upkeep/timer.py",
+                "2 * pause_seconds if pause_seconds_max is None",
+                "300.0 if pause_seconds_max is None",
+            ),
+        ),
+        (
+            "tests/upkeep/test_timer.py::test_pauses_are_twice_as_long_while_passes_fail",
+            "tests/upkeep/test_tally.py::test_soon_after_an_outage_it_is_counted_again",
+        ),
+    ),
 )

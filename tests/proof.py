@@ -47,7 +47,7 @@ PARTS: Final = (
     Part("publishing", ("-m", "tests.integration.publishing", "--seconds", "600")),
     *[
         Part(f"sentinel-{store}", ("-m", "tests.integration.sentinel", "--operations", "1000", "--store", store))
-        for store in ("sqlite", "postgres", "postgres-redis")
+        for store in ("sqlite", "postgres", "postgres-redis", "redis")
     ],
     Part("reloading", ("-m", "tests.integration.reloading", "--reloads", "20", "--rate", "300")),
     Part("promotions", ("-m", "tests.integration.promotions", "--failovers", "50")),

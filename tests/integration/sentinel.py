@@ -14,7 +14,7 @@ import contextlib
 import io
 import sys
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +29,7 @@ from tests.support.fleet import config_of
 from tests.support.gateway import GatewayProcess
 from tests.support.http import Response
 from tests.support.postgres import PostgresInstallation, PostgresServer, workspace
-from tests.support.redis import RedisServer
+from tests.support.redis import GATEWAY_USER, RedisServer
 from tests.support.senders import WHSEC, signed
 from tests.support.sentinel import Sentinel
 from tests.support.upstream import Answer, RecordingUpstream
@@ -49,6 +49,32 @@ SECRETS: Final = {
 }
 
 
+class RedisOutage(Outage):
+    """A Redis that keeps operations alone."""
+
+    def __init__(self, server: RedisServer) -> None:
+        super().__init__({"durable": server.durable_url})
+        self._server = server
+
+    def begin(self) -> None:
+        self._server.kill()
+
+    def end(self) -> None:
+        self._server.start()
+
+
+@contextlib.contextmanager
+def redis_outage(directory: Path) -> Iterator[RedisOutage]:
+    """One whose files are in `directory / "store"`, where the search looks at the end."""
+    directory.mkdir(exist_ok=True)
+    server = RedisServer(directory / "store", append_only=True, options=GATEWAY_USER)
+    server.start()
+    try:
+        yield RedisOutage(server)
+    finally:
+        server.stop()
+
+
 @dataclass
 class Found:
     """Where the text was, by what the gateway was doing; and how much it had done."""
@@ -62,8 +88,11 @@ class Found:
         return f"{done}; {found or 'found nowhere'}"
 
 
-def settings(*, is_encrypted: bool) -> dict[str, Any]:
-    """The configuration beside the store; without encryption nothing can be accepted."""
+def settings(*, is_encrypted: bool, is_one_record: bool = False) -> dict[str, Any]:
+    """The configuration beside the store: without encryption nothing can be accepted.
+
+    `is_one_record`: for a store that can keep nothing beside operations, neither requests nor events.
+    """
     outcome, body = {"preset": "standard"}, {"spool_over": "1KiB"}
     wait = {"wait": "0s"}
     made: dict[str, Any] = {
@@ -87,21 +116,24 @@ def settings(*, is_encrypted: bool) -> dict[str, Any]:
         "scope": "shared",
     }
     routes = [made, keyed]
-    if is_encrypted:
+    if is_encrypted and not is_one_record:
         made["accept"] = {"identity": "unverified"}
         routes.append(hooks)
     sink = {"name": "sink", "kind": "webhook", "url": "http://127.0.0.1:9/", "secrets": [{"id": "s", "key": WHSEC}]}
-    return {
-        "routes": [{"outcome": outcome, "body": body, "in_flight": wait, **route} for route in routes],
-        "store": {"clear_keys": True, "journal_grace": "0s", "lease": "10s"},
-        "log": {"level": "debug", "requests": "all"},
-        "delivery": {"schedule": ["100ms"]},
+    published: dict[str, Any] = {
         "events": {
             "sinks": [sink],
             "include": ["key", "location", "response"],
             "types": ["operation.completed", "operation.in_doubt", "operation.dead_lettered"],
         },
         "egress": {"https_only": False, "allow": ["127.0.0.0/8"], "ports": [9]},
+    }
+    return {
+        "routes": [{"outcome": outcome, "body": body, "in_flight": wait, **route} for route in routes],
+        "store": {"clear_keys": True, "journal_grace": "0s", "lease": "10s"},
+        "log": {"level": "debug", "requests": "all"},
+        "delivery": {"schedule": ["100ms"]},
+        **({} if is_one_record else published),
         **({"secrets": SECRETS} if is_encrypted else {}),
     }
 
@@ -109,17 +141,25 @@ def settings(*, is_encrypted: bool) -> dict[str, Any]:
 async def search(
     outage: Outage, directory: Path, *, operations: int, redis: str | None = None, is_encrypted: bool = True
 ) -> Found:
-    """Run so many operations, and look for the text. `outage` has the durable store."""
+    """Run so many operations, and look for the text. `outage` has the durable store, `redis` is the fast tier."""
     found = Found()
     store = {**outage.section, **({} if redis is None else {"fast": redis})}
-    postgres = outage.section["durable"] if outage.section["durable"].startswith("postgresql") else None
+    durable = outage.section["durable"]
+    postgres = durable if durable.startswith("postgresql") else None
+    is_redis = durable.startswith("redis")
     async with _upstream() as upstream:
-        config = config_of(store, directory, upstream.url, **settings(is_encrypted=is_encrypted))
-        async with GatewayProcess(config, directory) as gateway:
-            run = _Run(gateway, upstream, found, is_encrypted=is_encrypted)
+        beside = settings(is_encrypted=is_encrypted, is_one_record=is_redis)
+        async with GatewayProcess(config_of(store, directory, upstream.url, **beside), directory) as gateway:
+            run = _Run(gateway, upstream, found, accepts=is_encrypted and not is_redis, publishes=not is_redis)
 
-            async def look(when: str, database: str | None = postgres, place: Path = directory / "state") -> None:
-                found.places[when] = await SENTINEL.found(place, database, redis)
+            async def look(
+                when: str,
+                *,
+                place: Path = directory / "state",
+                database: str | None = postgres,
+                entries: str | None = durable if is_redis else redis,
+            ) -> None:
+                found.places[when] = await SENTINEL.found(place, database, entries)
 
             for begin in range(0, operations, _AT_ONCE):
                 await asyncio.gather(*(run.operation(number) for number in range(begin, begin + _AT_ONCE)))
@@ -129,7 +169,7 @@ async def search(
                 outage.begin()
                 answer.set()
                 await run.journaled()
-                await look("journal", None)
+                await look("journal", database=None, entries=redis)
             outage.end()
             await run.flushed()
             await run.operator()
@@ -143,7 +183,7 @@ async def search(
             gateway.terminate()
             await look("stopped")
             if postgres is None:
-                await look("store", None, directory / "store")
+                await look("store", place=directory / "store")
             found.places["log"] = ["gateway.log"] if SENTINEL.is_in(gateway.log.read_bytes()) else []
     return found
 
@@ -152,12 +192,19 @@ class _Run:
     """The traffic of one run."""
 
     def __init__(
-        self, gateway: GatewayProcess, upstream: RecordingUpstream, found: Found, *, is_encrypted: bool
+        self,
+        gateway: GatewayProcess,
+        upstream: RecordingUpstream,
+        found: Found,
+        *,
+        accepts: bool,
+        publishes: bool,
     ) -> None:
         self._gateway = gateway
         self._upstream = upstream
         self._found = found
-        self._is_encrypted = is_encrypted
+        self._accepts = accepts
+        self._publishes = publishes
         self._tasks: list[asyncio.Task[Response]] = []
         self._hold = asyncio.Event()
         self._holds = 0
@@ -179,7 +226,7 @@ class _Run:
                 await self.send(key, "/s/bad")
             case 9:
                 await self.send(key, "/s/cut")
-            case 10 if self._is_encrypted:
+            case 10 if self._accepts:
                 event = f"msg_{key}"
                 message = b'{"type": "made", "data": "%s"}' % _T.encode()
                 headers = list(signed("standard_webhooks", message, int(time.time()), event).items())
@@ -255,9 +302,10 @@ class _Run:
         cut = [operation for (key, *_), operation in made.items() if key.endswith(b"-9")]
         said = ["--why", f"because {_T}", "--by", f"somebody {_T}"]
         words = [["purge", operation, *said] for operation in some]
-        words.append(["sinks", "--suspend", "sink", *said])
         words += [["resolve", operation, "--never-happened", "--force", *said] for operation in cut]
-        if self._is_encrypted:
+        if self._publishes:
+            words.append(["sinks", "--suspend", "sink", *said])
+        if self._accepts:
             words += [["pause", "made", *said], ["resume", "made", *said]]
         for each in words:
             assert await asyncio.to_thread(_operate, [*each, "--config", str(self._gateway.config_file)]) in (0, 1, 3)
@@ -294,11 +342,14 @@ def main() -> int:
     """Run it; the exit code says whether the text was found anywhere."""
     parser = argparse.ArgumentParser(prog="tests.integration.sentinel", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--operations", type=int, default=1000)
-    parser.add_argument("--store", choices=("sqlite", "postgres", "postgres-redis"), default="sqlite")
+    parser.add_argument("--store", choices=("sqlite", "postgres", "postgres-redis", "redis"), default="sqlite")
     asked = parser.parse_args()
     with workspace("sentinel") as directory:
         if asked.store == "sqlite":
             return _report(LockedSqlite(directory / "store" / "operations.db"), directory, asked.operations)
+        if asked.store == "redis":
+            with redis_outage(directory / "gateway") as outage:
+                return _report(outage, directory / "gateway", asked.operations)
         (directory / "installation").mkdir()
         server = PostgresServer(PostgresInstallation(directory / "installation"), directory / "postgres")
         server.start()

@@ -27,6 +27,7 @@ from tests.benchmarks import (
     room,
     sweeping,
     tracing,
+    witness,
     workers,
 )
 from tests.benchmarks.place import Place, where
@@ -50,6 +51,7 @@ MEASUREMENTS: Final[dict[str, ModuleType]] = {
         callers,
         calls,
         tracing,
+        witness,
     )
 }
 

@@ -47,17 +47,7 @@ def run(place: Place, asked: argparse.Namespace) -> bool:
         for spec in (_HEADER, _JWT):
             _found_us(callers, spec, headers)
     for _ in range(asked.rounds):
-        measured = load.measure(
-            plain.port,
-            load.Shape(PROTECTED, 200, None),
-            load.new_keys(),
-            connections=64,
-            seconds=asked.seconds,
-            warm_seconds=0.2,
-            read=lambda: (plain.cpu_seconds(),),
-        )
-        (cpu_seconds,) = measured.spent
-        plain_us = cpu_seconds / measured.requests * 1e6
+        plain_us = load.cpu_us(plain.port, plain.cpu_seconds, load.Shape(PROTECTED, 200, None), seconds=asked.seconds)
         with pinned(SERVING_CORE):
             header_us, token_us = (_found_us(callers, spec, headers) for spec in (_HEADER, _JWT))
         shares.append((token_us - header_us) / plain_us)

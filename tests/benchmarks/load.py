@@ -238,6 +238,14 @@ def measure(
     return undisturbed(run)
 
 
+def cpu_us(
+    port: int, cpu_seconds: Callable[[], float], shape: Shape, *, connections: int = 64, seconds: float = 1.0
+) -> float:
+    """CPU time for each request, in microseconds, of a program that says how much it has used so far."""
+    measured = measure(port, shape, new_keys(), connections=connections, seconds=seconds, read=lambda: (cpu_seconds(),))
+    return measured.spent[0] / measured.requests * 1e6
+
+
 def undisturbed(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run the work on a loop of its own, without looks for garbage that would hold it up."""
     gc.collect()

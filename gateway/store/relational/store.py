@@ -394,7 +394,7 @@ class Witness:
 
     def raise_(self, cursor: Cursor, now_us: int) -> int:
         """Raise and return the number. Raises `EpochChanged` if it is behind what was acknowledged."""
-        number = sql.raise_witness(cursor, self._link, now_us)
+        number = sql.raise_witness(cursor, self._link, self._number, now_us)
         if number <= self._number:
             raise EpochChanged("the store lacks changes that it had acknowledged")
         return number

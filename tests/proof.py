@@ -41,7 +41,10 @@ PARTS: Final = (
         for seed in (1, 2, 3)
     ],
     Part("storm", ("-m", "tests.integration.storm", "--seconds", "240")),
-    Part("accepting", ("-m", "tests.integration.accepting", "--kills", "200")),
+    *[
+        Part(f"accepting-{store}", ("-m", "tests.integration.accepting", "--kills", "200", "--store", store))
+        for store in ("sqlite", "postgres")
+    ],
     Part("lanes", ("-m", "tests.integration.lanes", "--kills", "50")),
     Part("fast-failover", ("-m", "tests.integration.fast_failover", "--faults", "20")),
     Part("publishing", ("-m", "tests.integration.publishing", "--seconds", "600")),

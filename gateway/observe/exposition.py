@@ -29,7 +29,7 @@ Labels = tuple[str, ...]
 Rows = dict[Labels, list[float]]
 """The numbers of a family. A row of a counter or a gauge has one."""
 Counted = dict[str, Rows]
-"""The numbers of one process, by family, without rows that are 0, which most are."""
+"""The numbers of one process, by family, without those that count nothing yet, which most do."""
 
 
 class Rule(Enum):
@@ -65,7 +65,7 @@ class Family:
             self.rows.setdefault(values, self._zeros())
 
     def packed(self) -> Rows:
-        """The rows that are not 0."""
+        """The rows that are not 0: to count nothing and not to be there come to the same."""
         return {labels: list(row) for labels, row in self.rows.items() if any(row)}
 
     def absorb(self, rows: Rows) -> None:
@@ -128,6 +128,10 @@ class Gauge(Family):
             self.rows[labels] = [float(values.get(labels, 0))]
         for labels, value in values.items():
             self.rows[labels] = [float(value)]
+
+    def packed(self) -> Rows:
+        """All rows: a supervisor knows the labels of some from workers alone, and one that is 0 must not vanish."""
+        return {labels: list(row) for labels, row in self.rows.items()}
 
     def absorb(self, rows: Rows) -> None:
         """A gauge ends with its process."""

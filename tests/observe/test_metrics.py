@@ -550,6 +550,15 @@ async def test_a_store_is_down_where_one_worker_cannot_reach_it() -> None:
         assert number(text, 'idempotency_store_up{tier="durable"}') == up
 
 
+async def test_a_gauge_is_there_while_it_is_0_in_every_worker() -> None:
+    """A series that comes and goes is a gap to whoever alerts on it; its labels are known from workers alone."""
+    supervisor, worker = (Metrics([], has_fast_tier=False, version="1") for _ in range(2))
+    worker.read_with(lambda: Readings(upkeep_owner={"sweep": 0}, connections={"http://x": 0}))
+    text = (await supervisor.render("text/plain", lambda: ([worker.take()], []))).body.decode()
+    assert number(text, 'idempotency_store_upkeep_owner{duty="sweep"}') == 0
+    assert number(text, 'idempotency_upstream_connections{upstream="http://x"}') == 0
+
+
 async def test_processes_are_added_up() -> None:
     """Memory and processor time are those of all processes."""
     merged = Metrics([], has_fast_tier=False, version="1")

@@ -14,7 +14,8 @@ allowed but questionable.
 
 *Of two files.* `changes` finds what differs, and which of that needs a restart.
 
-*For people and editors.* `effective` writes the configuration in force as text, `schema` the JSON Schema of the file.
+*For people and editors.* `effective` writes the configuration in force as text, `schema` the JSON Schema of the file,
+`descriptions` reads what its keys are for.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from pydantic import BaseModel, Tag, ValidationError
 from pydantic_core import ErrorDetails
 
 from gateway import __version__
+from gateway.config.descriptions import descriptions
 from gateway.config.document import Document, Mistake, Path, Tree, alternatives, nearest
 from gateway.config.models import Config
 from gateway.config.section import DISAGREEMENT_ERROR, FORM_ERROR, INSTEAD, form_tag
@@ -165,8 +166,8 @@ def _unknown_key(place: _Place, loc: tuple[str | int, ...], document: Document) 
 
 def _description(loc: tuple[str | int, ...]) -> str:
     """The first sentence of the key's docstring."""
-    field = _place(loc[:-1]).keys.get(str(loc[-1]))
-    text = (field.description or "" if field else "").split(". ")[0].removesuffix(".")
+    said = (descriptions(model).get(str(loc[-1])) for model in _place(loc[:-1]).models)
+    text = next(filter(None, said), "").split(". ")[0].removesuffix(".")
     return text[:1].lower() + text[1:]
 
 

@@ -54,7 +54,7 @@ class Disagreement:
 
 
 class Section(BaseModel):
-    """A mapping of the file. Immutable; an unknown key is a mistake; its docstrings are the schema's descriptions."""
+    """A mapping of the file. Immutable; an unknown key is a mistake; `descriptions` has the docstrings of its keys."""
 
     ORDERED: ClassVar[tuple[tuple[str, str], ...]] = ()
     """Pairs of durations; the first must not be longer than the second. If only one of them is written, the default of
@@ -65,7 +65,6 @@ class Section(BaseModel):
         extra="forbid",
         defer_build=True,
         hide_input_in_errors=True,
-        use_attribute_docstrings=True,
         validate_by_name=False,
         validate_by_alias=True,
     )

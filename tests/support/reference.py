@@ -19,6 +19,7 @@ from pydantic_core import PydanticUndefined
 
 from gateway.cli import parser
 from gateway.config import Config, section
+from gateway.config.descriptions import descriptions
 from gateway.config.leaf import Count, Duration, Flag, Leaf, Size
 from gateway.core.lifecycle import ROWS, TABLE, Fence, Row
 from gateway.core.message import Headers
@@ -149,7 +150,7 @@ def settings() -> str:
         for name, field in model.model_fields.items():
             default = f"`{text}`" if (text := _default(field)) else "**required**" if field.is_required() else "–"
             by_reload = "no" if is_fixed or _needs_restart(field) else "yes"
-            about = " ".join((field.description or "").split())
+            about = " ".join(descriptions(model).get(field.alias or name, "").split())
             rows.append((f"`{field.alias or name}`", _kind(field), default, *(by_reload for _ in reload), about))
         form = f", with `{_form(model)}`" if paths.count(path) > 1 else ""
         title = f"`{path}`{form}" if path else "The file"

@@ -68,7 +68,7 @@ class Swept:
     """How many records one bounded pass of a sweep changed; `more` when it reached its bound.
 
     `expired` are those that were not delivered in time. `named` has route and operation id of at most
-    `LAPSES_NAMED_MAX` lapsed operations.
+    `LAPSES_NAMED_MAX` lapsed operations. `others` is what else counts towards the bound, where a store says so.
     """
 
     lapsed: int = 0
@@ -77,6 +77,7 @@ class Swept:
     more: bool = False
     expired: int = 0
     named: tuple[tuple[str, UUID], ...] = field(default=(), compare=False)
+    others: int = field(default=0, compare=False)
 
     def __add__(self, later: Swept) -> Swept:
         """The sum of both passes; `more` is that of the later one."""
@@ -87,6 +88,7 @@ class Swept:
             later.more,
             self.expired + later.expired,
             (self.named + later.named)[:LAPSES_NAMED_MAX],
+            self.others + later.others,
         )
 
 

@@ -94,7 +94,7 @@ class ShardedStore(Forwarding, Generic[S]):
         swept, failure, is_any = Swept(), None, False
         begin, self._swept_first = self._swept_first, (self._swept_first + 1) % len(self.shards)
         for place in (*range(begin, len(self.shards)), *range(begin)):
-            left = limit - (swept.lapsed + swept.retired + swept.collected + swept.expired)
+            left = limit - (swept.lapsed + swept.retired + swept.collected + swept.expired + swept.others)
             try:
                 swept += await self._told(place, self.shards[place].sweep(left))
             except (NotApplied, Indefinite) as error:
@@ -188,10 +188,11 @@ class ShardedStore(Forwarding, Generic[S]):
         return sorted((each for page in pages for each in page), key=lambda each: each.number, reverse=True)[:limit]
 
     async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
-        """That of the shard which lost its memory, if one did; the last token of all."""
+        """That of the shard which lost its memory, if one did; the last token and the generations of all."""
         epochs = await self._all(lambda shard: shard.check_memory(links))
         worst = max(epochs, key=lambda epoch: (bool(epoch.parent), _severity(epoch)))
-        return replace(worst, token=max(epoch.token for epoch in epochs))
+        generation = "".join(epoch.generation for epoch in epochs)
+        return replace(worst, token=max(epoch.token for epoch in epochs), generation=generation)
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
         """Accept the loss of every shard that lost its memory, as this memo of one of them says: until when, and by

@@ -20,6 +20,7 @@ from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.store.base import Store, boot_seconds
 from gateway.store.portable.store import PortableStore
 from gateway.store.postgres.store import PostgresStore
+from gateway.store.redis.cluster import redis_cluster
 from gateway.store.redis.durable import redis_store
 from gateway.store.redis.shard import shards
 from gateway.store.redis.store import RedisFastTier
@@ -30,6 +31,7 @@ from gateway.store.witness_files import WitnessFiles
 from tests.conformance.hand import REMEMBER_SECONDS, SERVICE
 from tests.support.memory_store import ManualClock, Memory, MemoryStore
 from tests.support.redis import Redis, RedisServer
+from tests.support.redis_groups import Cluster
 from tests.support.serialization import SerializationFaults
 
 
@@ -164,6 +166,21 @@ def redis(request: pytest.FixtureRequest, _directory: Path) -> Iterator[Database
 
 
 @dataclass
+class RedisClusterDatabase(RedisDatabase):
+    """Redis alone on a cluster: all shards, over three masters."""
+
+    def open_store(self, witness_files: WitnessFiles | None = None, outbox: Outbox = NO_EVENTS) -> Store:
+        return redis_cluster(self.url, clock_us=self.clock, witness_files=witness_files, outbox=outbox)
+
+
+@contextmanager
+def on_cluster(request: pytest.FixtureRequest, _directory: Path) -> Iterator[Database]:
+    cluster: Cluster = request.getfixturevalue("durable_cluster")
+    cluster.flush()
+    yield RedisClusterDatabase(cluster.durable_url)
+
+
+@dataclass
 class TieredDatabase:
     """A durable database behind Redis and a process cache of each store object.
 
@@ -247,13 +264,18 @@ STORES: dict[str, Opener] = {
     "portable": portable,
     "postgres": postgres,
     "redis": redis,
+    "redis-cluster": on_cluster,
     "sealed-sqlite": sealed(sqlite),
     "sqlite": sqlite,
     "tiered-memory": tiered(memory),
     "tiered-postgres": tiered(postgres),
 }
-# Its parts are in two others.
-_LEFT_TO_PROOF = frozenset(("tiered-postgres",))
+# Their parts are in others.
+_LEFT_TO_PROOF = frozenset(("redis-cluster", "tiered-postgres"))
+# Each shard of a cluster has a memory, and notes, of its own.
+OF_ONE_MEMORY = STORES.keys() - {"redis-cluster"}
+# Where tokens grow within an operation alone.
+OF_OWN_TOKENS = frozenset(("portable", "redis", "redis-cluster"))
 
 
 def cases(names: Iterable[str]) -> list[Any]:
@@ -280,4 +302,4 @@ _OF_DELIVERIES = frozenset(
 
 def is_refused(store: str, module: str, test: str) -> bool:
     """Whether this store refuses what the test is about."""
-    return store == "redis" and (module in _NOT_ALONE or test in _OF_DELIVERIES)
+    return store in ("redis", "redis-cluster") and (module in _NOT_ALONE or test in _OF_DELIVERIES)

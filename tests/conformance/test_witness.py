@@ -18,8 +18,10 @@ from gateway.store.epoch import WitnessNote, memory_digest
 from gateway.store.operations import WITNESS_KEEP_US, Agreement, Epoch, Tally
 from gateway.store.witness_files import WitnessFiles
 from tests.conformance.hand import Hand, do, state
-from tests.conformance.stores import Database
+from tests.conformance.stores import OF_ONE_MEMORY, Database, cases
 from tests.support.serving import serving
+
+pytestmark = pytest.mark.parametrize("database", cases(sorted(OF_ONE_MEMORY)), indirect=True)
 
 KEEP_SECONDS = WITNESS_KEEP_US / 1_000_000
 

@@ -96,6 +96,11 @@ class Cluster:
         for server in self.servers:
             server.kill()
 
+    def flush(self) -> None:
+        """Let every master forget everything."""
+        for master in self.masters:
+            master.flush()
+
     def id_of(self, server: RedisServer) -> str:
         return str(command(server, "CLUSTER", "MYID").decode())
 

@@ -487,14 +487,16 @@ class RedisStore:
                     lapsed.append((before.identity.route, before.identity.operation_id))
             # Let others have their turn.
             await asyncio.sleep(0)
-        more = len(due) + await self._tidy(limit - len(due)) >= limit
+        tidied = await self._tidy(limit - len(due))
         swept = Swept(
             written[State.IN_DOUBT],
             written[State.TOMBSTONE],
             written[State.ABSENT],
-            more,
+            len(due) + tidied >= limit,
             written[State.DEAD_LETTER],
             tuple(lapsed[:LAPSES_NAMED_MAX]),
+            # Leases that were shortened, and audits.
+            written[State.CLAIMED] + tidied,
         )
         return swept, changed
 

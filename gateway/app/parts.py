@@ -63,7 +63,7 @@ from gateway.protect.route import Route
 from gateway.protect.verification import Verifying
 from gateway.protect.waiting import Waiting
 from gateway.store.attempt_files import AttemptFiles
-from gateway.store.base import WORK, FastTier, Indefinite, NotApplied, StoreError, boot_seconds
+from gateway.store.base import WORK, FastTier, Indefinite, NotApplied, OnPurge, StoreError, boot_seconds
 from gateway.store.epoch import SeenFile, SharedNote
 from gateway.store.journal.journal import SqliteJournal
 from gateway.store.observations import ObservationStore
@@ -143,7 +143,7 @@ class Environment:
     `holder` names the process in records. `durable` is the bare durable store, without its guard, and `fleet` the same
     if it can be promoted; `ring` has the keys of whatever is encrypted, None if nothing is. `clock` counts seconds,
     also while the machine sleeps; `wall_seconds` is Unix time, which tokens are compared with. `partitions_late` counts
-    the responses that had to wait for room in the store.
+    the responses that had to wait for room in the store; `on_purge` is the durable store's, if it tells of purges.
     """
 
     holder: str
@@ -160,6 +160,7 @@ class Environment:
     clock: Callable[[], float] = boot_seconds
     wall_seconds: Callable[[], float] = time.time
     partitions_late: Callable[[], int] = lambda: 0
+    on_purge: OnPurge | None = None
 
 
 class Parts:
@@ -192,7 +193,7 @@ class Parts:
             environment.fast,
             environment.fleet,
         )
-        self.store = store = tiered_store(config, durable, environment.fast, events, clock)
+        self.store = store = tiered_store(config, durable, environment.fast, events, clock, environment.on_purge)
         journaling = Journaling(journal, events, sealing, clock=clock)
         self._flusher = flusher = Flusher(store, journal, events, on_flushed=journaling.flushed, clock=clock)
         self.claiming = Claiming(

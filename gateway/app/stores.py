@@ -15,7 +15,7 @@ from gateway.core.confidential import NO_SEALING, Sealing
 from gateway.core.operation import microseconds
 from gateway.observe.facts import Events, TierChanged
 from gateway.store.attempt_files import AttemptFiles
-from gateway.store.base import FastTier, StartRefused, boot_seconds
+from gateway.store.base import FastTier, OnPurge, StartRefused, boot_seconds
 from gateway.store.epoch import SeenFile, SharedNote
 from gateway.store.guard import EpochGuard
 from gateway.store.journal.view import HostJournalFiles
@@ -103,6 +103,7 @@ def tiered_store(
     fast: FastTier | None,
     events: Events,
     clock: Callable[[], float] = boot_seconds,
+    on_purge: OnPurge | None = None,
 ) -> Tiered:
     """The durable store behind the cache and the fast tier."""
     return Tiered(
@@ -112,6 +113,7 @@ def tiered_store(
         cache_max_age_seconds=config.store.cache_max_age,
         clock=clock,
         on_tier=lambda tier, up, why: events.publish(TierChanged(tier, up, why)),
+        on_purge=on_purge,
     )
 
 
@@ -224,6 +226,13 @@ def fleet_of(store: SqliteStore | PostgresStore | PortableStore | RedisStore | R
     if isinstance(store, SqliteStore | PortableStore | ShardedStore):
         return None
     return store if isinstance(store, PostgresStore) or store.may_fail_over else None
+
+
+def on_purge_of(
+    store: SqliteStore | PostgresStore | PortableStore | RedisStore | RedisCluster,
+) -> OnPurge | None:
+    """Where to hear of purges by other gateways, if the durable store tells of them."""
+    return None if isinstance(store, SqliteStore | PostgresStore | PortableStore) else store.on_purge
 
 
 def partitions_late_of(

@@ -139,6 +139,11 @@ class Store(Protocol):
         """Wake those who watch `WORK`, here and elsewhere. Never raises; a hint that may be lost."""
 
 
+OnPurge = Callable[[Callable[[UUID], None]], None]
+"""Takes a listener, and calls it with each operation that this or another gateway purged, as far as the news
+arrives."""
+
+
 class FastTier(Protocol):
     """A store of copies that never grants a claim. It may lose anything at any time. Each verb may raise `StoreError`.
 

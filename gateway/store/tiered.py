@@ -54,7 +54,7 @@ from gateway.core.operation import (
     Withdraw,
     operation_id_of,
 )
-from gateway.store.base import WORK, FastTier, Indefinite, NotApplied, StoreError, Watch, boot_seconds
+from gateway.store.base import WORK, FastTier, Indefinite, NotApplied, OnPurge, StoreError, Watch, boot_seconds
 from gateway.store.cache import ProcessCache
 from gateway.store.forwarding import Forwarding
 from gateway.store.operations import ManagedStore
@@ -110,9 +110,10 @@ class Tiered(Forwarding):
         cache_max_age_seconds: float,
         clock: Callable[[], float] = boot_seconds,
         on_tier: Callable[[str, bool, str], None] | None = None,
+        on_purge: OnPurge | None = None,
     ) -> None:
         """`on_tier` gets the name of a tier, whether it is up, and the cause if not, each time one of these changes. A
-        tier is down at first, with an empty cause.
+        tier is down at first, with an empty cause. `on_purge` is that of the durable store, where it tells of purges.
         """
         self.stats = TierStats()
         super().__init__(durable)
@@ -126,8 +127,10 @@ class Tiered(Forwarding):
         self._steadiness = Steadiness()
         self._outbox = _Outbox(fast, self.stats)
         self._purges_unreported = 0
+        for tell in (on_purge, None if fast is None else fast.on_purge):
+            if tell is not None:
+                tell(lambda operation_id: self._cache.drop(operation_id, clock()))
         if fast is not None:
-            fast.on_purge(lambda operation_id: self._cache.drop(operation_id, clock()))
             fast.on_change(lambda up, why: self._report(FAST, up, why))
 
     @property

@@ -23,16 +23,17 @@ from gateway.core.operation import Applied, Audit, State
 from gateway.core.resealing import Resealing
 from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.observe.facts import Fact, MemoryChanged, PromotionJudged
-from gateway.store.base import Amnesic, Indefinite, NotApplied, StartRefused, Unreadable
+from gateway.store.base import Amnesic, Indefinite, NotApplied, StartRefused, Store, Unreadable
 from gateway.store.guard import EpochGuard
 from gateway.store.level import OLDEST_LEVEL, PROGRAM_LEVEL
 from gateway.store.operations import Query, Swept
-from gateway.store.redis import primary
+from gateway.store.redis import news, primary
 from gateway.store.redis.entry import REVISION_BYTES, packed, unpacked
+from gateway.store.redis.keys import CHANGES_CHANNEL
 from gateway.store.redis.shard import shards
 from gateway.store.rekeying import Place, rekey
 from gateway.store.sealed import SealedStore
-from tests.conformance.hand import OTHER_ANSWER, Hand, Script, do, new_identity, state
+from tests.conformance.hand import OTHER_ANSWER, Hand, Script, Speech, do, new_identity, state
 from tests.store.redis_alone import alone, guarded
 from tests.support.eventually import eventually
 from tests.support.redis import GATEWAY_USER, RedisServer
@@ -73,6 +74,12 @@ def server(servers: list[RedisServer]) -> RedisServer:
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server is looked at again and again."""
     monkeypatch.setattr(primary, "LOOK_SECONDS", 0.05)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who listens is heard by the server first, however busy the machine is."""
+    monkeypatch.setattr(news, "_SUBSCRIBE_SECONDS", PATIENCE_SECONDS)
 
 
 def follow(replica: RedisServer, master: RedisServer) -> None:
@@ -208,7 +215,7 @@ async def test_a_user_that_lacks_a_command(server: RedisServer) -> None:
         await alone(server.durable_url).start()
 
 
-async def test_the_user_of_the_guide(server: RedisServer) -> None:
+async def test_the_user_of_the_guide(server: RedisServer, patient: None) -> None:
     """It has all that a store needs: requests, sweeps, operators, and the list of gateways."""
     page = (ROOT / "docs" / "configure" / "stores.md").read_text()
     *_, words = re.findall("^ACL SETUSER gateway on >PASSWORD (.+)$", page, re.MULTILINE)
@@ -231,8 +238,57 @@ async def test_the_user_of_the_guide(server: RedisServer) -> None:
         await store.join(own.gateway_id, uuid4(), "host", "boot", ())
         assert await store.beat(own.gateway_id, ())
         await store.begin_epoch(b"", 1)
+        assert await _is_told(store, server.durable_url)
     finally:
         await store.close()
+
+
+async def test_a_user_that_may_not_listen(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing but news is missing, and one line of the log says so."""
+    command(server, "ACL", "SETUSER", "gateway", "resetchannels")
+    store = alone(server.durable_url)
+    await store.start()
+    try:
+        await do(store, Hand(), Hand.claim, Hand.complete)
+        async with store.watch(Hand().operation_id) as watch:
+            assert not await watch.wait_changed(1.0)
+        told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert len(told) == 1
+        assert told[0].startswith("no news between gateways through Redis, so waiters poll: its user may not")
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("ends", [Hand.complete, Hand.release, Hand.abandon], ids=["complete", "release", "abandon"])
+async def test_what_other_gateways_are_told(server: RedisServer, ends: Speech, patient: None) -> None:
+    """The end of an attempt wakes who waits for it elsewhere; a claim and its renewal wake nobody."""
+    store, other = alone(server.durable_url), alone(server.durable_url)
+    await store.start()
+    await other.start()
+    try:
+        ended, held = Hand(), Hand()
+        await do(store, ended, Hand.claim)
+        async with other.watch(ended.operation_id) as watch, other.watch(held.operation_id) as quiet:
+            await do(store, held, Hand.claim, Hand.renew)
+            await do(store, ended, ends)
+            assert await watch.wait_changed(PATIENCE_SECONDS)
+            assert not await quiet.wait_changed(0)
+    finally:
+        await store.close()
+        await other.close()
+
+
+async def _is_told(store: Store, url: str) -> bool:
+    """Whether another gateway hears of a change made through this store."""
+    hand, other = Hand(), alone(url)
+    await do(store, hand, Hand.claim)
+    await other.start()
+    try:
+        async with other.watch(hand.operation_id) as watch:
+            await do(store, hand, Hand.complete)
+            return await watch.wait_changed(PATIENCE_SECONDS)
+    finally:
+        await other.close()
 
 
 @pytest.mark.parametrize("what", ["version", "cut", "other"])
@@ -551,8 +607,9 @@ async def test_a_promotion_that_nobody_can_prove(servers: list[RedisServer], tmp
             await do(guard, Hand(), Hand.claim)
 
 
-async def test_sentinels_that_promote(server_workspace: Path, tmp_path: Path) -> None:
-    """With all that may be promoted counted, new keys are granted again at the new master, and nothing is lost."""
+async def test_sentinels_that_promote(server_workspace: Path, tmp_path: Path, patient: None) -> None:
+    """With all that may be promoted counted, new keys are granted again at the new master, nothing is lost, and who
+    waits is told as before."""
     facts: list[Fact] = []
     group = Watched(server_workspace, replicas=2, keeps=True)
     with running(group):
@@ -568,5 +625,8 @@ async def test_sentinels_that_promote(server_workspace: Path, tmp_path: Path) ->
             former.start()
             await eventually(lambda: _grants(guard), 2 * PATIENCE_SECONDS)
             assert [await state(guard, hand) for hand in hands] == [State.COMPLETED] * 10
+            async with guard.watch(hands[0].operation_id) as watch:
+                command(group.master, "PUBLISH", f"{CHANGES_CHANNEL}{hands[0].operation_id.hex}", "")
+                assert await watch.wait_changed(PATIENCE_SECONDS)
     assert [fact.result for fact in facts if isinstance(fact, PromotionJudged)][-1] == "accepted"
     assert not any(isinstance(fact, MemoryChanged) for fact in facts)

@@ -41,15 +41,13 @@ class Numbers:
 class ShardClient:
     """`clock_us` takes the place of the server's clock."""
 
-    def __init__(
-        self, shard: Shard, primary: Primary, clock_us: Callable[[], int] | None, numbers: Numbers | None = None
-    ) -> None:
+    def __init__(self, shard: Shard, primary: Primary, clock_us: Callable[[], int] | None, numbers: Numbers) -> None:
         self.shard = shard
         self.primary = primary
         self.identity = ""
         """Of the memory that the store was started on, as the shard keeps it."""
         self._clock_us = clock_us
-        self.numbers = numbers or Numbers()
+        self.numbers = numbers
 
     async def read(self, commands: Sequence[RedisCommand], link: str = "reads") -> tuple[list[Any], int]:
         """The replies, and the store's time after them. Raises `NotApplied`."""
@@ -57,11 +55,16 @@ class ShardClient:
         return replies, time_us(time) if self._clock_us is None else self._clock_us()
 
     async def write(
-        self, calls: Sequence[RedisCommand], link: str = "changes", *, keeps: bool = True
+        self,
+        calls: Sequence[RedisCommand],
+        link: str = "changes",
+        *,
+        keeps: bool = True,
+        news: Sequence[RedisCommand] = (),
     ) -> list[bool | StoreError]:
         """Execute calls of `Change`s: whether each was done, or what became of it. Raises `NotApplied` and
-        `EpochChanged` where nothing was sent, and `Indefinite`."""
-        written = await self.primary.write(calls, link, keeps=keeps)
+        `EpochChanged` where nothing was sent, and `Indefinite`. `news` tells other gateways of them."""
+        written = await self.primary.write(calls, link, keeps=keeps, news=news)
         doubt = "" if written.is_kept else "a disk or a replica did not confirm in time that it has the command"
         if any(reply in _OTHERS for reply in written.replies):
             doubt = "the memory of Redis was replaced meanwhile"

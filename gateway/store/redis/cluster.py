@@ -10,10 +10,7 @@ from uuid import UUID
 from gateway.core.observation import Finding, Observation
 from gateway.core.outbox import NO_EVENTS, Outbox
 from gateway.store.observations import ObservedCount
-from gateway.store.redis.client import Numbers
-from gateway.store.redis.connection import parse
-from gateway.store.redis.durable import RedisStore, redis_store
-from gateway.store.redis.masters import Together, masters_of
+from gateway.store.redis.durable import Common, RedisStore, redis_store
 from gateway.store.redis.shard import shards
 from gateway.store.rekeying import Kept, Place, Row
 from gateway.store.sharded import ShardedStore
@@ -38,6 +35,10 @@ class RedisCluster(ShardedStore[RedisStore]):
             own = [(replace(row, after=row.after[1]), kept) for row, kept in changes if row.after[0] == number]
             changed += await shard.reseal(place, own) if own else 0
         return changed
+
+    def on_purge(self, listener: Callable[[UUID], None]) -> None:
+        """See `RedisStore.on_purge`: the shards share their news."""
+        self.shards[0].on_purge(listener)
 
     async def raise_level(self) -> bool:
         """Of all shards; see `RedisStore.raise_level`."""
@@ -70,7 +71,7 @@ def redis_cluster(
     outbox: Outbox = NO_EVENTS,
 ) -> RedisCluster:
     """As `redis_store`. Each shard has witness files of its own, beside the others."""
-    masters, numbers = Together(masters_of(parse(url))), Numbers()
+    common = Common(url)
     return RedisCluster(
         [
             redis_store(
@@ -80,8 +81,7 @@ def redis_cluster(
                 clock_us=clock_us,
                 witness_files=None if witness_files is None else witness_files.of_shard(shard.number),
                 outbox=outbox,
-                masters=masters,
-                numbers=numbers,
+                common=common,
             )
             for shard in shards(is_cluster=True)
         ]

@@ -1,8 +1,7 @@
 """A durable store on Redis alone: one shard of it, which is all of it where there is no cluster.
 
 It differs from the contract of `base` in this: a key's record is all that it has. Lanes, events and contents are over
-several records, and so are not here (`Unsupported`); tokens increase per operation; news reaches only waiters in this
-process.
+several records, and so are not here (`Unsupported`); tokens increase per operation.
 
 Theory of operation
 -------------------
@@ -22,12 +21,15 @@ its link; so a server that was flushed, or that took up older data, writes nothi
 there before is the same memory if it was restarted in its place. Another one may lack what was acknowledged: that is a
 promotion (`gateway.store.promotion`), and is judged like one of Postgres.
 
+*News* is published behind each batch, and so of what was acknowledged, or is in doubt. Where it is lost, waiters poll.
+
 *Room.* Everything is in the server's memory, for as long as keys are remembered. Nothing but the table removes a
 record: no key has a TTL."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -84,15 +86,16 @@ from gateway.store.promotion import Joined, Member
 from gateway.store.redis import inquiry, members, resealing
 from gateway.store.redis.change import Change, Kept, Witnessed, lesson, write_record
 from gateway.store.redis.client import TRIES_MAX, Numbers, ShardClient, contended
-from gateway.store.redis.connection import RedisCommand, parse
+from gateway.store.redis.connection import Address, Link, RedisCommand, parse
 from gateway.store.redis.entry import unpacked
-from gateway.store.redis.masters import Masters, masters_of
+from gateway.store.redis.keys import CHANGES_CHANNEL, PURGES_CHANNEL
+from gateway.store.redis.masters import Together, masters_of
 from gateway.store.redis.members import new_identity, promoted
+from gateway.store.redis.news import News
 from gateway.store.redis.primary import Primary
 from gateway.store.redis.shard import Shard
 from gateway.store.rekeying import Kept as KeptRow
 from gateway.store.rekeying import Place, Row
-from gateway.store.watching import Watchers
 from gateway.store.witness_files import Reading, WitnessFiles
 
 P = ParamSpec("P")
@@ -136,6 +139,7 @@ class RedisStore:
     def __init__(
         self,
         client: ShardClient,
+        news: News,
         *,
         witness_files: WitnessFiles | None = None,
         outbox: Outbox = NO_EVENTS,
@@ -146,7 +150,7 @@ class RedisStore:
         self._primary = client.primary
         self._files = witness_files
         self._outbox = outbox
-        self._watchers = Watchers()
+        self._news = news
         self._link = uuid4()
         # The witness's number that was used last, and the one that was acknowledged last.
         self._number = self._acknowledged = 0
@@ -188,6 +192,7 @@ class RedisStore:
             Batcher(self._read, size_max=_BATCH_SIZE_MAX, queue_max=QUEUE_MAX),
             asyncio.create_task(self._primary.look()),
         )
+        self._news.start()
 
     async def _meet(self) -> None:
         """Find the memory, or begin one; note a restart in place. Raises `StartRefused`, `NotApplied`, `Indefinite`."""
@@ -223,6 +228,7 @@ class RedisStore:
         await asyncio.gather(running.looking, return_exceptions=True)
         await running.commands.close()
         await running.reads.close()
+        await self._news.close()
         await self._primary.close()
 
     async def apply(self, command: Command) -> Result:
@@ -261,10 +267,9 @@ class RedisStore:
             for each in results:
                 if isinstance(each, EpochChanged):
                     self._lost = str(each)
-        if self._watchers:
-            for command, result in zip(commands, results, strict=True):
-                if isinstance(result, Applied):
-                    self._watchers.announce(operation_id_of(command))
+        for command, result in zip(commands, results, strict=True):
+            if isinstance(result, Applied):
+                self._news.wake(operation_id_of(command))
         return results
 
     async def _apply_some(
@@ -279,6 +284,7 @@ class RedisStore:
         is_audited = any(audit_of(commands[each]) is not None for each in wanted)
         audited = await inquiry.last_audit(self._client) if is_audited else 0
         calls: dict[int, RedisCommand] = {}
+        news: list[RedisCommand] = []
         first = max(self._number + 1, now_us)
         for place, each in zip(wanted, kept, strict=True):
             if isinstance(each, StoreError):
@@ -289,8 +295,9 @@ class RedisStore:
             if change is not None:
                 witness = Witnessed(self._link, self._acknowledged, first + len(calls))
                 calls[place] = change.call(self._client.identity, None if self._files is None else witness)
+                news += _news(commands[place], result.snapshot.state)
         self._number, left = first + len(calls), list[int]()
-        for place, outcome in zip(calls, await self._write(list(calls.values()), first, now_us), strict=True):
+        for place, outcome in zip(calls, await self._write(list(calls.values()), news, first, now_us), strict=True):
             if isinstance(outcome, StoreError):
                 results[place] = outcome
             elif not outcome:
@@ -298,12 +305,14 @@ class RedisStore:
                 left.append(place)
         return left
 
-    async def _write(self, calls: list[RedisCommand], first: int, now_us: int) -> list[bool | StoreError]:
+    async def _write(
+        self, calls: list[RedisCommand], news: list[RedisCommand], first: int, now_us: int
+    ) -> list[bool | StoreError]:
         """What became of these calls, whose witness has numbers from `first` on. Raises where nothing was sent."""
         if not calls:
             return []
         try:
-            done = await self._client.write(calls)
+            done = await self._client.write(calls, news=news)
         except Indefinite as error:
             return [Indefinite(*error.args) for _ in calls]
         if highest := max((at for at, outcome in enumerate(done, 1) if outcome is True), default=0):
@@ -445,7 +454,8 @@ class RedisStore:
         self._started()
         with self._noticing():
             swept, operation_ids = await self._sweep(limit)
-        self._watchers.announce_all(operation_ids)
+        for operation_id in operation_ids:
+            self._news.wake(operation_id)
         return swept
 
     def _freeing(self, change: Change) -> Change:
@@ -626,10 +636,14 @@ class RedisStore:
         return await self._asked(members.accept_promotion, epoch, memo, is_trusted=is_trusted)
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
-        return self._watchers.watch(operation_id)
+        return self._news.watch(operation_id)
+
+    def on_purge(self, listener: Callable[[UUID], None]) -> None:
+        """Call `listener` with each operation that a gateway purged, as far as the news arrives."""
+        self._news.on_purge(listener)
 
     def announce_work(self) -> None:
-        self._watchers.announce(WORK)
+        self._news.wake(WORK)
 
     async def _asked(
         self, ask: Callable[Concatenate[ShardClient, P], Awaitable[T]], *arguments: P.args, **named: P.kwargs
@@ -710,14 +724,43 @@ def redis_store(
     clock_us: Callable[[], int] | None = None,
     witness_files: WitnessFiles | None = None,
     outbox: Outbox = NO_EVENTS,
-    masters: Masters | None = None,
-    numbers: Numbers | None = None,
+    common: Common | None = None,
 ) -> RedisStore:
-    """The store of one shard at this URL. `replicas` is how many may be promoted. `masters` and `numbers` are those
-    that several shards have in common. Raises ValueError when the URL is none of Redis's."""
-    access = parse(url)
-    primary = Primary(access, masters or masters_of(access), shard.slot, replicas, lesson(shard))
-    return RedisStore(ShardClient(shard, primary, clock_us, numbers), witness_files=witness_files, outbox=outbox)
+    """The store of one shard at this URL. `replicas` is how many may be promoted. Raises ValueError when the URL is
+    none of Redis's."""
+    common = common or Common(url)
+    primary = Primary(common.access, common.masters, shard.slot, replicas, lesson(shard))
+    client = ShardClient(shard, primary, clock_us, common.numbers)
+    return RedisStore(client, common.news, witness_files=witness_files, outbox=outbox)
+
+
+class Common:
+    """What the shards of a URL have in common. Raises ValueError when the URL is none of Redis's."""
+
+    def __init__(self, url: str) -> None:
+        self.access = parse(url)
+        self.masters = Together(masters_of(self.access))
+        self.numbers = Numbers()
+        self.news = News(self._news_link, _channel_of)
+        self._found: tuple[Address, ...] = ()
+
+    async def _news_link(self) -> Link:
+        """To any master: each passes on what was published at another."""
+        self._found = tuple(await self.masters.find(self._found))
+        return self.access.link(random.choice(self._found))  # noqa: S311 - to spread the load
+
+
+def _channel_of(operation_id: UUID) -> str:
+    return f"{CHANGES_CHANNEL}{operation_id.hex}"
+
+
+def _news(command: Command, state: State) -> list[RedisCommand]:
+    """What other gateways are told of a command, after which the operation is in this state. Nobody waits for a claim,
+    or for its renewal."""
+    operation_id = operation_id_of(command)
+    if isinstance(command, Purge | Erase):
+        return [("PUBLISH", PURGES_CHANNEL, operation_id.hex)]
+    return [] if state is State.CLAIMED else [("PUBLISH", _channel_of(operation_id), b"")]
 
 
 def _is_same_server(place: str, primary: Primary) -> bool:

@@ -13,6 +13,8 @@ from uuid import UUID
 
 KEY_PREFIX: Final = "idempotency-gateway:"
 PURGES_CHANNEL: Final = f"{KEY_PREFIX}purges"
+CHANGES_CHANNEL: Final = f"{KEY_PREFIX}changes:"
+"""Where Redis is the durable store, the id of an operation behind it is the channel of its changes."""
 # As in `lua/era.lua`.
 GENERATION_BYTES: Final = 16
 

@@ -1,21 +1,28 @@
 """News between gateways through Redis: one subscribing link per gateway, shared by all waiters.
 
 It keeps the server's subscriptions equal to the open watches, and reconnects by itself. News is a hint and may be lost;
-whenever some may have been, the listeners are woken to read the record. It knows channels, never records.
+whenever some may have been, the listeners are woken to read the record. It knows channels, never records. Who changes
+an operation publishes on its channel, and each purge also on that of purges.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
-from gateway.store.base import StoreError
-from gateway.store.redis.connection import Address, Link, RedisCommand
+from gateway.store.base import NotApplied, StoreError
+from gateway.store.redis.connection import CAUSES, CONNECT_SECONDS, Address, Link, RedisCommand, refusal
+from gateway.store.redis.keys import PURGES_CHANNEL
 from gateway.store.watching import LocalWatch
+
+_LOG = logging.getLogger("gateway")
+
+_PURGES: Final = PURGES_CHANNEL.encode()
 
 # How long a new listener waits for its subscription and the link. After that it listens all the same.
 _SUBSCRIBE_SECONDS: Final = 0.25
@@ -39,21 +46,17 @@ class _Channel:
 
 
 class News:
-    """The listeners by operation, and the link that brings the news."""
+    """The listeners by operation, and the link that brings the news. Several stores may share it."""
 
-    def __init__(
-        self,
-        dial: Callable[[], Link],
-        channel_of: Callable[[UUID], str],
-        purges_channel: str,
-        on_purge: Callable[[UUID], None],
-    ) -> None:
+    def __init__(self, dial: Callable[[], Awaitable[Link]], channel_of: Callable[[UUID], str]) -> None:
         """`dial` makes a link to any server that has the news; it raises StoreError without one."""
         self._dial = dial
         self._link: Link | None = None
         self._channel_of = channel_of
-        self._purges_channel = purges_channel.encode()
-        self._on_purge = on_purge
+        self._purge_listeners: list[Callable[[UUID], None]] = []
+        self._users = 0
+        self._task: asyncio.Task[None] | None = None
+        self._why_refused = ""
         self._channels: dict[bytes, _Channel] = {}
         self._subscribed: set[bytes] = set()
         self._changed: set[bytes] = set()
@@ -61,11 +64,33 @@ class News:
         self._connected = False
         self._pause_seconds = _PAUSE_SECONDS_MIN
 
-    async def run(self) -> None:
-        """Listen until cancelled."""
+    def start(self) -> None:
+        """Listen until all who have called this have called `close`."""
+        self._users += 1
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+
+    async def close(self) -> None:
+        self._users -= 1
+        if not self._users and self._task is not None:
+            task, self._task = self._task, None
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def on_purge(self, listener: Callable[[UUID], None]) -> None:
+        """Call `listener` with each operation whose purge is published."""
+        self._purge_listeners.append(listener)
+
+    def wake(self, operation_id: UUID) -> None:
+        """Wake the listeners in this process."""
+        # Mostly there are none.
+        if self._channels and (channel := self._channels.get(self._channel_of(operation_id).encode())) is not None:
+            channel.wake()
+
+    async def _run(self) -> None:
         while True:
             try:
-                self._link = self._dial()
+                self._link = await self._dial()
                 await self._link.connect()
                 await self._listen(self._link)
             except StoreError:
@@ -105,13 +130,19 @@ class News:
 
     async def _listen(self, link: Link) -> None:
         """Receive until the link fails. Raises StoreError."""
+        (reply,) = await link.exchange([("SUBSCRIBE", PURGES_CHANNEL)], CONNECT_SECONDS)
+        if why := refusal(reply):
+            if why != self._why_refused:
+                _LOG.warning("no news between gateways through Redis, so waiters poll: %s", CAUSES.get(why, why))
+            self._why_refused = why
+            raise NotApplied(f"Redis refused SUBSCRIBE: {why}")
+        self._why_refused, self._pause_seconds = "", _PAUSE_SECONDS_MIN
         self._connected = True
-        self._changed = {self._purges_channel, *self._channels}
+        self._changed = set(self._channels)
         self._change.set()
         subscriber = asyncio.create_task(self._subscribe(link))
         try:
             async for message in link.messages():
-                self._pause_seconds = _PAUSE_SECONDS_MIN
                 self._dispatch(message)
         finally:
             subscriber.cancel()
@@ -119,11 +150,11 @@ class News:
 
     def _dispatch(self, message: Any) -> None:
         match message:
-            case [b"message", self._purges_channel, bytes(text)]:
+            case [b"message", name, bytes(text)] if name == _PURGES:
                 if (operation_id := _uuid(text)) is not None:
-                    self._on_purge(operation_id)
-                    if (channel := self._channels.get(self._channel_of(operation_id).encode())) is not None:
-                        channel.wake()
+                    for listener in self._purge_listeners:
+                        listener(operation_id)
+                    self.wake(operation_id)
             case [b"message", bytes(name), _]:
                 if (channel := self._channels.get(name)) is not None:
                     channel.wake()
@@ -142,7 +173,7 @@ class News:
                 await self._change.wait()
                 self._change.clear()
                 changed, self._changed = self._changed, set()
-                wanted = {name for name in changed if name in self._channels or name == self._purges_channel}
+                wanted = changed & self._channels.keys()
                 new = wanted - self._subscribed
                 old = (changed - wanted) & self._subscribed
                 self._subscribed = (self._subscribed | new) - old

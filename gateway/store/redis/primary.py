@@ -90,14 +90,22 @@ class Primary:
                 raise await self._refused(reply)
         return replies
 
-    async def write(self, calls: Sequence[RedisCommand], link: str = "changes", *, keeps: bool = True) -> Written:
+    async def write(
+        self,
+        calls: Sequence[RedisCommand],
+        link: str = "changes",
+        *,
+        keeps: bool = True,
+        news: Sequence[RedisCommand] = (),
+    ) -> Written:
         """Execute calls of scripts. With `keeps`, wait until disks and replicas have them. Raises `NotApplied` where
-        nothing was sent, and `Indefinite`."""
+        nothing was sent, and `Indefinite`. `news` is sent behind all that, and may be refused."""
         opened = await self.link(link)
         if keeps and self.why_not:
             raise NotApplied(f"Redis cannot be the durable store: {self.why_not}")
         waiting = self._waiting() if keeps else ()
-        replies = await opened.exchange([*calls, *waiting], _WRITE_SECONDS)
+        replies = await opened.exchange([*calls, *waiting, *news], _WRITE_SECONDS)
+        del replies[len(calls) + len(waiting) :]
         is_kept = not waiting or self._is_kept(replies.pop())
         if not is_kept:
             # It may be a master that was abandoned.

@@ -102,8 +102,7 @@ class RedisFastTier:
         self._left: list[Node] = []
         # By the first byte of an operation's id.
         self._routes: list[Node | None] = [None] * PARTS
-        self._news = News(self._news_link, self._channel_of, PURGES_CHANNEL, self._report_purge)
-        self._purge_listeners: list[Callable[[UUID], None]] = []
+        self._news = News(self._news_link, self._channel_of)
         self._change_listeners: list[Callable[[bool, str], None]] = []
         self._is_reached = False
         self._why_no_master = ""
@@ -168,7 +167,7 @@ class RedisFastTier:
             await link.close()
 
     def on_purge(self, listener: Callable[[UUID], None]) -> None:
-        self._purge_listeners.append(listener)
+        self._news.on_purge(listener)
 
     def on_change(self, listener: Callable[[bool, str], None]) -> None:
         self._change_listeners.append(listener)
@@ -177,11 +176,14 @@ class RedisFastTier:
         if self._tasks:
             return
         await self._look()
-        running = (self._news.run(), self._masters.listen(self._wake.set), self._keep())
+        running = (self._masters.listen(self._wake.set), self._keep())
         self._tasks = [asyncio.create_task(each) for each in running]
+        self._news.start()
 
     async def close(self) -> None:
         tasks, self._tasks = self._tasks, []
+        if tasks:
+            await self._news.close()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -241,7 +243,7 @@ class RedisFastTier:
             raise NotApplied(DOWN)
         return node
 
-    def _news_link(self) -> Link:
+    async def _news_link(self) -> Link:
         """To any master: each passes on what was published at another."""
         nodes = [node for node in self._nodes.values() if node.is_reached] or list(self._nodes.values())
         if not nodes:
@@ -250,10 +252,6 @@ class RedisFastTier:
 
     def _channel_of(self, operation_id: UUID) -> str:
         return self._keys.key_of(operation_id)
-
-    def _report_purge(self, operation_id: UUID) -> None:
-        for listener in self._purge_listeners:
-            listener(operation_id)
 
     async def _keep(self) -> None:
         """Look for the masters when there is a reason to, and regularly where nobody says that they have changed."""

@@ -9,6 +9,7 @@ _PROMISE = "store/redis/promise.py"
 _STORE = "store/redis/durable.py"
 _TESTS = "tests/store/test_redis_alone.py::"
 _CLUSTER = "tests/store/test_redis_alone_cluster.py::"
+_NEWS = "tests/http/gateway/test_news_of_redis.py::"
 _SUITE = "tests/conformance/"
 
 DEFECTS = (
@@ -120,5 +121,41 @@ DEFECTS = (
             ),
         ),
         (_TESTS + "test_a_server_that_says_nothing_any_more",),
+    ),
+    Defect(
+        "redis-alone-tells-nobody",
+        "who waits at another gateway finds out by polling",
+        (Edit(_STORE, "                news += _news(commands[place], result.snapshot.state)\n", ""),),
+        (_NEWS + "test_a_duplicate_that_waits_at_another_gateway[redis]",),
+    ),
+    Defect(
+        "redis-alone-purges-here-alone",
+        "another gateway replies from its memory what was purged",
+        (Edit("app/gateway.py", "        on_purge=on_purge_of(durable),\n", ""),),
+        (_NEWS + "test_a_purge_reaches_what_another_gateway_remembers[redis]",),
+    ),
+    Defect(
+        "redis-alone-without-news-in-silence",
+        "a user that may not listen is not heard of",
+        (Edit("store/redis/news.py", "if why != self._why_refused:", "if False:"),),
+        (_TESTS + "test_a_user_that_may_not_listen",),
+    ),
+    Defect(
+        "each-shard-is-swept-to-the-limit",
+        "a sweep of all shards changes many times as much as its limit",
+        (Edit(_STORE, "written[State.CLAIMED] + tidied,", "0,"),),
+        (_SUITE + "test_recovery.py::test_audits_are_swept_in_bounded_numbers[redis-cluster]",),
+    ),
+    Defect(
+        "a-purge-in-one-shard",
+        "a purge is no new generation of the store, because it is in another shard",
+        (
+            Edit(
+                "store/sharded.py",
+                'generation = "".join(epoch.generation for epoch in epochs)',
+                "generation = epochs[0].generation",
+            ),
+        ),
+        (_SUITE + "test_epoch.py::test_only_purges_and_erasures_make_another_generation[redis-cluster]",),
     ),
 )

@@ -358,7 +358,7 @@ DEFECTS = (
         "a process answers from its memory what was purged",
         (
             Edit(TIERED, "self._cache.drop(operation_id, self._clock())", "pass"),
-            Edit(TIERED, "fast.on_purge(lambda operation_id: self._cache.drop(operation_id, clock()))", "pass"),
+            Edit(TIERED, "tell(lambda operation_id: self._cache.drop(operation_id, clock()))", "pass"),
         ),
         (_TIERED + "test_a_purge_reaches_every_copy",),
     ),

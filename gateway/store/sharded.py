@@ -50,6 +50,8 @@ S = TypeVar("S", bound=ManagedStore)
 _LOG = logging.getLogger("gateway")
 _PAUSE_SECONDS_MIN: Final = 0.1
 _PAUSE_SECONDS_MAX: Final = 5.0
+# For a shard that must not be used: mostly an operator has to do something.
+_REFUSED_SECONDS_MAX: Final = 30.0
 # First bytes of ids, which the shards have in equal parts.
 _FIRST_BYTES: Final = 256
 
@@ -266,19 +268,22 @@ class GuardedShards(ShardedStore[EpochGuard]):
             raise (fatal or list(failed.values()))[0]
         for place in failed:
             self._missing.add(place)
-            self._starting.append(asyncio.create_task(self._keep_starting(self.shards[place])))
+            self._starting.append(asyncio.create_task(self._keep_starting(place)))
 
-    async def _keep_starting(self, guard: EpochGuard) -> None:
-        pause_seconds = _PAUSE_SECONDS_MIN
+    async def _keep_starting(self, place: int) -> None:
+        """Say why it is refused whenever that changes; then it may be a matter of moments."""
+        pause_seconds, told = _PAUSE_SECONDS_MIN, ""
         while True:
             await asyncio.sleep(pause_seconds)
-            pause_seconds = min(2 * pause_seconds, _PAUSE_SECONDS_MAX)
             try:
-                await guard.start()
+                await self.shards[place].start()
             except StartRefused as error:
-                _LOG.error("a shard of the durable store must not be used: %s", error)
+                pause_seconds = min(2 * pause_seconds, _REFUSED_SECONDS_MAX)
+                if (why := str(error)) != told:
+                    told, pause_seconds = why, _PAUSE_SECONDS_MIN
+                    _LOG.error("shard %s of the durable store must not be used: %s", place, why)
             except StoreError:
-                continue
+                pause_seconds = min(2 * pause_seconds, _PAUSE_SECONDS_MAX)
             else:
                 return
 

@@ -141,6 +141,12 @@ DEFECTS = (
         (_TESTS + "test_a_user_that_may_not_listen",),
     ),
     Defect(
+        "a-refused-shard-fills-the-log",
+        "why a shard must not be used is said at each try",
+        (Edit("store/sharded.py", "if (why := str(error)) != told:", "if why := str(error):"),),
+        ("tests/store/test_sharded.py::test_a_shard_that_is_refused",),
+    ),
+    Defect(
         "each-shard-is-swept-to-the-limit",
         "a sweep of all shards changes many times as much as its limit",
         (Edit(_STORE, "written[State.CLAIMED] + tidied,", "0,"),),

@@ -7,6 +7,6 @@ for waiters.
 durable store, and `codec` for the bytes of a copy.
 
 *The durable store.* `durable` is one `shard`, at a `primary` that keeps its `promise`; `cluster` is all of them. A
-`client` reads it and makes a `change`, whose bytes are an `entry`. `inquiry` finds, `members` are the gateways, and
-`resealing` is for what is encrypted again.
+`client` reads it and makes a `change`, whose bytes are an `entry`. `inquiry` finds, `upkeep` sweeps, `members` are the
+gateways, and `resealing` is for what is encrypted again.
 """

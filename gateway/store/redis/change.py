@@ -100,6 +100,15 @@ class Kept:
         return change
 
 
+def keep_token(change: Change, kept: Kept, after: Record | None, floor: int, now_us: int) -> None:
+    """Raise the floor of tokens, as it was read with the record, over the token of a record that goes."""
+    before = kept.record
+    is_new = before is None or after is None or after.identity is not before.identity
+    if before is not None and is_new and before.token > floor:
+        change.floor = floor
+        change.then("HSET", change.shard.memory, "floor", max(before.token, now_us))
+
+
 def write_record(change: Change, kept: Kept, after: Record | None, request: SealedRequest | None = None) -> None:
     """Write the record that the table returned, with the request that is kept from now on."""
     shard, operation_id, before = change.shard, kept.operation_id, kept.record

@@ -30,14 +30,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Concatenate, Final, NoReturn, ParamSpec, TypeVar
 from uuid import UUID, uuid4
 
-from gateway.core.lifecycle import LEASE_US_MAX, settle, step, written_down
+from gateway.core.lifecycle import settle, step
 from gateway.core.observation import Finding, Observation
 from gateway.core.operation import (
     Accept,
@@ -46,7 +45,6 @@ from gateway.core.operation import (
     Command,
     Erase,
     Purge,
-    Record,
     Result,
     SealedRequest,
     Snapshot,
@@ -62,9 +60,6 @@ from gateway.store.epoch import WitnessNote, memory_digest, missing
 from gateway.store.level import PROGRAM_LEVEL, check
 from gateway.store.observations import ObservedCount
 from gateway.store.operations import (
-    AUDIT_KEEP_US,
-    LAPSES_NAMED_MAX,
-    WITNESS_KEEP_US,
     Agreement,
     AuditEntry,
     Backlog,
@@ -84,7 +79,7 @@ from gateway.store.operations import (
 )
 from gateway.store.promotion import Joined, Member
 from gateway.store.redis import inquiry, members, resealing
-from gateway.store.redis.change import Change, Kept, Witnessed, lesson, write_record
+from gateway.store.redis.change import Change, Kept, Witnessed, keep_token, lesson, write_record
 from gateway.store.redis.client import TRIES_MAX, Numbers, ShardClient, contended
 from gateway.store.redis.connection import Address, Link, RedisCommand, parse
 from gateway.store.redis.entry import unpacked
@@ -94,6 +89,7 @@ from gateway.store.redis.members import new_identity, promoted
 from gateway.store.redis.news import News
 from gateway.store.redis.primary import Primary
 from gateway.store.redis.shard import Shard
+from gateway.store.redis.upkeep import Upkeep
 from gateway.store.rekeying import Kept as KeptRow
 from gateway.store.rekeying import Place, Row
 from gateway.store.witness_files import Reading, WitnessFiles
@@ -103,10 +99,6 @@ T = TypeVar("T")
 
 # All of a batch, with the bodies, is in one exchange.
 _BATCH_SIZE_MAX: Final = 64
-# Records that a sweep changes in one exchange.
-_SWEEP_PIECE_MAX: Final = 50
-# Records that a sweep cannot read, and so passes over.
-_WITHHELD_MAX: Final = 10_000
 # The place of the store's only link in the witness files.
 _PLACE: Final = 0
 _DELIVERIES: Final = "lists of requests to be delivered"
@@ -159,8 +151,7 @@ class RedisStore:
         self._reading = Reading()
         self._memory = b""
         self._lost = ""
-        # Records that a sweep found and cannot read.
-        self._withheld: set[bytes] = set()
+        self._upkeep = Upkeep(client)
         self._running: _Running | None = None
 
     @property
@@ -180,7 +171,7 @@ class RedisStore:
             _unsupported(_EVENTS)
         self._link, self._number, self._acknowledged = uuid4(), 0, 0
         self._compared, self._lost = 0, ""
-        self._withheld.clear()
+        self._upkeep = Upkeep(self._client)
         await self._primary.start()
         try:
             await self._meet()
@@ -338,9 +329,8 @@ class RedisStore:
         if not isinstance(result, Applied):
             return result, None
         if record is not kept.record:
-            self._write_record(
-                change, kept, record, floor, now_us, command.kept if isinstance(command, Accept) else None
-            )
+            keep_token(change, kept, record, floor, now_us)
+            write_record(change, kept, record, command.kept if isinstance(command, Accept) else None)
             if isinstance(command, Purge | Erase):
                 change.then("HSET", self._shard.memory, "generation", uuid4().hex)
         # A repeated command leaves the settled record as it is, and so writes no second audit.
@@ -349,23 +339,6 @@ class RedisStore:
             number = self._client.numbers.draw(max(now_us, audited + 1))
             inquiry.write_audit(change, command, audit, settled.token, number, now_us)
         return result, change
-
-    def _write_record(
-        self,
-        change: Change,
-        kept: Kept,
-        record: Record | None,
-        floor: int,
-        now_us: int,
-        request: SealedRequest | None = None,
-    ) -> None:
-        """Also keep the token of a record that goes."""
-        before = kept.record
-        is_new = before is None or record is None or record.identity is not before.identity
-        if before is not None and is_new and before.token > floor:
-            change.floor = floor
-            change.then("HSET", self._shard.memory, "floor", max(before.token, now_us))
-        write_record(change, kept, record, request)
 
     # -- memory -------------------------------------------------------------------------------------------------------
 
@@ -448,117 +421,13 @@ class RedisStore:
             raise NotApplied("the store is not open")
         return self._running
 
-    # -- sweeps -------------------------------------------------------------------------------------------------------
-
     async def sweep(self, limit: int) -> Swept:
         self._started()
         with self._noticing():
-            swept, operation_ids = await self._sweep(limit)
+            swept, operation_ids = await self._upkeep.sweep(limit)
         for operation_id in operation_ids:
             self._news.wake(operation_id)
         return swept
-
-    def _freeing(self, change: Change) -> Change:
-        """The change, so that a server whose memory is full executes it: it refuses a script whose first write may need
-        room, and a deletion needs none."""
-        change.then("DEL", self._shard.trial)
-        return change
-
-    def _due(self, now_us: int, limit: int) -> list[RedisCommand]:
-        """What a sweep looks for: what the clock changes, and leases left by a clock that was set back."""
-        shard, found = self._shard, list[RedisCommand]()
-        for part in shard.parts:
-            for key in (shard.leases(part), shard.due(part)):
-                found.append(("ZRANGEBYSCORE", key, "-inf", now_us, "LIMIT", 0, limit))
-            ahead = f"({now_us + LEASE_US_MAX}"
-            found.append(("ZRANGEBYSCORE", shard.leases(part), ahead, "+inf", "LIMIT", 0, limit))
-        return found
-
-    def _old(self, now_us: int, limit: int) -> list[RedisCommand]:
-        """Audits and witnesses to be looked at. A witness that was raised since the last look but one is kept."""
-        shard, unraised_us = self._shard, now_us - 2 * WITNESS_KEEP_US
-        return [
-            ("ZRANGEBYSCORE", shard.old_audits, "-inf", now_us, "LIMIT", 0, limit),
-            ("ZRANGEBYSCORE", shard.witnesses, "-inf", unraised_us, "LIMIT", 0, limit),
-        ]
-
-    async def _sweep(self, limit: int) -> tuple[Swept, list[UUID]]:
-        written, lapsed, changed = Counter[State](), list[tuple[str, UUID]](), list[UUID]()
-        now_us = (await self._client.read([]))[1]
-        found, _ = await self._client.read(self._due(now_us, limit + len(self._withheld)))
-        ids = dict.fromkeys(member for members in found for member in members if member not in self._withheld)
-        due = [UUID(bytes=member) for member in ids][:limit]
-        for begin in range(0, len(due), _SWEEP_PIECE_MAX):
-            for before, after in await self._sweep_some(due[begin : begin + _SWEEP_PIECE_MAX]):
-                state = State.ABSENT if after is None else after.state
-                written[state] += 1
-                changed.append(before.identity.operation_id)
-                if state is State.IN_DOUBT:
-                    lapsed.append((before.identity.route, before.identity.operation_id))
-            # Let others have their turn.
-            await asyncio.sleep(0)
-        tidied = await self._tidy(limit - len(due))
-        swept = Swept(
-            written[State.IN_DOUBT],
-            written[State.TOMBSTONE],
-            written[State.ABSENT],
-            len(due) + tidied >= limit,
-            written[State.DEAD_LETTER],
-            tuple(lapsed[:LAPSES_NAMED_MAX]),
-            # Leases that were shortened, and audits.
-            written[State.CLAIMED] + tidied,
-        )
-        return swept, changed
-
-    async def _sweep_some(self, operation_ids: list[UUID]) -> list[tuple[Record, Record | None]]:
-        """Write down what time has made of these; returns what was changed. What another changed meanwhile is left."""
-        kept, floor, now_us = await self._client.kept(operation_ids, "changes")
-        calls, changes = list[RedisCommand](), list[tuple[Record, Record | None]]()
-        for operation_id, each in zip(operation_ids, kept, strict=True):
-            if isinstance(each, StoreError):
-                if len(self._withheld) < _WITHHELD_MAX:
-                    self._withheld.add(operation_id.bytes)
-                continue
-            record = each.record
-            after = None if record is None else written_down(record, now_us)
-            if record is None or after is record:
-                continue
-            change = self._freeing(each.change(self._shard))
-            self._write_record(change, each, after, floor, now_us)
-            if change.floor is not None:
-                floor = max(record.token, now_us)
-            calls.append(change.call(self._client.identity))
-            changes.append((record, after))
-        done = await self._client.write(calls, keeps=False) if calls else []
-        for outcome in done:
-            if isinstance(outcome, EpochChanged):
-                raise outcome
-        return [change for change, outcome in zip(changes, done, strict=True) if outcome is True]
-
-    async def _tidy(self, limit: int) -> int:
-        """Extend or delete at most `limit` old audits, and delete witnesses; returns how many."""
-        if limit <= 0:
-            return 0
-        shard, client = self._shard, self._client
-        now_us = (await client.read([]))[1]
-        (names, links), _ = await client.read(self._old(now_us, limit))
-        records: list[RedisCommand] = [("EXISTS", shard.record(UUID(bytes=name[8:]))) for name in names]
-        needed, _ = await client.read(records)
-        calls: list[RedisCommand] = []
-        for name, value, is_needed in zip(names, await inquiry.audit_values(client, names), needed, strict=True):
-            if is_needed or value is None:
-                change = Change(shard)
-                change.then("ZADD", shard.old_audits, now_us + AUDIT_KEEP_US, name)
-            else:
-                change = inquiry.drop_audit(shard, name, value)
-            calls.append(change.call(client.identity))
-        if links:
-            change = Change(shard)
-            change.then("ZREMRANGEBYSCORE", shard.witnesses, "-inf", now_us - 2 * WITNESS_KEEP_US)
-            calls.append(change.call(client.identity))
-        if calls:
-            await client.write(calls, keeps=False)
-        return len(calls)
 
     # -- what recovery, operators and starting gateways call ----------------------------------------------------------
 
@@ -716,6 +585,22 @@ class RedisStore:
         return []
 
 
+class Common:
+    """What the shards of a URL have in common. Raises ValueError when the URL is none of Redis's."""
+
+    def __init__(self, url: str) -> None:
+        self.access = parse(url)
+        self.masters = Together(masters_of(self.access))
+        self.numbers = Numbers()
+        self.news = News(self._news_link, _channel_of)
+        self._found: tuple[Address, ...] = ()
+
+    async def _news_link(self) -> Link:
+        """To any master: each passes on what was published at another."""
+        self._found = tuple(await self.masters.find(self._found))
+        return self.access.link(random.choice(self._found))  # noqa: S311 - to spread the load
+
+
 def redis_store(
     url: str,
     shard: Shard,
@@ -732,22 +617,6 @@ def redis_store(
     primary = Primary(common.access, common.masters, shard.slot, replicas, lesson(shard))
     client = ShardClient(shard, primary, clock_us, common.numbers)
     return RedisStore(client, common.news, witness_files=witness_files, outbox=outbox)
-
-
-class Common:
-    """What the shards of a URL have in common. Raises ValueError when the URL is none of Redis's."""
-
-    def __init__(self, url: str) -> None:
-        self.access = parse(url)
-        self.masters = Together(masters_of(self.access))
-        self.numbers = Numbers()
-        self.news = News(self._news_link, _channel_of)
-        self._found: tuple[Address, ...] = ()
-
-    async def _news_link(self) -> Link:
-        """To any master: each passes on what was published at another."""
-        self._found = tuple(await self.masters.find(self._found))
-        return self.access.link(random.choice(self._found))  # noqa: S311 - to spread the load
 
 
 def _channel_of(operation_id: UUID) -> str:

@@ -32,7 +32,7 @@ DEFECTS = (
     Defect(
         "redis-alone-forgets-tokens",
         "the token of a record that goes is not kept in the floor",
-        (Edit(_STORE, "if before is not None and is_new and before.token > floor:", "if False:"),),
+        (Edit("store/redis/change.py", "if before is not None and is_new and before.token > floor:", "if False:"),),
         (_SUITE + "test_lifetime.py::test_a_restart_forgets_nothing[redis]",),
     ),
     Defect(
@@ -149,7 +149,7 @@ DEFECTS = (
     Defect(
         "each-shard-is-swept-to-the-limit",
         "a sweep of all shards changes many times as much as its limit",
-        (Edit(_STORE, "written[State.CLAIMED] + tidied,", "0,"),),
+        (Edit("store/redis/upkeep.py", "written[State.CLAIMED] + tidied,", "0,"),),
         (_SUITE + "test_recovery.py::test_audits_are_swept_in_bounded_numbers[redis-cluster]",),
     ),
     Defect(

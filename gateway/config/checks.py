@@ -252,15 +252,22 @@ def _certificates(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
 
 
 def _regions(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
-    """Scopes that a gateway of another region cannot find."""
+    """Scopes that a gateway of another region cannot find, and promises over keys that have different homes."""
     if config.part(Regions) is None:
         return
+    hint = "write no regions"
     for route in routes:
         scope = route.values.get("scope")
         parts = scope.compose if isinstance(scope, ComposedScope) else (scope,)
         if any(isinstance(part, ClientCertificateScope) for part in parts):
             message = "a certificate is verified where its caller connects, and does not reach another region"
-            yield route.mistake(("scope",), message, "take the scope from a header or a token, or write no regions")
+            yield route.mistake(("scope",), message, f"take the scope from a header or a token, or {hint}")
+        if route.part(Order):
+            message = "one store keeps an order, and the keys of a lane are at home in several regions"
+            yield route.mistake(("order",), message, f"leave this out, or {hint}")
+        if (repeats := route.part(Repeats)) and repeats.action == "refuse":
+            message = "one store finds a repeat, and another key may be at home in another region"
+            yield route.mistake(("repeats", "action"), message, f"write action: count, or {hint}")
 
 
 def _is_own(url: UpstreamUrl, listen: Address) -> bool:

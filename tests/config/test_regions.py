@@ -58,3 +58,20 @@ def test_a_certificate_does_not_reach_another_region() -> None:
     parse(text)
     with pytest.raises(ConfigError, match="a certificate is verified where its caller connects"):
         parse(f"{text}regions: {{here: eu, key: '{KEY}', {HOMES}}}\n")
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (("accept: {mode: always, identity: unverified}", "order: {by: /account}"), "order: one store keeps an order"),
+        (("repeats: {action: refuse}",), "repeats.action: one store finds a repeat"),
+    ],
+    ids=["order", "repeats"],
+)
+def test_no_promise_over_keys_that_have_different_homes(lines: tuple[str, ...], said: str) -> None:
+    """What one store keeps over the keys of a route is refused where several stores have them."""
+    key, secrets = "key: {header: Idempotency-Key, required: true}", f"encryption: [{{id: e1, key: '{KEY}'}}]"
+    text = f"{with_route(key, *lines, without='key')}secrets: {{{secrets}}}\n"
+    parse(text)
+    with pytest.raises(ConfigError, match=said):
+        parse(f"{text}regions: {{here: eu, key: '{KEY}', {HOMES}}}\n")

@@ -730,6 +730,20 @@ def events_of_a_lane_in_another_order(made: History, scribe: Scribe) -> None:
     made.events.reverse()
 
 
+def test_a_token_that_a_store_gives_once_more_had_no_effect() -> None:
+    """What the store forgot is not held against who could not know of it, and was granted the same token."""
+    made, _ = well()
+    other = Scribe(made, OTHER, "k2")
+    other.claim(3.0, 2)
+    other.send(3.1, 2, "n2")
+    other.change(3.5, "lost", None)
+    other.claim(4.0, 2)
+    other.say(4.5, "release", "released")
+    assert not any(line.startswith("05_") for line in audit(made))
+    made.store_calls.append(StoreCall(9, "g0", "check_memory", None, 0.1, 0.2, 0.3))
+    assert any(line.startswith("05_") for line in audit(made))
+
+
 def test_a_dead_letter_may_be_passed_where_the_route_says_so() -> None:
     """Requeued, it takes effect after those that passed it."""
     made, _ = well()

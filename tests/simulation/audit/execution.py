@@ -159,7 +159,7 @@ def invariant_05_definite_means_definite(case: Case) -> Iterator[str]:
     """Released or forgotten: no effect. "Not sent": no request."""
     effects = {
         (sent.operation_id, sent.token): sent
-        for requests in case.protected.values()
+        for _, requests in known(case, case.protected)
         for sent in requests
         if sent.effect is not None
     }

@@ -13,7 +13,7 @@ from tests.defects.catalogue import DEFECTS
 ROOT = Path(__file__).parents[2]
 PROOF = (ROOT / "tests" / "README.md").read_text("utf-8")
 COMPARISON = (ROOT / "docs" / "comparison.md").read_text("utf-8")
-INVARIANTS = 41
+INVARIANTS = 43
 _TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 _PLACE = re.compile(r"`(tests/[\w/]+(?:\.py)?)`")
 _MODULE = re.compile(r"python -m (tests\.[\w.]+)")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final
 
-from tests.simulation.audit import execution, service, state
+from tests.simulation.audit import execution, regions, service, state
 from tests.simulation.audit.case import Case
 from tests.simulation.history import History
 
@@ -19,7 +19,7 @@ CHECKS: Final[tuple[Check, ...]] = tuple(
     sorted(
         (
             check
-            for module in (execution, service, state)
+            for module in (execution, regions, service, state)
             for name, check in vars(module).items()
             if name.startswith("invariant_")
         ),

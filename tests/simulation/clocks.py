@@ -1,7 +1,8 @@
 """What the clocks on the walls show: each gateway's jumps by up to an hour whenever it likes, and nobody may care.
 
 The jumps are drawn beforehand, from dice of their own, so that a run without them is the same run in all other things.
-Boot clocks never jump; the store's own clock is the store's.
+Boot clocks never jump; the store's own clock is the store's. Regions sign by the time of day, so there gateways have
+clocks of their own for that.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from tests.support.memory_store import EPOCH_US
 _EPOCH_SECONDS: Final = EPOCH_US / 1_000_000
 _HOUR_SECONDS: Final = 3600.0
 _BETWEEN_SECONDS: Final = 15.0
+# Two that are both that far off still believe each other's signatures.
+_NEAR_SECONDS: Final = 14.0
 
 Wall = Callable[[], float]
 
@@ -26,6 +29,12 @@ Wall = Callable[[], float]
 def steady_wall(loop: SimulatedLoop) -> Wall:
     """Everybody's clock is right."""
     return lambda: _EPOCH_SECONDS + loop.time()
+
+
+def wall_of_region(loop: SimulatedLoop, dice: random.Random, wrong_until: float) -> Wall:
+    """A clock as regions need it, some seconds off. Until a moment of the run it is wrong by an hour."""
+    near, far = dice.uniform(-_NEAR_SECONDS, _NEAR_SECONDS), dice.choice((1.0, -1.0)) * _HOUR_SECONDS
+    return lambda: _EPOCH_SECONDS + loop.time() + near + (far if loop.time() < wrong_until else 0.0)
 
 
 def jumping_wall(loop: SimulatedLoop, dice: random.Random, gateways: list[str], until: float) -> Wall:

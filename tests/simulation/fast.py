@@ -168,7 +168,7 @@ class FastDriver:
         self._purge_listeners.append(listener)
 
     def bind(self, identity: str, generation: str | None = None) -> None:
-        """There is one durable store in a simulation."""
+        """A server has one durable store behind it."""
         if generation not in (None, self._bound):
             self._bound = generation
             self._expect(generation or "")

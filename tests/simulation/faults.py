@@ -55,6 +55,12 @@ class Climate:
     note_lost: float = 0.0
     clock_jumps: float = 0.0
     purges: float = 0.0
+    link_late: float = 0.0
+    link_lost: float = 0.0
+    link_request_cut: float = 0.0
+    link_response_cut: float = 0.0
+    link_cuts: float = 0.0
+    wrong_wall: float = 0.0
 
     @staticmethod
     def draw(dice: random.Random) -> Climate:
@@ -102,6 +108,12 @@ _USUAL = {
     "note_lost": 0.3,
     "clock_jumps": 1.5,
     "purges": 6.0,
+    "link_late": 0.06,
+    "link_lost": 0.06,
+    "link_request_cut": 0.04,
+    "link_response_cut": 0.08,
+    "link_cuts": 3.0,
+    "wrong_wall": 0.3,
 }
 
 CALM = Climate()

@@ -7,9 +7,9 @@ replaced: what aiohttp would hand over comes from a `Connection`.
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
+from functools import cache, partial
 from typing import Any, cast
 
 import yaml
@@ -33,23 +33,25 @@ from gateway.observe.facts import (
     RequestAnswered,
     WriteRefused,
 )
-from gateway.protect.hop import hop_from
 from gateway.protect.reply import Incoming, RequestCut, Untouched
 from gateway.store.attempt_files import AttemptFiles
 from gateway.store.base import StoreError
 from gateway.store.epoch import SeenFile
 from gateway.store.journal.journal import SqliteJournal
 from gateway.upstream import Upstream
+from tests.simulation.clocks import Wall
 from tests.simulation.disk import AttemptNotes, Disk, DiskJournal, SeenNote
 from tests.simulation.fast import FastDriver, FastNote, FastServer
 from tests.simulation.faults import Weather
 from tests.simulation.history import History, Life
+from tests.simulation.link import Link, LinkClient
 from tests.simulation.loop import NumberedTask, Process, SimulatedLoop
 from tests.simulation.store import ENCRYPTION_KEY, Database, Durable
 from tests.simulation.upstream import RESPONSE_BYTES_MAX, Client, Service, current_call
 from tests.simulation.wire import Body, Connection
 
-_HOP = hop_from("192.0.2.7", is_secure=False)
+REGIONS = ("eu", "us")
+"""Those of a run that has some."""
 _EDGE_GRACE_SECONDS = 1.0
 
 ROUTES: dict[str, dict[str, Any]] = {
@@ -128,9 +130,13 @@ ROUTES: dict[str, dict[str, Any]] = {
 }
 
 
-@functools.cache
-def configuration() -> Config:
-    """What the gateways of a run are told."""
+# What is over several keys is kept by one store.
+_OF_ONE_STORE = ("order", "repeats")
+
+
+@cache
+def configuration(region: str = "") -> Config:
+    """What the gateways of a run are told, of one region if there are several."""
     routes = [
         {
             "name": name,
@@ -138,12 +144,12 @@ def configuration() -> Config:
             "scope": {"header": "X-Tenant", "from": "any"},
             "in_flight": {"wait": "2s", "max_wait": "4s", "max_waiters": 4},
             "response": {"max_stored_bytes": RESPONSE_BYTES_MAX},
-            **settings,
+            **{section: value for section, value in settings.items() if not region or section not in _OF_ONE_STORE},
             "key": {"header": "Idempotency-Key", "required": True} | settings.get("key", {}),
         }
         for name, settings in ROUTES.items()
     ]
-    document = {
+    document: dict[str, Any] = {
         "service": "shop",
         "listen": "127.0.0.1:0",
         "state_dir": "/nowhere",
@@ -172,6 +178,9 @@ def configuration() -> Config:
         },
         "routes": routes,
     }
+    if region:
+        homes = [{"name": name, "url": f"https://{name}"} for name in REGIONS]
+        document["regions"] = {"here": region, "homes": homes, "key": "7" * 64}
     return parse(yaml.safe_dump(document, sort_keys=False))
 
 
@@ -188,8 +197,15 @@ class SimulatedGateway:
         database: Database,
         fast: FastServer | None,
         service: Service,
+        wall: Wall,
+        region: str = "",
+        links: Mapping[str, Link] | None = None,
     ) -> None:
+        """`wall` is what other regions hear of its clock. `links` lead to them."""
         self.name = name
+        self.wall = wall
+        self.region = region
+        self.links = links or {}
         self.loop = loop
         self.history = history
         self.weather = weather
@@ -225,6 +241,10 @@ class SimulatedGateway:
     def unfinished_lives(self) -> list[GatewayLife]:
         return [life for life in self._lives if not life.over.done()]
 
+    @property
+    def is_listening(self) -> bool:
+        return self.life is not None and self.life.is_listening
+
     def connect(self, connection: Connection, body: Body) -> Process | None:
         """A client's request begins to arrive; None when nobody listens."""
         life = self.life
@@ -257,7 +277,7 @@ class GatewayLife:
         self._main = self.process.start(self._run())
 
     def _build(self) -> None:
-        house, config, clock = self._house, configuration(), self._clock
+        house, config, clock = self._house, configuration(self._house.region), self._clock
         loop, history, weather = house.loop, house.history, house.weather
         events = Events(self._hear)
         durable = Durable(house.database, self.process, weather, history, loop=loop, gateway=house.name)
@@ -277,6 +297,7 @@ class GatewayLife:
             attempt_files=cast(AttemptFiles, AttemptNotes(house.disk, self.process)),
             journal=cast(SqliteJournal, self._journal),
             clock=clock,
+            wall_seconds=house.wall,
         )
         self._parts = Parts(config, environment, events, self._upstream)
         self.coordinator = self._parts.coordinator
@@ -284,16 +305,10 @@ class GatewayLife:
         self._operations = operations_on(config, self._parts.store, no_journal)
 
     def _upstream(self, settings: asked.Upstream) -> Upstream:
-        house = self._house
-        client = Client(
-            house.service,
-            self.process,
-            house.name,
-            response_timeout_seconds=settings.response_timeout,
-            loop=house.loop,
-            history=house.history,
-            weather=house.weather,
-            settings=settings,
+        house, link = self._house, self._house.links.get(settings.url.host)
+        make = partial(Client, house.service) if link is None else partial(LinkClient, link)
+        client = make(
+            self.process, house.name, loop=house.loop, history=house.history, weather=house.weather, settings=settings
         )
         return cast(Upstream, client)
 
@@ -374,6 +389,7 @@ class GatewayLife:
             "waiters": self.coordinator.waiters,
             "pursuits": self._parts.claiming.pursued,
             "leases": len(self._parts.leases._held),
+            "forwards": 0 if self._parts.policy.regions is None else self._parts.policy.regions.in_progress,
         }
         names = [getattr(task.get_coro(), "__qualname__", "?") for task in tasks]
         return (*(f"{count} {name}" for name, count in found.items() if count), *names)
@@ -413,7 +429,7 @@ class GatewayLife:
         call = connection.call
         call.reached_gateway = self._loop.time()
         route = self._routes[call.route]
-        incoming = Incoming(connection.head, body, _HOP)
+        incoming = Incoming(connection.head, body, connection.hop)
         try:
             answer = await self.coordinator.respond(incoming, route)
             if isinstance(answer, Untouched):

@@ -15,6 +15,8 @@ from hashlib import sha256
 
 # In the end everybody asks once more, and so long afterwards all is delivered that was accepted, or requeued.
 DELIVER_SECONDS = 12.0
+# From where all clients connect.
+CLIENT_ADDRESS = "192.0.2.7"
 
 Fields = tuple[tuple[str, str], ...]
 
@@ -169,6 +171,23 @@ class Change:
     read_token: int | None = None
     fingerprint: bytes | None = None
     lease_us: int | None = None
+    region: str = ""
+    """Whose store it is."""
+
+
+@dataclass(slots=True)
+class Forward:
+    """A request that a gateway had for the region that its operation is at home in.
+
+    `sent` is when its first byte could leave; None: nothing left, nor will. `answered` is when the first of a response
+    was there.
+    """
+
+    call: int | None
+    gateway: str
+    home: str
+    sent: float | None = None
+    answered: float | None = None
 
 
 @dataclass(slots=True)
@@ -256,6 +275,8 @@ class Terms:
     """Routes that deliver the requests for one account in the order of acceptance."""
     sinks: Mapping[str, bool] = field(default_factory=dict)
     """Those that receive `operation.completed`, and whether in order."""
+    homes: tuple[str, ...] = ()
+    """The regions, in the order that gives operations their homes; none where there is one store."""
 
     def answered_within(self, route: str) -> float:
         """How long a caller of this route is kept waiting at most."""
@@ -282,6 +303,7 @@ class History:
     epoch_us: int
     calls: list[Call] = field(default_factory=list)
     sent: list[Sent] = field(default_factory=list)
+    forwards: list[Forward] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     store_calls: list[StoreCall] = field(default_factory=list)
     note_reads: list[NoteRead] = field(default_factory=list)
@@ -291,6 +313,7 @@ class History:
     lives: list[Life] = field(default_factory=list)
     facts: list[tuple[str, str, str]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    region_of: dict[str, str] = field(default_factory=dict)
     final: dict[str, View] = field(default_factory=dict)
     events: list[EventRow] = field(default_factory=list)
     tally: dict[str, int] = field(default_factory=dict)
@@ -325,6 +348,7 @@ class History:
         for part in (
             self.calls,
             self.sent,
+            self.forwards,
             self.changes,
             self.store_calls,
             self.note_reads,

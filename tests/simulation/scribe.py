@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.simulation.history import (
+    CLIENT_ADDRESS,
     Answer,
     Call,
     Change,
@@ -158,7 +159,7 @@ class Scribe:
             method="POST",
             target="/charge",
             body=BODY,
-            headers=(("X-Call", str(call)), ("X-Call", "again")),
+            headers=(("X-Call", str(call)), ("X-Call", "again"), ("X-Forwarded-For", CLIENT_ADDRESS)),
             sent=at,
             received=at + 0.01,
             effect=at + 0.02 if effect else None,

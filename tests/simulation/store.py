@@ -87,11 +87,15 @@ def _copied(contents: dict[bytes, dict[UUID, Held]]) -> dict[bytes, dict[UUID, H
 class Database:
     """The truth. Reached through `Durable` only, but for the honest operator, who looks as he likes."""
 
-    def __init__(self, loop: SimulatedLoop, history: History, weather: Weather) -> None:
+    def __init__(
+        self, loop: SimulatedLoop, history: History, weather: Weather, *, region: str = "", first_token: int = 0
+    ) -> None:
+        """`first_token`: far from that of another store, so that a token says in which of them it was granted."""
+        self._region = region
         self._loop = loop
         self._history = history
         self._weather = weather
-        self.memory = Memory(clock=_Clock(loop, history))
+        self.memory = Memory(clock=_Clock(loop, history), token=first_token)
         self.store = MemoryStore(self.memory, outbox=_OUTBOX)
         _at_once(self.store.start())
         self.down_until = 0.0
@@ -229,6 +233,7 @@ class Database:
                 view(before),
                 view(after),
                 gateway,
+                region=self._region,
                 **said,
             )
         )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tests.simulation.fast import FastServer
 from tests.simulation.faults import Weather
 from tests.simulation.gateway import SimulatedGateway
 from tests.simulation.history import History
+from tests.simulation.link import LINK, Way
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.store import Database
 
@@ -28,7 +29,10 @@ class Storm:
         history: History,
         loop: SimulatedLoop,
         dice: random.Random,
+        ways: Sequence[Way] = (),
     ) -> None:
+        """`ways` are both of a link between two regions."""
+        self._ways = ways
         self._gateways = gateways
         self._database = database
         self._fast = fast
@@ -59,6 +63,8 @@ class Storm:
             ]
         if climate.store_failovers:
             strikes += [(climate.store_failovers, self._fail_over), (60.0, self._database.copy_to_standby)]
+        if self._ways:
+            strikes.append((climate.link_cuts, self._cut_link))
         self._tasks = [asyncio.create_task(self._now_and_then(rate, strike)) for rate, strike in strikes if rate]
 
     async def end(self) -> None:
@@ -73,6 +79,8 @@ class Storm:
             self._note_clock(0.0)
         if self._fast is not None:
             self._fast.down_until = self._fast.slow_until = now
+        for way in self._ways:
+            way.cut_until = now
         for gateway in self._gateways:
             gateway.thaw()
             if gateway.life is None or gateway.life.is_leaving:
@@ -142,6 +150,15 @@ class Storm:
     def _fail_over(self) -> None:
         self._weather.note("store_failover", 10.0)
         self._database.fail_over(self._dice.choice((0.0, 0.3, 2.0, 6.0)))
+
+    def _cut_link(self) -> None:
+        """In one direction, or in both."""
+        seconds = self._dice.choice((0.05, 1.0, 5.0, 15.0))
+        there, back = self._ways
+        cut = self._dice.choice(((there,), (back,), (there, back)))
+        self._weather.note("link_cut", seconds, LINK, f"{len(cut)} of 2 ways")
+        for way in cut:
+            way.cut(seconds)
 
     def _break_fast(self) -> None:
         if self._fast is not None:

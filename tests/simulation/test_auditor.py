@@ -12,7 +12,20 @@ import pytest
 from tests.simulation import audit as audit_package
 from tests.simulation import auditor, history
 from tests.simulation.auditor import CHECKS, audit
-from tests.simulation.history import Answer, Call, Drop, Fault, History, Jump, Life, NoteRead, Sent, StoreCall, View
+from tests.simulation.history import (
+    Answer,
+    Call,
+    Drop,
+    Fault,
+    Forward,
+    History,
+    Jump,
+    Life,
+    NoteRead,
+    Sent,
+    StoreCall,
+    View,
+)
 from tests.simulation.scribe import BODY, CACHE_SECONDS, LEASE_SECONDS, OPERATION, REPLAY_SECONDS, Scribe, well
 
 OTHER = "22222222-2222-8222-8222-222222222222"
@@ -366,6 +379,11 @@ def the_answer_to_another_operation(made: History, scribe: Scribe) -> None:
 @breaks("24")
 def the_upstream_sees_another_body(made: History, scribe: Scribe) -> None:
     made.sent[0].body = BODY + b" "
+
+
+@breaks("24")
+def the_upstream_sees_another_client(made: History, scribe: Scribe) -> None:
+    made.sent[0].headers = (*made.sent[0].headers[:2], ("X-Forwarded-For", "198.51.100.1"))
 
 
 @breaks("24")
@@ -730,6 +748,71 @@ def events_of_a_lane_in_another_order(made: History, scribe: Scribe) -> None:
     made.events.reverse()
 
 
+def at_home(made: History, home: str = "us") -> None:
+    """There are two regions, the operation is at home in the second one, and all that happened did so there."""
+    made.terms = replace(made.terms, homes=("eu", "us"))
+    made.region_of = {"g0": home, "g1": "eu"}
+    made.changes = [replace(change, region=home) for change in made.changes]
+
+
+@breaks("42")
+def claimed_in_another_region(made: History, scribe: Scribe) -> None:
+    at_home(made)
+    made.changes[0] = replace(made.changes[0], region="eu")
+
+
+@breaks("42")
+def sent_from_another_region(made: History, scribe: Scribe) -> None:
+    at_home(made)
+    made.sent[0].gateway = "g1"
+
+
+@breaks("42")
+def sent_unprotected_from_another_region(made: History, scribe: Scribe) -> None:
+    at_home(made)
+    sent = unprotected(scribe)
+    sent.operation_id, sent.gateway = "", "g1"
+
+
+@breaks("42")
+def probed_from_another_region(made: History, scribe: Scribe) -> None:
+    at_home(made)
+    sent = unprotected(scribe)
+    sent.method, sent.target, sent.operation_id, sent.gateway = "GET", f"/book?operation={OPERATION}", "", "g1"
+
+
+@breaks("43")
+def a_home_that_was_not_reached_is_said_to_know(made: History, scribe: Scribe) -> None:
+    made.forwards.append(Forward(scribe.call(3.0, "in-doubt", status=503).number, "g1", "us"))
+
+
+@breaks("43")
+def a_home_that_was_not_reached_is_not_named(made: History, scribe: Scribe) -> None:
+    made.forwards.append(Forward(scribe.call(3.0, "store-unavailable", status=503).number, "g1", "us"))
+
+
+@breaks("43")
+def what_was_lost_on_its_way_is_said_to_have_never_left(made: History, scribe: Scribe) -> None:
+    call = scribe.call(3.0, "store-unavailable", status=503)
+    answer(call).body = b"Region us cannot be reached"
+    made.forwards.append(Forward(call.number, "g1", "us", sent=3.05))
+
+
+def test_regions_in_which_all_is_well() -> None:
+    """What is at home there, a home that was away, and a link that was cut, are reported by nobody."""
+    made, scribe = well()
+    at_home(made)
+    away, cut = scribe.call(3.0, "store-unavailable", status=503), scribe.call(4.0, "in-doubt", status=503)
+    answer(away).body = b"Region us cannot be reached"
+    made.faults.append(Fault("link_cut", 2.9, 4.1, "link"))
+    made.forwards += [
+        Forward(1, "g1", "us", sent=2.01, answered=2.05),
+        Forward(away.number, "g1", "us"),
+        Forward(cut.number, "g1", "us", sent=4.05),
+    ]
+    assert audit(made) == []
+
+
 def test_a_token_that_a_store_gives_once_more_had_no_effect() -> None:
     """What the store forgot is not held against who could not know of it, and was granted the same token."""
     made, _ = well()
@@ -742,6 +825,15 @@ def test_a_token_that_a_store_gives_once_more_had_no_effect() -> None:
     assert not any(line.startswith("05_") for line in audit(made))
     made.store_calls.append(StoreCall(9, "g0", "check_memory", None, 0.1, 0.2, 0.3))
     assert any(line.startswith("05_") for line in audit(made))
+
+
+def test_another_regions_loss_is_none() -> None:
+    """A store that forgot something says nothing of what the other one has."""
+    made, scribe = well()
+    claimed_as_absent_after_a_loss(made, scribe)
+    assert any(line.startswith("29_") for line in audit(made))
+    made.changes = [replace(change, region="eu" if change.event == "lost" else "us") for change in made.changes]
+    assert not any(line.startswith("29_") for line in audit(made))
 
 
 def test_a_dead_letter_may_be_passed_where_the_route_says_so() -> None:

@@ -18,7 +18,7 @@ import pytest
 from tests.simulation.auditor import audit
 from tests.simulation.history import History
 from tests.simulation.run import CALM, STORMY, Plan, repeat_line
-from tests.simulation.world import run
+from tests.simulation.world import has_regions, run
 
 _ROOT = Path(__file__).parents[2]
 SEEDS = 200
@@ -29,6 +29,7 @@ _WALL_SEEDS = 40
 # Seeds that once showed a fault of the program. What a seed does changes whenever the simulation does, so each has a
 # test of its own elsewhere; they stay here because they cost little.
 ONCE_AT_FAULT = (843, 1488)
+REGIONAL = tuple(seed for seed in range(SEEDS) if has_regions(seed))[:16]
 
 
 # What has to be seen under the seeds that are run.
@@ -42,6 +43,8 @@ _FAULTS = (
     "crash freeze stall drain store_outage store_failover fast_outage fast_flush fast_restore disk_full disk_failed "
     "note_lost clock_jump"
 )
+_ENDS_OF_FORWARDS = ("answered", "unreached", "lost")
+_LINK_FAULTS = "link_cut link_late link_lost link_request_cut link_response_cut wrong_wall"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,7 @@ class Seen:
     events: set[str]
     endings: set[str]
     kinds: set[str]
+    forwards: Counter[str]
 
 
 @cache
@@ -67,6 +71,10 @@ def _seen(seed: int, plan: Plan) -> Seen:
         events={change.event for change in history.changes},
         endings={life.ending for life in history.lives},
         kinds={fault.kind for fault in history.faults},
+        forwards=Counter(
+            "unreached" if forward.sent is None else "lost" if forward.answered is None else "answered"
+            for forward in history.forwards
+        ),
     )
 
 
@@ -79,6 +87,12 @@ def _failures(seeds: range | tuple[int, ...], plan: Plan = STORMY) -> str:
 def test_no_invariant_breaks(first: int) -> None:
     """Whatever goes wrong, no invariant breaks."""
     failures = _failures(range(first, first + _BATCH))
+    assert not failures, failures
+
+
+def test_no_invariant_breaks_between_regions() -> None:
+    """With a store in each of two regions neither, however the link between them is cut."""
+    failures = _failures(REGIONAL)
     assert not failures, failures
 
 
@@ -144,5 +158,10 @@ def test_the_runs_are_about_something() -> None:
     assert not set(_EVENTS.split()) - set().union(*(each.events for each in seen))
     assert not set(_FAULTS.split()) - set().union(*(each.kinds for each in seen))
     assert set().union(*(each.endings for each in seen)) == {"crashed", "drained"}
+    # What is at home elsewhere gets there or not, or nobody knows.
+    between = [_seen(seed, STORMY) for seed in REGIONAL]
+    assert not set(_LINK_FAULTS.split()) - set().union(*(each.kinds for each in between))
+    forwards = sum((each.forwards for each in between), Counter())
+    assert all(forwards[how] > 20 for how in _ENDS_OF_FORWARDS)
     # A store that forgets something is no rarity.
     assert sum("lost" in each.events for each in seen) >= len(seen) // 15

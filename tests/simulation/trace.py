@@ -25,7 +25,13 @@ def trace(history: History, faults: list[str]) -> list[str]:
         named |= case.operations.get(subject, set())
     for number in numbers:
         named |= {sent.operation_id for sent in case.by_call.get(number, ())}
-    told = (_changes(history, named), _sent(history, named, subjects), _calls(history, subjects), _faults(history))
+    told = (
+        _changes(history, named),
+        _sent(history, named, subjects),
+        _forwards(history, subjects),
+        _calls(history, subjects),
+        _faults(history),
+    )
     lines = sorted(line for part in told for line in part)
     return [f"{at:10.4f} {line}" for at, _, line in lines]
 
@@ -63,6 +69,16 @@ def _sent(history: History, named: set[str], subjects: set[tuple[str, str, str]]
                 f"{sent.operation_id[:8]} {sent.gateway} sends {sent.method} for call {sent.call} under token "
                 f"{sent.token} (received {sent.received}, effect {sent.effect}, answered {sent.answered} {sent.status} "
                 f"{sent.nonce} cut {sent.cut} body {sent.body!r})",
+            )
+
+
+def _forwards(history: History, subjects: set[tuple[str, str, str]]) -> Iterator[_Line]:
+    for forward in history.forwards:
+        if forward.sent is not None and forward.call is not None and history.calls[forward.call].subject in subjects:
+            yield (
+                forward.sent,
+                3,
+                f"call {forward.call}: {forward.gateway} sends it to {forward.home} (answered {forward.answered})",
             )
 
 

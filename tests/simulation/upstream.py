@@ -1,8 +1,8 @@
 """The upstream of a run: a service that keeps a journal of its own, behind a network that refuses, resets and cuts.
 
 The service takes effects, says what it did, and is honest under the route's policy: what it answers with a status that
-the route takes for "no effect" has none. `Client` stands where the gateway's own upstream client does: the same call,
-the same answers, the real receiving half. The journal is what the auditor believes.
+the route takes for "no effect" has none. `WireClient` stands where the gateway's own upstream client does: the same
+call, the same answers, the real receiving half. The journal is what the auditor believes.
 """
 
 from __future__ import annotations
@@ -157,26 +157,22 @@ def _refusal(route: str, seconds: float, draw: int) -> Manner:
     return Manner(has_effect=False, status=statuses[draw % len(statuses)], seconds=seconds)
 
 
-class Client:
-    """The upstream client of one gateway process, as `Attempt` and `Passthrough` see it."""
+class WireClient:
+    """An upstream client of one gateway process, as its callers see it. Where a request goes, its subclass knows."""
 
     def __init__(
         self,
-        service: Service,
         process: Process,
         gateway: str,
         *,
-        response_timeout_seconds: float,
         loop: SimulatedLoop,
         history: History,
         weather: Weather,
         settings: asked.Upstream,
     ) -> None:
         self.settings = settings
-        self._service = service
         self._process = process
         self._gateway = gateway
-        self._response_timeout_seconds = response_timeout_seconds
         self._loop = loop
         self._history = history
         self._weather = weather
@@ -192,17 +188,14 @@ class Client:
         response_timeout_seconds: float | None = None,
     ) -> UpstreamResponse | NotSent | Lost:
         """See `gateway.upstream.Upstream.exchange`."""
-        await self._connect()
-        if self._weather.happens("upstream_refused", self._gateway):
-            return NotSent(SentNothing.REFUSED, "connection refused")
+        if (refusal := await self._connect(request)) is not None:
+            return refusal
         content = await _content(body)
         if not may_send():
             return NotSent(SentNothing.LEASE_LOST, "the lease no longer allowed sending")
-        timeout = response_timeout_seconds or self._response_timeout_seconds
-        started = self._loop.time()
-        sent = self._write_down(request, content, protected)
-        exchange = _Exchange(self._process, self._loop, started + timeout, timeout)
-        self._send(sent, exchange)
+        timeout = response_timeout_seconds or self.settings.response_timeout
+        exchange = Exchange(self._process, self._loop, self._loop.time() + timeout, timeout)
+        self._send(request, content, exchange, protected=protected)
         receiver = exchange.receiver
         try:
             head = await receiver.wait_head(on_interim)
@@ -225,7 +218,8 @@ class Client:
     async def close(self) -> None:
         """Nothing is held."""
 
-    async def _connect(self) -> None:
+    async def _connect(self, request: RequestHead) -> NotSent | None:
+        """A connection for this request; or why there is none."""
         weather = self._weather
         seconds = weather.dice.uniform(1.0, 15.0)
         if weather.happens("frozen_at_send", self._gateway, seconds):
@@ -234,13 +228,42 @@ class Client:
         connected: asyncio.Future[None] = self._loop.create_future()
         self._process.deliver(self._weather.hop_seconds(), _resolve, connected)
         await connected
+        return None
+
+    def _send(self, request: RequestHead, content: bytes, exchange: Exchange, *, protected: bool) -> None:
+        """Send it on its way: what comes of it comes to the exchange, or nothing does."""
+        raise NotImplementedError
+
+
+class Client(WireClient):
+    """The client of the service, as `Attempt` and `Passthrough` see it."""
+
+    def __init__(
+        self,
+        service: Service,
+        process: Process,
+        gateway: str,
+        *,
+        loop: SimulatedLoop,
+        history: History,
+        weather: Weather,
+        settings: asked.Upstream,
+    ) -> None:
+        super().__init__(process, gateway, loop=loop, history=history, weather=weather, settings=settings)
+        self._service = service
+
+    async def _connect(self, request: RequestHead) -> NotSent | None:
+        refusal = await super()._connect(request)
+        if refusal is None and self._weather.happens("upstream_refused", self._gateway):
+            return NotSent(SentNothing.REFUSED, "connection refused")
+        return refusal
 
     def _write_down(self, request: RequestHead, content: bytes, protected: bool) -> Sent:
         fields: Fields = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers)
         found = {name.lower(): value for name, value in fields}
         sent = Sent(
             number=len(self._history.sent),
-            call=_call_of(fields),
+            call=call_of(fields),
             gateway=self._gateway,
             operation_id=found.get("idempotency-operation", ""),
             token=int(found.get("idempotency-fencing-token", "0")),
@@ -258,7 +281,8 @@ class Client:
         self._history.sent.append(sent)
         return sent
 
-    def _send(self, sent: Sent, exchange: _Exchange) -> None:
+    def _send(self, request: RequestHead, content: bytes, exchange: Exchange, *, protected: bool) -> None:
+        sent = self._write_down(request, content, protected)
         weather = self._weather
         delay = weather.hop_seconds()
         if weather.happens("upstream_reset_before", self._gateway):
@@ -278,7 +302,7 @@ class Client:
             delay += weather.dice.uniform(0.0, REQUEST_LATE_SECONDS_MAX - delay)
         self._loop.world.deliver(delay, self._arrive, sent, exchange)
 
-    def _arrive(self, sent: Sent, exchange: _Exchange) -> None:
+    def _arrive(self, sent: Sent, exchange: Exchange) -> None:
         """At the service: the request is whole."""
         sent.received = self._loop.time()
         manner = self._service.manner(sent)
@@ -292,7 +316,7 @@ class Client:
         if manner.has_effect:
             sent.effect = self._loop.time()
 
-    def _answer(self, sent: Sent, exchange: _Exchange, manner: Manner) -> None:
+    def _answer(self, sent: Sent, exchange: Exchange, manner: Manner) -> None:
         if manner.has_effect and sent.effect is None:
             # The effect and the answer fell on the same moment, and came in the other order.
             sent.effect = self._loop.time()
@@ -326,14 +350,15 @@ class Client:
             exchange.deliver(delay, exchange.end)
 
 
-class _Exchange:
+class Exchange:
     """One connection as the receiving half sees it: what comes, and the deadline. Satisfies `ResponseSource`."""
 
     def __init__(self, process: Process, loop: SimulatedLoop, deadline: float, silence: float) -> None:
         self._process = process
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
-        self._is_over = False
+        self.is_over = False
+        self.on_abort: Callable[[], object] | None = None
         self._arriving: deque[Callable[[], None]] = deque()
         self.receiver = ResponseReceiver(loop, self, deadline, silence)
 
@@ -346,24 +371,24 @@ class _Exchange:
         self._arriving.popleft()()
 
     def head(self, head: ResponseHead, length: int | None) -> None:
-        if not self._is_over:
+        if not self.is_over:
             framing = Framing.CHUNKED if length is None else Framing.LENGTH
             self.receiver.head_arrived(head, framing, length)
             self.receiver.wake()
 
     def data(self, data: bytes) -> None:
-        if not self._is_over:
+        if not self.is_over:
             self.receiver.body_arrived(data)
             self.receiver.wake()
 
     def end(self) -> None:
-        if not self._is_over:
+        if not self.is_over:
             self._finish()
             self.receiver.body_ended()
             self.receiver.wake()
 
     def fail(self, reason: Unknown, detail: str) -> None:
-        if not self._is_over:
+        if not self.is_over:
             self._finish()
             self.receiver.fail(reason, detail)
 
@@ -380,20 +405,22 @@ class _Exchange:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if when != float("inf") and not self._is_over:
+        if when != float("inf") and not self.is_over:
             self._timer = self._loop.call_at(when, self.fail, Unknown.TIMEOUT, "no answer in time")
 
     def abort(self, reason: Unknown, detail: str) -> None:
         self.fail(reason, detail)
+        if self.on_abort is not None:
+            self.on_abort()
 
     def _finish(self) -> None:
-        self._is_over = True
+        self.is_over = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
 
-def _call_of(fields: Fields) -> int | None:
+def call_of(fields: Fields) -> int | None:
     """The client's call whose request this is, also where it is delivered later; None for what no client sent."""
     marks = [value for name, value in fields if name.lower() == "x-call"]
     return int(marks[0]) if marks else current_call.get()

@@ -7,14 +7,17 @@ from collections.abc import AsyncIterator, Callable
 
 from gateway.core.message import RequestHead, ResponseHead
 from gateway.http.tunnel import ClientTunnel
+from gateway.protect.hop import hop_from
 from gateway.protect.reply import BodyCut, Cut, Reply, RequestCut
 from tests.simulation.faults import Weather
-from tests.simulation.history import Answer, Call
+from tests.simulation.history import CLIENT_ADDRESS, Answer, Call
 from tests.simulation.loop import Process, SimulatedLoop, current_process
 
 
 class Connection:
     """One request and its answer. The client's half lives in the world, the other in the gateway's process."""
+
+    hop = hop_from(CLIENT_ADDRESS, is_secure=False)
 
     def __init__(self, loop: SimulatedLoop, weather: Weather, call: Call, head: RequestHead) -> None:
         self._loop = loop
@@ -44,7 +47,7 @@ class Connection:
             self.call.answer.at = self._loop.time()
         self.ended.set_result(None)
 
-    def _take_head(self, answer: Answer) -> None:
+    def _take_head(self, answer: Answer, _length: int | None) -> None:
         if not self.ended.done():
             self.call.answer = answer
 
@@ -71,7 +74,7 @@ class Connection:
         if verdict is not None:
             fields.append(("Idempotency-Status", verdict))
         answer = Answer(reply.status, verdict, tuple(fields), b"", is_whole=False, at=self._loop.time())
-        self._deliver(self._take_head, answer)
+        self._deliver(self._take_head, answer, len(reply.body) if isinstance(reply.body, bytes) else reply.length)
         if isinstance(reply.body, bytes):
             self._deliver(self._take_piece, reply.body)
             self._deliver(self._take_end)

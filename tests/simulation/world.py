@@ -1,5 +1,8 @@
 """One run: gateways, stores, service, clients, operator and weather put together, from a seed to a history.
 
+Under some seeds there are two regions: each has a store, gateways, an operator and a storm of its own, and clients call
+gateways of both.
+
 The plan of a run: clients live while things go wrong; then it becomes calm, what is under way ends, everybody who ever
 wanted something asks once more, and the gateways are drained. A run under load has another: nothing goes wrong, callers
 come at random for as long as is asked for, and the gateways are drained when the last of them is gone.
@@ -11,15 +14,17 @@ import asyncio
 import logging
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from tests.simulation.clients import Clients
-from tests.simulation.clocks import jumping_wall, shown, steady_wall
+from tests.simulation.clocks import Wall, jumping_wall, shown, steady_wall, wall_of_region
 from tests.simulation.fast import FastServer
 from tests.simulation.faults import CALM, Climate, Weather
-from tests.simulation.gateway import SimulatedGateway, configuration
+from tests.simulation.gateway import REGIONS, SimulatedGateway, configuration
 from tests.simulation.history import DELIVER_SECONDS, History, Terms
+from tests.simulation.link import LINK, Link, Way
 from tests.simulation.load import Load
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.operator import Operator
@@ -34,6 +39,9 @@ _STORM_SECONDS = 40.0
 _SETTLE_SECONDS = 64.0
 # For as long their clocks jump.
 _WALLS_SECONDS = 300.0
+_REGIONAL_SHARE = 0.2
+# Between those of two stores; the first one's are all smaller.
+_TOKENS_APART = 1_000_000_000
 
 
 def run(seed: int, *, is_calm: bool = False, load_seconds: float | None = None, walls_jump: bool = True) -> History:
@@ -52,12 +60,30 @@ def run(seed: int, *, is_calm: bool = False, load_seconds: float | None = None, 
         return world.history
 
 
+def has_regions(seed: int) -> bool:
+    """Whether there are two regions under this seed; never under load."""
+    return random.Random(f"{seed}/has-regions").random() < _REGIONAL_SHARE
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """What shares a store, and who works on that. In most runs all do, and that has no name."""
+
+    name: str
+    database: Database
+    gateways: list[SimulatedGateway]
+    operator: Operator
+    purger: Purger
+    storm: Storm
+
+
 class World:
     """See the module. `live` or `bear` is to be run on its loop, once."""
 
     def __init__(self, seed: int, *, is_calm: bool, is_loaded: bool) -> None:
-        dice = random.Random(f"{seed}/world")
-        config = configuration()
+        dice, self._regional = random.Random(f"{seed}/world"), random.Random(f"{seed}/regions")
+        is_regional = has_regions(seed) and not is_loaded
+        config = configuration(REGIONS[0] if is_regional else "")
         store_timeout = dice.choice((1.0, 3.0, 8.0))
         terms = Terms(
             lease_seconds=config.store.lease,
@@ -72,50 +98,39 @@ class World:
             refusing_repeats=frozenset(route.name for route in config.routes if route.repeats is not None),
             ordered=frozenset(route.name for route in config.routes if route.order is not None),
             sinks=SINKS,
+            homes=REGIONS if is_regional else (),
         )
         self.loop = loop = SimulatedLoop(random.Random(f"{seed}/order"))
         self.history = history = History(seed, terms, EPOCH_US)
         climate = CALM if is_calm else Climate.draw(random.Random(f"{seed}/climate"))
         self.weather = weather = Weather(loop, history, climate, random.Random(f"{seed}/weather"))
-        self.database = Database(loop, history, weather)
-        self.fast = FastServer(loop) if dice.random() < 0.8 else None
-        service = Service(loop, history, weather, config.upstream.response_timeout, is_varied=is_loaded)
-        self.gateways = [
-            SimulatedGateway(
-                f"g{number}",
-                loop=loop,
-                history=history,
-                weather=weather,
-                database=self.database,
-                fast=self.fast,
-                service=service,
-            )
-            for number in range(dice.choice((3, 4) if is_loaded else (1, 2, 2, 3, 3, 4)))
-        ]
+        has_fast = dice.random() < 0.8
+        self._service = Service(loop, history, weather, config.upstream.response_timeout, is_varied=is_loaded)
+        count = dice.choice((3, 4) if is_loaded else (1, 2, 2, 3, 3, 4))
+        self.regions = self._two_regions() if is_regional else [self._region("", has_fast, count)]
+        self.gateways = [gateway for region in self.regions for gateway in region.gateways]
+        history.region_of = {gateway.name: gateway.region for gateway in self.gateways}
         self.clients = Clients(
             self.gateways, loop=loop, history=history, weather=weather, dice=random.Random(f"{seed}/clients")
         )
         self.clients.make_intents(dice.choice((2, 6, 10, 14)))
-        self.operator = Operator(self.database, loop=loop, history=history, dice=random.Random(f"{seed}/operator"))
         self.load = Load(self.clients, loop=loop, dice=random.Random(f"{seed}/load"))
         names = [gateway.name for gateway in self.gateways]
         self.wall = jumping_wall(loop, random.Random(f"{seed}/walls"), names, _WALLS_SECONDS)
-        self.purger = Purger(
-            self.gateways, self.database, loop=loop, history=history, dice=random.Random(f"{seed}/purger")
-        )
-        self._dice = random.Random(f"{seed}/fate")
 
     async def live(self) -> None:
         """A whole run in which things go wrong."""
         await self._begin()
         work = [self.clients.live(intent, _STORM_SECONDS) for intent in self.clients.intents]
-        work.append(self.operator.work(_STORM_SECONDS + _SETTLE_SECONDS))
-        work.append(self.purger.work(_STORM_SECONDS, self.weather.climate.purges))
+        for region in self.regions:
+            work.append(region.operator.work(_STORM_SECONDS + _SETTLE_SECONDS))
+            work.append(region.purger.work(_STORM_SECONDS, self.weather.climate.purges))
         clients = [asyncio.create_task(each) for each in work]
-        storm = Storm(self.gateways, self.database, self.fast, self.weather, self.history, self.loop, self._dice)
-        storm.begin()
+        for region in self.regions:
+            region.storm.begin()
         await asyncio.sleep(_STORM_SECONDS)
-        await storm.end()
+        for region in self.regions:
+            await region.storm.end()
         self.history.calm_from = self.loop.time()
         await asyncio.gather(*clients)
         await asyncio.sleep(max(0.0, self.history.calm_from + _SETTLE_SECONDS - self.loop.time()))
@@ -129,6 +144,65 @@ class World:
         await self.load.run(seconds)
         await self._end()
 
+    def _two_regions(self) -> list[Region]:
+        """Each with a store of its own, and a link between them."""
+        dice, there, back = self._regional, Way(self.loop), Way(self.loop)
+        first, second = REGIONS
+        links = {first: Link(first, back, there), second: Link(second, there, back)}
+        regions = [
+            self._region(name, dice.random() < 0.8, dice.choice((1, 1, 2)), links, ways)
+            for name, ways in zip(REGIONS, ((there, back), ()), strict=True)
+        ]
+        for region in regions:
+            links[region.name].listeners = region.gateways
+        return regions
+
+    def _region(
+        self,
+        name: str,
+        has_fast: bool,
+        count: int,
+        links: Mapping[str, Link] | None = None,
+        ways: Sequence[Way] = (),
+    ) -> Region:
+        """`ways` are those that its storm cuts."""
+        loop, history, weather = self.loop, self.history, self.weather
+        first_token = _TOKENS_APART * REGIONS.index(name) if name else 0
+        database = Database(loop, history, weather, region=name, first_token=first_token)
+        fast = FastServer(loop) if has_fast else None
+        gateways = [
+            SimulatedGateway(
+                gateway,
+                loop=loop,
+                history=history,
+                weather=weather,
+                database=database,
+                fast=fast,
+                service=self._service,
+                wall=self._wall_of(gateway) if name else steady_wall(loop),
+                region=name,
+                links=links,
+            )
+            for gateway in (f"{name or 'g'}{number}" for number in range(count))
+        ]
+
+        def dice(whose: str) -> random.Random:
+            return random.Random(f"{history.seed}/{whose}/{name}".rstrip("/"))
+
+        return Region(
+            name,
+            database,
+            gateways,
+            Operator(database, loop=loop, history=history, dice=dice("operator")),
+            Purger(gateways, database, loop=loop, history=history, dice=dice("purger")),
+            Storm(gateways, database, fast, weather, history, loop, dice("fate"), ways),
+        )
+
+    def _wall_of(self, gateway: str) -> Wall:
+        wrong_seconds = self._regional.uniform(0.0, _STORM_SECONDS)
+        is_wrong = self.weather.happens("wrong_wall", LINK, wrong_seconds, gateway)
+        return wall_of_region(self.loop, self._regional, wrong_seconds if is_wrong else 0.0)
+
     async def _begin(self) -> None:
         for gateway in self.gateways:
             gateway.boot()
@@ -136,16 +210,17 @@ class World:
 
     async def _end(self) -> None:
         history = self.history
-        for operation_id, snapshot in self.database.settled().items():
-            settled = view(snapshot.record)
-            if settled is not None:
-                history.final[str(operation_id)] = settled
+        for region in self.regions:
+            for operation_id, snapshot in region.database.settled().items():
+                settled = view(snapshot.record)
+                if settled is not None:
+                    history.final[str(operation_id)] = settled
         for gateway in self.gateways:
             for life in gateway.unfinished_lives:
                 if not life.is_leaving:
                     life.drain()
                 await life.over
-        history.events = self.database.events()
+        history.events = [event for region in self.regions for event in region.database.events()]
         history.ended = self.loop.time()
 
 

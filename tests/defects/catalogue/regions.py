@@ -6,6 +6,14 @@ from tests.defects.defect import Defect, Edit
 
 _FILE = "protect/regions.py"
 _TESTS = "tests/http/gateway/test_regions.py::"
+_BETWEEN = "tests/simulation/test_simulation.py::test_no_invariant_breaks_between_regions"
+# Whoever goes on with a request still needs its body.
+_BODY_KEPT = Edit(
+    "protect/coordinator.py",
+    "        finally:\n            request.body.close()\n        trace.is_reported_there",
+    "        finally:\n            pass\n        trace.is_reported_there",
+)
+_SENT_HOME = "            return await self._send_home(self._regions, home, request, trace)\n"
 
 DEFECTS = (
     Defect(
@@ -37,5 +45,55 @@ DEFECTS = (
         "living keys get another home, and run again there",
         (Edit("app/routes.py", 'where = [framed(b"regions", *homes)] if homes else []', "where: list[bytes] = []"),),
         (_TESTS + "test_living_keys_keep_their_homes",),
+    ),
+    Defect(
+        "order-over-regions",
+        "an order is promised over keys that are at home in several regions, and kept in each alone",
+        (Edit("config/checks.py", "if route.part(Order):", "if False:"),),
+        ("tests/config/test_regions.py::test_no_promise_over_keys_that_have_different_homes[order]",),
+    ),
+    Defect(
+        "home-away-claimed-here",
+        "while an operation's home cannot be reached, the region that got its request claims it",
+        (
+            _BODY_KEPT,
+            Edit(
+                "protect/coordinator.py",
+                _SENT_HOME,
+                "            reply = await self._send_home(self._regions, home, request, trace)\n"
+                "            if reply.verdict is not Verdict.STORE_UNAVAILABLE:\n"
+                "                return reply\n",
+            ),
+        ),
+        (_BETWEEN,),
+    ),
+    Defect(
+        "link-cut-taken-for-unsent",
+        "a link that is cut after the request left is told as a home that nothing was sent to",
+        (
+            Edit(
+                _FILE,
+                "refuse(Verdict.IN_DOUBT, shape=shape, status=503,",
+                "refuse(Verdict.STORE_UNAVAILABLE, shape=shape,",
+            ),
+        ),
+        (_BETWEEN,),
+    ),
+    Defect(
+        "home-silent-sent-from-here",
+        "what the home does not answer is sent to the service from here, as if there were no store",
+        (
+            _BODY_KEPT,
+            Edit(
+                "protect/coordinator.py",
+                _SENT_HOME,
+                "            reply = await self._send_home(self._regions, home, request, trace)\n"
+                "            if reply.source is Source.SERVICE:\n"
+                "                return reply\n"
+                "            body = WholeBody(request.body)\n"
+                "            return Untouched(Incoming(request.head, body, request.hop), Verdict.UNPROTECTED)\n",
+            ),
+        ),
+        (_BETWEEN,),
     ),
 )

@@ -78,7 +78,11 @@ class Case:
         self.protected: dict[str, list[Sent]] = defaultdict(list)
         self.lost = {change.operation_id for change in history.changes if change.event == "lost"}
         """Operations of which the store forgot something; what they were cannot be held against it afterwards."""
-        self.first_loss = next((change for change in history.changes if change.event == "lost"), None)
+        self.first_losses: dict[str, Change] = {}
+        """Of each region's store that forgot something."""
+        for change in history.changes:
+            if change.event == "lost":
+                self.first_losses.setdefault(change.region, change)
         self.by_nonce: dict[str, list[Sent]] = defaultdict(list)
         self.by_call: dict[int, list[Sent]] = defaultdict(list)
         for sent in history.sent:
@@ -88,6 +92,8 @@ class Case:
                 self.by_nonce[sent.nonce].append(sent)
             if sent.call is not None and sent.method != "GET":
                 self.by_call[sent.call].append(sent)
+        self.unheard = {forward.call for forward in history.forwards if forward.answered is None}
+        """Calls that were for another region, which gave no answer."""
         self.calls: dict[Subject, list[Call]] = defaultdict(list)
         for call in history.calls:
             if call.key:

@@ -21,7 +21,7 @@ def known(case: Case, by_operation: Mapping[str, T]) -> Iterator[tuple[str, T]]:
 
 def is_believer(case: Case, claim: Change) -> bool:
     """Whether this is a grant after a loss, by a host that met the store, and heard of it, no earlier than that."""
-    loss = case.first_loss
+    loss = case.first_losses.get(claim.region)
     if claim.event not in _BELIEVING or loss is None or claim.number < loss.number:
         return False
     asked = next((call.begun for call in case.history.store_calls if call.change == claim.number), claim.at)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from tests.simulation.audit.case import AWAY, GRANTS, RECORDED, Case, settled, state_of
-from tests.simulation.history import DELIVER_SECONDS, Call, Change, Sent, View
+from tests.simulation.history import CLIENT_ADDRESS, DELIVER_SECONDS, Call, Change, Sent, View
 
 _ACKNOWLEDGED = frozenset(("stored", "response-not-stored"))
 _NOT_YET = frozenset(("in-flight", "in-doubt", "response-not-stored"))
@@ -36,6 +36,9 @@ def invariant_07_real_time_order(case: Case) -> Iterator[str]:
             for call in calls:
                 left, answer = call.left_gateway, call.answer
                 if call.begun <= since or left is None or left >= completion.sure_until or answer is None:
+                    continue
+                if call.number in case.unheard:
+                    # The gateway that was asked knows nothing of what its home has. What it says is for `43`.
                     continue
                 if call.begun < stale_until:
                     continue
@@ -137,6 +140,8 @@ def invariant_24_fidelity(case: Case) -> Iterator[str]:
             marks = [value for name, value in sent.headers if name.lower() == "x-call"]
             if marks != [str(call.number), "again"]:
                 yield f"call {call.number}: the upstream saw other fields"
+            if [value for name, value in sent.headers if name.lower() == "x-forwarded-for"] != [CLIENT_ADDRESS]:
+                yield f"call {call.number}: the upstream saw another client"
     for call, answer in case.answers(frozenset(("stored", "released", "unkeyed"))):
         given = [sent for sent in case.by_nonce.get(answer.nonce or "", ()) if sent.call == call.number]
         if not given:
@@ -166,7 +171,7 @@ def invariant_30_everything_converges(case: Case) -> Iterator[str]:
         if view.state == "claimed" and case.is_stretched(operation_id, case.history.ended):
             continue
         is_early = view.next_attempt_us > case.history.store_us(case.history.ended)
-        if view.state == "accepted" and (case.first_loss is not None or (is_early and case.history.jumps)):
+        if view.state == "accepted" and (case.first_losses or (is_early and case.history.jumps)):
             # What the store forgot may have been its delivery: it waits for an operator. Or the store's clock was set
             # back, and reaches the time of its next attempt later.
             continue
@@ -221,7 +226,7 @@ def _is_held_by_the_clock(case: Case, call: Call) -> bool:
 
 def _is_kept_back(case: Case, call: Call) -> bool:
     """Whether its request is kept, and was not delivered because of a loss, or because a clock prolonged its doubt."""
-    if case.first_loss is None and not case.history.jumps:
+    if not case.first_losses and not case.history.jumps:
         return False
     operation_ids = case.operations.get(call.subject, ())
     return any(change.event == "accept" for each in operation_ids for change in case.changes[each])

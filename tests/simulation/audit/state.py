@@ -248,9 +248,12 @@ def invariant_29_a_lost_memory_is_not_taken_for_absence(case: Case) -> Iterator[
     for change in case.history.changes:
         if change.event == "lost":
             losses[change.operation_id] = change
-        elif change.event in BEGINNINGS and losses and not is_believer(case, change):
+            continue
+        first = case.first_losses.get(change.region)
+        if first is None or change.number < first.number or change.event not in BEGINNINGS:
+            continue
+        if not is_believer(case, change):
             before, lost = settled(change.before, change.at_us), losses.get(change.operation_id)
-            first = next(iter(losses.values()))
             if before is None:
                 yield f"{change.operation_id}: claimed as absent at {change.at:.3f}, after a loss at {first.at:.3f}"
             elif lost is not None and change.before == lost.after:

@@ -14,7 +14,9 @@ from tests.integration.test_journal import LockedSqlite, Outage, PostgresOutage
 _OPERATIONS = 24
 
 
-@pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.full), "postgres-redis", "redis"])
+@pytest.fixture(
+    params=["postgres-redis", *(pytest.param(kind, marks=pytest.mark.full) for kind in ("sqlite", "redis"))]
+)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Outage, str | None]]:
     """A durable store that can go away, and the URL of the fast tier before it."""
     if request.param == "sqlite":

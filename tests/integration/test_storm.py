@@ -17,7 +17,9 @@ from tests.support.upstream import Answered
 _SECONDS = 12.0
 
 
-@pytest.mark.parametrize("dialect", ["postgres", "portable", "redis"])
+@pytest.mark.parametrize(
+    "dialect", ["postgres", *(pytest.param(each, marks=pytest.mark.full) for each in ("portable", "redis"))]
+)
 async def test_short_storm(dialect: str, postgres_installation: PostgresInstallation) -> None:
     """Under kills, freezes and restarts of everything: one effect and one answer for each key, or doubt that is listed.
 

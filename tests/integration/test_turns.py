@@ -65,6 +65,7 @@ async def wait_has_all(gateway: GatewayProcess) -> None:
     await eventually(has_all, PATIENCE_SECONDS, "it has all turns")
 
 
+@pytest.mark.full
 async def test_another_gateway_takes_over(fleet: list[GatewayProcess]) -> None:
     """From one that is frozen, which knows when it goes on that its turn is over, and from one that was killed."""
     owner, other = await owner_of(fleet)

@@ -29,8 +29,9 @@ from gateway.store.operations import ManagedStore
 
 _LOG = logging.getLogger("gateway")
 
-# Publications of one sink at a time, in this process.
-_PLACES: Final = 16
+# Publications of one sink at a time, in this process. Those that take a connection each are fewer.
+_PLACES: Final = 100
+_PLACES_OF_CONNECTIONS: Final = 16
 
 
 def outbox_of(config: Config, sealing: Sealing) -> Outbox:
@@ -70,7 +71,7 @@ def settings_of(config: Config, sink: SinkConfig) -> SinkSettings:
         sink.name,
         schedule_us,
         microseconds(config.events.keep),
-        _PLACES,
+        _PLACES_OF_CONNECTIONS if isinstance(sink, WebhookConfig | RedisStreamConfig) else _PLACES,
         BreakerPolicy(breaker.failures, breaker.open, breaker.max_open),
     )
 

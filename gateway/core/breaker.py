@@ -17,9 +17,11 @@ Time is the caller's, in seconds on any clock that never goes back.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import Final
+
+from gateway.core.immutable import immutable
 
 # The window in which half of the attempts must have failed, and how many it takes.
 WINDOW_SECONDS: Final = 30
@@ -35,7 +37,7 @@ class Phase(StrEnum):
     SLOW_START = "slow_start"
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class BreakerPolicy:
     """When a breaker opens, and for how long: `open_seconds` at first, at most `open_seconds_max`."""
 
@@ -44,7 +46,7 @@ class BreakerPolicy:
     open_seconds_max: float = 300.0
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class _Second:
     """The ends of one second of the window."""
 
@@ -53,7 +55,7 @@ class _Second:
     failures: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Breaker:
     """`begin` and `end` return the next value. `running` are the attempts of this `generation`.
 
@@ -101,9 +103,8 @@ class Breaker:
         current = self._advanced(now)
         if generation != current.generation:
             return current
-        current = replace(current, running=current.running - 1)
         if is_sent is None:
-            return current
+            return replace(current, running=current.running - 1)
         if current.phase is Phase.HALF_OPEN:
             return _started_slowly(current, now) if is_sent else _opened(current, now)
         current = _counted(current, now, is_failure=not is_sent)
@@ -143,17 +144,28 @@ def _opened(breaker: Breaker, now: float) -> Breaker:
 
 
 def _started_slowly(breaker: Breaker, now: float) -> Breaker:
-    return replace(breaker, phase=Phase.SLOW_START, places=1, second=now, begun=1, failures_in_a_row=0, window=())
+    return replace(
+        breaker,
+        phase=Phase.SLOW_START,
+        running=breaker.running - 1,
+        places=1,
+        second=now,
+        begun=1,
+        failures_in_a_row=0,
+        window=(),
+    )
 
 
 def _counted(breaker: Breaker, now: float, *, is_failure: bool) -> Breaker:
-    number = int(now)
-    window = [each for each in breaker.window if each.number > number - WINDOW_SECONDS]
-    last = window.pop() if window and window[-1].number == number else _Second(number)
-    window.append(_Second(number, last.ends + 1, last.failures + is_failure))
+    number, window = int(now), breaker.window
+    if window and window[-1].number == number:
+        earlier, last = window[:-1], window[-1]
+    else:
+        earlier, last = tuple(each for each in window if each.number > number - WINDOW_SECONDS), _Second(number)
     return replace(
         breaker,
-        window=tuple(window),
+        running=breaker.running - 1,
+        window=(*earlier, _Second(number, last.ends + 1, last.failures + is_failure)),
         failures_in_a_row=breaker.failures_in_a_row + 1 if is_failure else 0,
         has_failed=breaker.has_failed or is_failure,
     )

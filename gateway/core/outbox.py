@@ -398,7 +398,9 @@ class PublishedEvent:
 
     def attributes(self) -> dict[str, str]:
         """The CloudEvents attributes but `specversion`, in the order in which they are written."""
-        fields = self._fields
+        return self._attributes(self._fields)
+
+    def _attributes(self, fields: dict[str, Any]) -> dict[str, str]:
         data = fields["data"]
         attributes = {
             "id": self.id,
@@ -417,16 +419,20 @@ class PublishedEvent:
 
     def data(self) -> bytes:
         """The `data` member as JSON."""
-        data = self._fields["data"]
+        return orjson.dumps(self._data(self._fields))
+
+    def _data(self, fields: dict[str, Any]) -> dict[str, Any]:
+        data: dict[str, Any] = fields["data"]
         if data["state"] == State.COMPLETED:
             data["completed_at"] = timestamp(self.at_us)
         if self.response is not None:
             data["response"] = orjson.Fragment(self.response)
-        return orjson.dumps(data)
+        return data
 
     def cloudevent(self) -> bytes:
         """The event in the structured mode of CloudEvents 1.0 (JSON format, section 3)."""
-        return orjson.dumps({"specversion": "1.0", **self.attributes(), "data": orjson.Fragment(self.data())})
+        fields = self._fields
+        return orjson.dumps({"specversion": "1.0", **self._attributes(fields), "data": self._data(fields)})
 
     def standard(self) -> bytes:
         """The event as the payload that Standard Webhooks recommends."""
@@ -471,7 +477,7 @@ def resealed_event(
 def timestamp(at_us: int) -> str:
     """A time of the store's clock in the form of RFC 3339, to the millisecond."""
     at = _EPOCH + timedelta(microseconds=at_us)
-    return f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}Z"
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 # -- publishing again --------------------------------------------------------------------------------------------------

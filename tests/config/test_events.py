@@ -151,6 +151,8 @@ def test_each_setting_reaches_its_sink() -> None:
     assert isinstance(log, KafkaSink)
     assert log._settings == KafkaSettings(("b:9093",), "o.{type}", False, True, Path("/ca.pem"), "PLAIN", "u", "p")
     assert settings_of(config, config.events.sinks[0]).keep_us == microseconds(7200)
+    # Those that take a connection for each event take fewer at a time.
+    assert [settings_of(config, sink).places for sink in config.events.sinks] == [16, 16, 16, 100, 100]
     outbox = outbox_of(config, NO_SEALING)
     assert (outbox.source, outbox.event_bytes_max) == ("urn:me", 2048)
     assert [each.is_ordered for each in outbox.subscriptions] == [False, False, False, True, False]

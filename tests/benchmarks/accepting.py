@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from statistics import median
 from typing import Any, Final
 
 from tests.benchmarks import load
+from tests.benchmarks.filling import fill_accepted
 from tests.benchmarks.place import Place
 from tests.benchmarks.subject import PROTECTED, GatewayProgram
 from tests.benchmarks.table import markdown
@@ -71,16 +73,17 @@ def _compare(place: Place, store: str, asked: argparse.Namespace) -> tuple[float
 
 def _with_many_waiting(place: Place, store: str, asked: argparse.Namespace) -> list[tuple[str, float, float]]:
     """New keys and acceptances, with few requests waiting and with many."""
-    few, many = (_gateway(place, f"{store}-{name}", _settings(place, store)) for name in ("few", "many"))
-    accepted = 0
-    while accepted < asked.waiting:
-        filled = load.measure(many.port, _ASYNC, load.new_keys(), connections=256, seconds=5.0, warm_seconds=0.1)
-        accepted += filled.requests_in_all
+    few, settings = _gateway(place, f"{store}-few", _settings(place, store)), _settings(place, store)
+    many = _gateway(place, f"{store}-many", settings)
+    load.say_once(many.port, _ASYNC, list(islice(load.new_keys(), 1)))
+    many.stop()
+    fill_accepted(settings, asked.waiting)
+    many.start()
     names = {"new key": _NEW, "acceptance": _ASYNC}
     result = []
     for name, shape in names.items():
         found = _in_turn([(few, shape), (many, shape)], asked)
-        result.append((f"{name} with {accepted:,} waiting", median(found[0]), median(found[1])))
+        result.append((f"{name} with {asked.waiting:,} waiting", median(found[0]), median(found[1])))
     for program in (few, many):
         program.stop()
     return result

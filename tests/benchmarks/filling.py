@@ -1,14 +1,15 @@
 """Stores with very many records, beside a gateway that has them open.
 
-Owns how a store comes to be full. It has at least one completed record, which a gateway made, so that no schema is
-repeated here; the others are that one again, with ids, digests and tokens of their own and with the times asked for.
+Owns how a store comes to be full. It has at least one record of the kind, so that no schema is repeated here; the
+others are that one again, with ids, digests and tokens of their own and with the times asked for.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
+from typing import Any, Final
 
 import apsw
 import asyncpg
@@ -50,61 +51,51 @@ RETIRED: Final[Mapping[str, str]] = {
 }
 
 
+# Each was accepted a microsecond after the one before it, in the next scope.
+_WAITING: Final[Mapping[str, str]] = {
+    name: f"{name} + {{n}}" for name in ("accepted_us", "since_us", "next_attempt_us", "deliver_until_us", "due_us")
+}
+_SCOPES: Final = 1_000
+
+
 def fill(store: Mapping[str, str], records: int, times: Mapping[str, str] = ALIVE, *, left_days_ago: int = 0) -> None:
     """Make that many completed records. In Postgres their answers may be of a day that could have left so long ago."""
+    _fill(store, records, times, _complete_sqlite, partial(_complete_postgres, left_days_ago=left_days_ago))
+
+
+def fill_accepted(store: Mapping[str, str], records: int) -> None:
+    """Make that many accepted requests that wait, of a thousand scopes."""
+    _fill(store, records, _WAITING, _accept_sqlite, _accept_postgres)
+
+
+def _fill(
+    store: Mapping[str, str],
+    records: int,
+    times: Mapping[str, str],
+    in_sqlite: Callable[[apsw.Connection, int, Mapping[str, str]], None],
+    in_postgres: Callable[[Any, int, Mapping[str, str]], Awaitable[None]],
+) -> None:
     url = store["durable"]
-    if url.startswith("sqlite"):
-        _fill_sqlite(url.removeprefix("sqlite://"), records, times)
-    else:
-        asyncio.run(_fill_postgres(url, records, times, left_days_ago))
+    if not url.startswith("sqlite"):
+        asyncio.run(_fill_postgres(url, lambda connection: in_postgres(connection, records, times)))
+        return
+    connection = apsw.Connection(url.removeprefix("sqlite://"))
+    try:
+        connection.set_busy_timeout(10_000)
+        connection.execute("PRAGMA synchronous = OFF; PRAGMA cache_size = -1048576; PRAGMA wal_autocheckpoint = 100000")
+        with connection:
+            in_sqlite(connection, records, times)
+            connection.execute("UPDATE sequence SET token = (SELECT max(token) FROM operation)")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    finally:
+        connection.close()
 
 
-async def _fill_postgres(url: str, records: int, times: Mapping[str, str], left_days_ago: int) -> None:
+async def _fill_postgres(url: str, work: Callable[[Any], Awaitable[None]]) -> None:
     connection = await asyncpg.connect(url, timeout=60.0, command_timeout=3_600.0)
     try:
         await connection.execute("SET synchronous_commit = off")
-        day = "drop_day"
-        made_us = 0
-        if left_days_ago:
-            now_us = await connection.fetchval("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
-            made_us = now_us - (left_days_ago + 2) * _DAY_US
-            day = str(await connection.fetchval("SELECT idempotency_gateway.drop_day($1, $2)", made_us, _REPLAY_US))
-        last = await connection.fetchval("SELECT last_value FROM idempotency_gateway.token")
-        ((service, operation),) = await connection.fetch(
-            "SELECT service, operation FROM idempotency_gateway.recipe LIMIT 1"
-        )
-        await connection.execute(_DERIVED.format(prefix=derivation_of(service, operation).hex()))
-        digest = f"sha256(({last} + n)::text::bytea)"
-        own = {
-            "operation_id": f"pg_temp.derived(scope_digest, {digest})",
-            "attempt_id": "gen_random_uuid()",
-            "token": "nextval('idempotency_gateway.token')",
-            "key_digest": digest,
-            "drop_day": day,
-            **{name: value.format(n="n") for name, value in times.items()},
-        }
-        columns = [
-            name
-            for (name,) in await connection.fetch(
-                "SELECT attname FROM pg_attribute"
-                " WHERE attrelid = 'idempotency_gateway.operation'::regclass AND attnum > 0"
-            )
-        ]
-        await connection.execute(
-            f"INSERT INTO idempotency_gateway.operation ({', '.join(columns)})"
-            f" SELECT {', '.join(own.get(name, name) for name in columns)}"
-            " FROM (SELECT * FROM idempotency_gateway.operation WHERE state = 'completed' LIMIT 1) t,"
-            f" generate_series(1, {records}) n"
-        )
-        async with connection.transaction():
-            if made_us:
-                # Seen by nobody before it is full: the gateway lets a past day go whenever it looks.
-                await connection.execute("SELECT idempotency_gateway.add_partition($1)", int(day))
-            await connection.execute(
-                "INSERT INTO idempotency_gateway.response (token, drop_day, reason, headers, body)"
-                " SELECT o.token, o.drop_day, t.reason, t.headers, t.body FROM idempotency_gateway.operation o,"
-                f" (SELECT * FROM idempotency_gateway.response LIMIT 1) t WHERE o.token > {last}"
-            )
+        await work(connection)
         await connection.execute(
             "UPDATE idempotency_gateway.upkeep SET passed_token = (SELECT last_value FROM idempotency_gateway.token)"
         )
@@ -113,33 +104,126 @@ async def _fill_postgres(url: str, records: int, times: Mapping[str, str], left_
         await connection.close()
 
 
-def _fill_sqlite(path: str, records: int, times: Mapping[str, str]) -> None:
-    connection = apsw.Connection(path)
-    try:
-        connection.set_busy_timeout(10_000)
-        connection.execute("PRAGMA synchronous = OFF; PRAGMA cache_size = -1048576; PRAGMA wal_autocheckpoint = 100000")
-        own = {
-            "id": "randomblob(16)",
-            "attempt_id": "randomblob(16)",
-            "token": "(SELECT token FROM sequence) + n",
-            "key_digest": "randomblob(32)",
-            **{name: value.format(n="n") for name, value in times.items()},
-        }
-        columns = [name for _, name, *_ in connection.execute("PRAGMA table_info(operation)") if name != "row"]
-        with connection:
-            ((last,),) = connection.execute("SELECT max(row) FROM operation")
-            connection.execute(
-                f"WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {records})"
-                f" INSERT INTO operation ({', '.join(columns)})"
-                f" SELECT {', '.join(own.get(name, name) for name in columns)}"
-                " FROM numbers, (SELECT * FROM operation WHERE state = 'completed' LIMIT 1)"
-            )
-            connection.execute(
-                "INSERT INTO response SELECT o.row, t.body FROM operation o, (SELECT * FROM response LIMIT 1) t"
-                " WHERE o.row > ?",
-                (last,),
-            )
-            connection.execute("UPDATE sequence SET token = (SELECT max(token) FROM operation)")
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    finally:
-        connection.close()
+def _copied(table: str, columns: Collection[str], own: Mapping[str, str], source: str) -> str:
+    """A statement that copies the row `t` of a source as often as the source says, but for what each has of its own."""
+    values = ", ".join(own.get(name, f"t.{name}") for name in columns)
+    return f"INSERT INTO {table} ({', '.join(columns)}) SELECT {values} FROM {source}"
+
+
+def _at(times: Mapping[str, str], number: str) -> dict[str, str]:
+    return {name: value.format(n=number) for name, value in times.items()}
+
+
+async def _complete_postgres(
+    connection: Any, records: int, times: Mapping[str, str], *, left_days_ago: int = 0
+) -> None:
+    day = "drop_day"
+    made_us = 0
+    if left_days_ago:
+        now_us = await connection.fetchval("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
+        made_us = now_us - (left_days_ago + 2) * _DAY_US
+        day = str(await connection.fetchval("SELECT idempotency_gateway.drop_day($1, $2)", made_us, _REPLAY_US))
+    last = await _copy_postgres(connection, "completed", "recipe", records, {**times, "drop_day": day})
+    async with connection.transaction():
+        if made_us:
+            # Seen by nobody before it is full: the gateway lets a past day go whenever it looks.
+            await connection.execute("SELECT idempotency_gateway.add_partition($1)", int(day))
+        await connection.execute(
+            "INSERT INTO idempotency_gateway.response (token, drop_day, reason, headers, body)"
+            " SELECT o.token, o.drop_day, t.reason, t.headers, t.body FROM idempotency_gateway.operation o,"
+            f" (SELECT * FROM idempotency_gateway.response LIMIT 1) t WHERE o.token > {last}"
+        )
+
+
+async def _accept_postgres(connection: Any, records: int, times: Mapping[str, str]) -> None:
+    scope = f"lpad((n % {_SCOPES})::text, 32, '0')::bytea"
+    last = await _copy_postgres(connection, "accepted", "delivery", records, times, scope)
+    own = {
+        "operation_id": "o.operation_id",
+        "acceptance_id": "o.attempt_id",
+        "scope_digest": "o.scope_digest",
+        **_at(times, f"(o.token - {last})"),
+    }
+    for table in ("delivery", "request"):
+        source = f"idempotency_gateway.operation o, (SELECT * FROM idempotency_gateway.{table} LIMIT 1) t"
+        columns = await _columns(connection, table)
+        await connection.execute(
+            _copied(f"idempotency_gateway.{table}", columns, own, f"{source} WHERE o.token > {last} ORDER BY o.token")
+        )
+
+
+async def _copy_postgres(
+    connection: Any,
+    state: str,
+    names_in: str,
+    records: int,
+    times: Mapping[str, str],
+    scope: str = "t.scope_digest",
+) -> int:
+    """Copy an operation in this state, of the names in that table; returns the last token before."""
+    last: int = await connection.fetchval("SELECT last_value FROM idempotency_gateway.token")
+    names = await connection.fetchrow(f"SELECT service, operation FROM idempotency_gateway.{names_in} LIMIT 1")
+    await connection.execute(_DERIVED.format(prefix=derivation_of(*names).hex()))
+    digest = f"sha256(({last} + n)::text::bytea)"
+    own = {
+        "operation_id": f"pg_temp.derived({scope}, {digest})",
+        "scope_digest": scope,
+        "attempt_id": "gen_random_uuid()",
+        "token": "nextval('idempotency_gateway.token')",
+        "key_digest": digest,
+        **_at(times, "n"),
+    }
+    source = f"(SELECT * FROM idempotency_gateway.operation WHERE state = '{state}' LIMIT 1) t"
+    columns = await _columns(connection, "operation")
+    await connection.execute(
+        _copied("idempotency_gateway.operation", columns, own, f"{source}, generate_series(1, {records}) n")
+    )
+    return last
+
+
+async def _columns(connection: Any, table: str) -> list[str]:
+    rows = await connection.fetch(
+        "SELECT attname FROM pg_attribute WHERE attrelid = $1::regclass AND attnum > 0", f"idempotency_gateway.{table}"
+    )
+    return [name for (name,) in rows]
+
+
+def _complete_sqlite(connection: apsw.Connection, records: int, times: Mapping[str, str]) -> None:
+    last = _copy_sqlite(connection, "completed", records, times)
+    connection.execute(
+        "INSERT INTO response SELECT o.row, t.body FROM operation o, (SELECT * FROM response LIMIT 1) t"
+        " WHERE o.row > ?",
+        (last,),
+    )
+
+
+def _accept_sqlite(connection: apsw.Connection, records: int, times: Mapping[str, str]) -> None:
+    scope = f"CAST(printf('%032d', n % {_SCOPES}) AS BLOB)"
+    last = _copy_sqlite(connection, "accepted", records, {**times, "scope_digest": scope})
+    own = {
+        "row": "o.row",
+        "acceptance_id": "o.attempt_id",
+        "scope_digest": "o.scope_digest",
+        **_at(times, f"(o.row - {last})"),
+    }
+    for table in ("delivery", "request"):
+        columns = [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")]
+        source = f"operation o, (SELECT * FROM {table} LIMIT 1) t WHERE o.row > {last}"
+        connection.execute(_copied(table, columns, own, source))
+
+
+def _copy_sqlite(connection: apsw.Connection, state: str, records: int, times: Mapping[str, str]) -> int:
+    """Copy an operation in this state; returns the last row before."""
+    own = {
+        "id": "randomblob(16)",
+        "attempt_id": "randomblob(16)",
+        "token": "(SELECT token FROM sequence) + n",
+        "key_digest": "randomblob(32)",
+        **_at(times, "n"),
+    }
+    columns = [name for _, name, *_ in connection.execute("PRAGMA table_info(operation)") if name != "row"]
+    ((last,),) = connection.execute("SELECT max(row) FROM operation")
+    numbers = f"WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {records})"
+    source = f"numbers, (SELECT * FROM operation WHERE state = '{state}' LIMIT 1) t"
+    connection.execute(f"{numbers} {_copied('operation', columns, own, source)}")
+    return int(last)

@@ -47,18 +47,18 @@ class Program:
         self.name = name
         self.port = port
         self._command = command
-        self._log = directory / f"{name}.log"
+        self.log = directory / f"{name}.log"
         self._cores = cores
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it, and return when it listens."""
         with pinned(*self._cores):
-            self._process = spawn(self._command, output=self._log, directory=_ROOT)
+            self._process = spawn(self._command, output=self.log, directory=_ROOT)
         deadline = time.monotonic() + _START_SECONDS
         while not _listens(self.port):
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(f"{self.name} does not listen:\n{self._log.read_text(errors='replace')}")
+                raise AssertionError(f"{self.name} does not listen:\n{self.log.read_text(errors='replace')}")
             time.sleep(0.02)
 
     def stop(self) -> None:

@@ -1,0 +1,77 @@
+"""What a new key costs a gateway that writes and publishes an event of it, beside one without events.
+
+The cost is CPU time of the gateway for a request. Two gateways on the same kind of store execute the same number of new
+keys in each round, in turn. The one with events has its turn until it has published all of them to standard output, and
+the other one as long, so that both do as much upkeep. The time of Postgres is in no figure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import islice
+from statistics import median
+from typing import Final
+
+from tests.benchmarks import load
+from tests.benchmarks.place import Place
+from tests.benchmarks.subject import PROTECTED, GatewayProgram
+from tests.benchmarks.table import markdown
+from tests.support.eventually import eventually_blocking
+
+TARGET: Final = 1.15
+_SHAPE: Final = load.Shape(PROTECTED, 200, b"stored")
+_SINKS: Final = {"events": {"sinks": [{"name": "lines", "kind": "stdout"}]}}
+_EVENT: Final = b'"type":"operation.completed"'
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this measurement."""
+    parser.add_argument("--stores", nargs="+", choices=("sqlite", "postgres"), default=["sqlite", "postgres"])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--requests", type=int, default=2_000, help="in a round of each gateway")
+
+
+def run(place: Place, asked: argparse.Namespace) -> bool:
+    """Measure, and print; whether every ratio is within its target."""
+    rows, is_within = [], True
+    for kind in asked.stores:
+        without, with_events = (
+            place.gateway(f"{kind}-{name}", place.sqlite() if kind == "sqlite" else place.postgres(), settings=settings)
+            for name, settings in (("without", {}), ("events", _SINKS))
+        )
+        found = []
+        for _ in range(asked.rounds + 1):
+            more, seconds = _turn(with_events, asked.requests, lambda written: written == asked.requests)
+            less, _ = _turn(without, asked.requests, partial(_has_passed, time.monotonic() + seconds))
+            found.append((less, more))
+        # In the first round caches and connections are made.
+        costs = found[1:]
+        ratio = median(more / less for less, more in costs)
+        is_within = is_within and ratio <= 1.2 * TARGET
+        less, more = (median(each) for each in zip(*costs, strict=True))
+        rows.append((kind, f"{less:.0f}", f"{more:.0f}", f"{ratio:.2f}", f"≤ {TARGET:.2f}"))
+        for program in (without, with_events):
+            program.stop()
+    print(f"\n{markdown(('store', 'CPU µs', 'with events', 'ratio', 'target'), rows)}", flush=True)
+    return is_within
+
+
+def _has_passed(end_seconds: float, _: int) -> bool:
+    return time.monotonic() >= end_seconds
+
+
+def _turn(program: GatewayProgram, requests: int, is_over: Callable[[int], bool]) -> tuple[float, float]:
+    """µs of CPU for each of so many new keys, and how many seconds it took; over when so many events were published."""
+    began, before, logged_bytes = time.monotonic(), program.cpu_seconds(), program.log.stat().st_size
+    load.say_once(program.port, _SHAPE, list(islice(load.new_keys(), requests)))
+
+    def published() -> int:
+        with program.log.open("rb") as log:
+            log.seek(logged_bytes)
+            return log.read().count(_EVENT)
+
+    eventually_blocking(lambda: is_over(published()), 60.0, "all events are published")
+    return (program.cpu_seconds() - before) / requests * 1e6, time.monotonic() - began

@@ -1,0 +1,99 @@
+"""How many statements a second an idle gateway makes that accepts requests and has a worker and a sink for events.
+
+A gateway in this process, alone at its store. Counted is what the store executes, by the trace of SQLite and the log of
+Postgres. What only begins, ends or sets up a transaction stands by itself: it is a call of a library on SQLite, and a
+round trip on Postgres.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import apsw
+
+from gateway.app.gateway import Gateway
+from gateway.config import parse
+from tests.benchmarks.place import Place
+from tests.benchmarks.table import markdown
+from tests.support.house import config_text
+
+TARGET: Final = 2.0
+# What begins, ends or sets up a transaction.
+_AROUND: Final = ("BEGIN", "COMMIT", "PRAGMA")
+# The beginning of a statement, with and without a name that the driver gave it.
+_LOGGED: Final = re.compile(r" LOG:  (?:statement|execute [^:]*): (.*)")
+_SETTINGS: Final[Mapping[str, Any]] = {
+    "route": {"accept": {"identity": "unverified"}},
+    "secrets": {"encryption": [{"id": "bench", "key": "00" * 32}]},
+    "events": {"sinks": [{"name": "lines", "kind": "stdout"}]},
+    "log": {"requests": "none"},
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this measurement."""
+    parser.add_argument("--stores", nargs="+", choices=("sqlite", "postgres"), default=["sqlite", "postgres"])
+    parser.add_argument("--settle", type=float, default=15.0, help="seconds after the start")
+    parser.add_argument("--seconds", type=float, default=60.0)
+
+
+def run(place: Place, asked: argparse.Namespace) -> bool:
+    """Count, and print; whether there are as few as there may be."""
+    rows, is_within = [], True
+    for kind in asked.stores:
+        statements = asyncio.run((_sqlite if kind == "sqlite" else _postgres)(place, asked))
+        around = sum(text.startswith(_AROUND) for text in statements) / asked.seconds
+        rate = len(statements) / asked.seconds - around
+        is_within = is_within and rate <= 1.2 * TARGET
+        rows.append((kind, f"{rate:.1f}", f"≤ {TARGET:.1f}", f"{around:.1f}"))
+    print(f"\n{markdown(('store', 'statements/s', 'target', 'of transactions/s'), rows)}", flush=True)
+    return is_within
+
+
+@asynccontextmanager
+async def _idle(place: Place, kind: str, store: dict[str, str], asked: argparse.Namespace) -> AsyncIterator[None]:
+    """A gateway that has settled."""
+    url = f"http://127.0.0.1:{place.service.port}"
+    running = Gateway(parse(config_text(url, store, place.directory / f"idle-{kind}", **_SETTINGS)))
+    await running.start()
+    try:
+        await asyncio.sleep(asked.settle)
+        yield
+    finally:
+        await running.stop()
+
+
+async def _sqlite(place: Place, asked: argparse.Namespace) -> list[str]:
+    store = place.sqlite()
+    path = store["durable"].removeprefix("sqlite://")
+    found: list[str] = []
+
+    def trace(connection: apsw.Connection) -> None:
+        if connection.filename == path:
+            connection.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: found.append(event["sql"]))
+
+    apsw.connection_hooks.append(trace)
+    try:
+        async with _idle(place, "sqlite", store, asked):
+            found.clear()
+            await asyncio.sleep(asked.seconds)
+            return list(found)
+    finally:
+        apsw.connection_hooks.remove(trace)
+
+
+async def _postgres(place: Place, asked: argparse.Namespace) -> list[str]:
+    store = {"durable": await place.server.new_database()}
+    name = urlsplit(store["durable"]).path.removeprefix("/")
+    await place.server.fetch(f"ALTER DATABASE {name} SET log_statement = 'all'")
+    async with _idle(place, "postgres", store, asked):
+        logged_bytes = place.server.log.stat().st_size
+        await asyncio.sleep(asked.seconds)
+        logged = place.server.log.read_bytes()[logged_bytes:].decode(errors="replace")
+    return _LOGGED.findall(logged)

@@ -181,6 +181,8 @@ async def test_a_flushed_master_loses_the_memory_of_its_keys(cluster: Cluster, t
         victim = cluster.owner_of(SHARDS[0].slot)
         command(victim, "FLUSHALL")
         lost = shards_of(cluster, victim)
+        # Nobody claims anything meanwhile, so it is for the beats to notice.
+        await eventually(lambda: any(isinstance(fact, MemoryChanged) and fact.is_lost for fact in facts))
         for shard in SHARDS:
             hand = hands[shard.number]
             if shard not in lost:

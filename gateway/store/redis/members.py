@@ -190,15 +190,15 @@ async def note_running(client: ShardClient, gateway_id: UUID, *, is_running: boo
 async def _change_gateways(
     client: ShardClient, changed: Callable[[Gateways, int], Gateways | None], link: str = _BEATS, *, keeps: bool = True
 ) -> None:
-    """Replace the gateways; None leaves them as they are."""
+    """Replace the gateways; None leaves them as they are, in a memory that is still the same one."""
     key = client.shard.gateways
 
     async def attempt() -> Change | None:
         (listed,), now_us = await client.read([("GET", key)], link)
         gateways = changed(_read_gateways(listed), now_us)
-        if gateways is None:
-            return None
         change = Change(client.shard)
+        if gateways is None:
+            return change
         change.require(key, listed)
         change.then("SET", key, _gateways(gateways))
         return change

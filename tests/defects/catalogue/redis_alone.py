@@ -123,6 +123,18 @@ DEFECTS = (
         (_TESTS + "test_a_server_that_says_nothing_any_more",),
     ),
     Defect(
+        "beats-do-not-mind-the-memory",
+        "a flush of a shard that nobody writes to is taken for a gateway that was struck off, and stays unnoticed",
+        (
+            Edit(
+                "store/redis/members.py",
+                "        if gateways is None:\n            return change\n",
+                "        if gateways is None:\n            return None\n",
+            ),
+        ),
+        (_CLUSTER + "test_a_flushed_master_loses_the_memory_of_its_keys",),
+    ),
+    Defect(
         "redis-alone-tells-nobody",
         "who waits at another gateway finds out by polling",
         (Edit(_STORE, "                news += _news(commands[place], result.snapshot.state)\n", ""),),

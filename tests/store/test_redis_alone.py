@@ -512,6 +512,12 @@ async def test_what_took_effect_before_the_rest_of_its_batch_failed(server: Redi
             await other.close()
 
 
+def _has(server: RedisServer, hand: Hand) -> bool:
+    (shard,) = shards(is_cluster=False)
+    with server.client() as client:
+        return bool(client.exists(shard.record(hand.operation_id)))
+
+
 def _calls_of(server: RedisServer, name: str) -> int:
     with server.client() as client:
         return int(client.info("commandstats").get(f"cmdstat_{name}", {"calls": 0})["calls"])
@@ -567,6 +573,8 @@ async def test_a_promoted_replica(servers: list[RedisServer], tmp_path: Path, is
         async with guarded(url, tmp_path, replicas=1, facts=facts) as guard:
             known, hand = Hand(), Hand()
             await do(guard, known, Hand.claim)
+            # Only the other one may have confirmed it.
+            await eventually(lambda: _has(behind, known), PATIENCE_SECONDS)
             command(behind, "REPLICAOF", "127.0.0.1", 1)
             await do(guard, hand, Hand.claim, Hand.complete)
             master.kill()

@@ -30,6 +30,16 @@ def alone(url: str, *, replicas: int | None = None, files: WitnessFiles | None =
 
 
 @asynccontextmanager
+async def started(store: RedisStore) -> AsyncIterator[RedisStore]:
+    """The store, from its start to its close."""
+    await store.start()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
 async def guarded(
     url: str, directory: Path, *, replicas: int | None = None, facts: list[Fact] | None = None
 ) -> AsyncIterator[EpochGuard]:

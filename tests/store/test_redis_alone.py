@@ -34,7 +34,7 @@ from gateway.store.redis.shard import shards
 from gateway.store.rekeying import Place, rekey
 from gateway.store.sealed import SealedStore
 from tests.conformance.hand import OTHER_ANSWER, Hand, Script, Speech, do, new_identity, state
-from tests.store.redis_alone import alone, guarded
+from tests.store.redis_alone import alone, guarded, started
 from tests.support.eventually import eventually
 from tests.support.redis import GATEWAY_USER, RedisServer
 from tests.support.redis_groups import Watched, command, follows, running
@@ -173,7 +173,7 @@ async def test_a_log_that_is_not_synced_while_it_is_written_anew(server: RedisSe
 
 
 async def test_a_memory_that_is_full(server: RedisServer) -> None:
-    """New keys are refused and known ones are replayed; what is swept makes room."""
+    """New keys are refused and known ones are replayed, also by who starts then; what is swept makes room."""
     store = alone(server.durable_url)
     await store.start()
     try:
@@ -185,6 +185,9 @@ async def test_a_memory_that_is_full(server: RedisServer) -> None:
         with pytest.raises(NotApplied, match="its memory is full"):
             await store.apply(Hand().claim())
         assert await state(store, done) is State.COMPLETED
+        async with started(alone(server.durable_url)) as another:
+            await another.compare_configuration(serving())
+            assert await state(another, done) is State.COMPLETED
         swept = await store.sweep(10)
         assert (swept.retired, swept.collected) == (1, 1)
         command(server, "CONFIG", "SET", "maxmemory", 0)
@@ -370,16 +373,20 @@ async def test_what_is_kept_under_an_old_key(server: RedisServer) -> None:
 
 
 async def test_replicas_that_nobody_counted(servers: list[RedisServer]) -> None:
-    """Somebody has to say how many of them may be promoted."""
+    """Somebody has to say how many of them may be promoted. While some of them are missing, known keys are read."""
     master, replica, _ = servers
     for each in (master, replica):
         each.start()
     follow(replica, master)
     await eventually(lambda: follows(replica), PATIENCE_SECONDS)
-    with pytest.raises(StartRefused, match="has 1 replicas: say"):
+    with pytest.raises(StartRefused, match="replicas that follow it: 1; say"):
         await alone(master.durable_url).start()
-    with pytest.raises(StartRefused, match="1 replicas have caught up"):
-        await alone(master.durable_url, replicas=2).start()
+    async with started(alone(master.durable_url, replicas=1)) as store:
+        await do(store, hand := Hand(), Hand.claim)
+    async with started(alone(master.durable_url, replicas=2)) as store:
+        assert await state(store, hand) is State.CLAIMED
+        with pytest.raises(NotApplied, match="replicas that have caught up: 1, and store.replicas is 2"):
+            await store.apply(Hand().claim())
 
 
 # -- what survives -----------------------------------------------------------------------------------------------------

@@ -55,6 +55,11 @@ class Change:
     def then(self, command: str, key: str | bytes, *arguments: str | bytes | int) -> None:
         self._commands += (command, self._index(key), len(arguments), *arguments)
 
+    def free(self) -> None:
+        """To be called first: a server whose memory is full refuses a script whose first write may need room, and a
+        deletion needs none."""
+        self.then("DEL", self.shard.trial)
+
     def call(self, identity: str, witnessed: Witnessed | None = None) -> RedisCommand:
         """The call, on this memory."""
         witness = ("", 0, 0) if witnessed is None else (witnessed.link.bytes, witnessed.acknowledged, witnessed.number)
@@ -68,8 +73,10 @@ class Change:
 
 
 def lesson(shard: Shard) -> RedisCommand:
-    """A call that leaves nothing behind, with every command that a change may have."""
+    """A call that leaves nothing behind, with every command that a change may have. A server whose memory is full
+    executes it, too."""
     change = Change(shard)
+    change.free()
     for key, commands in _LESSON.items():
         for command, *arguments in commands:
             change.then(str(command), f"{shard.trial}:{key}", *arguments)

@@ -204,6 +204,7 @@ class RedisStore:
                 return change
             if run == server.run_id or not _is_same_server(place, self._primary):
                 return None
+            change.free()
             change.then("HSET", shard.memory, "run", server.run_id)
             return change
 

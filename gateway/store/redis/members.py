@@ -77,6 +77,7 @@ async def agree(client: ShardClient, serving: Serving, *, is_trial: bool) -> Agr
         change = Change(shard)
         change.require(shard.configuration, remembered)
         change.require(shard.gateways, listed)
+        change.free()
         if comparison.written:
             rows = {row.name: row for row in (*known, *comparison.written)}
             change.then("SET", shard.configuration, _configuration(rows))

@@ -26,6 +26,7 @@ KEEP_SECONDS: Final = 2.0
 _WRITE_SECONDS: Final = KEEP_SECONDS + 3.0
 
 _CAUSES: Final = {**CAUSES, "OOM": "its memory is full (OOM); raise maxmemory, or let keys be remembered for less long"}
+_NOT_DURABLE: Final = "Redis cannot be the durable store"
 _ELSEWHERE: Final = frozenset(("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "READONLY", "MASTERDOWN", "LOADING"))
 
 
@@ -64,8 +65,11 @@ class Primary:
         self._server = None
         try:
             link = await self.link("changes")
+            if refused := self.server.why_not(self._configured):
+                raise StartRefused(f"{_NOT_DURABLE}: {refused}")
             if self.why_not:
-                raise StartRefused(f"Redis cannot be the durable store: {self.why_not}")
+                # What it has is acknowledged, and can be served.
+                _LOG.warning("%s: %s; until then nothing new is written to %s", _NOT_DURABLE, self.why_not, link)
             await self._teach(link)
             # What may not be waited for would never be acknowledged.
             await self.read(self._waiting(), "changes")
@@ -102,7 +106,7 @@ class Primary:
         nothing was sent, and `Indefinite`. `news` is sent behind all that, and may be refused."""
         opened = await self.link(link)
         if keeps and self.why_not:
-            raise NotApplied(f"Redis cannot be the durable store: {self.why_not}")
+            raise NotApplied(f"{_NOT_DURABLE}: {self.why_not}")
         waiting = self._waiting() if keeps else ()
         replies = await opened.exchange([*calls, *waiting, *news], _WRITE_SECONDS)
         del replies[len(calls) + len(waiting) :]
@@ -194,7 +198,7 @@ class Primary:
         if self._server is not None and server.run_id != self._server.run_id:
             raise EpochChanged("Redis was restarted, or another server is the master now")
         self._server = server
-        self.why_not = server.why_not(self._configured)
+        self.why_not = server.why_not(self._configured) or server.why_not_now(self._configured)
         self.place = replies[-1].decode() if is_node else str(link.address)
 
     async def look(self) -> None:

@@ -57,8 +57,8 @@ class Server:
     flushes: tuple[str, ...]
 
     def why_not(self, replicas: int | None) -> str:
-        """Why it must not keep operations alone, and what to do; empty if it may. `replicas` is how many may be
-        promoted; None: the configuration does not say."""
+        """Why it must not keep operations alone until an operator changes something, and what; empty if it may.
+        `replicas` is how many may be promoted; None: the configuration does not say."""
         settings, found = self.settings, []
         if hidden := [name for name in SETTINGS if not settings[name]]:
             return (
@@ -66,7 +66,10 @@ class Server:
                 "it cannot be the durable store"
             )
         if settings["appendonly"] != "yes":
-            found.append("appendonly is not yes: a crash loses acknowledged responses, and their keys execute again")
+            found.append(
+                "appendonly is not yes: a crash loses acknowledged responses, and their keys execute again; set it in "
+                "its file and start it again, because CONFIG SET replaces the log on its disk by what is in memory"
+            )
         if settings["appendfsync"] != "always" and not self.has_waitaof:
             found.append("appendfsync is not always, and the server is too old for WAITAOF (Redis 7.2, Valkey)")
         if settings["no-appendfsync-on-rewrite"] != "no" and not self.has_waitaof:
@@ -81,10 +84,14 @@ class Server:
                 "the gateway a user without them (ACL SETUSER ... -flushall -flushdb)"
             )
         if replicas is None and self.replicas:
-            found.append(f"it has {self.replicas} replicas: say in store.replicas how many of them may be promoted")
-        elif self.replicas < (replicas or 0):
-            found.append(f"{self.replicas} replicas have caught up, and store.replicas is {replicas}")
+            found.append(f"replicas that follow it: {self.replicas}; say in store.replicas how many may be promoted")
         return "; ".join(found)
+
+    def why_not_now(self, replicas: int | None) -> str:
+        """Likewise, until the replicas that may be promoted are back."""
+        if self.replicas >= (replicas or 0):
+            return ""
+        return f"replicas that have caught up: {self.replicas}, and store.replicas is {replicas}"
 
 
 def read(replies: Sequence[Any]) -> Server:

@@ -77,7 +77,8 @@ class Upkeep:
             after = None if record is None else written_down(record, now_us)
             if record is None or after is record:
                 continue
-            change = self._freeing(each.change(self._shard))
+            change = each.change(self._shard)
+            change.free()
             keep_token(change, each, after, floor, now_us)
             write_record(change, each, after)
             if change.floor is not None:
@@ -132,9 +133,3 @@ class Upkeep:
             ("ZRANGEBYSCORE", shard.old_audits, "-inf", now_us, "LIMIT", 0, limit),
             ("ZRANGEBYSCORE", shard.witnesses, "-inf", unraised_us, "LIMIT", 0, limit),
         ]
-
-    def _freeing(self, change: Change) -> Change:
-        """The change, so that a server whose memory is full executes it: it refuses a script whose first write may need
-        room, and a deletion needs none."""
-        change.then("DEL", self._shard.trial)
-        return change

@@ -208,7 +208,9 @@ class RedisStore:
             change.then("HSET", shard.memory, "run", server.run_id)
             return change
 
-        await client.change(attempt)
+        (known,), _ = await client.read([("HGET", shard.memory, "identity")], "changes")
+        # A restart that is noted, and then lost, is noted again.
+        await client.change(attempt, keeps=known is None)
         if not client.identity:
             await client.change(attempt)
 

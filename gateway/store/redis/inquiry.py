@@ -39,6 +39,16 @@ from gateway.store.redis.entry import packed, unpacked, unpacked_record
 from gateway.store.redis.shard import Shard
 from gateway.store.relational.inquiry import joined
 
+# What lists have at one moment: an operation that goes from one to another is in one of them. A server whose memory is
+# full refuses a transaction, and executes a script that writes nothing.
+_LISTS: Final = """
+local lists = {}
+for place, key in ipairs(KEYS) do
+    lists[place] = redis.call('ZRANGE', key, 0, -1)
+end
+return lists
+"""
+
 # Records that are read in one exchange.
 PIECE_RECORDS_MAX: Final = 500
 
@@ -105,10 +115,8 @@ async def pieces(client: ShardClient, after: UUID | None, *, is_doubt: bool = Fa
         if after is not None and part < shard.part_of(after):
             continue
         lists = (shard.leases(part), shard.doubt(part)) if is_doubt else shard.lists(part)
-        # At once, or one that goes from one list to another could be in none.
-        commands: list[RedisCommand] = [("MULTI",), *(("ZRANGE", each, 0, -1) for each in lists), ("EXEC",)]
-        replies, _ = await client.read(commands)
-        ids = sorted({member[:16] for members in replies[-1] for member in members if member[:16] > floor})
+        (found,), _ = await client.read([("EVAL", _LISTS, len(lists), *lists)])
+        ids = sorted({member[:16] for members in found for member in members if member[:16] > floor})
         for begin in range(0, len(ids), PIECE_RECORDS_MAX):
             yield [UUID(bytes=each) for each in ids[begin : begin + PIECE_RECORDS_MAX]]
 

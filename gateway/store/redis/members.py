@@ -72,7 +72,10 @@ async def agree(client: ShardClient, serving: Serving, *, is_trial: bool) -> Agr
         if comparison.names != counted.keys():
             counted = await count_living(client, comparison.names)
         agreed = comparison.agreement(counted)
-        if is_trial or agreed.conflicts:
+        if agreed.conflicts:
+            return None
+        client.primary.require_promise()
+        if is_trial:
             return None
         change = Change(shard)
         change.require(shard.configuration, remembered)

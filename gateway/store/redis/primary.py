@@ -65,11 +65,9 @@ class Primary:
         self._server = None
         try:
             link = await self.link("changes")
+            # What it has while replicas are missing was acknowledged, and can be served.
             if refused := self.server.why_not(self._configured):
                 raise StartRefused(f"{_NOT_DURABLE}: {refused}")
-            if self.why_not:
-                # What it has is acknowledged, and can be served.
-                _LOG.warning("%s: %s; until then nothing new is written to %s", _NOT_DURABLE, self.why_not, link)
             await self._teach(link)
             # What may not be waited for would never be acknowledged.
             await self.read(self._waiting(), "changes")
@@ -105,8 +103,8 @@ class Primary:
         """Execute calls of scripts. With `keeps`, wait until disks and replicas have them. Raises `NotApplied` where
         nothing was sent, and `Indefinite`. `news` is sent behind all that, and may be refused."""
         opened = await self.link(link)
-        if keeps and self.why_not:
-            raise NotApplied(f"{_NOT_DURABLE}: {self.why_not}")
+        if keeps:
+            self.require_promise()
         waiting = self._waiting() if keeps else ()
         replies = await opened.exchange([*calls, *waiting, *news], _WRITE_SECONDS)
         del replies[len(calls) + len(waiting) :]
@@ -127,6 +125,11 @@ class Primary:
             with suppress(StoreError):
                 await self._teach(opened)
         return Written(found, is_kept)
+
+    def require_promise(self) -> None:
+        """Raise `NotApplied` while nothing may be acknowledged."""
+        if self.why_not:
+            raise NotApplied(f"{_NOT_DURABLE}: {self.why_not}")
 
     async def _teach(self, link: Link) -> None:
         """Let the server know the script. Raises `NotApplied`."""

@@ -176,4 +176,22 @@ DEFECTS = (
         ),
         (_SUITE + "test_epoch.py::test_only_purges_and_erasures_make_another_generation[redis-cluster]",),
     ),
+    Defect(
+        "redis-alone-ends-without-its-replicas",
+        "a gateway that starts while a replica is missing ends",
+        (
+            Edit(
+                "store/redis/primary.py",
+                "if refused := self.server.why_not(self._configured):",
+                "if refused := self.why_not:",
+            ),
+        ),
+        (_TESTS + "test_replicas_that_nobody_counted",),
+    ),
+    Defect(
+        "redis-alone-is-silent-when-full",
+        "nobody who starts while the memory is full can read what it has",
+        (Edit("store/redis/change.py", "    change.free()\n", ""),),
+        (_TESTS + "test_a_memory_that_is_full",),
+    ),
 )

@@ -27,6 +27,8 @@ _PORT = re.compile(r"[0-9]{1,5}\Z")
 _TARGET = re.compile(r"/[!\"$-~]{0,2047}")
 _PATH = r"(/[A-Za-z0-9_~-]+)+"
 _RESERVED_CHARS_MAX = 128
+_TLS_HINT = "rediss:// is redis:// with TLS"
+_MEANT_TLS = frozenset(("tls", "ssl"))
 _PASSWORD_HINT = "percent-encode /, ?, # and @ in a password"
 _MEANT_RELATIVE = frozenset((".", "..", "~"))
 _SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
@@ -392,12 +394,14 @@ class StreamUrl(Leaf):
             url = urlsplit(f"{base}://{rest}")
         except ValueError:
             raise self.unexpected(_PASSWORD_HINT, is_secret=True) from None
-        if base not in ("redis", "rediss") or kind not in self.kinds or "#" in text:
-            raise self.unexpected(is_secret=True)
+        if base not in ("redis", "rediss") or kind not in self.kinds:
+            raise self.unexpected(_TLS_HINT if kind in _MEANT_TLS else "", is_secret=True)
         hosts = url.netloc.rpartition("@")[2].split(",")
-        if not all(map(_is_place, hosts)) or (len(hosts) > 1 and not kind):
-            # After an unescaped / or ? in a password, what is before it is taken for the host.
+        if not all(map(_is_place, hosts)) or "#" in text:
+            # After an unescaped /, ? or # in a password, what is before it is taken for the host.
             raise self.unexpected(_PASSWORD_HINT, is_secret=True)
+        if len(hosts) > 1 and not kind:
+            raise self.unexpected("redis:// names one host", is_secret=True)
         if hint := self._why_no_path(kind, url.path):
             raise self.unexpected(hint, is_secret=True)
         options = _REDIS_OPTIONS | (_SENTINEL_OPTIONS if kind == "sentinel" else frozenset())

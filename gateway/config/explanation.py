@@ -204,9 +204,9 @@ def _wrong_value(place: _Place, details: ErrorDetails, document: Document) -> Mi
             message = "expected a list"
             hint = f"write [{given}]" if isinstance(given, str) and not is_hidden else ""
         case "too_short":
-            message = f"expected a list of at least {context['min_length']}"
+            message, given = f"expected a list of at least {context['min_length']}, found {len(given)}", None
         case "too_long":
-            message = f"expected a list of at most {context['max_length']}"
+            message, given = f"expected a list of at most {context['max_length']}, found {len(given)}", None
         case kind:
             message = details["msg"] if kind == FORM_ERROR else f"expected another value ({kind})"
     return document.mistake(place.path, message + _found(given, is_hidden), hint)

@@ -46,5 +46,7 @@ class Regions(Section):
         names = [home.name for home in self.homes]
         for index in repeated(names):
             yield Disagreement(("homes", index, "name"), "another region has this name already")
+        for index in repeated((str(home.url), home.tls and home.tls.server_name) for home in self.homes):
+            yield Disagreement(("homes", index, "url"), "another region has this url already")
         if self.here not in names:
             yield Disagreement(("here",), f"expected one of the names under homes: {', '.join(names)}")

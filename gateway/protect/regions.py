@@ -156,7 +156,7 @@ class Regions:
         *parts, signature = given
         sender, at, address, scheme = parts
         if not hmac.compare_digest(signature, self._signature(head, self._here, parts)):
-            return "its signature is wrong"
+            return "its signature is wrong: `key` is the same in all regions, and `here` another one in each"
         # From here on, every part is what another gateway wrote.
         age_seconds = self._wall_seconds() - int(at)
         if abs(age_seconds) > _SIGNED_SECONDS:

@@ -252,8 +252,8 @@ def _changed(conflicts: Sequence[RecipeConflict]) -> str:
     """The same of several operations, said once."""
     named = ", ".join(f"{conflict.operation} ({_living(conflict)})" for conflict in conflicts)
     return (
-        f"the scope or key settings of these operations changed, or secrets.identity_key did: {named}. Under the new "
-        "settings these keys are unknown, and a repeat of an old request would run again. Undo the change, wait until "
+        f"the scope or key settings of these operations changed, or secrets.identity_key or regions did: {named}. Under "
+        "the new settings these keys are unknown, and a repeat of an old request would run again. Undo the change, wait until "
         "the keys are forgotten, or accept that with `identity_change: accept` on their routes"
     )
 
@@ -270,8 +270,8 @@ def _loss(serving: Serving, conflict: RecipeConflict) -> str:
         )
     if not conflict.heirs:
         return (
-            f"the scope or key settings of operation {operation} changed, or secrets.identity_key did "
-            f"({_living(conflict)}): under the new settings these keys are unknown, and a repeat of an old request "
+            f"the scope or key settings of operation {operation} changed, or secrets.identity_key or regions "
+            f"did ({_living(conflict)}): under the new settings these keys are unknown, and a repeat of an old request "
             "would run again. Undo the change, wait until the keys are forgotten, or accept that with "
             f"`{accept}` on its routes"
         )

@@ -196,7 +196,7 @@ REPLACED = [
     ("key", "key: {▸heder: A}", ".heder", f"{UNKNOWN}; did you mean header?"),
     ("key", "key: {header: A, ▸body: /a}", ".body", "only one of header, headers, body or compose can be used"),
     ("key", "key: ▸{'a b': c}", "", f"expected {KEYS}, found a mapping"),
-    ("key", "key: {headers: ▸[]}", ".headers", "expected a list of at least 1"),
+    ("key", "key: {headers: ▸[]}", ".headers", "expected a list of at least 1, found 0"),
     ("key", "key: {headers: [A, ▸a]}", ".headers[1]", "this is listed already"),
     ("key", "key: {header: ▸Transfer-Encoding}", ".header", f"{CONNECTION}, found 'Transfer-Encoding'"),
     ("key", "key: {header: ▸Idempotency_Status}", ".header", f"{CONNECTION}, found 'Idempotency_Status'"),
@@ -215,7 +215,7 @@ REPLACED = [
         "services may confuse '_' with '-' in the name of a header, found 'Idempotency_Key'; write Idempotency-Key",
     ),
     ("key", "key: {body: ▸''}", ".body", f"{POINTER}, found ''"),
-    ("key", "key: {compose: ▸[{header: A}]}", ".compose", "expected a list of at least 2, found a list"),
+    ("key", "key: {compose: ▸[{header: A}]}", ".compose", "expected a list of at least 2, found 1"),
     (
         "key",
         "key: {compose: [{header: A}, {▸boddy: /a}]}",
@@ -298,7 +298,7 @@ REPLACED = [
         ".path",
         f"{PATHS}, found 'v1'; a path begins with /",
     ),
-    ("match", "match: {path: /a, methods: ▸[]}", ".methods", "expected a list of at least 1"),
+    ("match", "match: {path: /a, methods: ▸[]}", ".methods", "expected a list of at least 1, found 0"),
     (
         "match",
         "match: {path: /a, methods: [▸GET]}",
@@ -577,7 +577,8 @@ def test_durable_url(durable: str, message: str) -> None:
     ("fast", "message"),
     [
         pytest.param("redis+ring://h:6379", REDIS, id="unknown-kind"),
-        pytest.param("redis://h,i", f"{REDIS}; {ENCODE}", id="list-of-hosts"),
+        pytest.param("redis+tls://h:6379", f"{REDIS}; rediss:// is redis:// with TLS", id="tls"),
+        pytest.param("redis://h,i", f"{REDIS}; redis:// names one host", id="list-of-hosts"),
         pytest.param("redis+cluster://h,i/1", f"{REDIS}; a cluster has one database: write no number", id="database"),
         pytest.param("redis+cluster://h:0,i", f"{REDIS}; {ENCODE}", id="port"),
         pytest.param("redis+sentinel://h,i", f"{REDIS}; {MASTER}", id="no-master"),
@@ -588,6 +589,7 @@ def test_durable_url(durable: str, message: str) -> None:
             id="options-of-sentinels",
         ),
         pytest.param("redis://:hun/ter2@h", f"{REDIS}; {ENCODE}", id="slash-in-password"),
+        pytest.param("redis://:hun#ter2@h", f"{REDIS}; {ENCODE}", id="hash-in-password"),
         pytest.param("redis://:hunter2@h/name", f"{REDIS}; the path is the number of the database", id="path"),
         pytest.param(
             "redis://h?socket_timeout=9",

@@ -68,18 +68,18 @@ async def test_another_identity_key(store: Store, tmp_path: Path) -> None:
     the check. Its name counts for nothing."""
     await charged(store, tmp_path)
     why = await refusal(store, tmp_path, **IDENTITY_KEY)
-    assert "operation charge changed, or secrets.identity_key did (1 living key, until 2" in why
+    assert "operation charge changed, or secrets.identity_key or regions did (1 living key, until 2" in why
     keyed = {"route": {"name": "refund", "match": {"path": "/refunds"}, "identity_change": "accept"}}
     async with house(store, tmp_path, **keyed, **IDENTITY_KEY) as home:
         assert status_of(await home.send(target="/refunds")) == (200, "stored")
     keyed["route"]["identity_change"] = "refuse"
     for changes in ({}, OTHER_IDENTITY_KEY):
-        assert "operation refund changed, or secrets.identity_key did" in await refusal(
+        assert "operation refund changed, or secrets.identity_key or regions did" in await refusal(
             store, tmp_path, **keyed, **changes
         )
         shell = Shell(tmp_path, config_text("http://127.0.0.1:9", store, tmp_path, **keyed, **changes))
         said = await shell("check", "--store")
-        assert (said.code, "operation refund changed, or secrets.identity_key did" in said.err) == (1, True)
+        assert (said.code, "operation refund changed, or secrets.identity_key or regions did" in said.err) == (1, True)
     renamed = {"secrets": {"identity_key": {"id": "another", "key": "1" * 64}}}
     async with house(store, tmp_path, **keyed, **renamed) as home:
         assert status_of(await home.send(target="/refunds")) == (200, "replayed")

@@ -35,7 +35,7 @@ from tests.support.issuer import Issuer, bearer
 from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer
 from tests.support.receiver import Receiver, status
-from tests.support.redis import RedisServer
+from tests.support.redis import GATEWAY_USER, RedisServer
 from tests.support.relay import Relay
 from tests.support.senders import PAID, TEXT, signed
 from tests.support.signing import WHSEC
@@ -473,6 +473,32 @@ async def test_the_durable_store_is_down(tmp_path: Path, own_postgres: PostgresS
         await scene.until_it_ends()
         await scene.run("idempotency-gateway check --store")
         assert (await scene.send()).status == 200
+
+
+@pytest.mark.full
+async def test_a_durable_store_without_room(tmp_path: Path, server_workspace: Path) -> None:
+    """What is known is replayed, so that it is up and down by turns; with room, new keys run."""
+    server = RedisServer(server_workspace / "full", append_only=True, options=GATEWAY_USER)
+    server.start()
+    try:
+        async with as_process("IdempotencyStoreUnavailable", tmp_path, {"durable": server.durable_url}) as scene:
+            assert (await scene.send()).status == 200
+            with server.client() as client:
+                client.config_set("maxmemory", 1)
+
+            async def refused() -> None:
+                assert (await scene.send("k2")).header("Idempotency-Status") == "store-unavailable"
+                assert (await scene.send()).header("Idempotency-Status") == "replayed"
+
+            await scene.until_it_fires(refused)
+            await scene.run("idempotency-gateway check --store")
+            assert "its memory is full" in scene.process.output()
+            with server.client() as client:
+                client.config_set("maxmemory", 0)
+            await scene.until_it_ends()
+            assert (await scene.send("k2")).status == 200
+    finally:
+        server.kill()
 
 
 @pytest.mark.full

@@ -266,9 +266,8 @@ async def is_migrated(config: Config) -> bool:
             if is_portable(config):
                 return await portable.is_migrated(dsn.get_secret_value())
             return await postgres.is_migrated(dsn.get_secret_value(), config.store.durability)
-        case RedisUrl():
-            # There is no schema: what is missing is made by the first start.
-            return True
+        case RedisUrl() as url:
+            return await _redis_store(config, NO_SEALING, url, None).has_begun()
         case url:
             assert_never(url)
 

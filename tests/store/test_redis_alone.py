@@ -207,6 +207,18 @@ async def _seen_at_a_start(server: RedisServer, hand: Hand, replicas: int | None
         return str(error)
 
 
+async def test_asking_begins_no_memory(server: RedisServer) -> None:
+    """A check and commands for operators write nothing where no gateway was started yet, or where it was flushed."""
+    store = alone(server.durable_url)
+    assert not await store.has_begun()
+    assert command(server, "DBSIZE") == 0
+    async with started(store):
+        pass
+    assert await store.has_begun()
+    command(server, "FLUSHALL")
+    assert not await store.has_begun()
+
+
 async def test_a_user_that_may_flush(server: RedisServer) -> None:
     """It is refused, and nothing is flushed to find out."""
     command(server, "SET", "kept", "1")

@@ -40,6 +40,10 @@ class RedisCluster(ShardedStore[RedisStore]):
         """See `RedisStore.on_purge`: the shards share their news."""
         self.shards[0].on_purge(listener)
 
+    async def has_begun(self) -> bool:
+        """Whether a shard has; see `RedisStore.has_begun`."""
+        return any([await shard.has_begun() for shard in self.shards])
+
     async def raise_level(self) -> bool:
         """Of all shards; see `RedisStore.raise_level`."""
         return any([await shard.raise_level() for shard in self.shards])

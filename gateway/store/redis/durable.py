@@ -185,6 +185,18 @@ class RedisStore:
         )
         self._news.start()
 
+    async def has_begun(self) -> bool:
+        """Whether there is a memory, which otherwise the first start begins. Raises as `start`."""
+        await self._primary.start()
+        try:
+            return await self._identity() != ""
+        finally:
+            await self._primary.close()
+
+    async def _identity(self) -> str:
+        (held,), _ = await self._client.read([("HGET", self._shard.memory, "identity")], "changes")
+        return held.decode() if held else ""
+
     async def _meet(self) -> None:
         """Find the memory, or begin one; note a restart in place. Raises `StartRefused`, `NotApplied`, `Indefinite`."""
         client, shard = self._client, self._shard
@@ -208,9 +220,8 @@ class RedisStore:
             change.then("HSET", shard.memory, "run", server.run_id)
             return change
 
-        (known,), _ = await client.read([("HGET", shard.memory, "identity")], "changes")
         # A restart that is noted, and then lost, is noted again.
-        await client.change(attempt, keeps=known is None)
+        await client.change(attempt, keeps=not await self._identity())
         if not client.identity:
             await client.change(attempt)
 
@@ -405,8 +416,7 @@ class RedisStore:
 
         with self._noticing():
             await client.change(attempt)
-            (identity,), _ = await client.read([("HGET", shard.memory, "identity")], "changes")
-            client.identity = identity.decode()
+            client.identity = await self._identity()
 
     @contextmanager
     def _noticing(self) -> Iterator[None]:

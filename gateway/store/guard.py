@@ -479,7 +479,7 @@ class EpochGuard(Forwarding):
             self._reopening = asyncio.get_running_loop().create_task(self._restart())
 
     async def _restart(self) -> None:
-        pause_seconds = _PAUSE_SECONDS_MIN
+        pause_seconds, refused = _PAUSE_SECONDS_MIN, ""
         while True:
             try:
                 await self._end_stray_count()
@@ -492,7 +492,9 @@ class EpochGuard(Forwarding):
                 await asyncio.sleep(_VOTES_SECONDS)
                 continue
             except StartRefused as error:
-                _LOG.error("the durable store must not be used any more: %s", error)
+                if str(error) != refused:
+                    refused = str(error)
+                    _LOG.error("the durable store must not be used any more: %s", refused)
             except StoreError:
                 pass
             except Exception:  # noqa: BLE001  a bug must not block the store for ever

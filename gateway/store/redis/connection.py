@@ -47,7 +47,7 @@ CAUSES: Final = {
     "READONLY": "it is a replica (READONLY); name the primary",
     "OOM": "its memory is full (OOM); raise maxmemory, or let maxmemory-policy evict keys",
     "MISCONF": "it cannot save to its disk (MISCONF)",
-    "NOPERM": "its user may not run what the scripts need, or not on these keys or channels (NOPERM)",
+    "NOPERM": "its user may not run what the scripts need, or not on these keys or channels (NOPERM); ACL LOG names it",
 }
 
 RedisCommand = tuple[str | bytes | int, ...]

@@ -252,9 +252,9 @@ def _changed(conflicts: Sequence[RecipeConflict]) -> str:
     """The same of several operations, said once."""
     named = ", ".join(f"{conflict.operation} ({_living(conflict)})" for conflict in conflicts)
     return (
-        f"the scope or key settings of these operations changed, or secrets.identity_key or regions did: {named}. Under "
-        "the new settings these keys are unknown, and a repeat of an old request would run again. Undo the change, wait until "
-        "the keys are forgotten, or accept that with `identity_change: accept` on their routes"
+        f"the scope or key settings of these operations changed, or secrets.identity_key or regions did: {named}. "
+        "Under the new settings these keys are unknown, and a repeat of an old request would run again. Undo the "
+        "change, wait until the keys are forgotten, or accept that with `identity_change: accept` on their routes"
     )
 
 

@@ -31,7 +31,7 @@ def test_two_regions() -> None:
     ("text", "said"),
     [
         (regions(here="ap"), "regions.here: expected one of the names under homes: eu, us"),
-        (regions(homes="homes: [{name: eu, url: 'https://a'}]"), "regions.homes: expected a list of at least 2, found 1"),
+        (regions(homes="homes: [{name: eu, url: 'https://a'}]"), ".homes: expected a list of at least 2, found 1"),
         (
             regions(homes="homes: [{name: eu, url: 'https://a'}, {name: eu, url: 'https://b'}]"),
             "regions.homes[1].name: another region has this name already",

@@ -408,9 +408,9 @@ async def test_replicas_that_nobody_counted(servers: list[RedisServer]) -> None:
         await do(store, hand := Hand(), Hand.claim)
     assert await _seen_at_a_start(master, hand, replicas=2) is State.CLAIMED
     async with started(alone(master.durable_url, replicas=2)) as store:
-        with pytest.raises(NotApplied, match="replicas that have caught up: 1, and store.replicas is 2"):
+        with pytest.raises(NotApplied, match="caught up: 1, and"):
             await store.compare_configuration(serving(), is_trial=True)
-        with pytest.raises(NotApplied, match="replicas that have caught up: 1, and store.replicas is 2"):
+        with pytest.raises(NotApplied, match="caught up: 1, and"):
             await store.apply(Hand().claim())
 
 

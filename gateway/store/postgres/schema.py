@@ -48,6 +48,13 @@ _APPLIED: Final = """
 SELECT version, coalesce(to_jsonb(m) ->> 'checksum', '') AS checksum FROM idempotency_gateway.migration AS m
 """
 
+_MAY_MIGRATE: Final = """
+SELECT coalesce(
+    (SELECT pg_has_role(nspowner, 'USAGE') FROM pg_namespace WHERE nspname = 'idempotency_gateway'),
+    has_database_privilege(current_database(), 'CREATE')
+) AS may
+"""
+
 # Exactly what `lacking` checks.
 _GRANT: Final = """
 GRANT USAGE ON SCHEMA idempotency_gateway TO {role};
@@ -81,6 +88,17 @@ async def is_up_to_date(connection: Connection) -> bool:
                 "program that made it, or give this one a database of its own"
             )
     return set(applied) >= {version for version, *_ in migrations()}
+
+
+async def up_to_date_or_refused(connection: Connection) -> bool:
+    """Whether the schema is up to date; where it is not, raises `StartRefused` if the role may not bring it up to
+    date. Changes nothing."""
+    if await is_up_to_date(connection):
+        return True
+    (row,) = await connection.fetch(_MAY_MIGRATE)
+    if not row["may"]:
+        raise StartRefused(f"its schema is missing or too old, and this role may not change that: {advice()}")
+    return False
 
 
 def checksum(script: str) -> str:

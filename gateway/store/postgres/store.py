@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from gateway.core.lifecycle import settle
@@ -84,8 +84,8 @@ from gateway.store.postgres.schema import (
     bring_up_to_date,
     check_role,
     grant,
-    is_up_to_date,
     raise_level,
+    up_to_date_or_refused,
 )
 from gateway.store.postgres.statements import load
 from gateway.store.postgres.upkeep import Upkeep
@@ -93,6 +93,8 @@ from gateway.store.promotion import Joined, Member
 from gateway.store.rekeying import Kept, Place, Row
 from gateway.store.watching import Watchers
 from gateway.store.witness_files import WitnessFiles
+
+T = TypeVar("T")
 
 _LOG = logging.getLogger("gateway")
 
@@ -200,7 +202,7 @@ class PostgresStore:
         plain = dialer.link(None if dialer.pgbouncer else lambda connection, _: news.listen(connection))
         members = Members(dialer, plain, self._clock_us, self._windows)
         try:
-            await _prepare(plain)
+            await _prepare(plain, bring_up_to_date, MIGRATE_SECONDS)
             await plain.run(check_role)
             dialer.epoch = await members.check_memory()
         except BaseException:
@@ -487,7 +489,7 @@ async def migrate(url: str, durability: Durability = "server", *, grant_to: str 
     """
     link = Dialer(url, durability=durability).link()
     try:
-        applied = await _prepare(link)
+        applied = await _prepare(link, bring_up_to_date, MIGRATE_SECONDS)
         if grant_to is not None:
             await link.run(lambda connection: grant(connection, grant_to))
     finally:
@@ -500,7 +502,7 @@ async def finish_upgrade(url: str, durability: Durability = "server") -> bool:
     `StartRefused` while gateways of an older program run."""
     link = Dialer(url, durability=durability).link()
     try:
-        await _prepare(link)
+        await _prepare(link, bring_up_to_date, MIGRATE_SECONDS)
         return await link.run(raise_level)
     finally:
         await link.close()
@@ -510,21 +512,16 @@ async def is_migrated(url: str, durability: Durability = "server") -> bool:
     """Whether the schema exists and is up to date. Changes nothing; raises as `start` does."""
     link = Dialer(url, durability=durability).link()
     try:
-        await link.open()
-        return await link.run(is_up_to_date)
-    except ServerRefused as refused:
-        if refused.is_misconfigured:
-            raise StartRefused(*refused.args) from refused
-        raise
+        return await _prepare(link, up_to_date_or_refused)
     finally:
         await link.close()
 
 
-async def _prepare(link: Link) -> list[str]:
-    """Connect for the first time, and bring the schema up to date."""
+async def _prepare(link: Link, prepare: Callable[[Connection], Awaitable[T]], seconds: float | None = None) -> T:
+    """Connect for the first time, and bring the schema up to date, or ask whether it is. Raises `StartRefused`."""
     try:
         await link.open()
-        return await link.run(bring_up_to_date, MIGRATE_SECONDS)
+        return await link.run(prepare, seconds)
     except ServerRefused as refused:
         if refused.sqlstate == "42501":
             raise StartRefused(f"{refused}: {advice()}") from refused

@@ -49,7 +49,9 @@ class Place:
         return {version for (version,) in await self.ask("SELECT DISTINCT version FROM operation")}
 
 
-@pytest.fixture(params=["sqlite", "postgres-redis", pytest.param("portable", marks=pytest.mark.full)])
+@pytest.fixture(
+    params=["postgres-redis", *(pytest.param(each, marks=pytest.mark.full) for each in ("sqlite", "portable"))]
+)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     if request.param == "sqlite":
         section = sqlite_store(tmp_path)
@@ -272,6 +274,7 @@ async def test_a_migration_rewrites_nothing(postgres_url: str, tmp_path: Path, n
         assert await admin.fetch(files) == before
 
 
+@pytest.mark.full
 async def test_short_rolling_upgrade(postgres_installation: PostgresInstallation, next_program: Path) -> None:
     """Gateways replaced one by one under load, forwards, one back and forwards again, then the level raised: no key
     twice, every response the one that was recorded, and nothing refused.

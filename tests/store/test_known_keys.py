@@ -31,9 +31,8 @@ def refuse(relay: Relay) -> None:
 
 
 def swallow(relay: Relay) -> None:
-    """Likewise, but another connection is made, and then nothing comes over it."""
-    relay.to_target.rule = Rule(READ, Fault.RESET)
-    relay.black_hole = True
+    """It does not break, and nothing comes over it."""
+    relay.to_target.rule = Rule(READ, Fault.SWALLOW)
 
 
 @pytest.mark.parametrize("fail", [refuse, swallow])

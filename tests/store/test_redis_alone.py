@@ -570,9 +570,7 @@ async def test_a_replica_that_does_not_answer(servers: list[RedisServer], tmp_pa
     store = alone(master.durable_url, replicas=2)
     await store.start()
     try:
-        # A replica that began to follow may take a while to have a log of its own on the disk.
-        first = Hand().claim()
-        assert isinstance(await eventually(lambda: _applied(store, first), PATIENCE_SECONDS), Applied)
+        await do(store, Hand(), Hand.claim)
         replica.pause()
         hand = Hand()
         claim = hand.claim()

@@ -29,13 +29,19 @@ def command(server: RedisServer, *words: str | int | bytes) -> Any:
 
 
 def follows(server: RedisServer) -> bool:
-    """Whether it is a replica that has caught up with its master."""
+    """Whether it is a replica that has caught up with its master, and the master knows that."""
     try:
         with server.client() as client:
-            return bool(client.info("replication").get("master_link_status") == "up")
+            seen = client.info("replication")
+        if seen.get("master_link_status") != "up":
+            return False
+        with redis.Redis(seen["master_host"], seen["master_port"]) as master:
+            known = master.info("replication")
     except redis.ConnectionError:
         # Whoever becomes a replica first lets go of its clients.
         return False
+    replicas = (known[f"slave{number}"] for number in range(known.get("connected_slaves", 0)))
+    return any(each["port"] == server.port and each["state"] == "online" for each in replicas)
 
 
 class Cluster:

@@ -89,25 +89,26 @@ class Breaker:
             case Phase.SLOW_START:
                 return max(0, current.places - max(current.running, current.begun))
 
-    def begin(self, now: float) -> Breaker | None:
-        """An attempt begins, under the `generation` of the value that is returned; None where it may not."""
+    def begin(self, now: float, attempts: int = 1) -> Breaker | None:
+        """Attempts begin, under the `generation` of the value that is returned; None where none may."""
         current = self._advanced(now)
         if current.free(now) == 0:
             return None
         if current.phase is Phase.OPEN:
             current = replace(current, phase=Phase.HALF_OPEN)
-        return replace(current, running=current.running + 1, begun=current.begun + 1)
+        return replace(current, running=current.running + attempts, begun=current.begun + attempts)
 
-    def end(self, now: float, generation: int, *, is_sent: bool | None) -> Breaker:
-        """An attempt ended. `is_sent`: whether a byte was sent; None where nobody tried, for a reason on this side."""
+    def end(self, now: float, generation: int, attempts: int = 1, *, is_sent: bool | None) -> Breaker:
+        """Attempts ended alike. `is_sent`: whether a byte was sent; None where nobody tried, for a reason on this
+        side."""
         current = self._advanced(now)
         if generation != current.generation:
             return current
         if is_sent is None:
-            return replace(current, running=current.running - 1)
+            return replace(current, running=current.running - attempts)
         if current.phase is Phase.HALF_OPEN:
             return _started_slowly(current, now) if is_sent else _opened(current, now)
-        current = _counted(current, now, is_failure=not is_sent)
+        current = _counted(current, now, attempts, is_failure=not is_sent)
         return _opened(current, now) if _is_failing(current) else current
 
     def wake_seconds(self, now: float) -> float | None:
@@ -156,17 +157,17 @@ def _started_slowly(breaker: Breaker, now: float) -> Breaker:
     )
 
 
-def _counted(breaker: Breaker, now: float, *, is_failure: bool) -> Breaker:
-    number, window = int(now), breaker.window
+def _counted(breaker: Breaker, now: float, attempts: int, *, is_failure: bool) -> Breaker:
+    number, window, failures = int(now), breaker.window, attempts if is_failure else 0
     if window and window[-1].number == number:
         earlier, last = window[:-1], window[-1]
     else:
         earlier, last = tuple(each for each in window if each.number > number - WINDOW_SECONDS), _Second(number)
     return replace(
         breaker,
-        running=breaker.running - 1,
-        window=(*earlier, _Second(number, last.ends + 1, last.failures + is_failure)),
-        failures_in_a_row=breaker.failures_in_a_row + 1 if is_failure else 0,
+        running=breaker.running - attempts,
+        window=(*earlier, _Second(number, last.ends + attempts, last.failures + failures)),
+        failures_in_a_row=breaker.failures_in_a_row + failures if is_failure else 0,
         has_failed=breaker.has_failed or is_failure,
     )
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from gateway.core.immutable import immutable
 from gateway.core.outbox import PublishedEvent
-from gateway.events.sink import Closed, Delivered, Failed, Publication, Refused, SinkUnusable, reason
+from gateway.events.sink import Closed, Delivered, Failed, OneByOne, Publication, Refused, SinkUnusable, reason
 from gateway.upstream.certificates import PemError, client_context
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class KafkaSettings:
     password: str | None = None
 
 
-class KafkaSink:
+class KafkaSink(OneByOne):
     """Sends each event to the topic."""
 
     def __init__(self, settings: KafkaSettings, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
@@ -67,7 +67,7 @@ class KafkaSink:
                 raise SinkUnusable(str(error)) from None
         self._connections.attach()
 
-    async def publish(self, event: PublishedEvent, redeliveries: int) -> Publication:
+    async def publish_one(self, event: PublishedEvent, redeliveries: int) -> Publication:
         attributes = event.attributes()
         headers = [(f"ce_{name}", value) for name, value in attributes.items() if name != "datacontenttype"]
         headers += [("ce_specversion", "1.0"), ("content-type", attributes["datacontenttype"])]

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from gateway.core.immutable import immutable
 from gateway.core.operation import MICROSECONDS
 from gateway.core.outbox import BROKER_SCHEDULE_US, PublishedEvent
-from gateway.events.sink import Closed, Delivered, Failed, Publication, Refused, SinkUnusable, reason
+from gateway.events.sink import Closed, Delivered, Failed, OneByOne, Publication, Refused, SinkUnusable, reason
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -40,7 +40,7 @@ class NatsSettings:
     password: str | None = None
 
 
-class NatsSink:
+class NatsSink(OneByOne):
     """Publishes each event to the stream."""
 
     def __init__(self, settings: NatsSettings, warn: Callable[[str], None]) -> None:
@@ -54,7 +54,7 @@ class NatsSink:
         if find_spec("nats") is None:
             raise SinkUnusable("install the extra: pip install 'idempotency-gateway[nats]'")
 
-    async def publish(self, event: PublishedEvent, redeliveries: int) -> Publication:
+    async def publish_one(self, event: PublishedEvent, redeliveries: int) -> Publication:
         from nats import errors
         from nats.js import errors as stream_errors
 

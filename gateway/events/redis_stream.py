@@ -8,7 +8,7 @@ no event a second time; consumers recognise later repeats by the field `id`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from redis import exceptions
@@ -18,7 +18,7 @@ from redis.backoff import NoBackoff
 
 from gateway.core.immutable import immutable
 from gateway.core.outbox import PublishedEvent
-from gateway.events.sink import Closed, Delivered, Failed, Publication, reason
+from gateway.events.sink import Closed, Delivered, Failed, Outgoing, Publication, reason
 
 TIMEOUT_SECONDS: Final = 5.0
 # XADD comes before SET: an error between the two costs a duplicate, in the other order an event.
@@ -58,7 +58,10 @@ class RedisStreamSettings:
 
 
 class RedisStreamSink:
-    """Adds each event to the stream."""
+    """Adds each event to the stream, those of a batch by one round trip."""
+
+    # So few that large ones arrive within the deadline, too.
+    batch_max = 16
 
     def __init__(self, settings: RedisStreamSettings, warn: Callable[[str], None]) -> None:
         self._settings = settings
@@ -76,29 +79,43 @@ class RedisStreamSink:
             socket_connect_timeout=TIMEOUT_SECONDS,
         )
 
-    async def publish(self, event: PublishedEvent, redeliveries: int) -> Publication:
-        if self._client is None:
-            return Failed("the sink is not open")
+    async def publish(self, batch: Sequence[Outgoing]) -> Sequence[Publication]:
+        of_all: Publication
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS):
-                added, synced = await self._add(self._client, event, redeliveries)
+                replies = await self._add(batch)
         except (TimeoutError, exceptions.TimeoutError):
-            return Failed(f"no reply within {TIMEOUT_SECONDS:g} s", is_unknown=True)
+            of_all = Failed(f"no reply within {TIMEOUT_SECONDS:g} s", is_unknown=True)
         except exceptions.AuthenticationError as error:
-            return Closed(reason(str(error)))
+            of_all = Closed(reason(str(error)))
         except (exceptions.RedisError, OSError) as error:
-            return Failed(reason(str(error)), is_unknown=True)
-        if isinstance(added, Exception):
-            return _refused(added)
-        return self._synced(synced)
+            of_all = Failed(reason(str(error)), is_unknown=True)
+        else:
+            added, synced = replies[: len(batch)], replies[len(batch) :]
+            of_added = self._synced(synced[0] if synced else None)
+            return [_refused(each) if isinstance(each, Exception) else of_added for each in added]
+        return [of_all] * len(batch)
 
     async def close(self) -> None:
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
 
-    async def _add(self, client: Redis, event: PublishedEvent, redeliveries: int) -> tuple[Any, Any]:
-        """The replies to the script and to WAITAOF, each perhaps an error."""
+    async def _add(self, batch: Sequence[Outgoing]) -> list[Any]:
+        """The replies to the scripts and perhaps to WAITAOF, each perhaps an error."""
+        if self._client is None:
+            raise exceptions.ConnectionError("the sink is not open")
+        # One connection for all: WAITAOF is about the writes of its own.
+        pipeline = self._client.pipeline(transaction=False)
+        for event, redeliveries in batch:
+            pipeline.eval(*self._script(event, redeliveries))
+        if self._settings.fsync and not self._cannot_fsync:
+            pipeline.execute_command("WAITAOF", 1, 0, _FSYNC_MILLISECONDS)
+        replies: list[Any] = await pipeline.execute(raise_on_error=False)
+        return replies
+
+    def _script(self, event: PublishedEvent, redeliveries: int) -> tuple[Any, ...]:
+        """The script with its keys and arguments."""
         settings, attributes = self._settings, event.attributes()
         # In a cluster both keys are on one node: they have one hash tag.
         tag = settings.stream if "{" in settings.stream else f"{{{settings.stream}}}"
@@ -106,9 +123,7 @@ class RedisStreamSink:
         fields: dict[str, str | bytes] = {
             name: attributes[name] for name in ("id", "type", "source", "subject", "time")
         } | {"data": event.data()}
-        # One connection for both: WAITAOF is about the writes of its own.
-        pipeline = client.pipeline(transaction=False)
-        pipeline.eval(
+        return (
             _SCRIPT,
             2,
             settings.stream,
@@ -118,10 +133,6 @@ class RedisStreamSink:
             "" if settings.age_seconds_max is None else str(round(settings.age_seconds_max * 1000)),
             *(part for field in fields.items() for part in field),
         )
-        if settings.fsync and not self._cannot_fsync:
-            pipeline.execute_command("WAITAOF", 1, 0, _FSYNC_MILLISECONDS)
-        replies = await pipeline.execute(raise_on_error=False)
-        return replies[0], replies[1] if len(replies) > 1 else None
 
     def _synced(self, reply: Any) -> Publication:
         match reply:

@@ -1,15 +1,17 @@
 """Publishes the events that wait in the store until their sinks have acknowledged them.
 
-For each event the relay leases the row, publishes, and reports the result. A relay that dies leaves leases that lapse,
-so that another one publishes the event again: a duplicate under the same id, never a loss. Any number of processes
-relay for one service, through the store alone.
+The relay leases the rows of events, publishes as many at a time as their sink takes, and reports the results. A relay
+that dies leaves leases that lapse, so that another one publishes those events again: duplicates under the same ids,
+never a loss. Any number of processes relay for one service, through the store alone.
 
 *Isolation.* Each sink has places of its own and a breaker. A publication takes a place before it is leased, and ends
 within its lease, so a slow sink delays neither the others nor any caller. While a breaker is open, nothing of its sink
 is leased, and its events lose no tries.
 
-*Polls.* One search serves all sinks. After one that found something the next follows at once; otherwise a little later
-each time, unless this process has just made a change that may have events.
+*Polls.* One search serves all sinks. While a sink takes all that it gets and more waits for it, the next search follows
+as soon as half of its places are free, after a short pause that leaves time to callers. Otherwise it follows a moment
+after a publication ended or this process made a change that may have events, and without either a little later each
+time.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Final, NoReturn, assert_never
 
 from gateway.core.breaker import Breaker, BreakerPolicy, Phase
@@ -26,7 +30,7 @@ from gateway.core.immutable import immutable
 from gateway.core.operation import microseconds
 from gateway.core.outbox import pause_us
 from gateway.events.sink import Closed, Delivered, Failed, Publication, Refused, Sink, SinkUnusable
-from gateway.observe.facts import EventPublished, Events, PublicationResult, SinkChanged
+from gateway.observe.facts import Events, EventsPublished, PublicationResult, SinkChanged
 from gateway.store.base import StoreError
 from gateway.store.operations import EventFate, EventReport, LeasedEvent, ManagedStore
 from gateway.upkeep.timer import repeat
@@ -40,15 +44,22 @@ _BATCH_MAX: Final = 100
 _POLL_SECONDS: Final = 1.0
 _IDLE_SECONDS_MAX: Final = 5.0
 _FAILING_SECONDS_MAX: Final = 30.0
-# Between polls under load: each finds what many changes wrote and many publications made room for.
-_BUSY_SECONDS: Final = 0.05
+# Between polls that keep up: each finds what many changes wrote and many publications made room for.
+BUSY_SECONDS: Final = 0.05
+# Between polls of a backlog, for each event that was leased: the time that callers get.
+_EVENT_SECONDS: Final = 0.0001
 # How long a stop waits for publications that have begun.
 _CLOSE_SECONDS: Final = 5.0
+# Of a breaker that opened while events were leased.
+_NO_GENERATION: Final = -1
 
 
 @immutable
 class SinkSettings:
-    """A sink's settings for the relay. An event older than `keep_us` that fails again is dead."""
+    """A sink's settings for the relay. An event older than `keep_us` that fails again is dead.
+
+    `places` bounds the publications at a time, each of a batch.
+    """
 
     name: str
     schedule_us: tuple[int, ...]
@@ -69,22 +80,29 @@ class Relay:
         service: str,
         clock: Callable[[], float],
         draw: Callable[[], float] = random.random,
+        busy_seconds: float = BUSY_SECONDS,
     ) -> None:
-        """`clock` counts seconds and never goes back; `draw` is uniform in [0, 1)."""
+        """`clock` counts seconds and never goes back; `draw` is uniform in [0, 1).
+
+        `busy_seconds` is the pause between polls while every sink keeps up.
+        """
         self._store = store
         self._places = [_Places(settings, sink, events, clock) for settings, sink in sinks]
         self._events = events
         self._service = service
         self._draw = draw
+        self._busy_seconds = busy_seconds
+        self._leased = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._reports: deque[EventReport] = deque()
         self._is_stopped = False
         self._idle_seconds = _POLL_SECONDS
         self._wake = asyncio.Event()
+        self._has_room = asyncio.Event()
 
     @property
     def running(self) -> int:
-        """How many publications run."""
+        """How many publications run, each of a batch."""
         return len(self._tasks)
 
     async def open(self) -> None:
@@ -126,37 +144,57 @@ class Relay:
         """One poll: report what ended, and publish what is due. Returns the pause before the next. Raises
         `StoreError`."""
         self._wake.clear()
+        self._has_room.clear()
         await self.report()
         wanted = {each.name: min(free, _BATCH_MAX) for each in self._places if (free := each.free) > 0}
         if self._is_stopped or not wanted:
             return _POLL_SECONDS
         leased = await self._store.lease_events(self._service, wanted, microseconds(LEASE_SECONDS))
-        by_name = {each.name: each for each in self._places}
-        for event in leased:
-            places = by_name[event.sink]
-            task = asyncio.get_running_loop().create_task(self._publish(places, places.begin(), event))
-            self._tasks.add(task)
-            task.add_done_callback(self._ended)
+        self._leased = len(leased)
+        for places in self._places:
+            if (number := wanted.get(places.name)) is not None:
+                of_sink = [each for each in leased if each.sink == places.name]
+                places.has_more = len(of_sink) == number
+                self._begin(places, of_sink)
         self._idle_seconds = _POLL_SECONDS if leased else min(self._idle_seconds * 2, _IDLE_SECONDS_MAX)
         return self._idle_seconds
 
-    async def _publish(self, places: _Places, generation: int, leased: LeasedEvent) -> None:
-        publication: Publication = Failed("given up", is_unknown=True)
+    def _begin(self, places: _Places, leased: Sequence[LeasedEvent]) -> None:
+        for first in range(0, len(leased), places.sink.batch_max):
+            batch = leased[first : first + places.sink.batch_max]
+            task = asyncio.get_running_loop().create_task(self._publish(places, places.begin(len(batch)), batch))
+            self._tasks.add(task)
+            task.add_done_callback(self._ended)
+
+    async def _publish(self, places: _Places, generation: int, batch: Sequence[LeasedEvent]) -> None:
+        publications: Sequence[Publication] = [Failed("given up", is_unknown=True)] * len(batch)
         try:
             async with asyncio.timeout(_PUBLISH_SECONDS):
-                publication = await places.sink.publish(leased.event, leased.redeliveries)
+                publications = await places.sink.publish([(each.event, each.redeliveries) for each in batch])
         except TimeoutError:
-            publication = Failed(f"no acknowledgement within {_PUBLISH_SECONDS:g} s", is_unknown=True)
+            why = f"no acknowledgement within {_PUBLISH_SECONDS:g} s"
+            publications = [Failed(why, is_unknown=True)] * len(batch)
         except Exception as error:
-            publication = Failed(f"a bug: {type(error).__name__}", is_unknown=True)
+            publications = [Failed(f"a bug: {type(error).__name__}", is_unknown=True)] * len(batch)
             raise
         finally:
-            places.end(generation, publication)
-            self._reports.append(self._report_of(places.settings, leased, publication))
-            self._events.publish(_fact(leased, publication))
-            self._wake.set()
-        if isinstance(publication, Closed):
-            await self._suspend(places.name, publication.why)
+            self._end(places, generation, batch, publications)
+        closed = next((each for each in publications if isinstance(each, Closed)), None)
+        if closed is not None:
+            await self._suspend(places.name, closed.why)
+
+    def _end(
+        self, places: _Places, generation: int, batch: Sequence[LeasedEvent], publications: Sequence[Publication]
+    ) -> None:
+        places.end()
+        for publication, ended in groupby(zip(publications, batch, strict=True), itemgetter(0)):
+            alike = [leased for _, leased in ended]
+            places.judge(generation, publication, len(alike))
+            self._reports.extend([self._report_of(places.settings, leased, publication) for leased in alike])
+            self._events.publish(_fact(alike, publication))
+        self._wake.set()
+        if places.is_behind:
+            self._has_room.set()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -207,13 +245,15 @@ class Relay:
         try:
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
-                await asyncio.sleep(_BUSY_SECONDS)
+                async with asyncio.timeout(self._busy_seconds):
+                    await self._has_room.wait()
+                await asyncio.sleep(self._leased * _EVENT_SECONDS)
         except TimeoutError:
             pass
 
 
 class _Places:
-    """One sink: how many publications may begin."""
+    """One sink: how many events may be published. `has_more`: the last lease may have left some of them."""
 
     def __init__(self, settings: SinkSettings, sink: Sink, events: Events, clock: Callable[[], float]) -> None:
         self.settings = settings
@@ -224,15 +264,21 @@ class _Places:
         self._taken = 0
         self._breaker = Breaker(settings.breaker)
         self._is_open = False
+        self.has_more = False
 
     @property
     def free(self) -> int:
-        """How many publications may begin now."""
+        """For how many events publications may begin now."""
         if not self._is_open:
             return 0
-        free = self.settings.places - self._taken
+        free = (self.settings.places - self._taken) * self.sink.batch_max
         of_breaker = self._breaker.free(self._clock())
         return free if of_breaker is None else min(free, of_breaker)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether more events wait, and enough places are free to lease some."""
+        return self.has_more and 2 * self._taken <= self.settings.places
 
     async def open(self) -> None:
         try:
@@ -246,17 +292,25 @@ class _Places:
         self._is_open = False
         await self.sink.close()
 
-    def begin(self) -> int:
-        """Take a place; returns what `end` needs."""
+    def begin(self, events: int) -> int:
+        """Take a place for so many events; returns what `judge` needs."""
         self._taken += 1
-        self._breaker = self._breaker.begin(self._clock()) or self._breaker
-        return self._breaker.generation
+        breaker = self._breaker.begin(self._clock(), events)
+        if breaker is None:
+            return _NO_GENERATION
+        self._breaker = breaker
+        return breaker.generation
 
-    def end(self, generation: int, publication: Publication) -> None:
+    def end(self) -> None:
+        """Give the place back."""
         self._taken -= 1
+
+    def judge(self, generation: int, publication: Publication, events: int) -> None:
+        """Let the breaker see what became of so many events. A sink that did not take them is given time."""
+        self.has_more = self.has_more and isinstance(publication, Delivered)
         was_open = self._is_breaker_open
         is_sent = not isinstance(publication, Failed)
-        self._breaker = self._breaker.end(self._clock(), generation, is_sent=is_sent)
+        self._breaker = self._breaker.end(self._clock(), generation, events, is_sent=is_sent)
         if self._is_breaker_open != was_open:
             why = publication.why if isinstance(publication, Failed) else ""
             self._events.publish(SinkChanged(self.name, is_failing=self._is_breaker_open, detail=why))
@@ -266,7 +320,7 @@ class _Places:
         return self._breaker.phase in (Phase.OPEN, Phase.HALF_OPEN)
 
 
-def _fact(leased: LeasedEvent, publication: Publication) -> EventPublished:
+def _fact(alike: Sequence[LeasedEvent], publication: Publication) -> EventsPublished:
     match publication:
         case Delivered():
             result, detail = PublicationResult.DELIVERED, ""
@@ -280,4 +334,5 @@ def _fact(leased: LeasedEvent, publication: Publication) -> EventPublished:
         case _:
             assert_never(publication)
     secret_ids = publication.secret_ids if isinstance(publication, Delivered) else ()
-    return EventPublished(leased.sink, leased.event.id, leased.event.type.value, result, detail, secret_ids)
+    events = tuple([(leased.event.id, leased.event.type.value) for leased in alike])
+    return EventsPublished(alike[0].sink, events, result, detail, secret_ids)

@@ -1,4 +1,4 @@
-"""The contract of a sink: it publishes an event and returns the result.
+"""The contract of a sink: it publishes events and returns the result of each.
 
 A publication whose acknowledgement is missing may have arrived. So every sink may get an event several times, always
 under the same id and with the same bytes, and consumers recognise it by the id.
@@ -6,6 +6,7 @@ under the same id and with the same bytes, and consumers recognise it by the id.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from gateway.core.immutable import immutable
@@ -49,6 +50,12 @@ class Closed:
 
 Publication = Delivered | Failed | Refused | Closed
 
+Outgoing = tuple[PublishedEvent, int]
+"""An event, and how many times an operator had it delivered again although it had been given up.
+
+A broker that recognises ids it has seen must then not swallow the event.
+"""
+
 
 class SinkUnusable(Exception):
     """A sink cannot be opened on this machine: its library is missing. The text says what to do."""
@@ -57,17 +64,32 @@ class SinkUnusable(Exception):
 class Sink(Protocol):
     """A place that events are published to. Lives on one event loop."""
 
+    batch_max: int
+    """How many events it takes at a time. They end together, so each of them waits for the slowest."""
+
     async def open(self) -> None:
         """Prepare, without waiting for the sink's server. Raises `SinkUnusable`."""
 
-    async def publish(self, event: PublishedEvent, redeliveries: int) -> Publication:
-        """Publish once, within the sink's own deadline. Raises only what is a bug.
+    async def publish(self, batch: Sequence[Outgoing]) -> Sequence[Publication]:
+        """Publish each event once, within the sink's own deadline. Returns the results in their order.
 
-        `redeliveries`: how many times an operator had it delivered again although it had been given up. A broker that
-        recognises ids it has seen must then not swallow the event.
+        Raises only what is a bug.
         """
 
     async def close(self) -> None: ...
+
+
+class OneByOne:
+    """A sink that publishes each event by itself, so that none waits for another one's acknowledgement."""
+
+    batch_max = 1
+
+    async def publish(self, batch: Sequence[Outgoing]) -> Sequence[Publication]:
+        return [await self.publish_one(*each) for each in batch]
+
+    async def publish_one(self, event: PublishedEvent, redeliveries: int) -> Publication:
+        """As `Sink.publish`."""
+        raise NotImplementedError
 
 
 def reason(text: str) -> str:

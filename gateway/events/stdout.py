@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
-from gateway.core.outbox import PublishedEvent
-from gateway.events.sink import Delivered, Publication
+from gateway.events.sink import Delivered, Outgoing, Publication
 
 
 class StdoutSink:
     """Writes each event as one line of JSON."""
 
+    batch_max = 100
+
     async def open(self) -> None:
         pass
 
-    async def publish(self, event: PublishedEvent, redeliveries: int) -> Publication:
-        sys.stdout.buffer.write(event.cloudevent() + b"\n")
+    async def publish(self, batch: Sequence[Outgoing]) -> Sequence[Publication]:
+        sys.stdout.buffer.write(b"".join([event.cloudevent() + b"\n" for event, _ in batch]))
         sys.stdout.buffer.flush()
-        return Delivered()
+        return [Delivered()] * len(batch)
 
     async def close(self) -> None:
         pass

@@ -22,7 +22,7 @@ from gateway.core.outbox import PublishedEvent
 from gateway.core.webhook.scheme import STANDARD_WEBHOOKS, Secret, living
 from gateway.core.webhook.signature import sign
 from gateway.events.egress import guarded_connector
-from gateway.events.sink import Closed, Delivered, Failed, Publication, reason
+from gateway.events.sink import Closed, Delivered, Failed, OneByOne, Publication, reason
 
 TIMEOUT_SECONDS: Final = 20.0
 RESPONSE_BYTES_MAX: Final = 1024
@@ -43,7 +43,7 @@ class WebhookSettings:
     timeout_seconds: float = TIMEOUT_SECONDS
 
 
-class WebhookSink:
+class WebhookSink(OneByOne):
     """Posts each event to the URL."""
 
     def __init__(
@@ -70,7 +70,7 @@ class WebhookSink:
             timeout=ClientTimeout(total=self._settings.timeout_seconds),
         )
 
-    async def publish(self, event: PublishedEvent, redeliveries: int) -> Publication:
+    async def publish_one(self, event: PublishedEvent, redeliveries: int) -> Publication:
         if self._session is None:
             return Failed("the sink is not open")
         settings, now_seconds = self._settings, self._wall_seconds()

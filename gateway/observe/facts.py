@@ -303,15 +303,15 @@ class BreakerChanged:
 
 
 @immutable
-class EventPublished:
-    """A publication of an event to a sink ended. `result` is what came of it, `detail` why it did not arrive.
+class EventsPublished:
+    """Publications to a sink ended, all with the same `result`. `events` are ids and types; `detail` is why they did
+    not arrive.
 
     `detail` may hold a part of a response, and is for operators alone. `secret_ids` signed it.
     """
 
     sink: str
-    event_id: str
-    type: str
+    events: tuple[tuple[str, str], ...]
     result: PublicationResult
     detail: str = ""
     secret_ids: tuple[str, ...] = ()
@@ -682,7 +682,7 @@ Fact = (
     | KeysFetched
     | DeliveryAttempted
     | BreakerChanged
-    | EventPublished
+    | EventsPublished
     | SinkChanged
     | EventsCounted
     | OperationSettled

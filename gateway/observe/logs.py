@@ -152,10 +152,11 @@ class Logs:
             case facts.BreakerChanged(upstream, is_open, detail):
                 text = "the breaker is open: nothing is delivered" if is_open else "the breaker is closed"
                 self._line(WARNING if is_open else INFO, text, upstream=upstream, detail=detail or None)
-            case facts.EventPublished():
+            case facts.EventsPublished():
                 is_dead = fact.result is facts.PublicationResult.REFUSED
                 if fact.result is not facts.PublicationResult.DELIVERED:
-                    self._log(WARNING if is_dead else DEBUG, partial(_unpublished, fact))
+                    for event in fact.events:
+                        self._log(WARNING if is_dead else DEBUG, partial(_unpublished, fact, *event))
             case facts.SinkChanged():
                 self._sink_changed(fact)
             case facts.OperationTakenOver():
@@ -364,10 +365,10 @@ def _delivered(fact: facts.DeliveryAttempted) -> Line:
     )
 
 
-def _unpublished(fact: facts.EventPublished) -> Line:
+def _unpublished(fact: facts.EventsPublished, event_id: str, type_: str) -> Line:
     return Line(
         f"event for {fact.sink}: {fact.result}",
-        {"event_id": fact.event_id, "type": fact.type},
+        {"event_id": event_id, "type": type_},
         {"sink": fact.sink, "result": fact.result},
     )
 

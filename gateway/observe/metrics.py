@@ -521,10 +521,11 @@ class Metrics:
                 self._synchronous.put(fact.is_synchronous)
             case facts.TierChanged():
                 self._store_up.put(fact.up, fact.tier)
-            case facts.EventPublished():
-                self._published.add(fact.sink, fact.result)
+            case facts.EventsPublished():
+                number = len(fact.events)
+                self._published.add(fact.sink, fact.result, amount=number)
                 for secret_id in fact.secret_ids:
-                    self._used_secrets.add(fact.sink, secret_id)
+                    self._used_secrets.add(fact.sink, secret_id, amount=number)
             case facts.EventsCounted():
                 self._count_events(fact)
             case facts.UpstreamChanged() | facts.OperationTakenOver() | facts.EndedUnanswered() | facts.SinkChanged():

@@ -127,7 +127,8 @@ class SealedStore(Forwarding):
         dead: list[EventReport] = []
         for leased in await self._behind.lease_events(service, wanted, lease_us):
             try:
-                opened.append(replace(leased, event=opened_event(leased.event, leased.sink, self._sealing)))
+                event = opened_event(leased.event, leased.sink, self._sealing)
+                opened.append(leased if event is leased.event else replace(leased, event=event))
             except Unopenable as error:
                 why = f"unreadable: {error}"
                 dead.append(

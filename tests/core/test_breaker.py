@@ -152,6 +152,29 @@ def test_any_history(steps: list[tuple[str, float, int]]) -> None:
     assert breaker.free(now + POLICY.open_seconds_max) != 0
 
 
+@settings(max_examples=150)
+@given(st.lists(st.tuples(st.integers(1, 40), st.booleans(), st.floats(0, 10)), max_size=20))
+def test_a_batch_is_judged_as_its_attempts(batches: list[tuple[int, bool, float]]) -> None:
+    """However many attempts end alike, the breaker is the same as after each of them."""
+    one_by_one = at_once = Breaker(POLICY)
+    now = 0.0
+    for wanted, is_sent, seconds in batches:
+        now += seconds
+        free = one_by_one.free(now)
+        attempts = wanted if free is None else min(wanted, free)
+        if not attempts:
+            continue
+        for _ in range(attempts):
+            one_by_one = begun(one_by_one, now)
+        generation = one_by_one.generation
+        for _ in range(attempts):
+            one_by_one = one_by_one.end(now, generation, is_sent=is_sent)
+        running = at_once.begin(now, attempts)
+        assert running is not None
+        at_once = running.end(now, running.generation, attempts, is_sent=is_sent)
+        assert at_once == one_by_one
+
+
 @pytest.mark.parametrize("places", [64, 200])
 def test_how_many_begin_after_an_outage(places: int) -> None:
     """However fast the upstream responds: 1, 2, 4, ... in each second."""

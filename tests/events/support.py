@@ -8,6 +8,7 @@ from gateway.core.lifecycle import step
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Record, RequestInfo, Snapshot, State
 from gateway.core.outbox import EventType, Outbox, Part, PublishedEvent, Subscription
+from gateway.events.sink import Publication, Sink
 from tests.conformance.hand import ANSWER, SERVICE, Hand, Speech
 from tests.support.memory_store import EPOCH_US
 
@@ -25,6 +26,12 @@ def record_after(hand: Hand, *speeches: Speech) -> tuple[Record | None, Record]:
     return before, record
 
 
+async def publish(sink: Sink, event: PublishedEvent, redeliveries: int = 0) -> Publication:
+    """Publish an event by itself."""
+    (result,) = await sink.publish([(event, redeliveries)])
+    return result
+
+
 def outbox(*include: Part, event_bytes_max: int = 64 * 1024) -> Outbox:
     subscription = Subscription(SINK, frozenset(EventType), include=frozenset(include))
     return Outbox(SERVICE, "urn:test", (subscription,), event_bytes_max)
@@ -38,4 +45,4 @@ def new_event(response: StoredResponse = ANSWER, *include: Part) -> PublishedEve
     return PublishedEvent(row.event_id, row.type, EPOCH_US, row.content, row.response)
 
 
-__all__ = ["SINK", "Snapshot", "State", "new_event", "outbox", "record_after"]
+__all__ = ["SINK", "Snapshot", "State", "new_event", "outbox", "publish", "record_after"]

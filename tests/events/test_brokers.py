@@ -22,7 +22,7 @@ from gateway.events.nats import NatsSettings, NatsSink
 from gateway.events.redis_stream import RedisStreamSettings, RedisStreamSink
 from gateway.events.sink import Closed, Delivered, Failed, Refused, Sink, SinkUnusable
 from gateway.events.stdout import StdoutSink
-from tests.events.support import new_event
+from tests.events.support import new_event, publish
 from tests.support.kafka import KafkaServer
 from tests.support.nats import NatsServer
 from tests.support.redis import Redis, RedisServer
@@ -62,28 +62,38 @@ async def test_an_event_is_an_entry_of_the_stream(redis_url: str) -> None:
     event = new_event()
     async with opened(stream_on(redis_url)) as sink:
         for _ in range(2):
-            assert await sink.publish(event, 0) == Delivered()
+            assert await publish(sink, event) == Delivered()
         (entry,) = await entries(redis_url)
         attributes = event.attributes()
         assert {name: entry[name] for name in ("id", "type", "source", "subject", "time")} == {
             name: attributes[name] for name in ("id", "type", "source", "subject", "time")
         }
         assert entry["data"].encode() == event.data()
-        assert await sink.publish(event, 1) == Delivered()
+        assert await publish(sink, event, 1) == Delivered()
         assert [each["id"] for each in await entries(redis_url)] == [event.id, event.id]
+
+
+async def test_events_published_at_once_are_entries_in_their_order(redis_url: str) -> None:
+    """Those that the stream has already are not added again, and keep none from it."""
+    events = [new_event() for _ in range(5)]
+    async with opened(stream_on(redis_url)) as sink:
+        await publish(sink, events[1])
+        assert await sink.publish([(event, 0) for event in events]) == [Delivered()] * 5
+    order = [events[number].id for number in (1, 0, 2, 3, 4)]
+    assert [each["id"] for each in await entries(redis_url)] == order
 
 
 async def test_a_stream_keeps_everything_unless_it_is_told_otherwise(redis_url: str) -> None:
     """With a length it is trimmed, and with an age."""
     async with opened(stream_on(redis_url)) as sink:
         for _ in range(300):
-            await sink.publish(new_event(), 0)
+            await publish(sink, new_event())
     assert len(await entries(redis_url)) == 300
     async with opened(stream_on(redis_url, length_max=10)) as sink:
-        await sink.publish(new_event(), 0)
+        await publish(sink, new_event())
     assert 10 <= len(await entries(redis_url)) < 200
     async with opened(stream_on(redis_url, age_seconds_max=3600.0)) as sink:
-        assert await sink.publish(new_event(), 0) == Delivered()
+        assert await publish(sink, new_event()) == Delivered()
     assert await entries(redis_url)
 
 
@@ -92,11 +102,11 @@ async def test_an_event_that_is_refused_is_not_taken_for_a_repeat(redis_server: 
     event = new_event()
     async with Client.from_url(redis_url) as client, opened(stream_on(redis_url)) as sink:
         await client.set("operations", "something else")
-        closed = await sink.publish(event, 0)
+        closed = await publish(sink, event)
         assert isinstance(closed, Closed)
         assert "WRONGTYPE" in closed.why
         await client.delete("operations")
-        assert await sink.publish(event, 0) == Delivered()
+        assert await publish(sink, event) == Delivered()
     assert len(await entries(redis_url)) == 1
 
 
@@ -104,13 +114,13 @@ async def test_without_its_redis_an_event_waits(own_redis: RedisServer) -> None:
     """Whether it arrived is unknown; once the server is back, it is added."""
     event = new_event()
     async with opened(stream_on(own_redis.url)) as sink:
-        assert await sink.publish(event, 0) == Delivered()
+        assert await publish(sink, event) == Delivered()
         own_redis.kill()
-        failed = await sink.publish(new_event(), 0)
+        failed = await publish(sink, new_event())
         assert isinstance(failed, Failed)
         assert failed.is_unknown
         own_redis.start()
-        assert await sink.publish(event, 0) == Delivered()
+        assert await publish(sink, event) == Delivered()
     assert len(await entries(own_redis.url)) == 1
 
 
@@ -121,7 +131,7 @@ async def test_a_user_without_permission_closes_the_sink(own_redis: RedisServer)
     for user in ("reader:secret", "reader:wrong"):
         url = own_redis.url.replace("redis://", f"redis://{user}@")
         async with opened(stream_on(url)) as sink:
-            assert isinstance(await sink.publish(new_event(), 0), Closed)
+            assert isinstance(await publish(sink, new_event()), Closed)
 
 
 async def test_a_server_that_cannot_report_its_disk_is_used_with_a_warning(redis_url: str) -> None:
@@ -129,7 +139,7 @@ async def test_a_server_that_cannot_report_its_disk_is_used_with_a_warning(redis
     async with Client.from_url(redis_url) as client:
         version = (await client.info("server"))["redis_version"]
     async with opened(stream_on(redis_url, fsync=True)) as sink:
-        results = [await sink.publish(new_event(), 0) for _ in range(2)]
+        results = [await publish(sink, new_event()) for _ in range(2)]
     if tuple(map(int, version.split(".")[:2])) < (7, 2):
         assert results == [Delivered(), Delivered()]
         assert len(warnings) == 1
@@ -160,7 +170,7 @@ async def test_an_event_is_a_message_of_the_stream(nats_server: NatsServer) -> N
     event = new_event()
     async with opened(subject_on(nats_server)) as sink:
         for redeliveries in (0, 0, 1):
-            assert await sink.publish(event, redeliveries) == Delivered()
+            assert await publish(sink, event, redeliveries) == Delivered()
     first, second = await nats_server.messages("OPERATIONS")
     subject, headers, payload = first
     assert subject == "operations.create_payment.operation.completed"
@@ -179,17 +189,17 @@ async def test_a_killed_server_gives_duplicates_and_no_loss(nats_server: NatsSer
     await nats_server.add_stream("OPERATIONS", "operations.>")
     event, other = new_event(), new_event()
     async with opened(subject_on(nats_server)) as sink:
-        assert await sink.publish(event, 0) == Delivered()
+        assert await publish(sink, event) == Delivered()
         nats_server.kill()
-        failed = await sink.publish(other, 0)
+        failed = await publish(sink, other)
         assert isinstance(failed, Failed)
         assert failed.is_unknown
         await nats_server.start()
-        results = [await sink.publish(event, 0)]
+        results = [await publish(sink, event)]
         while not isinstance(results[-1], Delivered):
             assert len(results) < 20
-            results.append(await sink.publish(event, 0))
-        assert await sink.publish(other, 0) == Delivered()
+            results.append(await publish(sink, event))
+        assert await publish(sink, other) == Delivered()
     ids = [headers["ce-id"] for _, headers, _ in await nats_server.messages("OPERATIONS")]
     assert sorted(ids) == sorted([event.id, other.id])
 
@@ -198,11 +208,11 @@ async def test_without_its_stream_an_event_waits(nats_server: NatsServer) -> Non
     """It is no dead letter; one that another stream takes is none either."""
     event = new_event()
     async with opened(subject_on(nats_server)) as sink:
-        assert isinstance(await sink.publish(event, 0), Failed)
+        assert isinstance(await publish(sink, event), Failed)
         await nats_server.add_stream("OTHER", "operations.>", window_seconds=2.0)
-        assert isinstance(await sink.publish(event, 0), Failed)
+        assert isinstance(await publish(sink, event), Failed)
     async with opened(subject_on(nats_server, "OTHER")) as sink:
-        assert await sink.publish(event, 0) == Delivered()
+        assert await publish(sink, event) == Delivered()
     assert any("duplicate_window of stream OTHER is 2 s" in warning for warning in warnings)
 
 
@@ -211,8 +221,8 @@ async def test_what_a_server_never_takes_is_refused(nats_server: NatsServer) -> 
     await nats_server.add_stream("OPERATIONS", "operations.>")
     async with opened(subject_on(nats_server)) as sink:
         response = StoredResponse(200, b"OK", ((b"Content-Type", b"application/json"),), b'"%s"' % (b"x" * 5000))
-        assert isinstance(await sink.publish(new_event(response, Part.RESPONSE), 0), Refused)
-        assert await sink.publish(new_event(response), 0) == Delivered()
+        assert isinstance(await publish(sink, new_event(response, Part.RESPONSE)), Refused)
+        assert await publish(sink, new_event(response)) == Delivered()
 
 
 # -- Kafka -------------------------------------------------------------------------------------------------------------
@@ -243,7 +253,7 @@ async def test_an_event_is_a_message_of_the_topic(kafka_server: KafkaServer) -> 
     await kafka_server.add_topic("operations.create_payment")
     event = new_event()
     async with opened(topic_on(kafka_server)) as sink:
-        assert [await sink.publish(event, 0) for _ in range(2)] == [Delivered(), Delivered()]
+        assert [await publish(sink, event) for _ in range(2)] == [Delivered(), Delivered()]
     first, second = await kafka_server.messages("operations.create_payment", lambda found: len(found) == 2)
     headers = {name: value.decode() for name, value in first.headers}
     assert headers.pop("content-type") == "application/json"
@@ -258,14 +268,14 @@ async def test_a_broker_that_stops_answering_gets_another_producer(kafka_server:
     await kafka_server.add_topic("operations.create_payment")
     async with opened(topic_on(kafka_server)) as sink:
         first = new_event()
-        assert await sink.publish(first, 0) == Delivered()
+        assert await publish(sink, first) == Delivered()
         kafka_server.freeze()
         events = [new_event(), new_event()]
-        for failed in await asyncio.gather(*(sink.publish(event, 0) for event in events)):
+        for failed in await asyncio.gather(*(publish(sink, event) for event in events)):
             assert isinstance(failed, Failed)
             assert failed.is_unknown
         kafka_server.thaw()
-        assert await sink.publish(events[0], 0) == Delivered()
+        assert await publish(sink, events[0]) == Delivered()
     ids = set(
         ids_of(await kafka_server.messages("operations.create_payment", lambda found: events[0].id in ids_of(found)))
     )
@@ -276,11 +286,11 @@ async def test_without_its_broker_an_event_waits(kafka_server: KafkaServer) -> N
     """Why it cannot be connected to is said, and the library's log is silent about it."""
     async with opened(topic_on(kafka_server)) as sink:
         kafka_server.kill()
-        failed = await sink.publish(new_event(), 0)
+        failed = await publish(sink, new_event())
         assert isinstance(failed, Failed)
         assert kafka_server.address in failed.why
         await kafka_server.start()
-        assert await sink.publish(new_event(), 0) == Delivered()
+        assert await publish(sink, new_event()) == Delivered()
 
 
 async def test_what_a_topic_never_takes_is_refused(kafka_server: KafkaServer) -> None:
@@ -288,14 +298,14 @@ async def test_what_a_topic_never_takes_is_refused(kafka_server: KafkaServer) ->
     await kafka_server.add_topic("operations.create_payment")
     async with opened(topic_on(kafka_server)) as sink:
         large = replace(new_event(), response=b'"%s"' % (b"x" * 3_000_000))
-        assert isinstance(await sink.publish(large, 0), Refused)
-        assert await sink.publish(new_event(), 0) == Delivered()
+        assert isinstance(await publish(sink, large), Refused)
+        assert await publish(sink, new_event()) == Delivered()
 
 
 async def test_a_broker_without_idempotence_is_named(kafka_server: KafkaServer) -> None:
     """With the setting that does without, as it would never work."""
     async with opened(topic_on(kafka_server, idempotence=True)) as sink:
-        failed = await sink.publish(new_event(), 0)
+        failed = await publish(sink, new_event())
     assert isinstance(failed, Failed)
     assert "idempotence: false" in failed.why
 
@@ -306,7 +316,7 @@ async def test_a_broker_that_refuses_the_credentials_closes_the_sink(tmp_path: P
     await server.start()
     try:
         async with opened(topic_on(server, user="gateway", password="wrong")) as sink:
-            assert await sink.publish(new_event(), 0) == Closed("the broker refused the credentials")
+            assert await publish(sink, new_event()) == Closed("the broker refused the credentials")
     finally:
         server.kill()
 
@@ -335,5 +345,5 @@ async def test_standard_output_gets_a_line(capfdbinary: pytest.CaptureFixture[by
     event = new_event()
     sys.stdout.flush()
     async with opened(StdoutSink()) as sink:
-        await sink.publish(event, 0)
+        await publish(sink, event)
     assert capfdbinary.readouterr().out == event.cloudevent() + b"\n"

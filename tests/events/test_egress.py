@@ -13,7 +13,7 @@ from gateway.core.egress import EgressPolicy, Forbidden, check_address
 from gateway.events.egress import guarded_connector
 from gateway.events.sink import Delivered, Failed
 from gateway.events.webhook import WebhookSettings, WebhookSink
-from tests.events.support import new_event
+from tests.events.support import new_event, publish
 from tests.support.receiver import Receiver
 from tests.support.signing import SECRET
 
@@ -116,7 +116,7 @@ async def test_a_name_is_resolved_once_for_a_connection() -> None:
         )
         await sink.open()
         try:
-            assert isinstance(await sink.publish(new_event(), 0), Delivered)
+            assert isinstance(await publish(sink, new_event()), Delivered)
         finally:
             await sink.close()
         assert resolver.asked == 1
@@ -126,7 +126,7 @@ async def test_a_name_is_resolved_once_for_a_connection() -> None:
         )
         await sink.open()
         try:
-            refused = await sink.publish(new_event(), 0)
+            refused = await publish(sink, new_event())
         finally:
             await sink.close()
         assert isinstance(refused, Failed)
@@ -142,7 +142,7 @@ async def test_the_environment_leads_nowhere(monkeypatch: pytest.MonkeyPatch) ->
         sink = WebhookSink(WebhookSettings(receiver.url, (SECRET,)), allowed)
         await sink.open()
         try:
-            assert isinstance(await sink.publish(new_event(), 0), Delivered)
+            assert isinstance(await publish(sink, new_event()), Delivered)
         finally:
             await sink.close()
         assert (len(receiver.received), len(proxy.received)) == (1, 0)
@@ -155,7 +155,7 @@ async def test_a_proxy_is_connected_to_and_not_checked() -> None:
         sink = WebhookSink(WebhookSettings("http://consumer.test/hooks", (SECRET,)), policy)
         await sink.open()
         try:
-            assert isinstance(await sink.publish(new_event(), 0), Delivered)
+            assert isinstance(await publish(sink, new_event()), Delivered)
         finally:
             await sink.close()
         assert proxy.received[0].headers["host"] == "consumer.test"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,9 +12,9 @@ import pytest
 from gateway.core.breaker import BreakerPolicy
 from gateway.core.operation import microseconds
 from gateway.core.outbox import BROKER_SCHEDULE_US, EventType, Outbox, PublishedEvent, Subscription
-from gateway.events.relay import LEASE_SECONDS, Relay, SinkSettings
-from gateway.events.sink import Closed, Delivered, Failed, Publication, Refused
-from gateway.observe.facts import EventPublished, Events, Fact, SinkChanged
+from gateway.events.relay import BUSY_SECONDS, LEASE_SECONDS, Relay, SinkSettings
+from gateway.events.sink import Closed, Delivered, Failed, Outgoing, Publication, Refused
+from gateway.observe.facts import Events, EventsPublished, Fact, SinkChanged
 from gateway.store.base import NotApplied
 from tests.conformance.hand import SERVICE, Hand, do
 from tests.support.eventually import eventually
@@ -25,8 +25,13 @@ KEEP_SECONDS = 1000.0
 
 @dataclass
 class ScriptedSink:
-    """Gives these results one after the other, then `Delivered`; while `gate` is not set, none."""
+    """Gives these results one after the other, then `Delivered`; while `gate` is not set, none.
 
+    `batches` has the number of events of each publication.
+    """
+
+    batch_max: int = 1
+    batches: list[int] = field(default_factory=list)
     results: list[Publication] = field(default_factory=list)
     published: list[tuple[PublishedEvent, int]] = field(default_factory=list)
     gate: asyncio.Event = field(default_factory=asyncio.Event)
@@ -37,11 +42,12 @@ class ScriptedSink:
     async def open(self) -> None:
         pass
 
-    async def publish(self, event: PublishedEvent, redeliveries: int) -> Publication:
-        self.published.append((event, redeliveries))
-        result = self.results.pop(0) if self.results else Delivered()
+    async def publish(self, batch: Sequence[Outgoing]) -> Sequence[Publication]:
+        self.batches.append(len(batch))
+        self.published.extend(batch)
+        results = [self.results.pop(0) if self.results else Delivered() for _ in batch]
         await self.gate.wait()
-        return result
+        return results
 
     async def close(self) -> None:
         pass
@@ -57,7 +63,7 @@ class House:
         self.facts: list[Fact] = []
         self.relays: list[Relay] = []
 
-    async def relay(self, *, failures: int = 1000, places: int = 4) -> Relay:
+    async def relay(self, *, failures: int = 1000, places: int = 4, busy_seconds: float = BUSY_SECONDS) -> Relay:
         breaker = BreakerPolicy(failures, 10.0, 300.0)
         sinks = [
             (SinkSettings(name, BROKER_SCHEDULE_US, microseconds(KEEP_SECONDS), places, breaker), sink)
@@ -70,6 +76,7 @@ class House:
             service=SERVICE,
             clock=lambda: self.store.memory.clock.now_us / 1e6,
             draw=lambda: 0.5,
+            busy_seconds=busy_seconds,
         )
         await relay.open()
         self.relays.append(relay)
@@ -110,8 +117,56 @@ async def test_an_event_is_published_once_to_each_sink(house: House) -> None:
     await pump(relay)
     assert [len(sink.published) for sink in (house.a, house.b)] == [3, 3]
     assert await house.store.sinks(SERVICE) == {}
-    results = [fact.result for fact in house.facts if isinstance(fact, EventPublished)]
-    assert results == ["delivered"] * 6
+    published = [fact for fact in house.facts if isinstance(fact, EventsPublished)]
+    assert [(fact.result, len(fact.events)) for fact in published] == [("delivered", 1)] * 6
+
+
+async def test_a_sink_that_takes_several_events_gets_them_at_once(house: House) -> None:
+    """Each has a result of its own: what failed is published again, and the rest never."""
+    relay = await house.relay(places=2)
+    house.a.batch_max = 3
+    house.a.results = [Delivered(), Refused("too large"), Failed("away"), Failed("away")]
+    await house.complete(7)
+    await pump(relay)
+    assert house.a.batches == [3, 3]
+    await pump(relay)
+    assert house.a.batches == [3, 3, 1]
+    backlog = (await house.store.sinks(SERVICE))["a"]
+    assert (backlog.pending, backlog.dead) == (2, 1)
+    results = [(fact.result, len(fact.events)) for fact in house.facts if isinstance(fact, EventsPublished)]
+    for each in (("delivered", 2), ("refused", 1), ("failed", 1)):
+        assert each in results
+    house.store.memory.clock.advance(2)
+    await pump(relay)
+    ids = [event.id for event, _ in house.a.published]
+    assert ids[7:] == ids[2:4]
+    assert len(set(ids)) == 7
+    assert await house.waiting("a") == 0
+
+
+async def test_a_backlog_is_published_without_waiting_for_a_poll(house: House) -> None:
+    """However few events a sink takes at a time: when half of its places are free, it gets more."""
+    relay = await house.relay(places=4, busy_seconds=3600.0)
+    await house.complete(400)
+    await relay.run_once()
+    running = asyncio.create_task(relay.run())
+    await eventually(lambda: min(len(house.a.published), len(house.b.published)) == 400)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert len({event.id for event, _ in house.a.published}) == 400
+
+
+async def test_a_sink_that_hangs_keeps_no_other_from_its_backlog(house: House) -> None:
+    """It has no places free, and is asked for nothing meanwhile."""
+    relay = await house.relay(places=4, busy_seconds=3600.0)
+    house.a.gate.clear()
+    await house.complete(400)
+    await relay.run_once()
+    running = asyncio.create_task(relay.run())
+    await eventually(lambda: len(house.b.published) == 400)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert len(house.a.published) == 4
 
 
 async def test_what_failed_is_published_again_by_the_schedule(house: House) -> None:
@@ -211,6 +266,35 @@ async def test_a_sink_that_fails_is_left_alone_for_a_while(house: House) -> None
     assert await house.waiting("a") == 0
     failing = [fact.is_failing for fact in house.facts if isinstance(fact, SinkChanged)]
     assert failing == [True, False]
+
+
+async def test_events_that_were_leased_while_a_breaker_opened(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What becomes of them says nothing about the sink later: then one event goes first, and one alone."""
+    relay = await house.relay(failures=2, places=3)
+    house.a.results = [Failed("refused")] * 2
+    house.a.gate.clear()
+    await house.complete(2)
+    await relay.run_once()
+    await eventually(lambda: len(house.a.published) == 2)
+    await house.complete(3)
+    lease_events = house.store.lease_events
+
+    async def as_it_opens(*arguments: Any) -> object:
+        leased = await lease_events(*arguments)
+        house.a.gate.set()
+        await eventually(lambda: not relay.running)
+        return leased
+
+    with monkeypatch.context() as held:
+        held.setattr(house.store, "lease_events", as_it_opens)
+        await pump(relay)
+    assert len(house.a.published) == 3
+    house.store.memory.clock.advance(11)
+    house.a.gate.clear()
+    for _ in range(3):
+        await relay.run_once()
+    await eventually(lambda: len(house.a.published) > 3)
+    assert (relay.running, len(house.a.published)) == (1, 4)
 
 
 async def test_a_relay_that_dies_between_publication_and_report(house: House) -> None:

@@ -24,7 +24,7 @@ from gateway.core.webhook.scheme import STANDARD_WEBHOOKS, Algorithm, Secret, si
 from gateway.core.webhook.signature import Verified, sign, verify
 from gateway.events.sink import Closed, Delivered, Failed, Publication
 from gateway.events.webhook import RESPONSE_BYTES_MAX, WebhookSettings, WebhookSink
-from tests.events.support import new_event
+from tests.events.support import new_event, publish
 from tests.support.receiver import Answer, Receiver, hang, status
 from tests.support.signing import SECRET, WHSEC
 
@@ -48,7 +48,7 @@ async def answered(answer: Answer, *, timeout_seconds: float = 20.0) -> Publicat
     async with Receiver(answer) as receiver:
         settings = WebhookSettings(receiver.url, (SECRET,), timeout_seconds=timeout_seconds)
         async with opened(settings) as sink:
-            result = await sink.publish(new_event(), 0)
+            result = await publish(sink, new_event())
         assert len(receiver.received) == 1
     return result
 
@@ -57,7 +57,7 @@ async def test_a_consumer_verifies_what_it_gets_by_a_library(monkeypatch: pytest
     """Standard Webhooks' own; the event is a CloudEvent with the same id."""
     async with Receiver() as receiver, opened(WebhookSettings(receiver.url, (SECRET,))) as sink:
         event = new_event()
-        assert await sink.publish(event, 0) == Delivered(("a",))
+        assert await publish(sink, event) == Delivered(("a",))
     (got,) = receiver.received
     monkeypatch.setattr("standardwebhooks.webhooks.datetime", _Clock)
     document = Webhook(WHSEC).verify(got.body, got.headers)
@@ -84,7 +84,7 @@ async def test_each_attempt_is_signed_anew_and_its_bytes_are_the_same() -> None:
     async with Receiver(status(500)) as receiver:
         for now in (NOW, NOW + 100):
             async with opened(WebhookSettings(receiver.url, (old, SECRET, PRIVATE_SECRET), "standard"), now) as sink:
-                await sink.publish(event, 0)
+                await publish(sink, event)
     first, second = receiver.received
     assert first.body == second.body == event.standard()
     assert (first.id, first.headers["webhook-timestamp"]) == (event.id, str(int(NOW)))
@@ -145,7 +145,7 @@ async def test_nobody_listens() -> None:
     async with Receiver() as receiver:
         url = receiver.url
     async with opened(WebhookSettings(url, (SECRET,))) as sink:
-        result = await sink.publish(new_event(), 0)
+        result = await publish(sink, new_event())
     assert isinstance(result, Failed)
     assert not result.is_unknown
 
@@ -155,7 +155,7 @@ async def test_without_a_living_secret_nothing_is_sent() -> None:
     async with Receiver() as receiver:
         ended = replace(SECRET, until=NOW - 1)
         async with opened(WebhookSettings(receiver.url, (ended,))) as sink:
-            assert isinstance(await sink.publish(new_event(), 0), Closed)
+            assert isinstance(await publish(sink, new_event()), Closed)
         assert receiver.received == []
 
 

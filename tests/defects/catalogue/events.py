@@ -86,11 +86,23 @@ DEFECTS = (
         (
             Edit(
                 RELAY,
-                "        free = self.settings.places - self._taken\n",
-                "        free = self.settings.places\n",
+                "(self.settings.places - self._taken) * self.sink.batch_max",
+                "self.settings.places * self.sink.batch_max",
             ),
         ),
         (_RELAY + "test_a_sink_that_hangs_delays_no_other",),
+    ),
+    Defect(
+        "pauses-while-events-wait",
+        "a sink gets a handful of events for each pause, and falls behind for ever",
+        (Edit(RELAY, "        if places.is_behind:\n            self._has_room.set()\n", ""),),
+        (_RELAY + "test_a_backlog_is_published_without_waiting_for_a_poll",),
+    ),
+    Defect(
+        "one-result-for-a-batch",
+        "an event that its sink did not take is gone with the others of its batch",
+        (Edit(RELAY, "zip(publications, batch,", "zip([publications[0]] * len(batch), batch,"),),
+        (_RELAY + "test_a_sink_that_takes_several_events_gets_them_at_once",),
     ),
     Defect(
         "literals-are-not-checked",

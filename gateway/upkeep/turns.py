@@ -4,10 +4,11 @@ It owns when a turn is asked for and for how long it is believed. What a turn is
 
 Theory of operation
 -------------------
-The store leases each turn, by its own clock, to whoever asks first; the holder asks again well before the end. It
-believes its turn for the length of a lease from the moment before it asked, so that a slow answer makes no turn longer.
-A process that was frozen finds its turn over when it goes on. What it had begun may end beside the next holder's work,
-which is safe (`store.operations`). A turn is left on a clean stop; that of a killed process ends with its lease.
+The store leases each turn, by its own clock, to whoever asks first. Whoever has all asks again early enough to try once
+more before they end; whoever lacks one asks more often. A process believes its turn for the length of a lease from the
+moment before it asked, so that a slow answer makes no turn longer. A process that was frozen finds its turn over when
+it goes on. What it had begun may end beside the next holder's work, which is safe (`store.operations`). A turn is left
+on a clean stop; that of a killed process ends with its lease.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from gateway.upkeep.timer import Sleep, repeat
 
 LEASE_SECONDS: Final = 15.0
 _ASK_SECONDS: Final = LEASE_SECONDS / 3
+_KEEP_SECONDS: Final = LEASE_SECONDS / 2
+# After a failure, doubled up to the above.
+_AGAIN_SECONDS: Final = 1.0
 # A stop waits no longer for a store that is slow or down.
 _LEAVE_SECONDS: Final = 0.5
 LOOK_SECONDS: Final = 1.0
@@ -84,11 +88,12 @@ class Turns:
         """Ask for ever, until cancelled."""
         with suppress(StoreError):
             await self.run_once()
-        await repeat(self._pass, pause_seconds=_ASK_SECONDS, pause_seconds_max=_ASK_SECONDS, sleep=self._sleep)
+        await repeat(self._pass, pause_seconds=_AGAIN_SECONDS, pause_seconds_max=_ASK_SECONDS, sleep=self._sleep)
 
     async def _pass(self) -> float:
         await self.run_once()
-        return _ASK_SECONDS
+        has_all = all(self.has(duty) for duty in self._names)
+        return _KEEP_SECONDS if has_all else _ASK_SECONDS
 
     async def leave(self) -> None:
         """Leave all turns to others. If the store cannot be told, they end with their leases."""

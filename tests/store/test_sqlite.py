@@ -617,7 +617,7 @@ async def test_pending_requests_cost_nobody_anything(store: SqliteStore, path: P
             await do(store, Hand(), lambda hand: replace(hand.accept(), lane=b"lane"), Hand.withdraw)
             scope_digest = waiting.script.identity.scope_digest
             assert await store.count_pending(SERVICE, "charges", scope_digest, 10) == 10
-            assert len(await store.find_due(SERVICE, ("charges",), 10)) == 10
+            assert len((await store.find_due(SERVICE, ("charges",), 10)).found) == 10
             assert (await store.backlog(SERVICE)).waiting["create_payment"].accepted >= number
             assert await store.sweep(10) == Swept()
             await store.tally()
@@ -681,7 +681,7 @@ async def test_a_pause_ends_in_short_transactions(store: SqliteStore, path: Path
     await do(store, Hand(), Hand.claim)
     prolonged = ends_of_delivery(path).count(until_us + microseconds(100))
     assert 0 < prolonged < number
-    assert await store.find_due(SERVICE, ("charges",), 1) == []
+    assert (await store.find_due(SERVICE, ("charges",), 1)).found == []
     clock.advance(1)
     assert await store.resume(SERVICE, "charges", Audit("operator", "repaired")) is True
     assert ends_of_delivery(path) == [until_us + microseconds(100)] * number
@@ -741,7 +741,7 @@ def ends_of_delivery(path: Path) -> list[int]:
 HOT = (
     "select_operation", "select_due", "select_ahead", "update_operation", "delete_operation", "insert_response",
     "delete_response", "update_granted", "insert_response_of",
-    "select_sequence", "update_sequence", "select_turn", "take_turn", "tally", "upsert_recipe", "upsert_gateway",
+    "select_sequence", "update_sequence", "select_turns", "take_turns", "tally", "upsert_recipe", "upsert_gateway",
     "update_gateway", "insert_audit", "select_audits", "select_old_audits", "delete_audit", "update_audit",
     "select_recovery", "upsert_recovery", "put_off_recovery", "select_old_recoveries", "delete_recovery",
     "update_recovery", "select_horizon", "select_horizon_stopped", "select_horizon_by_row", "select_alive",
@@ -764,7 +764,9 @@ def plan_of(path: Path, name: str) -> list[str]:
 @pytest.mark.parametrize("name", HOT)
 async def test_a_hot_statement_reads_no_whole_table(name: str, store: SqliteStore, path: Path) -> None:
     """The plan of every statement that traffic waits for goes through an index or a row number."""
-    assert [step for step in plan_of(path, name) if step.startswith("SCAN") and "USING" not in step] == []
+    scans = [step for step in plan_of(path, name) if step.startswith("SCAN")]
+    # A virtual table is a list among the parameters.
+    assert [step for step in scans if "USING" not in step and "VIRTUAL TABLE" not in step] == []
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,25 @@ async def stepped(run: Callable[[], object], alarm: Alarm, steps: int) -> None:
         await task
 
 
+async def test_a_holder_asks_early_enough_to_ask_again(store: Scripted) -> None:
+    """If the store fails once, the turn is kept all the same. Whoever lacks one asks sooner."""
+    alarm, other = Alarm(), Turns(store, NAMES)
+    await other.run_once()
+    task = asyncio.ensure_future(Turns(store, NAMES, sleep=alarm.sleep).run())
+    await alarm.wait_asleep()
+    await alarm.pass_one()
+    await other.leave()
+    await alarm.pass_one()
+    await store.close()
+    await alarm.pass_one()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    _, without, held, failed = alarm.asked
+    assert without <= 6 <= held
+    assert held + failed < LEASE_SECONDS - 3
+
+
 async def test_without_the_turn_nothing_is_swept(store: Scripted) -> None:
     """And soon after it has come, it is."""
     ear, alarm, turns = Ear(), Alarm(), [False, False, True, True]

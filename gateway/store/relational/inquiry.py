@@ -222,18 +222,17 @@ def raise_level(cursor: Cursor, now_us: int) -> bool:
 
 def free_turns(cursor: Cursor, holder: UUID, names: Collection[str], now_us: int, lease_us: int) -> frozenset[str]:
     """The turns that this gateway has, or may take."""
-    free = set(names)
-    for name in names:
-        row = cursor.row("select_turn", (name,))
-        if row is not None and row[0] != holder.bytes and now_us < row[1] <= now_us + lease_us:
-            free.remove(name)
-    return frozenset(free)
+    return frozenset(names) - {
+        name
+        for name, of_holder, until_us in cursor.rows("select_turns", (json.dumps(sorted(names)),))
+        if of_holder != holder.bytes and now_us < until_us <= now_us + lease_us
+    }
 
 
 def take_turns(cursor: Cursor, holder: UUID, names: Collection[str], now_us: int, lease_us: int) -> frozenset[str]:
     """Take them, or keep them for longer; returns those that this gateway has now."""
-    times = (now_us + lease_us, now_us)
-    return frozenset(name for name in sorted(names) if cursor.change("take_turn", (name, holder.bytes, *times)))
+    rows = cursor.rows("take_turns", (json.dumps(sorted(names)), holder.bytes, now_us + lease_us, now_us))
+    return frozenset(name for (name,) in rows)
 
 
 def leave_turns(cursor: Cursor, holder: UUID, now_us: int) -> None:

@@ -29,7 +29,7 @@ DEFECTS: Final = (
     Defect(
         "turn-of-the-dead-stays",
         "nobody takes over from a gateway that died",
-        (Edit("store/relational/inquiry.py", "now_us < row[1] <= now_us + lease_us", "row[1] <= now_us + lease_us"),),
+        (Edit("store/relational/inquiry.py", "now_us < until_us <= now_us", "until_us <= now_us"),),
         (_CONTRACT + "test_a_turn_ends_with_its_lease[sqlite]",),
     ),
     Defect(

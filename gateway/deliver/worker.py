@@ -8,12 +8,12 @@ The store alone says what is due, and the claim decides who delivers it. So any 
 deliver for one service, and one that dies, or cannot reach the store, loses nothing. A request that was just accepted
 here is delivered at once; where that is not possible, it is found when the store is next asked.
 
-*Polls.* Each is at most one search. After one that found something the next follows in a second, otherwise a little
-later each time; a postponed delivery, a free place where some had none, the end of one that others of its lane wait
-for, an upstream that may be tried again, and news of work from other gateways and operators bring it nearer. Of what is
-due, the oldest are found; among those, scopes
-take turns. Every second search leaves out the routes that had more due than places, so that they hide no other route.
-What could not be claimed or read is left alone for a while, longer each time, for the same reason.
+*Polls.* Each is at most one search, which also says what is paused. After one that found something the next follows in
+a second, otherwise a little later each time; a postponed delivery, a free place where some had none, the end of one
+that others of its lane wait for, an upstream that may be tried again, and news of work from other gateways and
+operators bring it nearer. Of what is due, the oldest are found; among those, scopes take turns. Every second search
+leaves out the routes that had more due than places, so that they hide no other route. What could not be claimed or read
+is left alone for a while, longer each time, for the same reason.
 """
 
 from __future__ import annotations
@@ -62,8 +62,6 @@ _DUE_SECONDS_MAX: Final = 60.0
 # A search returns so many more than there are places, for the scopes to take turns, and at most so many.
 _SPARE: Final = 8
 _BATCH_MAX: Final = 200
-# How old the knowledge of pauses and of requests without a route may be.
-_BACKLOG_SECONDS: Final = 2.0
 # For how long what could not be claimed or read is left alone, doubled each time; of how many operations that is known.
 _PUT_OFF_SECONDS_MIN: Final = 0.5
 _PUT_OFF_SECONDS_MAX: Final = 30.0
@@ -102,9 +100,8 @@ class DeliveryWorker:
         self._is_stalled = is_stalled
         self._clock = clock
         self.adopt(routes)
-        self._paused: frozenset[str] = frozenset()
-        self._stranded: frozenset[str] = frozenset()
-        self._backlog_read_seconds: float | None = None
+        # Operation names that were paused at the last search; None while nothing was searched for lack of places.
+        self._paused: frozenset[str] | None = frozenset()
         self._announced_seconds: float | None = None
         # Operation names of which the last search found more than there were places; whether more may be due.
         self._behind: frozenset[str] = frozenset()
@@ -148,24 +145,23 @@ class DeliveryWorker:
             record is None
             or record.state is not State.ACCEPTED
             or operation in self._behind
-            or operation in self._paused
+            or self._may_be_paused(operation)
             or not self._begin(request.route, record, request)
         ):
             request.body.close()
             if not self._is_stopped:
                 self._has_more = True
                 self._wake_in(_POLL_SECONDS)
-                if operation not in self._paused:
+                if self._paused is None or operation not in self._paused:
                     self._announce()
 
     def resend(self, route: Route, record: Record) -> None:
         """Send a kept request that is in doubt again, if there is a place. The route must be one that does so."""
-        if route.operation not in self._paused:
+        if not self._may_be_paused(route.operation):
             self._begin(route, record)
 
     def wake(self) -> None:
-        """Poll soon, and read anew what is paused: somebody announced work."""
-        self._backlog_read_seconds = None
+        """Poll soon: somebody announced work, a pause or the end of one."""
         self._wake_in(_NEWS_SECONDS * random.random())  # noqa: S311  so that not all gateways poll at once
 
     def stop(self) -> None:
@@ -192,8 +188,8 @@ class DeliveryWorker:
         """One poll: begin what is due and has a place. Returns the pause before the next. Raises `StoreError`."""
         if self._is_stopped or self._is_stalled() or not self._routes:
             return _POLL_SECONDS
-        await self._read_backlog()
-        routes = [route for route in self._routes if route.operation not in self._paused]
+        # What is paused, the search itself leaves out.
+        routes = self._routes
         self._wake_for_breakers(routes)
         free = {route.name: self._places.free(route) for route in routes}
         names = {route.operation for route in routes if free[route.name]}
@@ -203,11 +199,13 @@ class DeliveryWorker:
         if self._is_turn_of_others:
             names = others
         if not names:
+            self._paused = None
             return _IDLE_SECONDS_MAX
         left_alone = self._left_alone()
         places = sum(free[route.name] for route in routes if route.operation in names)
         limit = min(places + _SPARE, _BATCH_MAX) + len(left_alone)
-        due = await self._store.find_due(self._service, names, limit)
+        searched = await self._store.find_due(self._service, names, limit)
+        due, self._paused = searched.found, searched.paused
         behind, begun = set(self._behind - names), 0
         for record in taking_turns(due):
             route = self._route_of(record.identity)
@@ -244,6 +242,9 @@ class DeliveryWorker:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return True
+
+    def _may_be_paused(self, operation: str) -> bool:
+        return self._paused is None or operation in self._paused
 
     def _is_running(self, record: Record) -> bool:
         operation_id = record.identity.operation_id
@@ -347,26 +348,6 @@ class DeliveryWorker:
         return _request_of(route, record, kept)
 
     # -- when to poll -------------------------------------------------------------------------------------------------
-
-    async def _read_backlog(self) -> None:
-        """Learn what is paused, and warn about requests that nobody here delivers. Raises `StoreError`."""
-        now = self._clock()
-        if self._backlog_read_seconds is not None and now - self._backlog_read_seconds < _BACKLOG_SECONDS:
-            return
-        backlog = await self._store.backlog(self._service)
-        self._backlog_read_seconds = now
-        self._paused = frozenset(backlog.paused)
-        known = {name for route in self._routes for name in (route.name, route.operation)}
-        waiting = Counter({name: each.accepted for name, each in backlog.waiting.items() if name not in known})
-        stranded = frozenset(+waiting)
-        if stranded - self._stranded:
-            _LOG.error(
-                "%d accepted requests are not delivered, because no route of this configuration accepts requests under "
-                "their names: %s. Restore these routes, or withdraw the operations",
-                waiting.total(),
-                ", ".join(sorted(stranded)),
-            )
-        self._stranded = stranded
 
     def _announce(self) -> None:
         """Wake other gateways for what was accepted here and waits, at most once in a while."""

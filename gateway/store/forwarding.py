@@ -14,6 +14,7 @@ from gateway.store.operations import (
     Agreement,
     AuditEntry,
     Backlog,
+    Due,
     Epoch,
     EventReport,
     KeptEvent,
@@ -89,7 +90,7 @@ class Forwarding(ABC):
     async def recovery(self, operation_id: UUID) -> RecoveryState | None:
         return await self._forward(self._behind.recovery, operation_id)
 
-    async def find_due(self, service: str, operations: Collection[str], limit: int) -> list[Snapshot]:
+    async def find_due(self, service: str, operations: Collection[str], limit: int) -> Due:
         return await self._forward(self._behind.find_due, service, operations, limit)
 
     async def read_kept(self, operation_id: UUID) -> SealedRequest | None:

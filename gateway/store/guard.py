@@ -61,7 +61,7 @@ from gateway.store.epoch import (
 from gateway.store.forwarding import Forwarding
 from gateway.store.level import why_refused, why_unfinished
 from gateway.store.membership import Caller, Conditions, Membership, Standing, Unproven
-from gateway.store.operations import Epoch, ManagedStore, Serving
+from gateway.store.operations import Due, Epoch, ManagedStore, Serving
 from gateway.store.promotion import Fleet, Verdict
 from gateway.store.recipes import conflicts_text, neighbour_warning, without_route_warning
 from gateway.store.sealed import why_unreadable
@@ -311,22 +311,25 @@ class EpochGuard(Forwarding):
             self._check_known(snapshot)
         return snapshot
 
-    async def find_due(self, service: str, operations: Collection[str], limit: int) -> list[Snapshot]:
+    async def find_due(self, service: str, operations: Collection[str], limit: int) -> Due:
         wanted = limit
         while True:
-            found = await super().find_due(service, operations, wanted)
-            known = [due for due in found if not (self._is_amnesic and self._amnesia.refuses(due.record, due.now_us))]
-            if len(known) >= limit or len(found) < wanted or wanted >= _DUE_MAX:
-                return known[:limit]
+            due = await super().find_due(service, operations, wanted)
+            known = [
+                each for each in due.found if not (self._is_amnesic and self._amnesia.refuses(each.record, each.now_us))
+            ]
+            if len(known) >= limit or len(due.found) < wanted or wanted >= _DUE_MAX:
+                return replace(due, found=known[:limit])
             # The longest due are from before the loss. They must not hide the others.
             wanted = min(4 * wanted, _DUE_MAX)
 
     async def exchange_notes(self) -> None:
-        """Write that this gateway runs and what it saw, and read the other gateways' notes, memo and purges. To be
-        called every few seconds. Raises `StoreError`."""
+        """Write what this gateway saw, and that it runs, unless its beats say so; and read the other gateways' notes,
+        memo and purges. To be called every few seconds. Raises `StoreError`."""
         await self._compare_memory(self._forward)
         await self._remember_own()
-        await self.note_running(self._serving.gateway_id, is_running=True)
+        if self._membership is None:
+            await self.note_running(self._serving.gateway_id, is_running=True)
         self._events.publish(NotesExchanged())
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:

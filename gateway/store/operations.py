@@ -227,6 +227,15 @@ class Backlog:
 
 
 @dataclass(frozen=True, slots=True)
+class Due:
+    """Accepted operations that may be dispatched now, the longest due first, and all operation names of the service
+    that are paused: of these there are none."""
+
+    found: list[Snapshot]
+    paused: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class Query:
     """Which records to find: in these states, of these routes (None: all), first claimed at least `age_us` ago.
 
@@ -453,9 +462,9 @@ class ManagedStore(Store, Protocol):
     async def recovery(self, operation_id: UUID) -> RecoveryState | None:
         """The probes of an operation; None when there were none, or when its doubt ended long ago."""
 
-    async def find_due(self, service: str, operations: Collection[str], limit: int) -> list[Snapshot]:
-        """Accepted operations of these names that may be dispatched now and are not paused, the longest due first. Of a
-        lane, that is at most its head; however many wait behind it, they are not read.
+    async def find_due(self, service: str, operations: Collection[str], limit: int) -> Due:
+        """What of these operation names may be dispatched now. Of a lane, that is at most its head; however many wait
+        behind it, they are not read.
 
         No grant: another gateway may dispatch them first. Those that a lost memory may have dispatched are left out.
         """

@@ -21,6 +21,7 @@ from gateway.store.operations import (
     SEALED_COUNT_MAX,
     AuditEntry,
     Backlog,
+    Due,
     EventFate,
     EventReport,
     LeasedEvent,
@@ -72,9 +73,9 @@ class SealedStore(Forwarding):
     async def find(self, query: Query) -> list[Snapshot]:
         return [self._sealing.opened_snapshot(each) for each in await self._behind.find(query)]
 
-    async def find_due(self, service: str, operations: Collection[str], limit: int) -> list[Snapshot]:
+    async def find_due(self, service: str, operations: Collection[str], limit: int) -> Due:
         due = await self._behind.find_due(service, operations, limit)
-        return [self._sealing.opened_snapshot(each) for each in due]
+        return replace(due, found=[self._sealing.opened_snapshot(each) for each in due.found])
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return [self._opened(operation_id, entry) for entry in await self._behind.audits(operation_id)]

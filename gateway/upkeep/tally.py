@@ -2,12 +2,13 @@
 
 Of the gateways with the same routes and sinks, the one whose turn it is counts; what the others report is 0. Operations
 in doubt are counted in the whole store, those of other services included, since route names do not identify a service;
-what is not delivered, of its own service.
+what is not delivered, of its own service. The same one warns about requests that none of these gateways delivers.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import NoReturn
 
@@ -15,6 +16,8 @@ from gateway.observe.facts import BacklogTaken, Events, EventsCounted, RouteWait
 from gateway.store.operations import Backlog, ManagedStore, SinkBacklog
 from gateway.upkeep.timer import Sleep, repeat
 from gateway.upkeep.turns import LOOK_SECONDS
+
+_LOG = logging.getLogger("gateway")
 
 
 class TallyTaker:
@@ -43,6 +46,8 @@ class TallyTaker:
         self._sinks = sinks
         self._has_turn = has_turn
         self._has_counted = False
+        # The routes of the requests that nobody delivers, as far as they were logged.
+        self._stranded: frozenset[str] = frozenset()
         self._pass_seconds = pass_seconds
         self._sleep = sleep
         self._is_stopped = False
@@ -64,9 +69,22 @@ class TallyTaker:
         in_doubt, sealed = tuple(sorted(tally.in_doubt.items())), tuple(sorted(tally.sealed.items()))
         self._events.publish(TallyTaken(in_doubt, tally.oldest_in_doubt_seconds, sealed))
         if self._accepting:
-            self._events.publish(_taken(await self._store.backlog(self._service), self._accepting))
+            backlog = await self._store.backlog(self._service)
+            self._warn_of_stranded(backlog)
+            self._events.publish(_taken(backlog, self._accepting))
         if self._sinks:
             self._events.publish(_counted(await self._store.sinks(self._service)))
+
+    def _warn_of_stranded(self, backlog: Backlog) -> None:
+        waiting = _without_route(backlog, self._accepting)
+        if waiting.keys() - self._stranded:
+            _LOG.error(
+                "%d accepted requests are not delivered, because no route of this configuration accepts requests under "
+                "their names: %s. Restore these routes, or withdraw the operations",
+                sum(waiting.values()),
+                ", ".join(sorted(waiting)),
+            )
+        self._stranded = frozenset(waiting)
 
     async def run(self) -> NoReturn:
         """Take the tally for ever, until cancelled."""
@@ -111,11 +129,14 @@ def _taken(backlog: Backlog, accepting: Mapping[str, str]) -> BacklogTaken:
         )
         for route, each in sorted(backlog.waiting.items())
     )
-    # A renamed route keeps its old name as its operation.
-    known = {*accepting, *accepting.values()}
     # The operation name stands for itself where no route has it: its pause would not be seen otherwise.
     paused = [route for route, operation in accepting.items() if operation in backlog.paused]
     paused += [operation for operation in backlog.paused if operation not in accepting.values()]
-    return BacklogTaken(
-        waiting, tuple(sorted(paused)), sum(each.accepted for each in waiting if each.route not in known)
-    )
+    return BacklogTaken(waiting, tuple(sorted(paused)), sum(_without_route(backlog, accepting).values()))
+
+
+def _without_route(backlog: Backlog, accepting: Mapping[str, str]) -> dict[str, int]:
+    """How many accepted requests wait of each route that none of these is."""
+    # A renamed route keeps its old name as its operation.
+    known = {*accepting, *accepting.values()}
+    return {route: each.accepted for route, each in backlog.waiting.items() if each.accepted and route not in known}

@@ -292,10 +292,10 @@ async def test_pause_and_resume() -> None:
     assert about["paused"]["by"] == AUDIT.who
     (paused,) = await desk.operations.paused()
     assert about["next"].startswith(f"Its delivery is paused: {paused}.")
-    assert await desk.store.find_due("shop", ["charge"], 10) == []
+    assert (await desk.store.find_due("shop", ["charge"], 10)).found == []
     assert (await desk.operations.resume("charge", AUDIT)).startswith("Resumed: charge")
     assert (await desk.operations.resume("charge", AUDIT)).startswith("It is not paused: charge")
-    assert len(await desk.store.find_due("shop", ["charge"], 10)) == 1
+    assert len((await desk.store.find_due("shop", ["charge"], 10)).found) == 1
 
 
 async def test_a_pause_of_a_route_that_is_gone() -> None:

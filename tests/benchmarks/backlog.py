@@ -150,7 +150,7 @@ async def _deliver(side: _Side) -> None:
     """What a worker asks of the store, for each that is due when it has read its request."""
     (due,) = await side.call([side.store.find_due(SERVICE, {"charges"}, _AT_ONCE)])
     hands = []
-    for snapshot in due:
+    for snapshot in due.found:
         assert snapshot.record is not None
         hands.append(Hand(Script(snapshot.record.identity)))
         hands[-1].look(snapshot)

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.core.operation import MICROSECONDS, Accept, Audit, SealedRequest, Snapshot, State, microseconds
 from gateway.store.base import Store
-from gateway.store.operations import AUDIT_KEEP_US, PauseAudit, Query, RouteBacklog
+from gateway.store.operations import AUDIT_KEEP_US, Due, PauseAudit, Query, RouteBacklog
 from tests.conformance.hand import (
     DELIVER_SECONDS,
     LEASE_SECONDS,
@@ -53,19 +53,19 @@ async def test_what_is_due_is_found_longest_due_first(store: Store, other_store:
     await do(store, foreign, lambda hand: replace(hand.accept(), service="another"))
     await do(store, running, Hand.accept, Hand.dispatch)
     await do(store, dead, Hand.accept, Hand.dispatch, Hand.bury)
-    assert ids(await other_store.find_due(SERVICE, CHARGES, 10)) == [first.operation_id, second.operation_id]
+    assert ids((await other_store.find_due(SERVICE, CHARGES, 10)).found) == [first.operation_id, second.operation_id]
     both = ("refunds", "charges", "unknown")
     due = [hand.operation_id for hand in (first, refund, second)]
-    assert ids(await other_store.find_due(SERVICE, both, 10)) == due
-    assert ids(await other_store.find_due(SERVICE, both, 2)) == due[:2]
-    assert await other_store.find_due(SERVICE, (), 10) == []
-    assert ids(await other_store.find_due("another", CHARGES, 10)) == [foreign.operation_id]
-    (found, *_) = await other_store.find_due(SERVICE, CHARGES, 1)
+    assert ids((await other_store.find_due(SERVICE, both, 10)).found) == due
+    assert ids((await other_store.find_due(SERVICE, both, 2)).found) == due[:2]
+    assert (await other_store.find_due(SERVICE, (), 10)).found == []
+    assert ids((await other_store.find_due("another", CHARGES, 10)).found) == [foreign.operation_id]
+    (found, *_) = (await other_store.find_due(SERVICE, CHARGES, 1)).found
     assert found.record == first.record
     await database.advance(POSTPONE_SECONDS)
-    assert postponed.operation_id in ids(await other_store.find_due(SERVICE, CHARGES, 10))
+    assert postponed.operation_id in ids((await other_store.find_due(SERVICE, CHARGES, 10)).found)
     await database.advance(DELIVER_SECONDS)
-    assert await other_store.find_due(SERVICE, both, 10) == []
+    assert (await other_store.find_due(SERVICE, both, 10)).found == []
 
 
 ENDS: Final[dict[str, tuple[Speech, ...]]] = {
@@ -203,16 +203,19 @@ async def test_a_pause_holds_everything_of_its_name(store: Store, other_store: S
     assert (pause.who, pause.why) == (AUDIT.who, AUDIT.why)
     assert (await other_store.backlog("another")).paused == {}
     names = ("charges", "refunds")
-    assert ids(await other_store.find_due(SERVICE, names, 10)) == [refund.operation_id]
-    assert ids(await other_store.find_due("another", names, 10)) == [foreign.operation_id]
+    due = await other_store.find_due(SERVICE, names, 10)
+    assert (ids(due.found), due.paused) == ([refund.operation_id], {"charges"})
+    due = await other_store.find_due("another", names, 10)
+    assert (ids(due.found), due.paused) == ([foreign.operation_id], frozenset())
     await sweep_all(store)
     await database.advance(DELIVER_SECONDS)
     states = [await state(other_store, hand) for hand in (held, refund, foreign)]
     assert states == [State.ACCEPTED, State.DEAD_LETTER, State.DEAD_LETTER]
-    assert await other_store.find_due(SERVICE, names, 10) == []
+    assert await other_store.find_due(SERVICE, names, 10) == Due([], frozenset(("charges",)))
     assert await other_store.resume(SERVICE, "charges", AUDIT) is True
     assert await store.resume(SERVICE, "charges", AUDIT) is False
-    assert ids(await store.find_due(SERVICE, names, 10)) == [held.operation_id]
+    due = await store.find_due(SERVICE, names, 10)
+    assert (ids(due.found), due.paused) == ([held.operation_id], frozenset())
     assert (await store.backlog(SERVICE)).paused == {}
 
 

@@ -32,7 +32,7 @@ async def accepted(store: Store, number: int, *, stops: bool = True, lane: bytes
 
 
 async def due(store: Store) -> set[UUID]:
-    return set(ids(await store.find_due(SERVICE, CHARGES, 100)))
+    return set(ids((await store.find_due(SERVICE, CHARGES, 100)).found))
 
 
 async def turns(store: Store, hands: list[Hand]) -> list[bool]:

@@ -27,7 +27,7 @@ AUDIT = Audit("ann", "the service is being moved")
 @pytest.fixture(autouse=True)
 def no_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without news nothing would be found for an hour."""
-    for name in ("_POLL_SECONDS", "_IDLE_SECONDS_MAX", "_BACKLOG_SECONDS"):
+    for name in ("_POLL_SECONDS", "_IDLE_SECONDS_MAX"):
         monkeypatch.setattr(worker, name, 3600.0)
 
 

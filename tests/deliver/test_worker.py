@@ -249,7 +249,7 @@ async def test_a_route_with_much_to_do_hides_no_other(tmp_path: Path) -> None:
 
 
 async def test_an_idle_gateway_asks_for_little(tmp_path: Path) -> None:
-    """Two statements a poll at most, and less often the longer nothing is due."""
+    """One question a poll, and less often the longer nothing is due."""
     async with depot(tmp_path) as it:
         it.office.store.said.clear()
         pauses = []
@@ -257,7 +257,7 @@ async def test_an_idle_gateway_asks_for_little(tmp_path: Path) -> None:
             pauses.append(await it.poll())
             it.wait(pauses[-1])
         assert pauses == [2, 4, 5, 5, 5]
-        assert len(it.office.store.said) <= 10
+        assert list(it.office.store.said) == ["find_due"] * 5
         await it.accept()
         assert await it.poll() == 1
 
@@ -399,8 +399,8 @@ async def test_a_request_that_cannot_be_opened(tmp_path: Path, caplog: pytest.Lo
         assert [fact.detail for fact in it.office.told(DeliveryAttempted)] == ["unreadable"]
 
 
-async def test_a_route_that_is_gone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Another gateway may have it; here it is left alone, and reported."""
+async def test_a_route_that_is_gone(tmp_path: Path) -> None:
+    """Another gateway may have it; here it is left alone."""
     memory = Memory()
     async with RecordingUpstream() as upstream:
         async with depot(
@@ -410,7 +410,6 @@ async def test_a_route_that_is_gone(tmp_path: Path, caplog: pytest.LogCaptureFix
         async with depot(tmp_path / "b", memory=memory, behind=upstream) as it:
             await it.poll()
             assert (it.office.state, it.charges) == (State.ACCEPTED, [])
-            assert "1 accepted requests are not delivered" in caplog.text
 
 
 async def test_a_pause(tmp_path: Path) -> None:
@@ -428,6 +427,27 @@ async def test_a_pause(tmp_path: Path) -> None:
         it.wait(6)
         await it.poll()
         assert sorted(it.charges) == [b"k1", b"k2"]
+
+
+async def test_a_pause_while_nothing_has_a_place(tmp_path: Path) -> None:
+    """While no place is free nothing is searched, so what is accepted after that waits until it is known again what is
+    paused."""
+    async with depot(tmp_path, route=accepting(delivery={"max_in_flight": 1})) as it:
+        gate = it.office.store.stop_before("dispatch")
+        it.delivery.deliver_accepted(*await it.accept("k1"))
+        await gate.reached.wait()
+        store = MemoryStore(it.office.memory)
+        await store.start()
+        await store.pause("shop", "charge", AUDIT)
+        await it.delivery.run_once()
+        gate.opened.set()
+        await it.settled()
+        it.delivery.deliver_accepted(*await it.accept("k2"))
+        await it.poll()
+        assert it.charges == [b"k1"]
+        await store.resume("shop", "charge", AUDIT)
+        await it.poll()
+        assert it.charges == [b"k1", b"k2"]
 
 
 async def test_credentials_of_the_gateway(tmp_path: Path) -> None:

@@ -226,7 +226,7 @@ class _Actor:
         """What is due is as it is read, whoever asks for it."""
         names = {known.identity.operation for known in self._known}
         begun = time.monotonic()
-        due = await self._store.find_due(SERVICE, names, len(self._known))
+        due = (await self._store.find_due(SERVICE, names, len(self._known))).found
         for snapshot in due:
             assert snapshot.record is not None
             self._history.said.append(

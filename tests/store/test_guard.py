@@ -216,10 +216,10 @@ async def test_a_request_kept_before_the_loss_is_not_delivered(tmp_path: Path) -
         for hand in kept:
             await do(guard, hand, accept)
         await do(guard, dead, accept, Hand.dispatch, Hand.bury)
-        assert len(await guard.find_due(SERVICE, names, 99)) == 9
+        assert len((await guard.find_due(SERVICE, names, 99)).found) == 9
     memory.identity = "another"
     async with opened(memory, tmp_path) as guard:
-        assert await guard.find_due(SERVICE, names, 1) == []
+        assert (await guard.find_due(SERVICE, names, 1)).found == []
         for command in (kept[0].dispatch(), kept[0].withdraw(), kept[0].claim(), dead.withdraw(), new.accept()):
             with pytest.raises(Amnesic):
                 await guard.apply(command)
@@ -233,11 +233,11 @@ async def test_a_request_kept_before_the_loss_is_not_delivered(tmp_path: Path) -
         # As if it had become known to be a new key since.
         granted = MemoryStore(memory).apply_now(accept(new))
         new.look(granted.snapshot)
-        (due,) = await guard.find_due(SERVICE, names, 1)
+        (due,) = (await guard.find_due(SERVICE, names, 1)).found
         assert due.record == new.record
         await do(guard, new, Hand.dispatch, Hand.complete)
         memory.clock.advance(WINDOW_US / 1e6)
-        assert len(await guard.find_due(SERVICE, names, 99)) == 9
+        assert len((await guard.find_due(SERVICE, names, 99)).found) == 9
         await do(guard, kept[0], Hand.dispatch)
 
 

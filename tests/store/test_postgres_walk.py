@@ -9,9 +9,9 @@ from uuid import uuid4
 import pytest
 
 from gateway.core.lifecycle import LEASE_US_MAX
-from gateway.core.operation import MICROSECONDS, State
-from gateway.store.operations import Query
-from tests.conformance.hand import LEASE_SECONDS, Hand, Speech, do
+from gateway.core.operation import MICROSECONDS, Audit, State
+from gateway.store.operations import Query, Swept
+from tests.conformance.hand import LEASE_SECONDS, SERVICE, Hand, Speech, do
 from tests.store.postgres_sessions import let_pass, let_statements_end, opened, session
 from tests.support.memory_store import ManualClock
 
@@ -32,6 +32,69 @@ async def test_a_claim_that_the_walk_has_passed(speeches: tuple[Speech, ...], po
         assert found.record.identity.operation_id == hand.operation_id
         assert (await store.tally()).in_doubt == {"create_payment": 1}
         assert (await store.sweep(100)).lapsed == 1
+
+
+EXPIRED = """
+INSERT INTO idempotency_gateway.operation (
+    operation_id, attempt_id, token, first_claimed_us, claimed_us, lease_until_us, completed_us, due_us, attempts,
+    version, status, carries_doubt, state, last_event, holder, route, operation, scope_digest, key_digest
+) VALUES (
+    gen_random_uuid(), gen_random_uuid(), 1, 1, 1, 1, 1, 1, 1, 1, 200, false, 'completed', 'complete', 'h', 'r', 'o',
+    's', 'k'
+);
+UPDATE idempotency_gateway.upkeep SET passed_token = 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("table", "row"),
+    [
+        ("operation", EXPIRED),
+        (
+            "tombstone",
+            """
+            INSERT INTO idempotency_gateway.kind (
+                attempts, version, status, service, route, operation, last_event, key_id, recipe, api_version, digest
+            ) VALUES (1, 1, 200, 'shop', 'r', 'o', 'complete', '', 'r', '', 'd');
+            INSERT INTO idempotency_gateway.tombstone (
+                token, completed_us, kept_s, kind, operation_id, scope, fingerprint
+            ) SELECT 1, 1, 1, k.kind, gen_random_uuid(), gen_random_uuid(), gen_random_uuid()
+            FROM idempotency_gateway.kind k
+            """,
+        ),
+        (
+            "audit",
+            "INSERT INTO idempotency_gateway.audit (operation_id, at_us, keep_until_us, token, event, who, why) "
+            "VALUES (gen_random_uuid(), 1, 1, 1, 'prove', 'w', 'y')",
+        ),
+        ("recovery", "INSERT INTO idempotency_gateway.recovery VALUES (gen_random_uuid(), 1, 1, 0, 1, 1)"),
+        ("content", "INSERT INTO idempotency_gateway.content VALUES ('d', gen_random_uuid(), 1, 1, 'f')"),
+        ("witness", "INSERT INTO idempotency_gateway.witness VALUES (gen_random_uuid(), 1, 1, 1)"),
+    ],
+    ids=["expired", "tombstone", "audit", "recovery", "content", "witness"],
+)
+async def test_the_only_thing_that_is_due(table: str, row: str, postgres_url: str) -> None:
+    """Whatever it is, a sweep finds it, although it only looks whether anything is due while nothing is."""
+    async with opened(postgres_url) as store, session(postgres_url) as admin:
+        assert await store.sweep(100) == Swept()
+        await admin.execute(row)
+        count = f"SELECT count(*) FROM idempotency_gateway.{table}"
+        assert await admin.fetchval(count) == 1
+        await store.sweep(100)
+        assert await admin.fetchval(count) == 0
+
+
+async def test_a_pause_when_nothing_is_due(postgres_url: str) -> None:
+    """Whoever is paused gets more time, before the time is over and anything is due."""
+    ends = "SELECT deliver_until_us FROM idempotency_gateway.delivery"
+    async with opened(postgres_url, clock_us=ManualClock()) as store, session(postgres_url) as admin:
+        hand = Hand()
+        await do(store, hand, Hand.accept)
+        await admin.execute("UPDATE idempotency_gateway.upkeep SET passed_token = 1000000")
+        assert await store.pause(SERVICE, hand.script.identity.operation, Audit("who", "why"))
+        before = await admin.fetchval(ends)
+        await store.sweep(100)
+        assert await admin.fetchval(ends) > before
 
 
 async def test_a_walk_among_claims_of_a_clock_that_was_set_back(postgres_url: str) -> None:

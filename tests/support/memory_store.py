@@ -47,6 +47,7 @@ from gateway.store.operations import (
     Agreement,
     AuditEntry,
     Backlog,
+    Due,
     Epoch,
     EventFate,
     EventReport,
@@ -500,7 +501,7 @@ class MemoryStore:
             kept.token, kept.tries, kept.held_until_us, kept.put_off_until_us, kept.asked_us, kept.finding
         )
 
-    async def find_due(self, service: str, operations: Collection[str], limit: int) -> list[Snapshot]:
+    async def find_due(self, service: str, operations: Collection[str], limit: int) -> Due:
         self._check_started()
         now_us, due = self.memory.clock(), list[tuple[int, Record]]()
         for record in self._undelivered(service):
@@ -511,7 +512,7 @@ class MemoryStore:
             if record.identity.operation in operations and is_due:
                 due.append((delivery.next_attempt_us, record))
         due.sort(key=lambda one: one[0])
-        return [Snapshot(record, now_us) for _, record in due[:limit]]
+        return Due([Snapshot(record, now_us) for _, record in due[:limit]], frozenset(self._pauses(service)))
 
     async def read_kept(self, operation_id: UUID) -> SealedRequest | None:
         self._check_started()
@@ -553,8 +554,10 @@ class MemoryStore:
                     lanes_stopped=known.lanes_stopped + 1,
                     oldest_stopped_seconds=max(known.oldest_stopped_seconds, (now_us - since_us) / MICROSECONDS),
                 )
-        paused = {operation: pause for (paused, operation), pause in self.memory.pauses.items() if paused == service}
-        return Backlog(waiting, paused)
+        return Backlog(waiting, self._pauses(service))
+
+    def _pauses(self, service: str) -> dict[str, Pause]:
+        return {operation: pause for (paused, operation), pause in self.memory.pauses.items() if paused == service}
 
     async def pause(self, service: str, operation: str, audit: Audit) -> bool:
         self._check_started()

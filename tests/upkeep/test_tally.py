@@ -92,6 +92,24 @@ async def test_the_backlog_is_of_one_service(store: Scripted) -> None:
     assert ear.facts[-1] == BacklogTaken((), (), 0)
 
 
+async def test_a_request_that_no_route_delivers_is_logged_once(
+    store: Scripted, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Again for another route. A renamed route still delivers what it accepted under its old name."""
+    taker = TallyTaker(store, Events(Ear()), service=SERVICE, accepting={"new": "renamed"}, sleep=no_pause)
+    logged = []
+    for route in ("renamed", "gone", "gone", "away"):
+        hand = Hand(Script(new_identity(route)))
+        await store.apply(hand.accept())
+        await taker.run_once()
+        logged.append([record.getMessage() for record in caplog.records])
+        caplog.clear()
+    assert [len(messages) for messages in logged] == [0, 1, 0, 1]
+    assert "1 accepted requests are not delivered" in logged[1][0]
+    assert "3 accepted requests are not delivered" in logged[3][0]
+    assert "away, gone" in logged[3][0]
+
+
 async def test_soon_after_an_outage_it_is_counted_again(store: Scripted) -> None:
     """However long that was: an operator looks at the count then."""
     alarm = Alarm()

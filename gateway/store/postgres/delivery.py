@@ -20,6 +20,7 @@ may be repeated.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,9 +28,9 @@ from typing import Any, Final
 from uuid import UUID
 
 from gateway.core.lifecycle import settle
-from gateway.core.operation import MICROSECONDS, Audit, SealedRequest, Snapshot
+from gateway.core.operation import MICROSECONDS, Audit, SealedRequest, Snapshot, State
 from gateway.store.base import Unreadable
-from gateway.store.operations import AUDITS_MAX, BACKLOG_COUNT_MAX, Backlog, Pause, PauseAudit, RouteBacklog
+from gateway.store.operations import AUDITS_MAX, BACKLOG_COUNT_MAX, Backlog, Due, Pause, PauseAudit, RouteBacklog
 from gateway.store.postgres.rows import WIDTH, record_of
 from gateway.store.postgres.statements import load
 
@@ -39,6 +40,9 @@ _CREDITED_MAX: Final = 500
 # Pages of the table that an estimate reads, and their size in bytes.
 _SAMPLED_PAGES: Final = 2_000
 _PAGE_BYTES: Final = 8_192
+# Rows beside the counts of what waits: a count of stopped lanes, and a pause.
+_STOPPED: Final = "stopped"
+_PAUSE_ROW: Final = "paused"
 # Of more rows than this, the count is kept for so many seconds.
 _COUNTED_ANEW_MAX: Final = 1_000
 _BACKLOG_SECONDS: Final = 5.0
@@ -47,7 +51,6 @@ _FIND_DUE: Final = load("find_due")
 _READ_KEPT: Final = load("read_kept")
 _COUNT_PENDING: Final = load("count_pending")
 _COUNT_BACKLOG: Final = load("count_backlog")
-_COUNT_STOPPED: Final = load("count_stopped")
 _SAMPLE_BACKLOG: Final = load("sample_backlog")
 _DELIVERY_BYTES: Final = load("delivery_bytes")
 _PAUSED: Final = load("paused")
@@ -79,14 +82,15 @@ class Deliveries:
         # The last large count of each service, and until when on the event loop's clock it is used.
         self._counted: dict[str, tuple[float, dict[str, RouteBacklog]]] = {}
 
-    async def find_due(self, service: str, operations: Collection[str], limit: int) -> list[Snapshot]:
+    async def find_due(self, service: str, operations: Collection[str], limit: int) -> Due:
         found = []
-        for row in await self._fetch(_FIND_DUE, self._clock_us(), service, sorted(operations), limit):
+        rows = await self._fetch(_FIND_DUE, self._clock_us(), service, sorted(operations), limit)
+        for now_us, _, *columns in rows:
             # A newer program wrote what is unreadable, and delivers it.
             with suppress(Unreadable):
-                record = record_of(row[1 : 1 + WIDTH], row[1 + WIDTH :])
-                found.append(Snapshot(settle(record, row[0]), row[0]))
-        return found
+                if (record := record_of(columns[:WIDTH], columns[WIDTH:])) is not None:
+                    found.append(Snapshot(settle(record, now_us), now_us))
+        return Due(found, frozenset(rows[0]["paused"]))
 
     async def read_kept(self, operation_id: UUID) -> SealedRequest | None:
         rows = await self._fetch(_READ_KEPT, operation_id)
@@ -97,32 +101,38 @@ class Deliveries:
         return int((await self._fetch(_COUNT_PENDING, self._clock_us(), *which))[0]["pending"])
 
     async def backlog(self, service: str) -> Backlog:
-        paused = {row[0]: Pause(*row[1:]) for row in await self._fetch(_PAUSED, service)}
         now = asyncio.get_running_loop().time()
         until, waiting = self._counted.get(service, (0.0, {}))
-        if now >= until:
-            counted = await self._count_backlog(service)
-            stopped = await self._fetch(_COUNT_STOPPED, self._clock_us(), service, BACKLOG_COUNT_MAX)
-            waiting = _by_route(counted, stopped)
-            if sum(row["found"] for row in counted) > _COUNTED_ANEW_MAX:
-                self._counted[service] = (now + _BACKLOG_SECONDS, waiting)
+        if now < until:
+            return Backlog(waiting, {row[0]: Pause(*row[1:]) for row in await self._fetch(_PAUSED, service)})
+        counted, paused = await self._count_backlog(service)
+        waiting = _by_route(counted)
+        if sum(row["found"] for row in counted) > _COUNTED_ANEW_MAX:
+            self._counted[service] = (now + _BACKLOG_SECONDS, waiting)
         return Backlog(waiting, paused)
 
-    async def _count_backlog(self, service: str) -> list[dict[str, Any]]:
-        counted = [dict(row) for row in await self._fetch(_COUNT_BACKLOG, self._clock_us(), service, BACKLOG_COUNT_MAX)]
-        read: dict[str, int] = {}
+    async def _count_backlog(self, service: str) -> tuple[list[dict[str, Any]], dict[str, Pause]]:
+        rows = [dict(row) for row in await self._fetch(_COUNT_BACKLOG, self._clock_us(), service, BACKLOG_COUNT_MAX)]
+        counted = [row for row in rows if row["waits"] != _PAUSE_ROW]
+        paused = {
+            row["route"]: Pause(row["oldest_us"], row["who"], row["dead_reason"])
+            for row in rows
+            if row["waits"] == _PAUSE_ROW
+        }
+        read = Counter[str]()
         for row in counted:
-            read[row["waits"]] = read.get(row["waits"], 0) + row["found"]
-        if max(read.values(), default=0) < BACKLOG_COUNT_MAX:
-            return counted
+            read[row["waits"]] += row["found"]
+        if max(read[State.ACCEPTED], read[State.DEAD_LETTER]) < BACKLOG_COUNT_MAX:
+            return counted, paused
         pages = (await self._fetch(_DELIVERY_BYTES))[0]["size_bytes"] / _PAGE_BYTES
         share = min(1.0, _SAMPLED_PAGES / max(pages, 1.0))
         sampled = [dict(row) for row in await self._fetch(_SAMPLE_BACKLOG, self._clock_us(), service, 100 * share)]
         for row in sampled:
             row["found"] /= share
             row["request_bytes"] /= share
-        # A sample may miss the oldest. What was counted has no part in the sums but that.
-        return sampled + [{**row, "found": 0, "request_bytes": 0} for row in counted]
+        # A sample may miss the oldest. What was counted of these has no part in the sums but that.
+        sampled += [row if row["waits"] == _STOPPED else {**row, "found": 0, "request_bytes": 0} for row in counted]
+        return sampled, paused
 
     async def pause(self, service: str, operation: str, audit: Audit) -> bool:
         return bool(await self._fetch(_PAUSE, self._clock_us(), service, operation, audit.who, audit.why))
@@ -142,11 +152,15 @@ class Deliveries:
         return bool(await self._fetch(_RESUME, self._clock_us(), service, operation, audit.who, audit.why))
 
 
-def _by_route(counted: Sequence[dict[str, Any]], stopped: Sequence[Any]) -> dict[str, RouteBacklog]:
+def _by_route(counted: Sequence[dict[str, Any]]) -> dict[str, RouteBacklog]:
     counts: dict[str, _Count] = {}
     now_us = 0
     for row in counted:
         now_us, count = row["now_us"], counts.setdefault(row["route"], _Count())
+        if row["waits"] == _STOPPED:
+            count.lanes_stopped = row["found"]
+            count.stopped_seconds = max(now_us - row["oldest_us"], 0) / MICROSECONDS
+            continue
         if (reason := row["dead_reason"]) is not None:
             count.dead_letters[reason] = count.dead_letters.get(reason, 0) + row["found"]
             continue
@@ -154,10 +168,6 @@ def _by_route(counted: Sequence[dict[str, Any]], stopped: Sequence[Any]) -> dict
         count.request_bytes += row["request_bytes"]
         oldest_us = row["oldest_us"]
         count.oldest_us = oldest_us if count.oldest_us is None else min(count.oldest_us, oldest_us)
-    for row in stopped:
-        count = counts.setdefault(row["route"], _Count())
-        count.lanes_stopped = row["found"]
-        count.stopped_seconds = max(row["now_us"] - row["oldest_us"], 0) / MICROSECONDS
     return {
         route: RouteBacklog(
             round(count.accepted),

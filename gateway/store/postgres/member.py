@@ -79,7 +79,7 @@ class Members:
 
     async def beat(self, gateway_id: UUID, silent: Collection[tuple[UUID, int]]) -> tuple[bool, list[Member]]:
         ids, beats = [each for each, _ in silent], [beat for _, beat in silent]
-        rows = await self._compared(_BEAT, self._clock_us(), gateway_id, ids, beats)
+        rows = await self._compared(_BEAT, self._clock_us(), gateway_id, ids, beats, self._windows.longest_us)
         return bool(rows) and rows[0]["is_synchronous"], [_member(row) for row in rows]
 
     async def members(self) -> list[Member]:

@@ -162,6 +162,9 @@ class News:
                 self._send(CHANGED, operation_id)
 
     def _send(self, channel: str, operation_id: UUID) -> None:
+        # News of work goes to all, whoever has an interest.
+        if (channel, operation_id) == (INTEREST, WORK):
+            return
         if self._link is not None and len(self._pending) < _PENDING_MAX:
             self._pending[channel, operation_id] = None
             self._wanted.set()

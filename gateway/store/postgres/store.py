@@ -52,6 +52,7 @@ from gateway.store.operations import (
     Agreement,
     AuditEntry,
     Backlog,
+    Due,
     Epoch,
     EventReport,
     KeptEvent,
@@ -301,7 +302,7 @@ class PostgresStore:
     async def recovery(self, operation_id: UUID) -> RecoveryState | None:
         return await self._started().inquiry.recovery(operation_id)
 
-    async def find_due(self, service: str, operations: Collection[str], limit: int) -> list[Snapshot]:
+    async def find_due(self, service: str, operations: Collection[str], limit: int) -> Due:
         return await self._started().deliveries.find_due(service, operations, limit)
 
     async def read_kept(self, operation_id: UUID) -> SealedRequest | None:

@@ -60,6 +60,8 @@ class Horizon:
                 return
             self.token, self._seen, self._drawn = self._seen, self._drawn, drawn
             self._awaited = frozenset(writers)
+            if self.token == drawn:
+                return
 
 
 # As many as it takes to find out all while nobody writes.

@@ -5,6 +5,8 @@ no command waits for.
 
 Theory of operation
 -------------------
+A sweep first asks whether anything is due, so that one of an idle store is a single statement.
+
 Whose turn it is spares work and protects nothing. A sweep that runs beside another one, or late because its process was
 frozen, is safe: each transaction reads the time, locks the records that it finds, and decides by what they are under
 the lock. It passes by what another one has locked. The walk stops before the first claim that is not over in its own
@@ -58,14 +60,14 @@ _MAKE_AGAIN_SECONDS: Final = 10.0
 # A lost change by time is made again by the next sweep, so its commit needs no flush.
 _UNFLUSHED: Final = {"synchronous_commit": "off"}
 
+_IS_DUE: Final = load("is_due")
 _SELECT_LAPSED: Final = load("select_lapsed")
 _SELECT_DUE: Final = load("select_due")
 _COLLECT_TOMBSTONES: Final = load("collect_tombstones")
 _EXTEND_PAUSED: Final = load("extend_paused")
 _PASS: Final = load("pass")
 _TIDY: Final = load("tidy")
-_TALLY: Final = load("tally")
-_COUNT_SEALED: Final = load("count_sealed")
+_TALLY: Final = f"{load('tally')}\nUNION ALL (\n{load('count_sealed')}\n)"
 _OUTBOXES: Final = load("outboxes")
 
 
@@ -95,9 +97,16 @@ class Upkeep:
         self._drawn_token, self._checked_at, self._settled_token = 0, float("-inf"), 0
 
     async def sweep(self, limit: int) -> Swept:
+        (row,) = await self._fetch(_IS_DUE, self._clock_us())
+        swept = await self._sweep_all(limit) if row["is_due"] else Swept()
+        await self._make_days()
+        await self._drop_past()
+        return swept
+
+    async def _sweep_all(self, limit: int) -> Swept:
         swept, left = Swept(), limit
-        extended = await self._extend_paused(limit)
         await self._link.run(self._horizon.look)
+        extended = await self._extend_paused(limit)
         for sweep_some, tries in (
             (self._sweep_lapsed, _WALKS_MAX),
             (self._sweep_due, limit),
@@ -113,8 +122,6 @@ class Upkeep:
                     break
         bound = min(limit, _SWEEP_ROWS_MAX)
         (row,) = await self._fetch(_TIDY, self._clock_us(), bound)
-        await self._make_days()
-        await self._drop_past()
         return replace(swept, more=left <= 0 or extended >= limit or row["looked_at"] >= bound)
 
     async def _extend_paused(self, bound: int) -> int:
@@ -194,10 +201,11 @@ class Upkeep:
             await write_events(connection, service, own_rows, now_us)
 
     async def tally(self) -> Tally:
-        rows = await self._fetch(_TALLY, self._clock_us())
-        oldest_us = max((row["oldest_us"] for row in rows), default=0)
-        sealed = sealed_counts(await self._fetch(_COUNT_SEALED, SEALED_COUNT_MAX))
-        return Tally({row["route"]: row["in_doubt"] for row in rows}, oldest_us / MICROSECONDS, sealed)
+        rows = await self._fetch(_TALLY, self._clock_us(), SEALED_COUNT_MAX)
+        in_doubt = [row for row in rows if row["keys"] is None]
+        oldest_us = max((row["oldest_us"] for row in in_doubt), default=0)
+        sealed = sealed_counts((row["keys"], row["found"]) for row in rows if row["keys"] is not None)
+        return Tally({row["route"]: row["found"] for row in in_doubt}, oldest_us / MICROSECONDS, sealed)
 
     async def _make_days(self) -> None:
         """From time to time, make partitions for the responses of coming days and all gateways, so that no completion

@@ -63,6 +63,7 @@ from gateway.store.operations import (
     Agreement,
     AuditEntry,
     Backlog,
+    Due,
     Epoch,
     EventReport,
     KeptEvent,
@@ -536,7 +537,7 @@ class RedisStore:
 
     # -- what is over several records ---------------------------------------------------------------------------------
 
-    async def find_due(self, service: str, operations: Collection[str], limit: int) -> list[Snapshot]:
+    async def find_due(self, service: str, operations: Collection[str], limit: int) -> Due:
         _unsupported(_DELIVERIES)
 
     async def count_pending(self, service: str, operation: str, scope_digest: bytes, limit: int) -> int:

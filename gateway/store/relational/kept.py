@@ -19,6 +19,7 @@ from gateway.store.operations import (
     AUDITS_MAX,
     BACKLOG_COUNT_MAX,
     Backlog,
+    Due,
     Pause,
     PauseAudit,
     RouteBacklog,
@@ -26,10 +27,10 @@ from gateway.store.operations import (
 from gateway.store.relational.statements import Cursor, prolong, record_of
 
 
-def find_due(cursor: Cursor, service: str, operations: Collection[str], now_us: int, limit: int) -> list[Snapshot]:
-    """Accepted operations of these names that may be dispatched now and are not paused, the longest due first."""
-    due = []
-    for operation in set(operations) - _pauses(cursor, service).keys():
+def find_due(cursor: Cursor, service: str, operations: Collection[str], now_us: int, limit: int) -> Due:
+    """What of these operation names may be dispatched now."""
+    due, paused = [], frozenset(_pauses(cursor, service))
+    for operation in set(operations) - paused:
         bounds = (service, operation, now_us, limit)
         due += cursor.rows("find_due", bounds)
     found = []
@@ -38,7 +39,7 @@ def find_due(cursor: Cursor, service: str, operations: Collection[str], now_us: 
         # One that this program cannot read must not stop the others.
         with suppress(Unreadable):
             found.append(Snapshot(settle(record_of(cursor, columns), now_us), now_us))
-    return found
+    return Due(found, paused)
 
 
 def read_request(cursor: Cursor, operation_id: UUID) -> SealedRequest | None:

@@ -30,6 +30,7 @@ from gateway.store.operations import (
     Agreement,
     AuditEntry,
     Backlog,
+    Due,
     Epoch,
     EventReport,
     KeptEvent,
@@ -191,7 +192,7 @@ class RelationalStore(ABC):
     async def recovery(self, operation_id: UUID) -> RecoveryState | None:
         return await self._query(lambda cursor: inquiry.recovery(cursor, operation_id))
 
-    async def find_due(self, service: str, operations: Collection[str], limit: int) -> list[Snapshot]:
+    async def find_due(self, service: str, operations: Collection[str], limit: int) -> Due:
         return await self._query(lambda cursor: kept.find_due(cursor, service, operations, cursor.now_us, limit))
 
     async def read_kept(self, operation_id: UUID) -> SealedRequest | None:

@@ -174,8 +174,14 @@ DEFECTS = (
     Defect(
         "paused-is-delivered",
         "what is accepted during a pause is delivered at once",
-        (Edit(WORKER, "            or operation in self._paused\n", ""),),
+        (Edit(WORKER, "            or self._may_be_paused(operation)\n", ""),),
         (_WORKER + "test_a_pause",),
+    ),
+    Defect(
+        "old-pauses-are-believed",
+        "what is accepted after a pause that nobody here searched during is delivered at once",
+        (Edit(WORKER, "            self._paused = None\n", ""),),
+        (_WORKER + "test_a_pause_while_nothing_has_a_place",),
     ),
     Defect(
         "work-announced-to-nobody",

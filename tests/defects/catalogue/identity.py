@@ -367,7 +367,8 @@ DEFECTS = (
         (
             Edit(
                 "store/guard.py",
-                "        await self.note_running(self._serving.gateway_id, is_running=True)\n",
+                "        if self._membership is None:\n"
+                "            await self.note_running(self._serving.gateway_id, is_running=True)\n",
                 "",
             ),
         ),

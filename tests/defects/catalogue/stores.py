@@ -611,6 +611,18 @@ DEFECTS = (
         (_KEPT + "test_a_pause_holds_everything_of_its_name[postgres]",),
     ),
     Defect(
+        "sweep-looks-too-little",
+        "while nothing else is due, what is paused becomes a dead letter",
+        (
+            Edit(
+                "store/postgres/sql/sweep.sql",
+                "idempotency_gateway.pause p LIMIT 1",
+                "idempotency_gateway.pause p LIMIT 0",
+            ),
+        ),
+        ("tests/store/test_postgres_walk.py::test_a_pause_when_nothing_is_due",),
+    ),
+    Defect(
         "postgres-forgets-the-fence",
         "Postgres records whatever completion comes, whoever says it",
         (

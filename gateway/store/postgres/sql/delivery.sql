@@ -1,9 +1,12 @@
 -- name: find_due
--- No row of the table: the accepted records of these operation names whose next attempt is due, the longest due first.
+-- No row of the table: the accepted records of these operation names whose next attempt is due, the longest due first, and in
+-- each row, of which there is at least one, all names that are paused.
 --
 -- Of each name no more is read than may be returned, and nothing that waits for its turn in a lane.
 WITH clock AS MATERIALIZED (
-    SELECT {now} AS now_us
+    SELECT
+        {now} AS now_us,
+        ARRAY(SELECT p.operation FROM idempotency_gateway.pause p WHERE p.service = $2::text) AS paused
 ), due AS MATERIALIZED (
     SELECT y.operation_id, y.next_attempt_us
     FROM clock c CROSS JOIN unnest($3::text[]) AS n (of_name) CROSS JOIN LATERAL (
@@ -14,18 +17,18 @@ WITH clock AS MATERIALIZED (
         ORDER BY d.next_attempt_us
         LIMIT $4::bigint
     ) y
-    WHERE NOT EXISTS (
-        SELECT FROM idempotency_gateway.pause p WHERE p.service = $2::text AND p.operation = n.of_name
-    )
+    WHERE n.of_name <> ALL (c.paused)
     ORDER BY y.next_attempt_us
     LIMIT $4::bigint
 )
-SELECT c.now_us, {record}, {delivery}
-FROM clock c CROSS JOIN due y CROSS JOIN LATERAL (
-    SELECT {record} FROM idempotency_gateway.operation o WHERE o.operation_id = y.operation_id LIMIT 1
-) o CROSS JOIN LATERAL (
-    SELECT {delivery} FROM idempotency_gateway.delivery d WHERE d.operation_id = y.operation_id LIMIT 1
-) d
+SELECT c.now_us, c.paused, {record}, {delivery}
+FROM clock c LEFT JOIN (
+    due y CROSS JOIN LATERAL (
+        SELECT {record} FROM idempotency_gateway.operation o WHERE o.operation_id = y.operation_id LIMIT 1
+    ) o CROSS JOIN LATERAL (
+        SELECT {delivery} FROM idempotency_gateway.delivery d WHERE d.operation_id = y.operation_id LIMIT 1
+    ) d
+) ON true
 ORDER BY y.next_attempt_us, y.operation_id
 
 -- name: read_kept
@@ -47,9 +50,10 @@ FROM (
 ) pending
 
 -- name: count_backlog
--- No row of the table: counts by route and reason what a service has not delivered. No reason: it is accepted.
+-- No row of the table: counts by route and reason what a service has not delivered, and by route the lanes that are stopped. No
+-- reason: it is accepted. Beside them the operation names that are paused, with who did and why.
 --
--- Reads at most $3 rows of each kind. `looked_at` is how many it read; with $3 of one kind, the counts are too low.
+-- Reads at most $3 rows of each kind; with $3 of one kind, its counts are too low.
 WITH clock AS MATERIALIZED (
     SELECT {now} AS now_us
 ), undelivered AS MATERIALIZED (
@@ -66,26 +70,23 @@ WITH clock AS MATERIALIZED (
         WHERE d.waits = 'dead_letter' AND d.service = $2::text
         LIMIT $3::bigint
     )
+    UNION ALL
+    (
+        SELECT d.route, 'stopped', NULL, 0, d.stopped_us, NULL
+        FROM idempotency_gateway.delivery d
+        WHERE d.stopped_us IS NOT NULL AND NOT d.is_behind AND d.service = $2::text
+        LIMIT $3::bigint
+    )
 )
 SELECT
     c.now_us, u.route, u.waits, {reason_now(u, c)} AS dead_reason, count(*) AS found,
-    sum(u.request_bytes)::bigint AS request_bytes, min(u.accepted_us) AS oldest_us
+    sum(u.request_bytes)::bigint AS request_bytes, min(u.accepted_us) AS oldest_us, NULL::text AS who
 FROM undelivered u CROSS JOIN clock c
 GROUP BY 1, 2, 3, 4
-
--- name: count_stopped
--- No row of the table: how many lanes of each route of a service are stopped, and since when the first one is.
-WITH clock AS MATERIALIZED (
-    SELECT {now} AS now_us
-)
-SELECT c.now_us, s.route, count(*) AS found, min(s.stopped_us) AS oldest_us
-FROM clock c CROSS JOIN (
-    SELECT d.route, d.stopped_us
-    FROM idempotency_gateway.delivery d
-    WHERE d.stopped_us IS NOT NULL AND NOT d.is_behind AND d.service = $2::text
-    LIMIT $3::bigint
-) s
-GROUP BY 1, 2
+UNION ALL
+SELECT NULL, p.operation, 'paused', p.why, 0, 0, p.since_us, p.who
+FROM idempotency_gateway.pause p
+WHERE p.service = $2::text
 
 -- name: sample_backlog
 -- No row of the table: estimates the same from some pages of the table, $3 percent of them.

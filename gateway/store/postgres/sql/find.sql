@@ -165,6 +165,6 @@ WITH start AS MATERIALIZED (
     ) o
     WHERE o.attention_us IS NULL AND {is_in_doubt(o, s)}
 )
-SELECT d.route, count(*) AS in_doubt, max(s.now_us - d.claimed_us) AS oldest_us
+SELECT d.route, count(*) AS found, max(s.now_us - d.claimed_us) AS oldest_us, NULL::text AS keys
 FROM in_doubt d CROSS JOIN start s
 GROUP BY d.route

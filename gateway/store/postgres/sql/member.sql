@@ -25,7 +25,7 @@ SELECT {is_synchronous} AS is_synchronous, pg_conf_load_time() AS loaded_at
 -- No row of the table: a listed worker runs; strike off those whose beat is still the given one. A program of a lower level
 -- than the store's may not grant any more
 WITH raised AS (
-    UPDATE idempotency_gateway.gateway g SET beat = g.beat + 1, seen_us = {now}
+    UPDATE idempotency_gateway.gateway g SET beat = g.beat + 1, seen_us = {now}, replay_us = $5
     WHERE g.gateway_id = $2 AND g.beat IS NOT NULL AND g.level >= (SELECT e.level FROM idempotency_gateway.epoch e)
     RETURNING g.beat
 ), struck AS (

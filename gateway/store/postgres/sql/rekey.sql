@@ -178,7 +178,8 @@ WHERE a.entry = $1::bigint AND a.who = $2::text AND a.why = $3::text
 RETURNING a.entry
 
 -- name: count_sealed
--- no row of the table: how many rows are encrypted with which keys, of each table up to a bound; from indexes alone, but of small tables
+-- no row of the table: how many rows are encrypted with which keys, of each table up to a bound; from indexes alone, but of small
+-- tables. The columns are those of `tally`, which it is asked with.
 WITH RECURSIVE used (keys) AS (
     SELECT ''::text
     UNION ALL
@@ -202,21 +203,21 @@ WITH RECURSIVE used (keys) AS (
     FROM used u
     WHERE u.keys IS NOT NULL
 )
-SELECT u.keys, (SELECT count(*) FROM (
-    SELECT 1 FROM (SELECT 1 FROM idempotency_gateway.operation t WHERE t.sealed_by = u.keys LIMIT $1::bigint) t0
+SELECT NULL::text AS route, (SELECT count(*) FROM (
+    SELECT 1 FROM (SELECT 1 FROM idempotency_gateway.operation t WHERE t.sealed_by = u.keys LIMIT $2::bigint) t0
     UNION ALL SELECT 1 FROM (
         SELECT 1
         FROM idempotency_gateway.tombstone t
         WHERE substr(t.resource, 1, 1) = '\x01'::bytea
             AND split_part(encode(substr(t.resource, 2, 65), 'escape'), ':', 1) = u.keys
-        LIMIT $1::bigint
+        LIMIT $2::bigint
     ) t7
-    UNION ALL SELECT 1 FROM (SELECT 1 FROM idempotency_gateway.request t WHERE t.key_id = u.keys LIMIT $1::bigint) t1
-    UNION ALL SELECT 1 FROM (SELECT 1 FROM idempotency_gateway.audit t WHERE t.sealed_by = u.keys LIMIT $1::bigint) t2
-    UNION ALL SELECT 1 FROM (SELECT 1 FROM idempotency_gateway.pause t WHERE t.sealed_by = u.keys LIMIT $1::bigint) t3
-    UNION ALL SELECT 1 FROM (SELECT 1 FROM idempotency_gateway.pause_audit t WHERE t.sealed_by = u.keys LIMIT $1::bigint) t4
-    UNION ALL SELECT 1 FROM (SELECT 1 FROM idempotency_gateway.suspension t WHERE t.sealed_by = u.keys LIMIT $1::bigint) t5
-    UNION ALL SELECT 1 FROM (SELECT 1 FROM idempotency_gateway.event t WHERE t.sealed_by = u.keys LIMIT $1::bigint) t6
-) counted)
+    UNION ALL SELECT 1 FROM (SELECT 1 FROM idempotency_gateway.request t WHERE t.key_id = u.keys LIMIT $2::bigint) t1
+    UNION ALL SELECT 1 FROM (SELECT 1 FROM idempotency_gateway.audit t WHERE t.sealed_by = u.keys LIMIT $2::bigint) t2
+    UNION ALL SELECT 1 FROM (SELECT 1 FROM idempotency_gateway.pause t WHERE t.sealed_by = u.keys LIMIT $2::bigint) t3
+    UNION ALL SELECT 1 FROM (SELECT 1 FROM idempotency_gateway.pause_audit t WHERE t.sealed_by = u.keys LIMIT $2::bigint) t4
+    UNION ALL SELECT 1 FROM (SELECT 1 FROM idempotency_gateway.suspension t WHERE t.sealed_by = u.keys LIMIT $2::bigint) t5
+    UNION ALL SELECT 1 FROM (SELECT 1 FROM idempotency_gateway.event t WHERE t.sealed_by = u.keys LIMIT $2::bigint) t6
+) counted) AS found, NULL::bigint AS oldest_us, u.keys
 FROM used u
 WHERE u.keys <> ''

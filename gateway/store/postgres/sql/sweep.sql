@@ -1,3 +1,36 @@
+-- name: is_due
+-- No row of the table: whether a sweep would find anything. Where a name is paused, it always looks.
+--
+-- No EXISTS: for that, a planner who believes that a table is small may read all of it.
+WITH start AS MATERIALIZED (
+    SELECT u.passed_token, {now} AS now_us FROM idempotency_gateway.upkeep u
+)
+SELECT coalesce(
+    (SELECT true FROM idempotency_gateway.operation o WHERE o.token > s.passed_token ORDER BY o.token LIMIT 1),
+    (
+        SELECT true FROM idempotency_gateway.operation o
+        WHERE o.attention_us IS NOT NULL AND o.state = 'claimed'
+        ORDER BY o.operation_id LIMIT 1
+    ),
+    (
+        SELECT true FROM idempotency_gateway.operation o
+        WHERE o.due_us <= s.now_us + {due_slack_us} AND (o.state = 'tombstone' OR {due_us(o)} <= s.now_us)
+        ORDER BY o.due_us LIMIT 1
+    ),
+    (
+        SELECT true FROM idempotency_gateway.tombstone t
+        WHERE (t.completed_us / 1000000 + t.kept_s) / 60 <= s.now_us / 60000000
+        ORDER BY (t.completed_us / 1000000 + t.kept_s) / 60 LIMIT 1
+    ),
+    (SELECT true FROM idempotency_gateway.pause p LIMIT 1),
+    (SELECT true FROM idempotency_gateway.audit a WHERE a.keep_until_us <= s.now_us ORDER BY a.keep_until_us LIMIT 1),
+    (SELECT true FROM idempotency_gateway.recovery r WHERE r.check_us <= s.now_us ORDER BY r.check_us LIMIT 1),
+    (SELECT true FROM idempotency_gateway.content h WHERE h.check_us <= s.now_us ORDER BY h.check_us LIMIT 1),
+    (SELECT true FROM idempotency_gateway.witness w WHERE w.check_us <= s.now_us ORDER BY w.check_us LIMIT 1),
+    false
+) AS is_due
+FROM start s
+
 -- name: select_lapsed
 -- claimed --lapse--> in_doubt, and leases left by a clock that was set back: lock the candidates.
 --

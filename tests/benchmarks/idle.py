@@ -25,9 +25,9 @@ from tests.support.house import config_text
 
 TARGET: Final = 2.0
 # What begins, ends or sets up a transaction.
-_AROUND: Final = ("BEGIN", "COMMIT", "PRAGMA")
+AROUND: Final = ("BEGIN", "COMMIT", "PRAGMA")
 # The beginning of a statement, with and without a name that the driver gave it.
-_LOGGED: Final = re.compile(r" LOG:  (?:statement|execute [^:]*): (.*)")
+LOGGED: Final = re.compile(r" LOG:  (?:statement|execute [^:]*): (.*)")
 _SETTINGS: Final[Mapping[str, Any]] = {
     "route": {"accept": {"identity": "unverified"}},
     "secrets": {"encryption": [{"id": "bench", "key": "00" * 32}]},
@@ -48,7 +48,7 @@ def run(place: Place, asked: argparse.Namespace) -> bool:
     rows, is_within = [], True
     for kind in asked.stores:
         statements = asyncio.run((_sqlite if kind == "sqlite" else _postgres)(place, asked))
-        around = sum(text.startswith(_AROUND) for text in statements) / asked.seconds
+        around = sum(text.startswith(AROUND) for text in statements) / asked.seconds
         rate = len(statements) / asked.seconds - around
         is_within = is_within and rate <= 1.2 * TARGET
         rows.append((kind, f"{rate:.1f}", f"≤ {TARGET:.1f}", f"{around:.1f}"))
@@ -96,4 +96,4 @@ async def _postgres(place: Place, asked: argparse.Namespace) -> list[str]:
         logged_bytes = place.server.log.stat().st_size
         await asyncio.sleep(asked.seconds)
         logged = place.server.log.read_bytes()[logged_bytes:].decode(errors="replace")
-    return _LOGGED.findall(logged)
+    return LOGGED.findall(logged)

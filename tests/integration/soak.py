@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from tests.integration.storm import HEAL_SECONDS, ROUTES, compare_with_list, has_store, settle
+from tests.integration.storm import HEAL_SECONDS, ROUTES, compare_with_list, has_store, listed_in, settle
 from tests.integration.storm_clients import PATHS, Clients, Intent
 from tests.integration.storm_judge import judge
 from tests.integration.storm_upstream import Deed, StormUpstream
@@ -157,7 +157,7 @@ async def soak(directory: Path, postgres_url: str, *, seconds: float, seed: int)
         report.faults += await _books(gateway, clients, upstream, report)
         report.numbers["in doubt"] = len(unsettled)
         if seconds >= LONG_SECONDS_MIN:
-            await _wait_doubt_shown(gateway, len(unsettled))
+            await _wait_doubt_shown(gateway)
         report.faults += await _left(gateway, before, usages, report)
         gateway.ask_to_stop()
         if (code := await gateway.wait_exit()) != 0:
@@ -305,13 +305,16 @@ async def _books(gateway: GatewayProcess, clients: Clients, upstream: StormUpstr
     return books.faults()
 
 
-async def _wait_doubt_shown(gateway: GatewayProcess, in_doubt: int) -> None:
-    """30: what is in doubt is in the gauge, which is taken every 15 seconds."""
+async def _wait_doubt_shown(gateway: GatewayProcess) -> None:
+    """30: what is in doubt is in the gauge, which is taken every 15 seconds.
 
-    shown = -1.0
+    Probes may find out about some meanwhile.
+    """
+    shown, in_doubt = -1.0, 0
 
     async def is_shown() -> bool:
-        nonlocal shown
+        nonlocal shown, in_doubt
+        in_doubt = len(await listed_in(gateway, "in_doubt"))
         shown = _sum(await _scrape(gateway), "idempotency_in_doubt")
         return shown == in_doubt
 

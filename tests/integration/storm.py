@@ -361,7 +361,7 @@ async def _settle_key(
 async def compare_with_list(gateway: GatewayProcess, clients: Clients, in_doubt: dict[str, Call]) -> list[str]:
     """Whether operators are shown exactly what clients hear is in doubt, and nothing is claimed by nobody."""
     states = ("in_doubt", "claimed")
-    lists = await asyncio.gather(*[_listed(gateway, state) for state in states])
+    lists = await asyncio.gather(*[listed_in(gateway, state) for state in states])
     listed = dict(zip(states, lists, strict=True))
     faults = []
     for operation in in_doubt.keys() - listed["in_doubt"]:
@@ -375,7 +375,8 @@ async def compare_with_list(gateway: GatewayProcess, clients: Clients, in_doubt:
     return faults
 
 
-async def _listed(gateway: GatewayProcess, state: str) -> set[str]:
+async def listed_in(gateway: GatewayProcess, state: str) -> set[str]:
+    """The operations that an operator is shown."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "gateway", "inspect", "--list", "--state", state, "--limit", "100000",
         "--format", "jsonl", "--config", str(gateway.config_file),

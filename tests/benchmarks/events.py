@@ -30,7 +30,7 @@ _EVENT: Final = b'"type":"operation.completed"'
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this measurement."""
     parser.add_argument("--stores", nargs="+", choices=("sqlite", "postgres"), default=["sqlite", "postgres"])
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--requests", type=int, default=2_000, help="in a round of each gateway")
 
 

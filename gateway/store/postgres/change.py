@@ -171,7 +171,7 @@ async def give_event_turns(connection: Connection, service: str, lines: Collecti
 
 def event_columns(rows: Sequence[OutboxRow]) -> list[list[Any]]:
     """The columns of events without order."""
-    return _columns([(row.sink, row.event_id, row.type.value, row.content, row.response) for row in rows])
+    return _columns([(row.sink, row.event_id, row.type, row.content, row.response) for row in rows])
 
 
 async def _write_kept(connection: Connection, changes: Sequence[Change]) -> None:

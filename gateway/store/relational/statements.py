@@ -358,7 +358,7 @@ def _give_turn(cursor: Cursor, lane: bytes) -> Any:
 def write_events(cursor: Cursor, service: str, rows: Iterable[OutboxRow], now_us: int) -> None:
     """Write the events of a change, in its transaction."""
     for row in rows:
-        values = (service, row.sink, row.event_id, row.type.value, now_us, row.content, row.response)
+        values = (service, row.sink, row.event_id, row.type, now_us, row.content, row.response)
         if row.line is None:
             cursor.change("insert_event", values)
         else:

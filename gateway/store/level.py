@@ -25,6 +25,7 @@ from typing import Final
 from uuid import UUID
 
 from gateway import PROGRAM, __version__
+from gateway.core.outbox import EventType
 from gateway.store.base import StartRefused
 
 PROGRAM_LEVEL: Final = 1
@@ -36,6 +37,8 @@ RECORD_VERSION: Final = 1
 """The version of the records that it writes."""
 RECORD_VERSIONS: Final = range(1, RECORD_VERSION + 1)
 """Those that it reads."""
+EVENT_TYPES: Final = ", ".join(f"'{each}'" for each in EventType)
+"""The types of events that it publishes, as SQL lists them. It leaves others alone."""
 JOURNAL_VERSION: Final = 1
 """The version of the outcomes that it writes to journals."""
 JOURNAL_VERSIONS: Final = range(1, JOURNAL_VERSION + 1)

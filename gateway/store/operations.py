@@ -41,6 +41,7 @@ from enum import StrEnum
 from typing import Final, Protocol
 from uuid import UUID
 
+from gateway.core.immutable import immutable
 from gateway.core.operation import MICROSECONDS, Audit, Event, SealedRequest, Snapshot, State
 from gateway.core.outbox import EventType, PublishedEvent
 from gateway.core.sealing import is_key_id
@@ -312,7 +313,7 @@ class NumberedAudit:
     entry: AuditEntry
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class LeasedEvent:
     """An event that the caller is to publish to a sink, until its lease ends.
 
@@ -335,7 +336,7 @@ class EventFate(StrEnum):
     DEAD = "dead"
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class EventReport:
     """What became of a leased event. `why` and `pause_us` are of one that is put off; a dead one has a `why`. `line`
     as it was leased."""
@@ -490,7 +491,8 @@ class ManagedStore(Store, Protocol):
         """The latest `AUDITS_MAX` pauses and ends of pauses of the last `AUDIT_KEEP_US`, oldest first."""
 
     async def lease_events(self, service: str, wanted: Mapping[str, int], lease_us: int) -> list[LeasedEvent]:
-        """Lease at most so many due events of each of these sinks, the longest due first. None of a suspended sink."""
+        """Lease at most so many due events of each of these sinks, those that are due for the longest; returns them in
+        the order of their changes, or of their redeliveries. None of a suspended sink."""
 
     async def report_events(self, service: str, reports: Collection[EventReport]) -> None:
         """Write what became of leased events. Repeatable.

@@ -428,6 +428,21 @@ async def test_a_record_of_a_newer_program_is_left_alone(change: str, postgres_u
         assert await connection.fetchrow("SELECT * FROM idempotency_gateway.operation") == before
 
 
+async def test_an_event_that_a_newer_program_writes_is_left_to_it(postgres_url: str) -> None:
+    """It is neither leased nor in the way of others."""
+    outbox = Outbox(SERVICE, "urn:shop", (Subscription("ledger"),))
+    newer, known = Hand(), Hand()
+    async with opened(postgres_url, outbox=outbox) as store, session(postgres_url) as connection:
+        await do(store, newer, Hand.claim, Hand.complete)
+        await connection.execute("UPDATE idempotency_gateway.event SET type = 'operation.sung'")
+        before = await connection.fetchrow("SELECT * FROM idempotency_gateway.event")
+        await do(store, known, Hand.claim, Hand.complete)
+        (event,) = await store.lease_events(SERVICE, {"ledger": 1}, 60_000_000)
+        assert event.event.operation_id == str(known.operation_id)
+        assert not await store.lease_events(SERVICE, {"ledger": 1}, 60_000_000)
+        assert await connection.fetchrow("SELECT * FROM idempotency_gateway.event WHERE tries = 0") == before
+
+
 async def test_a_pooler_that_goes_over_to_another_memory(own_postgres: PostgresServer) -> None:
     """No connection is lost by that, no claim is granted, and what was claimed before is not said to be absent."""
     hand = Hand()

@@ -24,6 +24,7 @@ import apsw
 import pytest
 
 from gateway.core.operation import Applied, Audit, Fenced, Snapshot, State, microseconds
+from gateway.core.outbox import Outbox, Subscription
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused, Unreadable, Unstorable
 from gateway.store.operations import Query, Swept
 from gateway.store.relational.inquiry import PIECE_RECORDS_MAX
@@ -247,6 +248,25 @@ async def test_a_record_that_cannot_be_read_is_left_alone(change: str, store: Sq
         await store.read(strange.operation_id)
     tamper(path, "UPDATE operation SET version = 1, state = 'claimed', last_event = 'claim', request_kept = 0")
     await do(store, strange, Hand.complete)
+
+
+async def test_an_event_that_a_newer_program_writes_is_left_to_it(path: Path) -> None:
+    """It is neither leased nor in the way of others, however many there are."""
+    store = SqliteStore(path, outbox=Outbox(SERVICE, "urn:shop", (Subscription("ledger"),)))
+    await store.start()
+    try:
+        newer, known = Hand(), Hand()
+        await do(store, newer, Hand.claim, Hand.complete)
+        tamper(path, "UPDATE event SET type = 'operation.sung'")
+        await do(store, known, Hand.claim, Hand.complete)
+        (event,) = await store.lease_events(SERVICE, {"ledger": 1}, 60_000_000)
+        assert event.event.operation_id == str(known.operation_id)
+        assert not await store.lease_events(SERVICE, {"ledger": 1}, 60_000_000)
+        tamper(path, "UPDATE event SET type = 'operation.completed' WHERE tries = 0")
+        (event,) = await store.lease_events(SERVICE, {"ledger": 1}, 60_000_000)
+        assert event.event.operation_id == str(newer.operation_id)
+    finally:
+        await store.close()
 
 
 @pytest.mark.parametrize("who", ["this-worker", "another-worker"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final
 from uuid import UUID
 
@@ -13,7 +14,7 @@ from gateway.store.postgres.change import give_event_turns, lock_lines
 from gateway.store.postgres.connection import Connection
 from gateway.store.postgres.statements import load
 
-_TYPES: Final = frozenset(EventType)
+_TYPES: Final = {each.value: each for each in EventType}
 
 _LEASE: Final = load("lease_events")
 _REPORT: Final = load("report_events")
@@ -45,15 +46,13 @@ class KeptEvents:
         return [
             LeasedEvent(
                 row["sink"],
-                PublishedEvent(row["event_id"], EventType(row["type"]), row["at_us"], row["content"], row["response"]),
+                PublishedEvent(row["event_id"], _TYPES[row["type"]], row["at_us"], row["content"], row["response"]),
                 row["tries"],
                 row["redeliveries"],
                 row["now_us"] - row["since_us"],
                 row["line"],
             )
-            for row in sorted(rows, key=lambda row: row["due_us"])
-            # A newer program wrote another type, and publishes it.
-            if row["type"] in _TYPES
+            for row in sorted(rows, key=itemgetter("since_us"))
         ]
 
     async def report(self, service: str, reports: Collection[EventReport]) -> None:
@@ -84,7 +83,7 @@ class KeptEvents:
         found = []
         for row in await self._fetch(statement, service, sink, after or "", limit):
             if row["type"] in _TYPES:
-                event = PublishedEvent(row["event_id"], EventType(row["type"]), row["at_us"], row["content"])
+                event = PublishedEvent(row["event_id"], _TYPES[row["type"]], row["at_us"], row["content"])
                 whose = (sink, event.id, event.type, UUID(event.operation_id))
                 found.append(KeptEvent(*whose, event.at_us, row["tries"], row["is_dead"], row["why"]))
         return found

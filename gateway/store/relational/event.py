@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from operator import itemgetter
 from typing import Final, assert_never
 from uuid import UUID
 
@@ -18,7 +19,9 @@ from gateway.store.operations import (
 )
 from gateway.store.relational.statements import Cursor
 
-_TYPES: Final = frozenset(EventType)
+_TYPES: Final = {each.value: each for each in EventType}
+# Of a row of `lease_events`.
+_SINCE: Final = itemgetter(7)
 
 
 def remember(cursor: Cursor, service: str, outbox: Outbox) -> None:
@@ -28,24 +31,18 @@ def remember(cursor: Cursor, service: str, outbox: Outbox) -> None:
 
 def are_due(cursor: Cursor, service: str, wanted: Mapping[str, int], now_us: int) -> bool:
     """Whether `lease` would find anything."""
-    return any(
-        number and cursor.row("select_due_events", (service, sink, now_us, 1)) for sink, number in wanted.items()
-    )
+    return any(number and cursor.row("find_due_event", (service, sink, now_us)) for sink, number in wanted.items())
 
 
 def lease(cursor: Cursor, service: str, wanted: Mapping[str, int], lease_us: int, now_us: int) -> list[LeasedEvent]:
     """Lease at most so many due events of each sink."""
     leased = []
     for sink, number in wanted.items():
-        for event_id, type_, at_us, content, response, tries, redeliveries, since_us, line in cursor.rows(
-            "select_due_events", (service, sink, now_us, number)
-        ):
-            if type_ not in _TYPES:
-                # A newer program wrote it, and publishes it.
-                continue
-            cursor.change("lease_event", (service, sink, event_id, now_us + lease_us))
-            event = PublishedEvent(event_id, EventType(type_), at_us, content, response)
-            leased.append(LeasedEvent(sink, event, tries + 1, redeliveries, now_us - since_us, line))
+        rows = cursor.rows("lease_events", (service, sink, now_us, number, now_us + lease_us))
+        # RETURNING has no order.
+        for event_id, type_, at_us, content, response, tries, redeliveries, since_us, line in sorted(rows, key=_SINCE):
+            event = PublishedEvent(event_id, _TYPES[type_], at_us, content, response)
+            leased.append(LeasedEvent(sink, event, tries, redeliveries, now_us - since_us, line))
     return leased
 
 
@@ -72,7 +69,7 @@ def find(cursor: Cursor, service: str, sink: str, after: str | None, limit: int,
     found = []
     for event_id, type_, at_us, content, tries, dead, why in cursor.rows(page, (service, sink, after or "", limit)):
         if type_ in _TYPES:
-            event = PublishedEvent(event_id, EventType(type_), at_us, content)
+            event = PublishedEvent(event_id, _TYPES[type_], at_us, content)
             found.append(KeptEvent(sink, event_id, event.type, UUID(event.operation_id), at_us, tries, bool(dead), why))
     return found
 

@@ -21,7 +21,7 @@ from gateway.core.lifecycle import due_us
 from gateway.core.message import StoredResponse, pack_headers
 from gateway.core.operation import Delivery, Event, Fingerprint, Identity, ProbeTarget, Record, State
 from gateway.store.base import Unreadable
-from gateway.store.level import RECORD_VERSION, RECORD_VERSIONS
+from gateway.store.level import EVENT_TYPES, RECORD_VERSION, RECORD_VERSIONS
 from gateway.store.request_line import line_of, request_of
 
 Row = tuple[Any, ...]
@@ -63,6 +63,7 @@ _PLACEHOLDERS: Final = {
     "{inserted}": _inserted(_CHANGED + _IDENTITY),
     "{changed}": _set(_CHANGED),
     "{record_versions}": f"{RECORD_VERSIONS[0]} AND {RECORD_VERSIONS[-1]}",
+    "{event_types}": EVENT_TYPES,
     "{delivery}": ", ".join(_DELIVERY),
     "{delivery inserted}": _inserted(_DELIVERY + _DELIVERY_STATE + _DELIVERY_COPIED),
     "{delivery changed}": _set(_DELIVERY_CHANGED + _DELIVERY_STATE),

@@ -160,8 +160,8 @@ CREATE TABLE IF NOT EXISTS pause_audit (
 CREATE INDEX IF NOT EXISTS pause_audit_by_time ON pause_audit (service, at_us);
 
 -- Events that sinks have yet to receive (`core.outbox`), written with their change; they outlive the operation. A relay may
--- publish one from `due_us` on, which is also the end of its lease. `since_us` is the time of the change (`at_us`), or of the
--- last redelivery. Dead ones wait for an operator.
+-- publish one from `due_us` on; nobody else does until its lease ends. `since_us` is the time of the change (`at_us`), or of
+-- the last redelivery. Dead ones wait for an operator.
 CREATE TABLE IF NOT EXISTS event (
     row BYTEA NOT NULL PRIMARY KEY,
     service TEXT NOT NULL,
@@ -171,6 +171,7 @@ CREATE TABLE IF NOT EXISTS event (
     at_us BIGINT NOT NULL,
     since_us BIGINT NOT NULL,
     due_us BIGINT NOT NULL,
+    lease_until_us BIGINT NOT NULL DEFAULT 0,
     content BYTEA NOT NULL,
     response BYTEA,
     tries BIGINT NOT NULL DEFAULT 0,

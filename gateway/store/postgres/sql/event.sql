@@ -53,7 +53,7 @@ WITH clock AS MATERIALIZED (
         SELECT e.ctid
         FROM idempotency_gateway.event e
         WHERE e.service = $2::text AND e.sink = w.sink AND NOT e.is_dead AND NOT e.is_behind
-            AND e.due_us <= c.now_us AND e.lease_until_us <= c.now_us
+            AND e.due_us <= c.now_us AND e.lease_until_us <= c.now_us AND e.type IN ({event_types})
         ORDER BY e.due_us
         LIMIT w.number
         FOR UPDATE SKIP LOCKED
@@ -63,8 +63,7 @@ UPDATE idempotency_gateway.event e SET lease_until_us = c.now_us + $5::bigint, t
 FROM clock c
 WHERE e.ctid = ANY (ARRAY(SELECT d.ctid FROM due d))
 RETURNING
-    c.now_us, e.sink, e.event_id, e.type, e.at_us, e.content, e.response, e.tries, e.redeliveries, e.since_us, e.due_us,
-    e.line
+    c.now_us, e.sink, e.event_id, e.type, e.at_us, e.content, e.response, e.tries, e.redeliveries, e.since_us, e.line
 
 -- name: report_events
 -- No row of the table: what became of leased events. A published one is gone; another report counts only while nobody leased

@@ -201,8 +201,8 @@ CREATE TABLE pause_audit (
 CREATE INDEX pause_audit_by_time ON pause_audit (service, at_us);
 
 -- Events that sinks have yet to receive (`core.outbox`), written with their change; they outlive the operation. A relay may
--- publish one from `due_us` on, which is also the end of its lease. `since_us` is the time of the change (`at_us`), or of the
--- last redelivery. Dead ones wait for an operator.
+-- publish one from `due_us` on; nobody else does until its lease ends, which is in no index, so that leasing writes the row
+-- alone. `since_us` is the time of the change (`at_us`), or of the last redelivery. Dead ones wait for an operator.
 CREATE TABLE event (
     row INTEGER PRIMARY KEY,
     service TEXT NOT NULL,
@@ -212,6 +212,7 @@ CREATE TABLE event (
     at_us INTEGER NOT NULL,
     since_us INTEGER NOT NULL,
     due_us INTEGER NOT NULL,
+    lease_until_us INTEGER NOT NULL DEFAULT 0,
     content BLOB NOT NULL,
     response BLOB,
     tries INTEGER NOT NULL DEFAULT 0,

@@ -1,0 +1,11 @@
+-- no row of the table: nobody else publishes these events of a sink until the lease ends, those that are due for the longest
+UPDATE event SET lease_until_us = ?5, tries = tries + 1
+WHERE row IN (
+    SELECT e.row FROM event AS e
+    WHERE e.service = ?1 AND e.sink = ?2 AND NOT e.is_dead AND e.is_behind = FALSE AND e.due_us <= ?3
+        AND e.lease_until_us <= ?3 AND e.type IN ({event_types})
+        AND NOT EXISTS (SELECT 1 FROM suspension AS s WHERE s.service = ?1 AND s.sink = ?2)
+    ORDER BY e.due_us
+    LIMIT ?4
+)
+RETURNING event_id, type, at_us, content, response, tries, redeliveries, since_us, line

@@ -24,7 +24,7 @@ from gateway.events.relay import Relay, SinkSettings
 from gateway.events.sink import Sink
 from gateway.events.stdout import StdoutSink
 from gateway.events.webhook import WebhookSettings, WebhookSink
-from gateway.observe.facts import Events
+from gateway.observe.facts import Events, Fact, OperationAccepted, OperationSettled, SweepDone
 from gateway.store.operations import ManagedStore
 
 _LOG = logging.getLogger("gateway")
@@ -61,6 +61,19 @@ def relay_of(config: Config, store: ManagedStore, events: Events, clock: Callabl
         return None
     sinks = [(settings_of(config, sink), sink_of(config, sink)) for sink in config.events.sinks]
     return Relay(store, sinks, events, service=config.service, clock=clock)
+
+
+class RelayWaker:
+    """Wakes the relay of this process, which is made later, after each change that may have events."""
+
+    relay: Relay | None = None
+
+    def wants(self, kind: type[Fact]) -> bool:
+        return kind in (OperationSettled, OperationAccepted, SweepDone)
+
+    def __call__(self, _fact: Fact) -> None:
+        if self.relay is not None:
+            self.relay.wake()
 
 
 def settings_of(config: Config, sink: SinkConfig) -> SinkSettings:

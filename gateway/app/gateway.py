@@ -29,6 +29,7 @@ from gateway import EXIT_OK, EXIT_WORK_LEFT, __version__
 from gateway.admin.api import AdminApi
 from gateway.app.descriptors import client_connections_max
 from gateway.app.encryption import key_ring
+from gateway.app.events import RelayWaker
 from gateway.app.host import make_state_dir, server_tls
 from gateway.app.life import StartError
 from gateway.app.operating import admin_api, adopt
@@ -57,7 +58,7 @@ from gateway.core.routing import RouteTable
 from gateway.http.handler import Served
 from gateway.http.limits import EdgeSettings
 from gateway.http.server import Edge, ListenError, listen_fault
-from gateway.observe.facts import Events, Fact, Observer, OperationAccepted, OperationSettled, SweepDone
+from gateway.observe.facts import Events, Observer
 from gateway.observe.metrics import Metrics
 from gateway.observe.readings import Readings
 from gateway.observe.status import Health, StatusServer
@@ -113,11 +114,12 @@ class Gateway:
             modes={route.name: config.mode_of(route) for route in config.routes},
         )
         self._traces = Traces()
+        relay_waker = RelayWaker()
         self.events = Events(
             self.metrics,
             self.health,
             *observers,
-            *((self._wake_relay,) if config.events.sinks else ()),
+            relay_waker,
             self._traces,
         )
         self._upstreams = Upstreams(self.events)
@@ -127,6 +129,7 @@ class Gateway:
         self._attempt_files = environment.attempt_files
         clients = Clients(self._upstreams, config)
         self._parts = Parts(config, environment, self.events, clients.client_for)
+        relay_waker.relay = self._parts.relay
         self._upstreams.adopt(clients)
         self._store = self._parts.store
         self.coordinator = self._parts.coordinator
@@ -303,11 +306,6 @@ class Gateway:
             spans_dropped=spans_dropped,
             spans_failed=spans_failed,
         )
-
-    def _wake_relay(self, fact: Fact) -> None:
-        """A change of this process may have events that nobody has to wait a poll for."""
-        if isinstance(fact, OperationSettled | OperationAccepted | SweepDone) and self._parts.relay is not None:
-            self._parts.relay.wake()
 
     # -- reload -------------------------------------------------------------------------------------------------------
 

@@ -159,8 +159,8 @@ class Attempt:
     def _may_send(self) -> bool:
         if not self._lease.is_trusted():
             return False
-        self._on_send()
         self._operation.final_command = self._claimed.abandon("interrupted")
+        self._on_send()
         return True
 
     async def _read_response(self, response: UpstreamResponse) -> Conclusion:

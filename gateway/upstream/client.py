@@ -147,6 +147,7 @@ class Upstream:
             source = FileReader(body) if isinstance(body, FileBody) else body
         except OSError as error:
             return self._not_sent(SentNothing.LOCAL, f"the request's body cannot be read: {error}")
+        timeout_seconds = response_timeout_seconds or self.settings.response_timeout_seconds
         connection: UpstreamConnection | None = None
         is_allowed = False
         try:
@@ -156,7 +157,9 @@ class Upstream:
             if isinstance(acquired, NotSent):
                 return acquired
             connection = acquired
-            # Nothing awaits from here to the first byte, so the checks of connection and lease still hold.
+            receiver = ResponseReceiver(self._loop, connection, self._loop.time() + timeout_seconds, timeout_seconds)
+            # Nothing awaits from here to the first byte, so the checks of connection and lease still hold; and next to
+            # nothing is done, because a process that is killed in between leaves a doubt about a request it never sent.
             is_allowed = may_send()
         finally:
             if not is_allowed:
@@ -166,8 +169,6 @@ class Upstream:
                     self._pool.give_back_unused(connection)
         if not is_allowed:
             return self._not_sent(SentNothing.LEASE_LOST, "the lease no longer allowed sending")
-        timeout_seconds = response_timeout_seconds or self.settings.response_timeout_seconds
-        receiver = ResponseReceiver(self._loop, connection, self._loop.time() + timeout_seconds, timeout_seconds)
         connection.send(
             written.head,
             source,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import select
+import socket
 from collections.abc import AsyncIterator
 from hashlib import sha256
 
@@ -283,6 +285,24 @@ async def test_permission_is_asked_right_before_the_first_byte() -> None:
         assert isinstance(await client.exchange(request(), b"", protected=False, may_send=may_send), UpstreamResponse)
         assert server.accepted == 1
         assert (client.stats.not_sent, client.stats.answered) == (1, 1)
+
+
+async def test_the_first_byte_leaves_in_the_step_that_asked_for_permission() -> None:
+    """A process that is killed a moment later has sent what it marked as sent."""
+    peers: list[socket.socket] = []
+
+    async def keep(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peers.append(writer.get_extra_info("socket"))
+        await answering(DONE)(server, reader, writer)
+
+    async with serving(keep) as server, upstream_to(server.port) as client:
+        await answer(client)
+        arrivals = select.poll()
+        arrivals.register(peers[0].fileno(), select.POLLIN)
+        exchange = client.exchange(request(), b"{}", protected=True, may_send=lambda: not arrivals.poll(0))
+        exchange.send(None)
+        assert arrivals.poll(0)
+        exchange.close()
 
 
 async def test_an_error_in_asking_permission_sends_nothing() -> None:

@@ -154,7 +154,8 @@ class Relay:
         for places in self._places:
             if (number := wanted.get(places.name)) is not None:
                 of_sink = [each for each in leased if each.sink == places.name]
-                places.has_more = len(of_sink) == number
+                # Others may wait behind the first one of a line.
+                places.has_more = len(of_sink) == number or any(each.line is not None for each in of_sink)
                 self._begin(places, of_sink)
         self._idle_seconds = _POLL_SECONDS if leased else min(self._idle_seconds * 2, _IDLE_SECONDS_MAX)
         return self._idle_seconds
@@ -334,5 +335,5 @@ def _fact(alike: Sequence[LeasedEvent], publication: Publication) -> EventsPubli
         case _:
             assert_never(publication)
     secret_ids = publication.secret_ids if isinstance(publication, Delivered) else ()
-    events = tuple([(leased.event.id, leased.event.type.value) for leased in alike])
+    events = tuple([(leased.event.id, leased.event.type) for leased in alike])
     return EventsPublished(alike[0].sink, events, result, detail, secret_ids)

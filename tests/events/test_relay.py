@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -56,8 +56,8 @@ class ScriptedSink:
 class House:
     """A store with events, and relays on it with the sinks `a` and `b`."""
 
-    def __init__(self) -> None:
-        subscriptions = tuple(Subscription(name, frozenset(EventType)) for name in ("a", "b"))
+    def __init__(self, *, is_ordered: bool = False) -> None:
+        subscriptions = tuple(Subscription(name, frozenset(EventType), is_ordered=is_ordered) for name in ("a", "b"))
         self.store = MemoryStore(Memory(), outbox=Outbox(SERVICE, "urn:test", subscriptions))
         self.a, self.b = ScriptedSink(), ScriptedSink()
         self.facts: list[Fact] = []
@@ -154,6 +154,23 @@ async def test_a_backlog_is_published_without_waiting_for_a_poll(house: House) -
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert len({event.id for event, _ in house.a.published}) == 400
+
+
+async def test_a_line_is_published_without_waiting_for_a_poll() -> None:
+    """Each event follows the one before as soon as that has arrived."""
+    house = House(is_ordered=True)
+    await house.store.start()
+    relay = await house.relay(busy_seconds=3600.0)
+    for _ in range(50):
+        await do(house.store, Hand(), lambda hand: replace(hand.accept(), lane=b"l" * 32))
+    await relay.run_once()
+    running = asyncio.create_task(relay.run())
+    await eventually(lambda: len(house.a.published) == len(house.b.published) == 50)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await relay.close()
+    places = [event.attributes()["sequence"] for event, _ in house.a.published]
+    assert places == sorted(places)
 
 
 async def test_a_sink_that_hangs_keeps_no_other_from_its_backlog(house: House) -> None:

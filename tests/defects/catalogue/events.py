@@ -77,8 +77,14 @@ DEFECTS = (
     Defect(
         "two-of-a-line-at-once",
         "an ordered sink receives what is behind before the first has arrived",
-        (Edit("store/relational/sql/select_due_events.sql", " AND e.is_behind = FALSE", ""),),
+        (Edit("store/relational/sql/lease_events.sql", " AND e.is_behind = FALSE", ""),),
         ("tests/conformance/test_ordered_events.py::test_events_of_one_operation_come_one_after_the_other[sqlite]",),
+    ),
+    Defect(
+        "leases-keep-nothing",
+        "two relays publish the same events at the same time",
+        (Edit("store/relational/sql/lease_events.sql", "e.lease_until_us <= ?3 AND ", ""),),
+        (_CONFORMANCE + "test_two_relays_share_what_is_due[sqlite]",),
     ),
     Defect(
         "one-place-for-all-sinks",
@@ -97,6 +103,12 @@ DEFECTS = (
         "a sink gets a handful of events for each pause, and falls behind for ever",
         (Edit(RELAY, "        if places.is_behind:\n            self._has_room.set()\n", ""),),
         (_RELAY + "test_a_backlog_is_published_without_waiting_for_a_poll",),
+    ),
+    Defect(
+        "lines-wait-for-polls",
+        "an ordered sink gets some twenty events of a line a second",
+        (Edit(RELAY, " or any(each.line is not None for each in of_sink)", ""),),
+        (_RELAY + "test_a_line_is_published_without_waiting_for_a_poll",),
     ),
     Defect(
         "one-result-for-a-batch",

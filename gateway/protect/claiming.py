@@ -17,6 +17,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -346,13 +347,20 @@ class Claiming:
                 return Unavailable(detail, is_definite=False, is_refused=True)
 
     def _pursue(self, pursuit: _Pursuit) -> None:
+        place = NO_PLACE
+        if not pursuit.terms.is_executed_anyway:
+            place = self.marks.mark_unsent(operation_id_of(pursuit.command), pursuit.command.attempt_id)
         task = self._loop.create_task(self._end_claim(pursuit))
         self._pursuits.add(task)
-        task.add_done_callback(self._pursuit_ended)
+        task.add_done_callback(partial(self._pursuit_ended, place))
 
-    def _pursuit_ended(self, task: asyncio.Task[None]) -> None:
+    def _pursuit_ended(self, place: int, task: asyncio.Task[None]) -> None:
         self._pursuits.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled():
+            # The claim stands, and whoever reads the mark ends it.
+            return
+        self.marks.unmark(place)
+        if (error := task.exception()) is not None:
             _LOG.error("a claim is no longer pursued, because of a bug", exc_info=error)
 
     async def _end_claim(self, pursuit: _Pursuit) -> None:

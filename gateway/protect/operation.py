@@ -21,6 +21,7 @@ from gateway.protect.identification import KeyedRequest
 from gateway.protect.leases import Lease
 from gateway.protect.reply import Reply
 from gateway.protect.trace import request_info
+from gateway.store.base import NO_PLACE
 
 
 @immutable
@@ -80,6 +81,7 @@ class Operation:
         "keeps_body",
         "order",
         "origin",
+        "place",
         "request",
         "started_seconds",
     )
@@ -99,6 +101,7 @@ class Operation:
         self.keeps_body = True
         self.final_command: OutcomeCommand | None = None
         self.origin: str | None = None
+        self.place = NO_PLACE
         self._record: Record | None = None
         self._lease: Lease | None = None
         self._events = events
@@ -175,7 +178,7 @@ class Operation:
     def granted(self, admission: Granted, lease: Lease, final_command: OutcomeCommand) -> None:
         """The claim was granted, and an attempt starts under it."""
         self._record, self._lease, self.final_command = admission.record, lease, final_command
-        self.origin = admission.origin
+        self.origin, self.place = admission.origin, admission.place
         self._admission.set_result(admission)
         if self._is_overdue:
             self._end_patience()

@@ -171,11 +171,12 @@ class Operations:
         except Exception:
             # Nothing else ends the claim, and its key would be left in doubt although nothing may have been sent.
             if operation.final_command is not None:
-                await self._apply_final_command(record, operation.final_command, "the gateway failed")
+                await self._end_early(operation, operation.final_command, "the gateway failed")
             raise
         finally:
             self._leases.drop(lease)
-            self._claiming.marks.unmark(admission.place)
+            if operation.final_command is None:
+                self._claiming.marks.unmark(operation.place)
 
     def _remove(self, operation: Operation) -> None:
         del self._by_id[operation.request.identity.operation_id.int]
@@ -206,7 +207,7 @@ class Operations:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
         final_commands = [
-            self._apply_final_command(operation.record, operation.final_command, "the gateway stopped")
+            self._end_early(operation, operation.final_command, "the gateway stopped")
             for operation in left.values()
             if operation.is_claimed and operation.final_command is not None
         ]
@@ -215,6 +216,13 @@ class Operations:
     async def _end_pursuits(self) -> Drained:
         """Release claims that were cut off just now, if the store responds soon."""
         return Drained(unrecorded=await self._claiming.close(_FINAL_COMMAND_SECONDS))
+
+    async def _end_early(self, operation: Operation, command: OutcomeCommand, why: str) -> Drained:
+        """Apply the final command. Until it is durable, what the attempt has sent stays marked."""
+        drained = await self._apply_final_command(operation.record, command, why)
+        if not drained.unrecorded:
+            self._claiming.marks.unmark(operation.place)
+        return drained
 
     async def _apply_final_command(self, record: Record, command: OutcomeCommand, why: str) -> Drained:
         """Apply the final command of an attempt that ended early to the store or, if that fails, keep it in the

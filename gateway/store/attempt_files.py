@@ -134,23 +134,23 @@ class AttemptFiles:
         if marks is None or not self._free_places:
             return NO_PLACE
         place = self._free_places.pop()
+        self._note_time(marks)
         # The mark comes last: until then the place counts as free.
         marks[place : place + 32] = operation_id.bytes + attempt_id.bytes
         marks[place + 32] = _UNSENT
-        self._note_time(marks)
         return place
 
     def mark_sent(self, place: int) -> None:
         """See `AttemptMarks`."""
         if place != NO_PLACE and self._marks is not None:
-            self._marks[place + 32] = _SENT
             self._note_time(self._marks)
+            self._marks[place + 32] = _SENT
 
     def unmark(self, place: int) -> None:
         """See `AttemptMarks`."""
         if place != NO_PLACE and self._marks is not None:
-            self._marks[place + 32] = _FREE
             self._note_time(self._marks)
+            self._marks[place + 32] = _FREE
             self._free_places.append(place)
 
     def take_ended(self) -> list[EndedWorker]:
@@ -193,7 +193,7 @@ class AttemptFiles:
             os.close(self._descriptor)
 
     def _note_time(self, marks: mmap.mmap) -> None:
-        # After the mark: a process that is killed between the two leaves a file that proves nothing.
+        # Before the mark: a process that is killed between the two has changed nothing since.
         marks[_BOOT_BYTES:_HEAD_BYTES] = self._clock().to_bytes(8)
 
     def _unsent_in(self, content: bytes, changed_ns: int) -> tuple[UnsentAttempt, ...]:

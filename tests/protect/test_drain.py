@@ -17,6 +17,8 @@ from gateway.observe.facts import OperationSettled
 from gateway.protect import operations as runs
 from gateway.protect.operations import Drained
 from gateway.protect.reply import Reply, Untouched
+from gateway.store.attempt_files import AttemptFiles
+from gateway.store.base import UnsentAttempt
 from tests.support.coordination import LEASE_SECONDS, Pieces, coordination, heard
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, Gate, dropped, lost, refused
@@ -29,6 +31,15 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A final command is tried for a tenth of a second."""
     monkeypatch.setattr(runs, "_FINAL_COMMAND_SECONDS", 0.1)
     monkeypatch.setattr(runs, "_FINAL_COMMAND_PAUSE_SECONDS", 0.01)
+
+
+def left_by_ended(directory: Path) -> list[UnsentAttempt]:
+    """What another worker of the host reads of those that have ended."""
+    ended = AttemptFiles(directory / "attempts").take_ended()
+    found = [attempt for each in ended for attempt in each.attempts]
+    for each in ended:
+        each.remove()
+    return found
 
 
 @asynccontextmanager
@@ -118,6 +129,44 @@ async def test_before_the_first_byte(tmp_path: Path) -> None:
         assert await office.coordinator.drain(0) == Drained(recorded=1)
         assert heard(await task) == (503, Verdict.OVERLOADED)
         assert office.state is State.RELEASED
+
+
+@pytest.mark.parametrize("is_ended", [True, False], ids=["ended", "not-ended"])
+async def test_what_was_not_sent_stays_marked_until_its_claim_has_ended(tmp_path: Path, *, is_ended: bool) -> None:
+    """A gateway that is killed in its last seconds leaves no doubt about what it never sent."""
+    async with silent_tls() as url, coordination(tmp_path, upstream={"url": url, "connect_timeout": "20s"}) as office:
+        task = office.ask()
+        await eventually(lambda: office.memory.records != {})
+        gate = office.store.stop_after("release") if is_ended else None
+        if gate is None:
+            office.store.break_("release", fault=refused())
+            await office.journal.close()
+        drain = asyncio.create_task(office.coordinator.drain(0))
+        if gate is not None:
+            await gate.reached.wait()
+            gate.opened.set()
+        assert await drain == (Drained(recorded=1) if is_ended else Drained(unrecorded=1))
+        await task
+        unsent = UnsentAttempt(office.record.identity.operation_id, office.record.attempt_id)
+        office.attempt_files.close()
+        assert left_by_ended(tmp_path) == ([] if is_ended else [unsent])
+
+
+async def test_a_claim_that_nobody_will_use_stays_marked(tmp_path: Path) -> None:
+    """Its result was lost, its request was refused, and the store is not back before the gateway ends."""
+    async with coordination(tmp_path) as office:
+        gate = Gate()
+        office.store.on("claim", replace(lost(), before=gate))
+        office.store.break_("claim", fault=lost())
+        task = office.ask()
+        await gate.reached.wait()
+        gate.opened.set()
+        await asyncio.sleep(0)
+        assert await office.coordinator.drain(0) == Drained(unrecorded=1)
+        await task
+        unsent = UnsentAttempt(office.record.identity.operation_id, office.record.attempt_id)
+        office.attempt_files.close()
+        assert left_by_ended(tmp_path) == [unsent]
 
 
 async def test_in_the_exchange(tmp_path: Path) -> None:

@@ -109,6 +109,7 @@ class Office:
     leases: Leases
     claiming: Claiming
     journal: SqliteJournal
+    attempt_files: AttemptFiles
     now: list[float]
     parts: Parts
     facts: list[Fact] = field(default_factory=list)
@@ -328,7 +329,20 @@ async def coordination(
     coordinator, leases, claiming, route = parts.coordinator, parts.leases, parts.claiming, parts.routes[0]
     try:
         yield Office(
-            memory, store, behind, client, route, parts.store, coordinator, leases, claiming, journal, now, parts, facts
+            memory,
+            store,
+            behind,
+            client,
+            route,
+            parts.store,
+            coordinator,
+            leases,
+            claiming,
+            journal,
+            attempt_files,
+            now,
+            parts,
+            facts,
         )
     finally:
         store.mend()

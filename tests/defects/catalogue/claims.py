@@ -19,6 +19,25 @@ DEFECTS = (
         ("tests/integration/test_processes.py::test_killed_while_it_waits_for_the_upstream[sqlite]",),
     ),
     Defect(
+        "marks-end-before-their-claims",
+        "a gateway that is killed in the last seconds of its drain leaves a doubt about what it never sent",
+        (
+            Edit(
+                "protect/operations.py",
+                "            if operation.final_command is None:\n"
+                "                self._claiming.marks.unmark(operation.place)\n",
+                "            self._claiming.marks.unmark(operation.place)\n",
+            ),
+        ),
+        ("tests/protect/test_drain.py::test_what_was_not_sent_stays_marked_until_its_claim_has_ended[not-ended]",),
+    ),
+    Defect(
+        "pursued-claims-are-not-marked",
+        "a claim that nobody will use comes into doubt when its gateway ends before the store is back",
+        (Edit("protect/claiming.py", "        if not pursuit.terms.is_executed_anyway:\n", "        if False:\n"),),
+        ("tests/protect/test_drain.py::test_a_claim_that_nobody_will_use_stays_marked",),
+    ),
+    Defect(
         "marks-of-another-boot",
         "the marks of a machine that went down are believed",
         (

@@ -2,16 +2,28 @@
 
 A response of 2xx within the timeout is the acknowledgement; 410 says that nobody wants these events any more. Redirects
 are not followed, because nobody checked where they lead. The response is read to a limit and shown to operators only.
+
+The URL is a secret: many consumers know a sender by it. No reason for a failure may contain it.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Final, Literal
+from urllib.parse import urlsplit
 
-from aiohttp import ClientConnectorError, ClientError, ClientResponse, ClientSession, ClientTimeout, DummyCookieJar
+from aiohttp import (
+    ClientConnectorError,
+    ClientError,
+    ClientResponse,
+    ClientResponseError,
+    ClientSession,
+    ClientTimeout,
+    DummyCookieJar,
+)
 from aiohttp.abc import AbstractResolver
 
 from gateway import __version__
@@ -60,6 +72,9 @@ class WebhookSink(OneByOne):
         self._resolver = resolver
         self._wall_seconds = wall_seconds
         self._session: ClientSession | None = None
+        url = urlsplit(settings.url)
+        # Many a service repeats them in the text of a 404.
+        self._told_by_responses = [part for part in (url.path, url.query) if part not in ("", "/")]
 
     async def open(self) -> None:
         # `trust_env` stays off: a proxy, or credentials from .netrc, would come from nowhere in the configuration.
@@ -88,28 +103,41 @@ class WebhookSink(OneByOne):
             async with self._session.post(
                 settings.url, data=body, headers=headers, allow_redirects=False, proxy=self._egress.proxy
             ) as response:
-                return await _read(response, secrets, now_seconds)
+                return await self._read(response, secrets, now_seconds)
         except TimeoutError:
             return Failed(f"no response within {settings.timeout_seconds:g} s", is_unknown=True)
         except ClientConnectorError as error:
             return Failed(reason(f"no connection: {error.os_error}"))
         except (ClientError, OSError, ValueError) as error:
-            return Failed(reason(f"{type(error).__name__}: {error}"), is_unknown=True)
+            return Failed(reason(_described(error)), is_unknown=True)
 
     async def close(self) -> None:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
 
+    async def _read(self, response: ClientResponse, secrets: Sequence[Secret], now_seconds: float) -> Publication:
+        status = response.status
+        if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
+            return Delivered(tuple(each.id for each in secrets))
+        begin = (await response.content.read(RESPONSE_BYTES_MAX)).decode("utf-8", "replace")
+        for secret in self._told_by_responses:
+            begin = begin.replace(secret, "...")
+        why = reason(f"HTTP {status} {begin}")
+        if status == HTTPStatus.GONE:
+            return Closed(why)
+        if HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
+            return Failed(f"HTTP {status}: redirects are not followed; write the URL that it leads to")
+        return Failed(why, retry_after_us=retry_after_us(tuple(response.raw_headers), now_seconds))
 
-async def _read(response: ClientResponse, secrets: Sequence[Secret], now_seconds: float) -> Publication:
-    status = response.status
-    if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
-        return Delivered(tuple(each.id for each in secrets))
-    begin = await response.content.read(RESPONSE_BYTES_MAX)
-    why = reason(f"HTTP {status} {begin.decode('utf-8', 'replace')}")
-    if status == HTTPStatus.GONE:
-        return Closed(why)
-    if HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
-        return Failed(f"HTTP {status}: redirects are not followed; write the URL that it leads to")
-    return Failed(why, retry_after_us=retry_after_us(tuple(response.raw_headers), now_seconds))
+
+def _described(error: ClientError | OSError | ValueError) -> str:
+    """The error without its own text, which often contains the URL."""
+    name = type(error).__name__
+    match error:
+        case ClientResponseError():
+            return f"{name}: HTTP {error.status} {error.message}"
+        case OSError(errno=int(number)):
+            return f"{name}: {os.strerror(number)}"
+        case _:
+            return name

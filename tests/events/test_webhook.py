@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import hmac
 from base64 import b64decode, b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime, tzinfo
@@ -13,6 +15,7 @@ from typing import Self
 
 import orjson
 import pytest
+from aiohttp import ClientOSError, ClientRequest
 from cloudevents.v1.conversion import from_json
 from cloudevents.v1.http import CloudEvent
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -148,6 +151,63 @@ async def test_nobody_listens() -> None:
         result = await publish(sink, new_event())
     assert isinstance(result, Failed)
     assert not result.is_unknown
+
+
+def _garbage(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"no HTTP at all\r\n\r\n")
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    writer.transport.abort()
+
+
+@pytest.mark.parametrize("answer", [_garbage, _reset])
+async def test_a_failure_of_http_does_not_tell_the_url(answer: Callable[[asyncio.StreamWriter], None]) -> None:
+    """It is a secret, and reasons are kept, logged and shown."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        answer(writer)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1")
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        async with opened(WebhookSettings(f"http://127.0.0.1:{port}/hooks/T0KEN", (SECRET,))) as sink:
+            result = await publish(sink, new_event())
+    assert isinstance(result, Failed)
+    assert result.is_unknown
+    assert "Error" in result.why
+    assert "T0KEN" not in result.why
+
+
+@pytest.mark.parametrize("url", ["http:///hooks/T0KEN", "ftp://ledger.example.com/hooks/T0KEN"])
+async def test_a_url_that_the_library_refuses_is_not_told(url: str) -> None:
+    """Its errors have nothing but the URL."""
+    async with opened(WebhookSettings(url, (SECRET,))) as sink:
+        result = await publish(sink, new_event())
+    assert isinstance(result, Failed)
+    assert "T0KEN" not in result.why
+
+
+async def test_a_response_that_repeats_the_url_does_not_tell_it() -> None:
+    """Many services say what they do not find."""
+    async with Receiver(status(404, "Cannot POST /hooks/T0KEN?key=S3CRET")) as receiver:
+        url = receiver.url + "/T0KEN?key=S3CRET"
+        async with opened(WebhookSettings(url, (SECRET,))) as sink:
+            assert await publish(sink, new_event()) == Failed("HTTP 404 Cannot POST ...?...")
+
+
+async def test_a_body_that_could_not_be_sent_does_not_tell_the_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library writes the URL into the text of the system's error."""
+
+    async def fails(*_: object, **__: object) -> None:
+        raise ClientOSError(errno.EPIPE, "Can not write request body for http://127.0.0.1:9/hooks/T0KEN")
+
+    monkeypatch.setattr(ClientRequest, "send", fails)
+    async with Receiver() as receiver, opened(WebhookSettings(receiver.url, (SECRET,))) as sink:
+        result = await publish(sink, new_event())
+    assert result == Failed("ClientOSError: Broken pipe", is_unknown=True)
 
 
 async def test_without_a_living_secret_nothing_is_sent() -> None:

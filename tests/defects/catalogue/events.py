@@ -8,6 +8,7 @@ OUTBOX = "core/outbox.py"
 RELAY = "events/relay.py"
 _CONFORMANCE = "tests/conformance/test_events.py::"
 _RELAY = "tests/events/test_relay.py::"
+_WEBHOOK = "tests/events/test_webhook.py::"
 _EGRESS = "tests/events/test_egress.py::"
 _BROKERS = "tests/events/test_brokers.py::"
 
@@ -127,6 +128,18 @@ DEFECTS = (
         "an address that embeds another one is taken for public",
         (Edit("core/egress.py", " or _is_within(address, _FORBIDDEN)", ""),),
         (_EGRESS + "test_an_address_that_is_not_public_is_forbidden[64:ff9b::a9fe:a9fe]",),
+    ),
+    Defect(
+        "errors-tell-the-url",
+        "the secret URL of a webhook is in the database, the log and the admin API",
+        (
+            Edit(
+                "events/webhook.py",
+                "Failed(reason(_described(error)), is_unknown=True)",
+                'Failed(reason(f"{type(error).__name__}: {error}"), is_unknown=True)',
+            ),
+        ),
+        (_WEBHOOK + "test_a_failure_of_http_does_not_tell_the_url[_garbage]",),
     ),
     Defect(
         "refused-is-a-repeat",

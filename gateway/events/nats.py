@@ -92,7 +92,9 @@ class NatsSink(OneByOne):
 
     async def _connected(self) -> JetStreamContext:
         async with self._connecting:
-            if self._stream is None:
+            # The library reconnects by itself, but closes a client for good after most errors that the server reports.
+            if self._stream is None or self._client is None or self._client.is_closed:
+                await self.close()
                 self._stream = await self._connect()
             return self._stream
 

@@ -23,6 +23,7 @@ from gateway.events.redis_stream import RedisStreamSettings, RedisStreamSink
 from gateway.events.sink import Closed, Delivered, Failed, Refused, Sink, SinkUnusable
 from gateway.events.stdout import StdoutSink
 from tests.events.support import new_event, publish
+from tests.support.eventually import eventually
 from tests.support.kafka import KafkaServer
 from tests.support.nats import NatsServer
 from tests.support.redis import Redis, RedisServer
@@ -202,6 +203,25 @@ async def test_a_killed_server_gives_duplicates_and_no_loss(nats_server: NatsSer
         assert await publish(sink, other) == Delivered()
     ids = [headers["ce-id"] for _, headers, _ in await nats_server.messages("OPERATIONS")]
     assert sorted(ids) == sorted([event.id, other.id])
+
+
+async def test_a_client_that_the_server_refused_once_is_replaced(nats_server: NatsServer) -> None:
+    """The library closes it for good after an error of the server, here that nobody may connect without credentials."""
+    await nats_server.add_stream("OPERATIONS", "operations.>")
+    event = new_event()
+    async with opened(subject_on(nats_server)) as sink:
+
+        async def is_delivered() -> bool:
+            return await publish(sink, event) == Delivered()
+
+        async def is_refused() -> bool:
+            return not await is_delivered()
+
+        assert await is_delivered()
+        nats_server.reload(authorization={"user": "another", "password": "secret"})
+        await eventually(is_refused, 20.0)
+        nats_server.reload()
+        await eventually(is_delivered, 20.0)
 
 
 async def test_without_its_stream_an_event_waits(nats_server: NatsServer) -> None:

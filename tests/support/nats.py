@@ -27,17 +27,9 @@ class NatsServer:
         directory.mkdir(parents=True)
         self._directory = directory
         self._file = directory / "nats.json"
-        self._file.write_text(
-            json.dumps(
-                {
-                    "listen": f"127.0.0.1:{self.port}",
-                    "http": f"127.0.0.1:{self._monitor}",
-                    "jetstream": {"store_dir": str(directory / "data")},
-                    **options,
-                }
-            )
-        )
+        self._options = options
         self._process: Any = None
+        self._configure(options)
 
     @property
     def url(self) -> str:
@@ -54,6 +46,12 @@ class NatsServer:
         process, self._process = self._process, None
         if process is not None:
             end(process, signal.SIGKILL)
+
+    def reload(self, **options: Any) -> None:
+        """Let the running server use these options beside those of its start, instead of any of an earlier reload. It
+        does so a moment later."""
+        self._configure(self._options | options)
+        self._process.send_signal(signal.SIGHUP)
 
     async def add_stream(self, name: str, *subjects: str, window_seconds: float = 600.0) -> None:
         client = await nats.connect(self.url)
@@ -76,6 +74,18 @@ class NatsServer:
             return found
         finally:
             await client.close()
+
+    def _configure(self, options: dict[str, Any]) -> None:
+        self._file.write_text(
+            json.dumps(
+                {
+                    "listen": f"127.0.0.1:{self.port}",
+                    "http": f"127.0.0.1:{self._monitor}",
+                    "jetstream": {"store_dir": str(self._directory / "data")},
+                    **options,
+                }
+            )
+        )
 
     async def _is_ready(self) -> bool:
         with suppress(OSError):

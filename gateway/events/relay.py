@@ -11,7 +11,7 @@ is leased, and its events lose no tries.
 *Polls.* One search serves all sinks. While a sink takes all that it gets and more waits for it, the next search follows
 as soon as half of its places are free, after a short pause that leaves time to callers. Otherwise it follows a moment
 after a publication ended or this process made a change that may have events, and without either a little later each
-time.
+time. After a poll that failed neither counts: a store that fails would get a search for each change.
 """
 
 from __future__ import annotations
@@ -97,6 +97,7 @@ class Relay:
         self._reports: deque[EventReport] = deque()
         self._is_stopped = False
         self._idle_seconds = _POLL_SECONDS
+        self._has_failed = False
         self._wake = asyncio.Event()
         self._has_room = asyncio.Event()
 
@@ -143,6 +144,12 @@ class Relay:
     async def run_once(self) -> float:
         """One poll: report what ended, and publish what is due. Returns the pause before the next. Raises
         `StoreError`."""
+        self._has_failed = True
+        pause_seconds = await self._poll()
+        self._has_failed = False
+        return pause_seconds
+
+    async def _poll(self) -> float:
         self._wake.clear()
         self._has_room.clear()
         await self.report()
@@ -243,6 +250,9 @@ class Relay:
             raise
 
     async def _sleep(self, seconds: float) -> None:
+        if self._has_failed:
+            await asyncio.sleep(seconds)
+            return
         try:
             async with asyncio.timeout(seconds):
                 await self._wake.wait()

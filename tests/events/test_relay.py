@@ -412,3 +412,24 @@ async def test_it_polls_rarely_while_nothing_happens(house: House) -> None:
     await eventually(lambda: len(house.a.published) == 1)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_store_that_fails_is_left_alone_however_much_happens(house: House) -> None:
+    """Each wake would send it one more statement; the pause after a failure is made in full."""
+    relay = await house.relay(busy_seconds=0.0)
+    calls: list[object] = []
+
+    async def fails(*given: object) -> object:
+        calls.append(given)
+        raise NotApplied("away")
+
+    house.store.lease_events = fails  # type: ignore[method-assign,assignment]
+    running = asyncio.create_task(relay.run())
+    relay.wake()
+    await eventually(lambda: calls)
+    for _ in range(100):
+        relay.wake()
+        await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert len(calls) == 1

@@ -112,6 +112,12 @@ DEFECTS = (
         (_RELAY + "test_a_line_is_published_without_waiting_for_a_poll",),
     ),
     Defect(
+        "wakes-hurry-a-failing-store",
+        "a store that fails gets a search for every change",
+        (Edit(RELAY, "        if self._has_failed:\n", "        if False:\n"),),
+        (_RELAY + "test_a_store_that_fails_is_left_alone_however_much_happens",),
+    ),
+    Defect(
         "one-result-for-a-batch",
         "an event that its sink did not take is gone with the others of its batch",
         (Edit(RELAY, "zip(publications, batch,", "zip([publications[0]] * len(batch), batch,"),),

@@ -9,7 +9,8 @@ A store writes one row per event and sink in the transaction that makes the chan
 is made from nothing but the record before and after its change, so its id is the same for every publication, and
 another one after the key was forgotten and used again. The time is the store's clock at the change: the store adds it,
 because a statement that makes a change has that time before anybody else does. Everything else is in the `content` of
-the row, so later publications are equal byte for byte whatever became of the record or the configuration.
+the row but what an event has nothing of, which `_NOTHING` fills in. So later publications are equal byte for byte,
+whatever became of the record, the configuration or the program.
 
 Of an ordered sink's events, those of one *line* have places, in the order in which their changes were written. Only the
 first may be published. A dead event leaves its line, so the others pass it; delivered again, it is the last.
@@ -27,6 +28,7 @@ from enum import StrEnum
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Final
+from uuid import UUID
 
 import orjson
 
@@ -200,6 +202,7 @@ class Outbox:
             "operation_id": identity.operation_id,
             "route": identity.route,
             "state": _NAMES[after.state],
+            "outcome": _OUTCOMES[after.state],
             "attempts": after.attempts,
             "token": after.token,
         }
@@ -221,8 +224,7 @@ class Outbox:
             content["partitionkey"] = delivery.lane.hex()
         if request is not None and request.trace_id is not None:
             content["trace_id"] = request.trace_id
-        # A driver's own type of UUID is unknown there.
-        return orjson.dumps(content, default=str), json, confidential
+        return orjson.dumps(content, default=_uuid_text), json, confidential
 
     def _add_parts(self, data: dict[str, Any], after: Record, include: frozenset[Part]) -> bytes | None:
         """Add what is chosen; returns the response as JSON, if that is chosen and there is one."""
@@ -280,7 +282,8 @@ _OUTCOMES: Final[Mapping[State, str]] = {
     State.ACCEPTED: "no_effect",
     State.RELEASED: "no_effect",
 }
-# All members of an event's data in their order. What is not in the content of a row is nothing.
+# All members of an event's data in their order. What is not in the content of a row is nothing. Later programs publish
+# rows without these: no name, value or place may ever change, or an id would have other bytes.
 _NOTHING: Final[dict[str, Any]] = {
     **dict.fromkeys(("operation_id", "route", "state", "outcome", "reason", "status", "location", "resource")),
     **dict.fromkeys(("attempts", "token", "accepted_at", "completed_at")),
@@ -362,6 +365,13 @@ def _reason(after: Record) -> str | None:
     return None if after.delivery is None else _text(after.delivery.reason)
 
 
+def _uuid_text(value: object) -> str:
+    """For the JSON of a driver's own type of UUID. Anything else is a bug."""
+    if isinstance(value, UUID):
+        return str(value)
+    raise TypeError(f"an event cannot contain {type(value).__name__}")
+
+
 def _text(text: str | None) -> str | None:
     """The text, with `?` for what UTF-8 cannot express."""
     return None if text is None else text.encode("utf-8", "replace").decode()
@@ -437,7 +447,6 @@ class PublishedEvent:
 
     def _data(self, fields: dict[str, Any]) -> dict[str, Any]:
         data: dict[str, Any] = fields["data"]
-        data["outcome"] = _OUTCOMES[data["state"]]
         if data["state"] == State.COMPLETED:
             data["completed_at"] = timestamp(self.at_us)
         if self.response is not None:

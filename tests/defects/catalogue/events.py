@@ -38,6 +38,20 @@ DEFECTS = (
         (_CONFORMANCE + "test_what_the_clock_did_is_told_once_it_is_written[memory-False]",),
     ),
     Defect(
+        "outcomes-are-derived",
+        "a later program publishes another event under the same id",
+        (
+            Edit(OUTBOX, '            "outcome": _OUTCOMES[after.state],\n', ""),
+            Edit(
+                OUTBOX,
+                '        if data["state"] == State.COMPLETED:\n',
+                '        data["outcome"] = _OUTCOMES.get(data["state"])\n'
+                '        if data["state"] == State.COMPLETED:\n',
+            ),
+        ),
+        ("tests/core/test_outbox.py::test_what_an_event_says_is_in_its_row",),
+    ),
+    Defect(
         "given-up-silently",
         "what nobody took in time is gone",
         (

@@ -311,6 +311,9 @@ def types_of(before: Record | None, after: Record) -> tuple[EventType, ...]:
             return () if before is not None and before.state is State.IN_DOUBT else (EventType.IN_DOUBT,)
         case State.DEAD_LETTER:
             return (EventType.DEAD_LETTERED,)
+        case State.ACCEPTED | State.RELEASED if before is not None and before.state is State.IN_DOUBT:
+            # By whatever event: the doubt was told, so its end is.
+            return (EventType.RESOLVED,)
         case State.ACCEPTED:
             found = _ACCEPTED_BY.get(after.last_event)
         case State.RELEASED:

@@ -78,6 +78,9 @@ HISTORIES: Final[dict[str, tuple[tuple[Speech, ...], tuple[str, ...]]]] = {
     "late": ((Hand.claim, Hand.abandon, Hand.complete_grant), ("in_doubt", "completed")),
     "prove": ((Hand.claim, Hand.abandon, Hand.prove), ("in_doubt", "completed", "resolved")),
     "disprove": ((Hand.claim, Hand.abandon, Hand.disprove), ("in_doubt", "resolved")),
+    "late-release": ((Hand.claim, Hand.abandon, Hand.release, Hand.release), ("in_doubt", "resolved")),
+    "late-forget": ((Hand.claim, Hand.abandon, Hand.forget), ("in_doubt", "resolved")),
+    "late-postpone": ((Hand.accept, Hand.dispatch, Hand.abandon, Hand.postpone), ("accepted", "in_doubt", "resolved")),
     "after-disprove": (
         (Hand.claim, Hand.abandon, Hand.disprove, Hand.complete_grant),
         ("in_doubt", "resolved", "completed"),
@@ -139,6 +142,24 @@ async def test_what_the_clock_did_is_told_once_it_is_written(
     assert {each.event.type for each in again} >= {EventType.REQUEUED, EventType.DEAD_LETTERED}
     dead = {each.event.id for each in again if each.event.type is EventType.DEAD_LETTERED}
     assert len(dead) == 2
+
+
+async def test_a_doubt_has_an_end_where_it_was_told(telling: Store, database: Database) -> None:
+    """A holder that knows late that nothing happened ends a lapse that a sweep wrote; one that nobody wrote was never
+    told."""
+    told, unknown = Hand(), Hand()
+    await do(telling, told, Hand.claim)
+    await database.advance(LEASE_SECONDS + 1)
+    await sweep_all(telling)
+    await do(telling, unknown, Hand.claim)
+    await database.advance(LEASE_SECONDS + 1)
+    for hand in (told, unknown):
+        await do(telling, hand, Hand.release)
+    found = [(each.event.operation_id, each.event.type, data_of(each)["outcome"]) for each in await leased(telling)]
+    assert found == [
+        (str(told.operation_id), EventType.IN_DOUBT, "in_doubt"),
+        (str(told.operation_id), EventType.RESOLVED, "no_effect"),
+    ]
 
 
 async def test_a_sink_receives_what_it_asked_for(telling: Store) -> None:

@@ -52,6 +52,18 @@ DEFECTS = (
         ("tests/core/test_outbox.py::test_what_an_event_says_is_in_its_row",),
     ),
     Defect(
+        "doubt-without-end",
+        "a consumer that heard of a doubt never hears that nothing had happened",
+        (
+            Edit(
+                OUTBOX,
+                "State.RELEASED if before is not None and before.state is State.IN_DOUBT:\n",
+                "State.RELEASED if False:\n",
+            ),
+        ),
+        (_CONFORMANCE + "test_a_doubt_has_an_end_where_it_was_told[sqlite]",),
+    ),
+    Defect(
         "given-up-silently",
         "what nobody took in time is gone",
         (

@@ -217,7 +217,7 @@ class Relay:
             self._events.publish(SinkChanged(sink, is_suspended=True, detail=why))
 
     def _report_of(self, settings: SinkSettings, leased: LeasedEvent, publication: Publication) -> EventReport:
-        ids = leased.sink, leased.event.id, leased.tries
+        ids = leased.sink, leased.event.id, leased.tries, leased.redeliveries
         retry_after_us = None
         match publication:
             case Delivered():

@@ -338,12 +338,13 @@ class EventFate(StrEnum):
 
 @immutable
 class EventReport:
-    """What became of a leased event. `why` and `pause_us` are of one that is put off; a dead one has a `why`. `line`
-    as it was leased."""
+    """What became of a leased event. `why` and `pause_us` are of one that is put off; a dead one has a `why`. `tries`,
+    `redeliveries` and `line` as it was leased."""
 
     sink: str
     event_id: str
     tries: int
+    redeliveries: int
     fate: EventFate
     why: str = ""
     pause_us: int = 0
@@ -498,7 +499,7 @@ class ManagedStore(Store, Protocol):
         """Write what became of leased events. Repeatable.
 
         A published event is gone, whichever relay reports it. Another report counts only while nobody leased the event
-        again.
+        again or had it delivered again.
         """
 
     async def find_events(

@@ -131,10 +131,8 @@ class SealedStore(Forwarding):
                 event = opened_event(leased.event, leased.sink, self._sealing)
                 opened.append(leased if event is leased.event else replace(leased, event=event))
             except Unopenable as error:
-                why = f"unreadable: {error}"
-                dead.append(
-                    EventReport(leased.sink, leased.event.id, leased.tries, EventFate.DEAD, why, line=leased.line)
-                )
+                lease = leased.sink, leased.event.id, leased.tries, leased.redeliveries
+                dead.append(EventReport(*lease, EventFate.DEAD, f"unreadable: {error}", line=leased.line))
         if dead:
             await self._behind.report_events(service, dead)
         return opened

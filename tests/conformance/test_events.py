@@ -65,7 +65,7 @@ def data_of(event: LeasedEvent) -> dict[str, object]:
 
 
 def published(event: LeasedEvent) -> EventReport:
-    return EventReport(event.sink, event.event.id, event.tries, EventFate.PUBLISHED)
+    return EventReport(event.sink, event.event.id, event.tries, event.redeliveries, EventFate.PUBLISHED)
 
 
 HISTORIES: Final[dict[str, tuple[tuple[Speech, ...], tuple[str, ...]]]] = {
@@ -240,7 +240,7 @@ async def test_a_lease_keeps_an_event_from_other_relays(telling: Store, other_st
     assert {each.event.id for each in again} == {first[1].event.id, rest.event.id}
     assert {each.tries for each in again} == {2}
     # A dead relay's late report: published counts, everything else is another's.
-    late = EventReport(ALL, first[1].event.id, 1, EventFate.DEAD, "gave up")
+    late = EventReport(ALL, first[1].event.id, 1, 0, EventFate.DEAD, "gave up")
     await telling.report_events(SERVICE, [published(rest), published(rest), late])
     await database.advance(31)
     (left,) = await leased(telling)
@@ -262,7 +262,7 @@ async def test_what_failed_waits_and_what_is_dead_is_listed(telling: Store, data
     await do(telling, hand, Hand.claim, Hand.complete)
     (event,) = await leased(telling)
     await telling.report_events(
-        SERVICE, [EventReport(ALL, event.event.id, 1, EventFate.PUT_OFF, "HTTP 500", microseconds(100))]
+        SERVICE, [EventReport(ALL, event.event.id, 1, 0, EventFate.PUT_OFF, "HTTP 500", microseconds(100))]
     )
     backlog = (await telling.sinks(SERVICE))[ALL]
     assert (backlog.pending, backlog.last_error, backlog.dead) == (1, "HTTP 500", 0)
@@ -273,7 +273,7 @@ async def test_what_failed_waits_and_what_is_dead_is_listed(telling: Store, data
     await database.advance(2)
     (event,) = await leased(telling)
     assert event.age_us >= microseconds(101)
-    await telling.report_events(SERVICE, [EventReport(ALL, event.event.id, 2, EventFate.DEAD, "too old")])
+    await telling.report_events(SERVICE, [EventReport(ALL, event.event.id, 2, 0, EventFate.DEAD, "too old")])
     await database.advance(400 * 86_400)
     await sweep_all(telling)
     assert await leased(telling) == []
@@ -292,13 +292,33 @@ async def test_what_failed_waits_and_what_is_dead_is_listed(telling: Store, data
     assert await telling.sinks(SERVICE) == {}
 
 
+async def test_a_report_from_before_a_redelivery_counts_no_more(telling: Store, database: Database) -> None:
+    """Not although the new lease has as many tries; that the event was published counts, whoever says it."""
+    await do(telling, Hand(), Hand.claim, Hand.complete)
+    (stale,) = await leased(telling)
+    given_up = EventReport(ALL, stale.event.id, 1, 0, EventFate.DEAD, "too old")
+    await telling.report_events(SERVICE, [given_up])
+    assert await telling.redeliver_event(SERVICE, stale.event.id, ALL) == 1
+    (fresh,) = await leased(telling)
+    assert (fresh.tries, fresh.redeliveries) == (stale.tries, 1)
+    put_off = EventReport(ALL, stale.event.id, 1, 0, EventFate.PUT_OFF, "HTTP 500", microseconds(1))
+    for late in (given_up, put_off):
+        await telling.report_events(SERVICE, [late])
+    await database.advance(2)
+    assert await leased(telling) == []
+    backlog = (await telling.sinks(SERVICE))[ALL]
+    assert (backlog.pending, backlog.dead) == (1, 0)
+    await telling.report_events(SERVICE, [published(stale)])
+    assert await telling.sinks(SERVICE) == {}
+
+
 async def test_a_suspended_sink_keeps_its_events(telling: Store, other_store: Store, database: Database) -> None:
     """Nothing is leased until it is resumed; then everything at once. Other sinks go on."""
     hand = Hand(Script(new_identity("refund")))
     await do(telling, hand, Hand.claim, Hand.complete)
     (event,) = await leased(telling)
     await telling.report_events(
-        SERVICE, [EventReport(ALL, event.event.id, 1, EventFate.PUT_OFF, "HTTP 410", microseconds(9_000))]
+        SERVICE, [EventReport(ALL, event.event.id, 1, 0, EventFate.PUT_OFF, "HTTP 410", microseconds(9_000))]
     )
     assert await telling.suspend_sink(SERVICE, ALL, "HTTP 410")
     assert not await other_store.suspend_sink(SERVICE, ALL, "again")

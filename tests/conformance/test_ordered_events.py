@@ -45,7 +45,10 @@ async def leased(store: Store, sink: str = ORDERED) -> list[LeasedEvent]:
 
 
 async def report(store: Store, *events: LeasedEvent, fate: EventFate = EventFate.PUBLISHED, pause_us: int = 0) -> None:
-    reports = [EventReport(each.sink, each.event.id, each.tries, fate, "why", pause_us, each.line) for each in events]
+    reports = [
+        EventReport(each.sink, each.event.id, each.tries, each.redeliveries, fate, "why", pause_us, each.line)
+        for each in events
+    ]
     await store.report_events(SERVICE, reports)
 
 

@@ -94,7 +94,9 @@ async def publish(store: PostgresStore) -> None:
     assert (await store.sinks(SERVICE))["sink"].suspended_why == "it is down"
     assert await store.resume_sink(SERVICE, "sink") is True
     leased = await store.lease_events(SERVICE, {"sink": 1}, 1_000_000)
-    await store.report_events(SERVICE, [EventReport("sink", leased[0].event.id, leased[0].tries, EventFate.DEAD, "no")])
+    await store.report_events(
+        SERVICE, [EventReport("sink", leased[0].event.id, leased[0].tries, 0, EventFate.DEAD, "no")]
+    )
     assert await store.redeliver_event(SERVICE, leased[0].event.id, None) == 1
     sealing = Sealing(KeyRing([EncryptionKey("k", bytes(32))], os.urandom))
     for place in Place:

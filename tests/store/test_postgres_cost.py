@@ -314,12 +314,12 @@ async def rows_read_by_relay(url: str, admin: Any, waiting: int) -> int:
     async with opened(url) as store:
         # Plans are made for good while nothing waits.
         await store.lease_events(SERVICE, {"ledger": 10}, 1)
-        await store.report_events(SERVICE, [EventReport("ledger", "none", 1, EventFate.PUBLISHED)])
+        await store.report_events(SERVICE, [EventReport("ledger", "none", 1, 0, EventFate.PUBLISHED)])
         before = await admin.fetchval(_READ)
         await admin.fetch(FILL_EVENTS, waiting)
         leased = await store.lease_events(SERVICE, {"ledger": 10}, 60_000_000)
         ends = zip(leased, cycle(EventFate), strict=False)
-        reports = [EventReport(each.sink, each.event.id, each.tries, fate, "why", 1) for each, fate in ends]
+        reports = [EventReport(each.sink, each.event.id, each.tries, 0, fate, "why", 1) for each, fate in ends]
         await store.report_events(SERVICE, reports)
         found = (await store.sinks(SERVICE))["ledger"]
         assert (found.pending, found.dead) == (waiting - 7, 3)

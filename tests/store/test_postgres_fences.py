@@ -168,7 +168,7 @@ async def test_an_event_written_while_the_one_before_it_is_reported_gets_its_tur
         (head,) = await store.lease_events("shop", {"ledger": 5}, 30_000_000)
         assert head.line is not None
         row = OutboxRow("ledger", "evt_2", EventType.RESOLVED, head.event.content, line=head.line)
-        report = EventReport("ledger", head.event.id, head.tries, EventFate.PUBLISHED, line=head.line)
+        report = EventReport("ledger", head.event.id, head.tries, 0, EventFate.PUBLISHED, line=head.line)
         async with writer.transaction():
             await write_events(writer, "shop", [row], head.event.at_us)
             reporting = asyncio.create_task(store.report_events("shop", [report]))
@@ -201,7 +201,7 @@ async def test_reports_and_changes_of_the_same_lines_do_not_wait_for_each_other(
         # As the writer gets at them: it is to wait for the one in the middle.
         first, middle, last = [heads[each] for each in set(heads)]
         reports = [
-            EventReport("ledger", each.event.id, each.tries, EventFate.PUBLISHED, line=each.line)
+            EventReport("ledger", each.event.id, each.tries, 0, EventFate.PUBLISHED, line=each.line)
             for each in (last, first)
         ]
 
@@ -241,7 +241,7 @@ async def test_an_event_that_is_encrypted_anew_at_this_moment_gets_its_turn(post
         hand = Hand()
         await do(store, hand, Hand.claim, Hand.abandon, Hand.prove)
         (head,) = await store.lease_events("shop", {"ledger": 5}, 30_000_000)
-        report = EventReport("ledger", head.event.id, head.tries, EventFate.PUBLISHED, line=head.line)
+        report = EventReport("ledger", head.event.id, head.tries, 0, EventFate.PUBLISHED, line=head.line)
         async with rekeying.transaction():
             await rekeying.execute("UPDATE idempotency_gateway.event SET content = content WHERE is_behind")
             reporting = asyncio.create_task(store.report_events("shop", [report]))

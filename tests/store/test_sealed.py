@@ -458,7 +458,9 @@ async def test_an_event_that_cannot_be_read_is_dead_until_its_key_is_back(backen
     assert await store.redeliver_event(SERVICE, dead.event_id, None) == 1
     (leased,) = await store.lease_events(SERVICE, {"sink": 10}, 1_000_000)
     assert SECRET.encode() in leased.event.data()
-    await store.report_events(SERVICE, [EventReport("sink", dead.event_id, leased.tries, EventFate.PUBLISHED)])
+    await store.report_events(
+        SERVICE, [EventReport("sink", dead.event_id, leased.tries, leased.redeliveries, EventFate.PUBLISHED)]
+    )
 
 
 async def test_copies_in_redis(redis_url: str, no_haste: None, tmp_path: Path) -> None:

@@ -625,7 +625,7 @@ class MemoryStore:
                 continue
             if report.fate is EventFate.PUBLISHED:
                 del self.memory.events[key]
-            elif event.tries == report.tries and not event.is_dead:
+            elif (event.tries, event.redeliveries) == (report.tries, report.redeliveries) and not event.is_dead:
                 event.why = report.why
                 event.is_dead = report.fate is EventFate.DEAD
                 event.due_us = self.memory.clock() + report.pause_us

@@ -59,7 +59,15 @@ class KeptEvents:
         if not reports:
             return
         columns = [
-            (each.sink, each.event_id, each.tries, each.fate.value, each.pause_us, _storable(each.why))
+            (
+                each.sink,
+                each.event_id,
+                each.tries,
+                each.redeliveries,
+                each.fate.value,
+                each.pause_us,
+                _storable(each.why),
+            )
             for each in reports
         ]
         arguments = (self._clock_us(), service, *map(list, zip(*columns, strict=True)))

@@ -50,13 +50,14 @@ def report(cursor: Cursor, service: str, reports: Collection[EventReport], now_u
     """Write what became of leased events."""
     for each in reports:
         key = (service, each.sink, each.event_id)
+        lease = (*key, each.tries, each.redeliveries)
         match each.fate:
             case EventFate.PUBLISHED:
                 cursor.change("delete_event", key)
             case EventFate.PUT_OFF:
-                cursor.change("put_off_event", (*key, each.tries, now_us + each.pause_us, each.why))
+                cursor.change("put_off_event", (*lease, now_us + each.pause_us, each.why))
             case EventFate.DEAD:
-                cursor.change("bury_event", (*key, each.tries, each.why))
+                cursor.change("bury_event", (*lease, each.why))
             case _:
                 assert_never(each.fate)
         if each.line is not None:

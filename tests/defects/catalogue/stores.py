@@ -248,10 +248,7 @@ DEFECTS = (
         (
             Edit(
                 "store/sealed.py",
-                "dead.append(\n"
-                "                    EventReport(leased.sink, leased.event.id, leased.tries, EventFate.DEAD, why, "
-                "line=leased.line)\n"
-                "                )",
+                'dead.append(EventReport(*lease, EventFate.DEAD, f"unreadable: {error}", line=leased.line))',
                 "opened.append(leased)",
             ),
         ),

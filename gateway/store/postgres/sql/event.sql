@@ -67,13 +67,13 @@ RETURNING
 
 -- name: report_events
 -- No row of the table: what became of leased events. A published one is gone; another report counts only while nobody leased
--- the event again. What another relay leases at this moment may be missed, and is published once more.
+-- the event again or had it delivered again. What another relay leases at this moment may be missed, and is published once more.
 WITH clock AS MATERIALIZED (
     SELECT {now} AS now_us, set_config('synchronous_commit', 'off', true)
 ), report AS MATERIALIZED (
-    SELECT e.ctid, r.tries, r.fate, r.pause_us, r.why
-    FROM unnest($3::text[], $4::text[], $5::integer[], $6::text[], $7::bigint[], $8::text[])
-        AS r (sink, event_id, tries, fate, pause_us, why) CROSS JOIN LATERAL (
+    SELECT e.ctid, r.tries, r.redeliveries, r.fate, r.pause_us, r.why
+    FROM unnest($3::text[], $4::text[], $5::integer[], $6::integer[], $7::text[], $8::bigint[], $9::text[])
+        AS r (sink, event_id, tries, redeliveries, fate, pause_us, why) CROSS JOIN LATERAL (
         SELECT e.ctid FROM idempotency_gateway.event e
         WHERE e.service = $2::text AND e.sink = r.sink AND e.event_id = r.event_id
         LIMIT 1
@@ -85,11 +85,11 @@ WITH clock AS MATERIALIZED (
 ), put_off AS (
     UPDATE idempotency_gateway.event e SET due_us = c.now_us + r.pause_us, lease_until_us = 0, why = r.why
     FROM report r CROSS JOIN clock c
-    WHERE e.ctid = r.ctid AND e.tries = r.tries AND r.fate = 'put_off' AND NOT e.is_dead
+    WHERE e.ctid = r.ctid AND e.tries = r.tries AND e.redeliveries = r.redeliveries AND r.fate = 'put_off' AND NOT e.is_dead
 ), buried AS (
     UPDATE idempotency_gateway.event e SET is_dead = true, lease_until_us = 0, why = r.why
     FROM report r
-    WHERE e.ctid = r.ctid AND e.tries = r.tries AND r.fate = 'dead'
+    WHERE e.ctid = r.ctid AND e.tries = r.tries AND e.redeliveries = r.redeliveries AND r.fate = 'dead'
 )
 SELECT c.now_us FROM clock c
 

@@ -27,17 +27,17 @@ from typing import Final, NoReturn, assert_never
 
 from gateway.core.breaker import Breaker, BreakerPolicy, Phase
 from gateway.core.immutable import immutable
-from gateway.core.operation import microseconds
+from gateway.core.operation import MICROSECONDS, microseconds
 from gateway.core.outbox import pause_us
 from gateway.events.sink import Closed, Delivered, Failed, Publication, Refused, Sink, SinkUnusable
 from gateway.observe.facts import Events, EventsPublished, PublicationResult, SinkChanged
 from gateway.store.base import StoreError
-from gateway.store.operations import EventFate, EventReport, LeasedEvent, ManagedStore
+from gateway.store.operations import EVENT_LEASE_US_MAX, EventFate, EventReport, LeasedEvent, ManagedStore
 from gateway.upkeep.timer import repeat
 
 _LOG = logging.getLogger("gateway")
 
-LEASE_SECONDS: Final = 30.0
+LEASE_SECONDS: Final = EVENT_LEASE_US_MAX / 2 / MICROSECONDS
 # A publication that takes longer is given up, so that it ends within its lease.
 _PUBLISH_SECONDS: Final = 25.0
 _BATCH_MAX: Final = 100

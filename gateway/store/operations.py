@@ -54,6 +54,9 @@ AUDIT_KEEP_US: Final = 90 * 86_400 * MICROSECONDS
 WITNESS_KEEP_US: Final = 90 * 86_400 * MICROSECONDS
 # The most audits that one operation shows.
 AUDITS_MAX: Final = 200
+# A lease of an event that ends later than this from now is of a clock that was set back, and over. Relays take half of
+# it, so that a clock that is set back a little ends no lease.
+EVENT_LEASE_US_MAX: Final = 60 * MICROSECONDS
 # The least time between two probes of one operation, also when a client waits.
 PROBE_FLOOR_US: Final = MICROSECONDS
 # With more claims than this waiting for a sweep, `find` may miss lapsed ones until the sweep.
@@ -493,7 +496,8 @@ class ManagedStore(Store, Protocol):
 
     async def lease_events(self, service: str, wanted: Mapping[str, int], lease_us: int) -> list[LeasedEvent]:
         """Lease at most so many due events of each of these sinks, those that are due for the longest; returns them in
-        the order of their changes, or of their redeliveries. None of a suspended sink."""
+        the order of their changes, or of their redeliveries. None of a suspended sink. `lease_us` is at most
+        `EVENT_LEASE_US_MAX`."""
 
     async def report_events(self, service: str, reports: Collection[EventReport]) -> None:
         """Write what became of leased events. Repeatable.
@@ -514,7 +518,8 @@ class ManagedStore(Store, Protocol):
         """Lease no event of this sink any more; False if it was suspended before. Its events are kept."""
 
     async def resume_sink(self, service: str, sink: str) -> bool:
-        """Lease the sink's events again, all at once; False if it was not suspended."""
+        """Lease the sink's events again, all at once, also those of a clock that was set back; False if it was not
+        suspended."""
 
     async def sinks(self, service: str) -> dict[str, SinkBacklog]:
         """The sinks of the service that have events here or are suspended, by name."""

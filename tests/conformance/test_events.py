@@ -247,6 +247,27 @@ async def test_a_lease_keeps_an_event_from_other_relays(telling: Store, other_st
     assert (left.event.id, left.tries) == (first[1].event.id, 3)
 
 
+async def test_a_lease_of_a_clock_that_was_set_back(telling: Store, other_store: Store, database: Database) -> None:
+    """It is over when it could not be taken now; one that is a little too long lasts, because its relay is at work."""
+    await do(telling, Hand(), Hand.claim, Hand.complete)
+    await database.advance(7_200)
+    (first,) = await leased(telling)
+    database.set_back(10)
+    assert await leased(other_store) == []
+    database.set_back(3_600)
+    assert [(each.event.id, each.tries) for each in await leased(other_store)] == [(first.event.id, 2)]
+
+
+async def test_what_was_due_by_a_clock_that_was_set_back(telling: Store, database: Database) -> None:
+    """It waits until then, unless an operator suspends and resumes its sink."""
+    await do(telling, Hand(), Hand.claim, Hand.complete)
+    database.set_back(3_600)
+    assert await leased(telling) == []
+    assert await telling.suspend_sink(SERVICE, ALL, "the clock was set back")
+    assert await telling.resume_sink(SERVICE, ALL)
+    assert len(await leased(telling)) == 1
+
+
 async def test_two_relays_share_what_is_due(telling: Store, other_store: Store) -> None:
     """No event is leased twice at a time."""
     for _ in range(20):

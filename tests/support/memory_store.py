@@ -41,6 +41,7 @@ from gateway.store.level import PROGRAM_LEVEL
 from gateway.store.operations import (
     AUDIT_KEEP_US,
     AUDITS_MAX,
+    EVENT_LEASE_US_MAX,
     LAPSES_NAMED_MAX,
     PROBE_FLOOR_US,
     WITNESS_KEEP_US,
@@ -136,6 +137,7 @@ class WaitingEvent:
     at_us: int
     since_us: int
     due_us: int
+    lease_until_us: int = 0
     tries: int = 0
     redeliveries: int = 0
     is_dead: bool = False
@@ -606,9 +608,13 @@ class MemoryStore:
         for sink, number in wanted.items():
             if (service, sink) in self.memory.suspensions:
                 continue
-            due = [each for each in self._heads(service, sink) if each.due_us <= now_us]
+            due = [
+                each
+                for each in self._heads(service, sink)
+                if each.due_us <= now_us and not now_us < each.lease_until_us <= now_us + EVENT_LEASE_US_MAX
+            ]
             for each in sorted(due, key=lambda one: one.due_us)[:number]:
-                each.due_us, each.tries = now_us + lease_us, each.tries + 1
+                each.lease_until_us, each.tries = now_us + lease_us, each.tries + 1
                 leased.append(
                     LeasedEvent(
                         sink, each.published, each.tries, each.redeliveries, now_us - each.since_us, each.row.line
@@ -628,7 +634,7 @@ class MemoryStore:
             elif (event.tries, event.redeliveries) == (report.tries, report.redeliveries) and not event.is_dead:
                 event.why = report.why
                 event.is_dead = report.fate is EventFate.DEAD
-                event.due_us = self.memory.clock() + report.pause_us
+                event.due_us, event.lease_until_us = self.memory.clock() + report.pause_us, 0
 
     async def find_events(
         self, service: str, sink: str, *, is_dead: bool, after: str | None, limit: int
@@ -672,8 +678,7 @@ class MemoryStore:
         if self.memory.suspensions.pop((service, sink), None) is None:
             return False
         for each in self._events(service, sink):
-            # What is leased has no reason yet.
-            if each.why and not each.is_dead:
+            if not each.is_dead:
                 each.due_us = min(each.due_us, self.memory.clock())
         return True
 

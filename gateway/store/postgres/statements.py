@@ -16,7 +16,13 @@ from typing import Final
 from gateway.core.lifecycle import CLOCK_ROWS, DEADLINE, DUE_TIMES, LEASE_US_MAX
 from gateway.core.operation import State
 from gateway.store.level import EVENT_TYPES, PROGRAM_LEVEL, RECORD_VERSION, RECORD_VERSIONS
-from gateway.store.operations import AUDIT_KEEP_US, PROBE_FLOOR_US, UNSWEPT_CLAIMS_MAX, WITNESS_KEEP_US
+from gateway.store.operations import (
+    AUDIT_KEEP_US,
+    EVENT_LEASE_US_MAX,
+    PROBE_FLOOR_US,
+    UNSWEPT_CLAIMS_MAX,
+    WITNESS_KEEP_US,
+)
 from gateway.store.postgres.rows import (
     CHANGE_ARRAYS,
     CHANGE_NAMES,
@@ -83,6 +89,7 @@ _MARKS: Final = {
     "{record_version}": str(RECORD_VERSION),
     "{record_versions}": f"{RECORD_VERSIONS[0]} AND {RECORD_VERSIONS[-1]}",
     "{event_types}": EVENT_TYPES,
+    "{event_lease_us_max}": str(EVENT_LEASE_US_MAX),
     "{level}": str(PROGRAM_LEVEL),
     "{lane_space}": str(_LANE_SPACE),
     "{line_space}": str(_LINE_SPACE),

@@ -22,6 +22,7 @@ from gateway.core.message import StoredResponse, pack_headers
 from gateway.core.operation import Delivery, Event, Fingerprint, Identity, ProbeTarget, Record, State
 from gateway.store.base import Unreadable
 from gateway.store.level import EVENT_TYPES, RECORD_VERSION, RECORD_VERSIONS
+from gateway.store.operations import EVENT_LEASE_US_MAX
 from gateway.store.request_line import line_of, request_of
 
 Row = tuple[Any, ...]
@@ -64,6 +65,7 @@ _PLACEHOLDERS: Final = {
     "{changed}": _set(_CHANGED),
     "{record_versions}": f"{RECORD_VERSIONS[0]} AND {RECORD_VERSIONS[-1]}",
     "{event_types}": EVENT_TYPES,
+    "{event_lease_us_max}": str(EVENT_LEASE_US_MAX),
     "{delivery}": ", ".join(_DELIVERY),
     "{delivery inserted}": _inserted(_DELIVERY + _DELIVERY_STATE + _DELIVERY_COPIED),
     "{delivery changed}": _set(_DELIVERY_CHANGED + _DELIVERY_STATE),

@@ -110,7 +110,7 @@ DEFECTS = (
     Defect(
         "leases-keep-nothing",
         "two relays publish the same events at the same time",
-        (Edit("store/relational/sql/lease_events.sql", "e.lease_until_us <= ?3 AND ", ""),),
+        (Edit("store/relational/sql/lease_events.sql", "(e.lease_until_us <= ?3 OR ", "(TRUE OR "),),
         (_CONFORMANCE + "test_two_relays_share_what_is_due[sqlite]",),
     ),
     Defect(
@@ -118,6 +118,18 @@ DEFECTS = (
         "a late report of an earlier life buries an event that an operator had delivered again",
         (Edit("store/relational/sql/bury_event.sql", " AND redeliveries = ?5", " AND ?5 IS NOT NULL"),),
         (_CONFORMANCE + "test_a_report_from_before_a_redelivery_counts_no_more[sqlite]",),
+    ),
+    Defect(
+        "leases-of-another-time",
+        "a clock that is set back keeps leased events from their sinks for as long as it was set back",
+        (
+            Edit(
+                "store/postgres/sql/event.sql",
+                " OR e.lease_until_us > c.now_us + {event_lease_us_max})",
+                ")",
+            ),
+        ),
+        (_CONFORMANCE + "test_a_lease_of_a_clock_that_was_set_back[postgres]",),
     ),
     Defect(
         "one-place-for-all-sinks",

@@ -53,7 +53,8 @@ WITH clock AS MATERIALIZED (
         SELECT e.ctid
         FROM idempotency_gateway.event e
         WHERE e.service = $2::text AND e.sink = w.sink AND NOT e.is_dead AND NOT e.is_behind
-            AND e.due_us <= c.now_us AND e.lease_until_us <= c.now_us AND e.type IN ({event_types})
+            AND e.due_us <= c.now_us AND e.type IN ({event_types})
+            AND (e.lease_until_us <= c.now_us OR e.lease_until_us > c.now_us + {event_lease_us_max})
         ORDER BY e.due_us
         LIMIT w.number
         FOR UPDATE SKIP LOCKED
@@ -137,7 +138,7 @@ ON CONFLICT (service, sink) DO NOTHING
 RETURNING sink
 
 -- name: resume_sink
--- No row of the table: the sink gets its events again, those that failed before at once.
+-- No row of the table: the sink gets its events again at once, also those that a clock wrote before it was set back.
 WITH clock AS MATERIALIZED (
     SELECT {now} AS now_us
 ), resumed AS (
@@ -146,7 +147,7 @@ WITH clock AS MATERIALIZED (
 ), moved AS (
     UPDATE idempotency_gateway.event e SET due_us = c.now_us
     FROM resumed r CROSS JOIN clock c
-    WHERE e.service = $2::text AND e.sink = r.sink AND NOT e.is_dead AND e.due_us > c.now_us AND e.why <> ''
+    WHERE e.service = $2::text AND e.sink = r.sink AND NOT e.is_dead AND e.due_us > c.now_us
 )
 SELECT r.sink FROM resumed r
 

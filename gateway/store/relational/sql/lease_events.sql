@@ -3,7 +3,7 @@ UPDATE event SET lease_until_us = ?5, tries = tries + 1
 WHERE row IN (
     SELECT e.row FROM event AS e
     WHERE e.service = ?1 AND e.sink = ?2 AND NOT e.is_dead AND e.is_behind = FALSE AND e.due_us <= ?3
-        AND e.lease_until_us <= ?3 AND e.type IN ({event_types})
+        AND (e.lease_until_us <= ?3 OR e.lease_until_us > ?3 + {event_lease_us_max}) AND e.type IN ({event_types})
         AND NOT EXISTS (SELECT 1 FROM suspension AS s WHERE s.service = ?1 AND s.sink = ?2)
     ORDER BY e.due_us
     LIMIT ?4

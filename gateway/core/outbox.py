@@ -435,8 +435,8 @@ class PublishedEvent:
             "subject": data["operation_id"],
             "time": timestamp(self.at_us),
             "datacontenttype": "application/json",
-            # Compares as text. Events of one change have the same one.
-            "sequence": f"{data['token']:020}.{self.at_us:016}",
+            # Compares as text. The second event of one change has the number 1.
+            "sequence": f"{data['token']:020}.{self.at_us:016}.{self.type is EventType.RESOLVED:d}",
             "partitionkey": fields.get("partitionkey", data["operation_id"]),
         }
         if "trace_id" in fields:

@@ -96,6 +96,15 @@ def test_an_id_is_made_of_the_change_alone() -> None:
     assert len({thin.event_id, *others}) == 3
 
 
+def test_the_events_of_one_change_have_an_order() -> None:
+    """What was found out follows what is so: a consumer may drop whatever is not beyond the last `sequence`."""
+    rows = outbox().rows(*record_after(Hand(), Hand.claim, Hand.abandon, Hand.prove))
+    events = [PublishedEvent(row.event_id, row.type, EPOCH_US, row.content) for row in rows]
+    assert [event.type for event in events] == [EventType.COMPLETED, EventType.RESOLVED]
+    first, second = (event.attributes()["sequence"] for event in events)
+    assert first < second
+
+
 def test_text_that_utf_8_cannot_express_breaks_nothing() -> None:
     """Events are written with the change: what cannot be rendered must not stop it."""
     header = (b"Location", b"/\xff\xfe")

@@ -431,7 +431,8 @@ class Config(Holder):
     state_dir: Annotated[Path, AbsolutePath("/var/lib/idempotency-gateway"), NEEDS_RESTART] = written(
         "/var/lib/idempotency-gateway"
     )
-    """The only directory that the gateway writes to."""
+    """The only directory that the gateway writes to: on a disk of its host, because locks in it are not seen over every
+    network."""
     upstream: Upstream
     """The service behind the gateway: {url: http://127.0.0.1:9000}."""
     store: Annotated[Store, NEEDS_RESTART]

@@ -231,7 +231,9 @@ def _compared(keyed: KeyedRequest, snapshot: Snapshot, *, is_lost: bool) -> tupl
         return Step("record", "there is none: the key is new"), None
     judgement = keyed.judge(snapshot)
     facts = [f"state: {record.state}", f"attempts: {record.attempts}"]
-    if isinstance(judgement, Refuse) and judgement.verdict is Verdict.KEY_REUSED:
+    if why := keyed.why_incomparable(record):
+        comparison = f"nobody can tell whether of the same request: {why}"
+    elif isinstance(judgement, Refuse) and judgement.verdict is Verdict.KEY_REUSED:
         differs = keyed.differences(record)
         facts.append(f"differs in: {', '.join(differs) or 'not known'}")
         comparison = "of another request"

@@ -5,7 +5,6 @@ Pure. Other modules decide which reply a request gets; this one decides what it 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import assert_never
 
@@ -16,7 +15,7 @@ from gateway.core.recovery import for_repeats, retry_after_seconds
 from gateway.core.verdict import Claimable, Doubt, Fetch, Judgement, Refuse, Replay, Undelivered, Verdict, Wait
 from gateway.protect.decoding import is_unaccepted
 from gateway.protect.identification import KeyedRequest
-from gateway.protect.problem import OTHER_VERSION, refuse
+from gateway.protect.problem import INCOMPARABLE, OTHER_VERSION, refuse
 from gateway.protect.reply import REPLAYED_HEADER, Reply, Source, ToFetch, http_date
 from gateway.protect.route import Route
 from gateway.protect.status import accepted_reply, operation_url
@@ -84,9 +83,10 @@ def reply_by_judgement(
             return replay_of(record, request.head.headers)
         case Fetch(record, resource):
             return _to_fetch(record, resource, request)
+        case Refuse(Verdict.KEY_REUSED, record):
+            return mismatch(record, request, status=route.mismatch_status)
         case Refuse(verdict, record):
-            differs = request.differences(record) if verdict is Verdict.KEY_REUSED else ()
-            return refuse_by(verdict, record, route, differs)
+            return refuse_by(verdict, record, route)
         case Doubt(record, is_same):
             return in_doubt(snapshot, record, route, is_same=is_same)
         case Wait(record):
@@ -112,16 +112,27 @@ def reply_by_judgement(
             assert_never(judgement)
 
 
-def refuse_by(verdict: Verdict, record: Record, route: Route, differs: Sequence[str] = ()) -> Reply:
-    """Rules 9, 11 and 12, with the route's statuses. `differs` is in what a request differs from the recorded one."""
-    status, why, case = None, None, None
-    if verdict is Verdict.KEY_REUSED:
-        status, why = route.mismatch_status, _why_incomparable(record, route)
-    elif verdict is Verdict.KEY_EXPIRED:
+def mismatch(record: Record, request: KeyedRequest, *, status: int) -> Reply:
+    """Rule 9, also where nobody can tell whether the request is the recorded one."""
+    why = request.why_incomparable(record)
+    reply = refuse(
+        Verdict.KEY_REUSED,
+        shape=request.route.shape,
+        status=status,
+        record=record,
+        case=None if why is None else INCOMPARABLE,
+        differs=request.differences(record),
+    )
+    return reply if why is None else replace(reply, why=why)
+
+
+def refuse_by(verdict: Verdict, record: Record, route: Route) -> Reply:
+    """Rules 11 and 12, with the route's statuses."""
+    status, case = None, None
+    if verdict is Verdict.KEY_EXPIRED:
         status = route.retention.expired_status
         case = OTHER_VERSION if record.state is State.COMPLETED else None
-    reply = refuse(verdict, shape=route.shape, status=status, record=record, case=case, differs=differs)
-    return reply if why is None else replace(reply, why=why)
+    return refuse(verdict, shape=route.shape, status=status, record=record, case=case)
 
 
 def _to_fetch(record: Record, resource: str, request: KeyedRequest) -> Reply:
@@ -175,14 +186,6 @@ def in_doubt(
         retry_after_seconds=retry_after_seconds(recovery, snapshot),
         location=location,
     )
-
-
-def _why_incomparable(record: Record, route: Route) -> str | None:
-    """Why every repeat of this record is refused, whatever the request: for the log. None where it is comparable."""
-    recorded = record.fingerprint
-    if recorded is None or route.fingerprinter.makes(recorded.recipe):
-        return None
-    return f"recorded under fingerprint key '{recorded.key_id}' or settings that this route does not have"
 
 
 def in_flight(

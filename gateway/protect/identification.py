@@ -22,7 +22,7 @@ from gateway.core.message import RequestHead, header_values
 from gateway.core.operation import Content, Fingerprint, Identity, ProbeTarget, Record, Snapshot, is_withdrawn
 from gateway.core.reading import version_of
 from gateway.core.recovery import Probe, Resend, probe_values, render_probe
-from gateway.core.verdict import Claimable, Judgement, Refuse, Verdict, judge
+from gateway.core.verdict import Claimable, Judgement, Match, Refuse, Verdict, compare, judge
 from gateway.protect.body import NoSlot, Spool, SpoolFailed, TakenBody, UploadSlots, WholeBody, taken_now
 from gateway.protect.callers import Caller, Callers, Verified, refuse_caller
 from gateway.protect.forwarding import with_headers
@@ -82,6 +82,13 @@ class KeyedRequest:
             return ()
         operation_id = self.identity.operation_id
         return tuple(self.route.fingerprinter.differences(self.digests, record.fingerprint, operation_id))
+
+    def why_incomparable(self, record: Record) -> str | None:
+        """Why nobody can tell whether it is the request of this record; None where it is known."""
+        recorded = record.fingerprint
+        if recorded is None or compare(recorded, self.fingerprints)[0] is not Match.UNKNOWN or self.differences(record):
+            return None
+        return f"recorded under fingerprint key '{recorded.key_id}' or settings that this route does not have"
 
     def judge(self, snapshot: Snapshot) -> Judgement:
         """Rules 9 to 19 for this request. An event that was called off is not accepted anew: its sender may repeat it

@@ -17,6 +17,7 @@ from gateway.core.verdict import Claimable, Judgement, Refuse, Undelivered, Verd
 from gateway.core.webhook.examination import Inbox
 from gateway.observe.facts import Events, WebhookRepeated
 from gateway.protect.accepting import Accepted, Accepting
+from gateway.protect.compose import mismatch
 from gateway.protect.identification import KeyedRequest
 from gateway.protect.problem import refuse
 from gateway.protect.reply import Reply, reason_phrase
@@ -94,8 +95,7 @@ def repeated(judgement: Judgement, request: KeyedRequest, inbox: Inbox) -> Repea
         case Refuse(Verdict.KEY_REUSED, record):
             reply, differs = _acknowledged(inbox, Verdict.EVENT_DUPLICATE), request.differences(record)
             if inbox.refuses_changed:
-                shape = request.route.shape
-                reply = refuse(Verdict.KEY_REUSED, shape=shape, status=409, record=record, differs=differs)
+                reply = mismatch(record, request, status=409)
             return Repeat(reply, is_changed=True, differs=differs)
         case _:
             return Repeat(_acknowledged(inbox, Verdict.EVENT_DUPLICATE))

@@ -293,6 +293,18 @@ CASES: Final[Mapping[Verdict, Case]] = {
     ),
 }
 
+INCOMPARABLE: Final = Case(
+    422,
+    CASES[Verdict.KEY_REUSED].title,
+    "This key was used at {time}, and the gateway cannot tell whether for this request or a different one. Nothing was "
+    "executed now. Do not send it again under a new key. Ask the operator about operation {id}.",
+    False,
+    _IDEMPOTENCY,
+    is_terminal=True,
+    stripe_status=400,
+)
+"""`key-reused` where the gateway lacks the fingerprint key or the settings that the record was made with."""
+
 OTHER_VERSION: Final = Case(
     410,
     "The response is in another version of the API",

@@ -425,6 +425,14 @@ def test_the_record_is_compared(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert (other["verdict"], other["status"]) == ("key-reused", 422)
     record = next(step for step in other["steps"] if step["name"] == "record")
     assert "differs in: body" in record["facts"]
+    config = yaml.safe_load(file.read_text())
+    config["secrets"]["fingerprint_key"]["id"] = "later"
+    rotated = tmp_path / "rotated.yaml"
+    rotated.write_text(yaml.safe_dump(config))
+    unknown = explained(capsys, rotated, wire, "--store")
+    assert (unknown["verdict"], unknown["status"]) == ("key-reused", 422)
+    record = next(step for step in unknown["steps"] if step["name"] == "record")
+    assert record["decision"].startswith("nobody can tell whether of the same request: recorded under fingerprint key")
     new = explained(capsys, file, good("/v1/pay", ("Idempotency-Key", "new"), TENANT), "--store", "--response", "200")
     assert new["verdict"] == "stored"
     assert new["steps"][-2]["decision"].startswith("there is none")

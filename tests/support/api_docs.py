@@ -12,7 +12,7 @@ import yaml
 
 from gateway import __version__
 from gateway.core.verdict import RULES, Verdict
-from gateway.protect.problem import CASES, DOUBTS, OTHER_VERSION, TYPE_PREFIX, UNFETCHED, Case
+from gateway.protect.problem import CASES, DOUBTS, INCOMPARABLE, OTHER_VERSION, TYPE_PREFIX, UNFETCHED, Case
 
 API: Final = Path(__file__).parents[2] / "docs" / "api"
 _HEAD: Final = """\
@@ -21,6 +21,7 @@ _HEAD: Final = """\
 """
 # What a verdict says in other cases.
 _MORE: Final[dict[Verdict, tuple[Case, ...]]] = {
+    Verdict.KEY_REUSED: (INCOMPARABLE,),
     Verdict.KEY_EXPIRED: (OTHER_VERSION,),
     Verdict.UPSTREAM_UNREACHABLE: (UNFETCHED,),
     Verdict.IN_DOUBT: tuple(case for case in DOUBTS.values() if case is not CASES[Verdict.IN_DOUBT]),

@@ -276,10 +276,6 @@ class Fingerprinter:
         secret = next((secret for _, _, secret in reversed(self._keys) if secret is not None), None)
         return (inner if secret is None else _keyed(secret, inner))[:CONTENT_BYTES]
 
-    def makes(self, recipe: bytes) -> bool:
-        """Whether a fingerprint of this recipe can be compared by its canonical digest, not only by its raw one."""
-        return any(recipe == each for _, each, _ in self._keys)
-
     def _under(self, digests: Digests, index: int) -> Fingerprint:
         key_id, recipe, secret = self._keys[index]
         if secret is None:

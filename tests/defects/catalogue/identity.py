@@ -43,6 +43,12 @@ DEFECTS = (
         ("tests/core/test_identity.py::test_operation_ids_differ",),
     ),
     Defect(
+        "incomparable-means-different",
+        "a caller whose request cannot be compared is told to send it under a new key, and pays twice",
+        (Edit("protect/compose.py", "case=None if why is None else INCOMPARABLE,", "case=None,"),),
+        ("tests/http/gateway/test_times.py::test_a_repeat_that_cannot_be_compared[another key]",),
+    ),
+    Defect(
         "identity-key-left-out",
         "the digests of callers and keys can be computed without the secret",
         (Edit(IDENTITY, "return of.digest if secret is None else", "return of.digest if True else"),),

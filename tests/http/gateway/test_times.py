@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -229,3 +230,48 @@ async def test_records_of_a_retired_fingerprint_key(tmp_path: Path) -> None:
             assert status_of(await later.send("k1")) == (200, "replayed")
             assert status_of(await later.send("k1", b"other")) == (422, "key-reused")
             assert status_of(await later.send("k2")) == (200, "stored")
+
+
+FINGERPRINT_KEY = {"secrets": {"fingerprint_key": {"id": "old", "key": "0123456789abcdef0123456789abcdef"}}}
+OTHER_SETTINGS = {"route": {"fingerprint": {"headers": ["X-Tenant"]}}}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"secrets": {"fingerprint_key": {"id": "new", "key": "fedcba9876543210fedcba9876543210"}}},
+        {"secrets": {"fingerprint_key": {"id": "old", "key": "fedcba9876543210fedcba9876543210"}}},
+        {},
+        FINGERPRINT_KEY | OTHER_SETTINGS,
+    ],
+    ids=["another key", "another value of the key", "no key", "other settings"],
+)
+async def test_a_repeat_that_cannot_be_compared(tmp_path: Path, changed: dict[str, Any]) -> None:
+    """It is refused, and its caller is not led to send it under a new key: it may be the recorded request."""
+    section = sqlite_store(tmp_path)
+    async with house(section, tmp_path, **FINGERPRINT_KEY) as home:
+        assert status_of(await home.send("k1", b'{"a": 1, "b": 2}')) == (200, "stored")
+        await home.gateway.stop()
+        async with neighbour(section, tmp_path, home.upstream, **changed) as later:
+            refused = await later.send("k1", b'{"b": 2, "a": 1}')
+            assert status_of(refused) == (422, "key-reused")
+            problem = json.loads(refused.body)
+            assert "cannot tell" in problem["detail"]
+            assert "Nothing was executed now. Do not send it again under a new key." in problem["detail"]
+            assert f"Ask the operator about operation {problem['operation_id']}." in problem["detail"]
+            assert problem["retryable"] is False
+        assert len(home.upstream.requests) == 1
+
+
+async def test_a_different_request_where_the_settings_changed(tmp_path: Path) -> None:
+    """Another target is another request under all settings, and its caller is told so."""
+    section = sqlite_store(tmp_path)
+    async with house(section, tmp_path) as home:
+        assert status_of(await home.send("k1")) == (200, "stored")
+        await home.gateway.stop()
+        async with neighbour(section, tmp_path, home.upstream, **OTHER_SETTINGS) as later:
+            refused = await later.send("k1", target="/charges?twice")
+            assert status_of(refused) == (422, "key-reused")
+            problem = json.loads(refused.body)
+            assert problem["differs"] == ["target"]
+            assert problem["detail"].endswith("Use a new key for a new intent.")

@@ -3,7 +3,7 @@ commands (`admin.console`).
 
 Owns the command line: its options, its output, its exit codes. Exit codes: 0, success; 1, it cannot be done (the text
 says why and what to do); 2, the command line or the configuration is wrong; 3, work was left behind: outcomes that a
-stop could not record, copies that a purge could not drop, values under an old key.
+stop could not record, copies that a purge could not drop, values under an old key or that cannot be read.
 """
 
 from __future__ import annotations
@@ -144,7 +144,8 @@ def parser() -> argparse.ArgumentParser:
         help="encrypt what is stored with the current key",
         description="Encrypt all that is kept in the durable store and in this host's journals with the first key of "
         "secrets.encryption, what is not encrypted yet included, and drop the copies in Redis. Gateways may run. It "
-        "can be stopped at any time: run it again to go on. Exit code 3: something is left under another key.",
+        "can be stopped at any time: run it again to go on. Exit code 3: something is left under another key, or "
+        "cannot be read.",
     )
     for command in (serve_, deliver_, check, explain_, reload_, migrate_, rekey_, *add_commands(commands.add_parser)):
         command.add_argument("--config", type=Path, default=CONFIG_PATH, metavar="FILE", help="default: %(default)s")
@@ -386,7 +387,11 @@ def _rekey(path: Path) -> int:
     except KeyboardInterrupt:
         print(f"{PROGRAM}: interrupted; run the same command again to go on", file=sys.stderr)
         return EXIT_WORK_LEFT
-    print("Nothing is left under another key." if not left else "Something is left under another key: see above.")
+    print(
+        "Something is left under another key, or cannot be read: see above."
+        if left
+        else "Nothing is left under another key, and everything can be read."
+    )
     return EXIT_WORK_LEFT if left else EXIT_OK
 
 

@@ -30,7 +30,7 @@ _WHAT = {
 
 async def rekey_stores(config: Config, say: Callable[[str], None], progress: Callable[[str], None]) -> int:
     """Encrypt the durable store and this host's journals with the current key, and drop the copies; returns how much is
-    left under other keys. `say` gets what was done, `progress` what is under way.
+    left under other keys, or cannot be read. `say` gets what was done, `progress` what is under way.
 
     May be stopped at any point, and run again. Raises `OperatingError`.
     """
@@ -47,7 +47,7 @@ async def rekey_stores(config: Config, say: Callable[[str], None], progress: Cal
         try:
             await store.start()
             for place, what in _WHAT.items():
-                done = await rekey(store, place, sealing, current_id, partial(_report, progress, what))
+                done = await rekey(store, place, sealing, partial(_report, progress, what))
                 left += done.left
                 why = f"; left {done.left}: {done.why or 'changed each time'}" if done.left else ""
                 say(f"{what}: encrypted {done.changed} with key '{current_id}'{why}")

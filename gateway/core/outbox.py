@@ -489,9 +489,8 @@ def resealed_event(
     Only where `seals`. Raises `Unopenable`.
     """
     if response is not None and response[:1] == SEALED:
-        if not sealing.is_old(response):
-            return content, response
-        return content, sealing.sealed_event(sealing.opened_event(response, event_id, sink), event_id, sink)
+        parts = sealing.opened_event(response, event_id, sink)
+        return content, sealing.sealed_event(parts, event_id, sink) if sealing.is_old(response) else response
     data = orjson.loads(content)
     confidential = {name: data["data"].pop(name) for name in _CONFIDENTIAL & data["data"].keys()}
     if response is None and not confidential:

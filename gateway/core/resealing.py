@@ -1,8 +1,8 @@
 """Puts what is kept under the current key: records, outcomes in journals, kept requests, audits, and why sinks are
 suspended. For the part of an event, see `outbox`.
 
-`confidential` owns which parts there are. What is under the current key already stays as it is, so a pass that was
-interrupted is simply repeated.
+`confidential` owns which parts there are. What is under the current key already is opened, too, because another key may
+have had that id, and stays as it is. So a pass that was interrupted is simply repeated.
 """
 
 from __future__ import annotations
@@ -102,13 +102,15 @@ class Resealing(Sealing):
     def resealed_request(self, kept: SealedRequest, operation_id: UUID) -> SealedRequest:
         """As `resealed`, for a kept request."""
         ring = self.ring
-        if ring is None or kept.key_id == ring.current_id:
+        if ring is None:
             return kept
         associated = of_request(operation_id, kept.acceptance_id)
         try:
             content = ring.open(kept.key_id, kept.sealed, associated)
         except Unopenable as error:
             self._on_unreadable(operation_id, str(error))
+            return kept
+        if kept.key_id == ring.current_id:
             return kept
         return SealedRequest(kept.acceptance_id, *ring.seal(content, associated))
 
@@ -147,10 +149,11 @@ class Resealing(Sealing):
         sealed: Callable[[KeyRing, P], P],
     ) -> P:
         """The part, sealed with the current key if its `value` is not."""
-        if self.ring is None or value is None or not self.is_old(value):
+        if self.ring is None or value is None:
             return part
         try:
-            return sealed(self.ring, opened(part))
+            clear = opened(part)
+            return sealed(self.ring, clear) if self.is_old(value) else part
         except Unopenable as error:
             self._on_unreadable(operation_id, str(error))
             return part

@@ -3,8 +3,8 @@
 It changes nothing about an operation but the bytes of its confidential parts: what another writer changes in between
 wins. So it may be stopped at any point and run again, and nothing is ever unreadable in between.
 
-`rekey` reads a table in pages, seals what is not sealed with the current key, and has the store write each row only if
-it is still as it was read. A row that has changed meanwhile is found by the next pass.
+`rekey` reads a table in pages, opens everything, seals what is not sealed with the current key, and has the store write
+each row only if it is still as it was read. A row that has changed meanwhile is found by the next pass.
 """
 
 from __future__ import annotations
@@ -95,9 +95,8 @@ class Row:
 class SealedRows(Protocol):
     """What `rekey` needs of a durable store. Everything raises `StoreError`."""
 
-    async def sealed_rows(self, place: Place, after: Any, limit: int, current_id: str) -> list[Row]:
-        """The next rows behind this one (None: from the first). Records that are whole under the current key may be
-        left out."""
+    async def sealed_rows(self, place: Place, after: Any, limit: int) -> list[Row]:
+        """The next rows behind this one (None: from the first)."""
 
     async def reseal(self, place: Place, changes: Sequence[tuple[Row, Kept]]) -> int:
         """Replace the confidential values of rows that are as they were read; returns how many were. All of a page are
@@ -115,14 +114,14 @@ class Rekeyed:
 
 
 async def rekey(
-    store: SealedRows, place: Place, sealing: Sealing, current_id: str, on_page: Callable[[int], None] = lambda _: None
+    store: SealedRows, place: Place, sealing: Sealing, on_page: Callable[[int], None] = lambda _: None
 ) -> Rekeyed:
     """Encrypt what is kept in one place with the current key. `on_page` gets how many rows were changed so far."""
     done = Rekeyed()
     for _ in range(_PASSES_MAX):
         done.left, lost = 0, 0
         after: Any = None
-        while rows := await store.sealed_rows(place, after, PAGE_ROWS_MAX, current_id):
+        while rows := await store.sealed_rows(place, after, PAGE_ROWS_MAX):
             after = rows[-1].after
             changes = []
             for row in rows:

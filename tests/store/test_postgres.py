@@ -100,7 +100,7 @@ async def publish(store: PostgresStore) -> None:
     assert await store.redeliver_event(SERVICE, leased[0].event.id, None) == 1
     sealing = Sealing(KeyRing([EncryptionKey("k", bytes(32))], os.urandom))
     for place in Place:
-        await rekey(store, place, sealing, "k")
+        await rekey(store, place, sealing)
     assert (await store.tally()).sealed["k"] > 0
 
 

@@ -384,7 +384,7 @@ async def test_references_are_encrypted_again(postgres_url: str) -> None:
         await store.sweep(100)
         assert await rows(beside) == (0, 2)
         assert (await store.tally()).sealed == {old.id: 1}
-        done = await rekey(store, Place.RECORDS, sealing(new, old), new.id)
+        done = await rekey(store, Place.RECORDS, sealing(new, old))
         assert (done.changed, done.left) == (2, 0)
         assert (await store.tally()).sealed == {new.id: 2}
         for hand in hands:

@@ -377,12 +377,12 @@ async def test_what_is_kept_under_an_old_key(server: RedisServer) -> None:
         await do(before, done, Hand.claim, Hand.abandon, Hand.prove)
         await do(before, doubted, Hand.claim, Hand.abandon)
         assert (await store.tally()).sealed.keys() == {old.id}
-        rows = await store.sealed_rows(Place.RECORDS, None, 10, new.id)
+        rows = await store.sealed_rows(Place.RECORDS, None, 10)
         changes = [(row, Resealing(both, lambda _, why: None).resealed(row.kept)) for row in rows]  # type: ignore[arg-type]
         await do(SealedStore(store, both), doubted, Hand.complete)
         assert await store.reseal(Place.RECORDS, changes) == 1
         for place in Place:
-            assert (await rekey(store, place, both, new.id)).left == 0
+            assert (await rekey(store, place, both)).left == 0
             # The audit is the last.
             assert (old.id in (await store.tally()).sealed) is (place in (Place.RECORDS, Place.REQUESTS))
         assert (await store.tally()).sealed.keys() == {new.id}

@@ -107,7 +107,7 @@ async def test_a_change_in_between_wins(durable: Durable, name: str, before: Enc
     old = SealedStore(durable, sealing(*([] if before is None else [before])))
     both = SealedStore(durable, sealing(*([NEW] if before is None else [NEW, before])))
     hand = await make(old)
-    (row,) = await durable.sealed_rows(Place.RECORDS, None, 10, NEW.id)
+    (row,) = await durable.sealed_rows(Place.RECORDS, None, 10)
     assert isinstance(row.kept, Record)
     resealing = Resealing(sealing(*([NEW] if before is None else [NEW, before])), lambda _, why: pytest.fail(why))
     again = resealing.resealed(row.kept)
@@ -120,7 +120,7 @@ async def test_a_change_in_between_wins(durable: Durable, name: str, before: Enc
     if change in ("complete", "purge", "erase", "takeover"):
         assert number == 0
     for place in (Place.RECORDS, Place.AUDITS):
-        assert (await rekey(durable, place, both._sealing, NEW.id)).left == 0
+        assert (await rekey(durable, place, both._sealing)).left == 0
     assert await seen(SealedStore(durable, sealing(NEW)), hand) == unchanged
     assert set((await durable.tally()).sealed) <= {NEW.id}
 
@@ -134,7 +134,7 @@ async def test_it_goes_on_where_it_was_stopped(durable: Durable, monkeypatch: py
     left = [10]
     while True:
         try:
-            done = await rekey(durable, Place.RECORDS, both._sealing, "new", _stop)
+            done = await rekey(durable, Place.RECORDS, both._sealing, _stop)
         except _Stopped:
             left.append((await durable.tally()).sealed.get(OLD.id, 0))
             assert [await seen(both, hand) for hand in hands] == records
@@ -152,7 +152,7 @@ async def test_what_cannot_be_read_stays(durable: Durable) -> None:
         await completed(SealedStore(durable, sealing(third))),
     )
     records = [await seen(SealedStore(durable, sealing(OLD, third)), hand) for hand in (lost, kept)]
-    done = await rekey(durable, Place.RECORDS, sealing(NEW, third), NEW.id)
+    done = await rekey(durable, Place.RECORDS, sealing(NEW, third))
     assert (done.changed, done.left) == (1, 1)
     assert "key 'eldest', which is not configured" in done.why
     assert (await durable.tally()).sealed == {OLD.id: 1, NEW.id: 1}
@@ -255,12 +255,30 @@ async def test_everything_is_encrypted_again(
             await each.close()
 
 
+async def test_what_another_key_of_the_same_id_encrypted_is_counted(url: str | None, tmp_path: Path) -> None:
+    """The id alone proves nothing: in every place, what cannot be opened is left, and is told."""
+    outbox = replace(OUTBOX, sealing=sealing(OLD))
+    path = tmp_path / "store" / "operations.db"
+    bare = SqliteStore(path, outbox=outbox) if url is None else PostgresStore(url, outbox=outbox)
+    store = SealedStore(bare, outbox.sealing)
+    await store.start()
+    try:
+        await _with_everything(store, store)
+        for place in Place:
+            done = await rekey(bare, place, sealing(EncryptionKey(OLD.id, bytes(range(32)))))
+            assert (done.changed, done.left > 0) == (0, True), place
+            assert f"key '{OLD.id}' is another key than it was" in done.why
+            assert await rekey(bare, place, sealing(OLD)) == Rekeyed()
+    finally:
+        await store.close()
+
+
 async def _rekey_all(
     store: Durable, tables: Tables, places: Sequence[Place], new: EncryptionKey, old: EncryptionKey
 ) -> None:
     for place in places:
         assert (old.id in (await store.tally()).sealed) is (await tables(old.id) != set()), place
-        done = await rekey(store, place, sealing(new, old), new.id)
+        done = await rekey(store, place, sealing(new, old))
         assert (done.left, done.changed > 0) == (0, True), place
     assert await tables(old.id) == set()
     assert set((await store.tally()).sealed) == {new.id}
@@ -277,7 +295,7 @@ async def test_what_was_clear_beside_something_sealed_is_encrypted(durable: Dura
         await do(completes, hand, lambda hand: replace(hand.complete(response), resource=None))
     assert await tables(SECRET) != set()
     records = [await seen(sealed, hand) for hand in (begun, ended)]
-    done = await rekey(durable, Place.RECORDS, sealing(NEW), NEW.id)
+    done = await rekey(durable, Place.RECORDS, sealing(NEW))
     assert (done.changed, done.left) == (2, 0)
     assert await tables(SECRET) == set()
     assert [await seen(sealed, hand) for hand in (begun, ended)] == records

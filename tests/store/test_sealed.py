@@ -366,7 +366,7 @@ async def test_a_key_that_is_another_one(backend: Backend) -> None:
     assert await wrong.lease_events(SERVICE, {"sink": 10}, 1_000_000) == []
     behind = wrong._behind
     assert isinstance(behind, SqliteStore | PostgresStore)
-    done = await rekey(behind, Place.RECORDS, wrong._sealing, K2.id)
+    done = await rekey(behind, Place.RECORDS, wrong._sealing)
     assert (done.changed, done.left) == (0, 1)
     assert "key 'k1' is another key than it was" in done.why
     assert (await read(store, hand)).response == RESPONSE

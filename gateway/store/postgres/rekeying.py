@@ -43,11 +43,11 @@ _RESEAL_EVENT: Final = load("reseal_event")
 Fetch = Callable[..., Awaitable[Sequence[Any]]]
 
 
-async def page(fetch: Fetch, place: Place, after: Any, limit: int, current_id: str) -> list[Row]:
+async def page(fetch: Fetch, place: Place, after: Any, limit: int) -> list[Row]:
     """See `SealedRows`."""
     match place:
         case Place.RECORDS:
-            ids = [row[0] for row in await fetch(_RECORDS, after or _FIRST, current_id, limit)]
+            ids = [row[0] for row in await fetch(_RECORDS, after or _FIRST, limit)]
             return await _records(fetch, ids)
         case Place.REQUESTS:
             rows = await fetch(_REQUESTS, after or _FIRST, limit)

@@ -352,9 +352,9 @@ class PostgresStore:
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._started().inquiry.audits(operation_id)
 
-    async def sealed_rows(self, place: Place, after: Any, limit: int, current_id: str) -> list[Row]:
+    async def sealed_rows(self, place: Place, after: Any, limit: int) -> list[Row]:
         """See `SealedRows`."""
-        return await rekeying.page(self._started().fetch, place, after, limit, current_id)
+        return await rekeying.page(self._started().fetch, place, after, limit)
 
     async def reseal(self, place: Place, changes: Sequence[tuple[Row, Kept]]) -> int:
         """See `SealedRows`."""

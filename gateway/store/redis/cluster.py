@@ -20,11 +20,11 @@ from gateway.store.witness_files import WitnessFiles
 class RedisCluster(ShardedStore[RedisStore]):
     """The `ManagedStore`, `SealedRows` and `ObservationStore` of all shards."""
 
-    async def sealed_rows(self, place: Place, after: Any, limit: int, current_id: str) -> list[Row]:
+    async def sealed_rows(self, place: Place, after: Any, limit: int) -> list[Row]:
         """See `SealedRows`, also for the next one. A row continues in its shard."""
         number, within = (0, None) if after is None else after
         while number < len(self.shards):
-            if rows := await self.shards[number].sealed_rows(place, within, limit, current_id):
+            if rows := await self.shards[number].sealed_rows(place, within, limit):
                 return [replace(row, after=(number, row.after)) for row in rows]
             number, within = number + 1, None
         return []

@@ -495,7 +495,7 @@ class RedisStore:
         acceptance_id, key_id, sealed = unpacked(value)
         return SealedRequest(UUID(bytes=acceptance_id), key_id, sealed)
 
-    async def sealed_rows(self, place: Place, after: Any, limit: int, current_id: str) -> list[Row]:
+    async def sealed_rows(self, place: Place, after: Any, limit: int) -> list[Row]:
         """See `SealedRows`, also for the next one."""
         return await self._asked(resealing.page, place, after, limit)
 

@@ -20,11 +20,11 @@ from gateway.store.request_line import line_of
 _EVENTS: Final = {event.value: event for event in Event}
 
 
-def page(cursor: Cursor, place: Place, after: Any, limit: int, current_id: str) -> list[Row]:
+def page(cursor: Cursor, place: Place, after: Any, limit: int) -> list[Row]:
     """See `SealedRows`."""
     match place:
         case Place.RECORDS:
-            found = cursor.rows("select_to_rekey", (after or b"", current_id, limit))
+            found = cursor.rows("select_to_rekey", (after or b"", limit))
             records = read_all(cursor, [UUID(bytes=each) for (each,) in found])
             return [
                 Row(each, record if isinstance(record, Record) else None)

@@ -255,9 +255,9 @@ class RelationalStore(ABC):
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await self._query(lambda cursor: inquiry.audits(cursor, operation_id))
 
-    async def sealed_rows(self, place: Place, after: Any, limit: int, current_id: str) -> list[Row]:
+    async def sealed_rows(self, place: Place, after: Any, limit: int) -> list[Row]:
         """See `SealedRows`."""
-        return await self._query(lambda cursor: rekeying.page(cursor, place, after, limit, current_id))
+        return await self._query(lambda cursor: rekeying.page(cursor, place, after, limit))
 
     async def reseal(self, place: Place, changes: Sequence[tuple[Row, Kept]]) -> int:
         """See `SealedRows`."""

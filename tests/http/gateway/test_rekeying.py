@@ -173,6 +173,19 @@ async def test_switched_on_in_a_living_store(store: Store, tmp_path: Path) -> No
             await as_before(last, keys)
 
 
+async def test_a_key_that_is_another_one_under_its_id(tmp_path: Path) -> None:
+    """What that cannot open is no success."""
+    store = {"durable": f"sqlite://{tmp_path}/operations.db"}
+    async with house(store, tmp_path, secrets={"encryption": [A]}) as home:
+        assert status_of(await home.send("k1")) == (200, "stored")
+    text = config_text("http://127.0.0.1:9", store, tmp_path, secrets={"encryption": [A | {"key": B["key"]}]})
+    said = await Shell(tmp_path, text)("rekey")
+    assert said.code == 3
+    assert "records: encrypted 0 with key 'a'; left 1: " in said.out
+    assert "key 'a' is another key than it was" in said.out
+    assert "cannot be read: see above" in said.out
+
+
 async def test_there_is_nothing_to_encrypt_with(tmp_path: Path) -> None:
     """Without a key it says what to write."""
     store = {"durable": f"sqlite://{tmp_path}/operations.db"}

@@ -57,7 +57,7 @@ from gateway.store.level import why_unfinished
 from gateway.store.observations import ObservationStore
 from gateway.store.operations import ManagedStore
 from gateway.store.recipes import conflicts_text, neighbour_warning, without_route_warning
-from gateway.store.sealed import SealedStore, why_unreadable
+from gateway.store.sealed import SealedStore, refuse_unreadable
 from gateway.store.tiered import Tiered
 
 
@@ -226,7 +226,8 @@ async def check_store(config: Config) -> list[str]:
 
     Raises `OperatingError` with the text of the start's refusal, or because the store cannot be read.
     """
-    store, serving = bare_store(config, sealing_of(config)), serving_of(config)
+    sealing, serving = sealing_of(config), serving_of(config)
+    store = bare_store(config, sealing)
     try:
         if not await is_migrated(config):
             return ["the store has nothing to compare yet: a start prepares its schema"]
@@ -235,8 +236,8 @@ async def check_store(config: Config) -> list[str]:
             agreement = await store.compare_configuration(serving, is_trial=True)
             if agreement.conflicts:
                 raise StartRefused(conflicts_text(serving, agreement.conflicts))
-            if why := why_unreadable((await store.tally()).sealed, serving.key_ids):
-                raise StartRefused(why)
+            if serving.key_ids is not None:
+                await refuse_unreadable((await store.tally()).sealed, serving.key_ids, store.sealed_examples, sealing)
             await refuse_unreadable_journals(config)
             count_without_route = await store.count_without_route(serving.service, serving.recipes)
             memory = await memory_state(store)

@@ -294,8 +294,9 @@ class Secrets(Section):
     """Keys that what is kept is encrypted with: the first encrypts, all of them read. Required by `accept` and by
     `inbox`. To turn encryption on or off needs a restart; to change keys does not."""
     unreadable: Literal["refuse", "accept"] = "refuse"
-    """Whether to start on a store whose records are encrypted with a key that is not listed. `accept`: their responses
-    are lost, repeats get response-not-stored, and their kept requests become dead letters."""
+    """Whether to start on a store whose records are encrypted with a key that is not listed, or is another one under
+    its id. `accept`: their responses are lost, repeats get response-not-stored, and their kept requests become dead
+    letters."""
 
     @property
     def fingerprint_keys(self) -> tuple[FingerprintKey, ...]:

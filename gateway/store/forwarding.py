@@ -30,6 +30,7 @@ from gateway.store.operations import (
     Swept,
     Tally,
 )
+from gateway.store.rekeying import Kept
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -68,6 +69,9 @@ class Forwarding(ABC):
 
     async def tally(self) -> Tally:
         return await self._forward(self._behind.tally)
+
+    async def sealed_examples(self, key_id: str) -> list[Kept]:
+        return await self._forward(self._behind.sealed_examples, key_id)
 
     async def compare_configuration(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
         return await self._forward(self._behind.compare_configuration, serving, is_trial=is_trial)

@@ -23,6 +23,7 @@ from dataclasses import replace
 from typing import Any, Final, ParamSpec, TypeVar
 from uuid import UUID, uuid4
 
+from gateway.core.confidential import NO_SEALING, Sealing
 from gateway.core.operation import (
     EVENT_OF,
     MICROSECONDS,
@@ -64,7 +65,7 @@ from gateway.store.membership import Caller, Conditions, Membership, Standing, U
 from gateway.store.operations import Due, Epoch, ManagedStore, Serving
 from gateway.store.promotion import Fleet, Verdict
 from gateway.store.recipes import conflicts_text, neighbour_warning, without_route_warning
-from gateway.store.sealed import why_unreadable
+from gateway.store.sealed import refuse_unreadable
 from gateway.store.witness_files import Reading, WitnessFiles
 
 P = ParamSpec("P")
@@ -106,15 +107,18 @@ class EpochGuard(Forwarding):
         witness_files: WitnessFiles | None = None,
         fleet: Fleet | None = None,
         conditions: Conditions = Conditions(),  # noqa: B008  frozen
+        sealing: Sealing = NO_SEALING,
         on_met: Callable[[str, str | None], None] = lambda _identity, _generation: None,
     ) -> None:
         """`witness_files` are the files in which `store` notes what it acknowledges, if it does. `fleet` is the same
         store if it can be promoted, which is believed on these `conditions`. `on_met` gets identity and generation
-        (None: not known) of each memory that is found, before any request reaches it.
+        (None: not known) of each memory that is found, before any request reaches it. `sealing` has the keys of
+        `serving`.
         """
         super().__init__(store)
         self._events = events
         self._serving = serving
+        self._sealing = sealing
         self._seen_file = seen_file
         self._shared_note = shared_note
         self._on_met = on_met
@@ -166,8 +170,12 @@ class EpochGuard(Forwarding):
                 raise StartRefused(conflicts_text(self._serving, agreement.conflicts))
             if self._serving.key_ids is not None:
                 tally = await self._call(self._behind.tally)
-                if why := why_unreadable(tally.sealed, self._serving.key_ids):
-                    raise StartRefused(why)
+                await refuse_unreadable(
+                    tally.sealed,
+                    self._serving.key_ids,
+                    lambda key_id: self._call(self._behind.sealed_examples, key_id),
+                    self._sealing,
+                )
             for neighbour in agreement.neighbours:
                 _LOG.warning("%s", neighbour_warning(self._serving, neighbour))
             if self._seen is None:

@@ -47,6 +47,7 @@ from gateway.core.outbox import EventType, PublishedEvent
 from gateway.core.sealing import is_key_id
 from gateway.core.succession import ServedRoute
 from gateway.store.base import Store, Unreadable
+from gateway.store.rekeying import Kept
 
 # How long an audit is kept, and how much longer each time the record still exists then.
 AUDIT_KEEP_US: Final = 90 * 86_400 * MICROSECONDS
@@ -421,6 +422,9 @@ class ManagedStore(Store, Protocol):
 
     async def tally(self) -> Tally:
         """Count the operations in doubt, settled as of now."""
+
+    async def sealed_examples(self, key_id: str) -> list[Kept]:
+        """A few records and kept requests that are encrypted with the key of this id alone, as they are stored."""
 
     async def compare_configuration(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
         """Remember what a gateway serves and that it runs, unless that would lose living keys (`recipes`).

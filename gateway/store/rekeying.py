@@ -25,6 +25,8 @@ from gateway.core.sealing import Unopenable
 PAGE_ROWS_MAX: Final = 50
 """Rows of one page: writers wait for so many at most, and responses of so many are in memory."""
 _PASSES_MAX: Final = 3
+EXAMPLES_MAX: Final = 3
+"""So many of each kind show whether a key is the one that it was: one may be damaged."""
 
 
 class Place(StrEnum):
@@ -141,6 +143,12 @@ async def rekey(
         if not lost:
             break
     return done
+
+
+def why_unopenable(examples: Sequence[Kept], sealing: Sealing) -> str | None:
+    """Why none of these can be opened; None if one can, or if there are none."""
+    reasons = [_resealed(kept, sealing)[1] for kept in examples]
+    return reasons[0] if reasons and all(reasons) else None
 
 
 def _resealed(kept: Kept, sealing: Sealing) -> tuple[Kept | None, str]:

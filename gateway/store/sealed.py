@@ -7,7 +7,7 @@ Kept requests come sealed. The invariant: no change of a record reads, or loses,
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import ParamSpec, TypeVar
 from uuid import UUID
@@ -16,6 +16,7 @@ from gateway.core.confidential import Sealing
 from gateway.core.operation import Audit, Command, Result, Snapshot
 from gateway.core.outbox import opened_event
 from gateway.core.sealing import Unopenable
+from gateway.store.base import StartRefused
 from gateway.store.forwarding import Forwarding
 from gateway.store.operations import (
     SEALED_COUNT_MAX,
@@ -31,6 +32,7 @@ from gateway.store.operations import (
     Query,
     SinkBacklog,
 )
+from gateway.store.rekeying import Kept, why_unopenable
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -51,6 +53,25 @@ def why_unreadable(sealed: Mapping[str, int], key_ids: Collection[str] | None) -
         "not be read. List the key there, behind the one that encrypts; if it is lost for good, accept that with "
         "secrets: {unreadable: accept}"
     )
+
+
+async def refuse_unreadable(
+    sealed: Mapping[str, int],
+    key_ids: Collection[str],
+    examples: Callable[[str], Awaitable[Sequence[Kept]]],
+    sealing: Sealing,
+) -> None:
+    """Raises `StartRefused` where a gateway with these keys must not start on a store, of which so many records use
+    which keys: one is missing, or is another key than it was. `examples` are the store's `sealed_examples`."""
+    if why := why_unreadable(sealed, key_ids):
+        raise StartRefused(why)
+    for key_id in sorted(sealed):
+        if why := why_unopenable(await examples(key_id), sealing):
+            raise StartRefused(
+                f"what it has encrypted with key '{key_id}' cannot be opened with the key that secrets.encryption has "
+                f"under this id: {why}. List the right key under that id, and a new one under a new id; if it is lost "
+                "for good, accept that with secrets: {unreadable: accept}"
+            )
 
 
 class SealedStore(Forwarding):

@@ -41,6 +41,7 @@ from gateway.store.operations import (
     Swept,
     Tally,
 )
+from gateway.store.rekeying import Kept
 from gateway.store.relational.inquiry import joined
 
 P = ParamSpec("P")
@@ -126,6 +127,9 @@ class ShardedStore(Forwarding, Generic[S]):
             in_doubt.update(each.in_doubt)
             sealed.update(each.sealed)
         return Tally(in_doubt, max(each.oldest_in_doubt_seconds for each in tallies), sealed)
+
+    async def sealed_examples(self, key_id: str) -> list[Kept]:
+        return [kept for found in await self._all(lambda shard: shard.sealed_examples(key_id)) for kept in found]
 
     async def compare_configuration(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
         """A trial first, so that no shard remembers what another one refuses. The first shard decides which of two at

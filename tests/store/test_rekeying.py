@@ -20,7 +20,7 @@ from gateway.core.resealing import Resealing
 from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.store import rekeying
 from gateway.store.postgres.store import PostgresStore
-from gateway.store.rekeying import Place, Rekeyed, rekey
+from gateway.store.rekeying import KeptRequest, Place, Rekeyed, rekey, why_unopenable
 from gateway.store.sealed import SealedStore
 from gateway.store.sqlite.store import SqliteStore
 from tests.conformance.hand import SERVICE, Hand, Script, do, new_identity
@@ -264,8 +264,12 @@ async def test_what_another_key_of_the_same_id_encrypted_is_counted(url: str | N
     await store.start()
     try:
         await _with_everything(store, store)
+        kept = [each for each in await bare.sealed_examples(OLD.id) if isinstance(each, KeptRequest)]
+        impostor = sealing(EncryptionKey(OLD.id, bytes(range(32))))
+        assert "is another key than it was" in (why_unopenable(kept, impostor) or "")
+        assert why_unopenable(kept, sealing(OLD)) is None
         for place in Place:
-            done = await rekey(bare, place, sealing(EncryptionKey(OLD.id, bytes(range(32)))))
+            done = await rekey(bare, place, impostor)
             assert (done.changed, done.left > 0) == (0, True), place
             assert f"key '{OLD.id}' is another key than it was" in done.why
             assert await rekey(bare, place, sealing(OLD)) == Rekeyed()

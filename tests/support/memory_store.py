@@ -10,8 +10,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from uuid import UUID, uuid4
 
+from gateway.core.confidential import sealed_by
 from gateway.core.identity.operation_id import is_of
 from gateway.core.lane import rank, stopped_us, with_turn
 from gateway.core.lifecycle import holds_content, settle, step, written_down
@@ -68,6 +70,8 @@ from gateway.store.operations import (
     Tally,
 )
 from gateway.store.recipes import RUNNING_US, Name, Remembered, compare, names_without_route
+from gateway.store.rekeying import EXAMPLES_MAX
+from gateway.store.rekeying import Kept as KeptRow
 from gateway.store.watching import Watchers
 from gateway.store.witness_files import Reading, WitnessFiles
 
@@ -394,6 +398,12 @@ class MemoryStore:
         in_doubt = [record for record in settled if record is not None and record.state is State.IN_DOUBT]
         oldest_us = max((now_us - record.claimed_us for record in in_doubt), default=0)
         return Tally(Counter(record.identity.route for record in in_doubt), oldest_us / MICROSECONDS)
+
+    async def sealed_examples(self, key_id: str) -> list[KeptRow]:
+        self._check_started()
+        records = self.memory.records.values()
+        found = (each for each in records if _sealed_by(each) == key_id)
+        return list(islice(found, EXAMPLES_MAX))
 
     async def compare_configuration(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
         self._check_started()
@@ -766,6 +776,10 @@ def _swept(written: Counter[State], lapsed: list[tuple[str, UUID]], *, more: boo
         written[State.DEAD_LETTER],
         named,
     )
+
+
+def _sealed_by(record: Record) -> str | None:
+    return sealed_by(record.identity, record.probe, record.request, record.response, record.resource)
 
 
 def _expires_soon(record: Record, now_us: int) -> bool:

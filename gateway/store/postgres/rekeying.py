@@ -16,7 +16,17 @@ from gateway.core.operation import Audit, Event, Record, SealedRequest, State
 from gateway.store.base import Unreadable
 from gateway.store.postgres.rows import DELIVERY_WIDTH, WIDTH, pack_resource, record_of, with_response
 from gateway.store.postgres.statements import load
-from gateway.store.rekeying import Kept, KeptAudit, KeptEventRow, KeptPause, KeptRequest, KeptSuspension, Place, Row
+from gateway.store.rekeying import (
+    EXAMPLES_MAX,
+    Kept,
+    KeptAudit,
+    KeptEventRow,
+    KeptPause,
+    KeptRequest,
+    KeptSuspension,
+    Place,
+    Row,
+)
 from gateway.store.request_line import line_of
 
 _EVENTS: Final = {event.value: event for event in Event}
@@ -28,6 +38,8 @@ _RECORDS: Final = load("select_to_rekey")
 _RESEAL_RECORDS: Final = load("reseal_operations")
 _RESEAL_TOMBSTONE: Final = load("reseal_tombstone")
 _REQUESTS: Final = load("select_requests_to_rekey")
+_SEALED_OPERATIONS: Final = load("select_sealed_operations")
+_SEALED_REQUESTS: Final = load("select_sealed_requests")
 _RESEAL_REQUEST: Final = load("reseal_request")
 _AUDITS: Final = load("select_audits_to_rekey")
 _RESEAL_AUDIT: Final = load("reseal_audit")
@@ -82,6 +94,14 @@ async def page(fetch: Fetch, place: Place, after: Any, limit: int) -> list[Row]:
                 Row((service, sink, event_id), KeptEventRow(event_id, sink, content, response))
                 for service, sink, event_id, content, response in rows
             ]
+
+
+async def examples(fetch: Fetch, key_id: str) -> list[Kept]:
+    """See `ManagedStore.sealed_examples`."""
+    ids = [row[0] for row in await fetch(_SEALED_OPERATIONS, key_id, EXAMPLES_MAX)]
+    found = [row.kept for row in await _records(fetch, ids) if row.kept is not None]
+    rows = await fetch(_SEALED_REQUESTS, key_id, EXAMPLES_MAX)
+    return found + [KeptRequest(each, SealedRequest(*request)) for each, *request in rows]
 
 
 async def _records(fetch: Fetch, ids: list[UUID]) -> list[Row]:

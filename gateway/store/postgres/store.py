@@ -275,6 +275,9 @@ class PostgresStore:
     async def tally(self) -> Tally:
         return await self._started().upkeep.tally()
 
+    async def sealed_examples(self, key_id: str) -> list[Kept]:
+        return await rekeying.examples(self._started().fetch, key_id)
+
     async def take_turns(self, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
         return await self._started().members.take_turns(holder, names, lease_us)
 

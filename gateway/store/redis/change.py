@@ -156,7 +156,7 @@ def _list(change: Change, before: Record | None, after: Record | None) -> None:
         change.then("ZREM", was[0], was[1])
     if is_ is not None and is_ != was:
         change.then("ZADD", is_[0], is_[2], is_[1])
-    count_sealed(change, _sealed_by(before), _sealed_by(after))
+    count_sealed(change, record_sealed_by(before), record_sealed_by(after))
 
 
 def count_sealed(change: Change, before: str | None, after: str | None) -> None:
@@ -167,7 +167,8 @@ def count_sealed(change: Change, before: str | None, after: str | None) -> None:
                 change.then("HINCRBY", change.shard.sealed, key_ids, by)
 
 
-def _sealed_by(record: Record | None) -> str | None:
+def record_sealed_by(record: Record | None) -> str | None:
+    """See `sealed_by`."""
     if record is None:
         return None
     return sealed_by(record.identity, record.probe, record.request, record.response, record.resource)

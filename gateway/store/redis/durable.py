@@ -448,6 +448,9 @@ class RedisStore:
     async def tally(self) -> Tally:
         return await self._asked(inquiry.tally)
 
+    async def sealed_examples(self, key_id: str) -> list[KeptRow]:
+        return await self._asked(resealing.examples, key_id)
+
     async def compare_configuration(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
         return await self._asked(members.agree, serving, is_trial=is_trial)
 

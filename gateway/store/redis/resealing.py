@@ -9,13 +9,14 @@ from uuid import UUID
 from gateway.core.operation import Audit, Event, Record
 from gateway.store.base import StoreError
 from gateway.store.redis import inquiry
-from gateway.store.redis.change import Change, count_sealed, write_record
+from gateway.store.redis.change import Change, count_sealed, record_sealed_by, write_record
 from gateway.store.redis.client import ShardClient
 from gateway.store.redis.connection import RedisCommand
 from gateway.store.redis.entry import packed, unpacked
-from gateway.store.rekeying import Kept, KeptAudit, Place, Row
+from gateway.store.rekeying import EXAMPLES_MAX, PAGE_ROWS_MAX, Kept, KeptAudit, Place, Row
 
 _EVENTS: Final = {event.value: event for event in Event}
+_SEARCHED_MAX: Final = 1_000
 
 
 async def page(client: ShardClient, place: Place, after: Any, limit: int) -> list[Row]:
@@ -39,6 +40,19 @@ async def page(client: ShardClient, place: Place, after: Any, limit: int) -> lis
             return [_audit_row(name, value) for name, value in zip(names, values, strict=True)]
     # The rest is not kept here.
     return []
+
+
+async def examples(client: ShardClient, key_id: str) -> list[Kept]:
+    """See `ManagedStore.sealed_examples`. No list leads to them, so it looks at `_SEARCHED_MAX` records at most."""
+    found: list[Kept] = []
+    after: UUID | None = None
+    for _ in range(_SEARCHED_MAX // PAGE_ROWS_MAX):
+        rows = await page(client, Place.RECORDS, after, PAGE_ROWS_MAX)
+        found += [row.kept for row in rows if isinstance(row.kept, Record) and record_sealed_by(row.kept) == key_id]
+        if not rows or len(found) >= EXAMPLES_MAX:
+            break
+        after = rows[-1].after
+    return found[:EXAMPLES_MAX]
 
 
 def _is_gone(found: Any) -> bool:

@@ -12,7 +12,17 @@ from uuid import UUID
 from gateway.core.confidential import sealed_by
 from gateway.core.message import pack_headers
 from gateway.core.operation import Audit, Event, Record, SealedRequest
-from gateway.store.rekeying import Kept, KeptAudit, KeptEventRow, KeptPause, KeptRequest, KeptSuspension, Place, Row
+from gateway.store.rekeying import (
+    EXAMPLES_MAX,
+    Kept,
+    KeptAudit,
+    KeptEventRow,
+    KeptPause,
+    KeptRequest,
+    KeptSuspension,
+    Place,
+    Row,
+)
 from gateway.store.relational.rows import encode_resource
 from gateway.store.relational.statements import Cursor, read_all
 from gateway.store.request_line import line_of
@@ -63,6 +73,19 @@ def page(cursor: Cursor, place: Place, after: Any, limit: int) -> list[Row]:
         case Place.EVENTS:
             rows = cursor.rows("select_events_to_rekey", (after or cursor.first_row, limit))
             return [Row(row, KeptEventRow(*event)) for row, *event in rows]
+
+
+def examples(cursor: Cursor, key_id: str) -> list[Kept]:
+    """See `ManagedStore.sealed_examples`."""
+    ids = [UUID(bytes=each) for (each,) in cursor.rows("select_sealed_operations", (key_id, EXAMPLES_MAX))]
+    rows = cursor.rows("select_sealed_requests", (key_id, EXAMPLES_MAX))
+    return [
+        *(record for record in read_all(cursor, ids) if isinstance(record, Record)),
+        *(
+            KeptRequest(UUID(bytes=each), SealedRequest(UUID(bytes=acceptance_id), key_id, sealed))
+            for each, acceptance_id, sealed in rows
+        ),
+    ]
 
 
 def reseal(cursor: Cursor, place: Place, changes: Sequence[tuple[Row, Kept]]) -> int:

@@ -127,6 +127,9 @@ class RelationalStore(ABC):
     async def tally(self) -> Tally:
         return await self._query(lambda cursor: sql.tally(cursor, cursor.now_us))
 
+    async def sealed_examples(self, key_id: str) -> list[Kept]:
+        return await self._query(lambda cursor: rekeying.examples(cursor, key_id))
+
     async def compare_configuration(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
         counted: dict[Name, Living] = {}
 

@@ -173,15 +173,25 @@ async def test_switched_on_in_a_living_store(store: Store, tmp_path: Path) -> No
             await as_before(last, keys)
 
 
-async def test_a_key_that_is_another_one_under_its_id(tmp_path: Path) -> None:
-    """What that cannot open is no success."""
-    store = {"durable": f"sqlite://{tmp_path}/operations.db"}
+async def test_a_key_that_is_another_one_under_its_id(store: Store, tmp_path: Path) -> None:
+    """No gateway starts with it, `check --store` says so, and what `rekey` cannot open with it is no success."""
+    others = {"encryption": [B | {"id": "c"}, A | {"key": "c3" * 32}]}
     async with house(store, tmp_path, secrets={"encryption": [A]}) as home:
         assert status_of(await home.send("k1")) == (200, "stored")
-    text = config_text("http://127.0.0.1:9", store, tmp_path, secrets={"encryption": [A | {"key": B["key"]}]})
-    said = await Shell(tmp_path, text)("rekey")
+        await home.gateway.stop()
+        with pytest.raises(StartError, match="encrypted with key 'a' cannot be opened"):
+            async with neighbour(store, tmp_path, home.upstream, secrets=others):
+                pass
+        run = shell(store, tmp_path, home.upstream, secrets=others)
+        checked = await run("check", "--store")
+        assert (checked.code, "encrypted with key 'a' cannot be opened" in checked.err) == (1, True)
+        async with neighbour(store, tmp_path, home.upstream, secrets=others | {"unreadable": "accept"}) as blind:
+            assert status_of(await blind.send("k1")) == (409, "response-not-stored")
+        async with neighbour(store, tmp_path, home.upstream, secrets={"encryption": [A]}) as again:
+            assert status_of(await again.send("k1")) == (200, "replayed")
+    said = await run("rekey")
     assert said.code == 3
-    assert "records: encrypted 0 with key 'a'; left 1: " in said.out
+    assert "records: encrypted 0 with key 'c'; left 1: " in said.out
     assert "key 'a' is another key than it was" in said.out
     assert "cannot be read: see above" in said.out
 

@@ -18,6 +18,20 @@ LIMIT $2::bigint
 ORDER BY operation_id
 LIMIT $2::bigint
 
+-- name: select_sealed_operations
+-- every row: some records that are encrypted with this key alone
+SELECT o.operation_id
+FROM idempotency_gateway.operation o
+WHERE o.sealed_by = $1::text
+LIMIT $2::bigint
+
+-- name: select_sealed_requests
+-- no row of the table: some kept requests that are encrypted with this key
+SELECT r.operation_id, r.acceptance_id, r.key_id, r.sealed
+FROM idempotency_gateway.request r
+WHERE r.key_id = $1::text
+LIMIT $2::bigint
+
 -- name: reseal_tombstone
 -- no row of the table: the reference under another key, in a tombstone that is as it was read
 UPDATE idempotency_gateway.tombstone t

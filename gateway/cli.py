@@ -27,7 +27,7 @@ from gateway.app.control import NotReached
 from gateway.app.life import StartError
 from gateway.app.operating import OperatingError, check_store, look_at_server, operate
 from gateway.app.rekeying import rekey_stores
-from gateway.app.reload import configurations_in_force, reload_gateways
+from gateway.app.reload import configurations_in_force, files_read, reload_gateways
 from gateway.app.serve import deliver, finish_upgrade, migrate, run, serve
 from gateway.app.share import worker_count
 from gateway.app.tls_files import state_dir_remarks, tls_remarks
@@ -122,7 +122,8 @@ def parser() -> argparse.ArgumentParser:
         help="have the running gateway read its configuration again, and wait for what comes of it",
         description="Have the gateways that run with this state_dir read their configuration and TLS files again, and "
         "wait. Exit code 0: applied, or nothing has changed; 1: refused, or no gateway was reached; 2: the file is "
-        "wrong. What was in force stays unless all of it is applied.",
+        "wrong. What was in force stays unless all of it is applied. A gateway reads the file that it was started "
+        "with: another one is refused.",
     )
     reload_.add_argument(
         "--state-dir", type=Path, metavar="DIR", help="the gateway's state_dir, if the file cannot say it"
@@ -201,10 +202,10 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def _run(path: Path, work: Callable[[Config, Callable[[], Config]], Coroutine[Any, Any, int]]) -> int:
+def _run(path: Path, work: Callable[[Config, Callable[[], Config], Path], Coroutine[Any, Any, int]]) -> int:
     config = _load(path)
     try:
-        return run(work(config, lambda: _load(path)))
+        return run(work(config, lambda: _load(path), path))
     except StartError:
         return EXIT_FAILED  # already logged, in the configured format
 
@@ -332,12 +333,15 @@ def _explain(chosen: argparse.Namespace) -> int:
 def _reload(path: Path, state_dir: Path | None) -> int:
     """The gateway reads the file itself, with its own environment; here it only says where the gateway is."""
     wrong: ConfigError | None = None
+    is_named = state_dir is None
     if state_dir is None:
         try:
             state_dir = _load(path, Placeholders()).state_dir
         except ConfigError as error:
             wrong, state_dir = error, state_dir_of(path)
     try:
+        if is_named:
+            _refuse_other_file(path, run(files_read(state_dir)))
         reports = run(reload_gateways(state_dir))
     except NotReached as error:
         if wrong is not None:
@@ -355,6 +359,15 @@ def _reload(path: Path, state_dir: Path | None) -> int:
     if any(report.is_file_wrong for report in reports):
         return EXIT_WRONG
     return EXIT_FAILED if any(report.result == "refused" for report in reports) else EXIT_OK
+
+
+def _refuse_other_file(path: Path, files: Sequence[Path]) -> None:
+    """Raises `OperatingError` where each gateway reads another file than `path`, which would not be applied."""
+    if files and path.resolve() not in [file.resolve() for file in files]:
+        raise OperatingError(
+            f"nothing was reloaded: the gateway with this state_dir reads {', '.join(map(str, files))}, "
+            f"and not {path}; give the file that it reads, or --state-dir DIR to reload whichever that is"
+        )
 
 
 def _migrate(path: Path, grant_to: str | None, *, finishes: bool) -> int:

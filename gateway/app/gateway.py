@@ -22,6 +22,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
@@ -86,6 +87,7 @@ class Gateway:
         *,
         is_public: bool = True,
         read: Callable[[], Config] | None = None,
+        file: Path | None = None,
         reload: Callable[[], Awaitable[Report]] | None = None,
         on_switch: Callable[[Config], None] = lambda _: None,
     ) -> None:
@@ -94,7 +96,7 @@ class Gateway:
         `observers` get every event; `lines_dropped` counts the log lines that were lost, for the metrics. A worker
         listens on the seats that it is `handed`, and has no status port: its supervisor has it. `environment` is this
         machine by default. One that is not `is_public` has no listener for clients, and only delivers.
-        `read` reads the file again, for reloads; a worker has its supervisor `reload`, for the admin port. `on_switch`
+        `read` reads `file` again, for reloads; a worker has its supervisor `reload`, for the admin port. `on_switch`
         gets each configuration that is put in force after the start.
         """
         self.config = config
@@ -140,7 +142,7 @@ class Gateway:
         self._status = StatusServer(self.health, self.metrics.render)
         self._reloading: Reloading | None = None
         if read is not None:
-            self._reloading = Reloading(config, read, self._apply, self.metrics, self.health)
+            self._reloading = Reloading(config, read, self._apply, self.metrics, self.health, file)
             reload = self._reloading.reload
         self._admin = admin_api(
             config,

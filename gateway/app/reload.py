@@ -65,7 +65,7 @@ class Report:
 class Reloading:
     """Reloads of one gateway. `start` it when the gateway serves, and `stop` it before that stops.
 
-    `read` reads the file. `apply` puts a configuration in force, or raises `ReloadRefused`.
+    `read` reads `file`. `apply` puts a configuration in force, or raises `ReloadRefused`.
     """
 
     def __init__(
@@ -75,8 +75,11 @@ class Reloading:
         apply: Callable[[Config], Awaitable[None]],
         metrics: Metrics,
         health: Health,
+        file: Path | None = None,
     ) -> None:
         self.config = config
+        # Its links are not resolved: they may point elsewhere tomorrow.
+        self._file = None if file is None else file.absolute()
         self._read = read
         self._apply = apply
         self._metrics = metrics
@@ -181,7 +184,8 @@ class Reloading:
             report: Report = await asyncio.shield(self._spawn(self.reload()))
             return report.document
         if command == _SHOW:
-            return {"hash": digest_of(self.config), "configuration": effective(self.config)}
+            file = None if self._file is None else str(self._file)
+            return {"hash": digest_of(self.config), "configuration": effective(self.config), "file": file}
         return {"detail": f"expected: {_RELOAD}, or {_SHOW}"}
 
     def _spawn(self, work: Any) -> asyncio.Task[Any]:
@@ -202,6 +206,12 @@ class Reloading:
 async def reload_gateways(state_dir: Path) -> list[Report]:
     """Have each gateway of this `state_dir` reload; returns their reports. Raises `NotReached`."""
     return [_report_of(document) for document in await ask_all(state_dir, _RELOAD)]
+
+
+async def files_read(state_dir: Path) -> list[Path]:
+    """The files that the gateways of this `state_dir` read, of those that can say it. Raises `NotReached`."""
+    documents = await ask_all(state_dir, _SHOW)
+    return [Path(document["file"]) for document in documents if document.get("file") is not None]
 
 
 async def configurations_in_force(state_dir: Path) -> list[tuple[str, str]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
 
 import uvloop
@@ -24,23 +25,26 @@ T = TypeVar("T")
 Read = Callable[[], Config]
 
 
-async def serve(config: Config, read: Read | None = None) -> int:
+async def serve(config: Config, read: Read | None = None, file: Path | None = None) -> int:
     """Serve until SIGTERM or SIGINT, in one process or several; returns the exit code. Raises `StartError`.
 
-    `read` reads the file again, for reloads; without it there are none.
+    `read` reads `file` again, for reloads; without it there are none.
     """
     count = worker_count(config)
     if count > 1:
         return await run_until_signal(
             config,
-            lambda logs: Supervisor(config, count, lambda: logs.dropped, read=read, on_switch=logs_like(logs)),
+            lambda logs: Supervisor(
+                config, count, lambda: logs.dropped, read=read, file=file, on_switch=logs_like(logs)
+            ),
         )
     return await run_until_signal(
-        config, lambda logs: Gateway(config, (logs,), lambda: logs.dropped, read=read, on_switch=logs_like(logs))
+        config,
+        lambda logs: Gateway(config, (logs,), lambda: logs.dropped, read=read, file=file, on_switch=logs_like(logs)),
     )
 
 
-async def deliver(config: Config, read: Read | None = None) -> int:
+async def deliver(config: Config, read: Read | None = None, file: Path | None = None) -> int:
     """Deliver accepted requests until SIGTERM or SIGINT, without a listener for clients; returns the exit code.
 
     Raises `StartError`.
@@ -51,7 +55,13 @@ async def deliver(config: Config, read: Read | None = None) -> int:
     return await run_until_signal(
         config,
         lambda logs: Gateway(
-            config, (logs,), lambda: logs.dropped, is_public=False, read=read_again, on_switch=logs_like(logs)
+            config,
+            (logs,),
+            lambda: logs.dropped,
+            is_public=False,
+            read=read_again,
+            file=file,
+            on_switch=logs_like(logs),
         ),
     )
 

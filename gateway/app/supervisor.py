@@ -21,6 +21,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from itertools import count as count_up
+from pathlib import Path
 from typing import Final
 
 from gateway import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, __version__
@@ -65,9 +66,10 @@ class Supervisor:
         lines_dropped: Callable[[], int] = lambda: 0,
         *,
         read: Callable[[], Config] | None = None,
+        file: Path | None = None,
         on_switch: Callable[[Config], None] = lambda _: None,
     ) -> None:
-        """Must be called with the event loop running; opens nothing yet. `read` and `on_switch` as in `Gateway`."""
+        """Must be called with the event loop running; opens nothing yet. The options are as in `Gateway`."""
         self.config = config
         self._on_switch = on_switch
         self._count = count
@@ -82,7 +84,9 @@ class Supervisor:
         self._metrics.read_with(lambda: Readings(log_lines_dropped=lines_dropped()))
         self._health = Health(fast_up=False if has_fast_tier else None)
         self._status = StatusServer(self._health, self._render, self._update_health)
-        self._reloading = None if read is None else Reloading(config, read, self._apply, self._metrics, self._health)
+        self._reloading: Reloading | None = None
+        if read is not None:
+            self._reloading = Reloading(config, read, self._apply, self._metrics, self._health, file)
         # Held by a reload: a worker that starts meanwhile would get a configuration and miss the switch.
         self._switching = asyncio.Lock()
         self._reload_number = count_up()

@@ -76,9 +76,9 @@ class Reloaded:
         return found
 
 
-def _reload(config_file: Path) -> tuple[int, str]:
+def _reload(config_file: Path, *options: str) -> tuple[int, str]:
     with redirect_stdout(StringIO()) as output, redirect_stderr(output):
-        return main(["reload", "--config", str(config_file)]), output.getvalue()
+        return main(["reload", "--config", str(config_file), *options]), output.getvalue()
 
 
 @asynccontextmanager
@@ -270,6 +270,24 @@ async def test_the_ways_to_ask_for_it(tmp_path: Path) -> None:
         it.rewrite(lambda document: document.pop("nonsense"))
         code, output = await it.reload()
         assert (code, "no gateway could be reached" in output) == (1, True)
+
+
+async def test_a_file_that_the_gateway_does_not_read_is_refused(tmp_path: Path) -> None:
+    """What is written in it would not be applied: the gateway's own file is named. A link to that is that file."""
+    async with running(tmp_path, 1) as it:
+        own = it.gateway.config_file
+        other, link = tmp_path / "other.yaml", tmp_path / "link.yaml"
+        other.write_text(own.read_text())
+        link.symlink_to(own)
+        it.rewrite(timeouts)
+        code, output = await asyncio.to_thread(_reload, other)
+        assert (code, f"reads {own}, and not {other}" in output) == (1, True), output
+        assert "reloaded" not in it.gateway.output()
+        code, output = await asyncio.to_thread(_reload, link)
+        assert (code, output.startswith("applied")) == (0, True), output
+        state_dir = yaml.safe_load(own.read_text())["state_dir"]
+        code, output = await asyncio.to_thread(_reload, other, "--state-dir", state_dir)
+        assert (code, output.startswith("unchanged")) == (0, True), output
 
 
 async def test_a_command_is_short_and_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

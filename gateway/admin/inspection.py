@@ -13,7 +13,7 @@ from gateway.admin.delivery import Paused
 from gateway.admin.journal import advice_of, kept
 from gateway.admin.memory import MemoryState
 from gateway.admin.resolution import Treatment
-from gateway.admin.view import advice, ago, audited, described, foreign, moment
+from gateway.admin.view import advice, ago, audited, described, foreign, moment, stranded_advice
 from gateway.core.operation import Record, Snapshot, State
 from gateway.core.recovery import Hold, Probe, Recovery, Resend, probe_target
 from gateway.store.journal import JournalView
@@ -119,6 +119,8 @@ class Inspected:
     """Its probes, if it is in doubt and there were any."""
     pause: Paused | None = None
     """The pause of its operation name, if it is accepted."""
+    is_stranded: bool = False
+    """It is accepted, and no route of this configuration delivers it."""
 
     @property
     def doubt(self) -> Doubt | None:
@@ -153,6 +155,9 @@ def next_step(inspected: Inspected) -> str:
         return foreign()
     settle_us = None if inspected.treatment is None else inspected.treatment.settle_us
     text = advice(inspected.operation_id, inspected.snapshot, settle_us)
+    record = inspected.snapshot.record
+    if inspected.is_stranded and record is not None:
+        return stranded_advice(record, inspected.snapshot.now_us)
     if inspected.pause is not None:
         return f"Its delivery is paused: {inspected.pause}. It goes on with: resume. {text}"
     return text if inspected.doubt is None else f"{recovery_step(inspected.doubt)} {text}"

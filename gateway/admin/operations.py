@@ -74,6 +74,7 @@ from gateway.core.operation import (
     Prove,
     Purge,
     Record,
+    Requeue,
     Result,
     Snapshot,
     State,
@@ -186,12 +187,13 @@ class Operations:
         journal = await self.journal(operation_id=operation_id, limit=OF_ONE_MAX)
         memory = await self.memory()
         lost = memory if memory.refuses(snapshot.record) else None
-        probes, pause = None, None
+        probes, pause, is_stranded = None, None, False
         if record is not None and record.state is State.IN_DOUBT:
             probes = await _bounded(self._store.recovery(operation_id))
         if record is not None and record.state is State.ACCEPTED:
             pause = next((each for each in await self.paused() if each.operation == record.identity.operation), None)
-        return Inspected(operation_id, snapshot, tuple(audits), treatment, journal, lost, probes, pause)
+            is_stranded = self.policies.is_own(record) and not self.policies.is_delivered(record)
+        return Inspected(operation_id, snapshot, tuple(audits), treatment, journal, lost, probes, pause, is_stranded)
 
     async def read(self, operation_id: UUID) -> Snapshot:
         """The record. Raises `NotApplied`, `Unreadable`."""
@@ -337,7 +339,8 @@ class Operations:
             return Refused(Refusal.STATE, memory.text, snapshot)
         result, _ = await self._apply(command)
         if isinstance(result, Applied):
-            notes = () if self.policies.routes_with(record.identity.operation) else (_WITHOUT_ROUTE,)
+            is_stranded = isinstance(command, Requeue) and not self.policies.is_delivered(record)
+            notes = (_WITHOUT_ROUTE,) if is_stranded else ()
             return Changed(decided(command, result.snapshot), result.snapshot, notes)
         if result.snapshot.record is None:
             return unknown(operation_id, result.snapshot)
@@ -551,7 +554,7 @@ _ERASING: Final = (
 
 
 _WITHOUT_ROUTE: Final = (
-    "No route of this configuration has its operation name: no gateway with it delivers this operation."
+    "No route of this configuration delivers this operation: give its route back, with its `accept`, or withdraw it."
 )
 
 

@@ -21,7 +21,7 @@ from uuid import UUID
 
 from gateway.admin.observed import RouteMode
 from gateway.admin.view import ago, moment, span
-from gateway.core.delivery import DeliveryPolicy
+from gateway.core.delivery import Delivering, DeliveryPolicy
 from gateway.core.framing import digest, framed
 from gateway.core.identity.key import KeySpec
 from gateway.core.identity.operation_id import is_of
@@ -82,6 +82,7 @@ class Policies:
 
     `identity_secret` as in `operation_id`. `decision_secrets`: the ids of decisions are keyed with the first one, and
     found again under all of them; empty if they are not keyed. `modes` has the modes of the routes by name.
+    `delivering`: which kept requests they deliver; None: that is not known.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Policies:
         identity_secret: bytes | None = None,
         decision_secrets: Sequence[bytes] = (),
         modes: Mapping[str, RouteMode] = MappingProxyType({}),
+        delivering: Delivering | None = None,
     ) -> None:
         self.service = service
         self.identity_secret = identity_secret
@@ -100,6 +102,7 @@ class Policies:
         self.routes = tuple(routes)
         self.sinks = sinks
         self.modes = modes
+        self._delivering = delivering
 
     def stored_ids(self, decision_id: UUID) -> list[UUID]:
         """What stores may have as the id of this decision, the one to write first.
@@ -122,6 +125,12 @@ class Policies:
     def is_own(self, record: Record) -> bool:
         """Whether it is an operation of this service: other services may use the same names."""
         return is_of(record.identity, self.service, record.identity.operation)
+
+    def is_delivered(self, record: Record) -> bool:
+        """Whether one of the routes delivers its kept request, as far as is known."""
+        if self._delivering is None:
+            return bool(self.routes_with(record.identity.operation))
+        return self._delivering.includes(record.identity)
 
     def route_of(self, record: Record) -> RoutePolicy | None:
         """Its route, unless that was removed, or its name now belongs to another operation."""

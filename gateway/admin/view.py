@@ -218,6 +218,17 @@ def _advice_on_doubt(operation_id: UUID, record: Record, now_us: int, settle_us:
     )
 
 
+def stranded_advice(record: Record, now_us: int) -> str:
+    """What to do about an accepted request that no route delivers."""
+    until_us = delivery_of(record).deliver_until_us
+    return (
+        f"No route of this configuration delivers it. Its request is kept, and nothing of it was done; at "
+        f"{moment(until_us)} ({ago(until_us, now_us)}) it becomes a dead letter. To deliver it, give route "
+        f"{record.identity.route} back, with its `accept`. To call it off: "
+        f"withdraw {record.identity.operation_id} --why TEXT."
+    )
+
+
 def _advice_on_accepted(operation_id: UUID, record: Record, now_us: int) -> str:
     delivery = delivery_of(record)
     ends = f"{moment(delivery.deliver_until_us)} ({ago(delivery.deliver_until_us, now_us)})"

@@ -25,6 +25,7 @@ from gateway.admin.resolution import Policies, RoutePolicy, Treatment
 from gateway.app.encryption import sealing_of
 from gateway.app.reload import Report
 from gateway.app.routes import (
+    delivering_of,
     identity_secret,
     keep_policy,
     key_spec,
@@ -56,7 +57,13 @@ from gateway.store.journal.view import HostJournalFiles, view_journals
 from gateway.store.level import why_unfinished
 from gateway.store.observations import ObservationStore
 from gateway.store.operations import ManagedStore
-from gateway.store.recipes import conflicts_text, neighbour_warning, without_route_warning
+from gateway.store.recipes import (
+    conflicts_text,
+    neighbour_warning,
+    stranded,
+    stranded_warning,
+    without_route_warning,
+)
 from gateway.store.sealed import SealedStore, refuse_unreadable
 from gateway.store.tiered import Tiered
 
@@ -74,6 +81,7 @@ def policies_of(config: Config) -> Policies:
         identity_secret=identity_secret(config),
         decision_secrets=_decision_secrets(config),
         modes={route.name: RouteMode(config.mode_of(route), config.share_of(route)) for route in config.routes},
+        delivering=delivering_of(config),
     )
 
 
@@ -240,6 +248,7 @@ async def check_store(config: Config) -> list[str]:
                 await refuse_unreadable((await store.tally()).sealed, serving.key_ids, store.sealed_examples, sealing)
             await refuse_unreadable_journals(config)
             count_without_route = await store.count_without_route(serving.service, serving.recipes)
+            waiting = await stranded(store, serving)
             memory = await memory_state(store)
             unfinished = why_unfinished((await store.check_memory()).level)
         finally:
@@ -253,6 +262,7 @@ async def check_store(config: Config) -> list[str]:
         *([memory.text] if memory.is_lost else []),
         *([unfinished] if unfinished is not None else []),
         *(without_route_warning(operation, alive) for operation, alive in sorted(count_without_route.items())),
+        *(stranded_warning(route, number) for route, number in sorted(waiting.items())),
         *await _look_at_fast_tier(config),
     ]
 

@@ -5,6 +5,7 @@ A translation and nothing more: each setting becomes a value of the core in exac
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import assert_never
@@ -13,7 +14,7 @@ from uuid import uuid4
 from gateway import config as settings
 from gateway.config.leaf import redacted_header
 from gateway.core.breaker import BreakerPolicy
-from gateway.core.delivery import DeliveryPolicy
+from gateway.core.delivery import Delivering, DeliveryPolicy
 from gateway.core.framing import digest, framed
 from gateway.core.identity.content import RepeatPolicy
 from gateway.core.identity.fingerprint import (
@@ -395,6 +396,18 @@ def serving_of(config: settings.Config) -> Serving:
         key_ids=_key_ids(config.secrets),
         mode_accepted=frozenset(route.operation for route in config.routes if route.mode_change == "accept"),
         replay_us=max(microseconds(route.retention.replay) for route in config.routes),
+        delivering=delivering_of(config),
+    )
+
+
+def delivering_of(config: settings.Config) -> Delivering:
+    """Which kept requests the routes deliver."""
+    sharing = Counter(route.operation for route in config.routes)
+    accepting = [route for route in config.routes if route.is_accepting]
+    return Delivering(
+        accepting=frozenset((route.name, route.operation) for route in accepting),
+        names=frozenset(route.name for route in config.routes),
+        alone=frozenset(route.operation for route in accepting if sharing[route.operation] == 1),
     )
 
 

@@ -18,7 +18,7 @@ from math import ceil
 from typing import Final
 
 from gateway.core.message import Headers, header_values
-from gateway.core.operation import MICROSECONDS, Bury, Postpone, Record, delivery_of, microseconds
+from gateway.core.operation import MICROSECONDS, Bury, Identity, Postpone, Record, delivery_of, microseconds
 from gateway.core.outcome import REFUSED_AT_THE_DOOR
 
 _HOUR_US: Final = microseconds(3600)
@@ -52,6 +52,25 @@ _HTTP_DATES: Final = (
 _SECONDS: Final = re.compile(rb"[0-9]+\Z")
 # Digits of a number of seconds that cannot exceed the longest pause.
 _SECONDS_DIGITS_MAX: Final = len(str(RETRY_AFTER_US_MAX // MICROSECONDS))
+
+
+@dataclass(frozen=True, slots=True)
+class Delivering:
+    """Which kept requests a configuration delivers.
+
+    `accepting` are the names and operation names of the routes that accept, `names` the names of all routes, `alone`
+    the operation names that an accepting route shares with no other one.
+    """
+
+    accepting: frozenset[tuple[str, str]]
+    names: frozenset[str]
+    alone: frozenset[str]
+
+    def includes(self, identity: Identity) -> bool:
+        """Whether one of the routes delivers this operation: its own, or the one that its route was renamed to."""
+        if (identity.route, identity.operation) in self.accepting:
+            return True
+        return identity.route not in self.names and identity.operation in self.alone
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,13 @@ from gateway.store.level import why_refused, why_unfinished
 from gateway.store.membership import Caller, Conditions, Membership, Standing, Unproven
 from gateway.store.operations import Due, Epoch, ManagedStore, Serving
 from gateway.store.promotion import Fleet, Verdict
-from gateway.store.recipes import conflicts_text, neighbour_warning, without_route_warning
+from gateway.store.recipes import (
+    conflicts_text,
+    neighbour_warning,
+    stranded,
+    stranded_warning,
+    without_route_warning,
+)
 from gateway.store.sealed import refuse_unreadable
 from gateway.store.witness_files import Reading, WitnessFiles
 
@@ -194,11 +200,13 @@ class EpochGuard(Forwarding):
         self._stray_count = asyncio.get_running_loop().create_task(self._warn_of_strays())
 
     async def _warn_of_strays(self) -> None:
-        """Warn of living keys that no route of this configuration finds. A count that fails is only logged."""
+        """Warn of living keys that no route of this configuration finds, and of accepted requests that none delivers.
+        A count that fails is only logged."""
         try:
             keys_without_route = await self._call(
                 self._behind.count_without_route, self._serving.service, self._serving.recipes
             )
+            waiting = await stranded(self._behind, self._serving)
         except Exception as error:  # noqa: BLE001 - nobody awaits this task
             is_bug = not isinstance(error, StoreError)
             _LOG.warning(
@@ -207,6 +215,8 @@ class EpochGuard(Forwarding):
             return
         for operation, alive in sorted(keys_without_route.items()):
             _LOG.warning("%s", without_route_warning(operation, alive))
+        for route, number in sorted(waiting.items()):
+            _LOG.warning("%s", stranded_warning(route, number))
 
     async def compare(self, serving: Serving) -> None:
         """Compare what a reload is to serve, and have the store remember it. Raises `StartRefused` if living keys would
@@ -251,7 +261,7 @@ class EpochGuard(Forwarding):
 
     def adopt(self, serving: Serving, amnesia_window_us: int) -> None:
         """Serve this, which was compared, from now on."""
-        is_same = _is_same(serving, self._serving)
+        is_same = _is_same(serving, self._serving) and serving.delivering == self._serving.delivering
         self._remembers_another = self._is_given_up = False
         self._serving = replace(serving, gateway_id=self._serving.gateway_id)
         self._amnesia_window_us = amnesia_window_us

@@ -41,6 +41,7 @@ from enum import StrEnum
 from typing import Final, Protocol
 from uuid import UUID
 
+from gateway.core.delivery import Delivering
 from gateway.core.immutable import immutable
 from gateway.core.operation import MICROSECONDS, Audit, Event, SealedRequest, Snapshot, State
 from gateway.core.outbox import EventType, PublishedEvent
@@ -127,7 +128,8 @@ class Serving:
     `recipes` define by operation name how identities are made. `routes` are in routing order. `accepted` are the
     operation names whose routes accept that keys are lost, `mode_accepted` those that accept it for a change of mode.
     `gateway_id` identifies one process. `key_ids` are those of its encryption keys; None: it accepts records that it
-    cannot decrypt. `replay_us` is the longest replay window of its routes.
+    cannot decrypt. `replay_us` is the longest replay window of its routes. `delivering` are the kept
+    requests that it delivers; None: that is not known.
     """
 
     gateway_id: UUID
@@ -139,6 +141,7 @@ class Serving:
     mode_accepted: frozenset[str] = frozenset()
     host: str = field(default_factory=socket.gethostname)
     replay_us: int = 0
+    delivering: Delivering | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,10 +52,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final
 
-from gateway.core.operation import MICROSECONDS
+from gateway.core.identity.operation_id import is_of
+from gateway.core.operation import MICROSECONDS, State
 from gateway.core.routing import PathPattern, Rule
 from gateway.core.succession import ServedRoute, handed_over
-from gateway.store.operations import Agreement, Living, Neighbour, RecipeConflict, Serving
+from gateway.store.operations import Agreement, Living, ManagedStore, Neighbour, Query, RecipeConflict, Serving
+
+# So many of a route's accepted requests are looked at: those of another service may be among them.
+_SAMPLE: Final = 100
 
 RUNNING_US: Final = 60 * MICROSECONDS
 """For how long a gateway counts as running after it was last seen: four times the pause between two tallies."""
@@ -314,6 +318,36 @@ def neighbour_warning(serving: Serving, neighbour: Neighbour) -> str:
         f"{_listed(neighbour.heirs)} of service {serving.service}: they count as two services. If "
         f"{serving.service} is {neighbour.service} under a new name, a repeat of an old request runs again: stop this "
         f"gateway and keep the name with `service: {neighbour.service}`"
+    )
+
+
+async def stranded(store: ManagedStore, serving: Serving) -> dict[str, int]:
+    """How many accepted requests wait that no route of this configuration delivers, by the name of their route."""
+    found: dict[str, int] = {}
+    if serving.delivering is None:
+        return found
+    delivered = {name for name, _ in serving.delivering.accepting}
+    for route, waiting in (await store.backlog(serving.service)).waiting.items():
+        if not waiting.accepted or route in delivered:
+            continue
+        query = Query(states=frozenset((State.ACCEPTED,)), routes=frozenset((route,)), limit=_SAMPLE)
+        for snapshot in await store.find(query):
+            identity = None if snapshot.record is None else snapshot.record.identity
+            # Another service may have a route of this name.
+            if identity is None or not is_of(identity, serving.service, identity.operation):
+                continue
+            if not serving.delivering.includes(identity):
+                found[route] = waiting.accepted
+                break
+    return found
+
+
+def stranded_warning(route: str, waiting: int) -> str:
+    """The warning about accepted requests that nobody delivers."""
+    return (
+        f"route {route} has {waiting} accepted requests that wait, and no route of this configuration delivers them: "
+        "give the route back, with its `accept`, or call each off with withdraw, before its deadline makes it a dead "
+        f"letter; inspect --list --state accepted --route {route} lists them"
     )
 
 

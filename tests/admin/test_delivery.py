@@ -13,6 +13,7 @@ from gateway.admin.inspection import full_json
 from gateway.admin.operations import Operations
 from gateway.admin.requeueing import Requeueing, Wanted, listed
 from gateway.admin.resolution import Changed, NothingHappened, Policies, Refusal, Refused
+from gateway.core.delivery import Delivering
 from gateway.core.operation import Audit, Command, Event, Result, State, microseconds
 from gateway.store.base import Indefinite, NotApplied
 from gateway.store.epoch import Amnesia, memo_of
@@ -273,7 +274,19 @@ async def test_without_a_route() -> None:
     other = replace(CHARGE, name="refund", operation="refund")
     desk = Desk(Policies("shop", [other]))
     outcome = changed(await desk.operations.requeue(await dead(desk), AUDIT))
-    assert outcome.notes[0].startswith("No route of this configuration has its operation name")
+    assert outcome.notes[0].startswith("No route of this configuration delivers this operation")
+
+
+async def test_what_waits_on_a_route_that_accepts_no_more() -> None:
+    """`inspect` says that nobody delivers it, until when it waits, and what to do."""
+    desk = Desk(Policies("shop", [CHARGE], delivering=Delivering(frozenset(), frozenset(("charge",)), frozenset())))
+    operation_id = (await desk.kept(State.ACCEPTED)).identity.operation_id
+    said = full_json(await desk.operations.inspect(operation_id))["next"]
+    assert said == (
+        "No route of this configuration delivers it. Its request is kept, and nothing of it was done; at "
+        "2027-01-16T08:00:00Z (in 1d) it becomes a dead letter. To deliver it, give route charge back, with its "
+        f"`accept`. To call it off: withdraw {operation_id} --why TEXT."
+    )
 
 
 async def test_pause_and_resume() -> None:

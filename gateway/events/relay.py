@@ -189,7 +189,7 @@ class Relay:
             self._end(places, generation, batch, publications)
         closed = next((each for each in publications if isinstance(each, Closed)), None)
         if closed is not None:
-            await self._suspend(places.name, closed.why)
+            await self._suspend(places.name, closed)
 
     def _end(
         self, places: _Places, generation: int, batch: Sequence[LeasedEvent], publications: Sequence[Publication]
@@ -212,9 +212,9 @@ class Relay:
             else:
                 _LOG.error("publishing an event failed because of a bug; it is tried again", exc_info=error)
 
-    async def _suspend(self, sink: str, why: str) -> None:
-        if await self._store.suspend_sink(self._service, sink, why):
-            self._events.publish(SinkChanged(sink, is_suspended=True, detail=why))
+    async def _suspend(self, sink: str, closed: Closed) -> None:
+        if await self._store.suspend_sink(self._service, sink, closed.why):
+            self._events.publish(SinkChanged(sink, is_suspended=True, cause=closed.cause or closed.why))
 
     def _report_of(self, settings: SinkSettings, leased: LeasedEvent, publication: Publication) -> EventReport:
         ids = leased.sink, leased.event.id, leased.tries, leased.redeliveries
@@ -323,8 +323,8 @@ class _Places:
         is_sent = not isinstance(publication, Failed)
         self._breaker = self._breaker.end(self._clock(), generation, events, is_sent=is_sent)
         if self._is_breaker_open != was_open:
-            why = publication.why if isinstance(publication, Failed) else ""
-            self._events.publish(SinkChanged(self.name, is_failing=self._is_breaker_open, detail=why))
+            cause = publication.cause or publication.why if isinstance(publication, Failed) else ""
+            self._events.publish(SinkChanged(self.name, is_failing=self._is_breaker_open, cause=cause))
 
     @property
     def _is_breaker_open(self) -> bool:

@@ -26,12 +26,14 @@ class Delivered:
 class Failed:
     """The event is to be published again. `is_unknown`: it may have arrived.
 
-    `retry_after_us` is what the consumer asked for. `why` is for operators; it may hold a part of a response.
+    `retry_after_us` is what the consumer asked for. `why` is for operators; it may hold a part of a response, and then
+    `cause` is for the log, without that.
     """
 
     why: str
     is_unknown: bool = False
     retry_after_us: int | None = None
+    cause: str = ""
 
 
 @immutable
@@ -43,9 +45,10 @@ class Refused:
 
 @immutable
 class Closed:
-    """The sink takes no event until an operator has mended something. The event is kept."""
+    """The sink takes no event until an operator has mended something. The event is kept. `cause` as in `Failed`."""
 
     why: str
+    cause: str = ""
 
 
 Publication = Delivered | Failed | Refused | Closed

@@ -109,7 +109,9 @@ class WebhookSink(OneByOne):
         except ClientConnectorError as error:
             return Failed(reason(f"no connection: {error.os_error}"))
         except (ClientError, OSError, ValueError) as error:
-            return Failed(reason(_described(error)), is_unknown=True)
+            # A response that cannot be read is quoted.
+            cause = type(error).__name__ if isinstance(error, ClientResponseError) else ""
+            return Failed(reason(_described(error)), is_unknown=True, cause=cause)
 
     async def close(self) -> None:
         session, self._session = self._session, None
@@ -123,12 +125,13 @@ class WebhookSink(OneByOne):
         begin = (await response.content.read(RESPONSE_BYTES_MAX)).decode("utf-8", "replace")
         for secret in self._told_by_responses:
             begin = begin.replace(secret, "...")
-        why = reason(f"HTTP {status} {begin}")
+        cause = f"HTTP {status}"
+        why = reason(f"{cause} {begin}")
         if status == HTTPStatus.GONE:
-            return Closed(why)
+            return Closed(why, cause)
         if HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
-            return Failed(f"HTTP {status}: redirects are not followed; write the URL that it leads to")
-        return Failed(why, retry_after_us=retry_after_us(tuple(response.raw_headers), now_seconds))
+            return Failed(f"{cause}: redirects are not followed; write the URL that it leads to")
+        return Failed(why, retry_after_us=retry_after_us(tuple(response.raw_headers), now_seconds), cause=cause)
 
 
 def _described(error: ClientError | OSError | ValueError) -> str:

@@ -327,12 +327,13 @@ class PublicationResult(StrEnum):
 
 @immutable
 class SinkChanged:
-    """A sink was suspended by what it answered, or its breaker opened (`is_failing`) or closed."""
+    """A sink was suspended by what it answered, or its breaker opened (`is_failing`) or closed. `cause` holds no part
+    of a response."""
 
     sink: str
     is_suspended: bool = False
     is_failing: bool = False
-    detail: str = ""
+    cause: str = ""
 
 
 @immutable

@@ -230,11 +230,12 @@ class Logs:
                 assert_never(fact)
 
     def _sink_changed(self, fact: facts.SinkChanged) -> None:
-        # What the sink answered is for the admin port alone.
+        # What the sink answered is for operators alone.
+        see, about = f"see: {PROGRAM} sinks", {"sink": fact.sink, "detail": fact.cause}
         if fact.is_suspended:
-            self._line(ERROR, "a sink is suspended: its events wait until it is resumed", sink=fact.sink)
+            self._line(ERROR, f"a sink is suspended: its events wait until it is resumed; {see}", **about)
         elif fact.is_failing:
-            self._line(WARNING, "a sink fails: its events wait", sink=fact.sink)
+            self._line(WARNING, f"a sink fails: its events wait; {see}", **about)
         else:
             self._line(INFO, "a sink takes events again", sink=fact.sink)
 

@@ -233,7 +233,7 @@ async def test_what_is_refused_is_dead_at_once(house: House) -> None:
 async def test_a_sink_that_closes_is_suspended_and_keeps_its_events(house: House) -> None:
     """Until somebody resumes it, whatever other relays and restarts come between."""
     relay = await house.relay(places=1)
-    house.a.results = [Closed("HTTP 410")]
+    house.a.results = [Closed("HTTP 410", cause="410")]
     await house.complete(2)
     await pump(relay)
     await pump(await house.relay())
@@ -243,7 +243,7 @@ async def test_a_sink_that_closes_is_suspended_and_keeps_its_events(house: House
     backlog = (await house.store.sinks(SERVICE))["a"]
     assert (backlog.pending, backlog.dead, backlog.suspended_why) == (2, 0, "HTTP 410")
     changes = [fact for fact in house.facts if isinstance(fact, SinkChanged) and fact.is_suspended]
-    assert [fact.sink for fact in changes] == ["a"]
+    assert [(fact.sink, fact.cause) for fact in changes] == [("a", "410")]
     await house.store.resume_sink(SERVICE, "a")
     for _ in range(2):
         await pump(relay)
@@ -281,8 +281,8 @@ async def test_a_sink_that_fails_is_left_alone_for_a_while(house: House) -> None
         house.store.memory.clock.advance(1)
         await pump(relay)
     assert await house.waiting("a") == 0
-    failing = [fact.is_failing for fact in house.facts if isinstance(fact, SinkChanged)]
-    assert failing == [True, False]
+    failing = [(fact.is_failing, fact.cause) for fact in house.facts if isinstance(fact, SinkChanged)]
+    assert failing == [(True, "refused"), (False, "")]
 
 
 async def test_events_that_were_leased_while_a_breaker_opened(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,6 +113,7 @@ async def test_a_failure_is_tried_again(code: int) -> None:
     assert isinstance(result, Failed)
     assert not result.is_unknown
     assert (result.why, result.retry_after_us) == (f"HTTP {code} no?[31m?way", microseconds(77))
+    assert result.cause == f"HTTP {code}"
 
 
 async def test_gone_closes_the_sink() -> None:
@@ -195,7 +196,7 @@ async def test_a_response_that_repeats_the_url_does_not_tell_it() -> None:
     async with Receiver(status(404, "Cannot POST /hooks/T0KEN?key=S3CRET")) as receiver:
         url = receiver.url + "/T0KEN?key=S3CRET"
         async with opened(WebhookSettings(url, (SECRET,))) as sink:
-            assert await publish(sink, new_event()) == Failed("HTTP 404 Cannot POST ...?...")
+            assert await publish(sink, new_event()) == Failed("HTTP 404 Cannot POST ...?...", cause="HTTP 404")
 
 
 async def test_a_body_that_could_not_be_sent_does_not_tell_the_url(monkeypatch: pytest.MonkeyPatch) -> None:

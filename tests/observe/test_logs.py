@@ -36,6 +36,7 @@ from gateway.observe.facts import (
     RepeatResult,
     RequestAnswered,
     RequestPassed,
+    SinkChanged,
     StatusAnswered,
     StatusPart,
     StoreCalled,
@@ -236,6 +237,13 @@ def test_the_configuration_says_which_requests_get_a_line(
         pytest.param(delivery(DeliveryResult.DEAD_LETTER), "warning", "delivery of r: dead_letter", id="dead-letter"),
         pytest.param(BreakerChanged("http://x", True, "connect_refused"), "warning", "connect_refused", id="open"),
         pytest.param(BreakerChanged("http://x", False), "info", "the breaker is closed", id="closed"),
+        pytest.param(
+            SinkChanged("ledger", is_failing=True, cause="HTTP 503"), "warning", "HTTP 503", id="sink-fails"
+        ),
+        pytest.param(
+            SinkChanged("ledger", is_suspended=True, cause="HTTP 410"),
+            "error", "see: idempotency-gateway sinks", id="sink-suspended",
+        ),
         pytest.param(LoopStalled(12.0), "warning", "12.0 s", id="stalled"),
         pytest.param(KEYED, "warning", "/v1/refunds", id="keyed-without-a-route"),
     ],

@@ -185,8 +185,8 @@ DEFECTS = (
         (
             Edit(
                 "events/webhook.py",
-                "Failed(reason(_described(error)), is_unknown=True)",
-                'Failed(reason(f"{type(error).__name__}: {error}"), is_unknown=True)',
+                "Failed(reason(_described(error)), is_unknown=True, cause=cause)",
+                'Failed(reason(f"{type(error).__name__}: {error}"), is_unknown=True, cause=cause)',
             ),
         ),
         (_WEBHOOK + "test_a_failure_of_http_does_not_tell_the_url[_garbage]",),

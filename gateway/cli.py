@@ -40,7 +40,11 @@ CONFIG_PATH: Final = Path("/etc/idempotency-gateway/gateway.yaml")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    chosen = parser().parse_args(arguments)
+    program = parser()
+    chosen, unknown = program.parse_known_args(arguments)
+    if unknown:
+        hint = f"; write the request behind --: {PROGRAM} explain -- curl ..." if chosen.command == "explain" else ""
+        program.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     if chosen.command not in ("run", "deliver"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     try:

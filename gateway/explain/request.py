@@ -70,8 +70,9 @@ class _Data(argparse.Action):
 
 
 def from_words(words: Sequence[str]) -> Request:
-    """What curl sends, but that a path stays as it is written. Raises `RequestWrong`."""
-    given = _parser().parse_args(list(words))
+    """What curl sends, but that a path stays as it is written. The command may stand before its words. Raises
+    `RequestWrong`."""
+    given = _parser().parse_args(list(words[1:] if words[:1] == ["curl"] else words))
     scheme, authority, target = _URL.match(given.url).groups()  # type: ignore[union-attr]
     if not authority or "@" in authority:
         raise RequestWrong("expected a URL such as http://host/path; credentials are given by -H or -u")

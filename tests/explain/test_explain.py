@@ -459,6 +459,17 @@ def test_what_is_no_request_is_said(
     assert message in capsys.readouterr().err
 
 
+def test_words_of_curl_without_two_dashes_are_told_about_them(capsys: pytest.CaptureFixture[str]) -> None:
+    """They look like options of `explain`, and other commands have none that they do not know either."""
+    with pytest.raises(SystemExit) as ended:
+        main(["explain", "curl", "http://shop/v1/pay", "-H", "A: b", "-i"])
+    said = capsys.readouterr().err
+    assert (ended.value.code, "write the request behind --: idempotency-gateway explain -- curl" in said) == (2, True)
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "--strictly"])
+    assert (ended.value.code, "behind --" in capsys.readouterr().err) == (2, False)
+
+
 def test_words_of_curl_are_the_request_that_curl_sends(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.write_bytes(b"a=1\r\n")
@@ -467,6 +478,7 @@ def test_words_of_curl_are_the_request_that_curl_sends(tmp_path: Path) -> None:
         b"POST /x?y HTTP/1.1\r\nHost: shop\r\nAuthorization: Basic bWU6cHc=\r\n"
         b"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 7\r\nX-Empty: \r\n\r\na=1&b=2"
     )
+    assert from_words(["curl", *words]) == from_words(words)
     assert from_words(["https://shop", "--json", "{}"]) == Request(
         b"POST / HTTP/1.1\r\nHost: shop\r\nAccept: application/json\r\nContent-Type: application/json\r\n"
         b"Content-Length: 2\r\n\r\n{}",

@@ -23,7 +23,7 @@ from uuid import UUID
 
 from gateway import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, PROGRAM
 from gateway.admin.console import EVERY_STATE, STATES, full_text, journal_table, json_line, table_head, table_row
-from gateway.admin.delivery import NoSuchRoute, pause_line
+from gateway.admin.delivery import NoSuchRoute, no_such_route, pause_line
 from gateway.admin.inspection import full_json
 from gateway.admin.journal import REFUSED, OutcomeRefused, acknowledge, export, kept, notes
 from gateway.admin.listing import LIST_BYTES_MAX, End, ListWrong, read_list, resolve_all
@@ -256,8 +256,13 @@ def _requeue(chosen: argparse.Namespace) -> Job:
 
 
 async def _requeue_many(operations: Operations, wanted: Wanted, audit: Audit) -> int:
-    for name in wanted.routes or ():
-        if operations.policies.named(name) is None:
+    without_route = [name for name in sorted(wanted.routes or ()) if operations.policies.named(name) is None]
+    if without_route:
+        # Dead letters outlive the name of their route.
+        waiting = (await operations.backlog()).waiting
+        for name in without_route:
+            if name not in waiting:
+                return _fail(no_such_route(name, operations.policies))
             print(f"note: there is no route {name} in the configuration", file=sys.stderr)
     bulk = await listed(operations, wanted)
     try:

@@ -19,7 +19,7 @@ from uuid import UUID
 from gateway.admin.inspection import Inspected, next_step, recovery_rows
 from gateway.admin.journal import REFUSED, WAITING, sentence, since_us, state_of, why_of
 from gateway.admin.requeueing import LIMIT_MAX, RATE_MAX
-from gateway.admin.view import ago, described, moment, printable, span, times_of
+from gateway.admin.view import REASONS, ago, described, moment, printable, span, times_of
 from gateway.config.leaf import duration_seconds
 from gateway.core.operation import Delivery, Identity, Record, RequestInfo, Snapshot, State, microseconds
 from gateway.store.journal import JournalView
@@ -89,7 +89,9 @@ def _add_inspect(add: AddParser) -> argparse.ArgumentParser:
         metavar="DURATION",
         help="list operations first claimed or accepted at least this long ago: 5m, 12h",
     )
-    inspect.add_argument("--reason", metavar="REASON", help="list dead letters for this reason: unauthorized, deadline")
+    inspect.add_argument(
+        "--reason", choices=REASONS, metavar="REASON", help=f"list dead letters for this reason: {', '.join(REASONS)}"
+    )
     inspect.add_argument("--limit", type=_count, metavar="N", help="list at most this many")
     inspect.add_argument(
         "--format", choices=("table", "jsonl"), default="table", help="for people, or one JSON object per line"
@@ -149,7 +151,9 @@ def _add_requeue(add: AddParser) -> argparse.ArgumentParser:
     requeue.add_argument("operation", nargs="?", type=_operation_id, metavar="OPERATION_ID")
     requeue.add_argument("--token", type=_count, metavar="N", help="only if this is still the operation's token")
     requeue.add_argument("--route", action="append", default=[], metavar="NAME", help="of this route; may be repeated")
-    requeue.add_argument("--reason", metavar="REASON", help="dead for this reason, as inspect --list shows it")
+    requeue.add_argument(
+        "--reason", choices=REASONS, metavar="REASON", help=f"dead for this reason: {', '.join(REASONS)}"
+    )
     requeue.add_argument(
         "--older-than", type=_duration_us, metavar="DURATION", help="dead for at least this long: 5m, 12h"
     )

@@ -297,6 +297,8 @@ async def test_purge_without_redis(postgres_url: str, own_redis: RedisServer, tm
         ("inspect", ("--list", "--older-than", "5"), "expected a duration such as 30s, 5m, 12h or 7d"),
         ("inspect", ("--list", "--limit", "0"), "expected a whole number above 0"),
         ("inspect", ("--list", "--state", "lost"), "invalid choice: 'lost'"),
+        ("inspect", ("--list", "--reason", "unautorized"), "invalid choice: 'unautorized' (choose from "),
+        ("requeue", ("--reason", "unautorized", "--why", "x"), "invalid choice: 'unautorized' (choose from "),
         ("resolve", (NO_SUCH, "--why", "x"), "one of the arguments --completed --never-happened --from is required"),
         ("resolve", (NO_SUCH, "--never-happened"), "the following arguments are required: --why"),
         ("resolve", (NO_SUCH, "--never-happened", "--why", ""), "say why; it is recorded"),

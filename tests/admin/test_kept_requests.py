@@ -168,6 +168,9 @@ async def test_many_interrupted(sqlite: Store, tmp_path: Path) -> None:
         unbounded = await shell("requeue", "--reason", "unauthorized", "--why", "rotated")
         assert (unbounded.code, "give --limit (at most 10000) and --rate" in unbounded.err) == (2, True)
 
+        nowhere = await shell("requeue", "--route", "nope", "--limit", "10", "--rate", "1", "--why", "rotated")
+        assert (nowhere.code, "there is no route 'nope'; the configuration has charge" in nowhere.err) == (1, True)
+
         running.upstream.on("/charges", DONE)
         words = ("requeue", "--route", "charge", "--reason", "unauthorized", "--limit", "10", "--why", "rotated")
         process = await asyncio.create_subprocess_exec(

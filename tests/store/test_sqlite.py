@@ -301,7 +301,7 @@ async def test_a_file_that_was_replaced_is_not_written_to(store: SqliteStore, pa
     away = path.with_suffix(".away")
     move(path, away)
     for verb in (store.apply(hand.complete()), store.read(hand.operation_id)):
-        with pytest.raises(NotApplied, match="removed or replaced"):
+        with pytest.raises(NotApplied, match="removed or replaced while in use; put it back"):
             await verb
     make_wide(path)
     with pytest.raises(NotApplied, match="removed or replaced"):

@@ -76,6 +76,7 @@ class JournalFile(Committer):
 
     # The commits of a killed process may be in the kernel's cache only, not on the disk.
     _is_distrusted = True
+    ADVICE_WHEN_GONE = "put it back, or restart the gateway, which then makes a new one"
 
     def __init__(self, path: Path, descriptor: int) -> None:
         super().__init__(path, BUSY_MS / 1_000)

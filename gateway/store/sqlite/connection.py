@@ -17,7 +17,7 @@ import stat
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 import apsw
 
@@ -139,6 +139,12 @@ def filesystem_of(directory: Path) -> str:
 class Connection:
     """A connection of one thread: opened when needed, dropped when it cannot be trusted any more."""
 
+    ADVICE_WHEN_GONE: ClassVar[str] = (
+        "put it back, and the gateway goes on. A restart without it makes a store that does not know which keys were "
+        "used, so that new ones are refused: see docs/operate/lost-memory.md"
+    )
+    """What to do where the file was removed."""
+
     def __init__(self, path: Path, busy_seconds: float) -> None:
         self.path = path
         self.busy_seconds = busy_seconds
@@ -180,7 +186,7 @@ class Connection:
             why = f"{self.path} was removed or replaced while in use"
             if self.path.exists():
                 raise EpochChanged(f"{why}; the file that is there now has to be compared first")
-            raise NotApplied(f"{why}; restart the gateway to create a new one")
+            raise NotApplied(f"{why}; {self.ADVICE_WHEN_GONE}")
         if self._cursor is None:
             try:
                 return self._open()

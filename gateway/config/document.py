@@ -57,6 +57,8 @@ class Document:
     values: dict[Path, Position] = field(default_factory=dict)
     keys: dict[Path, Position] = field(default_factory=dict)
     substituted: set[Path] = field(default_factory=set)
+    empty: dict[Path, str] = field(default_factory=dict)
+    """The name of a reference that has an empty value, by the path where it is written."""
     broken: set[Path] = field(default_factory=set)
     mistakes: list[Mistake] = field(default_factory=list)
 
@@ -266,6 +268,8 @@ class _Reader:
             return self._stand_in(path, name, is_all)
         if value is None:
             return self._broken(path, f"the environment variable {name} is not set")
+        if not value:
+            self._document.empty[path] = f"the environment variable {name}"
         return value
 
     def _file(self, name: str, path: Path) -> str:
@@ -279,7 +283,10 @@ class _Reader:
                 content = stream.read(_SECRET_BYTES_MAX + 1)
             if len(content) > _SECRET_BYTES_MAX:
                 return self._broken(path, f"{name} is longer than {_SECRET_BYTES_MAX // 1024}KiB")
-            return content.decode().removesuffix("\n").removesuffix("\r")
+            text = content.decode().removesuffix("\n").removesuffix("\r")
+            if not text:
+                self._document.empty[path] = name
+            return text
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
             return self._broken(path, f"cannot read {name}: {reason}")

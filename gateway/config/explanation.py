@@ -6,6 +6,7 @@ docstrings), so that the report and the schema cannot differ.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import NoneType, UnionType
@@ -24,6 +25,7 @@ _SHOWN_CHARS_MAX = 60
 # Sections that contain secrets.
 _HOLDERS = frozenset(("secrets", "store", "admin", "sinks"))
 _KEY_CHARS_MAX = 40
+_WITHOUT_BRACES = re.compile(r"\$[A-Za-z_]")
 _NOT_KEYS = tuple(form_tag(name) for name in ("word", "list", "one"))
 
 
@@ -188,7 +190,11 @@ def _wrong_value(place: _Place, details: ErrorDetails, document: Document) -> Mi
             # A hint derived from the value is as secret as the value.
             hint = "" if _is_hidden(place.path, document) and not context["is_secret"] else hint
         case "literal_error":
-            words = [word for form in place.forms if get_origin(form.kind) is Literal for word in get_args(form.kind)]
+            # The form that is meant was chosen by what this probably misspells.
+            kinds = _place(details["loc"][:-1]).choices if place.path[-1:] == ("kind",) else ()
+            words = list(kinds) or [
+                word for form in place.forms if get_origin(form.kind) is Literal for word in get_args(form.kind)
+            ]
             message = f"expected {alternatives(words)}"
             near = None if is_hidden else nearest(str(given), words)
             hint = f"did you mean {near}?" if near else ""
@@ -209,7 +215,18 @@ def _wrong_value(place: _Place, details: ErrorDetails, document: Document) -> Mi
             message, given = f"expected a list of at most {context['max_length']}, found {len(given)}", None
         case kind:
             message = details["msg"] if kind == FORM_ERROR else f"expected another value ({kind})"
-    return document.mistake(place.path, message + _found(given, is_hidden), hint)
+    if place.path in document.empty:
+        hint = f"{document.empty[place.path]} is empty"
+    elif isinstance(given, str) and _WITHOUT_BRACES.match(given):
+        hint = "only ${NAME} is replaced, with its braces"
+    return document.mistake(place.path, message + _found_in(place.path, given, is_hidden, document), hint)
+
+
+def _found_in(path: Path, given: object, is_hidden: bool, document: Document) -> str:
+    """As `_found`; of a mapping that has a `kind`, that."""
+    kind = given.get("kind") if isinstance(given, Mapping) else None
+    found = _found(kind, is_hidden or (*path, "kind") in document.substituted) if isinstance(kind, str) else ""
+    return found.replace(", found ", ", found kind: ", 1) if found else _found(given, is_hidden)
 
 
 def _is_hidden(path: Path, document: Document) -> bool:

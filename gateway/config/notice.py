@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import Literal
+
+from pydantic import BaseModel, SecretStr
 
 from gateway.config.address import Network, RedisUrl, SqliteUrl
 from gateway.config.authorization import ClientCertificateScope
@@ -48,9 +51,29 @@ class Notice:
         return f"{self.path}: {self.message}"
 
 
+_WITHOUT_BRACES = "this is taken to the letter: only ${NAME} is replaced, with its braces"
+_NAME_WITHOUT_BRACES = re.compile(r"(?:.* )?\$[A-Z_][A-Z0-9_]*\Z")
+
 # What a sink needs that may not be installed: a module, and the extra that brings it.
 _MODULES = {NatsSink: ("nats", "nats"), KafkaSink: ("aiokafka", "kafka")}
 _EXPORTER = ("opentelemetry.exporter.otlp.proto.http", "otel")
+
+
+def _names_without_braces(value: object, path: str) -> Iterator[str]:
+    """Where a secret looks like the name of a variable."""
+    match value:
+        case SecretStr() if _NAME_WITHOUT_BRACES.match(value.get_secret_value()):
+            yield path
+        case BaseModel():
+            for name, field in type(value).model_fields.items():
+                below = f"{path}.{field.alias or name}" if path else field.alias or name
+                yield from _names_without_braces(getattr(value, name), below)
+        case dict():
+            for name, each in value.items():
+                yield from _names_without_braces(each, f"{path}.{name}")
+        case tuple() | list():
+            for index, each in enumerate(value):
+                yield from _names_without_braces(each, f"{path}[{index}]")
 
 
 def notices(config: Config) -> tuple[Notice, ...]:
@@ -71,6 +94,7 @@ def notices(config: Config) -> tuple[Notice, ...]:
         found += _of_delivery(f"routes[{index}]", route)
         found += _of_repeats(f"routes[{index}].repeats", route)
         found += _of_mode(f"routes[{index}]", route, config)
+    found += [Notice(path, _WITHOUT_BRACES) for path in _names_without_braces(config, "")]
     for shadowed in unreachable([route.rule for route in config.routes]):
         names = ", ".join(config.routes[index].name for index in shadowed.behind)
         message = f"{config.routes[shadowed.order].name} never matches: all its requests go to {names} before it"

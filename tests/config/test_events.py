@@ -71,7 +71,9 @@ def test_what_a_sink_receives() -> None:
         (with_sinks(LOG.replace("tls: true, ", "").replace("PLAIN", "SCRAM-SHA-256")), "needs tls: true"),
         (with_sinks(LOG.replace("ca: /ca.pem, ", "").replace("tls: true, ", "")), "PLAIN shows the password"),
         (with_sinks(LOG.replace("b:9093", "b")), "a host and port such as kafka:9092"),
+        (with_sinks(FEED.replace("redis_stream", "rabbit")), "found kind: 'rabbit'"),
         (with_sinks("{name: a, kind: stdoutt}"), "did you mean stdout?"),
+        (with_sinks("{name: a, kind: stdoutt}"), "expected webhook, redis_stream, nats, kafka or stdout, found"),
         (with_sinks(LEDGER, types="[operation.sung]"), "expected operation.completed"),
     ],
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway import __version__
-from gateway.config import ConfigError, load
+from gateway.config import ConfigError, load, notices
 from gateway.core.lifecycle import LEASE_US_MAX
 from gateway.core.operation import microseconds
 from tests.config.support import GLOBAL, MINIMAL, ROUTE_LINE, read, report, with_global, with_route
@@ -839,3 +839,30 @@ def test_events_of_a_durable_redis() -> None:
     text = re.sub(r"store: \{.*\}", "service: shop\nstore: {durable: 'redis://u@h/0'}", MINIMAL)
     found = report(f"{text}\nevents: {{sinks: [{{name: out, kind: stdout}}]}}\n")
     assert any("a durable Redis changes one record at a time" in line for line in found), found
+
+
+@pytest.mark.parametrize(
+    ("secret", "hint"),
+    [
+        ("${EMPTY}", "the environment variable EMPTY is empty"),
+        ("$TOKEN", "only ${NAME} is replaced, with its braces"),
+    ],
+)
+def test_a_secret_that_is_no_value_of_a_variable(secret: str, hint: str) -> None:
+    """What is wrong is the variable, or how it is written, and not the length of the secret."""
+    (line,) = report(with_global(f'admin: {{token: "{secret}"}}'), {"EMPTY": "", "TOKEN": "t" * 20})
+    assert line.endswith(f"visible ASCII characters; {hint}")
+
+
+def test_an_empty_secret_file_is_named(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("\n")
+    (line,) = report(with_global(f'admin: {{token: "${{file:{secret}}}"}}'))
+    assert line.endswith(f"; {secret} is empty")
+
+
+def test_a_secret_that_looks_like_a_variable_is_remarked_on() -> None:
+    """It is long enough to be one, and is taken to the letter."""
+    (notice,) = notices(read(with_global("admin: {token: $GATEWAY_ADMIN_TOKEN}")))
+    assert str(notice) == "admin.token: this is taken to the letter: only ${NAME} is replaced, with its braces"
+    assert notices(read(with_global('admin: {token: "${TOKEN}"}'), {"TOKEN": "a$b" * 9})) == ()

@@ -383,7 +383,8 @@ async def test_no_request_costs_a_count(tmp_path: Path) -> None:
     async with desk(tmp_path) as it:
         for number in range(20):
             await it.accept(f"k{number}")
-        assert it.store.said.count("backlog") == 1
+        # The start looks once, too, at a time of its own.
+        assert it.store.said.count("backlog") in (1, 2)
         assert it.store.said.count("count_pending") == 0
 
 

@@ -235,12 +235,13 @@ async def test_events_on_the_same_host(tmp_path: Path, monkeypatch: pytest.Monke
         async with GatewayProcess(config, tmp_path, environment=dict(os.environ)) as gateway:
             (payment,) = shown_in("events.md")
             await compare(payment, gateway.port)
-            await receiver.wait_received(2)
-            await eventually(partial(_waits_for_minutes, gateway), 10.0)
+            # The second try comes after five seconds.
+            await receiver.wait_received(2, 30.0)
+            await eventually(partial(_waits_for_minutes, gateway), 30.0)
             for change in ("--suspend", "--resume"):
                 words = ["sinks", change, "ledger", "--why", "it was mended", "--config", str(gateway.config_file)]
                 assert await asyncio.to_thread(main, words) == 0
-            first_, *others = await receiver.wait_received(3, 10.0)
+            first_, *others = await receiver.wait_received(3, 30.0)
             assert {each.id for each in others} == {first_.id}
 
 

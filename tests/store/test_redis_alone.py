@@ -42,6 +42,7 @@ from tests.support.relay import Fault, Relay
 from tests.support.serving import serving
 
 PATIENCE_SECONDS: Final = 20.0
+_TRIES: Final = 5
 ROOT: Final = Path(__file__).parents[2]
 _numbers = itertools.count(1)
 
@@ -520,6 +521,20 @@ async def test_what_took_effect_before_the_rest_of_its_batch_failed(server: Redi
     """It is told so: one that lost against another gateway is tried again alone, and fails alone."""
     other = alone(server.durable_url)
     await other.start()
+    try:
+        results: list[type] = []
+        for _ in range(_TRIES):
+            results = await _results_of_a_cut_batch(server, other)
+            # Cut off was something else that the store asked at that moment.
+            if results != [Indefinite, NotApplied]:
+                break
+        assert results == [Applied, NotApplied]
+    finally:
+        await other.close()
+
+
+async def _results_of_a_cut_batch(server: RedisServer, other: Store) -> list[type]:
+    """Those of two claims, of which another gateway has the second, and the store cannot read what was changed."""
     async with Relay(server.port) as relay:
         store = alone(f"redis://gateway:any@127.0.0.1:{relay.port}/0")
         await store.start()
@@ -536,12 +551,11 @@ async def test_what_took_effect_before_the_rest_of_its_batch_failed(server: Redi
             relay.to_target.ambush(2, Fault.RESET)
             relay.to_client.release()
             results = await asyncio.gather(*claims, return_exceptions=True)
-            assert [type(result) for result in results] == [Applied, NotApplied]
             assert await state(other, granted) is State.CLAIMED
             assert await state(other, contended) is State.CLAIMED
+            return [type(result) for result in results]
         finally:
             await store.close()
-            await other.close()
 
 
 def _has(server: RedisServer, hand: Hand) -> bool:

@@ -107,7 +107,7 @@ async def test_in_the_claim(tmp_path: Path, side: str, unavailable: str) -> None
 
 
 async def test_in_the_pursuit_of_a_claim(tmp_path: Path) -> None:
-    """A claim that the store never answers for is given up, and counted as unrecorded."""
+    """A claim that the store never answers for is given up, and counted as unrecorded. It stays marked as unsent."""
     async with coordination(tmp_path) as office:
         gate = Gate()
         office.store.on("claim", replace(lost(), before=gate))
@@ -119,6 +119,8 @@ async def test_in_the_pursuit_of_a_claim(tmp_path: Path) -> None:
         assert await office.coordinator.drain(0) == Drained(unrecorded=1)
         assert heard(await task) == (503, Verdict.OVERLOADED)
         assert office.state is State.CLAIMED
+        office.attempt_files.close()
+        assert left_by_ended(tmp_path) == [UnsentAttempt(office.record.identity.operation_id, office.record.attempt_id)]
 
 
 async def test_before_the_first_byte(tmp_path: Path) -> None:
@@ -150,23 +152,6 @@ async def test_what_was_not_sent_stays_marked_until_its_claim_has_ended(tmp_path
         unsent = UnsentAttempt(office.record.identity.operation_id, office.record.attempt_id)
         office.attempt_files.close()
         assert left_by_ended(tmp_path) == ([] if is_ended else [unsent])
-
-
-async def test_a_claim_that_nobody_will_use_stays_marked(tmp_path: Path) -> None:
-    """Its result was lost, its request was refused, and the store is not back before the gateway ends."""
-    async with coordination(tmp_path) as office:
-        gate = Gate()
-        office.store.on("claim", replace(lost(), before=gate))
-        office.store.break_("claim", fault=lost())
-        task = office.ask()
-        await gate.reached.wait()
-        gate.opened.set()
-        await asyncio.sleep(0)
-        assert await office.coordinator.drain(0) == Drained(unrecorded=1)
-        await task
-        unsent = UnsentAttempt(office.record.identity.operation_id, office.record.attempt_id)
-        office.attempt_files.close()
-        assert left_by_ended(tmp_path) == [unsent]
 
 
 async def test_in_the_exchange(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ DEFECTS = (
         "pursued-claims-are-not-marked",
         "a claim that nobody will use comes into doubt when its gateway ends before the store is back",
         (Edit("protect/claiming.py", "        if not pursuit.terms.is_executed_anyway:\n", "        if False:\n"),),
-        ("tests/protect/test_drain.py::test_a_claim_that_nobody_will_use_stays_marked",),
+        ("tests/protect/test_drain.py::test_in_the_pursuit_of_a_claim",),
     ),
     Defect(
         "marks-of-another-boot",

@@ -217,7 +217,7 @@ def _wrong_value(place: _Place, details: ErrorDetails, document: Document) -> Mi
             message = details["msg"] if kind == FORM_ERROR else f"expected another value ({kind})"
     if place.path in document.empty:
         hint = f"{document.empty[place.path]} is empty"
-    elif isinstance(given, str) and _WITHOUT_BRACES.match(given):
+    elif isinstance(given, str) and place.path not in document.substituted and _WITHOUT_BRACES.match(given):
         hint = "only ${NAME} is replaced, with its braces"
     return document.mistake(place.path, message + _found_in(place.path, given, is_hidden, document), hint)
 

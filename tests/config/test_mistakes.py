@@ -854,6 +854,12 @@ def test_a_secret_that_is_no_value_of_a_variable(secret: str, hint: str) -> None
     assert line.endswith(f"visible ASCII characters; {hint}")
 
 
+def test_a_value_of_a_variable_gets_no_hint_of_what_it_begins_with() -> None:
+    """It is a secret, and braces are not what it lacks."""
+    (line,) = report(with_global('admin: {token: "${TOKEN}"}'), {"TOKEN": "$short"})
+    assert line.endswith("visible ASCII characters")
+
+
 def test_an_empty_secret_file_is_named(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("\n")

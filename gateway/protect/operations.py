@@ -32,7 +32,7 @@ from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Leases
 from gateway.protect.operation import DeliveryAttempt, Operation
 from gateway.protect.trace import request_info
-from gateway.store.base import Indefinite, NotApplied, Store, StoreError, wall_clock_us
+from gateway.store.base import NO_PLACE, Indefinite, NotApplied, Store, StoreError, wall_clock_us
 
 _LOG = logging.getLogger("gateway")
 
@@ -221,7 +221,9 @@ class Operations:
         """Apply the final command. Until it is durable, what the attempt has sent stays marked."""
         drained = await self._apply_final_command(operation.record, command, why)
         if not drained.unrecorded:
-            self._claiming.marks.unmark(operation.place)
+            # Once: a drain may end again what ended in this very step, and the place would be free twice.
+            place, operation.place = operation.place, NO_PLACE
+            self._claiming.marks.unmark(place)
         return drained
 
     async def _apply_final_command(self, record: Record, command: OutcomeCommand, why: str) -> Drained:

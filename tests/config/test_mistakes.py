@@ -857,7 +857,7 @@ def test_a_secret_that_is_no_value_of_a_variable(secret: str, hint: str) -> None
 def test_a_value_of_a_variable_gets_no_hint_of_what_it_begins_with() -> None:
     """It is a secret, and braces are not what it lacks."""
     (line,) = report(with_global('admin: {token: "${TOKEN}"}'), {"TOKEN": "$short"})
-    assert line.endswith("visible ASCII characters")
+    assert line.endswith("visible ASCII characters; make one with: openssl rand -hex 32")
 
 
 def test_an_empty_secret_file_is_named(tmp_path: Path) -> None:

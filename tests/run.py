@@ -26,6 +26,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Final
 
+from tests.support.ports import SHARE
+
 ROOT: Final = Path(__file__).parents[1]
 
 # Every directory with tests is in one of them, or in `BESIDE`; `tests/docs/test_run.py` sees to that.
@@ -89,15 +91,16 @@ def _run(arguments: list[str]) -> int:
 def _together(commands: Sequence[list[str]]) -> int:
     """Run them at the same time. What the first one prints is shown at once, the others' when it is done."""
     first, *others = commands
+    own, *environments = (os.environ | {SHARE: f"{number}/{len(commands)}"} for number in range(len(commands)))
     with ExitStack() as stack:
         beside: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
-        for command in others:
+        for command, environment in zip(others, environments, strict=True):
             shown_later = stack.enter_context(tempfile.TemporaryFile())
-            process = subprocess.Popen(command, cwd=ROOT, stdout=shown_later, stderr=subprocess.STDOUT)
+            process = subprocess.Popen(command, cwd=ROOT, stdout=shown_later, stderr=subprocess.STDOUT, env=environment)
             # An interrupt reaches all by the terminal; what ends this alone must leave none of them behind.
             stack.callback(_end, process)
             beside.append((process, shown_later))
-        codes = [subprocess.run(first, cwd=ROOT, check=False).returncode]
+        codes = [subprocess.run(first, cwd=ROOT, check=False, env=own).returncode]
         for process, shown_later in beside:
             codes.append(process.wait())
             shown_later.seek(0)

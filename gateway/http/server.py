@@ -102,6 +102,9 @@ class Edge:
         listen = partial(loop.create_server, self._accept, backlog=self.settings.backlog)
         try:
             if sock is not None:
+                host, port = sock.getsockname()[:2]
+                # Another program may listen there since it was bound. uvloop would close it then, and say nothing.
+                sock.listen(self.settings.backlog)
                 listener = await listen(sock=sock)
             else:
                 listener = await listen(host=host, port=port, reuse_address=True)
@@ -114,8 +117,13 @@ class Edge:
         return (str(address[0]), int(address[1])) if isinstance(address, tuple) else (str(address), 0)
 
     async def listen_on(self, sock: socket.socket) -> asyncio.Server:
-        """Listen on one more socket, which the listener then owns, until `leave` or `close`. Raises `ListenError`."""
-        await self.start(sock=sock)
+        """Listen on one more socket, until `leave` or `close`. The edge owns the socket from the call on. Raises
+        `ListenError`."""
+        try:
+            await self.start(sock=sock)
+        except BaseException:
+            sock.close()
+            raise
         return self._listeners[-1]
 
     async def adopt(self, sock: socket.socket) -> None:

@@ -253,6 +253,20 @@ async def test_a_port_that_is_taken_is_said_clearly() -> None:
         await edge.close()
 
 
+async def test_a_port_that_is_taken_after_the_bind_is_said_clearly() -> None:
+    """A worker listens later than its supervisor binds: on nothing when another program was faster, and says so."""
+    with socket.socket() as bound, socket.socket() as faster:
+        for sock in (faster, bound):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(faster.getsockname() if sock is bound else ("127.0.0.1", 0))
+        faster.listen()
+        edge = _edge()
+        with pytest.raises(ListenError, match=r"cannot listen on 127\.0\.0\.1:\d+: another program"):
+            await edge.listen_on(bound)
+        assert bound.fileno() == -1
+        await edge.close()
+
+
 async def test_an_address_of_another_machine_is_said_clearly() -> None:
     """192.0.2.1 is nobody's (RFC 5737)."""
     edge = _edge()

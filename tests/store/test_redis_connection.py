@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
@@ -23,6 +23,7 @@ FULL = "Redis takes no copies: its memory is full"
 
 ERA_KEY = "idempotency-gateway:era"
 LONG_SECONDS = 30.0
+ONE_SERVER = Keyspace("", "", is_cluster=False)
 
 
 def link_to(url: str) -> Link:
@@ -31,19 +32,25 @@ def link_to(url: str) -> Link:
 
 
 @asynccontextmanager
-async def node_at(url: str) -> AsyncIterator[Node]:
-    """A started node with the one bucket that there is."""
+async def node_at(
+    url: str,
+    *,
+    keys: Keyspace = ONE_SERVER,
+    buckets: Collection[int] = (0,),
+    on_moved: Callable[[], None] = lambda: None,
+) -> AsyncIterator[Node]:
+    """A started node with these buckets, or the one that there is."""
     access = parse(url)
     node = Node(
         access,
         access.seeds[0],
-        Keyspace("", "", is_cluster=False),
+        keys,
         clock=boot_seconds,
         sealing=NO_SEALING,
         on_change=lambda: None,
-        on_moved=lambda: None,
+        on_moved=on_moved,
     )
-    node.own([0])
+    node.own(buckets)
     await node.start()
     try:
         yield node

@@ -20,10 +20,11 @@ from gateway.core.operation import Snapshot
 from gateway.store.base import NotApplied, StoreError, boot_seconds
 from gateway.store.epoch import Seen
 from gateway.store.redis import masters as masters_of_redis
-from gateway.store.redis.keys import slot_of
+from gateway.store.redis.keys import PARTS, Keyspace, slot_of
 from gateway.store.redis.seen import RedisSeen
 from gateway.store.redis.store import RedisFastTier
 from tests.store.copies import STORE, client, completed, fast_tier, id_of, prefix_of, record_of, until_up
+from tests.store.test_redis_connection import node_at
 from tests.support.eventually import eventually
 from tests.support.redis import RedisServer
 from tests.support.redis_groups import Cluster, Sentinel, Watched, command, running
@@ -234,6 +235,19 @@ async def test_a_slot_that_moves(tier: RedisFastTier, cluster: Cluster) -> None:
         await until_kept(tier, snapshot)
         await until_found(other, snapshot, *neighbours)
         assert await other.first_of(content, uuid4(), 60_000) == id_of(snapshot)
+
+
+async def test_what_a_server_does_not_have_is_looked_for(cluster: Cluster) -> None:
+    """A server that is asked for a bucket that is elsewhere says so, and the masters are looked for."""
+    keys, server = Keyspace(prefix_of(), "", is_cluster=True), cluster.masters[0]
+    url, slots = f"redis+cluster://127.0.0.1:{server.port}", cluster.slots_of(server)
+    owned = {bucket for bucket in range(PARTS) if any(slot_of(keys.era_keys[bucket]) in part for part in slots)}
+    moved: list[str] = []
+    async with node_at(url, keys=keys, buckets=owned, on_moved=lambda: moved.append("its own")):
+        assert not moved
+    elsewhere = set(range(PARTS)) - owned
+    async with node_at(url, keys=keys, buckets=elsewhere, on_moved=lambda: moved.append("elsewhere")):
+        assert set(moved) == {"elsewhere"}
 
 
 async def test_a_purge_while_a_slot_moves(tier: RedisFastTier, cluster: Cluster) -> None:

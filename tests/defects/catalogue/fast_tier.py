@@ -54,7 +54,7 @@ DEFECTS = (
         "moves-unnoticed",
         "once a slot has moved, its operations have no copies any more",
         (Edit(NODE, 'frozenset(("MOVED", "CLUSTERDOWN"))', "frozenset[str]()"),),
-        (_GROUPS + "test_a_slot_that_moves",),
+        (_GROUPS + "test_what_a_server_does_not_have_is_looked_for",),
     ),
     Defect(
         "one-master-takes-down-all",

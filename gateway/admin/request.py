@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 from uuid import UUID
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from gateway.admin.access import Person
 from gateway.admin.journal import REFUSED, WAITING
@@ -20,6 +20,7 @@ from gateway.admin.operations import PAGE_SIZE_MAX, audit_by
 from gateway.admin.provided_response import response_of
 from gateway.admin.requeueing import LIMIT_MAX, RATE_MAX, Wanted
 from gateway.admin.resolution import Happened, NothingHappened, Ruling
+from gateway.admin.view import REASONS
 from gateway.config.leaf import duration_seconds
 from gateway.core.operation import Audit, State, microseconds
 from gateway.store.operations import Query
@@ -103,6 +104,15 @@ def _states(names: list[str]) -> frozenset[State]:
 _Once = BeforeValidator(_only)
 
 
+def _known_reason(reason: str) -> str:
+    if reason not in REASONS:
+        raise ValueError(f"it is one of {', '.join(REASONS)}")
+    return reason
+
+
+_Reason = Annotated[str, AfterValidator(_known_reason)]
+
+
 class _Query(BaseModel):
     """A query string as lists of values by name."""
 
@@ -117,7 +127,7 @@ class ListQuery(_Query):
     state: Annotated[frozenset[State] | None, BeforeValidator(_states)] = None
     route: frozenset[str] | None = None
     older_than: Annotated[int, BeforeValidator(_microseconds), _Once] = 0
-    reason: Annotated[str | None, _Once] = None
+    reason: Annotated[_Reason | None, _Once] = None
     after: Annotated[UUID | None, _Once] = None
 
     @property
@@ -244,7 +254,7 @@ class RequeueAsked(Asked):
     """Which dead letters to requeue, by `route`, `reason` and how long they are dead, and how: see `Wanted`."""
 
     route: str | None = None
-    reason: str | None = None
+    reason: _Reason | None = None
     older_than: str | None = None
     limit: int = Field(ge=1, le=LIMIT_MAX)
     rate: int = Field(ge=1, le=RATE_MAX)

@@ -28,27 +28,33 @@ async def repeat(
     *,
     pause_seconds: float,
     pause_seconds_max: float | None = None,
+    at_once: bool = False,
     sleep: Sleep = asyncio.sleep,
 ) -> NoReturn:
     """Run a pass for ever, until cancelled. A pass returns the pause to make after it, in seconds.
 
-    The pause before the first pass is at most `pause_seconds`. After failures it doubles, up to `pause_seconds_max`;
-    twice the usual one if that is None, so that an outage of hours delays the first pass after it no more than a short
-    one.
+    The pause before the first pass is at most `pause_seconds`; with `at_once` there is none. After failures it doubles,
+    up to `pause_seconds_max`; twice the usual one if that is None, so that an outage of hours delays the first pass
+    after it no more than a short one.
     """
     longest = 2 * pause_seconds if pause_seconds_max is None else max(pause_seconds_max, pause_seconds)
     failures = 0
-    pause = pause_seconds * random.random()  # noqa: S311 -- spreads load, keeps no secret
+    if not at_once:
+        await sleep(pause_seconds * random.random())  # noqa: S311 -- spreads load, keeps no secret
     while True:
+        pause = await _result_of(run_pass)
+        failures = 0 if pause is not None else min(failures + 1, _FAILURES_DOUBLED_MAX)
+        if pause is None:
+            pause = min(pause_seconds * 2**failures, longest)
         await sleep(pause * random.uniform(1 - _JITTER, 1 + _JITTER))  # noqa: S311
-        try:
-            pause = await run_pass()
-        except StoreError as error:
-            _LOG.debug("upkeep will be tried again: %s", error)
-        except Exception:  # noqa: BLE001 -- logged below; if the timer ended, upkeep would stop unnoticed
-            _LOG.exception("upkeep failed because of a bug, and will be tried again")
-        else:
-            failures = 0
-            continue
-        failures = min(failures + 1, _FAILURES_DOUBLED_MAX)
-        pause = min(pause_seconds * 2**failures, longest)
+
+
+async def _result_of(run_pass: Callable[[], Awaitable[float]]) -> float | None:
+    """The pause to make after it; None if it failed."""
+    try:
+        return await run_pass()
+    except StoreError as error:
+        _LOG.debug("upkeep will be tried again: %s", error)
+    except Exception:  # noqa: BLE001 -- logged here; if the timer ended, upkeep would stop unnoticed
+        _LOG.exception("upkeep failed because of a bug, and will be tried again")
+    return None

@@ -86,9 +86,9 @@ class Turns:
 
     async def run(self) -> NoReturn:
         """Ask for ever, until cancelled."""
-        with suppress(StoreError):
-            await self.run_once()
-        await repeat(self._pass, pause_seconds=_AGAIN_SECONDS, pause_seconds_max=_ASK_SECONDS, sleep=self._sleep)
+        await repeat(
+            self._pass, pause_seconds=_AGAIN_SECONDS, pause_seconds_max=_ASK_SECONDS, at_once=True, sleep=self._sleep
+        )
 
     async def _pass(self) -> float:
         await self.run_once()

@@ -62,7 +62,7 @@ class UnsentWorker:
     async def run_once(self) -> None:
         """End what can be ended; the rest is tried again."""
         now = self._clock()
-        self._left += [(ended, ended.attempts, now) for ended in self._marks.take_ended()]
+        self._left += [(ended, ended.attempts, now) for ended in await self._take_ended()]
         for ended, attempts, since in self._left.copy():
             if self._is_stopped:
                 return
@@ -77,8 +77,7 @@ class UnsentWorker:
     async def run(self) -> NoReturn:
         """Do so until cancelled. What is left is for other workers then."""
         try:
-            await self.run_once()
-            await repeat(self._pass, pause_seconds=_PASS_SECONDS)
+            await repeat(self._pass, pause_seconds=_PASS_SECONDS, at_once=True)
         finally:
             for ended, _, _ in self._left:
                 ended.leave()
@@ -87,6 +86,16 @@ class UnsentWorker:
     async def _pass(self) -> float:
         await self.run_once()
         return _PASS_SECONDS
+
+    async def _take_ended(self) -> list[EndedWorker]:
+        """In a thread, because it waits for the disk. Cancelled, it leaves them to others."""
+        taking = asyncio.ensure_future(asyncio.to_thread(self._marks.take_ended))
+        try:
+            return await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            for ended in await taking:
+                ended.leave()
+            raise
 
     async def _end_all(self, attempts: tuple[UnsentAttempt, ...], *, may_arrive: bool) -> tuple[UnsentAttempt, ...]:
         """What has to be tried again."""

@@ -20,6 +20,7 @@ from gateway import EXIT_WORK_LEFT
 from gateway.admin.access import People
 from gateway.admin.api import AdminApi
 from gateway.admin.authentication import Authentication
+from gateway.admin.view import REASONS
 from gateway.core.operation import State
 from gateway.observe.facts import Events
 from tests.admin.hand import Desk
@@ -401,6 +402,8 @@ async def test_requeue_and_withdraw(desk: tuple[Desk, Admin, ManualClock], caplo
     assert (done.status, done.json()["operation"]["state"]) == (200, "accepted")
     again = await admin("POST", f"{path}/requeue", asked)
     assert (again.status, again.json()["detail"].partition(",")[0]) == (200, "The same command was given already")
+    misspelt = await admin("GET", "/operations?reason=unautorized")
+    assert (misspelt.status, misspelt.json()["detail"]) == (400, f"reason: it is one of {', '.join(REASONS)}")
     late = await admin("POST", f"{path}/requeue", {"why": "me too", "by": "bob"})
     assert (late.status, late.json()["code"]) == (409, "state")
     assert "token for alice requeued it" in late.json()["detail"]
@@ -447,8 +450,9 @@ async def test_requeue_many(desk: tuple[Desk, Admin, ManualClock], caplog: pytes
         ({"route": "charge", "limit": 100_000, "rate": 1}, "limit: Input should be less than or equal to 10000"),
         ({"route": "charge", "limit": 1, "rate": 0}, "rate: Input should be greater than or equal to 1"),
         ({"older_than": "soon", "limit": 1, "rate": 1}, "it is a duration such as 30s, 5m, 12h or 7d"),
+        ({"reason": "unautorized", "limit": 1, "rate": 1}, f"reason: it is one of {', '.join(REASONS)}"),
     ],
-    ids=["filter", "limit", "rate", "limit_max", "rate_min", "age"],
+    ids=["filter", "limit", "rate", "limit_max", "rate_min", "age", "reason"],
 )
 async def test_requeue_without_bounds(desk: tuple[Desk, Admin, ManualClock], asked: dict[str, Any], text: str) -> None:
     """All dead letters at once, or as fast as possible, is nothing that can be asked for."""

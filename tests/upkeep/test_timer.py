@@ -51,6 +51,21 @@ async def test_a_pause_comes_before_the_first_pass(alarm: Alarm, passes: Passes)
     assert 0 <= alarm.asked[0] <= 12.0
 
 
+async def test_what_is_due_at_once_is_tried_again_like_all_else(passes: Passes) -> None:
+    """No pause comes before the first pass, and its failure does not end the timer either."""
+    passes.endings = [KeyError("a bug")]
+    alarm = Alarm()
+    task = asyncio.create_task(repeat(passes, pause_seconds=10.0, at_once=True, sleep=alarm.sleep))
+    await alarm.wait_asleep()
+    assert passes.count == 1
+    assert 16.0 <= alarm.asked[0] <= 24.0
+    await alarm.pass_one()
+    assert passes.count == 2
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 async def test_the_pass_says_how_long_to_pause(alarm: Alarm, passes: Passes) -> None:
     """The pause is the pass's own, give or take a fifth."""
     passes.endings = [100.0, 1.0]

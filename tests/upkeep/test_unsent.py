@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,6 +15,7 @@ from gateway.observe.facts import Events, Fact, OperationSettled
 from gateway.store.base import EndedWorker, UnsentAttempt
 from gateway.upkeep.unsent import UnsentWorker
 from tests.conformance.hand import LEASE_SECONDS, REMEMBER_US, Hand, do
+from tests.support.eventually import eventually
 from tests.support.faulty_store import FaultyStore, refused
 from tests.support.memory_store import Memory, MemoryStore
 
@@ -25,9 +28,10 @@ class Left:
 
     attempts: tuple[UnsentAttempt, ...]
     is_removed: bool = False
+    is_left: bool = False
 
     def leave(self) -> None:
-        """Nobody else is here."""
+        self.is_left = True
 
     def remove(self) -> None:
         self.is_removed = True
@@ -38,8 +42,12 @@ class Marks:
     """The marks of a host. Satisfies `AttemptMarks`, as far as it is read."""
 
     ended: list[Left] = field(default_factory=list)
+    begun: threading.Event = field(default_factory=threading.Event)
+    readable: threading.Event = field(default_factory=threading.Event)
 
     def take_ended(self) -> list[EndedWorker]:
+        self.begun.set()
+        self.readable.wait()
         taken: list[EndedWorker] = [*self.ended]
         self.ended = []
         return taken
@@ -77,6 +85,7 @@ class Bench:
 @asynccontextmanager
 async def bench(remember_us: Callable[[Identity], int | None] = lambda _: REMEMBER_US) -> AsyncIterator[Bench]:
     memory, marks, now = Memory(), Marks(), [0.0]
+    marks.readable.set()
     facts: list[Fact] = []
     store = FaultyStore(MemoryStore(memory))
     await store.start()
@@ -123,6 +132,21 @@ async def test_what_an_earlier_attempt_did_stays_in_doubt() -> None:
         it.left(hand)
         await it.worker.run_once()
         assert it.state(hand) is State.IN_DOUBT
+
+
+async def test_a_disk_that_stalls_holds_nobody_up() -> None:
+    """The gateway goes on while it waits for the files; one that stops meanwhile leaves them to others."""
+    async with bench() as it:
+        it.marks.readable.clear()
+        left = it.left(Hand())
+        looking = asyncio.create_task(it.worker.run_once())
+        await eventually(it.marks.begun.is_set)
+        looking.cancel()
+        it.marks.readable.set()
+        with pytest.raises(asyncio.CancelledError):
+            await looking
+        assert left.is_left
+        assert not left.is_removed
 
 
 async def test_another_claim_is_not_touched() -> None:

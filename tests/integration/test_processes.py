@@ -75,7 +75,10 @@ async def test_killed_while_it_waits_for_the_upstream(store: Store, tmp_path: Pa
         gateway.kill()
         with pytest.raises(http.NoAnswerError):
             await request
+        (marks,) = (tmp_path / "state").rglob("*.attempts")
         await gateway.start()
+        # What it has marked is looked at once, and then it says nothing else for ever.
+        await eventually(lambda: not marks.exists(), deadline_seconds=15)
         words = set()
 
         async def in_doubt() -> bool:

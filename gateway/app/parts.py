@@ -285,6 +285,7 @@ class Parts:
             store,
             self.prober,
             policy.by_name,
+            service=policy.config.service,
             may_recover=self.claiming.may_recover,
             resend=self.delivery.resend if delivers else None,
             has_turn=partial(turns.has, Duty.RECOVERY),

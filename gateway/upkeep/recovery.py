@@ -15,6 +15,7 @@ from typing import Final, NoReturn
 from uuid import UUID
 
 from gateway.core.delivery import resend_due
+from gateway.core.identity.operation_id import is_of
 from gateway.core.operation import Record, Snapshot, State
 from gateway.core.recovery import Probe, Resend
 from gateway.protect.probing import Prober
@@ -43,12 +44,14 @@ class RecoveryWorker:
         prober: Prober,
         routes: Mapping[str, Route],
         *,
+        service: str,
         may_recover: Callable[[Snapshot], bool] = lambda _: True,
         resend: Callable[[Route, Record], None] | None = None,
         has_turn: Callable[[], bool] = lambda: True,
         pass_seconds: float = 5.0,
     ) -> None:
         self._store = store
+        self._service = service
         self._prober = prober
         self._may_recover = may_recover
         self._resend = resend
@@ -112,6 +115,9 @@ class RecoveryWorker:
 
     def _resend_if_due(self, route: Route, snapshot: Snapshot, record: Record) -> None:
         if self._resend is None or route.accept is None or record.delivery is None:
+            return
+        # Services that share a store may have routes of one name, and keep requests under the same key.
+        if not is_of(record.identity, self._service, route.operation):
             return
         if self._may_recover(snapshot) and resend_due(record, route.accept.delivery, snapshot.now_us):
             self._resend(route, record)

@@ -1,4 +1,4 @@
-"""Recovery in the background: whose turn it is."""
+"""Recovery in the background: whose turn it is, and whose requests are sent again."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from uuid import UUID
 
 import pytest
 
+from gateway.core.delivery import DeliveryPolicy
 from gateway.core.operation import Snapshot
-from gateway.core.recovery import Probe
+from gateway.core.recovery import Probe, Resend
 from gateway.protect.probing import Prober
 from gateway.protect.route import Route
 from gateway.store.base import Indefinite
 from gateway.upkeep.recovery import RecoveryWorker
-from tests.conformance.hand import Hand, do
+from tests.conformance.hand import SERVICE, Hand, do
 from tests.support.memory_store import MemoryStore
 
 ROUTE = "create_payment"
@@ -47,7 +48,7 @@ async def recovering(
         await do(store, hand, Hand.claim, Hand.abandon)
     recovery = Probe("/payments")
     routes: Any = {name: SimpleNamespace(operation=each, recovery=recovery) for name, each in operations.items()}
-    yield RecoveryWorker(store, cast(Prober, prober), routes), hands
+    yield RecoveryWorker(store, cast(Prober, prober), routes, service=SERVICE), hands
     await store.close()
 
 
@@ -96,3 +97,24 @@ async def test_stopped_it_begins_no_probe() -> None:
         await worker.run_once()
         await worker.run_once()
         assert len(prober.asked) == 1
+
+
+@pytest.mark.parametrize("service", [SERVICE, "another"])
+async def test_only_the_requests_of_its_service_are_sent_again(service: str) -> None:
+    """Services may share a store, and name their routes alike."""
+    store, hand = MemoryStore(), Hand()
+    await store.start()
+    await do(store, hand, Hand.accept, Hand.dispatch, Hand.abandon)
+    accept = SimpleNamespace(delivery=DeliveryPolicy(schedule_us=(0,)))
+    route: Any = SimpleNamespace(operation=hand.script.identity.operation, recovery=Resend(), accept=accept)
+    sent: list[UUID] = []
+    worker = RecoveryWorker(
+        store,
+        cast(Prober, Deaf()),
+        {ROUTE: route},
+        service=service,
+        resend=lambda _, record: sent.append(record.identity.operation_id),
+    )
+    await worker.run_once()
+    assert sent == ([hand.operation_id] if service == SERVICE else [])
+    await store.close()

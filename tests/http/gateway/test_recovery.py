@@ -333,3 +333,34 @@ async def test_a_probe_by_a_key_that_is_not_kept_asks_nobody(tmp_path: Path) -> 
             assert again.json()["retryable"] is False
             assert await home.gateway._parts._recovery.run_once() == 0
             assert probes(home) == []
+
+
+async def test_a_service_sends_nothing_of_another_again(store: Store, tmp_path: Path) -> None:
+    """Two services share a store and an encryption key, and have a route of one name. What one of them holds in doubt
+    the other one, which sends again, leaves alone, and sends its own."""
+    route = {"accept": {"identity": "unverified"}}
+    resent = route | {"recovery": "resend"}
+    secrets = {"encryption": [{"id": "a", "key": bytes(32).hex()}]}
+    section = store | GRACE
+    async with (
+        house(section, tmp_path / "a", service="orders", route=route, secrets=secrets) as orders,
+        RecordingUpstream() as other,
+        neighbour(section, tmp_path / "b", other, service="billing", route=resent, secrets=secrets) as billing,
+    ):
+        for home in (orders, billing):
+            home.upstream.on("/charges", LOST)
+            assert status_of(await home.send("k1", headers=[("Prefer", "respond-async")])) == (202, "accepted")
+            await home.upstream.wait_for_requests(1)
+        parts = billing.gateway._parts
+
+        async def sent_again() -> bool:
+            await parts.turns.run_once()
+            await parts._recovery.run_once()
+            return len(other.requests) >= 2
+
+        # Its own came into doubt later.
+        await eventually(sent_again)
+        tokens = {each.values("Idempotency-Fencing-Token")[0] for each in other.requests}
+        operations = {each.values("Idempotency-Operation")[0] for each in other.requests}
+        assert (len(tokens), len(operations)) == (2, 1)
+        assert status_of(await orders.send("k1")) == (409, "in-doubt")

@@ -117,13 +117,16 @@ def bury(record: Record, reason: str, failure: str, *, is_answered: bool) -> Bur
 def resend_due(record: Record, policy: DeliveryPolicy, now_us: int) -> bool:
     """Whether a kept request in doubt may be sent again now, on a route that does so.
 
-    Every attempt counts, because none of them is known to have had no effect; after `answers_max` of them the operation
-    stays in doubt. The pause runs from the start of the last attempt. All gateways draw the same one.
+    The attempts that came into doubt count like answers, because none of them is known to have had no effect; after
+    `answers_max` of both, and from `deliver_until_us` on, the operation stays in doubt. The pause runs from the start
+    of the last attempt. All gateways draw the same one.
     """
-    if record.attempts >= policy.answers_max:
+    delivery = delivery_of(record)
+    counted = delivery.answers + 1
+    if counted >= policy.answers_max or now_us >= delivery.deliver_until_us:
         return False
     draw = record.attempt_id.int % MICROSECONDS / MICROSECONDS
-    return now_us >= record.claimed_us + drawn_us(_scheduled_us(policy, record.attempts), draw)
+    return now_us >= record.claimed_us + drawn_us(_scheduled_us(policy, counted), draw)
 
 
 def drawn_us(pause_us: int, draw: float) -> int:

@@ -631,6 +631,9 @@ def _claimed_again(row: Row, record: Record, command: ClaimingCommand, now_us: i
     fingerprint = record.fingerprint
     if isinstance(command, Claim) and fingerprint is None:
         fingerprint = command.fingerprint
+    delivery = record.delivery
+    if delivery is not None and isinstance(command, Takeover):
+        delivery = replace(delivery, answers=delivery.answers + 1)
     return replace(
         record,
         state=row.next,
@@ -648,4 +651,5 @@ def _claimed_again(row: Row, record: Record, command: ClaimingCommand, now_us: i
         remember_until_us=0,
         doubt=None,
         resolution_id=None,
+        delivery=delivery,
     )

@@ -186,9 +186,10 @@ class Delivery:
 
     `service` is whose gateways deliver it. In `accepted`, the next attempt may start at `next_attempt_us`, and none
     starts from `deliver_until_us` on. `since_us` is when it was last accepted or requeued, or became a dead letter.
-    `answers` counts the attempts since it was last accepted or requeued that the upstream answered; `failure` is why
-    the last attempt failed, a short word with the status if there was one; `reason` is why it is a dead letter, None in
-    other states. `request_bytes` is the size of the sealed request.
+    `answers` counts the attempts since it was last accepted or requeued that the upstream answered, and those in doubt
+    that were followed by another one; `failure` is why the last attempt failed, a short word with the status if there
+    was one; `reason` is why it is a dead letter, None in other states. `request_bytes` is the size of the sealed
+    request.
 
     `lane` is what it is delivered in order with, None for nothing; `lane_number` is its number there, and `stops_lane`
     whether it stops the lane as a dead letter. While `is_behind`, another one of the lane goes first. The store keeps

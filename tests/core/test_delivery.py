@@ -35,14 +35,23 @@ SECOND = microseconds(1)
 DRAWS = st.floats(0, 1, exclude_max=True)
 
 
+# When no further attempt may start.
+UNTIL = microseconds(86_400)
+
+
 def record(answers: int = 0, attempts: int = 1, **changes: object) -> Record:
     """The record of a delivery that is under way."""
-    kept = Delivery("shop", UUID(int=2), 0, 0, 0, microseconds(86_400), 100, answers)
+    kept = Delivery("shop", UUID(int=2), 0, 0, 0, UNTIL, 100, answers)
     identity = Identity(UUID(int=1), "charge", "charge", b"s", b"k")
     claimed = Record(
         identity, State.CLAIMED, 7, UUID(int=3), Event.DISPATCH, "here", False, None, attempts, 0, 0, delivery=kept
     )
     return replace(claimed, **changes)  # type: ignore[arg-type]
+
+
+def in_doubt(answers: int = 0, attempts: int = 1, **changes: object) -> Record:
+    """The record of a delivery of which nobody knows what became."""
+    return record(answers, attempts, state=State.IN_DOUBT, **changes)
 
 
 @pytest.mark.parametrize(
@@ -175,15 +184,22 @@ def test_http_dates(text: bytes, expected: float | None) -> None:
     assert http_date_seconds(text, NOW) == expected
 
 
-@pytest.mark.parametrize(("attempts", "pause"), [(1, 1), (2, 5), (7, 3600), (8, 3600), (19, 3600)])
-def test_what_is_in_doubt_is_sent_again_by_the_schedule(attempts: int, pause: int) -> None:
-    """On a route that does so; every attempt counts."""
-    doubted = record(attempts=attempts, state=State.IN_DOUBT, claimed_us=10**15)
-    assert not resend_due(doubted, POLICY, 10**15 + pause * SECOND // 2 - 1)
-    assert resend_due(doubted, POLICY, 10**15 + pause * SECOND)
+@pytest.mark.parametrize(("counted", "pause"), [(1, 1), (2, 5), (7, 3600), (8, 3600), (19, 3600)])
+def test_what_is_in_doubt_is_sent_again_by_the_schedule(counted: int, pause: int) -> None:
+    """On a route that does so; the last attempt counts, too."""
+    doubted = in_doubt(answers=counted - 1, claimed_us=10**9)
+    assert not resend_due(doubted, POLICY, 10**9 + pause * SECOND // 2 - 1)
+    assert resend_due(doubted, POLICY, 10**9 + pause * SECOND)
+
+
+def test_what_sent_nothing_brings_no_resend_nearer_to_its_end() -> None:
+    """An outage before the doubt is no failure of the request."""
+    doubted = in_doubt(attempts=37, claimed_us=10**9)
+    assert resend_due(doubted, POLICY, 10**9 + SECOND)
 
 
 def test_what_stays_in_doubt() -> None:
-    """After the last attempt only an operator, or a late response, ends it."""
-    doubted = record(attempts=20, state=State.IN_DOUBT)
-    assert not resend_due(doubted, POLICY, 10**18)
+    """After the last attempt, and when no further one may start, only an operator, or a late response, ends it."""
+    assert not resend_due(in_doubt(answers=19), POLICY, UNTIL - 1)
+    assert resend_due(in_doubt(), POLICY, UNTIL - 1)
+    assert not resend_due(in_doubt(), POLICY, UNTIL)

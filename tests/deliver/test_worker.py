@@ -595,6 +595,38 @@ async def test_resend(tmp_path: Path) -> None:
         assert len(set(it.charges)) == 1
 
 
+async def test_resend_after_an_outage(tmp_path: Path) -> None:
+    """Attempts that sent nothing are none of those that may be made in doubt, however many there were."""
+    port = free_port()
+    route = accepting(recovery="resend", delivery={"max_answers": 2})
+    async with depot(tmp_path, route=route, upstream={"url": f"http://127.0.0.1:{port}"}) as it:
+        await it.accept()
+        await it.pass_time(HOUR, 60)
+        assert it.office.record.attempts > 2
+        async with RecordingUpstream(port=port) as upstream:
+            upstream.on("/charges", LOST, Answer(201))
+
+            async def arrived() -> bool:
+                it.wait(60)
+                await it.poll()
+                return len(upstream.requests) == 1
+
+            await eventually(arrived)
+            assert it.office.state is State.IN_DOUBT
+            await recover(it, after_seconds=HOUR)
+            assert (it.office.state, len(upstream.requests)) == (State.COMPLETED, 2)
+
+
+async def test_no_resend_starts_after_the_deadline(tmp_path: Path) -> None:
+    """What is in doubt then stays so: for whoever accepted it, a late effect is no better than none."""
+    async with depot(tmp_path, route=accepting(recovery="resend", delivery={"deliver_within": "10m"})) as it:
+        it.office.upstream.on("/charges", LOST, Answer(201))
+        await it.accept(deliver_within=600)
+        await it.poll()
+        await recover(it, after_seconds=HOUR)
+        assert (it.office.state, len(it.office.upstream.requests)) == (State.IN_DOUBT, 1)
+
+
 async def test_resend_that_is_answered(tmp_path: Path) -> None:
     """Only a final response ends it: one that says nothing happened proves nothing about the first attempt."""
     async with depot(tmp_path, route=accepting(recovery="resend")) as it:

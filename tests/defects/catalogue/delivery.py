@@ -22,6 +22,33 @@ _DOUBT_ENDS = Edit(
 
 DEFECTS = (
     Defect(
+        "resends-for-others",
+        "a service sends the requests of another one again, to its own upstream and with their credentials",
+        (Edit("upkeep/recovery.py", "if not is_of(record.identity, self._service, route.operation):", "if False:"),),
+        (
+            "tests/upkeep/test_recovery.py::test_only_the_requests_of_its_service_are_sent_again[another]",
+            "tests/http/gateway/test_recovery.py::test_a_service_sends_nothing_of_another_again[sqlite]",
+        ),
+    ),
+    Defect(
+        "resends-counted-with-what-was-unsent",
+        "after an outage what comes into doubt is not sent again any more",
+        (Edit(DELIVERY, "counted = delivery.answers + 1", "counted = record.attempts"),),
+        (_WORKER + "test_resend_after_an_outage",),
+    ),
+    Defect(
+        "resends-uncounted",
+        "what is in doubt is sent again without an end",
+        (Edit(LIFECYCLE, "answers=delivery.answers + 1)", "answers=delivery.answers)"),),
+        (_WORKER + "test_resend",),
+    ),
+    Defect(
+        "resends-after-the-deadline",
+        "a request that is in doubt has its effect a day after the last moment that its caller was told",
+        (Edit(DELIVERY, " or now_us >= delivery.deliver_until_us", ""),),
+        (_WORKER + "test_no_resend_starts_after_the_deadline",),
+    ),
+    Defect(
         "lapse-delivers-again",
         "a delivery whose gateway died goes back to what is due",
         (

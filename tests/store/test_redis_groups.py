@@ -243,10 +243,12 @@ async def test_what_a_server_does_not_have_is_looked_for(cluster: Cluster) -> No
     url, slots = f"redis+cluster://127.0.0.1:{server.port}", cluster.slots_of(server)
     owned = {bucket for bucket in range(PARTS) if any(slot_of(keys.era_keys[bucket]) in part for part in slots)}
     moved: list[str] = []
-    async with node_at(url, keys=keys, buckets=owned, on_moved=lambda: moved.append("its own")):
+    async with node_at(url, keys=keys, buckets=owned, on_moved=lambda: moved.append("its own")) as node:
+        await eventually(lambda: node.is_reached)
         assert not moved
     elsewhere = set(range(PARTS)) - owned
-    async with node_at(url, keys=keys, buckets=elsewhere, on_moved=lambda: moved.append("elsewhere")):
+    async with node_at(url, keys=keys, buckets=elsewhere, on_moved=lambda: moved.append("elsewhere")) as node:
+        await eventually(lambda: node.is_reached)
         assert set(moved) == {"elsewhere"}
 
 

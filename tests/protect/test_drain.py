@@ -27,10 +27,15 @@ from tests.support.upstream import Answer, Ending
 
 
 @pytest.fixture(autouse=True)
-def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A final command is tried for a tenth of a second."""
-    monkeypatch.setattr(runs, "_FINAL_COMMAND_SECONDS", 0.1)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A final command is repeated at once."""
     monkeypatch.setattr(runs, "_FINAL_COMMAND_PAUSE_SECONDS", 0.01)
+
+
+@pytest.fixture
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the store never takes is tried for a tenth of a second."""
+    monkeypatch.setattr(runs, "_FINAL_COMMAND_SECONDS", 0.1)
 
 
 def left_by_ended(directory: Path) -> list[UnsentAttempt]:
@@ -106,7 +111,7 @@ async def test_in_the_claim(tmp_path: Path, side: str, unavailable: str) -> None
         assert (office.state, office.upstream.requests) == (State.RELEASED, [])
 
 
-async def test_in_the_pursuit_of_a_claim(tmp_path: Path) -> None:
+async def test_in_the_pursuit_of_a_claim(tmp_path: Path, impatience: None) -> None:
     """A claim that the store never answers for is given up, and counted as unrecorded. It stays marked as unsent."""
     async with coordination(tmp_path) as office:
         gate = Gate()
@@ -134,8 +139,12 @@ async def test_before_the_first_byte(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_ended", [True, False], ids=["ended", "not-ended"])
-async def test_what_was_not_sent_stays_marked_until_its_claim_has_ended(tmp_path: Path, *, is_ended: bool) -> None:
+async def test_what_was_not_sent_stays_marked_until_its_claim_has_ended(
+    request: pytest.FixtureRequest, tmp_path: Path, *, is_ended: bool
+) -> None:
     """A gateway that is killed in its last seconds leaves no doubt about what it never sent."""
+    if not is_ended:
+        request.getfixturevalue("impatience")
     async with silent_tls() as url, coordination(tmp_path, upstream={"url": url, "connect_timeout": "20s"}) as office:
         task = office.ask()
         await eventually(lambda: office.memory.records != {})
@@ -260,7 +269,7 @@ async def test_a_final_command_that_the_store_takes_in_the_end(tmp_path: Path, f
 
 
 @pytest.mark.parametrize("is_journal_there", [True, False], ids=["journal", "nowhere"])
-async def test_a_final_command_that_no_store_takes(tmp_path: Path, is_journal_there: bool) -> None:
+async def test_a_final_command_that_no_store_takes(tmp_path: Path, impatience: None, is_journal_there: bool) -> None:
     """It goes to the journal, or is counted as unrecorded and left to lapse; either way the drain ends."""
     async with coordination(tmp_path) as office:
         office.upstream.on("/charges", Answer(hold=asyncio.Event()))

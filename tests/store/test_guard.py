@@ -536,7 +536,9 @@ async def is_refused(guard: EpochGuard, number: int = 99) -> bool:
 
 
 @pytest.mark.parametrize("loss", ["older-state", "other-store"])
-async def test_a_host_without_a_note_knows_what_the_others_saw(tmp_path: Path, redis_url: str, loss: str) -> None:
+async def test_a_host_without_a_note_knows_what_the_others_saw(
+    tmp_path: Path, redis_url: str, no_haste: None, loss: str
+) -> None:
     """The first gateway after a loss notices it by the note in Redis, though its own directory is empty."""
     memory, shared = Memory(), RedisSeen(redis_url, "shop")
     await grown(memory, host(tmp_path, "one"), 5, shared=shared)
@@ -956,7 +958,7 @@ class AwayStore(MemoryStore):
     ids=["agree", "promoted-since", "disagree", "not-shared", "fresh-host"],
 )
 async def test_a_store_that_is_away_is_known_by_two_notes(
-    tmp_path: Path, redis_url: str, own: str | None, shared: str | None, told: list[str]
+    tmp_path: Path, redis_url: str, no_haste: None, own: str | None, shared: str | None, told: list[str]
 ) -> None:
     """Before the store was met it is taken for the one that this host has seen, where the other hosts say the same."""
     note = RedisSeen(redis_url, "service shop, postgresql gateway")

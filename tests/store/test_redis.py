@@ -198,7 +198,7 @@ async def test_a_purge_is_told_to_each_server_anew(server_workspace: Path) -> No
         assert await other.get(id_of(snapshot)) is None
 
 
-async def test_a_purge_that_cannot_be_told_silences_the_tier(own_redis: RedisServer) -> None:
+async def test_a_purge_that_cannot_be_told_silences_the_tier(own_redis: RedisServer, no_haste: None) -> None:
     """It is told as soon as the server is back, and until then nothing is answered here."""
     async with fast_tier(own_redis.url) as tier:
         snapshot = completed()

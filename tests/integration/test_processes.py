@@ -87,7 +87,8 @@ async def test_killed_while_it_waits_for_the_upstream(store: Store, tmp_path: Pa
             return status_of(response) == (409, "in-doubt")
 
         await eventually(in_doubt, deadline_seconds=15)
-        assert words <= {(409, "in-flight"), (409, "in-doubt")}
+        # Overloaded is what a busy machine has held up for a third of this short lease.
+        assert words <= {(409, "in-flight"), (503, "overloaded"), (409, "in-doubt")}
         assert len(upstream.effects) == 1
 
 

@@ -64,6 +64,7 @@ SLOW: Final = frozenset(
         "promoted-memory-keeps-its-identity",
         "postgres-changes-what-it-has-not-locked",
         "postgres-holds-locks-for-the-vanished",
+        "replacement-with-the-first-configuration",
         "reused-while-running",
         "stale-contact-is-fresh",
         "votes-not-counted-by-the-store",

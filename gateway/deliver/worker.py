@@ -100,8 +100,9 @@ class DeliveryWorker:
         self._is_stalled = is_stalled
         self._clock = clock
         self.adopt(routes)
-        # Operation names that were paused at the last search; None while nothing was searched for lack of places.
-        self._paused: frozenset[str] | None = frozenset()
+        # Operation names that were paused at the last search; None while that is unknown: before the first one, and
+        # while nothing was searched for lack of places.
+        self._paused: frozenset[str] | None = None
         self._announced_seconds: float | None = None
         # Operation names of which the last search found more than there were places; whether more may be due.
         self._behind: frozenset[str] = frozenset()
@@ -151,7 +152,7 @@ class DeliveryWorker:
             request.body.close()
             if not self._is_stopped:
                 self._has_more = True
-                self._wake_in(_POLL_SECONDS)
+                self._wake_in(_BUSY_SECONDS if self._paused is None else _POLL_SECONDS)
                 if self._paused is None or operation not in self._paused:
                     self._announce()
 
@@ -180,8 +181,13 @@ class DeliveryWorker:
 
     async def run(self) -> NoReturn:
         """Poll for ever, until cancelled."""
+        # At once: until the first poll it is unknown what is paused, and nothing is delivered.
         await repeat(
-            self.run_once, pause_seconds=_POLL_SECONDS, pause_seconds_max=_FAILING_SECONDS_MAX, sleep=self._sleep
+            self.run_once,
+            pause_seconds=_POLL_SECONDS,
+            pause_seconds_max=_FAILING_SECONDS_MAX,
+            at_once=True,
+            sleep=self._sleep,
         )
 
     async def run_once(self) -> float:

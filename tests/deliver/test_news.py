@@ -79,6 +79,13 @@ async def command(url: str, verb: str) -> None:
         await store.close()
 
 
+async def test_the_first_poll_comes_at_once(tmp_path: Path) -> None:
+    """It says what is paused, so nothing that is accepted is delivered before it."""
+    async with house(sqlite_store(tmp_path), tmp_path, **accepting(delivers=True)) as home:
+        await accept(home, "k1")
+        await home.upstream.wait_for_requests(1)
+
+
 async def test_each_of_two_that_were_postponed_comes_when_it_is_due(tmp_path: Path) -> None:
     """The nearer one does not hide the other."""
     seen: set[bytes] = set()

@@ -60,6 +60,7 @@ async def test_delivered_once(tmp_path: Path) -> None:
 async def test_delivered_at_once_by_the_gateway_that_accepted(tmp_path: Path) -> None:
     """No poll is needed, and the request is not read back from the store."""
     async with depot(tmp_path) as it:
+        await it.poll()
         it.delivery.deliver_accepted(*await it.accept())
         await it.settled()
         assert (it.office.state, it.charges) == (State.COMPLETED, [b"k1"])
@@ -429,10 +430,27 @@ async def test_a_pause(tmp_path: Path) -> None:
         assert sorted(it.charges) == [b"k1", b"k2"]
 
 
+async def test_a_pause_from_before_the_start(tmp_path: Path) -> None:
+    """What a gateway accepts before it has looked for pauses waits until it has."""
+    async with depot(tmp_path) as it:
+        store = MemoryStore(it.office.memory)
+        await store.start()
+        await store.pause("shop", "charge", AUDIT)
+        it.delivery.deliver_accepted(*await it.accept("k1"))
+        await it.poll()
+        it.delivery.deliver_accepted(*await it.accept("k2"))
+        await it.settled()
+        assert it.charges == []
+        await store.resume("shop", "charge", AUDIT)
+        await it.poll()
+        assert sorted(it.charges) == [b"k1", b"k2"]
+
+
 async def test_a_pause_while_nothing_has_a_place(tmp_path: Path) -> None:
     """While no place is free nothing is searched, so what is accepted after that waits until it is known again what is
     paused."""
     async with depot(tmp_path, route=accepting(delivery={"max_in_flight": 1})) as it:
+        await it.poll()
         gate = it.office.store.stop_before("dispatch")
         it.delivery.deliver_accepted(*await it.accept("k1"))
         await gate.reached.wait()
@@ -517,6 +535,7 @@ async def test_a_drain_after_the_first_byte(tmp_path: Path) -> None:
 async def test_a_stalled_loop_delivers_nothing(tmp_path: Path) -> None:
     """A gateway that stood still asks for nothing and claims nothing, until its loop is seen to run again."""
     async with depot(tmp_path) as it:
+        await it.poll()
         accepted = await it.accept()
         it.office.pass_time(60)
         await it.poll()

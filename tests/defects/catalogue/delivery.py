@@ -211,6 +211,12 @@ DEFECTS = (
         (_WORKER + "test_a_pause_while_nothing_has_a_place",),
     ),
     Defect(
+        "nothing-is-paused-at-the-start",
+        "what is accepted right after a start is delivered in spite of a pause",
+        (Edit(WORKER, "frozenset[str] | None = None\n", "frozenset[str] | None = frozenset()\n"),),
+        (_WORKER + "test_a_pause_from_before_the_start",),
+    ),
+    Defect(
         "work-announced-to-nobody",
         "a pause takes seconds to reach the gateways that go on delivering",
         (

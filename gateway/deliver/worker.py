@@ -12,8 +12,9 @@ here is delivered at once; where that is not possible, it is found when the stor
 a second, otherwise a little later each time; a postponed delivery, a free place where some had none, the end of one
 that others of its lane wait for, an upstream that may be tried again, and news of work from other gateways and
 operators bring it nearer. Of what is due, the oldest are found; among those, scopes take turns. Every second search
-leaves out the routes that had more due than places, so that they hide no other route. What could not be claimed or read
-is left alone for a while, longer each time, for the same reason.
+leaves out the names that had more due than places or filled the search before, so that they hide no other name. What
+could not be claimed or read is left alone for a while, longer each time, for the same reason. So that orphans, which no
+route here delivers although one has their operation name, hide nothing of that name, a search finds so many more.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import heapq
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from itertools import zip_longest
 from typing import Final, NoReturn
@@ -66,6 +67,8 @@ _BATCH_MAX: Final = 200
 _PUT_OFF_SECONDS_MIN: Final = 0.5
 _PUT_OFF_SECONDS_MAX: Final = 30.0
 _PUT_OFF_MAX: Final = 1000
+# A search finds at most so many orphans beside what it is for.
+_ORPHANS_MAX: Final = 2000
 # A longer request is decrypted in a thread.
 _INLINE_BYTES_MAX: Final = 64 * 1024
 # Operations that this process reports because their requests cannot be opened.
@@ -106,6 +109,9 @@ class DeliveryWorker:
         self._announced_seconds: float | None = None
         # Operation names of which the last search found more than there were places; whether more may be due.
         self._behind: frozenset[str] = frozenset()
+        # Operation names that filled the last search for them, and how many orphans it found of each.
+        self._crowded: frozenset[str] = frozenset()
+        self._orphans: Counter[str] = Counter()
         self._is_turn_of_others = False
         self._has_more = False
         self._idle_seconds = _POLL_SECONDS
@@ -200,7 +206,7 @@ class DeliveryWorker:
         free = {route.name: self._places.free(route) for route in routes}
         names = {route.operation for route in routes if free[route.name]}
         self._has_more = len(names) < len({route.operation for route in routes})
-        others = names - self._behind
+        others = names - self._behind - self._crowded
         self._is_turn_of_others = bool(others) and others != names and not self._is_turn_of_others
         if self._is_turn_of_others:
             names = others
@@ -210,26 +216,38 @@ class DeliveryWorker:
         left_alone = self._left_alone()
         places = sum(free[route.name] for route in routes if route.operation in names)
         limit = min(places + _SPARE, _BATCH_MAX) + len(left_alone)
+        limit += min(sum(self._orphans[name] for name in names), _ORPHANS_MAX)
         searched = await self._store.find_due(self._service, names, limit)
-        due, self._paused = searched.found, searched.paused
-        behind, begun = set(self._behind - names), 0
-        for record in taking_turns(due):
+        due, self._paused = taking_turns(searched.found), searched.paused
+        for name in names:
+            self._orphans[name] = 0
+        behind, begun = self._begin_due(due, left_alone)
+        is_full = len(searched.found) == limit
+        self._behind = self._behind - names | behind
+        self._crowded = self._crowded - names | {record.identity.operation for record in due if is_full}
+        # Another search finds no more where all were orphans.
+        is_full &= sum(self._orphans[name] for name in names) < limit
+        self._has_more |= is_full or bool(self._behind)
+        # What was left out has free places, too.
+        if self._is_turn_of_others or (is_full and begun):
+            self._wake_in(_BUSY_SECONDS)
+        self._idle_seconds = _POLL_SECONDS if due else min(self._idle_seconds * 2, _IDLE_SECONDS_MAX)
+        return self._idle_seconds
+
+    def _begin_due(self, due: Iterable[Record], left_alone: Collection[int]) -> tuple[set[str], int]:
+        """Begin what has a place. Returns the operation names of which something had none, and how many began."""
+        behind, begun = set[str](), 0
+        for record in due:
             route = self._route_of(record.identity)
             if route is None:
-                self._leave_alone(record)
+                self._orphans[record.identity.operation] += 1
             elif self._is_running(record) or record.identity.operation_id.int in left_alone:
                 continue
             elif self._begin(route, record):
                 begun += 1
             else:
                 behind.add(route.operation)
-        self._behind = frozenset(behind)
-        self._has_more |= len(due) == limit or bool(behind)
-        # What was left out has free places, too.
-        if self._is_turn_of_others or (len(due) == limit and begun):
-            self._wake_in(_BUSY_SECONDS)
-        self._idle_seconds = _POLL_SECONDS if due else min(self._idle_seconds * 2, _IDLE_SECONDS_MAX)
-        return self._idle_seconds
+        return behind, begun
 
     # -- one delivery -------------------------------------------------------------------------------------------------
 

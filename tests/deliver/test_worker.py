@@ -13,6 +13,7 @@ import pytest
 
 from gateway.core.operation import Audit, SealedRequest, State, Withdraw
 from gateway.core.sealing import EncryptionKey, KeyRing
+from gateway.deliver import worker
 from gateway.observe.facts import BreakerChanged, DeliveryAttempted, DeliveryResult
 from gateway.protect import claiming
 from gateway.protect import operations as runs
@@ -411,6 +412,52 @@ async def test_a_route_that_is_gone(tmp_path: Path) -> None:
         async with depot(tmp_path / "b", memory=memory, behind=upstream) as it:
             await it.poll()
             assert (it.office.state, it.charges) == (State.ACCEPTED, [])
+
+
+@asynccontextmanager
+async def orphaned(directory: Path, count: int) -> AsyncIterator[Depot]:
+    """A gateway with so many orphans that are due: their route accepts no more, and shares its operation name with one
+    that does. A third route has another name."""
+    routes = [
+        accepting(operation="pay"),
+        accepting(name="refund", operation="pay", match={"path": "/refunds"}),
+        accepting(name="other", match={"path": "/other"}),
+    ]
+    memory = Memory()
+    async with depot(directory / "before", memory=memory, routes=routes) as it:
+        await it.accept_many(count, route=it.office.parts.policy.by_name["refund"])
+    del routes[1]["accept"]
+    async with depot(directory / "after", memory=memory, routes=routes) as it:
+        it.wait(1)
+        yield it
+
+
+async def test_orphans_hide_nothing(tmp_path: Path) -> None:
+    """Neither what has their operation name nor the rest, and many of them are no reason to poll more often."""
+    async with orphaned(tmp_path, 1200) as it:
+        routes = it.office.parts.policy.by_name
+        ids = [(await it.accept("late", route=routes[name]))[0].identity.operation_id for name in ("charge", "other")]
+        for _ in range(40):
+            await it.poll()
+        assert [it.record(each).state for each in ids] == [State.COMPLETED] * 2
+        it.office.store.said.clear()
+        assert await it.poll() == 1
+        assert list(it.office.store.said) == ["find_due"]
+
+
+async def test_orphans_beyond_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They stop neither what has another name nor what is accepted now."""
+    monkeypatch.setattr(worker, "_ORPHANS_MAX", 10)
+    async with orphaned(tmp_path, 300) as it:
+        routes = it.office.parts.policy.by_name
+        other, _ = await it.accept("late", route=routes["other"])
+        for _ in range(5):
+            await it.poll()
+        assert it.record(other.identity.operation_id).state is State.COMPLETED
+        request, snapshot = await it.accept("now", route=routes["charge"])
+        it.delivery.deliver_accepted(request, snapshot)
+        await it.settled()
+        assert it.record(request.identity.operation_id).state is State.COMPLETED
 
 
 async def test_a_pause(tmp_path: Path) -> None:

@@ -211,6 +211,18 @@ DEFECTS = (
         (_WORKER + "test_a_pause_while_nothing_has_a_place",),
     ),
     Defect(
+        "orphans-hide-their-name",
+        "what a route may not deliver any more hides what another one with its operation name may",
+        (Edit(WORKER, "        limit += min(sum(self._orphans[name] for name in names), _ORPHANS_MAX)\n", ""),),
+        (_WORKER + "test_orphans_hide_nothing",),
+    ),
+    Defect(
+        "a-full-search-hides-others",
+        "what fills every search and is not delivered stops the deliveries of unrelated routes",
+        (Edit(WORKER, "others = names - self._behind - self._crowded", "others = names - self._behind"),),
+        (_WORKER + "test_orphans_beyond_number",),
+    ),
+    Defect(
         "nothing-is-paused-at-the-start",
         "what is accepted right after a start is delivered in spite of a pause",
         (Edit(WORKER, "frozenset[str] | None = None\n", "frozenset[str] | None = frozenset()\n"),),

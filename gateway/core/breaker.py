@@ -2,12 +2,13 @@
 
     closed    --`failures` in a row, or half of >= 20 in 30 s--> open
     open      --its time is over, and somebody asks----------> half open: one attempt
-    half open --it sent something---------------------------> slow start: one place
+    half open --it sends something--------------------------> slow start: one place
     half open --it sent nothing-----------------------------> open, for twice as long
     slow start --a second without a failure-----------------> twice as many places; with enough of them, closed
     slow start --as from closed-----------------------------> open, for twice as long
 
 A failure is an attempt under which nothing was sent. A response is none, whatever its status: the upstream is there.
+So half open ends with the first byte (`sent`), however long the response takes.
 In slow start `places` bounds both the attempts at a time and those that begin in one second, so that an upstream that
 comes back is not met by all that piled up.
 
@@ -57,7 +58,7 @@ class _Second:
 
 @immutable
 class Breaker:
-    """`begin` and `end` return the next value. `running` are the attempts of this `generation`.
+    """`begin`, `sent` and `end` return the next value. `running` are the attempts of this `generation`.
 
     `open_until` and `open_seconds` are of the last opening. In slow start, `second` is when the current second began,
     with `begun` attempts since then.
@@ -98,6 +99,13 @@ class Breaker:
             current = replace(current, phase=Phase.HALF_OPEN)
         return replace(current, running=current.running + attempts, begun=current.begun + attempts)
 
+    def sent(self, now: float, generation: int) -> Breaker:
+        """The first byte of an attempt goes out. It still runs, and only its end counts in the window."""
+        current = self._advanced(now)
+        if generation != current.generation or current.phase is not Phase.HALF_OPEN:
+            return current
+        return _started_slowly(current, now)
+
     def end(self, now: float, generation: int, attempts: int = 1, *, is_sent: bool | None) -> Breaker:
         """Attempts ended alike. `is_sent`: whether a byte was sent; None where nobody tried, for a reason on this
         side."""
@@ -107,6 +115,7 @@ class Breaker:
         if is_sent is None:
             return replace(current, running=current.running - attempts)
         if current.phase is Phase.HALF_OPEN:
+            current = replace(current, running=current.running - attempts)
             return _started_slowly(current, now) if is_sent else _opened(current, now)
         current = _counted(current, now, attempts, is_failure=not is_sent)
         return _opened(current, now) if _is_failing(current) else current
@@ -148,7 +157,6 @@ def _started_slowly(breaker: Breaker, now: float) -> Breaker:
     return replace(
         breaker,
         phase=Phase.SLOW_START,
-        running=breaker.running - 1,
         places=1,
         second=now,
         begun=1,

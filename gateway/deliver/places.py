@@ -58,6 +58,14 @@ class Places:
         self._taken[route.name] += 1
         return Place(route, breaker.generation)
 
+    def sent(self, place: Place) -> bool:
+        """The first byte of the delivery goes out: its upstream can be reached. Returns whether the breaker changes its
+        phase by that."""
+        before = self._breaker(place.route)
+        after = before.sent(self._clock(), place.generation)
+        self._put(place.route, after)
+        return after.phase is not before.phase
+
     def give_back(self, place: Place, *, is_sent: bool | None, why: str = "") -> None:
         """The delivery ended. `is_sent` as in `Breaker.end`; `why` is what a breaker that opens is reported with."""
         self._taken[place.route.name] -= 1

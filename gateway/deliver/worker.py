@@ -26,6 +26,8 @@ import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from itertools import zip_longest
 from typing import Final, NoReturn
 
@@ -287,12 +289,13 @@ class DeliveryWorker:
         is_sent: bool | None = None
         why = ""
         try:
-            delivery = DeliveryAttempt(record)
+            delivery = DeliveryAttempt(record, on_send=partial(self._sent, place))
             if request is None:
                 opened = await self._open(place.route, record)
                 if opened is None:
                     return
-                request, delivery = opened
+                request, unopenable = opened
+                delivery = replace(delivery, unopenable=unopenable)
             if self._is_stopped or self._operations.get(operation_id) is not None:
                 return
             operation = self._operations.begin(request, delivery)
@@ -311,6 +314,11 @@ class DeliveryWorker:
             self._places.give_back(place, is_sent=is_sent, why=why)
             if self._has_more or (record.delivery is not None and record.delivery.lane is not None):
                 self._wake_in(_BUSY_SECONDS)
+
+    def _sent(self, place: Place) -> None:
+        """The breaker has more places in a second, however long this delivery takes."""
+        if self._places.sent(place):
+            self._wake_for_breakers((place.route,))
 
     def _leave_alone(self, record: Record) -> None:
         number = record.identity.operation_id.int
@@ -332,8 +340,9 @@ class DeliveryWorker:
         record = ended.others.record if isinstance(ended.others, Snapshot) else None
         return "" if record is None or record.delivery is None else record.delivery.failure or ""
 
-    async def _open(self, route: Route, record: Record) -> tuple[KeyedRequest, DeliveryAttempt] | None:
-        """The kept request; None where the record has changed, or where it is in doubt and cannot be opened."""
+    async def _open(self, route: Route, record: Record) -> tuple[KeyedRequest, str | None] | None:
+        """The kept request, and why it cannot be opened; None where the record has changed, or where it is in doubt and
+        cannot be opened."""
         operation_id = record.identity.operation_id
         sealed = await self._store.read_kept(operation_id)
         if sealed is None:
@@ -343,7 +352,7 @@ class DeliveryWorker:
             why = "its request is missing in the store"
         else:
             try:
-                return await self._opened(route, record, sealed), DeliveryAttempt(record)
+                return await self._opened(route, record, sealed), None
             except Unopenable as error:
                 why = str(error)
         number = operation_id.int
@@ -358,7 +367,7 @@ class DeliveryWorker:
             )
         if record.state is not State.ACCEPTED:
             return None
-        return _request_of(route, record, _NO_REQUEST), DeliveryAttempt(record, why)
+        return _request_of(route, record, _NO_REQUEST), why
 
     async def _opened(self, route: Route, record: Record, sealed: SealedRequest) -> KeyedRequest:
         """Raises `Unopenable`."""

@@ -161,6 +161,8 @@ class Attempt:
             return False
         self._operation.final_command = self._claimed.abandon("interrupted")
         self._on_send()
+        if (delivery := self._operation.delivery) is not None:
+            delivery.on_send()
         return True
 
     async def _read_response(self, response: UpstreamResponse) -> Conclusion:

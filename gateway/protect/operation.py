@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
 from gateway.core.immutable import immutable
 from gateway.core.operation import OutcomeCommand, Record, Snapshot
@@ -48,11 +49,12 @@ class DeliveryAttempt:
     """That an operation is in flight because its kept request is delivered.
 
     `record` is as it was read before the claim. `unopenable` is why the request cannot be opened, so that it is not
-    sent; None where it was.
+    sent; None where it was. `on_send` is called in the step in which the first byte goes out, and before that byte.
     """
 
     record: Record
     unopenable: str | None = None
+    on_send: Callable[[], None] = lambda: None
 
 
 class Operation:

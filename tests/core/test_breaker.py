@@ -72,6 +72,17 @@ def test_half_open_lets_one_through() -> None:
     assert untried.free(11) == 1
 
 
+def test_half_open_ends_with_the_first_byte() -> None:
+    """However long the response takes; the attempt still has its place, and its end counts once."""
+    half_open = begun(opened(), 10)
+    breaker = half_open.sent(11, half_open.generation)
+    assert (breaker.phase, breaker.running, breaker.free(11.9)) == (Phase.SLOW_START, 1, 0)
+    assert [breaker.free(second) for second in (12, 13, 14)] == [1, 3, 7]
+    assert breaker.sent(11, breaker.generation) == breaker
+    ended = breaker.end(12, breaker.generation, is_sent=True)
+    assert (ended.running, ended.free(12), sum(each.ends for each in ended.window)) == (0, 2, 1)
+
+
 def test_each_opening_is_twice_as_long() -> None:
     """Up to a limit; one that was closed in between begins with the shortest."""
     breaker, now, lengths = opened(), 0.0, []
@@ -93,6 +104,7 @@ def test_an_attempt_from_before_it_opened() -> None:
     half_open = begun(breaker, 10)
     for is_sent in (True, False, None):
         assert half_open.end(11, early.generation, is_sent=is_sent) == half_open
+    assert half_open.sent(11, early.generation) == half_open
 
 
 def test_slow_start() -> None:
@@ -117,7 +129,7 @@ def test_a_second_with_a_failure_gives_no_more_places() -> None:
 
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["begin", "sent", "unsent", "untried"]), st.floats(0, 20), st.integers(0, 10)),
+    st.tuples(st.sampled_from(["begin", "send", "sent", "unsent", "untried"]), st.floats(0, 20), st.integers(0, 10)),
     max_size=120,
 )
 
@@ -137,6 +149,8 @@ def test_any_history(steps: list[tuple[str, float, int]]) -> None:
                 assert after.phase is not Phase.OPEN
                 running.append(after.generation)
                 breaker = after
+        elif step == "send" and running:
+            breaker = breaker.sent(now, running[which % len(running)])
         elif running:
             generation = running.pop(which % len(running))
             is_sent = {"sent": True, "unsent": False, "untried": None}[step]

@@ -206,6 +206,29 @@ async def test_an_outage_burns_nothing(tmp_path: Path) -> None:
         assert tries < 120
 
 
+async def test_a_slow_request_after_an_outage(tmp_path: Path) -> None:
+    """That it could be sent is known before its response: it keeps no others waiting."""
+    port = free_port()
+    async with depot(tmp_path, upstream={"url": f"http://127.0.0.1:{port}"}) as it:
+        await it.accept_many(20)
+        await it.pass_time(60, 5)
+        hold = asyncio.Event()
+        async with RecordingUpstream(port=port) as upstream:
+            upstream.on("/charges", Answer(201, hold=hold), Answer(201))
+            it.wait(400)
+            await it.delivery.run_once()
+            await upstream.wait_for_requests(1)
+            assert not it.office.told(BreakerChanged)[-1].is_open
+            for _ in range(6):
+                it.wait(1)
+                await it.delivery.run_once()
+                await eventually(lambda: it.delivery.running == 1, what="the slow one alone runs")
+            assert len(upstream.requests) == 20
+            hold.set()
+            await it.settled()
+            assert it.states() == [State.COMPLETED] * 20
+
+
 async def test_a_full_second_of_failures_opens_no_more_than_once(tmp_path: Path) -> None:
     """While the breaker is open, the store is not even asked what is due."""
     async with depot(tmp_path, upstream={"url": f"http://127.0.0.1:{free_port()}"}) as it:

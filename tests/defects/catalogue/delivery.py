@@ -169,6 +169,12 @@ DEFECTS = (
         ("tests/core/test_breaker.py::test_half_open_lets_one_through",),
     ),
     Defect(
+        "half-open-until-the-response",
+        "after an outage one slow request keeps all others of its service waiting",
+        (Edit("protect/attempt.py", "            delivery.on_send()\n", "            pass\n"),),
+        (_WORKER + "test_a_slow_request_after_an_outage",),
+    ),
+    Defect(
         "unsent-is-released",
         "a shutdown before the first byte drops what its caller was promised",
         (

@@ -7,9 +7,8 @@ accepted, and nothing about it changes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 from gateway.core.breaker import Breaker, BreakerPolicy, Phase
 from gateway.observe.facts import BreakerChanged, Events
@@ -34,7 +33,20 @@ class Places:
         self._clock = clock
         self._taken: Counter[str] = Counter()
         # Routes with the same upstream settings share a client, and so a breaker.
-        self._breakers: MutableMapping[Upstream, Breaker] = WeakKeyDictionary()
+        self._breakers: dict[Upstream, Breaker] = {}
+        self._urls: dict[Upstream, str] = {}
+
+    def adopt(self, routes: Iterable[Route]) -> None:
+        """Have places for these routes from now on. An open breaker that none of them has any more is reported as
+        closed: nothing waits for it, and nobody else would."""
+        before, urls = self._breakers, self._urls
+        self._urls = {route.target.upstream: _url(route) for route in routes}
+        self._breakers = {upstream: before.get(upstream) or Breaker(self._policy) for upstream in self._urls}
+        ended = {urls[upstream] for upstream, breaker in before.items() if _is_open(breaker)}
+        # An upstream may have several clients.
+        ended -= {self._urls[upstream] for upstream, breaker in self._breakers.items() if _is_open(breaker)}
+        for url in sorted(ended):
+            self._events.publish(BreakerChanged(url, is_open=False))
 
     @property
     def taken(self) -> int:
@@ -80,16 +92,24 @@ class Places:
         return self._breakers.get(route.target.upstream) or Breaker(self._policy)
 
     def _put(self, route: Route, breaker: Breaker, why: str = "") -> None:
-        before = self._breaker(route)
-        self._breakers[route.target.upstream] = breaker
-        # Half open is not reported: the upstream is still spared, and a single attempt would look like a recovery.
-        was_open, is_open = (each.phase in (Phase.OPEN, Phase.HALF_OPEN) for each in (before, breaker))
+        upstream = route.target.upstream
+        if upstream not in self._breakers:
+            # A delivery that began before the last `adopt`.
+            return
+        was_open, is_open = _is_open(self._breakers[upstream]), _is_open(breaker)
+        self._breakers[upstream] = breaker
         if was_open != is_open:
-            self._events.publish(BreakerChanged(_url(route), is_open, why if is_open else ""))
+            self._events.publish(BreakerChanged(self._urls[upstream], is_open, why if is_open else ""))
 
 
 def _in_flight_max(route: Route) -> int:
     return 0 if route.accept is None else route.accept.delivery.in_flight_max
+
+
+def _is_open(breaker: Breaker) -> bool:
+    """As it is reported. Half open is, too: the upstream is still spared, and a single attempt would look like a
+    recovery."""
+    return breaker.phase in (Phase.OPEN, Phase.HALF_OPEN)
 
 
 def _url(route: Route) -> str:

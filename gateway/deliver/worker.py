@@ -134,6 +134,7 @@ class DeliveryWorker:
         """Deliver for these routes from now on. What runs keeps its route."""
         self._routes = [route for route in routes if route.accept is not None and self._ring is not None]
         self._route_of = _by_identity(routes, self._routes)
+        self._places.adopt(self._routes)
 
     @property
     def running(self) -> int:

@@ -292,7 +292,7 @@ class DeliveryAttempted(OfClaim):
 
 @immutable
 class BreakerChanged:
-    """The breaker of an upstream opened, and nothing is delivered to it; or it closed.
+    """The breaker of an upstream opened, and nothing is delivered to it; or it closed, or is not needed any more.
 
     `upstream` as in `UpstreamChanged`, `detail` is why it opened.
     """

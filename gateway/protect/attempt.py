@@ -159,10 +159,11 @@ class Attempt:
     def _may_send(self) -> bool:
         if not self._lease.is_trusted():
             return False
-        self._operation.final_command = self._claimed.abandon("interrupted")
-        self._on_send()
         if (delivery := self._operation.delivery) is not None:
             delivery.on_send()
+        self._operation.final_command = self._claimed.abandon("interrupted")
+        # Last: a kill between the mark and the first byte leaves a doubt about nothing.
+        self._on_send()
         return True
 
     async def _read_response(self, response: UpstreamResponse) -> Conclusion:

@@ -49,7 +49,7 @@ class DeliveryAttempt:
     """That an operation is in flight because its kept request is delivered.
 
     `record` is as it was read before the claim. `unopenable` is why the request cannot be opened, so that it is not
-    sent; None where it was. `on_send` is called in the step in which the first byte goes out, and before that byte.
+    sent; None where it was. `on_send` is called right before the first byte goes out.
     """
 
     record: Record

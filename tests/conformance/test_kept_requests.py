@@ -257,6 +257,45 @@ async def test_a_pause_takes_no_time_from_what_was_not_swept(store: Store, datab
     assert [await state(store, hand) for hand in (before, during)] == [State.DEAD_LETTER, State.DEAD_LETTER]
 
 
+@pytest.mark.parametrize(
+    ("within_seconds", "before_seconds", "after_seconds"),
+    [(1_800, 10, 50), (1_800, 1_700, 2_600), (1_800, 0, 60), (86_400, 10, 50)],
+)
+async def test_a_pause_moves_the_end_by_its_length(
+    within_seconds: float, before_seconds: float, after_seconds: float, store: Store, database: Database
+) -> None:
+    """Whether a sweep kept it from expiring or not, and also after a second pause; what came later gets its part."""
+    early, late = hand_of(), hand_of()
+
+    async def accept(hand: Hand) -> int:
+        await do(store, hand, lambda hand: replace(hand.accept(), deliver_within_us=microseconds(within_seconds)))
+        return await end_us(hand)
+
+    async def end_us(hand: Hand) -> int:
+        record = (await store.read(hand.operation_id)).record
+        assert record is not None
+        assert record.delivery is not None
+        return record.delivery.deliver_until_us
+
+    early_us = await accept(early)
+    await store.pause(SERVICE, "charges", AUDIT)
+    await database.advance(before_seconds)
+    late_us = await accept(late)
+    await store.sweep(100)
+    await database.advance(after_seconds)
+    await store.resume(SERVICE, "charges", AUDIT)
+    length_us = microseconds(before_seconds + after_seconds)
+    assert await end_us(early) == early_us + length_us
+    assert await end_us(late) == late_us + microseconds(after_seconds)
+    await store.pause(SERVICE, "charges", AUDIT)
+    await store.sweep(100)
+    await database.advance(7)
+    await store.resume(SERVICE, "charges", AUDIT)
+    assert await end_us(early) == early_us + length_us + microseconds(7)
+    assert await end_us(late) == late_us + microseconds(after_seconds + 7)
+    assert (await store.sweep(100)).expired == 0
+
+
 async def test_what_expired_under_a_pause_is_a_dead_letter(store: Store, database: Database) -> None:
     """Where no sweep kept it from that, neither a later one nor the end of the pause takes back what readers saw."""
     hand = hand_of()

@@ -171,6 +171,8 @@ class Memory:
     requests: dict[UUID, SealedRequest] = field(default_factory=dict)
     # The pauses of operation names, and what was done about them, by service.
     pauses: dict[Name, Pause] = field(default_factory=dict)
+    # Up to when pauses were added to the time of an operation.
+    credited_us: dict[UUID, int] = field(default_factory=dict)
     pause_audits: list[tuple[str, PauseAudit]] = field(default_factory=list)
     # By content, by operation.
     contents: dict[bytes, dict[UUID, Held]] = field(default_factory=dict)
@@ -211,6 +213,7 @@ class Memory:
             self.records[operation_id] = record
         if record is None or record.delivery is None:
             self.requests.pop(operation_id, None)
+            self.credited_us.pop(operation_id, None)
         self._give_turns()
         self.watchers.announce(operation_id)
 
@@ -335,8 +338,9 @@ class MemoryStore:
         memory, now_us, written = self.memory, self.memory.clock(), Counter[State]()
         lapsed: list[tuple[str, UUID]] = []
         for operation_id, record in list(memory.records.items()):
-            if self._is_paused(record) and _expires_soon(record, now_us):
-                memory.records[operation_id] = _delayed(record, _PAUSE_STEP_US)
+            pause = self._pause_of(record)
+            if pause is not None and _expires_soon(record, now_us):
+                self._credit(record, pause, self._credited_us(record, pause) + _PAUSE_STEP_US)
                 continue
             after = written_down(record, now_us)
             if after is record:
@@ -518,7 +522,7 @@ class MemoryStore:
         now_us, due = self.memory.clock(), list[tuple[int, Record]]()
         for record in self._undelivered(service):
             delivery = record.delivery
-            if delivery is None or record.state is not State.ACCEPTED or self._is_paused(record):
+            if delivery is None or record.state is not State.ACCEPTED or self._pause_of(record):
                 continue
             is_due = delivery.next_attempt_us <= now_us and not delivery.is_behind
             if record.identity.operation in operations and is_due:
@@ -593,13 +597,22 @@ class MemoryStore:
         now_us, pause = self.memory.clock(), self.memory.pauses.pop((service, operation), None)
         if pause is None:
             return False
-        since_us = pause.since_us
         self._audit_pause(service, PauseAudit(now_us, operation, True, audit.who, audit.why))
         for record in self._undelivered(service):
             if record.state is State.ACCEPTED and record.identity.operation == operation:
-                paused_us = now_us - max(since_us, record.delivery.since_us if record.delivery else 0)
-                self.memory.records[record.identity.operation_id] = _delayed(record, paused_us)
+                self._credit(record, pause, now_us)
         return True
+
+    def _credited_us(self, record: Record, pause: Pause) -> int:
+        assert record.delivery is not None
+        credited_us = self.memory.credited_us.get(record.identity.operation_id, 0)
+        return max(pause.since_us, record.delivery.since_us, credited_us)
+
+    def _credit(self, record: Record, pause: Pause, until_us: int) -> None:
+        """Let the pause count up to this time, and no longer, for the end of the record's delivery."""
+        by_us, operation_id = until_us - self._credited_us(record, pause), record.identity.operation_id
+        self.memory.records[operation_id] = _delayed(record, by_us)
+        self.memory.credited_us[operation_id] = until_us
 
     def _undelivered(self, service: str) -> list[Record]:
         """The settled records of the service that keep a request."""
@@ -608,9 +621,11 @@ class MemoryStore:
         settled = (settle(record, now_us) for record in kept)
         return [record for record in settled if record and record.delivery and record.delivery.service == service]
 
-    def _is_paused(self, record: Record) -> bool:
+    def _pause_of(self, record: Record) -> Pause | None:
         delivery = record.delivery
-        return delivery is not None and (delivery.service, record.identity.operation) in self.memory.pauses
+        if delivery is None:
+            return None
+        return self.memory.pauses.get((delivery.service, record.identity.operation))
 
     async def lease_events(self, service: str, wanted: Mapping[str, int], lease_us: int) -> list[LeasedEvent]:
         self._check_started()

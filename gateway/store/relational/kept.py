@@ -88,17 +88,22 @@ def pause_audits(cursor: Cursor, service: str) -> list[PauseAudit]:
     return [PauseAudit(at_us, name, bool(is_resumed), who, why) for at_us, name, is_resumed, who, why in reversed(rows)]
 
 
-def resume_some(cursor: Cursor, service: str, operation: str, now_us: int, limit: int) -> bool:
+def resume_some(cursor: Cursor, service: str, operation: str, now_us: int, limit: int, *, is_first: bool) -> bool:
     """Add the pause to the time of at most `limit` operations; False when there are no more.
 
-    A later call goes on where this one stopped, also of another process.
+    A later call goes on where this one stopped, also of another process; the first one of an end begins with the
+    operations that an earlier end has come to, because they have waited since. What is moved back is read once more.
     """
     name = (service, operation)
-    cursor.change("resume_pause", (*name, now_us))
+    if is_first:
+        cursor.change("restart_resume", (*name, now_us, cursor.last_row))
+    else:
+        # Nothing to write, unless it was paused again in between.
+        cursor.change("resume_pause", (*name, now_us))
     rows = cursor.rows("select_paused", (*name, now_us, limit))
-    for row, _, resumed_us, left_us in rows:
-        if left_us > 0:
-            prolong(cursor, row, left_us, resumed_us)
+    for row, _, credited_us, by_us in rows:
+        if by_us:
+            prolong(cursor, row, by_us, credited_us)
     if len(rows) < limit:
         return False
     last, deliver_until_us, *_ = rows[-1]

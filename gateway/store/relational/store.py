@@ -216,12 +216,14 @@ class RelationalStore(ABC):
         return await self._query(lambda cursor: kept.pause_audits(cursor, service))
 
     async def resume(self, service: str, operation: str, audit: Audit) -> bool:
-        has_more = True
+        def resume_some(cursor: Cursor, *, is_first: bool = False) -> bool:
+            bounds = (cursor.now_us, RESUME_TRANSACTION_MAX)
+            return kept.resume_some(cursor, service, operation, *bounds, is_first=is_first)
+
+        has_more, spent_seconds = await self._time_without_fsync(partial(resume_some, is_first=True))
         while has_more:
-            has_more, spent_seconds = await self._time_without_fsync(
-                lambda cursor: kept.resume_some(cursor, service, operation, cursor.now_us, RESUME_TRANSACTION_MAX)
-            )
             await asyncio.sleep(spent_seconds)
+            has_more, spent_seconds = await self._time_without_fsync(resume_some)
         return await self._change(lambda cursor: kept.end_pause(cursor, service, operation, cursor.now_us, audit))
 
     async def lease_events(self, service: str, wanted: Mapping[str, int], lease_us: int) -> list[LeasedEvent]:

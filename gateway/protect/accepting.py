@@ -6,7 +6,8 @@ id, until its result is known or patience ends. One that arrives after that does
 delivered like any other, and a repeat finds it.
 
 Nothing is accepted beyond a route's limits (`Pending`). They are estimates, because a count for each request would cost
-more than the request: they bound what is stored, to about what comes in a second.
+more than the request: they bound what is stored, to about what other gateways accept in a second, or in as long as the
+store keeps a large count.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ _STORE_SECONDS_MAX: Final = 5.0
 _BYTES_MAX: Final = 256 << 20
 # How old a count may be.
 _FRESH_SECONDS: Final = 1.0
+# How exactly its age is known.
+_AGE_SLACK_SECONDS: Final = 0.001
 # How many callers are counted one by one.
 _SCOPES_MAX: Final = 10_000
 _NOTHING_WAITS: Final = RouteBacklog()
@@ -215,8 +218,9 @@ class Pending:
     """How many requests wait for delivery, as far as this process knows: what the store counted last, and what was
     accepted here since.
 
-    A count is read again when it is needed and a second old. Callers are counted one by one only on routes where more
-    wait than one caller may have.
+    A count is read again when it is needed and a second old. The store may have counted before that: what was accepted
+    here since then is not in it. Callers are counted one by one only on routes where more wait than one caller may
+    have.
     """
 
     def __init__(self, store: ManagedStore, service: str, clock: Callable[[], float]) -> None:
@@ -225,6 +229,8 @@ class Pending:
         self._clock = clock
         self._backlog = Backlog()
         self._read_seconds = -math.inf
+        # What had been added to each count when, oldest first; from the last count of the store on.
+        self._added: list[tuple[float, dict[_Count, int]]] = []
         self._lock = asyncio.Lock()
         self._by_route: dict[str, _Count] = {}
         self._bytes_by_route: dict[str, _Count] = {}
@@ -273,13 +279,23 @@ class Pending:
             started = self._clock()
             if started - self._read_seconds < _FRESH_SECONDS:
                 return
-            included = {count: count.added for count in (*self._by_route.values(), *self._bytes_by_route.values())}
+            added = {count: count.added for count in (*self._by_route.values(), *self._bytes_by_route.values())}
             self._backlog = await self._store.backlog(self._service)
             self._read_seconds = started
+            included = self._added_before(started - self._backlog.age_seconds, (started, added))
             for name, count in self._by_route.items():
                 count.set(self._waiting_on(name).accepted, included.get(count, 0))
             for name, count in self._bytes_by_route.items():
                 count.set(self._waiting_on(name).request_bytes, included.get(count, 0))
+
+    def _added_before(self, counted_seconds: float, latest: tuple[float, dict[_Count, int]]) -> dict[_Count, int]:
+        """What had been added for certain when the store counted. What was noted before that is forgotten."""
+        until_seconds = counted_seconds + _AGE_SLACK_SECONDS
+        self._added.append(latest)
+        while len(self._added) > 1 and self._added[1][0] <= until_seconds:
+            del self._added[0]
+        noted_seconds, added = self._added[0]
+        return added if noted_seconds <= until_seconds else {}
 
     async def _read_scope(self, request: KeyedRequest, limit: int) -> _Count:
         count = self._by_scope.get(_scope_of(request))
@@ -317,23 +333,24 @@ class Pending:
 
 
 class _Count:
-    """Requests or their bytes: `counted` by the store, `added` here since, and `under_way`."""
+    """Requests or their bytes: `counted` by the store, all that were `added` here, of which the store has `included` so
+    many, and `under_way`."""
 
-    __slots__ = ("added", "counted", "lock", "read_seconds", "under_way")
+    __slots__ = ("added", "counted", "included", "lock", "read_seconds", "under_way")
 
     def __init__(self) -> None:
-        self.counted = self.added = self.under_way = 0
+        self.counted = self.added = self.included = self.under_way = 0
         self.read_seconds = -math.inf
         self.lock = asyncio.Lock()
 
     @property
     def total(self) -> int:
-        return self.counted + self.added + self.under_way
+        return self.counted + self.added - self.included + self.under_way
 
     def set(self, counted: int, included: int) -> None:
-        """The store counted so many, among them so many of those that were `added`."""
+        """The store counted so many, among them the first so many of those that were `added`."""
         self.counted = counted
-        self.added -= included
+        self.included = included
 
 
 class ResultLost(Indefinite):

@@ -227,11 +227,12 @@ class PauseAudit:
 @dataclass(frozen=True, slots=True)
 class Backlog:
     """What a service has not delivered, by route name, and which of its operation names are paused. The counts
-    may be some seconds old, and beyond `BACKLOG_COUNT_MAX` they are estimates.
+    may be some seconds old, `age_seconds`, and beyond `BACKLOG_COUNT_MAX` they are estimates.
     """
 
     waiting: Mapping[str, RouteBacklog] = field(default_factory=dict)
     paused: Mapping[str, Pause] = field(default_factory=dict)
+    age_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

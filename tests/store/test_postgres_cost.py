@@ -349,7 +349,9 @@ async def test_a_large_backlog_is_estimated(postgres_url: str, monkeypatch: pyte
         assert waiting.request_bytes == pytest.approx(6 * waiting.accepted, rel=0.01)
         assert waiting.oldest_seconds > 1e9
         await do(store, Hand(), Hand.accept)
-        assert (await store.backlog(SERVICE)).waiting == {"r": waiting}
+        kept = await store.backlog(SERVICE)
+        assert kept.waiting == {"r": waiting}
+        assert kept.age_seconds > 0
         arguments = (None, SERVICE, delivery.BACKLOG_COUNT_MAX)
         ((text,),) = await admin.fetch(f"EXPLAIN (ANALYZE, FORMAT JSON) {load('count_backlog')}", *arguments)
         assert rows_read(json.loads(text)[0]["Plan"], "delivery") <= 1_000

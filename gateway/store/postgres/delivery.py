@@ -9,7 +9,8 @@ Theory of operation
 than may be returned.
 
 *The backlog* is counted by the same indexes up to `BACKLOG_COUNT_MAX` rows. Beyond that it is estimated from a sample
-of the table's pages, so a million rows cost no more than that. A large count is kept for a few seconds.
+of the table's pages, so a million rows cost no more than that. A large count is kept for a second or, where it took
+long, for a few; it says how old it is.
 
 *A pause* does not count against the time that an operation has. For that, `delivery.credited_us` notes up to when
 pauses are in `deliver_until_us`. Sweeps add an hour to what would end within one, and `resume` adds the rest to
@@ -43,9 +44,11 @@ _PAGE_BYTES: Final = 8_192
 # Rows beside the counts of what waits: a count of stopped lanes, and a pause.
 _STOPPED: Final = "stopped"
 _PAUSE_ROW: Final = "paused"
-# Of more rows than this, the count is kept for so many seconds.
+# Of more rows than this, the count is kept: for so many times as long as it took, within these seconds.
 _COUNTED_ANEW_MAX: Final = 1_000
-_BACKLOG_SECONDS: Final = 5.0
+_KEPT_TIMES: Final = 50
+_KEPT_SECONDS_MIN: Final = 1.0
+_KEPT_SECONDS_MAX: Final = 5.0
 
 _FIND_DUE: Final = load("find_due")
 _READ_KEPT: Final = load("read_kept")
@@ -79,8 +82,8 @@ class Deliveries:
     def __init__(self, fetch: Callable[..., Awaitable[Sequence[Any]]], clock_us: Callable[[], int | None]) -> None:
         self._fetch = fetch
         self._clock_us = clock_us
-        # The last large count of each service, and until when on the event loop's clock it is used.
-        self._counted: dict[str, tuple[float, dict[str, RouteBacklog]]] = {}
+        # The last large count of each service: when it began, and until when it is used, on the event loop's clock.
+        self._counted: dict[str, tuple[float, float, dict[str, RouteBacklog]]] = {}
 
     async def find_due(self, service: str, operations: Collection[str], limit: int) -> Due:
         found = []
@@ -101,14 +104,18 @@ class Deliveries:
         return int((await self._fetch(_COUNT_PENDING, self._clock_us(), *which))[0]["pending"])
 
     async def backlog(self, service: str) -> Backlog:
-        now = asyncio.get_running_loop().time()
-        until, waiting = self._counted.get(service, (0.0, {}))
+        clock = asyncio.get_running_loop().time
+        now = clock()
+        began, until, waiting = self._counted.get(service, (now, now, {}))
         if now < until:
-            return Backlog(waiting, {row[0]: Pause(*row[1:]) for row in await self._fetch(_PAUSED, service)})
+            paused = {row[0]: Pause(*row[1:]) for row in await self._fetch(_PAUSED, service)}
+            return Backlog(waiting, paused, now - began)
         counted, paused = await self._count_backlog(service)
         waiting = _by_route(counted)
         if sum(row["found"] for row in counted) > _COUNTED_ANEW_MAX:
-            self._counted[service] = (now + _BACKLOG_SECONDS, waiting)
+            ended = clock()
+            kept_seconds = min(max(_KEPT_TIMES * (ended - now), _KEPT_SECONDS_MIN), _KEPT_SECONDS_MAX)
+            self._counted[service] = (now, ended + kept_seconds, waiting)
         return Backlog(waiting, paused)
 
     async def _count_backlog(self, service: str) -> tuple[list[dict[str, Any]], dict[str, Pause]]:

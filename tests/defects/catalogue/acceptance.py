@@ -64,6 +64,18 @@ DEFECTS = (
         (_ACCEPT + "test_a_full_backlog_takes_nothing_new",),
     ),
     Defect(
+        "old-count-is-new",
+        "beyond a thousand that wait on Postgres, more is stored than may be, for as long as a count is used",
+        (
+            Edit(
+                ACCEPTING,
+                "self._added_before(started - self._backlog.age_seconds, (started, added))",
+                "added",
+            ),
+        ),
+        (_ACCEPT + "test_an_old_count_takes_no_more_than_a_new_one[0.1-max_pending]",),
+    ),
+    Defect(
         "backlog-refuses-what-is-kept",
         "a repeat of what was accepted is refused because much waits",
         (

@@ -13,7 +13,8 @@ import pytest
 from gateway.core.operation import Audit, State
 from gateway.protect import accepting as product
 from gateway.store.base import Amnesic, Unstorable
-from tests.support.accepting import ASYNC, STEPS, accepting, desk
+from gateway.store.postgres import delivery
+from tests.support.accepting import ASYNC, SECRETS, STEPS, accepting, desk
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, dropped, lost, refused, withheld
 from tests.support.house import house, neighbour, sqlite_store, status_of
@@ -329,6 +330,31 @@ async def test_many_bytes_take_nothing_new(tmp_path: Path) -> None:
             assert status_of(await it.accept("k2", body=b"x" * 6_000)) == (503, "backlog-full")
             it.clocks.pass_time(2, it.home)
         assert status_of(await it.accept("k3", body=b"x" * 600)) == ACCEPTED
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [{"max_pending": 40}, {"max_pending_per_scope": 40}, {"max_pending_bytes": "40KiB"}],
+    ids=min,
+)
+@pytest.mark.parametrize("kept_seconds", [0.1, 3_600.0])
+async def test_an_old_count_takes_no_more_than_a_new_one(
+    kept_seconds: float, limit: dict[str, Any], tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where much waits in Postgres, a count is used for some time: what was accepted since then counts as well."""
+    monkeypatch.setattr(delivery, "_COUNTED_ANEW_MAX", -1)
+    monkeypatch.setattr(delivery, "_KEPT_SECONDS_MIN", kept_seconds)
+    monkeypatch.setattr(delivery, "_KEPT_SECONDS_MAX", kept_seconds)
+    monkeypatch.setattr(product, "_FRESH_SECONDS", 0.0)
+    route = {"accept": {"identity": "unverified", "mode": "always", **limit}}
+    async with house(
+        {"durable": postgres_url}, tmp_path, route=route, delivery={"workers": 0}, secrets=SECRETS
+    ) as home:
+        statuses = [status_of(await home.send(f"k{number}", b"x" * 1_024)) for number in range(80)]
+        # Encrypted, a request has some more bytes than its body.
+        at_least = 33 if "max_pending_bytes" in limit else 40
+        assert at_least <= statuses.count(ACCEPTED) <= 40
+        assert statuses.count(ACCEPTED) + statuses.count((503, "backlog-full")) == 80
 
 
 async def test_requests_for_a_status_are_counted(tmp_path: Path) -> None:

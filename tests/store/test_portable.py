@@ -22,6 +22,7 @@ from gateway.core.confidential import NO_SEALING
 from gateway.core.operation import Applied, State
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused
 from gateway.store.portable.connection import REPEATS_MAX
+from gateway.store.portable.schema import TEXTS
 from gateway.store.portable.store import PortableStore
 from gateway.store.postgres.store import PostgresStore
 from tests.conformance.hand import REMEMBER_SECONDS, Hand, do, state
@@ -42,6 +43,40 @@ async def opened(url: str, **options: Any) -> AsyncIterator[PortableStore]:
         yield store
     finally:
         await store.close()
+
+
+_FILL_EVENTS = """
+INSERT INTO idempotency_gateway.event (row, at_us, since_us, due_us, service, sink, event_id, type, content, is_dead)
+SELECT convert_to('evt_' || md5(n::TEXT) || ' ' || e.sink, 'UTF8'), n, n, n, 'shop', e.sink, 'evt_' || md5(n::TEXT),
+    'operation.completed', '{}', e.sink = 'dead'
+FROM generate_series(1, 20000) AS n CROSS JOIN unnest(ARRAY['many', 'dead']) AS e (sink)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "index"),
+    [
+        ("redeliver_event", ("shop", "evt_none", None, 1), "event_identity"),
+        ("select_many_waiting_events", ("shop", "many", "", 10), "event_identity"),
+        ("select_waiting_events", ("shop", "few", "", 10), "event_due"),
+        ("select_dead_events", ("shop", "dead", "", 10), "event_dead"),
+        ("delete_event", ("shop", "many", "evt_none"), "event_identity"),
+    ],
+)
+@pytest.mark.parametrize("is_analyzed", [True, False])
+async def test_what_is_asked_of_events_is_found_along_its_index(
+    is_analyzed: bool, name: str, arguments: tuple[Any, ...], index: str, postgres_url: str
+) -> None:
+    """With many events, whatever the server knows of them."""
+    async with opened(postgres_url), session(postgres_url) as admin:
+        await admin.execute(_FILL_EVENTS)
+        if is_analyzed:
+            await admin.execute("ANALYZE idempotency_gateway.event")
+        await admin.execute("SET search_path = idempotency_gateway; SET enable_seqscan = off")
+        rows = await admin.fetch(f"EXPLAIN (ANALYZE, TIMING OFF) {TEXTS[name]}", *arguments)
+    plan = "\n".join(line for (line,) in rows)
+    assert index in plan, plan
+    assert "Rows Removed" not in plan or int(plan.partition("Rows Removed by Filter: ")[2].split()[0]) < 200, plan
 
 
 class Ambush:

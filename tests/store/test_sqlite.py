@@ -664,6 +664,43 @@ def fill(path: Path, number: int) -> None:
         )
 
 
+def fill_events(path: Path, sink: str, number: int, *, is_dead: bool) -> None:
+    """Let a sink have so many events more."""
+    content = '{"source":"urn:x","data":{"operation_id":"00000000-0000-0000-0000-000000000001"}}'
+    tamper(
+        path,
+        f"WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers LIMIT {number})"
+        f" INSERT INTO event (service, sink, event_id, type, at_us, since_us, due_us, content, is_dead)"
+        f" SELECT '{SERVICE}', '{sink}', 'evt_' || hex(randomblob(13)), 'operation.completed', n, n, n,"
+        f" CAST('{content}' AS BLOB), {is_dead} FROM numbers",
+    )
+
+
+async def test_what_operators_ask_of_events_does_not_grow_with_them(store: SqliteStore, path: Path) -> None:
+    """A page of a sink, and one event delivered again, cost the same with four times as many events in the file."""
+    spent = []
+    for number in (15_000, 45_000):
+        fill_events(path, "many", number, is_dead=False)
+        fill_events(path, "dead", number, is_dead=True)
+        fill_events(path, "few", 15, is_dead=False)
+        (some,) = rows_of(path, "SELECT event_id FROM event WHERE sink = 'dead' ORDER BY row DESC LIMIT 1")[0]
+        ids = {sink: rows_of(path, f"SELECT event_id FROM event WHERE sink = '{sink}'") for sink in ("many", "few")}
+        async with counting_steps(store) as steps:
+            for sink, known in ids.items():
+                expected, after = sorted(each for (each,) in known), None
+                for begin in (0, 10):
+                    page = await store.find_events(SERVICE, sink, is_dead=False, after=after, limit=10)
+                    assert [each.event_id for each in page] == expected[begin : begin + 10]
+                    after = page[-1].event_id if page else None
+            assert len(await store.find_events(SERVICE, "dead", is_dead=True, after=None, limit=10)) == 10
+            assert await store.redeliver_event(SERVICE, some, "many") == 0
+            assert await store.redeliver_event(SERVICE, some, None) == 1
+            assert await store.redeliver_event(SERVICE, "evt_unknown", None) == 0
+        spent.append(sum(steps))
+    some_steps, many_steps = spent
+    assert many_steps < 1.1 * some_steps
+
+
 @asynccontextmanager
 async def counting_steps(store: SqliteStore) -> AsyncIterator[list[int]]:
     """The steps of SQLite's virtual machine for each statement of the store meanwhile."""
@@ -766,7 +803,8 @@ HOT = (
     "select_recovery", "upsert_recovery", "put_off_recovery", "select_old_recoveries", "delete_recovery",
     "update_recovery", "select_horizon", "select_horizon_stopped", "select_horizon_by_row", "select_alive",
     "select_delivery", "update_delivery", "delete_delivery", "delete_request", "select_request",
-    "select_line", "give_turn",
+    "select_line", "give_turn", "redeliver_event", "delete_event", "put_off_event", "bury_event",
+    "resume_events", "find_due_event", "lease_events", "give_event_turn",
     "select_operation_by_row", "find_due", "select_backlog", "select_pauses", "delete_pause",
     "restart_resume", "resume_pause", "update_pause", "select_paused", "prolong_delivery", "prolong_operation",
 )  # fmt: skip
@@ -824,6 +862,25 @@ async def test_what_waits_is_found_along_its_index(name: str, search: str, store
     plan = plan_of(path, name)
     assert [step for step in plan if search in step], plan
     assert [step for step in plan if "TEMP B-TREE" in step] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "search"),
+    [
+        ("redeliver_event", "event_identity (event_id=?)"),
+        ("select_many_waiting_events", "event_identity (event_id>?)"),
+        ("select_waiting_events", "event_due (service=? AND sink=?)"),
+        ("select_dead_events", "event_dead (service=? AND sink=? AND event_id>?)"),
+    ],
+)
+async def test_what_operators_ask_of_events_is_found_along_its_index(
+    name: str, search: str, store: SqliteStore, path: Path
+) -> None:
+    """By ids, and sorted only where a sink's waiting events are few."""
+    plan = plan_of(path, name)
+    assert [step for step in plan if search in step], plan
+    is_sorted = [step for step in plan if "TEMP B-TREE" in step] != []
+    assert is_sorted is (name == "select_waiting_events")
 
 
 def test_every_statement_says_its_row() -> None:

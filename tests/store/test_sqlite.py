@@ -783,6 +783,25 @@ async def test_a_sweep_holds_what_is_paused_in_short_transactions(
     assert ends_of_delivery(path) == [until_us + microseconds(1_000)] * number
 
 
+async def test_a_sweep_beside_the_end_of_a_pause_adds_nothing(
+    store: SqliteStore, path: Path, clock: ManualClock
+) -> None:
+    """What the end has come to keeps the time that it has then, although the name is paused until all is done."""
+    await do(store, Hand(), lambda hand: replace(hand.accept(), deliver_within_us=microseconds(1_800)))
+    number, until_us = 2 * RESUME_TRANSACTION_MAX + 1, clock() + microseconds(1_800)
+    fill(path, number - 1)
+    await store.pause(SERVICE, "charges", Audit("operator", "repair"))
+    await store.sweep(1_000)
+    assert ends_of_delivery(path) == [until_us + PAUSE_STEP_US] * number
+    clock.advance(100)
+    resuming = asyncio.create_task(store.resume(SERVICE, "charges", Audit("operator", "repaired")))
+    # After its first transaction, and before its second.
+    await do(store, Hand(), Hand.claim)
+    await store.sweep(1_000)
+    await resuming
+    assert ends_of_delivery(path) == [until_us + microseconds(100)] * number
+
+
 def ends_of_delivery(path: Path) -> list[int]:
     """Until when each has to be delivered: for workers and, the same, for sweeps."""
     ends = rows_of(

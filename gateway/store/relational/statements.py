@@ -60,6 +60,8 @@ from gateway.store.relational.rows import (
 RECOVERY_CHECK_US: Final = 3_600 * MICROSECONDS
 # Sweeps move the end of paused operations that would expire sooner than this by as much.
 PAUSE_STEP_US: Final = 3_600 * MICROSECONDS
+# The same while the pause is being ended, which may have come to an operation already: what is added then stays.
+_LAST_STEP_US: Final = 60 * MICROSECONDS
 
 # What a sweep looks for: by which statement, in which state, and how far from now. First the states that the clock
 # changes, then leases left by a clock that was set back.
@@ -434,7 +436,7 @@ def sweep_some(cursor: Cursor, now_us: int, limit: int, outbox: Outbox) -> Swept
 
 
 def _paused_expiring(cursor: Cursor, now_us: int, limit: int) -> list[Row]:
-    bounds = (now_us, now_us + PAUSE_STEP_US, limit)
+    bounds = (now_us, now_us + PAUSE_STEP_US, now_us + _LAST_STEP_US, limit)
     rows: list[Row] = cursor.rows("select_paused_expiring", bounds)
     return rows
 
@@ -442,8 +444,9 @@ def _paused_expiring(cursor: Cursor, now_us: int, limit: int) -> list[Row]:
 def _hold_paused(cursor: Cursor, now_us: int, limit: int) -> int:
     """Keep at most `limit` paused operations from expiring soon; return how many."""
     rows = _paused_expiring(cursor, now_us, limit)
-    for row, counted_us in rows:
-        prolong(cursor, row, PAUSE_STEP_US, counted_us + PAUSE_STEP_US)
+    for row, counted_us, is_ending in rows:
+        step_us = _LAST_STEP_US if is_ending else PAUSE_STEP_US
+        prolong(cursor, row, step_us, counted_us + step_us)
     return len(rows)
 
 

@@ -18,7 +18,8 @@ are of one request, so there is nothing that could be moved from one attempt to 
 
 *An audit* is associated with its change and its row: nobody is given another one's reasons.
 
-*An event* is sealed as far as a sink includes the key, the reference or the response, for that sink.
+*An event* is sealed as far as a sink includes the key, the reference or the response, for that sink. Why it was not
+published is sealed, too: consumers quote what they refuse.
 
 An opened record has the sealed one beside it (`Record.sealed`). What goes back to a store, or to a fast tier, is always
 that. Clear values of before encryption was switched on are left as they are.
@@ -338,6 +339,20 @@ class Sealing:
         """Undo `sealed_event`. Raises `Unopenable`."""
         return open_value(self.ring, sealed, _of_event(event_id, sink))
 
+    def sealed_failure(self, why: str, event_id: str, sink: str) -> str:
+        """Why an event was not published. The event's id stands behind it, because a list of sinks has no other."""
+        if self.ring is None or not why:
+            return why
+        return sealed_failure(self.ring, why, event_id, sink)
+
+    def opened_failure(self, why: str, sink: str, event_id: str | None = None) -> str:
+        """Undo `sealed_failure`, for this event or, with None, for the one that the text names. A text that cannot be
+        opened says why in its place."""
+        try:
+            return opened_failure(self.ring, why, sink, event_id)
+        except Unopenable as error:
+            return f"({error})"
+
 
 NO_SEALING: Final = Sealing()
 """Nothing is encrypted, and what is cannot be read."""
@@ -473,6 +488,18 @@ def opened_text(ring: KeyRing | None, text: str, associated: bytes) -> str:
     return text if text[:1] != SEALED_TEXT else open_value(ring, text, associated).decode()
 
 
+def sealed_failure(ring: KeyRing, why: str, event_id: str, sink: str) -> str:
+    return f"{ring.seal_text(encoded(why), _of_failure(event_id, sink))} {event_id}"
+
+
+def opened_failure(ring: KeyRing | None, why: str, sink: str, event_id: str | None) -> str:
+    """Undo `sealed_failure`; `event_id` as in `Sealing.opened_failure`. Raises `Unopenable`."""
+    if why[:1] != SEALED_TEXT:
+        return why
+    sealed, _, named = why.partition(" ")
+    return open_value(ring, sealed, _of_failure(named if event_id is None else event_id, sink)).decode()
+
+
 def encoded(text: str) -> bytes:
     return text.encode("utf-8", "replace")
 
@@ -498,6 +525,10 @@ def _row(name: str) -> bytes:
 
 def _of_event(event_id: str, sink: str) -> bytes:
     return event_id.encode() + framed(b"event", sink.encode())
+
+
+def _of_failure(event_id: str, sink: str) -> bytes:
+    return encoded(event_id) + framed(b"failure", sink.encode())
 
 
 def of_pause(service: str, operation: str, is_resumed: bool) -> bytes:

@@ -1,5 +1,5 @@
 """Puts what is kept under the current key: records, outcomes in journals, kept requests, audits, and why sinks are
-suspended. For the part of an event, see `outbox`.
+suspended and events were not published. For the part of an event, see `outbox`.
 
 `confidential` owns which parts there are. What is under the current key already is opened, too, because another key may
 have had that id, and stays as it is. So a pass that was interrupted is simply repeated.
@@ -20,8 +20,10 @@ from gateway.core.confidential import (
     of_pause,
     of_request,
     of_suspension,
+    opened_failure,
     opened_text,
     opened_texts,
+    sealed_failure,
     sealed_identity,
     sealed_probe,
     sealed_request,
@@ -97,6 +99,14 @@ class Resealing(Sealing):
             _NOBODY, why, why,
             lambda old: opened_text(self.ring, old, associated),
             lambda ring, clear: ring.seal_text(encoded(clear), associated),
+        )  # fmt: skip
+
+    def resealed_failure(self, why: str, event_id: str, sink: str) -> str:
+        """As `resealed`, for why an event was not published."""
+        return self._again(
+            _NOBODY, why, why or None,
+            lambda old: opened_failure(self.ring, old, sink, event_id),
+            lambda ring, clear: sealed_failure(ring, clear, event_id, sink),
         )  # fmt: skip
 
     def resealed_request(self, kept: SealedRequest, operation_id: UUID) -> SealedRequest:

@@ -78,6 +78,7 @@ class KeptEventRow:
     sink: str
     content: bytes
     response: bytes | None
+    why: str
 
 
 Kept = Record | KeptRequest | KeptAudit | KeptPause | KeptSuspension | KeptEventRow
@@ -168,9 +169,10 @@ def _resealed(kept: Kept, sealing: Sealing) -> tuple[Kept | None, str]:
             found = KeptPause(service, operation, again, is_resumed)
         case KeptSuspension(service, sink, why):
             found = KeptSuspension(service, sink, resealing.resealed_suspension(why, service, sink))
-        case KeptEventRow(event_id, sink, content, response):
+        case KeptEventRow(event_id, sink, content, response, why):
             try:
-                found = KeptEventRow(event_id, sink, *resealed_event(content, response, event_id, sink, resealing))
+                content, response = resealed_event(content, response, event_id, sink, resealing)
             except Unopenable as error:
-                return None, str(error)
+                reasons.append(str(error))
+            found = KeptEventRow(event_id, sink, content, response, resealing.resealed_failure(why, event_id, sink))
     return (None if found == kept else found), (reasons[0] if reasons else "")

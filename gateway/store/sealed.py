@@ -25,6 +25,7 @@ from gateway.store.operations import (
     Due,
     EventFate,
     EventReport,
+    KeptEvent,
     LeasedEvent,
     ManagedStore,
     NumberedAudit,
@@ -136,12 +137,15 @@ class SealedStore(Forwarding):
 
     async def sinks(self, service: str) -> dict[str, SinkBacklog]:
         found = await self._behind.sinks(service)
-        return {
-            sink: each
-            if each.suspended_why is None
-            else replace(each, suspended_why=self._sealing.opened_suspension(each.suspended_why, service, sink))
-            for sink, each in found.items()
-        }
+        return {sink: self._opened_backlog(each, service, sink) for sink, each in found.items()}
+
+    def _opened_backlog(self, backlog: SinkBacklog, service: str, sink: str) -> SinkBacklog:
+        why = backlog.suspended_why
+        return replace(
+            backlog,
+            last_error=self._sealing.opened_failure(backlog.last_error, sink),
+            suspended_why=None if why is None else self._sealing.opened_suspension(why, service, sink),
+        )
 
     async def lease_events(self, service: str, wanted: Mapping[str, int], lease_us: int) -> list[LeasedEvent]:
         """An event that cannot be opened becomes a dead one: an operator redelivers it once its key is back."""
@@ -155,8 +159,19 @@ class SealedStore(Forwarding):
                 lease = leased.sink, leased.event.id, leased.tries, leased.redeliveries
                 dead.append(EventReport(*lease, EventFate.DEAD, f"unreadable: {error}", line=leased.line))
         if dead:
-            await self._behind.report_events(service, dead)
+            await self.report_events(service, dead)
         return opened
+
+    async def report_events(self, service: str, reports: Collection[EventReport]) -> None:
+        seal = self._sealing.sealed_failure
+        sealed = [replace(each, why=seal(each.why, each.event_id, each.sink)) for each in reports]
+        await self._behind.report_events(service, sealed)
+
+    async def find_events(
+        self, service: str, sink: str, *, is_dead: bool, after: str | None, limit: int
+    ) -> list[KeptEvent]:
+        found = await self._behind.find_events(service, sink, is_dead=is_dead, after=after, limit=limit)
+        return [replace(each, why=self._sealing.opened_failure(each.why, sink, each.event_id)) for each in found]
 
     async def _forward(self, verb: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         return await verb(*args, **kwargs)

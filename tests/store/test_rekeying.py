@@ -19,6 +19,7 @@ from gateway.core.outbox import Outbox, Part, Subscription
 from gateway.core.resealing import Resealing
 from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.store import rekeying
+from gateway.store.operations import EventFate, EventReport
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.rekeying import KeptRequest, Place, Rekeyed, rekey, why_unopenable
 from gateway.store.sealed import SealedStore
@@ -180,6 +181,10 @@ async def _with_everything(store: SealedStore, both: SealedStore) -> None:
     assert await store.pause(SERVICE, "charges", AUDIT)
     assert await store.pause(SERVICE, "refunds", AUDIT)
     assert await store.resume(SERVICE, "refunds", AUDIT)
+    # Why an event failed, under the key that the rest of the event has and under the other one.
+    for reporting, leased in zip((store, both), await store.lease_events(SERVICE, {"sink": 2}, 1), strict=True):
+        ids = (leased.sink, leased.event.id, leased.tries, leased.redeliveries)
+        await reporting.report_events(SERVICE, [EventReport(*ids, EventFate.DEAD, AUDIT.why)])
     assert await store.suspend_sink(SERVICE, "sink", AUDIT.why)
 
 

@@ -299,6 +299,56 @@ async def test_an_event_says_nothing_of_another_one(backend: Backend) -> None:
     assert ["belongs to another" in each.why for each in dead] == [True, True]
 
 
+async def failed(store: ManagedStore, fate: EventFate, why: str) -> str:
+    """Report the event that is due as failed; returns its id."""
+    (leased,) = await store.lease_events(SERVICE, {"sink": 1}, 1_000_000)
+    report = EventReport("sink", leased.event.id, leased.tries, leased.redeliveries, fate, why, 60_000_000)
+    await store.report_events(SERVICE, [report])
+    return leased.event.id
+
+
+async def whys(store: ManagedStore, *, is_dead: bool) -> list[str]:
+    """Why events were not published, as operators see it."""
+    found = await store.find_events(SERVICE, "sink", is_dead=is_dead, after=None, limit=10)
+    return [each.why for each in found]
+
+
+async def test_why_an_event_failed_is_for_operators_alone(backend: Backend) -> None:
+    """Consumers quote what they refuse. A key that is needed for that alone is counted, and a list that needs a missing
+    one says so."""
+    before, store = await backend.store(sealing_by(K1)), await backend.store(sealing_by(K2, K1))
+    await do(before, secretive(), claim, complete)
+    await failed(store, EventFate.PUT_OFF, f"HTTP 422 {SECRET}")
+    await do(before, secretive(), claim, complete)
+    await failed(store, EventFate.DEAD, f"HTTP 410 {SECRET}")
+    assert SECRET.encode() not in await backend.dump()
+    assert (await store.tally()).sealed[K2.id] == 2
+    assert await whys(store, is_dead=False) == [f"HTTP 422 {SECRET}"]
+    assert await whys(store, is_dead=True) == [f"HTTP 410 {SECRET}"]
+    assert (await store.sinks(SERVICE))["sink"].last_error == f"HTTP 422 {SECRET}"
+    missing = "(it is encrypted with key 'k2', which is not configured)"
+    assert await whys(before, is_dead=False) == await whys(before, is_dead=True) == [missing]
+    assert (await before.sinks(SERVICE))["sink"].last_error == missing
+
+
+async def test_why_an_event_failed_is_of_that_event(backend: Backend) -> None:
+    """Exchanged or cut, it is not believed, and the list goes on."""
+    store = await backend.store(sealing_by(K1))
+    ids = []
+    for why in ("one", "two", "three"):
+        await do(store, secretive(), claim, complete)
+        ids.append(await failed(store, EventFate.DEAD, why))
+    one, two, three = (f"event_id = '{each}'" for each in ids)
+    await backend.swap("event", "why", one, two)
+    ((whole,),) = await backend.execute(f"SELECT why FROM event WHERE {three}")
+    assert isinstance(whole, str)
+    for end in (1, 4, 20, whole.index(" ") - 1):
+        await backend.put("event", "why", three, whole[:end])
+        assert [why[:1] for why in await whys(store, is_dead=True)] == ["(", "(", "("]
+    await backend.put("event", "why", three, whole)
+    assert "three" in await whys(store, is_dead=True)
+
+
 CELLS = {
     "headers": ("operation", "response"),
     "body": ("response", "response"),

@@ -91,8 +91,8 @@ async def page(fetch: Fetch, place: Place, after: Any, limit: int) -> list[Row]:
         case Place.EVENTS:
             rows = await fetch(_EVENT_ROWS, *(after or ("", "", "")), limit)
             return [
-                Row((service, sink, event_id), KeptEventRow(event_id, sink, content, response))
-                for service, sink, event_id, content, response in rows
+                Row((service, sink, event_id), KeptEventRow(event_id, sink, content, response, why))
+                for service, sink, event_id, content, response, why in rows
             ]
 
 
@@ -167,8 +167,9 @@ async def _replace(fetch: Fetch, place: Place, row: Row, kept: Kept) -> Sequence
             return await fetch(_RESEAL_PAUSE, *row.after, *texts)
         case KeptSuspension(why=suspended), KeptSuspension(why=why):
             return await fetch(_RESEAL_SUSPENSION, *row.after, suspended, why)
-        case KeptEventRow(_, _, content, response), KeptEventRow():
-            return await fetch(_RESEAL_EVENT, *row.after, content, response, kept.content, kept.response)
+        case KeptEventRow(_, _, content, response, why), KeptEventRow():
+            old = (content, response, why)
+            return await fetch(_RESEAL_EVENT, *row.after, *old, kept.content, kept.response, kept.why)
     return ()
 
 

@@ -116,9 +116,9 @@ def _replace(cursor: Cursor, place: Place, row: Row, kept: Kept) -> int:
             return cursor.change(statement, (audit.who, audit.why, *names, paused.who, paused.why))
         case KeptSuspension(why=suspended), KeptSuspension(why=why):
             return cursor.change("reseal_suspension", (why, *row.after, suspended))
-        case KeptEventRow(event_id, sink, content, response), KeptEventRow():
-            event = (row.after, event_id, sink, content, response)
-            return cursor.change("reseal_event", (kept.content, kept.response, *event))
+        case KeptEventRow(event_id, sink, content, response, why), KeptEventRow():
+            event = (row.after, event_id, sink, content, response, why)
+            return cursor.change("reseal_event", (kept.content, kept.response, kept.why, *event))
     return 0
 
 

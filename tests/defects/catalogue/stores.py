@@ -281,6 +281,30 @@ DEFECTS = (
         (_SEALED + "test_an_event_that_cannot_be_read_is_dead_until_its_key_is_back[sqlite]",),
     ),
     Defect(
+        "failures-of-events-in-clear",
+        "what a consumer quotes of an event when it refuses it stands in the table in clear",
+        (
+            Edit(
+                "store/sealed.py",
+                "why=seal(each.why, each.event_id, each.sink)",
+                "why=each.why",
+            ),
+        ),
+        (_SEALED + "test_why_an_event_failed_is_for_operators_alone[sqlite]",),
+    ),
+    Defect(
+        "rekey-passes-over-failures-of-events",
+        "why an event could not be published stays under the key that is taken out next",
+        (
+            Edit(
+                "store/rekeying.py",
+                "content, response, resealing.resealed_failure(why, event_id, sink))",
+                "content, response, why)",
+            ),
+        ),
+        (_REKEYING + "test_everything_is_encrypted_again[sqlite-other key]",),
+    ),
+    Defect(
         "read-before-a-purge-put-after-it",
         "a gateway that read an answer before its purge brings it back to Redis afterwards",
         (Edit("store/redis/node.py", "if put.started_seconds < self._era_seconds[bucket]:", "if False:"),),

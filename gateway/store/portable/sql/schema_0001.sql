@@ -132,7 +132,7 @@ CREATE INDEX IF NOT EXISTS content_check ON content (check_us);
 
 -- Which operation names of a service are paused, since when, by whom and why. While a pause is being ended: since when, and
 -- the place that was reached in `delivery_end`, from its last entry. Here and elsewhere, `sealed_by` is the id of the key that
--- `why`, or an event's response, is encrypted with; NULL if it is clear.
+-- `why`, or an event's response, is encrypted with, and `why_sealed_by` that of an event's `why`; NULL if it is clear.
 CREATE TABLE IF NOT EXISTS pause (
     service TEXT NOT NULL,
     operation TEXT NOT NULL,
@@ -184,7 +184,8 @@ CREATE TABLE IF NOT EXISTS event (
     is_behind BOOLEAN NOT NULL DEFAULT FALSE,
     sealed_by TEXT GENERATED ALWAYS AS (CASE
         WHEN substr(response, 1, 1) = '\x01'::BYTEA THEN split_part(encode(substr(response, 2, 65), 'escape'), ':', 1)
-    END) STORED
+    END) STORED,
+    why_sealed_by TEXT GENERATED ALWAYS AS (CASE WHEN left(why, 1) = E'\x01' THEN split_part(substr(why, 2), ':', 1) END) STORED
 );
 
 -- An id is made of the operation's, which is made of the service's name. Ids are random and in no other index, so that the rows
@@ -195,6 +196,7 @@ CREATE INDEX IF NOT EXISTS event_due ON event (service, sink, is_behind, due_us,
 CREATE INDEX IF NOT EXISTS event_line ON event (service, sink, line, place) WHERE line IS NOT NULL AND NOT is_dead;
 CREATE INDEX IF NOT EXISTS event_dead ON event (service, sink, event_id) WHERE is_dead;
 CREATE INDEX IF NOT EXISTS event_sealed ON event (sealed_by) WHERE sealed_by IS NOT NULL;
+CREATE INDEX IF NOT EXISTS event_why_sealed ON event (why_sealed_by) WHERE why_sealed_by IS NOT NULL;
 
 -- Which events each service writes (JSON): a sweep writes down what time did to the operations of all of them.
 CREATE TABLE IF NOT EXISTS outbox (

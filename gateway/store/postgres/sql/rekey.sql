@@ -145,7 +145,7 @@ RETURNING s.sink
 
 -- name: select_events_to_rekey
 -- no row of the table: events in their order
-SELECT e.service, e.sink, e.event_id, e.content, e.response
+SELECT e.service, e.sink, e.event_id, e.content, e.response, e.why
 FROM idempotency_gateway.event e
 WHERE (e.service, e.sink, e.event_id) > ($1::text, $2::text, $3::text)
 ORDER BY e.service, e.sink, e.event_id
@@ -154,9 +154,9 @@ LIMIT $4::bigint
 -- name: reseal_event
 -- no row of the table: an event under another key
 UPDATE idempotency_gateway.event e
-SET content = $6::bytea, response = $7::bytea
+SET content = $7::bytea, response = $8::bytea, why = $9::text
 WHERE e.service = $1::text AND e.sink = $2::text AND e.event_id = $3::text AND e.content = $4::bytea
-    AND e.response IS NOT DISTINCT FROM $5::bytea
+    AND e.response IS NOT DISTINCT FROM $5::bytea AND e.why = $6::text
 RETURNING e.event_id
 
 -- name: select_pause_audits_to_rekey
@@ -196,6 +196,9 @@ WITH RECURSIVE used (keys) AS (
         UNION ALL SELECT (SELECT t.sealed_by FROM idempotency_gateway.pause_audit t WHERE t.sealed_by > u.keys ORDER BY t.sealed_by LIMIT 1)
         UNION ALL SELECT (SELECT t.sealed_by FROM idempotency_gateway.suspension t WHERE t.sealed_by > u.keys ORDER BY t.sealed_by LIMIT 1)
         UNION ALL SELECT (SELECT t.sealed_by FROM idempotency_gateway.event t WHERE t.sealed_by > u.keys ORDER BY t.sealed_by LIMIT 1)
+        UNION ALL SELECT (
+            SELECT t.why_sealed_by FROM idempotency_gateway.event t WHERE t.why_sealed_by > u.keys ORDER BY t.why_sealed_by LIMIT 1
+        )
     ) n)
     FROM used u
     WHERE u.keys IS NOT NULL
@@ -215,6 +218,7 @@ SELECT NULL::text AS route, (SELECT count(*) FROM (
     UNION ALL SELECT 1 FROM (SELECT 1 FROM idempotency_gateway.pause_audit t WHERE t.sealed_by = u.keys LIMIT $2::bigint) t4
     UNION ALL SELECT 1 FROM (SELECT 1 FROM idempotency_gateway.suspension t WHERE t.sealed_by = u.keys LIMIT $2::bigint) t5
     UNION ALL SELECT 1 FROM (SELECT 1 FROM idempotency_gateway.event t WHERE t.sealed_by = u.keys LIMIT $2::bigint) t6
+    UNION ALL SELECT 1 FROM (SELECT 1 FROM idempotency_gateway.event t WHERE t.why_sealed_by = u.keys LIMIT $2::bigint) t8
 ) counted) AS found, NULL::bigint AS oldest_us, u.keys
 FROM used u
 WHERE u.keys <> ''

@@ -8,4 +8,5 @@ SELECT count(*) FROM (
     UNION ALL SELECT 1 FROM (SELECT 1 FROM pause_audit AS t WHERE t.sealed_by = ?1 LIMIT ?2) AS t4
     UNION ALL SELECT 1 FROM (SELECT 1 FROM suspension AS t WHERE t.sealed_by = ?1 LIMIT ?2) AS t5
     UNION ALL SELECT 1 FROM (SELECT 1 FROM event AS t WHERE t.sealed_by = ?1 LIMIT ?2) AS t6
+    UNION ALL SELECT 1 FROM (SELECT 1 FROM event AS t WHERE t.why_sealed_by = ?1 LIMIT ?2) AS t7
 ) AS counted

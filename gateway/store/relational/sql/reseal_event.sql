@@ -1,2 +1,3 @@
 -- no row of the table: an event under another key
-UPDATE event SET content = ?, response = ? WHERE row = ? AND event_id = ? AND sink = ? AND content = ? AND response IS NOT DISTINCT FROM ?
+UPDATE event SET content = ?, response = ?, why = ?
+WHERE row = ? AND event_id = ? AND sink = ? AND content = ? AND response IS NOT DISTINCT FROM ? AND why = ?

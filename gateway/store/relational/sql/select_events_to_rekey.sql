@@ -1,2 +1,2 @@
 -- no row of the table: events in their order
-SELECT row, event_id, sink, content, response FROM event WHERE row > ? ORDER BY row LIMIT ?
+SELECT row, event_id, sink, content, response, why FROM event WHERE row > ? ORDER BY row LIMIT ?

@@ -7,4 +7,5 @@ SELECT min(n.key_ids) FROM (
     UNION ALL SELECT (SELECT t.sealed_by FROM pause_audit AS t WHERE t.sealed_by > ?1 ORDER BY t.sealed_by LIMIT 1)
     UNION ALL SELECT (SELECT t.sealed_by FROM suspension AS t WHERE t.sealed_by > ?1 ORDER BY t.sealed_by LIMIT 1)
     UNION ALL SELECT (SELECT t.sealed_by FROM event AS t WHERE t.sealed_by > ?1 ORDER BY t.sealed_by LIMIT 1)
+    UNION ALL SELECT (SELECT t.why_sealed_by FROM event AS t WHERE t.why_sealed_by > ?1 ORDER BY t.why_sealed_by LIMIT 1)
 ) AS n

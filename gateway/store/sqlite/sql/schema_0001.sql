@@ -173,7 +173,7 @@ CREATE INDEX content_check ON content (check_us);
 
 -- Which operation names of a service are paused, since when, by whom and why. While a pause is being ended: since when, and
 -- the place that was reached in `delivery_end`, from its last entry. Here and elsewhere, `sealed_by` is the id of the key that
--- `why`, or an event's response, is encrypted with; NULL if it is clear.
+-- `why`, or an event's response, is encrypted with, and `why_sealed_by` that of an event's `why`; NULL if it is clear.
 CREATE TABLE pause (
     service TEXT NOT NULL,
     operation TEXT NOT NULL,
@@ -225,7 +225,8 @@ CREATE TABLE event (
     is_behind INTEGER NOT NULL DEFAULT 0,
     sealed_by TEXT AS (CASE
         WHEN substr(response, 1, 1) = x'01' THEN CAST(substr(response, 2, instr(response, x'3a') - 2) AS TEXT)
-    END)
+    END),
+    why_sealed_by TEXT AS (CASE WHEN substr(why, 1, 1) = char(1) THEN substr(why, 2, instr(why, ':') - 2) END)
 );
 
 -- An id is made of the operation's, which is made of the service's name. Ids are random and in no other index, so that the rows
@@ -236,6 +237,7 @@ CREATE INDEX event_due ON event (service, sink, is_behind, due_us, since_us) WHE
 CREATE INDEX event_line ON event (service, sink, line, place) WHERE line IS NOT NULL AND NOT is_dead;
 CREATE INDEX event_dead ON event (service, sink, event_id) WHERE is_dead;
 CREATE INDEX event_sealed ON event (sealed_by) WHERE sealed_by IS NOT NULL;
+CREATE INDEX event_why_sealed ON event (why_sealed_by) WHERE why_sealed_by IS NOT NULL;
 
 -- Which events each service writes (JSON): a sweep writes down what time did to the operations of all of them.
 CREATE TABLE outbox (

@@ -236,7 +236,8 @@ CREATE TABLE idempotency_gateway.content (
 CREATE INDEX content_check ON idempotency_gateway.content (check_us);
 
 -- The operation names of which nothing is dispatched, since when, by whom and why.
--- Here and elsewhere, `sealed_by` is the id of the key that `why`, or an event's response, is encrypted with; null if it is clear.
+-- Here and elsewhere, `sealed_by` is the id of the key that `why`, or an event's response, is encrypted with, and
+-- `why_sealed_by` that of an event's `why`; null if it is clear.
 CREATE TABLE idempotency_gateway.pause (
     service   text   NOT NULL,
     operation text   NOT NULL,
@@ -285,6 +286,7 @@ CREATE TABLE idempotency_gateway.event (
     sealed_by      text GENERATED ALWAYS AS (CASE
         WHEN substr(response, 1, 1) = '\x01'::bytea THEN split_part(encode(substr(response, 2, 65), 'escape'), ':', 1)
     END) STORED,
+    why_sealed_by  text GENERATED ALWAYS AS (CASE WHEN left(why, 1) = E'\x01' THEN split_part(substr(why, 2), ':', 1) END) STORED,
     PRIMARY KEY (service, sink, event_id)
 ) WITH (
     fillfactor = 50,
@@ -297,6 +299,7 @@ CREATE INDEX event_due ON idempotency_gateway.event (service, sink, is_behind, d
 CREATE INDEX event_line ON idempotency_gateway.event (service, sink, line, place) WHERE line IS NOT NULL AND NOT is_dead;
 CREATE INDEX event_dead ON idempotency_gateway.event (service, sink, event_id) WHERE is_dead;
 CREATE INDEX event_sealed ON idempotency_gateway.event (sealed_by) WHERE sealed_by IS NOT NULL;
+CREATE INDEX event_why_sealed ON idempotency_gateway.event (why_sealed_by) WHERE why_sealed_by IS NOT NULL;
 
 -- Which events each service writes (JSON): a sweep writes down what time did to the operations of all of them.
 CREATE TABLE idempotency_gateway.outbox (

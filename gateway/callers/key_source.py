@@ -19,6 +19,7 @@ from aiohttp import ClientConnectorError, ClientError, ClientSession, ClientTime
 from gateway import __version__
 from gateway.callers.key_set import DOCUMENT_BYTES_MAX, Document, Key, Unfetched, read_keys
 from gateway.core.egress import is_loopback
+from gateway.upstream.names import Names
 
 FETCH_SECONDS: Final = 5.0
 _URL_CHARACTERS_MAX: Final = 2048
@@ -59,9 +60,10 @@ class UrlSource:
         """`tls` says whom to trust where the URL is https."""
         self._url = url
         self._tls = tls
+        self._names = Names()
 
     async def fetch(self) -> Document:
-        async with _session(self._tls) as session:
+        async with _session(self._tls, self._names) as session:
             return await _get(session, self._url)
 
     async def close(self) -> None:
@@ -74,10 +76,11 @@ class DiscoveredSource:
     def __init__(self, issuer: str, tls: ssl.SSLContext) -> None:
         self._issuer = issuer
         self._tls = tls
+        self._names = Names()
 
     async def fetch(self) -> Document:
         url = f"{self._issuer.rstrip('/')}/.well-known/openid-configuration"
-        async with _session(self._tls) as session:
+        async with _session(self._tls, self._names) as session:
             configuration = await _get(session, url)
             return await _get(session, self._key_set_url(configuration.content, url))
 
@@ -98,10 +101,10 @@ class DiscoveredSource:
         return found
 
 
-def _session(tls: ssl.SSLContext) -> ClientSession:
+def _session(tls: ssl.SSLContext, names: Names) -> ClientSession:
     # `trust_env` stays off: a proxy, or credentials from .netrc, would come from nowhere in the configuration.
     return ClientSession(
-        connector=TCPConnector(ssl=tls, force_close=True),
+        connector=TCPConnector(ssl=tls, force_close=True, resolver=names),
         cookie_jar=DummyCookieJar(),
         auto_decompress=False,
         timeout=ClientTimeout(total=FETCH_SECONDS),

@@ -11,18 +11,19 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from aiohttp import TCPConnector, ThreadedResolver
+from aiohttp import TCPConnector
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from gateway.core.egress import EgressPolicy, check_address
+from gateway.upstream.names import Names
 
 
 class GuardedResolver(AbstractResolver):
     """Resolves a name, and refuses all of its addresses if one is forbidden."""
 
-    def __init__(self, policy: EgressPolicy, resolver: AbstractResolver | None = None) -> None:
+    def __init__(self, policy: EgressPolicy, resolver: AbstractResolver) -> None:
         self._policy = policy
-        self._resolver = ThreadedResolver() if resolver is None else resolver
+        self._resolver = resolver
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
@@ -39,8 +40,10 @@ class GuardedResolver(AbstractResolver):
 def guarded_connector(policy: EgressPolicy, resolver: AbstractResolver | None = None) -> TCPConnector:
     """A connector that connects to allowed addresses alone. With a proxy, to the proxy, which is not checked.
 
+    Without a resolver, names are looked up in threads of its own: a name server that hangs delays no other sink.
     The resolver sees names only: literals never reach it. The factory of sockets sees every address.
     """
+    resolver = Names() if resolver is None else resolver
     if policy.proxy is not None:
         return TCPConnector(limit=0, use_dns_cache=False, resolver=resolver)
 

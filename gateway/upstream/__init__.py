@@ -1,7 +1,8 @@
 """The upstream client: sends a request once, and returns what is known of it.
 
 `client` is the interface; `pool` chooses a connection, `connect` opens one, `connection` is one. `request` writes,
-`parser` and `response` read, `result` has the result types. `certificates` loads TLS files, for the edge too.
+`parser` and `response` read, `result` has the result types. `certificates` loads TLS files, for the edge too. `names`
+resolves names for who asks others by aiohttp's client.
 """
 
 from gateway.upstream.client import Duplex, Upstream, UpstreamResponse

@@ -16,11 +16,13 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from gateway.callers import key_source
-from gateway.callers.key_set import FETCH_PAUSE_SECONDS, KeySet, KeySetInvalid, read_keys
+from gateway.callers.key_set import FETCH_PAUSE_SECONDS, KeySet, KeySetInvalid, Unfetched, read_keys
 from gateway.callers.key_source import DiscoveredSource, UrlSource
 from gateway.core.identity.token import Token, read_token
 from gateway.upstream.certificates import client_context
+from tests.support.eventually import eventually
 from tests.support.issuer import Issuer, SigningKey, key_set, signing_key
+from tests.support.names import silent_name_server
 
 EC, RSA, ED = signing_key("ec"), signing_key("rsa", "RS256"), signing_key("ed", "EdDSA")
 
@@ -209,6 +211,21 @@ async def test_an_issuer_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> 
         await keys.refresh()
         assert not keys.is_known
         assert not keys.may_refresh
+
+
+@pytest.mark.parametrize("source", [UrlSource, DiscoveredSource])
+async def test_a_name_server_that_hangs_delays_this_fetch_alone(
+    monkeypatch: pytest.MonkeyPatch, source: type[UrlSource | DiscoveredSource]
+) -> None:
+    """What callers need threads for is done meanwhile."""
+    async with silent_name_server(monkeypatch) as names:
+        fetch = asyncio.create_task(source("https://issuer.hangs", client_context(None)).fetch())
+        await eventually(lambda: names.running == 1)
+        async with asyncio.timeout(5):
+            await asyncio.to_thread(lambda: None)
+        names.over.set()
+        with pytest.raises(Unfetched, match=r"https://issuer\.hangs"):
+            await fetch
 
 
 async def test_one_fetch_for_all() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+from dataclasses import replace
 from ipaddress import ip_network
 
 import pytest
@@ -14,6 +16,8 @@ from gateway.events.egress import guarded_connector
 from gateway.events.sink import Delivered, Failed
 from gateway.events.webhook import WebhookSettings, WebhookSink
 from tests.events.support import new_event, publish
+from tests.support.eventually import eventually
+from tests.support.names import silent_name_server
 from tests.support.receiver import Receiver
 from tests.support.signing import SECRET
 
@@ -132,6 +136,32 @@ async def test_a_name_is_resolved_once_for_a_connection() -> None:
         assert isinstance(refused, Failed)
         assert "127.0.0.2 is not a public address" in refused.why
         assert len(receiver.received) == 1
+
+
+@pytest.mark.parametrize("proxy", [None, "http://proxy.hangs:3128"], ids=["direct", "proxy"])
+async def test_a_name_server_that_hangs_delays_this_sink_alone(
+    monkeypatch: pytest.MonkeyPatch, proxy: str | None
+) -> None:
+    """What callers and other sinks need threads for is done meanwhile."""
+    allowed = EgressPolicy(allow=(ip_network("127.0.0.1"),), https_only=False)
+    stuck = WebhookSink(WebhookSettings("http://sink.hangs/hooks", (SECRET,)), replace(allowed, proxy=proxy))
+    async with silent_name_server(monkeypatch) as names, Receiver() as receiver:
+        other = WebhookSink(WebhookSettings(f"http://localhost:{receiver.port}/hooks", (SECRET,)), allowed)
+        await stuck.open()
+        await other.open()
+        try:
+            waiting = [asyncio.create_task(publish(stuck, new_event())) for _ in range(16)]
+            await eventually(lambda: names.running == 2)
+            async with asyncio.timeout(5):
+                await asyncio.to_thread(lambda: None)
+                assert isinstance(await publish(other, new_event()), Delivered)
+            names.over.set()
+            for each in await asyncio.gather(*waiting):
+                assert isinstance(each, Failed)
+                assert "Temporary failure in name resolution" in each.why
+        finally:
+            await stuck.close()
+            await other.close()
 
 
 async def test_the_environment_leads_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from tests.defects.defect import Defect, Edit
 
 OUTBOX = "core/outbox.py"
 RELAY = "events/relay.py"
+EGRESS = "events/egress.py"
 _CONFORMANCE = "tests/conformance/test_events.py::"
 _RELAY = "tests/events/test_relay.py::"
 _WEBHOOK = "tests/events/test_webhook.py::"
@@ -170,7 +171,7 @@ DEFECTS = (
     Defect(
         "literals-are-not-checked",
         "an address in a URL leads anywhere",
-        (Edit("events/egress.py", "        check_address(policy, str(target[0]))\n", ""),),
+        (Edit(EGRESS, "        check_address(policy, str(target[0]))\n", ""),),
         (_EGRESS + "test_no_spelling_of_a_loopback_address_is_reached[127.0.0.1]",),
     ),
     Defect(
@@ -208,5 +209,36 @@ DEFECTS = (
             ),
         ),
         (_BROKERS + "test_an_event_that_is_refused_is_not_taken_for_a_repeat",),
+    ),
+    Defect(
+        "sinks-share-the-threads-of-callers",
+        "while the name server of one sink hangs, callers with a large body wait for it",
+        (
+            Edit(EGRESS, "from aiohttp import TCPConnector\n", "from aiohttp import TCPConnector, ThreadedResolver\n"),
+            Edit(EGRESS, "resolver = Names() if", "resolver = ThreadedResolver() if"),
+        ),
+        (_EGRESS + "test_a_name_server_that_hangs_delays_this_sink_alone[direct]",),
+    ),
+    Defect(
+        "lookups-given-up-free-their-place",
+        "each try of a sink whose name server hangs leaves another thread behind",
+        (
+            Edit(
+                "upstream/names.py",
+                "            for found, protocol, address in await result\n",
+                "            for found, protocol, address in await self._freeing(result)\n",
+            ),
+            Edit(
+                "upstream/names.py",
+                "    async def close(self) -> None:\n",
+                "    async def _freeing(self, result: asyncio.Future[_Found]) -> _Found:\n"
+                "        try:\n"
+                "            return await result\n"
+                "        finally:\n"
+                "            self._places.release()\n\n"
+                "    async def close(self) -> None:\n",
+            ),
+        ),
+        ("tests/http/upstream/test_names.py::test_lookups_that_were_given_up_keep_their_places",),
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -11,10 +12,11 @@ from uuid import uuid4
 import pytest
 
 from gateway.core.message import StoredResponse
-from gateway.core.operation import Abandon, Applied, Claim, Fenced, State, microseconds
+from gateway.core.operation import Abandon, Accept, Applied, Claim, Fenced, State, microseconds
+from gateway.core.outbox import EventType, Outbox, Subscription
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StoreError, Unreadable, Unstorable
 from gateway.store.postgres.store import PostgresStore
-from tests.conformance.hand import ANSWER, Hand, do, increasing, state
+from tests.conformance.hand import ANSWER, SERVICE, Hand, do, increasing, state
 from tests.store.postgres_sessions import opened, session
 from tests.support.eventually import eventually
 from tests.support.postgres import PostgresServer
@@ -38,6 +40,37 @@ async def insist(store: PostgresStore, hand: Hand, speech: Any) -> None:
             await asyncio.sleep(0.01)
         else:
             return
+
+
+OVER: dict[str, Callable[[Hand], Claim | Accept]] = {
+    "lapse": lambda hand: replace(hand.claim(), lease_us=1),
+    "expiry": lambda hand: replace(hand.accept(), deliver_within_us=1),
+}
+
+
+@pytest.mark.parametrize("what", OVER)
+async def test_an_event_of_a_sweep_that_was_published_outlives_a_crash(own_postgres: PostgresServer, what: str) -> None:
+    """A later sweep would write it with another time, under the same id."""
+    async with session(own_postgres.url) as connection:
+        # What nobody waits for stays in memory until the crash.
+        await connection.execute("ALTER SYSTEM SET wal_writer_delay = '10s'")
+        await connection.execute("SELECT pg_reload_conf()")
+    types = frozenset((EventType.IN_DOUBT, EventType.DEAD_LETTERED))
+    outbox = Outbox(SERVICE, "urn:shop", (Subscription("sink", types),))
+
+    async def publishable(store: PostgresStore) -> list[bytes]:
+        await store.sweep(100)
+        return [each.event.cloudevent() for each in await store.lease_events(SERVICE, {"sink": 10}, microseconds(1))]
+
+    async with opened(own_postgres.url, outbox=outbox) as store:
+        # The first sweep makes partitions, whose commit would flush those before it.
+        await store.sweep(100)
+        await do(store, Hand(), OVER[what])
+        published = await eventually(lambda: publishable(store), 30.0, "the event can be published")
+        own_postgres.crash()
+    own_postgres.start()
+    async with opened(own_postgres.url, outbox=outbox) as store:
+        assert await eventually(lambda: publishable(store), 30.0, "the event can be published again") == published
 
 
 async def test_a_crash_under_load_forgets_nothing_acknowledged(own_postgres: PostgresServer) -> None:

@@ -59,6 +59,9 @@ _MAKE_PAUSE_SECONDS: Final = 600.0
 _MAKE_AGAIN_SECONDS: Final = 10.0
 # A lost change by time is made again by the next sweep, so its commit needs no flush.
 _UNFLUSHED: Final = {"synchronous_commit": "off"}
+# But its event would then be another one under the same id, because it has the time of the sweep, and the first one may
+# have been published.
+_FLUSHED: Final = "SET LOCAL synchronous_commit TO DEFAULT"
 
 _IS_DUE: Final = load("is_due")
 _SELECT_LAPSED: Final = load("select_lapsed")
@@ -197,6 +200,8 @@ class Upkeep:
         for each in changed:
             service, own = swept_rows(outboxes, each.row.record, each.record)
             rows[service] += own
+        if any(rows.values()):
+            await connection.execute(_FLUSHED)
         for service, own_rows in sorted(rows.items()):
             await write_events(connection, service, own_rows, now_us)
 

@@ -24,7 +24,7 @@ import apsw
 import pytest
 
 from gateway.core.operation import Applied, Audit, Fenced, Snapshot, State, microseconds
-from gateway.core.outbox import Outbox, Subscription
+from gateway.core.outbox import NO_EVENTS, EventType, Outbox, Subscription
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused, Unreadable, Unstorable
 from gateway.store.operations import Query, Swept
 from gateway.store.relational.inquiry import PIECE_RECORDS_MAX
@@ -36,7 +36,7 @@ from gateway.store.sqlite.store import SqliteStore
 from gateway.store.sqlite.transaction import TEXTS
 from gateway.store.witness_files import WitnessFiles
 from tests.conformance.hand import DELIVER_SECONDS, LEASE_SECONDS, REMEMBER_SECONDS, SERVICE, Hand, Speech, do, state
-from tests.support.failing_disk import FailingDisk
+from tests.support.failing_disk import FailingDisk, failing_disk
 from tests.support.memory_store import ManualClock
 from tests.support.serving import serving
 
@@ -120,6 +120,22 @@ async def test_the_names_above_the_file_are_durable(path: Path, monkeypatch: pyt
     await store.start()
     assert {each.stat().st_ino for each in (path.parent, path.parent.parent)} <= synced
     await store.close()
+
+
+async def test_a_sweep_is_synced_where_it_writes_events(path: Path, clock: ManualClock) -> None:
+    """After a power loss the next one would write them with another time under the same ids."""
+    outbox = Outbox(SERVICE, "urn:shop", (Subscription("sink", frozenset((EventType.IN_DOUBT,))),))
+    with failing_disk() as disk:
+        for events, written in ((0, NO_EVENTS), (1, outbox)):
+            store = SqliteStore(path.parent / str(events) / path.name, clock_us=clock, outbox=written)
+            await store.start()
+            await do(store, Hand(), Hand.claim)
+            clock.advance(LEASE_SECONDS + 1)
+            before = disk.log_syncs
+            assert (await store.sweep(100)).lapsed == 1
+            assert disk.log_syncs - before == events
+            assert len(await store.lease_events(SERVICE, {"sink": 10}, 1)) == events
+            await store.close()
 
 
 async def test_a_file_that_others_could_read_is_closed_to_them(path: Path) -> None:

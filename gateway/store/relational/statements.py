@@ -393,6 +393,11 @@ class SweptPart:
     operation_ids: list[UUID] = field(default_factory=list)
 
 
+class EventsUnsynced(Exception):
+    """A sweep has events to write, in a transaction that a power loss may undo. The next sweep would write them with
+    another time under the same ids, and these may have been published by then."""
+
+
 def is_due(cursor: Cursor, now_us: int) -> bool:
     """Whether a sweep would find anything."""
     if _paused_expiring(cursor, now_us, 1):
@@ -402,8 +407,8 @@ def is_due(cursor: Cursor, now_us: int) -> bool:
     )
 
 
-def sweep_some(cursor: Cursor, now_us: int, limit: int, outbox: Outbox) -> SweptPart:
-    """Sweep at most `limit` records; `more` when there were that many."""
+def sweep_some(cursor: Cursor, now_us: int, limit: int, outbox: Outbox, *, is_synced: bool) -> SweptPart:
+    """Sweep at most `limit` records; `more` when there were that many. Raises `EventsUnsynced` unless `is_synced`."""
     part, written = SweptPart(), Counter[State]()
     lapsed: list[tuple[str, UUID]] = []
     outboxes = _outboxes(cursor, outbox)
@@ -418,7 +423,10 @@ def sweep_some(cursor: Cursor, now_us: int, limit: int, outbox: Outbox) -> Swept
             if (lane := moved_lane(kept.record, settled)) is not None:
                 _give_turn(cursor, lane)
             if kept.record is not None:
-                write_events(cursor, *swept_rows(outboxes, kept.record, settled), now_us)
+                service, rows = swept_rows(outboxes, kept.record, settled)
+                if rows and not is_synced:
+                    raise EventsUnsynced
+                write_events(cursor, service, rows, now_us)
             written[State.ABSENT if settled is None else settled.state] += 1
             part.operation_ids.append(UUID(bytes=columns[1]))
             if settled is not None and settled.state is State.IN_DOUBT:

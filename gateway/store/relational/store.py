@@ -110,7 +110,14 @@ class RelationalStore(ABC):
         return swept
 
     async def _sweep_some(self, size: int) -> tuple[sql.SweptPart, float]:
-        return await self._time_without_fsync(lambda cursor: sql.sweep_some(cursor, cursor.now_us, size, self._outbox))
+        def sweep(cursor: Cursor, *, is_synced: bool) -> sql.SweptPart:
+            return sql.sweep_some(cursor, cursor.now_us, size, self._outbox, is_synced=is_synced)
+
+        try:
+            # What is lost of it is done again by the next sweep.
+            return await self._change_without_fsync(_timed(partial(sweep, is_synced=False)))
+        except sql.EventsUnsynced:
+            return await self._change(_timed(partial(sweep, is_synced=True)))
 
     async def take_turns(self, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
         # Look first: whoever has no turn writes nothing.
@@ -220,10 +227,10 @@ class RelationalStore(ABC):
             bounds = (cursor.now_us, RESUME_TRANSACTION_MAX)
             return kept.resume_some(cursor, service, operation, *bounds, is_first=is_first)
 
-        has_more, spent_seconds = await self._time_without_fsync(partial(resume_some, is_first=True))
+        has_more, spent_seconds = await self._change_without_fsync(_timed(partial(resume_some, is_first=True)))
         while has_more:
             await asyncio.sleep(spent_seconds)
-            has_more, spent_seconds = await self._time_without_fsync(resume_some)
+            has_more, spent_seconds = await self._change_without_fsync(_timed(resume_some))
         return await self._change(lambda cursor: kept.end_pause(cursor, service, operation, cursor.now_us, audit))
 
     async def lease_events(self, service: str, wanted: Mapping[str, int], lease_us: int) -> list[LeasedEvent]:
@@ -304,20 +311,21 @@ class RelationalStore(ABC):
     def announce_work(self) -> None:
         self._watchers.announce(WORK)
 
-    async def _time_without_fsync(self, work: Callable[[Cursor], T]) -> tuple[T, float]:
-        """As `_change_without_fsync`, and for how many seconds that kept its thread busy."""
-
-        def timed(cursor: Cursor) -> tuple[T, float]:
-            began = time.perf_counter()
-            return work(cursor), time.perf_counter() - began
-
-        return await self._change_without_fsync(timed)
-
     def _announce(self, commands: Sequence[Command], results: Sequence[Result | Exception]) -> None:
         if self._watchers:
             for command, result in zip(commands, results, strict=True):
                 if isinstance(result, Applied):
                     self._watchers.announce(operation_id_of(command))
+
+
+def _timed(work: Callable[[Cursor], T]) -> Callable[[Cursor], tuple[T, float]]:
+    """The work, and for how many seconds it kept its thread busy."""
+
+    def timed(cursor: Cursor) -> tuple[T, float]:
+        began = time.perf_counter()
+        return work(cursor), time.perf_counter() - began
+
+    return timed
 
 
 class Transact(Protocol):

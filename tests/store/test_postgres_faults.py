@@ -444,6 +444,8 @@ async def test_news_crosses_gateways(postgres_url: str) -> None:
             assert await state(other, hand) is State.CLAIMED
             await do(store, hand, Hand.complete)
             assert await watch.wait_changed(PATIENCE_SECONDS) is True
+        # It listens on a connection of its own, and hears in the order in which it was said.
+        await eventually(lambda: str(hand.operation_id) in heard)
         assert set(heard) == {str(hand.operation_id)}
 
 

@@ -22,6 +22,7 @@ from gateway.app.serve import serve
 from gateway.app.stores import name_of
 from gateway.config import Config, parse
 from gateway.store.base import StartRefused
+from gateway.store.postgres.store import PostgresStore
 from tests.support import http
 from tests.support.eventually import eventually
 from tests.support.house import config_text, house
@@ -149,14 +150,19 @@ async def test_closing_goes_on_after_a_failure(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_asked_to_stop_while_it_starts(tmp_path: Path, number: signal.Signals) -> None:
+async def test_asked_to_stop_while_it_starts(
+    tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A start that waits for its store does not keep the process: it ends at once, and well."""
+    # By itself it would go on waiting for an hour.
+    defaults = PostgresStore.__init__.__kwdefaults__ or {}
+    monkeypatch.setattr(PostgresStore.__init__, "__kwdefaults__", defaults | {"connect_seconds": 3600.0})
     async with silent_server() as (port, reached):
         store = {"durable": f"postgresql://gateway@127.0.0.1:{port}/gateway"}
         task = asyncio.create_task(serve(configured(tmp_path, store)))
         await asyncio.wait((reached,))
         os.kill(os.getpid(), number)
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(30):
             assert await task == EXIT_OK
         await eventually(lambda: open_files(tmp_path) == [])
 

@@ -168,8 +168,13 @@ class RecordingUpstream:
     async def _read_request(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: int
     ) -> Received:
-        async with asyncio.timeout(self.idle_seconds):
-            first = await reader.readexactly(1)
+        try:
+            async with asyncio.timeout(self.idle_seconds):
+                first = await reader.readexactly(1)
+        except TimeoutError:
+            # What came in time is served, also where this process was too busy to see it in time.
+            async with asyncio.timeout(0):
+                first = await reader.readexactly(1)
         head = (first + await reader.readuntil(b"\r\n\r\n"))[:-4]
         line, *fields = head.split(b"\r\n")
         method, target, version = line.split(b" ")

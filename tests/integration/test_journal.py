@@ -24,6 +24,7 @@ from tests.support.postgres import PostgresServer
 from tests.support.upstream import Answer, RecordingUpstream
 
 EXIT_WORK_LEFT = 3
+LOCK_MILLISECONDS = 10_000
 
 
 @asynccontextmanager
@@ -95,6 +96,8 @@ class LockedSqlite(Outage):
 
     def begin(self) -> None:
         self._other = apsw.Connection(str(self._path))
+        # The gateway may be writing at this moment.
+        self._other.set_busy_timeout(LOCK_MILLISECONDS)
         self._other.execute("BEGIN IMMEDIATE")
 
     def end(self) -> None:

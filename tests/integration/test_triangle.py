@@ -26,7 +26,7 @@ INBOX: dict[str, Any] = {
     "inbox": {"preset": "stripe", "secrets": [{"id": "a", "key": TEXT}]},
     "scope": "shared",
     "outcome": {"preset": "success_only"},
-    # Far longer than it takes to kill the gateway meanwhile.
+    # On most machines longer than it takes to kill the gateway meanwhile.
     "delivery": {"schedule": ["5s"]},
 }
 
@@ -73,10 +73,13 @@ async def test_what_was_completed_is_published_and_nothing_else(store: dict[str,
             await eventually(lambda: len(sent_to(upstream, b"/charges")) == 3, what="the third charge arrived")
             gateway.kill()
 
+            refused = len(sent_to(upstream, b"/webhooks"))
             upstream.on("/webhooks", Answer(200))
             await gateway.start()
             paid, cut, running = map(operation_of, sent_to(upstream, b"/charges"))
-            await eventually(lambda: len(sent_to(upstream, b"/webhooks")) == 2, 30.0, "the webhook is delivered")
+            await eventually(
+                lambda: len(sent_to(upstream, b"/webhooks")) == refused + 1, 30.0, "the webhook is delivered"
+            )
             (delivered,) = set(map(operation_of, sent_to(upstream, b"/webhooks")))
             await eventually(lambda: delivered in published(consumer), 30.0, "its delivery is published")
             # Known by the lease alone: nobody knows whether this charge was made.
@@ -85,7 +88,7 @@ async def test_what_was_completed_is_published_and_nothing_else(store: dict[str,
             assert status_of(await send(gateway.port, "paid")) == (201, "replayed")
             assert status_of(await deliver(gateway.port)) == (200, "event-duplicate")
             assert len(sent_to(upstream, b"/charges")) == 3
-            assert len(sent_to(upstream, b"/webhooks")) == 2
+            assert len(sent_to(upstream, b"/webhooks")) == refused + 1
             events = published(consumer)
             # That nobody knows is published once somebody writes it down.
             assert events.pop(running, ["operation.in_doubt"]) == ["operation.in_doubt"]

@@ -41,6 +41,7 @@ ORDERED: Final[dict[str, Any]] = {
     "order": {"by": "/account"},
 }
 _LIFE_SECONDS: Final = (0.1, 0.6)
+_ACCEPTED_SECONDS: Final = 30.0
 # No more than are delivered, with all the failures, in some seconds.
 _ACCEPTED_PER_KILL: Final = 4
 _SETTLE_SECONDS: Final = 60.0
@@ -171,6 +172,8 @@ async def _accept(pair: list[GatewayProcess], kills: int, lanes: int, dice: rand
             await asyncio.sleep(dice.uniform(*_LIFE_SECONDS))
             pair[kill % 2].kill()
             await pair[kill % 2].start()
+        # On a busy machine that may take longer than a life.
+        await eventually(lambda: any(accepted.values()), _ACCEPTED_SECONDS, "something is accepted")
     finally:
         is_over.set()
         await asyncio.gather(*callers)

@@ -42,7 +42,10 @@ ENDS: Final = ("switchover", "death", "restart in place")
 _ANSWERED: Final = frozenset(("stored", "journaled", "replayed"))
 _CALLERS: Final = 4
 _WAIT_SECONDS: Final = 60.0
-_SETTINGS: Final = {"cache_max_age": "0s", "lease": "3s", "probation": "3s", "promotion_wait": "10s"}
+_SETTINGS: Final = {"cache_max_age": "0s", "lease": "3s", "probation": "3s"}
+# Longer than a busy machine takes to start a gateway or to connect to another server, and shorter than what is waited
+# for here: who never vouches is seen to cost the memory.
+_VOUCHED_SECONDS: Final = 45
 
 
 class Pair:
@@ -172,7 +175,11 @@ class Scene:
 
 
 @asynccontextmanager
-async def staged(installation: PostgresInstallation, directory: Path, servers: Path) -> AsyncIterator[Scene]:
+async def staged(
+    installation: PostgresInstallation, directory: Path, servers: Path, vouched_seconds: int = _VOUCHED_SECONDS
+) -> AsyncIterator[Scene]:
+    """`vouched_seconds` is how long the gateways wait for each other to vouch for a server that was promoted."""
+    settings = _SETTINGS | {"promotion_wait": f"{vouched_seconds}s"}
     async with RecordingUpstream() as upstream, Relay(0) as relay:
         upstream.on("/charges", Answer(201))
         pair = Pair(installation, servers, relay)
@@ -180,7 +187,7 @@ async def staged(installation: PostgresInstallation, directory: Path, servers: P
             await asyncio.to_thread(pair.primary.start)
             places = [directory / name for name in ("one", "two")]
             configs = [
-                (config_of({"durable": pair.url}, place, upstream.url, store=_SETTINGS), place) for place in places
+                (config_of({"durable": pair.url}, place, upstream.url, store=settings), place) for place in places
             ]
             async with gateways(*configs) as fleet:
                 yield Scene(pair, fleet, upstream, Verdict())

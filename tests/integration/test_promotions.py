@@ -15,11 +15,14 @@ from tests.support.postgres import PostgresInstallation
 
 
 @pytest.fixture
-async def scene(
-    tmp_path: Path, postgres_installation: PostgresInstallation, server_workspace: Path
-) -> AsyncIterator[Scene]:
-    servers = server_workspace / f"pair-{tmp_path.name}"
-    servers.mkdir(mode=0o755)
+def servers(tmp_path: Path, server_workspace: Path) -> Path:
+    directory = server_workspace / f"pair-{tmp_path.name}"
+    directory.mkdir(mode=0o755)
+    return directory
+
+
+@pytest.fixture
+async def scene(tmp_path: Path, postgres_installation: PostgresInstallation, servers: Path) -> AsyncIterator[Scene]:
     async with staged(postgres_installation, tmp_path, servers) as scene:
         yield scene
 
@@ -42,17 +45,20 @@ async def test_an_asynchronous_pair_with_and_without_a_loss(scene: Scene) -> Non
         assert not scene.verdict.faults, scene.verdict
 
 
-async def test_a_gateway_that_died_with_the_primary(scene: Scene) -> None:
+async def test_a_gateway_that_died_with_the_primary(
+    tmp_path: Path, postgres_installation: PostgresInstallation, servers: Path
+) -> None:
     """Nobody can speak for what it was told: the promotion is a lost memory, which names it."""
-    await scene.pair.follow(is_synchronous=True)
-    one, two = scene.fleet
-    await scene.send_all(one.port, ["one"])
-    await scene.send_all(two.port, ["two"])
-    two.kill()
-    await scene.pair.end("death")
-    assert await scene.is_decided(one.port, "new") == "store-amnesia"
-    assert status_of(await send(one.port, "two")) == (201, "replayed")
-    assert "has not spoken since" in one.output()
+    async with staged(postgres_installation, tmp_path, servers, vouched_seconds=5) as scene:
+        await scene.pair.follow(is_synchronous=True)
+        one, two = scene.fleet
+        await scene.send_all(one.port, ["one"])
+        await scene.send_all(two.port, ["two"])
+        two.kill()
+        await scene.pair.end("death")
+        assert await scene.is_decided(one.port, "new") == "store-amnesia"
+        assert status_of(await send(one.port, "two")) == (201, "replayed")
+        assert "has not spoken since" in one.output()
 
 
 async def test_a_gateway_that_was_killed_and_comes_back(scene: Scene) -> None:

@@ -9,7 +9,9 @@ import redis
 
 from tests.support.eventually import eventually
 from tests.support.fleet import config_of, gateways, nonce_of, send, wait_answered
+from tests.support.gateway import GatewayProcess
 from tests.support.house import status_of
+from tests.support.http import Response
 from tests.support.postgres import PostgresInstallation, PostgresServer, PostgresStandby
 from tests.support.relay import Relay
 from tests.support.upstream import Answer, RecordingUpstream
@@ -54,10 +56,10 @@ async def test_failover_to_a_standby_that_lacks_the_last_commits(
                 late = await under_way
                 await restarted.start()
                 for gateway in (alive, restarted):
-                    again = await send(gateway.port, "kept")
+                    again = await decided(gateway, "kept")
                     assert (status_of(again), nonce_of(again)) == ((201, "replayed"), nonce_of(kept))
                     for key in (f"lost-{alive.port}", f"lost-{restarted.port}", "new"):
-                        assert status_of(await send(gateway.port, key)) == (503, "store-amnesia")
+                        assert status_of(await decided(gateway, key)) == (503, "store-amnesia")
                     # Its claim is among what was lost, and so it cannot be recorded, but for its journal.
                     again = await send(gateway.port, "under-way")
                     assert again.status in (409, 503)
@@ -109,13 +111,23 @@ async def test_the_first_gateway_after_a_failover_is_a_fresh_one(
                 again = await wait_answered(fresh.port, "kept", verdicts=frozenset(("replayed",)))
                 assert (status_of(again), nonce_of(again)) == ((201, "replayed"), nonce_of(kept))
                 for key in ("lost-0", "lost-1", "new"):
-                    assert status_of(await send(fresh.port, key)) == (503, "store-amnesia")
+                    assert status_of(await decided(fresh, key)) == (503, "store-amnesia")
                 async with gateways(configs["one"], configs["two"]) as known:
                     for gateway in known:
-                        assert status_of(await send(gateway.port, "lost-0")) == (503, "store-amnesia")
+                        assert status_of(await decided(gateway, "lost-0")) == (503, "store-amnesia")
             assert len(upstream.requests) == 3
         finally:
             standby.crash()
+
+
+async def decided(gateway: GatewayProcess, key: str) -> Response:
+    """The response to this key, once the gateway has found the other server and knows what to think of it."""
+
+    async def response() -> Response | None:
+        found = await send(gateway.port, key)
+        return None if status_of(found) == (503, "store-unavailable") else found
+
+    return await eventually(response, 30.0, f"{key} is decided")
 
 
 def forget_copies(url: str) -> None:

@@ -26,6 +26,7 @@ from tests.support.eventually import eventually
 from tests.support.fleet import config_of, process, send, try_send, wait_answered
 from tests.support.gateway import GatewayProcess
 from tests.support.house import config_text, sqlite_store, status_of, store_section
+from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer
 from tests.support.upstream import Answer, RecordingUpstream
 
@@ -427,8 +428,7 @@ async def test_none_is_left_and_none_can_start(sqlite: Store, tmp_path: Path) ->
 
 async def test_operators_are_served(sqlite: Store, tmp_path: Path) -> None:
     """The admin port is there, and is there again after its worker has died."""
-    with taken_port() as port:
-        pass
+    port = free_port()
     admin = {"listen": f"127.0.0.1:{port}", "token": "t" * 32}
     fields = [("Authorization", f"Bearer {'t' * 32}")]
 
@@ -447,8 +447,7 @@ async def test_operators_are_served(sqlite: Store, tmp_path: Path) -> None:
 
 async def test_a_purge_reaches_every_worker(postgres_url: str, redis_url: str, tmp_path: Path) -> None:
     """With Redis the answer is gone from the memory of all of them at once, whichever was told."""
-    with taken_port() as port:
-        pass
+    port = free_port()
     store = {"durable": postgres_url, "fast": redis_url, "cache_max_age": "1h"}
     admin = {"listen": f"127.0.0.1:{port}", "token": "t" * 32}
     fields = [("Authorization", f"Bearer {'t' * 32}"), ("Content-Type", "application/json")]

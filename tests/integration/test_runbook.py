@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 import orjson
 import pytest
 
+from gateway.core.operation import MICROSECONDS
 from tests.admin.shell import CREATED, CUT
 from tests.integration.test_journal import no_growing
 from tests.integration.test_workers import workers
@@ -140,15 +141,24 @@ async def are_dead(scene: Scene, number: int) -> bool:
     return len(said.rows()) == number
 
 
+async def waits(scene: Scene, operation_id: str) -> bool:
+    """Whether it is shown among what waits. While it is tried once more, it is not."""
+    return operation_id in await scene.run("idempotency-gateway inspect --list --state accepted")
+
+
+async def is_refused(scene: Scene, operation_id: str) -> bool:
+    return "answered_503" in await scene.do("inspect", operation_id)
+
+
 async def test_an_old_backlog(tmp_path: Path) -> None:
     """The service refuses, and nobody paused the route; the service is mended."""
     async with at_home("IdempotencyBacklogOld", tmp_path, ages=SECONDS_OF_AGE, **ACCEPTING) as scene:
         scene.upstream.on("/charges", REFUSING)
         operation_id = await accept(scene)
         await scene.until_it_fires()
-        assert operation_id in await scene.run("idempotency-gateway inspect --list --state accepted")
+        await eventually(lambda: waits(scene, operation_id), 30.0)
         assert "Nothing is paused" in await scene.run("idempotency-gateway pause")
-        assert "answered_503" in await scene.do("inspect", operation_id)
+        await eventually(lambda: is_refused(scene, operation_id), 30.0)
         scene.upstream.on("/charges", DONE)
         await scene.until_it_ends()
 
@@ -201,7 +211,7 @@ async def test_an_open_breaker(tmp_path: Path) -> None:
     async with at_home("IdempotencyBreakerOpen", tmp_path, upstream=upstream, **ACCEPTING) as scene:
         operation_id = await accept(scene)
         await scene.until_it_fires()
-        assert operation_id in await scene.run("idempotency-gateway inspect --list --state accepted")
+        await eventually(lambda: waits(scene, operation_id), 30.0)
         async with upstream:
             await scene.until_it_ends()
             await upstream.wait_for_requests(1)
@@ -746,10 +756,12 @@ async def test_a_suspended_sink(tmp_path: Path) -> None:
         await ledger.wait_received(2)
 
 
-async def test_waiting_events(tmp_path: Path) -> None:
+async def test_waiting_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sink fails, and is mended; what waited arrives by itself."""
+    # However long the commands take, it is mended behind them.
+    monkeypatch.setattr("gateway.app.events.WEBHOOK_SCHEDULE_US", (MICROSECONDS,))
     async with (
-        Receiver(status(503)) as ledger,
+        Receiver(*[status(503)] * 1000) as ledger,
         at_home("IdempotencyEventsWait", tmp_path, ages=SECONDS_OF_AGE, **publishing(ledger)) as scene,
     ):
         await scene.send()
@@ -757,6 +769,7 @@ async def test_waiting_events(tmp_path: Path) -> None:
         assert "ledger" in await scene.run("idempotency-gateway sinks")
         listed = await scene.run("idempotency-gateway events --sink NAME --state waiting", NAME="ledger")
         assert "operation.completed" in listed
+        ledger.answers.clear()
         await scene.until_it_ends()
 
 

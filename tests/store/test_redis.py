@@ -16,6 +16,7 @@ import uvloop
 
 from gateway.core.operation import Snapshot, State, microseconds
 from gateway.store.base import NotApplied, StoreError, boot_seconds
+from gateway.store.redis import node as node_of_redis
 from gateway.store.redis.codec import encode
 from gateway.store.redis.node import ENTRY_BYTES_MAX, GET_SECONDS
 from gateway.store.redis.store import RedisFastTier
@@ -39,6 +40,8 @@ from tests.support.relay import Relay
 ERA = f"{key_of(UUID(int=0)).partition('{')[0]}era"
 
 _numbers = itertools.count(1)
+
+pytestmark = pytest.mark.usefixtures("no_haste")
 
 
 @pytest.fixture
@@ -292,7 +295,7 @@ async def test_nobody_waits_for_more_than_one_slow_answer_before_his_own(redis_u
             await eventually(lambda: relay.to_target.forwarded_bytes > sent_bytes, what="the first get is under way")
             queued = asyncio.ensure_future(tier.get(id_of(second)))
             await asyncio.sleep(0)
-            ahead_seconds[0] += GET_SECONDS
+            ahead_seconds[0] += node_of_redis.GET_SECONDS
             relay.to_client.release()
             assert record_of(await under_way) == record_of(first)
             with pytest.raises(NotApplied, match="slow"):
@@ -356,7 +359,7 @@ async def test_what_a_restarted_server_brings_back_is_not_believed(server_worksp
         server.kill()
 
 
-async def test_a_frozen_server_is_waited_for_once(own_redis: RedisServer) -> None:
+async def test_a_frozen_server_is_waited_for_once(own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first callers wait for the deadline, the next fail at once, and afterwards the tier comes back by itself."""
     changes: list[bool] = []
     async with fast_tier(own_redis.url) as tier:
@@ -364,7 +367,9 @@ async def test_a_frozen_server_is_waited_for_once(own_redis: RedisServer) -> Non
         snapshot = completed()
         await tier.put(snapshot, boot_seconds())
         own_redis.pause()
-        answers = await asyncio.gather(*(tier.get(id_of(snapshot)) for _ in range(200)), return_exceptions=True)
+        with monkeypatch.context() as hasty:
+            hasty.setattr(node_of_redis, "GET_SECONDS", GET_SECONDS)
+            answers = await asyncio.gather(*(tier.get(id_of(snapshot)) for _ in range(200)), return_exceptions=True)
         assert {isinstance(answer, StoreError) for answer in answers} == {True}
         assert not tier.up
         with pytest.raises(NotApplied):

@@ -523,7 +523,7 @@ async def test_both_tiers_are_started_and_closed(memory: Memory, redis_url: str)
         await store.apply(Hand().claim())
 
 
-async def test_copies_answer_before_the_durable_store_has_come(memory: Memory, redis_url: str) -> None:
+async def test_copies_answer_before_the_durable_store_has_come(memory: Memory, redis_url: str, no_haste: None) -> None:
     """A gateway that starts without its durable store replays from Redis, and may be started again."""
 
     class LateStore(CountingStore):
@@ -552,7 +552,7 @@ async def test_copies_answer_before_the_durable_store_has_come(memory: Memory, r
 
 @pytest.mark.parametrize("error", [NotApplied, Indefinite])
 async def test_a_durable_store_that_starts_at_the_second_try(
-    memory: Memory, redis_url: str, error: type[StoreError]
+    memory: Memory, redis_url: str, error: type[StoreError], no_haste: None
 ) -> None:
     """The fast tier serves from the first try on, however the durable store failed to start."""
     failures = [error("away")]

@@ -164,7 +164,7 @@ class SealedStore(Forwarding):
 
     async def report_events(self, service: str, reports: Collection[EventReport]) -> None:
         seal = self._sealing.sealed_failure
-        sealed = [replace(each, why=seal(each.why, each.event_id, each.sink)) for each in reports]
+        sealed = [replace(each, why=seal(each.why, each.event_id, each.sink)) if each.why else each for each in reports]
         await self._behind.report_events(service, sealed)
 
     async def find_events(

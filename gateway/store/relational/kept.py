@@ -24,7 +24,7 @@ from gateway.store.operations import (
     PauseAudit,
     RouteBacklog,
 )
-from gateway.store.relational.statements import Cursor, prolong, record_of
+from gateway.store.relational.statements import PAUSE_END_US, Cursor, prolong, record_of
 
 
 def find_due(cursor: Cursor, service: str, operations: Collection[str], now_us: int, limit: int) -> Due:
@@ -91,15 +91,12 @@ def pause_audits(cursor: Cursor, service: str) -> list[PauseAudit]:
 def resume_some(cursor: Cursor, service: str, operation: str, now_us: int, limit: int, *, is_first: bool) -> bool:
     """Add the pause to the time of at most `limit` operations; False when there are no more.
 
-    A later call goes on where this one stopped, also of another process; the first one of an end begins with the
-    operations that an earlier end has come to, because they have waited since. What is moved back is read once more.
+    A later call goes on where this one stopped, also of another process; the first one of an end that has rested for
+    long begins anew. What is moved back is read once more.
     """
     name = (service, operation)
-    if is_first:
-        cursor.change("restart_resume", (*name, now_us, cursor.last_row))
-    else:
-        # Nothing to write, unless it was paused again in between.
-        cursor.change("resume_pause", (*name, now_us))
+    rested_since_us = now_us - PAUSE_END_US if is_first else 0
+    cursor.change("resume_pause", (*name, now_us, rested_since_us, cursor.last_row))
     rows = cursor.rows("select_paused", (*name, now_us, limit))
     for row, _, credited_us, by_us in rows:
         if by_us:

@@ -60,8 +60,9 @@ from gateway.store.relational.rows import (
 RECOVERY_CHECK_US: Final = 3_600 * MICROSECONDS
 # Sweeps move the end of paused operations that would expire sooner than this by as much.
 PAUSE_STEP_US: Final = 3_600 * MICROSECONDS
-# The same while the pause is being ended, which may have come to an operation already: what is added then stays.
-_LAST_STEP_US: Final = 60 * MICROSECONDS
+# The end of a pause is under way for so long after its last piece. Meanwhile sweeps move by as much only, because it
+# may have come to an operation already: what is added then stays.
+PAUSE_END_US: Final = 60 * MICROSECONDS
 
 # What a sweep looks for: by which statement, in which state, and how far from now. First the states that the clock
 # changes, then leases left by a clock that was set back.
@@ -444,7 +445,7 @@ def sweep_some(cursor: Cursor, now_us: int, limit: int, outbox: Outbox, *, is_sy
 
 
 def _paused_expiring(cursor: Cursor, now_us: int, limit: int) -> list[Row]:
-    bounds = (now_us, now_us + PAUSE_STEP_US, now_us + _LAST_STEP_US, limit)
+    bounds = (now_us, now_us + PAUSE_STEP_US, now_us + PAUSE_END_US, limit, now_us - PAUSE_END_US)
     rows: list[Row] = cursor.rows("select_paused_expiring", bounds)
     return rows
 
@@ -453,7 +454,7 @@ def _hold_paused(cursor: Cursor, now_us: int, limit: int) -> int:
     """Keep at most `limit` paused operations from expiring soon; return how many."""
     rows = _paused_expiring(cursor, now_us, limit)
     for row, counted_us, is_ending in rows:
-        step_us = _LAST_STEP_US if is_ending else PAUSE_STEP_US
+        step_us = PAUSE_END_US if is_ending else PAUSE_STEP_US
         prolong(cursor, row, step_us, counted_us + step_us)
     return len(rows)
 

@@ -666,8 +666,14 @@ DEFECTS = (
     Defect(
         "repeated-end-of-a-pause-pays-less",
         "what an end of a pause came to before it failed loses the time until the end is repeated",
-        (Edit("store/relational/kept.py", "    if is_first:\n", "    if False:\n"),),
-        ("tests/store/test_sqlite.py::test_a_pause_ends_in_short_transactions",),
+        (Edit("store/relational/kept.py", "now_us - PAUSE_END_US if is_first else 0", "0"),),
+        ("tests/store/test_sqlite.py::test_a_pause_ends_in_short_transactions[3600]",),
+    ),
+    Defect(
+        "pause-of-many-never-ends",
+        "the end of a pause that takes longer than a command may begins anew each time",
+        (Edit("store/relational/kept.py", "now_us - PAUSE_END_US if is_first else 0", "now_us if is_first else 0"),),
+        ("tests/store/test_sqlite.py::test_a_pause_ends_in_short_transactions[1]",),
     ),
     Defect(
         "sweep-looks-too-little",

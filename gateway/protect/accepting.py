@@ -289,13 +289,12 @@ class Pending:
                 count.set(self._waiting_on(name).request_bytes, included.get(count, 0))
 
     def _added_before(self, counted_seconds: float, latest: tuple[float, dict[_Count, int]]) -> dict[_Count, int]:
-        """What had been added for certain when the store counted. What was noted before that is forgotten."""
-        until_seconds = counted_seconds + _AGE_SLACK_SECONDS
+        """What had been added when the store counted. What was noted before that is forgotten."""
         self._added.append(latest)
-        while len(self._added) > 1 and self._added[1][0] <= until_seconds:
+        while len(self._added) > 1 and self._added[1][0] <= counted_seconds + _AGE_SLACK_SECONDS:
             del self._added[0]
-        noted_seconds, added = self._added[0]
-        return added if noted_seconds <= until_seconds else {}
+        # Of a count that is older than all notes, because another one overtook it, the first one is next to the truth.
+        return self._added[0][1]
 
     async def _read_scope(self, request: KeyedRequest, limit: int) -> _Count:
         count = self._by_scope.get(_scope_of(request))

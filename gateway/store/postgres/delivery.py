@@ -115,7 +115,9 @@ class Deliveries:
         if sum(row["found"] for row in counted) > _COUNTED_ANEW_MAX:
             ended = clock()
             kept_seconds = min(max(_KEPT_TIMES * (ended - now), _KEPT_SECONDS_MIN), _KEPT_SECONDS_MAX)
-            self._counted[service] = (now, ended + kept_seconds, waiting)
+            # Another count may have begun later, and ended sooner.
+            if self._counted.get(service, (now,))[0] <= now:
+                self._counted[service] = (now, ended + kept_seconds, waiting)
         return Backlog(waiting, paused)
 
     async def _count_backlog(self, service: str) -> tuple[list[dict[str, Any]], dict[str, Pause]]:

@@ -104,16 +104,16 @@ class DeliveryWorker:
         self._service = service
         self._is_stalled = is_stalled
         self._clock = clock
-        self.adopt(routes)
         # Operation names that were paused at the last search; None while that is unknown: before the first one, and
         # while nothing was searched for lack of places.
         self._paused: frozenset[str] | None = None
         self._announced_seconds: float | None = None
-        # Operation names of which the last search found more than there were places; whether more may be due.
+        # Operation names of which the last search for them found more than there were places; whether more may be due.
         self._behind: frozenset[str] = frozenset()
         # Operation names that filled the last search for them, and how many orphans it found of each.
         self._crowded: frozenset[str] = frozenset()
         self._orphans: Counter[str] = Counter()
+        self.adopt(routes)
         self._is_turn_of_others = False
         self._has_more = False
         self._idle_seconds = _POLL_SECONDS
@@ -135,6 +135,9 @@ class DeliveryWorker:
         self._routes = [route for route in routes if route.accept is not None and self._ring is not None]
         self._route_of = _by_identity(routes, self._routes)
         self._places.adopt(self._routes)
+        names = {route.operation for route in self._routes}
+        self._behind &= names
+        self._crowded &= names
 
     @property
     def running(self) -> int:
@@ -219,7 +222,8 @@ class DeliveryWorker:
         left_alone = self._left_alone()
         places = sum(free[route.name] for route in routes if route.operation in names)
         limit = min(places + _SPARE, _BATCH_MAX) + len(left_alone)
-        limit += min(sum(self._orphans[name] for name in names), _ORPHANS_MAX)
+        # There may be more of them than the last search could find.
+        limit += min(2 * self._orphans_of(names), _ORPHANS_MAX)
         searched = await self._store.find_due(self._service, names, limit)
         due, self._paused = taking_turns(searched.found), searched.paused
         for name in names:
@@ -229,13 +233,17 @@ class DeliveryWorker:
         self._behind = self._behind - names | behind
         self._crowded = self._crowded - names | {record.identity.operation for record in due if is_full}
         # Another search finds no more where all were orphans.
-        is_full &= sum(self._orphans[name] for name in names) < limit
+        is_full &= self._orphans_of(names) < limit
         self._has_more |= is_full or bool(self._behind)
         # What was left out has free places, too.
         if self._is_turn_of_others or (is_full and begun):
             self._wake_in(_BUSY_SECONDS)
-        self._idle_seconds = _POLL_SECONDS if due else min(self._idle_seconds * 2, _IDLE_SECONDS_MAX)
+        is_idle = len(searched.found) == self._orphans_of(names)
+        self._idle_seconds = min(self._idle_seconds * 2, _IDLE_SECONDS_MAX) if is_idle else _POLL_SECONDS
         return self._idle_seconds
+
+    def _orphans_of(self, names: Collection[str]) -> int:
+        return sum(self._orphans[name] for name in names)
 
     def _begin_due(self, due: Iterable[Record], left_alone: Collection[int]) -> tuple[set[str], int]:
         """Begin what has a place. Returns the operation names of which something had none, and how many began."""

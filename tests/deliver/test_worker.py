@@ -480,11 +480,11 @@ async def test_orphans_hide_nothing(tmp_path: Path) -> None:
     async with orphaned(tmp_path, 1200) as it:
         routes = it.office.parts.policy.by_name
         ids = [(await it.accept("late", route=routes[name]))[0].identity.operation_id for name in ("charge", "other")]
-        for _ in range(40):
+        for _ in range(10):
             await it.poll()
         assert [it.record(each).state for each in ids] == [State.COMPLETED] * 2
         it.office.store.said.clear()
-        assert await it.poll() == 1
+        assert await it.poll() > 1
         assert list(it.office.store.said) == ["find_due"]
 
 

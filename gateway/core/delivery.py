@@ -4,7 +4,7 @@ Owns the route's delivery policy. It decides about attempts that are known to ha
 doubt on a route that sends again. What an attempt comes to is decided by `outcome`.
 
 An outage of the upstream is no failure of the request: an attempt under which nothing was sent does not count, and
-never ends the delivery. Only responses count.
+never ends the delivery. Only responses count, until the operation is in doubt.
 
 Each pause is drawn from its second half, so that what failed together is not repeated together.
 """
@@ -117,9 +117,9 @@ def bury(record: Record, reason: str, failure: str, *, is_answered: bool) -> Bur
 def resend_due(record: Record, policy: DeliveryPolicy, now_us: int) -> bool:
     """Whether a kept request in doubt may be sent again now, on a route that does so.
 
-    The attempts that came into doubt count like answers, because none of them is known to have had no effect; after
-    `answers_max` of both, and from `deliver_until_us` on, the operation stays in doubt. The pause runs from the start
-    of the last attempt. All gateways draw the same one.
+    Since it came into doubt each attempt counts like an answer, also one that sent nothing: the breaker lets few of
+    those through. After `answers_max` of both, and from `deliver_until_us` on, the operation stays in doubt. The pause
+    runs from the start of the last attempt. All gateways draw the same one.
     """
     delivery = delivery_of(record)
     counted = delivery.answers + 1

@@ -102,7 +102,8 @@ class Edge:
         listen = partial(loop.create_server, self._accept, backlog=self.settings.backlog)
         try:
             if sock is not None:
-                host, port = sock.getsockname()[:2]
+                if isinstance(bound := sock.getsockname(), tuple):
+                    host, port = bound[:2]
                 # Another program may listen there since it was bound. uvloop would close it then, and say nothing.
                 sock.listen(self.settings.backlog)
                 listener = await listen(sock=sock)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, NoReturn
 
 from gateway.core.operation import EVENT_OF, Applied, Identity, State
@@ -93,8 +94,9 @@ class UnsentWorker:
         try:
             return await asyncio.shield(taking)
         except asyncio.CancelledError:
-            for ended in await taking:
-                ended.leave()
+            with suppress(Exception):
+                for ended in await taking:
+                    ended.leave()
             raise
 
     async def _end_all(self, attempts: tuple[UnsentAttempt, ...], *, may_arrive: bool) -> tuple[UnsentAttempt, ...]:

@@ -75,6 +75,8 @@ class PortableStore(RelationalStore):
     """The `Store` in the database at `url`. `clock_us` takes the place of the server's clock, in the store's
     threads."""
 
+    syncs_always = True
+
     def __init__(
         self,
         url: str,

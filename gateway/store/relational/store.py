@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 from uuid import UUID, uuid4
 
 from gateway.core.lifecycle import settle
@@ -71,6 +71,9 @@ class Contended(NotApplied):
 class RelationalStore(ABC):
     """The verbs of `ManagedStore`, `SealedRows` and `ObservationStore` but for `start`, `close`, `apply` and `read`."""
 
+    syncs_always: ClassVar[bool]
+    """Whether what `_change_without_fsync` does is as durable as all else."""
+
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
         self._watchers = Watchers()
@@ -115,7 +118,7 @@ class RelationalStore(ABC):
 
         try:
             # What is lost of it is done again by the next sweep.
-            return await self._change_without_fsync(_timed(partial(sweep, is_synced=False)))
+            return await self._change_without_fsync(_timed(partial(sweep, is_synced=self.syncs_always)))
         except sql.EventsUnsynced:
             return await self._change(_timed(partial(sweep, is_synced=True)))
 

@@ -88,6 +88,8 @@ class SqliteStore(RelationalStore):
     `close`.
     """
 
+    syncs_always = False
+
     def __init__(
         self,
         path: str | Path,

@@ -9,7 +9,7 @@ file of many resolutions.
 
 *Presentation.* `view` shows an operation, and `inspection` all that is known of one.
 
-*The console.* `console` defines the command lines and the output, `commands` what they do.
+*The console.* `commands` is what the commands do, and `console` what they show; `gateway.options` has their options.
 
 *The admin port.* `api` is the port for programs, `request` its queries and bodies, `fault` why one is not carried out.
 `access` has people, roles and sessions, `authentication` who sends a request. `pages` is the console in a browser,

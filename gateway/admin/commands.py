@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from gateway import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, PROGRAM
-from gateway.admin.console import EVERY_STATE, STATES, full_text, journal_table, json_line, table_head, table_row
+from gateway import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, PROGRAM, CommandWrong
+from gateway.admin.console import full_text, journal_table, json_line, table_head, table_row
 from gateway.admin.delivery import NoSuchRoute, no_such_route, pause_line
 from gateway.admin.inspection import full_json
 from gateway.admin.journal import REFUSED, OutcomeRefused, acknowledge, export, kept, notes
@@ -30,12 +30,14 @@ from gateway.admin.listing import LIST_BYTES_MAX, End, ListWrong, read_list, res
 from gateway.admin.observed import NO_MEMORY, NoSuchObservedRoute
 from gateway.admin.operations import PAGE_SIZE_MAX, CannotIdentify, Operations, audit_by
 from gateway.admin.provided_response import HEAD_BYTES_MAX, ResponseRefused, read_response
-from gateway.admin.requeueing import LIMIT_MAX, RATE_MAX, Wanted, listed
+from gateway.admin.requeueing import Wanted, listed
 from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, Ruling
 from gateway.admin.sinks import NoSuchSink, event_document, event_line
 from gateway.admin.view import described
+from gateway.core.delivery import REQUEUE_LIMIT_MAX, REQUEUE_RATE_MAX
 from gateway.core.message import Headers
 from gateway.core.operation import Audit, Record, State
+from gateway.options import EVERY_STATE, STATES
 from gateway.store.base import Indefinite, NotApplied
 from gateway.store.journal import HostJournals
 from gateway.store.operations import Query
@@ -43,10 +45,6 @@ from gateway.store.operations import Query
 # The most that a route may store, and the head before it.
 _FILE_BYTES_MAX: Final = 64 * 1024 * 1024 + HEAD_BYTES_MAX
 _HEADER_FILE_BYTES_MAX: Final = HEAD_BYTES_MAX
-
-
-class CommandWrong(ValueError):
-    """The command line is not a valid request. The text says what to write."""
 
 
 class Needs(Enum):
@@ -246,10 +244,10 @@ def _requeue(chosen: argparse.Namespace) -> Job:
             "say which dead letters: an OPERATION_ID; or, for many, --route, --reason or --older-than, with --limit "
             "and --rate"
         )
-    if not 1 <= (chosen.limit or 0) <= LIMIT_MAX or not 1 <= (chosen.rate or 0) <= RATE_MAX:
+    if not 1 <= (chosen.limit or 0) <= REQUEUE_LIMIT_MAX or not 1 <= (chosen.rate or 0) <= REQUEUE_RATE_MAX:
         raise CommandWrong(
-            f"to requeue many, give --limit (at most {LIMIT_MAX}) and --rate (at most {RATE_MAX} a second): they are "
-            "delivered beside new requests"
+            f"to requeue many, give --limit (at most {REQUEUE_LIMIT_MAX}) and --rate (at most {REQUEUE_RATE_MAX} a "
+            "second): they are delivered beside new requests"
         )
     wanted = Wanted(frozenset(chosen.route) or None, chosen.reason, chosen.older_than or 0, chosen.limit, chosen.rate)
     return Job(lambda operations, _: _requeue_many(operations, wanted, audit), Needs.TIERS, changes=True)

@@ -18,10 +18,10 @@ from gateway.admin.access import Person
 from gateway.admin.journal import REFUSED, WAITING
 from gateway.admin.operations import PAGE_SIZE_MAX, audit_by
 from gateway.admin.provided_response import response_of
-from gateway.admin.requeueing import LIMIT_MAX, RATE_MAX, Wanted
+from gateway.admin.requeueing import Wanted
 from gateway.admin.resolution import Happened, NothingHappened, Ruling
-from gateway.admin.view import REASONS
 from gateway.config.leaf import duration_seconds
+from gateway.core.delivery import REASONS, REQUEUE_LIMIT_MAX, REQUEUE_RATE_MAX
 from gateway.core.operation import Audit, State, microseconds
 from gateway.store.operations import Query
 
@@ -256,8 +256,8 @@ class RequeueAsked(Asked):
     route: str | None = None
     reason: _Reason | None = None
     older_than: str | None = None
-    limit: int = Field(ge=1, le=LIMIT_MAX)
-    rate: int = Field(ge=1, le=RATE_MAX)
+    limit: int = Field(ge=1, le=REQUEUE_LIMIT_MAX)
+    rate: int = Field(ge=1, le=REQUEUE_RATE_MAX)
 
     @cached_property
     def wanted(self) -> Wanted:

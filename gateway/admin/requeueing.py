@@ -19,8 +19,6 @@ from gateway.core.operation import Audit, Snapshot, State
 from gateway.store.base import Unreadable
 from gateway.store.operations import Query
 
-LIMIT_MAX: Final = 10_000
-RATE_MAX: Final = 1_000
 # Matches beyond the limit are counted up to this.
 _COUNT_MAX: Final = 100_000
 

@@ -268,8 +268,6 @@ _CAUSES: Final[Mapping[str, str]] = {
     ),
 }
 """What to do about a dead letter, by its reason."""
-REASONS: Final = tuple(_CAUSES)
-"""Why a kept request is a dead letter."""
 
 
 def _advice_on_dead_letter(operation_id: UUID, record: Record, now_us: int) -> str:

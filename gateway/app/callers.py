@@ -11,8 +11,8 @@ from gateway.app.routes import authorize_of, scope_spec
 from gateway.app.tls_files import Stamp, stamp_of
 from gateway.callers.client_certificate import ClientCertificates
 from gateway.callers.forward_auth import CONNECTIONS_MAX, ForwardAuth
-from gateway.callers.key_set import KeySet, KeySetInvalid, Source, secret_key
-from gateway.callers.key_source import DiscoveredSource, FileSource, UrlSource, read_key_file
+from gateway.callers.key_set import KeySet, KeySetInvalid, Source, read_key_file, secret_key
+from gateway.callers.key_source import DiscoveredSource, FileSource, UrlSource
 from gateway.callers.tokens import TokenVerifier
 from gateway.config import Config
 from gateway.core.identity.scope import (

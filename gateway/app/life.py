@@ -1,4 +1,4 @@
-"""A serving process from start to exit code: signals, the log, and a failed start.
+"""A process from start to exit code: its event loop, signals, the log, and a failed start.
 
 Knows nothing of what serves. SIGTERM and SIGINT stop it in order, also while it starts; a second one skips
 `shutdown.delay`. SIGHUP reloads the configuration, unless the terminal that it was started on hung up: then it stops.
@@ -11,18 +11,24 @@ import errno
 import gc
 import logging
 import signal
+import socket
 import termios
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
 
-from gateway import EXIT_OK
+import uvloop
+
+from gateway import EXIT_OK, CommandError
 from gateway.config import Config, notices
 from gateway.observe.logs import Logs
 
 _LOG = logging.getLogger("gateway")
 
 
-class StartError(Exception):
+T = TypeVar("T")
+
+
+class StartError(CommandError):
     """The gateway cannot start. The text says why and what to do."""
 
 
@@ -191,3 +197,25 @@ def _tune_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 3, 140)
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run on uvloop, which takes half the time of the standard loop."""
+    with asyncio.Runner(loop_factory=_new_loop) as runner:
+        return runner.run(work)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    loop = uvloop.new_event_loop()
+    loop.set_exception_handler(_log_unretrieved)
+    return loop
+
+
+def _log_unretrieved(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log exceptions that nobody awaited, except failed name lookups of connections that were given up.
+
+    uvloop neither cancels such a lookup nor retrieves its result. The code that gave up reports the failure.
+    """
+    is_resolved_late = isinstance(context.get("exception"), socket.gaierror)
+    if not is_resolved_late or type(context.get("future")) is not asyncio.Future:
+        loop.default_exception_handler(context)

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from time import time
 
-from gateway import PROGRAM
+from gateway import PROGRAM, CommandError
 from gateway import config as settings
 from gateway.admin.access import People
 from gateway.admin.api import AdminApi
@@ -66,10 +66,6 @@ from gateway.store.recipes import (
 )
 from gateway.store.sealed import SealedStore, refuse_unreadable
 from gateway.store.tiered import Tiered
-
-
-class OperatingError(Exception):
-    """The command could not be carried out. The text says why and what to do."""
 
 
 def policies_of(config: Config) -> Policies:
@@ -185,7 +181,7 @@ def _hosts_of(config: Config) -> set[str]:
 
 
 async def operate(config: Config, job: Job) -> int:
-    """Carry out a command on the stores that it needs; returns its exit code. Raises `OperatingError`."""
+    """Carry out a command on the stores that it needs; returns its exit code. Raises `CommandError`."""
     sealing = sealing_of(config)
     journals = HostJournalFiles(journal_directory(config), name_of(config), sealing)
     bare = bare_store(config, sealing)
@@ -195,7 +191,7 @@ async def operate(config: Config, job: Job) -> int:
         if job.needs is Needs.JOURNAL:
             return await job.run(operations, journals)
         if not await is_migrated(config):
-            raise OperatingError(
+            raise CommandError(
                 "the store does not exist, or its schema is older than this program. Check that this is the gateway's "
                 "configuration, and run as the gateway's user. To bring an older schema up to date: "
                 f"{PROGRAM} migrate"
@@ -214,10 +210,10 @@ async def operate(config: Config, job: Job) -> int:
             await store.close()
     except StoreError as error:
         if not job.changes:
-            raise OperatingError(f"the store could not be read: {error}") from error
+            raise CommandError(f"the store could not be read: {error}") from error
         # After an indefinite error nobody knows whether something was changed.
         effect = "" if isinstance(error, Indefinite) else "nothing was changed: "
-        raise OperatingError(f"{effect}{error}") from error
+        raise CommandError(f"{effect}{error}") from error
 
 
 async def look_at_server(config: Config) -> list[str]:
@@ -232,7 +228,7 @@ async def look_at_server(config: Config) -> list[str]:
 async def check_store(config: Config) -> list[str]:
     """What a start with this configuration would warn about; changes nothing.
 
-    Raises `OperatingError` with the text of the start's refusal, or because the store cannot be read.
+    Raises `CommandError` with the text of the start's refusal, or because the store cannot be read.
     """
     sealing, serving = sealing_of(config), serving_of(config)
     store = bare_store(config, sealing)
@@ -254,9 +250,9 @@ async def check_store(config: Config) -> list[str]:
         finally:
             await store.close()
     except StartRefused as error:
-        raise OperatingError(f"the durable store must not be used: {error}") from error
+        raise CommandError(f"the durable store must not be used: {error}") from error
     except StoreError as error:
-        raise OperatingError(f"the store could not be read: {error}") from error
+        raise CommandError(f"the store could not be read: {error}") from error
     return [
         *(neighbour_warning(serving, neighbour) for neighbour in agreement.neighbours),
         *([memory.text] if memory.is_lost else []),

@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from gateway import PROGRAM
+from gateway import PROGRAM, CommandError
 from gateway.app.encryption import key_ring
-from gateway.app.operating import OperatingError
 from gateway.app.stores import bare_store, is_migrated, journal_directory, make_fast_tier, name_of
 from gateway.config import Config
 from gateway.core.confidential import Sealing
@@ -32,16 +31,16 @@ async def rekey_stores(config: Config, say: Callable[[str], None], progress: Cal
     """Encrypt the durable store and this host's journals with the current key, and drop the copies; returns how much is
     left under other keys, or cannot be read. `say` gets what was done, `progress` what is under way.
 
-    May be stopped at any point, and run again. Raises `OperatingError`.
+    May be stopped at any point, and run again. Raises `CommandError`.
     """
     ring = key_ring(config)
     if ring is None:
-        raise OperatingError("there is no key to encrypt with: write secrets: {encryption: [{id: NAME, key: SECRET}]}")
+        raise CommandError("there is no key to encrypt with: write secrets: {encryption: [{id: NAME, key: SECRET}]}")
     sealing, current_id, left = Sealing(ring), ring.current_id, 0
     store = bare_store(config, sealing)
     try:
         if not await is_migrated(config):
-            raise OperatingError(
+            raise CommandError(
                 f"the store does not exist, or its schema is old; bring it up to date: {PROGRAM} migrate"
             )
         try:
@@ -67,7 +66,7 @@ async def rekey_stores(config: Config, say: Callable[[str], None], progress: Cal
         finally:
             await store.close()
     except StoreError as error:
-        raise OperatingError(f"{error}. What was encrypted stays so; run this again to go on") from error
+        raise CommandError(f"{error}. What was encrypted stays so; run this again to go on") from error
     # Written meanwhile, by gateways that have another key first.
     for key_id, number in sorted(sealed.items()):
         if key_id != current_id:

@@ -1,17 +1,12 @@
 """Serves with a configuration, in one process or several; delivers without serving; migrates the durable store.
 
-Owns the choice between one process and several, and the event loop that everything runs on.
+Owns the choice between one process and several.
 """
 
 from __future__ import annotations
 
-import asyncio
-import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
-
-import uvloop
 
 from gateway.app import stores
 from gateway.app.gateway import Gateway
@@ -21,7 +16,6 @@ from gateway.app.supervisor import Supervisor
 from gateway.config import Config
 from gateway.store.base import StoreError
 
-T = TypeVar("T")
 Read = Callable[[], Config]
 
 
@@ -85,25 +79,3 @@ async def finish_upgrade(config: Config) -> bool:
         return await stores.finish_upgrade(config)
     except StoreError as error:
         raise StartError(f"the upgrade cannot be finished: {error}") from error
-
-
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run on uvloop, which takes half the time of the standard loop."""
-    with asyncio.Runner(loop_factory=_new_loop) as runner:
-        return runner.run(work)
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    loop = uvloop.new_event_loop()
-    loop.set_exception_handler(_log_unretrieved)
-    return loop
-
-
-def _log_unretrieved(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log exceptions that nobody awaited, except failed name lookups of connections that were given up.
-
-    uvloop neither cancels such a lookup nor retrieves its result. The code that gave up reports the failure.
-    """
-    is_resolved_late = isinstance(context.get("exception"), socket.gaierror)
-    if not is_resolved_late or type(context.get("future")) is not asyncio.Future:
-        loop.default_exception_handler(context)

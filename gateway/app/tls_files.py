@@ -1,5 +1,7 @@
 """The files that a configuration names on this machine: certificates, key sets, `state_dir`. Checks them for `check` as
-a start and as peers would, and says whether a certificate was changed, and when it expires. Writes nothing."""
+a start and as peers would, and says whether a certificate was changed, and when it expires. Writes nothing.
+
+What reads a kind of file is loaded where the configuration names one: a `check` of others is quick."""
 
 from __future__ import annotations
 
@@ -9,12 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.callers.key_set import KeySetInvalid
-from gateway.callers.key_source import read_key_file
 from gateway.config import PLACEHOLDER_DIRECTORY, ComposedScope, Config, TokenIssuer, token_issuers
 from gateway.config.events import KafkaSink
-from gateway.core.identity.certificate import first_expiry
-from gateway.upstream.certificates import PemError, check_dates, client_context
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +63,8 @@ def stamps_of(config: Config) -> dict[Path, Stamp]:
 
 def expiries_of(config: Config) -> dict[str, float]:
     """When the first certificate of each use expires, as Unix time; nothing of files that cannot be read."""
+    from gateway.core.identity.certificate import first_expiry
+
     found: dict[str, float] = {}
     for files in _named(config):
         kind = "listen" if files.path == "listen.tls" else "upstream"
@@ -143,6 +143,8 @@ def _of_key_set(path: str, issuer: TokenIssuer) -> Iterator[Remark]:
     """What is wrong with the file that has an issuer's keys."""
     if not isinstance(issuer.keys, str) or issuer.is_fetched:
         return
+    from gateway.callers.key_set import KeySetInvalid, read_key_file
+
     file = Path(issuer.keys)
     if file.exists() and not os.access(file, os.R_OK):
         yield Remark(path, f"{file} was not checked: this user may not read it", is_fault=False)
@@ -163,6 +165,8 @@ def _remarks(files: _Files) -> Iterator[Remark]:
         yield Remark(files.path, f"{path} was not checked: this user may not read it", is_fault=False)
     if unreadable or any(path.is_relative_to(PLACEHOLDER_DIRECTORY) for path in paths):
         return
+    from gateway.upstream.certificates import PemError, check_dates, client_context
+
     try:
         if files.ca is not None:
             client_context(files.ca)

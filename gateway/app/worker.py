@@ -34,10 +34,9 @@ from gateway.app.channel import (
     SwitchConfig,
 )
 from gateway.app.gateway import Gateway, Prepared
-from gateway.app.life import StartError, logs_like, run_until_signal
+from gateway.app.life import StartError, logs_like, run, run_until_signal
 from gateway.app.reload import Report as ReloadResult
 from gateway.app.seats import Handed
-from gateway.app.serve import run
 from gateway.config import Config
 from gateway.http.server import ListenError
 from gateway.observe.logs import Logs

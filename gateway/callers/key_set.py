@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from jwt.algorithms import Algorithm, get_default_algorithms
@@ -111,6 +112,12 @@ def read_keys(content: bytes) -> tuple[Key, ...]:
     if not keys:
         raise KeySetInvalid("it holds no key that could verify a token")
     return keys
+
+
+def read_key_file(path: Path) -> tuple[Key, ...]:
+    """The usable keys in this file. Raises `KeySetInvalid`, or `OSError` where it cannot be read."""
+    with path.open("rb") as file:
+        return read_keys(file.read(DOCUMENT_BYTES_MAX + 1))
 
 
 def _limited(keys: list[_T]) -> list[_T]:

@@ -17,7 +17,7 @@ import orjson
 from aiohttp import ClientConnectorError, ClientError, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 
 from gateway import __version__
-from gateway.callers.key_set import DOCUMENT_BYTES_MAX, Document, Key, Unfetched, read_keys
+from gateway.callers.key_set import DOCUMENT_BYTES_MAX, Document, Unfetched
 from gateway.core.egress import is_loopback
 from gateway.upstream.names import Names
 
@@ -25,12 +25,6 @@ FETCH_SECONDS: Final = 5.0
 _URL_CHARACTERS_MAX: Final = 2048
 _MAX_AGE: Final = re.compile(r'(?:^|[,\s])max-age="?([0-9]{1,9})"?(?:[,\s]|$)', re.IGNORECASE)
 _HEADERS: Final = {"Accept-Encoding": "identity", "User-Agent": f"idempotency-gateway/{__version__}"}
-
-
-def read_key_file(path: Path) -> tuple[Key, ...]:
-    """The usable keys in this file. Raises `KeySetInvalid`, or `OSError` where it cannot be read."""
-    with path.open("rb") as file:
-        return read_keys(file.read(DOCUMENT_BYTES_MAX + 1))
 
 
 class FileSource:

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 
 import yaml
 
+from gateway import CommandWrong
+
 Path = tuple[str | int, ...]
 Tree = None | str | list["Tree"] | dict[str, "Tree"]
 
@@ -347,7 +349,7 @@ class Mistake:
         return ": ".join(part for part in (where, self.path, what) if part)
 
 
-class ConfigError(Exception):
+class ConfigError(CommandWrong):
     """The file cannot be used. `mistakes` has all that were found, in the order of the file."""
 
     def __init__(self, mistakes: Iterable[Mistake]) -> None:
@@ -359,6 +361,10 @@ class ConfigError(Exception):
         if len(self.mistakes) > _MISTAKES_MAX:
             lines.append(f"and {len(self.mistakes) - _MISTAKES_MAX} more")
         return "\n".join(lines)
+
+    def report(self) -> str:
+        """Without the program's name: each line begins with the place in the file."""
+        return str(self)
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from math import ceil
 from typing import Final
 
+from gateway.core.lifecycle import DEADLINE
 from gateway.core.message import Headers, header_values
 from gateway.core.operation import MICROSECONDS, Bury, Identity, Postpone, Record, delivery_of, microseconds
 from gateway.core.outcome import REFUSED_AT_THE_DOOR
@@ -30,10 +31,15 @@ RETRY_AFTER_US_MAX: Final = 24 * _HOUR_US
 # bounds only how long a request waits after the outage.
 UNSENT_PAUSE_US_MAX: Final = microseconds(60)
 
-# Why a kept request is a dead letter; the clock's reason is `lifecycle.DEADLINE`.
+# Why a kept request is a dead letter; by the clock for `lifecycle.DEADLINE`.
 ATTEMPTS_EXHAUSTED: Final = "attempts-exhausted"
 UNAUTHORIZED: Final = "unauthorized"
 UNREADABLE: Final = "unreadable"
+REASONS: Final = (UNAUTHORIZED, ATTEMPTS_EXHAUSTED, UNREADABLE, DEADLINE)
+
+# How many dead letters an operator requeues at once, and how fast: so many more requests does the service get.
+REQUEUE_LIMIT_MAX: Final = 10_000
+REQUEUE_RATE_MAX: Final = 1_000
 
 _MONTHS: Final = {
     name: number

@@ -207,7 +207,7 @@ async def read_record(operations: Operations, operation_id: UUID) -> tuple[Snaps
 
 
 def look_at(config: Config) -> Look:
-    """A `Look` at the store of a configuration. It raises `OperatingError`."""
+    """A `Look` at the store of a configuration. It raises `CommandError`."""
 
     async def look(operation_id: UUID) -> tuple[Snapshot, bool]:
         found: list[tuple[Snapshot, bool]] = []

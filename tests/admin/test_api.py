@@ -20,7 +20,7 @@ from gateway import EXIT_WORK_LEFT
 from gateway.admin.access import People
 from gateway.admin.api import AdminApi
 from gateway.admin.authentication import Authentication
-from gateway.admin.view import REASONS
+from gateway.core.delivery import REASONS
 from gateway.core.operation import State
 from gateway.observe.facts import Events
 from tests.admin.hand import Desk

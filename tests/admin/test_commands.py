@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 import yaml
 
-from gateway import cli
+from gateway import options
 from gateway.cli import main
 from gateway.store.postgres import store as postgres
 from tests.admin.shell import CREATED, Shell, doubt, shell_for
@@ -339,7 +339,7 @@ def test_wrong_command_line(
 def test_no_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Who names no configuration, where none lies at the usual place, is told how to name one."""
     usual = tmp_path / "gateway.yaml"
-    monkeypatch.setattr(cli, "CONFIG_PATH", usual)
+    monkeypatch.setattr(options, "CONFIG_PATH", usual)
     assert main(["inspect", "--list"]) == 2
     expected = f"idempotency-gateway: there is no {usual}; name the gateway's configuration with --config FILE\n"
     assert capsys.readouterr() == ("", expected)

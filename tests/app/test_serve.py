@@ -9,7 +9,7 @@ import socket
 
 import pytest
 
-from gateway.app.serve import run
+from gateway.app.life import run
 
 
 async def forget(error: Exception) -> None:

@@ -13,9 +13,8 @@ import pytest
 
 from gateway.app.channel import AskReport, Channel, StartWorker
 from gateway.app.cpus import processors, quota_processors
-from gateway.app.life import StartError
+from gateway.app.life import StartError, run
 from gateway.app.seats import Handed, Seating, bind_seats, close_seats, shares
-from gateway.app.serve import run
 from gateway.app.share import share_of, worker_count
 from gateway.config import Address, Config, parse
 from gateway.http.server import ListenError

@@ -15,7 +15,8 @@ import sys
 import time
 from pathlib import Path
 
-from gateway.app.serve import run, serve
+from gateway.app.life import run
+from gateway.app.serve import serve
 from gateway.config import load
 
 _BEAT_SECONDS = 0.001

@@ -20,11 +20,11 @@ import pytest
 import yaml
 
 from gateway import EXIT_WRONG, __version__, config
-from gateway.cli import CONFIG_PATH, parser
 from gateway.config import Config, PostgresUrl, RedisUrl
 from gateway.config.leaf import duration_seconds
 from gateway.http.limits import EdgeSettings
 from gateway.observe.status import LIVE_PATH, METRICS_PATH, READY_PATH
+from gateway.options import CONFIG_PATH, parser
 from tests.support.demo import DemoProcess
 from tests.support.deploying import CHART, generated
 

@@ -13,13 +13,13 @@ import yaml
 from pydantic import BaseModel
 
 from gateway import config
-from gateway.cli import parser
 from gateway.config import Accept, Config, Placeholders, Route
 from gateway.config.leaf import duration_text, size_text
 from gateway.core.identity.canonical import CANONICAL_BYTES_MAX, PAIRS_MAX, QUOTES_MAX, VALUES_MAX
 from gateway.core.outbox import EventType
 from gateway.core.verdict import Verdict
 from gateway.observe.metrics import Metrics
+from gateway.options import parser
 from tests.support.fleet import gateways
 from tests.support.reference import (
     DOCS,

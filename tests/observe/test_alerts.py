@@ -15,12 +15,11 @@ import pytest
 import yaml
 
 from gateway.admin.commands import job_of
-from gateway.admin.console import NAMES as OPERATORS
-from gateway.cli import parser
 from gateway.config.models import Status
 from gateway.observe.facts import BreakerChanged, TierChanged
 from gateway.observe.metrics import Metrics
 from gateway.observe.status import METRICS_PATH
+from gateway.options import OPERATORS, parser
 from tests.admin.shell import CREATED
 from tests.observe.promql import OF_COUNTERS, History, PromqlError, Selector, fires, history, seconds, selectors
 from tests.observe.scrape import Scrape, Series, scrape

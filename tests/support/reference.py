@@ -17,7 +17,6 @@ from pydantic import BaseModel, SecretBytes, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from gateway.cli import parser
 from gateway.config import Config, section
 from gateway.config.descriptions import descriptions
 from gateway.config.leaf import Count, Duration, Flag, Leaf, Size
@@ -29,6 +28,7 @@ from gateway.core.verdict import RULES, Verdict
 from gateway.observe.facts import RequestAnswered
 from gateway.observe.logs import _answered
 from gateway.observe.metrics import Metrics
+from gateway.options import parser
 from gateway.protect.problem import ANSWERED, CASES, DOUBTS
 
 ROOT = Path(__file__).parents[2]

@@ -184,21 +184,23 @@ Probes and metrics are on {status}. Ctrl-C stops it.
 Charge a card, and send the same request again, as often as you like. The card is charged once:
 
   curl -i {url}/v1/charges -H 'Authorization: Bearer alice' -H 'Idempotency-Key: order-1001' \\
-    -H 'Content-Type: application/json' -d '{{"amount": 1200, "currency": "eur", "card": "tok_visa"}}'
+    -d amount=1200 -d currency=eur -d source=tok_visa
 
 The same key with another amount is refused:
 
   curl -i {url}/v1/charges -H 'Authorization: Bearer alice' -H 'Idempotency-Key: order-1001' \\
-    -H 'Content-Type: application/json' -d '{{"amount": 9900, "currency": "eur", "card": "tok_visa"}}'
+    -d amount=9900 -d currency=eur -d source=tok_visa
 
 The service charges, and its connection breaks before it responds. Send it twice. The card is charged once:
 
   curl -i {url}/v1/charges -H 'Authorization: Bearer alice' -H 'Idempotency-Key: order-1002' \\
-    -H 'Content-Type: application/json' -d '{{"amount": 1200, "currency": "eur", "card": "tok_lost_response"}}'
+    -d amount=1200 -d currency=eur -d source=tok_lost_response
 
 What was really charged, from the service's own ledger:
 
   curl {url}/v1/charges
+
+It has the form of Stripe's API: Stripe's libraries charge here, too, with {url} as the address of the API.
 
 Other cards: the service refuses tok_declined, and takes three seconds for tok_slow (send it twice at once).
 """

@@ -42,8 +42,6 @@ class Caller:
 
     async def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes = b"") -> Response:
         """Send a request and read its response."""
-        if body:
-            headers = {**headers, "Content-Type": "application/json"}
         url = f"http://{bracketed(self.host)}:{self.port}{target}"
         try:
             # A session of its own: nothing is sent again on a connection that was idle.

@@ -35,9 +35,11 @@ routes:
     key: {header: Idempotency-Key, required: true}
     scope: {api_key: Authorization}
     outcome: {preset: payments}
+    errors: stripe
 """
 )
-"""In front of the service that charges cards: every charge needs a key, and each caller has keys of its own."""
+"""In front of the service that charges cards: every charge needs a key, and each caller has keys of its own. Errors are
+those that Stripe's libraries know, as the service's own are."""
 
 ANYTHING: Final = (
     _COMMON

@@ -41,7 +41,8 @@ _EVENT_SECONDS: Final = 20.0
 # An event that is not expected would have come by then.
 _QUIET_SECONDS: Final = 0.5
 _POLL_SECONDS: Final = 0.05
-_CHARGE: Final = json.dumps({"amount": 1200, "currency": "eur", "card": "tok_slow"}).encode()
+_CHARGE: Final = json.dumps({"amount": 1200, "currency": "eur", "source": "tok_slow"}).encode()
+_JSON: Final = {"Content-Type": "application/json"}
 _WEBHOOK: Final = json.dumps({"id": "evt_1001", "type": "payment.settled", "charge": "ch_7"}).encode()
 
 PrintLine = Callable[[str], None]
@@ -74,13 +75,13 @@ class _World:
     async def charge(self) -> Response:
         """Send the charge; always the same request."""
         headers = {"Authorization": "Bearer alice", "Idempotency-Key": "order-1001", "Prefer": "respond-async"}
-        return await self.caller.send("POST", "/v1/charges", headers, _CHARGE)
+        return await self.caller.send("POST", "/v1/charges", {**headers, **_JSON}, _CHARGE)
 
     async def deliver_webhook(self) -> Response:
         """Send the webhook as its sender does; always the same event."""
         (scheme,) = PRESETS["stripe"].schemes
         signed = sign(scheme, [self.secrets.sender], _WEBHOOK, now=int(time.time()))
-        headers = {name.decode(): value.decode() for name, value in signed}
+        headers = {name.decode(): value.decode() for name, value in signed} | _JSON
         return await self.caller.send("POST", "/webhooks/stripe", headers, _WEBHOOK)
 
 

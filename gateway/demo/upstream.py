@@ -1,5 +1,8 @@
 """The service of the demonstration: it charges cards, takes webhooks, and knows nothing of idempotency.
 
+Charges have the form of Stripe's API, so that Stripe's own libraries can make them: parameters as a form (or as JSON),
+and errors that the libraries raise as they raise Stripe's.
+
 Every request that reaches it has an effect of its own, so its ledger shows what was really executed. The ledger is in
 memory.
 """
@@ -63,9 +66,9 @@ class Service:
 class CardService(Service):
     """`async with CardService(host, port) as service`: charges cards on `service.port`; port 0 is any free one.
 
-    `POST /v1/charges` with `{"amount": 1200, "currency": "eur", "card": "tok_visa"}` charges, `GET /v1/charges` shows
-    the ledger. `POST /webhooks/stripe` acts on each webhook. `delay` is what a charge of `tok_slow` waits for, and
-    `charged` is called after each charge. Raises `OSError` when it cannot listen.
+    `POST /v1/charges` with `amount=1200&currency=eur&source=tok_visa` charges, `GET /v1/charges` shows the ledger, and
+    `GET /v1/charges/ch_1` one charge. `POST /webhooks/stripe` acts on each webhook. `delay` is what a charge of
+    `tok_slow` waits for, and `charged` is called after each charge. Raises `OSError` when it cannot listen.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class CardService(Service):
         routes = (
             web.post("/v1/charges", self._charge),
             web.get("/v1/charges", self._list),
+            web.get("/v1/charges/{id}", self._show),
             web.post("/webhooks/stripe", self._take_webhook),
         )
         super().__init__(host, port, routes, _SLOW_SECONDS + 1)
@@ -95,28 +99,27 @@ class CardService(Service):
         return len(self._ledger)
 
     async def _charge(self, request: web.Request) -> web.Response:
-        try:
-            charge = await request.json()
-            amount, currency, card = charge["amount"], charge["currency"], charge["card"]
-        except (ValueError, KeyError, TypeError):
-            return _error(400, 'send {"amount": 1200, "currency": "eur", "card": "tok_visa"}')
-        if (
-            not isinstance(card, str)
-            or card not in CARDS
-            or type(amount) is not int
-            or amount <= 0
-            or not isinstance(currency, str)
-        ):
-            return _error(400, f"the amount is a whole number of cents, the card one of {', '.join(CARDS)}")
-        if card == "tok_declined":
-            return _error(402, "the card was declined")
-        if card == "tok_slow":
+        parameters = await _parameters(request)
+        amount, currency, source = (parameters.get(name) for name in ("amount", "currency", "source"))
+        if type(amount) is not int or amount <= 0 or not isinstance(currency, str):
+            return _error(400, "send amount=1200 (a whole number of cents), currency=eur and source=tok_visa")
+        if not isinstance(source, str) or source not in CARDS:
+            return _error(400, f"the source is one of {', '.join(CARDS)}")
+        if source == "tok_declined":
+            return _error(402, "the card was declined", "card_error", "card_declined")
+        if source == "tok_slow":
             await self._delay()
-        charge = {"id": f"ch_{next(self._numbers)}", "amount": amount, "currency": currency, "card": card}
+        charge = {
+            "id": f"ch_{next(self._numbers)}",
+            "object": "charge",
+            "amount": amount,
+            "currency": currency,
+            "source": source,
+        }
         self._ledger.append(charge)
         if self._charged is not None:
             await self._charged()
-        if card == "tok_lost_response" and request.transport is not None:
+        if source == "tok_lost_response" and request.transport is not None:
             request.transport.abort()
         return web.json_response(charge, status=201, headers={"Location": f"/v1/charges/{charge['id']}"})
 
@@ -126,8 +129,25 @@ class CardService(Service):
         return web.Response(status=204)
 
     async def _list(self, _: web.Request) -> web.Response:
-        return web.json_response({"count": len(self._ledger), "charges": list(self._ledger)})
+        return web.json_response({"object": "list", "has_more": False, "data": list(self._ledger)})
+
+    async def _show(self, request: web.Request) -> web.Response:
+        found = next((charge for charge in self._ledger if charge["id"] == request.match_info["id"]), None)
+        return web.json_response(found) if found is not None else _error(404, "there is no such charge")
 
 
-def _error(status: int, message: str) -> web.Response:
-    return web.json_response({"error": message}, status=status)
+async def _parameters(request: web.Request) -> dict[str, Any]:
+    """What the request asks for, with `amount` as a number; empty where it cannot be read."""
+    try:
+        if request.content_type == "application/json":
+            read = await request.json()
+            return read if isinstance(read, dict) else {}
+        form: dict[str, Any] = dict(await request.post())
+        return {**form, "amount": int(form["amount"])}
+    except (KeyError, TypeError, ValueError):
+        return {}
+
+
+def _error(status: int, message: str, kind: str = "invalid_request_error", code: str | None = None) -> web.Response:
+    error = {"type": kind, "message": message} | ({} if code is None else {"code": code})
+    return web.json_response({"error": error}, status=status)

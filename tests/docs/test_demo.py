@@ -8,8 +8,10 @@ import signal
 import socket
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+import stripe
 
 from gateway.app.life import StartError
 from gateway.demo import demo, setting
@@ -22,6 +24,13 @@ from tests.support.ports import free_port
 from tests.support.processes import descendants, end, spawn
 from tests.support.reference import DOCS
 from tests.support.upstream import RecordingUpstream
+
+JSON = ("Content-Type", "application/json")
+
+
+async def charged(port: int) -> int:
+    """How many charges the ledger of the service has."""
+    return len((await http.request(port, "GET", "/v1/charges")).json()["data"])
 
 
 def test_the_story_comes_out_as_told() -> None:
@@ -81,12 +90,36 @@ async def test_the_lines_that_it_prints_do_what_it_says(tmp_path: Path) -> None:
         assert [(answer.status, answer.header("Idempotency-Status")) for answer in answers] == [
             (201, "stored"),
             (201, "replayed"),
-            (422, "key-reused"),
-            (422, "key-reused"),
+            (400, "key-reused"),
+            (400, "key-reused"),
             (502, "in-doubt"),
             (409, "in-doubt"),
         ]
-        assert (await curl(ledger, demo.port)).json()["count"] == 2
+        assert len((await curl(ledger, demo.port)).json()["data"]) == 2
+
+
+def test_stripes_library_charges_a_card(tmp_path: Path) -> None:
+    """Stripe's own library charges once however often it repeats a key, and raises its own errors."""
+    with DemoProcess(tmp_path) as demo:
+        http_client = stripe.RequestsClient(timeout=10)
+        client = stripe.StripeClient(
+            "sk_test_alice", base_addresses={"api": f"http://127.0.0.1:{demo.port}"}, http_client=http_client
+        )
+
+        def charge(key: str, amount: int = 1200, source: str = "tok_visa") -> stripe.Charge:
+            params: Any = {"amount": amount, "currency": "eur", "source": source}
+            return client.v1.charges.create(params, {"idempotency_key": key, "max_network_retries": 2})
+
+        first, again = charge("order-1001"), charge("order-1001")
+        assert (first.id, first.amount, first.currency) == (again.id, 1200, "eur")
+        assert client.v1.charges.retrieve(first.id).id == first.id
+        with pytest.raises(stripe.IdempotencyError):
+            charge("order-1001", amount=9900)
+        with pytest.raises(stripe.CardError, match="declined"):
+            charge("order-1002", source="tok_declined")
+        with pytest.raises(stripe.APIError, match="Do not send it again under a new key"):
+            charge("order-1003", source="tok_lost_response")
+        assert [each.source for each in client.v1.charges.list().data] == ["tok_visa", "tok_lost_response"]
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
@@ -153,43 +186,44 @@ def test_a_wrong_command_line_is_explained(arguments: tuple[str, ...], said: str
 async def test_the_service_alone_charges_every_time(tmp_path: Path) -> None:
     """Without the gateway the small service charges as often as it is asked, keys or not."""
     with DemoProcess(tmp_path, "--upstream-only") as demo:
-        body = b'{"amount": 1200, "currency": "eur", "card": "tok_visa"}'
+        body = b'{"amount": 1200, "currency": "eur", "source": "tok_visa"}'
         for _ in range(2):
-            answer = await http.request(demo.port, "POST", "/v1/charges", [("Idempotency-Key", "one")], body)
+            answer = await http.request(demo.port, "POST", "/v1/charges", [("Idempotency-Key", "one"), JSON], body)
             assert answer.status == 201
-        assert (await http.request(demo.port, "GET", "/v1/charges")).json()["count"] == 2
+        assert await charged(demo.port) == 2
         assert demo.stop(signal.SIGTERM) == 0
 
 
 @pytest.mark.parametrize(
     ("body", "status"),
     [
-        (b'{"amount": 1200, "currency": "eur", "card": "tok_declined"}', 402),
-        (b'{"amount": 1200, "currency": "eur", "card": "tok_other"}', 400),
-        (b'{"amount": 1.5, "currency": "eur", "card": "tok_visa"}', 400),
-        (b'{"amount": true, "currency": "eur", "card": "tok_visa"}', 400),
+        (b'{"amount": 1200, "currency": "eur", "source": "tok_declined"}', 402),
+        (b'{"amount": 1200, "currency": "eur", "source": "tok_other"}', 400),
+        (b'{"amount": 1.5, "currency": "eur", "source": "tok_visa"}', 400),
+        (b'{"amount": true, "currency": "eur", "source": "tok_visa"}', 400),
         (b'{"amount": 1200}', 400),
         (b"[]", 400),
         (b"{", 400),
-        (b'{"amount": 1200, "currency": "eur", "card": []}', 400),
+        (b'{"amount": 1200, "currency": "eur", "source": []}', 400),
     ],
     ids=["declined", "unknown card", "fraction", "truth", "fields missing", "list", "no json", "list as card"],
 )
 async def test_the_service_charges_nothing_that_it_refuses(body: bytes, status: int) -> None:
     """A refused request leaves the ledger empty."""
     async with CardService("127.0.0.1", 0) as service:
-        answer = await http.request(service.port, "POST", "/v1/charges", [], body)
+        answer = await http.request(service.port, "POST", "/v1/charges", [JSON], body)
         assert answer.status == status
-        assert (await http.request(service.port, "GET", "/v1/charges")).json()["count"] == 0
+        assert answer.json()["error"]["message"]
+        assert await charged(service.port) == 0
 
 
 async def test_a_lost_answer_is_a_charge_all_the_same() -> None:
     """The card whose answer is lost is charged before the connection is cut."""
     async with CardService("127.0.0.1", 0) as service:
-        body = b'{"amount": 1200, "currency": "eur", "card": "tok_lost_response"}'
+        body = b'{"amount": 1200, "currency": "eur", "source": "tok_lost_response"}'
         with pytest.raises(ConnectionError):
-            await http.request(service.port, "POST", "/v1/charges", [], body)
-        assert (await http.request(service.port, "GET", "/v1/charges")).json()["count"] == 1
+            await http.request(service.port, "POST", "/v1/charges", [JSON], body)
+        assert await charged(service.port) == 1
 
 
 def test_the_invitation_names_cards_that_there_are(tmp_path: Path) -> None:

@@ -24,12 +24,14 @@ async def curl(line: str, port: int) -> http.Response:
     parser.add_argument("-i", action="store_true")
     parser.add_argument("-H", action="append", default=[], dest="headers")
     parser.add_argument("-X", dest="method")
-    parser.add_argument("-d", dest="data", default="")
+    parser.add_argument("-d", action="append", default=[], dest="data")
     parser.add_argument("url")
     asked = parser.parse_args(shlex.split(line.replace("\\\n", " "))[1:])
     url = urlsplit(asked.url)
     assert url.hostname in ("127.0.0.1", "localhost"), line
     headers = [(name, value.strip()) for name, _, value in (header.partition(":") for header in asked.headers)]
+    if asked.data and not any(name.lower() == "content-type" for name, _ in headers):
+        headers.append(("Content-Type", "application/x-www-form-urlencoded"))
     method = asked.method or ("POST" if asked.data else "GET")
     target = f"{url.path}?{url.query}" if url.query else url.path
-    return await http.request(port, method, target, headers, asked.data.encode())
+    return await http.request(port, method, target, headers, "&".join(asked.data).encode())

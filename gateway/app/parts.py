@@ -194,16 +194,16 @@ class Parts:
             environment.fleet,
         )
         self.store = store = tiered_store(config, durable, environment.fast, events, clock, environment.on_purge)
-        journaling = Journaling(journal, events, sealing, clock=clock)
-        self._flusher = flusher = Flusher(store, journal, events, on_flushed=journaling.flushed, clock=clock)
+        journaling = Journaling(journal, store, events, sealing, memory_of=durable.noted_memory)
+        self._flusher = Flusher(store, journal, events, clock=clock)
         self.claiming = Claiming(
             store,
             environment.attempt_files,
             holder=environment.holder,
             lease_seconds=config.store.lease,
             grace_seconds=config.store.journal_grace,
-            # The outcome of a record in doubt may be in the journal, not flushed yet.
-            reachable_seconds=lambda: store.durable_reachable_seconds if flusher.is_done else 0.0,
+            reachable_seconds=lambda: store.durable_reachable_seconds,
+            is_known=journaling.knows,
             clock=clock,
         )
         self.leases = Leases(store, events, lease_seconds=config.store.lease, clock=clock)
@@ -212,6 +212,7 @@ class Parts:
             events,
             service=config.service,
             may_recover=self.claiming.may_recover,
+            is_known=journaling.knows,
             who=f"probe by {environment.holder}",
             steady_seconds=lambda: store.durable_steady_seconds,
         )

@@ -202,12 +202,9 @@ class Attempt:
         journal_after = self._loop.time() + _STORE_RETRY_SECONDS
         pause = _PAUSE_SECONDS_MIN
         is_late = False
-        first_tried_seconds: float | None = None
         while True:
             self._operation.final_command = conclusion.command
             started = self._lease.clock()
-            if first_tried_seconds is None:
-                first_tried_seconds = started
             try:
                 async with asyncio.timeout(_APPLY_SECONDS_MAX):
                     result = await self._store.apply(conclusion.command)
@@ -219,7 +216,7 @@ class Attempt:
             except (StoreError, TimeoutError):
                 is_late = True
                 if self._loop.time() >= journal_after:
-                    outcome = await self._journal(conclusion, first_tried_seconds)
+                    outcome = await self._journal(conclusion)
                     if outcome is not None:
                         self._operation.final_command = None
                         self._operation.publish(outcome)
@@ -233,7 +230,7 @@ class Attempt:
                 self._operation.publish(self._result_of(result, conclusion, waited_us, is_late=is_late))
                 return
 
-    async def _journal(self, conclusion: Conclusion, first_tried_seconds: float) -> AttemptResult | None:
+    async def _journal(self, conclusion: Conclusion) -> AttemptResult | None:
         """Write the conclusion to the journal. None when that failed too: then no caller may get it as known."""
         try:
             snapshot = await self._journaling.keep(
@@ -241,7 +238,6 @@ class Attempt:
                 conclusion.command,
                 detail=conclusion.detail,
                 upstream_seconds=conclusion.upstream_seconds,
-                first_tried_seconds=first_tried_seconds,
             )
         except StoreError:
             return None

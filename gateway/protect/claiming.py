@@ -15,7 +15,7 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -163,16 +163,18 @@ class Claiming:
         lease_seconds: float,
         grace_seconds: float,
         reachable_seconds: Callable[[], float],
+        is_known: Callable[[UUID], Awaitable[bool]],
         clock: Callable[[], float] = boot_seconds,
     ) -> None:
         """`grace_seconds` is how long the owner of a lapsed claim may still report; `reachable_seconds` returns for how
-        long the store has been reachable.
+        long the store has been reachable. `is_known`: whether the journals of this host know how an operation ended.
         """
         self._store = store
         self.marks = marks
         """Of the attempts under the claims."""
         self._grace_seconds = grace_seconds
         self._reachable_seconds = reachable_seconds
+        self._is_known = is_known
         self._holder = holder
         self._lease_us = microseconds(lease_seconds)
         self._clock = clock
@@ -222,6 +224,8 @@ class Claiming:
                         admission.snapshot.record is not None and admission.snapshot.record.fingerprint is None
                     )
                 case Doubt(record, is_same=True) if terms.takes_over and self.may_recover(admission.snapshot):
+                    if await self._is_known(identity.operation_id):
+                        return admission
                     taken = await self._take_over(record, terms, until)
                     if not isinstance(taken, Seen):
                         # Not `Unavailable` either: whatever the store reports now, this operation is in doubt.
@@ -263,7 +267,10 @@ class Claiming:
         cancelled: as `claim`.
         """
         until = self._loop.time() + _CLAIM_SECONDS_MAX
-        claim = self._take_over if record.state is State.IN_DOUBT else self._dispatch
+        is_doubt = record.state is State.IN_DOUBT
+        claim = self._take_over if is_doubt else self._dispatch
+        if is_doubt and await self._is_known(record.identity.operation_id):
+            return Unavailable("its outcome is in a journal of this host", is_definite=True, is_refused=True)
         admission = await claim(record, terms, until)
         return replace(admission, is_refused=True) if isinstance(admission, Unavailable) else admission
 

@@ -8,7 +8,8 @@
 4. If the operation is in flight here, wait for its result (rules 9 to 16).
 5. Otherwise claim and execute it (rules 8, 17 and 19), or accept it to be delivered later (rules 8, 17 and 18); where a
    record forbids that, reply from the record (rules 9 to 16).
-6. Where the reply is to be fetched from the service, do that for this caller (rule 10).
+6. Before anybody is told that an outcome is not known yet, or cannot be looked up, ask the journals of this host.
+7. Where the reply is to be fetched from the service, do that for this caller (rule 10).
 
 An event of an inbox is accepted after step 2, or acknowledged as a repeat (rules 8, 9 and 18): its sender never waits.
 
@@ -17,8 +18,8 @@ executed, and duplicates wait for its result: any number of them costs one claim
 over; if its operation gets no claim, it starts over. Cancelling a caller cancels nothing else. Only `drain` ends an
 operation early, and then applies its final command.
 
-An operation whose outcome is in the journal is no longer in flight. Until the durable store has the outcome, duplicates
-get their replies from the journal.
+An operation whose outcome is in a journal is no longer in flight. Until the durable store has the outcome, repeats get
+their replies from there: at once where it is in the files of this process, else by step 6.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ _ROUNDS_MAX: Final = 4
 # A repeat that waited for the first request still gets this long for its own fetch.
 _FETCH_SECONDS_MIN: Final = 1.0
 _SHUTTING_DOWN: Final = "The gateway is shutting down."
+# What a repeat is told only if no journal of this host knows more.
+_UNKNOWN_HERE: Final = (Verdict.IN_DOUBT, Verdict.IN_FLIGHT, Verdict.STORE_UNAVAILABLE)
 
 
 class Coordinator:
@@ -108,7 +111,7 @@ class Coordinator:
             accepting=accepting,
         )
         self._recall = recall
-        self._receiving = Receiving(accepting, events, recall)
+        self._receiving = Receiving(accepting, journaling, events, recall)
         self._fetching = Fetching()
         self._look_up = look_up
         self._regions = regions
@@ -196,6 +199,8 @@ class Coordinator:
         if route.inbox is not None and route.accept is not None:
             return await self._receiving.receive(request, route.inbox, route.accept)
         reply = await self._reply_from_copy(request, trace) or await self._join_or_execute(request, trace)
+        if reply.verdict in _UNKNOWN_HERE and not trace.is_executed and not self._is_in_flight(request):
+            reply = await self._duplicates.reply_from_journal(request, trace) or reply
         if isinstance(reply, Reply) and reply.to_fetch is not None:
             # As this caller was identified: what a client says of itself may have been replaced.
             return await self._fetch(reply.to_fetch, request, trace)
@@ -221,7 +226,7 @@ class Coordinator:
     async def _reply_from_copy(self, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
         """Step 3. Closes the request's body, unless there is no reply yet."""
         operation_id = request.identity.operation_id
-        if self._is_pending(operation_id):
+        if self._is_in_flight(request) or self._journaling.holds(operation_id):
             return None
         try:
             snapshot = self._recall(operation_id) or await self._look_up_copy(operation_id)
@@ -240,9 +245,13 @@ class Coordinator:
         is_handed_over = False
         operation: Operation | None = None
         found: Reply | Untouched | Seen | None = None
+        is_asked = False
         try:
             for _ in range(_ROUNDS_MAX):
-                if self._is_pending(request.identity.operation_id) or self._is_draining:
+                in_flight = self._is_in_flight(request)
+                if not in_flight and not is_asked and self._journaling.holds(request.identity.operation_id):
+                    is_asked, found = True, await self._duplicates.reply_from_journal(request, trace)
+                elif in_flight or self._is_draining:
                     found = await self._wait_as_duplicate(request, trace, order)
                 elif (refusal := self._refuse_if_overloaded(request.route, starts_claim=True)) is not None:
                     return refusal
@@ -276,7 +285,7 @@ class Coordinator:
             case Seen():
                 return result
             case Unavailable():
-                return self._reply_without_claim(operation.request, operation, result)
+                return await self._reply_without_claim(operation.request, operation, result, trace)
         trace.is_executed, trace.attempt, trace.origin = True, operation.record.attempts, operation.origin
         if result is None:
             return self._duplicates.still_in_flight(operation, status=504)
@@ -288,8 +297,6 @@ class Coordinator:
     ) -> Reply | Untouched | None:
         """Rules 8 to 16: the reply to a duplicate; None when the operation is over, and the request starts over."""
         operation = self._operations.get(request.identity.operation_id)
-        if operation is None and self._journaling.holds(request.identity.operation_id):
-            return await self._duplicates.reply_from_journal(request, trace)
         if operation is None:
             return _refuse(request, Verdict.OVERLOADED, detail=_SHUTTING_DOWN)
         admission = await operation.wait_admission()
@@ -307,7 +314,7 @@ class Coordinator:
                 may_be_stale = operation.order < order
                 return await self._duplicates.reply_from_record(snapshot, request, trace, may_be_stale=may_be_stale)
             case Unavailable():
-                return self._reply_without_claim(request, operation, admission)
+                return await self._reply_without_claim(request, operation, admission, trace)
             case _:
                 assert_never(admission)
 
@@ -341,9 +348,8 @@ class Coordinator:
             in_progress += self._regions.in_progress
         return self._operations.requested + len(self._lookups) + in_progress
 
-    def _is_pending(self, operation_id: UUID) -> bool:
-        """Whether the operation is in flight here, or its outcome is in the journal and not yet in the store."""
-        return self._operations.get(operation_id) is not None or self._journaling.holds(operation_id)
+    def _is_in_flight(self, request: KeyedRequest) -> bool:
+        return self._operations.get(request.identity.operation_id) is not None
 
     async def _look_up_copy(self, operation_id: UUID) -> Snapshot | None:
         """The record in the fast tier, if there is one. Concurrent requests for one operation share one lookup."""
@@ -358,8 +364,8 @@ class Coordinator:
         await asyncio.wait((lookup,))
         return None if lookup.cancelled() or lookup.exception() is not None else lookup.result()
 
-    def _reply_without_claim(
-        self, request: KeyedRequest, operation: Operation, admission: Unavailable
+    async def _reply_without_claim(
+        self, request: KeyedRequest, operation: Operation, admission: Unavailable, trace: RequestTrace
     ) -> Reply | Untouched:
         """Rule 8, as the route chose; or a refusal when a drain cut off the claim.
 
@@ -374,6 +380,8 @@ class Coordinator:
             return _refuse(request, Verdict.STORE_AMNESIA)
         may_forward = request.route.forwards_unprotected and operation.request.route.forwards_unprotected
         if may_forward and not admission.is_refused:
+            if (reply := await self._duplicates.reply_from_journal(request, trace)) is not None:
+                return reply
             incoming = Incoming(request.head, WholeBody(request.body), request.hop)
             return Untouched(incoming, Verdict.UNPROTECTED)
         return _refuse(request, Verdict.STORE_UNAVAILABLE)

@@ -38,6 +38,8 @@ _LOG = logging.getLogger("gateway")
 
 # A duplicate that does not wait for the operation still gives the store this long.
 _READ_SECONDS_MIN: Final = 1.0
+# The states in which an outcome may be in a journal.
+_UNENDED: Final = (State.CLAIMED, State.IN_DOUBT)
 
 
 class Duplicates:
@@ -80,14 +82,13 @@ class Duplicates:
         return reply_by_judgement(judgement, snapshot, request, free_verdict=Verdict.RELEASED)
 
     async def reply_from_journal(self, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
-        """Rules 9 to 16 for an outcome that is in the journal; None when the durable store has it."""
+        """Rules 9 to 16 for an outcome in the journals of this host; None where they have none that matters."""
+        operation_id = request.identity.operation_id
         try:
-            snapshot = await self._journaling.find(request.identity.operation_id)
+            snapshot = await self._journaling.find(operation_id)
         except StoreError as error:
-            _LOG.error("the journal cannot be read: %s", error)
-            return refuse(
-                Verdict.IN_DOUBT, shape=request.route.shape, status=503, operation_id=request.identity.operation_id
-            )
+            _LOG.warning("operation %s is not told from the journals of this host: %s", operation_id, error)
+            return refuse(Verdict.STORE_UNAVAILABLE, shape=request.route.shape, operation_id=operation_id)
         if snapshot is None:
             return None
         trace.saw(snapshot.record)
@@ -192,6 +193,9 @@ class Duplicates:
     async def _reply_from_record(self, snapshot: Snapshot, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
         route, operation_id = request.route, request.identity.operation_id
         trace.saw(snapshot.record)
+        if snapshot.state in _UNENDED and (reply := await self.reply_from_journal(request, trace)) is not None:
+            # Before a wait or a probe.
+            return reply
         judgement = request.judge(snapshot)
         match judgement:
             case Claimable():

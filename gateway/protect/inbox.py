@@ -8,6 +8,7 @@ acknowledged, whatever state the operation is in, and nothing is acknowledged be
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 from uuid import UUID
 
@@ -19,9 +20,11 @@ from gateway.observe.facts import Events, WebhookRepeated
 from gateway.protect.accepting import Accepted, Accepting
 from gateway.protect.compose import mismatch
 from gateway.protect.identification import KeyedRequest
+from gateway.protect.journaling import Journaling
 from gateway.protect.problem import refuse
 from gateway.protect.reply import Reply, reason_phrase
 from gateway.protect.route import AcceptPolicy
+from gateway.store.base import StoreError
 
 _RETRY_AFTER_SECONDS: Final = 5
 
@@ -29,9 +32,16 @@ _RETRY_AFTER_SECONDS: Final = 5
 class Receiving:
     """The inboxes of one gateway process."""
 
-    def __init__(self, accepting: Accepting, events: Events, recall: Callable[[UUID], Snapshot | None]) -> None:
+    def __init__(
+        self,
+        accepting: Accepting,
+        journaling: Journaling,
+        events: Events,
+        recall: Callable[[UUID], Snapshot | None],
+    ) -> None:
         """`recall` returns the record of a completed operation if this process remembers it."""
         self._accepting = accepting
+        self._journaling = journaling
         self._events = events
         self._recall = recall
 
@@ -46,7 +56,10 @@ class Receiving:
             if snapshot is None or snapshot.record is None:
                 found = await self._accepting.accept(request, policy)
                 if isinstance(found, Reply):
-                    return found
+                    # An event that was delivered may be repeated while the store is away.
+                    is_unknown = found.verdict in (Verdict.STORE_UNAVAILABLE, Verdict.IN_DOUBT)
+                    snapshot = await self._find(request) if is_unknown else None
+                    return found if snapshot is None else await self._reply_to_repeat(snapshot, request, inbox, policy)
                 snapshot = found.snapshot
                 if isinstance(found, Accepted):
                     is_handed_over = True
@@ -55,6 +68,11 @@ class Receiving:
         finally:
             if not is_handed_over:
                 request.body.close()
+
+    async def _find(self, request: KeyedRequest) -> Snapshot | None:
+        with suppress(StoreError):
+            return await self._journaling.find(request.identity.operation_id)
+        return None
 
     async def _reply_to_repeat(
         self, snapshot: Snapshot, request: KeyedRequest, inbox: Inbox, policy: AcceptPolicy

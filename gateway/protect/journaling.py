@@ -1,140 +1,148 @@
-"""Keeps outcomes in the journal while the durable store does not take them, and lists the completed operations.
+"""What this host's journals know of operations: keeps outcomes that the durable store does not take, and finds them.
 
 The journal keeps them as the durable store does (`core.confidential`), and passes them on to it like that.
 
-With the list, duplicates in this process get the response that the first caller got. It holds no responses in memory;
-they are read from the journal when needed. Invariant: an operation is on the list from before its response is on the
-disk until the durable store has taken or refused it. It leaves the list earlier when its replay window may be over: the
-store may have taken the response at the first try although its result was lost, and the window counts from then.
+Theory of operation
+-------------------
+An outcome in a journal is the last command of an attempt, and `core.lifecycle` says what it makes of the record. So the
+record as it will be is known here before the durable store has it. Before anybody is told that an outcome is not known,
+that an operation is still running, or that the store is away, all journals of this host are asked (`find`): those of
+this process, of others that run, and of those that have ended.
 
-Only responses are listed, because they are final. A release or a doubt may be in the durable store although its result
-was lost, and then another gateway may have gone on with the operation.
+While the durable store can be read, its record decides whether an outcome still applies. While it cannot, only a
+response is told, because it is final: a release or a doubt may be in the store although its result was lost, and then
+somebody may have gone on with the operation. It is told where the note of this host says that the memory that granted
+the claim is the one to come back, and for as long as its replay window cannot be over.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
 from gateway.core.confidential import NO_SEALING, Sealing
 from gateway.core.lifecycle import no_token, step
-from gateway.core.operation import EVENT_OF, Applied, Complete, OutcomeCommand, Record, Snapshot, microseconds
+from gateway.core.operation import EVENT_OF, Abandon, Applied, Complete, OutcomeCommand, Record, Snapshot
 from gateway.observe.facts import Events, JournalFailed, OutcomeJournaled
-from gateway.store.base import Indefinite, StoreError, boot_seconds
-from gateway.store.journal import EntryId, Journal
+from gateway.store.base import Indefinite, NotApplied, Store, StoreError, wall_clock_us
+from gateway.store.journal import Journal, KeptOutcome
 
-# A slower disk does not help a caller that waits.
-_APPEND_SECONDS: Final = 3.0
-
-
-@dataclass(slots=True)
-class _Kept:
-    """An operation with a response in the journal. Without `entry_id` it is being written."""
-
-    record: Record
-    first_tried_seconds: float
-    entry_id: EntryId | None = None
+# A slower disk does not help a caller that waits; nor does a store that says nothing.
+_DISK_SECONDS: Final = 3.0
+_READ_SECONDS: Final = 1.0
 
 
 class Journaling:
-    """The journal, for attempts and their duplicates."""
+    """The journals of this host, for attempts and their repeats.
+
+    `memory_of` returns the lineage of the durable store's memory for an operation, by the note of this host.
+    """
 
     def __init__(
         self,
         journal: Journal,
+        store: Store,
         events: Events,
         sealing: Sealing = NO_SEALING,
         *,
-        clock: Callable[[], float] = boot_seconds,
+        memory_of: Callable[[UUID], Awaitable[str]],
+        wall_us: Callable[[], int] = wall_clock_us,
     ) -> None:
         self._journal = journal
+        self._store = store
         self._events = events
         self._sealing = sealing
-        self._clock = clock
-        self._kept: dict[UUID, _Kept] = {}
+        self._memory_of = memory_of
+        self._wall_us = wall_us
         self._is_failing = False
 
     async def keep(
-        self,
-        record: Record,
-        command: OutcomeCommand,
-        *,
-        detail: str,
-        upstream_seconds: float | None = None,
-        first_tried_seconds: float | None = None,
+        self, record: Record, command: OutcomeCommand, *, detail: str, upstream_seconds: float | None = None
     ) -> Snapshot:
         """Write the outcome of a claim to the disk; returns the record as it will be. `record` is the claim's.
 
-        `first_tried_seconds` is when the command was first applied to the durable store, on the boot-time clock; by
-        default now. Raises `StoreError`: then no caller may get the outcome as known. Retrying is safe.
+        Raises `StoreError`: then no caller may get the outcome as known. Retrying is safe.
         """
-        operation_id, anticipated = record.identity.operation_id, _anticipated(record, command)
-        # Listed before it is written: it may be flushed before `append` returns.
-        kept = _Kept(record, self._clock() if first_tried_seconds is None else first_tried_seconds)
-        if isinstance(command, Complete):
-            self._kept[operation_id] = kept
+        route, operation_id = record.identity.route, record.identity.operation_id
+        anticipated = _anticipated(record, [command], record.claimed_us)
+        if anticipated is None:
+            raise ValueError(f"{EVENT_OF[type(command)]} does not end this claim")
         try:
-            async with asyncio.timeout(_APPEND_SECONDS):
-                kept.entry_id = await self._journal.append(record.identity.route, self._sealing.sealed(command))
-        except BaseException as error:
-            self._forget(operation_id, kept)
-            if isinstance(error, TimeoutError):
-                error = Indefinite("the journal did not respond in time")
-            if isinstance(error, StoreError):
-                self._events.publish(JournalFailed(str(error), is_first=not self._is_failing))
-                self._is_failing = True
-            raise error
+            async with asyncio.timeout(_DISK_SECONDS):
+                memory = await self._memory_of(operation_id)
+                await self._journal.append(route, self._sealing.sealed(command), memory)
+        except (StoreError, TimeoutError) as error:
+            failure = error if isinstance(error, StoreError) else Indefinite("the journal did not respond in time")
+            self._events.publish(JournalFailed(str(failure), is_first=not self._is_failing))
+            self._is_failing = True
+            raise failure from error
         self._is_failing = False
-        self._events.publish(
-            OutcomeJournaled(
-                record.identity.route,
-                operation_id,
-                record.token,
-                EVENT_OF[type(command)],
-                detail,
-                upstream_seconds,
-            )
-        )
+        event = EVENT_OF[type(command)]
+        self._events.publish(OutcomeJournaled(route, operation_id, record.token, event, detail, upstream_seconds))
         return anticipated
 
     def holds(self, operation_id: UUID) -> bool:
-        """Whether a response of this operation is in the journal."""
-        # The list is mostly empty, and hashing a UUID calls a Python function.
-        return bool(self._kept) and operation_id in self._kept
+        """Whether the files of this process have an outcome of the operation: then `find` is asked first."""
+        return self._journal.holds(operation_id)
 
     async def find(self, operation_id: UUID) -> Snapshot | None:
-        """The record as it will be; None when the durable store knows more than the journal. Raises `StoreError`."""
-        kept = self._kept.get(operation_id)
-        if kept is None or kept.entry_id is None:
+        """The record as the outcomes in the journals of this host make it; None where they change nothing.
+
+        Raises `StoreError` where nobody may be told more than to repeat later: a journal cannot be read, or has an
+        outcome of which only the durable store knows whether it still applies.
+        """
+        try:
+            async with asyncio.timeout(_DISK_SECONDS):
+                kept = await self._journal.outcomes(operation_id)
+        except TimeoutError as error:
+            raise Indefinite("the journals did not respond in time") from error
+        if not kept:
             return None
-        command = await self._journal.read(kept.entry_id)
-        if command is None or self._may_be_over(kept, command):
-            self._forget(operation_id, kept)
-            return None
-        return _anticipated(kept.record, self._sealing.opened_outcome(command))
+        try:
+            async with asyncio.timeout(_READ_SECONDS):
+                snapshot = await self._store.read(operation_id)
+        except (StoreError, TimeoutError):
+            return await self._find_without_store(operation_id, kept)
+        commands = [self._opened(each) for each in kept]
+        return None if snapshot.record is None else _anticipated(snapshot.record, commands, snapshot.now_us)
 
-    def flushed(self, operation_id: UUID, token: int) -> None:
-        """The durable store has taken or refused the outcome of this claim: duplicates read the store again."""
-        kept = self._kept.get(operation_id)
-        if kept is not None and kept.record.token == token:
-            del self._kept[operation_id]
+    async def knows(self, operation_id: UUID) -> bool:
+        """Whether the journals of this host have, or may have, an outcome that the durable store does not have yet."""
+        try:
+            return await self.find(operation_id) is not None
+        except StoreError:
+            return True
 
-    def _may_be_over(self, kept: _Kept, command: OutcomeCommand) -> bool:
-        """Whether the replay window may be over, if the store took the response at the first try."""
-        passed_us = microseconds(self._clock() - kept.first_tried_seconds)
-        return isinstance(command, Complete) and passed_us >= command.replay_us
+    async def _find_without_store(self, operation_id: UUID, kept: Sequence[KeptOutcome]) -> Snapshot | None:
+        memory = await self._memory_of(operation_id)
+        commands = [self._opened(each) for each in kept]
+        for each, command in zip(reversed(kept), reversed(commands), strict=True):
+            if isinstance(command, Complete) and each.claim is not None and each.memory == memory != "":
+                passed_us = self._wall_us() - each.entry.journaled_us
+                if each.entry.refused_us is None and 0 <= passed_us < command.replay_us:
+                    return _anticipated(each.claim, [command], each.claim.claimed_us)
+        if any(isinstance(command, Complete | Abandon) for command in commands):
+            raise NotApplied("the journal has an outcome that waits for the durable store")
+        return None
 
-    def _forget(self, operation_id: UUID, kept: _Kept) -> None:
-        if self._kept.get(operation_id) is kept:
-            del self._kept[operation_id]
+    def _opened(self, outcome: KeptOutcome) -> OutcomeCommand:
+        if outcome.command is None:
+            raise NotApplied("the journal has an outcome that only another version of this program can read")
+        return self._sealing.opened_outcome(outcome.command)
 
 
-def _anticipated(record: Record, command: OutcomeCommand) -> Snapshot:
-    """The record that the table makes of the claim and its outcome. The end of its replay window is unknown yet."""
-    result, _ = step(record, command, record.claimed_us, no_token)
-    if not isinstance(result, Applied) or result.snapshot.record is None:
-        raise ValueError(f"{EVENT_OF[type(command)]} does not end this claim")
-    return replace(result.snapshot, record=replace(result.snapshot.record, replay_until_us=0))
+def _anticipated(record: Record, commands: Sequence[OutcomeCommand], now_us: int) -> Snapshot | None:
+    """The record that the table makes of this one by these commands; None where they change nothing.
+
+    The end of its replay window is not known yet.
+    """
+    after: Record | None = record
+    for command in commands:
+        result, changed = step(after, command, now_us, no_token)
+        after = changed if isinstance(result, Applied) else after
+    if after is None or after == record:
+        return None
+    return Snapshot(replace(after, replay_until_us=0), now_us)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, assert_never
 from uuid import UUID, uuid4
@@ -93,8 +93,8 @@ class _Response:
 class Prober:
     """The probes of one process, for operations of its own service alone: its upstream knows no others.
 
-    `may_recover` returns whether an operation in doubt may be recovered now; `steady_seconds` for how long the store's
-    clock has surely not been set ahead.
+    `may_recover` returns whether an operation in doubt may be recovered now, and `is_known` whether the journals of
+    this host know how it ended; `steady_seconds` for how long the store's clock has surely not been set ahead.
     """
 
     def __init__(
@@ -104,6 +104,7 @@ class Prober:
         *,
         service: str,
         may_recover: Callable[[Snapshot], bool],
+        is_known: Callable[[UUID], Awaitable[bool]],
         who: str,
         steady_seconds: Callable[[], float],
     ) -> None:
@@ -111,6 +112,7 @@ class Prober:
         self._events = events
         self._service = service
         self._may_recover = may_recover
+        self._is_known = is_known
         self._steady_seconds = steady_seconds
         self._who = who
         self._inquiries: dict[UUID, _Inquiry] = {}
@@ -167,9 +169,9 @@ class Prober:
         if target is None:
             self._warn_unprobeable(route, record)
             return None
-        if not self._may_recover(snapshot):
-            return None
         operation_id = record.identity.operation_id
+        if not self._may_recover(snapshot) or await self._is_known(operation_id):
+            return None
         async with self._slots:
             lease_us = microseconds(3 * PROBE_SECONDS_MAX)
             lease = await self._store.recover(operation_id, record.token, lease_us, is_urgent=is_urgent)

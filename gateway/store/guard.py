@@ -354,6 +354,11 @@ class EpochGuard(Forwarding):
         await super().begin_epoch(memo, beyond_token)
         self._update_amnesia(await self.check_memory())
 
+    async def noted_memory(self, _operation_id: UUID) -> str:
+        """The lineage of the memory that this host saw last, also before the store is reached; empty without a note."""
+        seen = await self._own_note()
+        return "" if seen is None else lineage(seen.identity)
+
     # -- memory -------------------------------------------------------------------------------------------------------
 
     async def _compare_memory(self, call: Caller) -> Reading:
@@ -428,13 +433,16 @@ class EpochGuard(Forwarding):
         This needs both notes. This host's own may be about a store that the others no longer use, or from an earlier
         configuration; the shared note may be about another store of that name.
         """
-        own = self._seen
-        if own is None:
-            with contextlib.suppress(StartRefused):
-                own = await asyncio.to_thread(self._seen_file.read)
-        shared, _ = await self._read_shared()
+        own, (shared, _) = await self._own_note(), await self._read_shared()
         if own is not None and shared is not None and lineage(own.identity) == lineage(shared.identity):
             self._on_met(own.identity, None)
+
+    async def _own_note(self) -> Seen | None:
+        """What this host saw last. A damaged note is reported by the start."""
+        if self._seen is None:
+            with contextlib.suppress(StartRefused):
+                return await asyncio.to_thread(self._seen_file.read)
+        return self._seen
 
     async def _read_shared(self) -> tuple[Seen | None, bool]:
         """The note that gateways share, and whether it could be read now. A failure of Redis is no error here."""

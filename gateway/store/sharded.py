@@ -274,6 +274,10 @@ class GuardedShards(ShardedStore[EpochGuard]):
             self._missing.add(place)
             self._starting.append(asyncio.create_task(self._keep_starting(place)))
 
+    async def noted_memory(self, operation_id: UUID) -> str:
+        """As `EpochGuard.noted_memory`, of the operation's shard."""
+        return await self.shards[self._place_of(operation_id)].noted_memory(operation_id)
+
     async def _keep_starting(self, place: int) -> None:
         """Say why it is refused whenever that changes; then it may be a matter of moments."""
         pause_seconds, told = _PAUSE_SECONDS_MIN, ""

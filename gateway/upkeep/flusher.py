@@ -50,7 +50,7 @@ class _Batch:
 
 
 class Flusher:
-    """Flushes one journal. `on_flushed` gets operation id and token of each outcome that no longer waits."""
+    """Flushes one journal."""
 
     def __init__(
         self,
@@ -58,14 +58,12 @@ class Flusher:
         journal: Journal,
         events: Events,
         *,
-        on_flushed: Callable[[UUID, int], None],
         clock: Callable[[], float] = boot_seconds,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._store = store
         self._journal = journal
         self._events = events
-        self._on_flushed = on_flushed
         self._clock = clock
         self._sleep = sleep
         self._adopted_at_seconds = clock()
@@ -73,13 +71,7 @@ class Flusher:
         # The last entry that was tried on an unreachable store, and the operations with outcomes left by then: no later
         # outcome of theirs may be applied before.
         self._silent_at: tuple[EntryId | None, set[UUID]] = (None, set())
-        self._has_passed = False
         self._flushing = asyncio.Lock()
-
-    @property
-    def is_done(self) -> bool:
-        """Whether everything was tried since the store last failed: no doubt remains for lack of a flush from here."""
-        return self._has_passed or self._journal.tally.waiting == 0
 
     async def run_once(self) -> None:
         """Flush what waits. Raises `StoreError` when the durable store, or the journal, is unreachable.
@@ -90,7 +82,6 @@ class Flusher:
             await self._adopt()
             # After a failure, try the next entry: the store may never accept the one that failed.
             after, stuck = self._silent_at if self._is_store_silent else (None, set())
-            self._has_passed = False
             while self._journal.tally.waiting:
                 # One is enough to find out whether the store is reachable.
                 limit = 1 if self._is_store_silent else _BATCH_MAX
@@ -117,7 +108,6 @@ class Flusher:
                 if was_silent:
                     # The store is back: begin with the first, for those that failed meanwhile.
                     after, stuck = None, set()
-            self._has_passed = True
 
     async def run(self) -> NoReturn:
         """Flush for ever, until cancelled."""
@@ -166,17 +156,14 @@ class Flusher:
                     entry.route, command.operation_id, command.token, event, "from the journal", None, is_late=True
                 )
             )
-            self._on_flushed(command.operation_id, command.token)
         for entry in batch.overtaken:
             command, event = entry.command, EVENT_OF[type(entry.command)]
             _LOG.debug("%s of %s under token %d was overtaken", event, command.operation_id, command.token)
-            self._on_flushed(command.operation_id, command.token)
         if batch.refused:
             await self._journal.refuse([(entry.entry_id, why) for entry, why in batch.refused])
         for entry, why in batch.refused:
             command, event = entry.command, EVENT_OF[type(entry.command)]
             self._events.publish(FlushRefused(entry.route, command.operation_id, command.token, event, why))
-            self._on_flushed(command.operation_id, command.token)
 
 
 def _is_overtaken(command: OutcomeCommand, result: Result) -> bool:

@@ -4,7 +4,8 @@ An outcome is the last command of an attempt (`OutcomeCommand`). What a journal 
 stays there until it is forgotten. A journal decides nothing: the durable store decides whether an outcome still
 applies.
 
-`journal` is a process's journal, made of files (`file`); operators read and clear the files through `view`.
+`journal` is a process's journal, made of files (`file`). All journals of a host, whether their processes run or have
+ended, are read through `view`: by gateways that ask what became of an operation, and by operators, who clear them, too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Final, Protocol
 from uuid import UUID
 
-from gateway.core.operation import OutcomeCommand
+from gateway.core.operation import OutcomeCommand, Record
 
 # The most outcomes shown of one operation: it has one per attempt that ended while the store was down.
 OF_ONE_MAX: Final = 20
@@ -74,12 +75,19 @@ class JournalView:
 
 @dataclass(frozen=True, slots=True)
 class KeptOutcome:
-    """A complete outcome, for operators. `command` is None if only another version of the program can read it, or
-    its response cannot be decrypted."""
+    """A complete outcome. `command` is None if only another version of the program can read it, or its response cannot
+    be decrypted.
+
+    `claim` is the record of the claim that a response ends, without what is confidential in it; None for other
+    outcomes. `memory` is the lineage of the durable store that granted the claim (see `store.epoch`), empty where that
+    is not known.
+    """
 
     entry_id: EntryId
     entry: KeptEntry
     command: OutcomeCommand | None
+    claim: Record | None = None
+    memory: str = ""
 
 
 class HostJournals(Protocol):
@@ -131,15 +139,21 @@ class Journal(Protocol):
     def tally(self) -> JournalTally:
         """How much the journal holds, as of its last change."""
 
-    async def append(self, route: str, command: OutcomeCommand) -> EntryId:
-        """Keep an outcome; it is on the disk when this returns.
+    def holds(self, operation_id: UUID) -> bool:
+        """Whether this process's files have an outcome of the operation, be it waiting or refused."""
+
+    async def outcomes(self, operation_id: UUID) -> list[KeptOutcome]:
+        """The outcomes of the operation in all journals of this host for one service and store, oldest first.
+
+        Whatever is encrypted stays so. The files of processes that have ended are adopted.
+        """
+
+    async def append(self, route: str, command: OutcomeCommand, memory: str = "") -> EntryId:
+        """Keep an outcome; it is on the disk when this returns. `memory`: as in `KeptOutcome`.
 
         Raises `NotApplied` also when the journal is full, `Indefinite` when the outcome may be on the disk, and
         `Unstorable` when it can never be. If cancelled, the outcome may have been kept.
         """
-
-    async def read(self, entry_id: EntryId) -> OutcomeCommand | None:
-        """A waiting outcome; None when it no longer waits."""
 
     async def waiting(self, after: EntryId | None, *, limit: int, bytes_max: int) -> list[JournalEntry]:
         """Waiting outcomes behind `after`, oldest first, up to both limits; at least one if there is any."""

@@ -27,6 +27,7 @@ import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -36,12 +37,24 @@ from uuid import UUID
 import apsw
 
 from gateway.core.message import StoredResponse, pack_headers, unpack_headers
-from gateway.core.operation import EVENT_OF, Abandon, Bury, Complete, Event, Forget, OutcomeCommand, Postpone, Release
-from gateway.store.base import NotApplied, StartRefused, Unstorable
+from gateway.core.operation import (
+    EVENT_OF,
+    Abandon,
+    Bury,
+    Complete,
+    Event,
+    Forget,
+    OutcomeCommand,
+    Postpone,
+    Record,
+    Release,
+)
+from gateway.store.base import NotApplied, StartRefused, Unreadable, Unstorable
 from gateway.store.directories import make_directory, sync_directory
 from gateway.store.journal import EntryId, JournalEntry, JournalTally
 from gateway.store.level import JOURNAL_VERSION, JOURNAL_VERSIONS
-from gateway.store.relational.rows import decode_resource, encode_resource
+from gateway.store.relational.packing import pack, unpack
+from gateway.store.relational.rows import decode_resource, decode_whole, encode_resource, encode_whole
 from gateway.store.sqlite.connection import DATA_ERRORS, Committer, file_id, prepare_file
 
 T = TypeVar("T")
@@ -81,6 +94,8 @@ class JournalFile(Committer):
     def __init__(self, path: Path, descriptor: int) -> None:
         super().__init__(path, BUSY_MS / 1_000)
         self.counts = JournalTally()
+        self.held: set[bytes] = set()
+        """The ids of the operations with outcomes here; another thread may look."""
         self._lock = descriptor
 
     @classmethod
@@ -134,18 +149,22 @@ class JournalFile(Committer):
                 raise
         return journal
 
-    def append(self, outcomes: Sequence[tuple[str, OutcomeCommand]], now_us: int) -> list[int | Exception]:
-        """Write outcomes durably in one transaction; return the row of each, or why it was not written.
+    def append(self, outcomes: Sequence[tuple[str, OutcomeCommand, str]], now_us: int) -> list[int | Exception]:
+        """Write outcomes with their routes and memories durably in one transaction; return the row of each, or why it
+        was not written.
 
         Raises `NotApplied` when none was written, and `Indefinite` when that is not known.
         """
 
         def write(cursor: apsw.Cursor) -> list[int | Exception]:
-            return [_insert(cursor, route, command, now_us) for route, command in outcomes]
+            return [_insert(cursor, *outcome, now_us) for outcome in outcomes]
 
         if self._is_distrusted:
             self._query(self._regain_trust)
-        return self._transact(write)
+        rows = self._transact(write)
+        kept = zip(outcomes, rows, strict=True)
+        self.held.update(command.operation_id.bytes for (_, command, _), row in kept if isinstance(row, int))
+        return rows
 
     def waiting(self, after: int, limit: int, bytes_max: int) -> list[JournalEntry]:
         """Outcomes behind row `after`, as many as the limits allow but one at least. Raises `NotApplied`."""
@@ -169,23 +188,14 @@ class JournalFile(Committer):
 
         return self._query(query)
 
-    def read(self, row: int) -> OutcomeCommand | None:
-        """The outcome in a row; None when it no longer waits. Raises `NotApplied`."""
-
-        def query(cursor: apsw.Cursor) -> OutcomeCommand | None:
-            found = fetch(cursor, statements()["select_entry"], (row,))
-            return decode_row(found[0])[1] if found else None
-
-        return self._query(query)
-
     def forget(self, rows: Sequence[int]) -> None:
         """Delete outcomes that the durable store has applied. Raises `NotApplied`, `Indefinite`."""
 
-        def write(cursor: apsw.Cursor) -> None:
-            for row in rows:
-                cursor.execute(statements()["delete_entry"], (row,))
+        def write(cursor: apsw.Cursor) -> set[bytes]:
+            found = {each for row in rows for (each,) in fetch(cursor, statements()["delete_entry"], (row,))}
+            return {each for each in found if not fetch(cursor, statements()["select_kept_of"], (each, None, 1))}
 
-        self._transact(write)
+        self.held -= self._transact(write)
 
     def refuse(self, rows: Sequence[tuple[int, str]], now_us: int) -> None:
         """Mark outcomes that the durable store refused, with the reason. Raises `NotApplied`, `Indefinite`."""
@@ -199,6 +209,7 @@ class JournalFile(Committer):
     def recount(self) -> None:
         """Count again, because an operator may have deleted refused outcomes. Raises `NotApplied`."""
         self.counts = self._query(_counted)
+        self._hold(self._query(_operations))
 
     def close(self) -> None:
         """Release the file, and remove it when it is empty. Otherwise another process adopts it."""
@@ -224,6 +235,12 @@ class JournalFile(Committer):
         self._keep_log(cursor)
         # A failed commit may have changed the file all the same.
         self.counts = _counted(cursor)
+        self._hold(_operations(cursor))
+
+    def _hold(self, operations: set[bytes]) -> None:
+        # One that stays is there at every moment.
+        self.held.update(operations)
+        self.held.intersection_update(operations)
 
     def _examine(self, belongs_to: str) -> None:
         cursor = self.cursor()
@@ -254,9 +271,13 @@ def _counted(cursor: apsw.Cursor) -> JournalTally:
     return JournalTally(waiting, refused, used_bytes, oldest_us)
 
 
-def _insert(cursor: apsw.Cursor, route: str, command: OutcomeCommand, now_us: int) -> int | Exception:
+def _operations(cursor: apsw.Cursor) -> set[bytes]:
+    return {each for (each,) in fetch(cursor, statements()["select_operations"])}
+
+
+def _insert(cursor: apsw.Cursor, route: str, command: OutcomeCommand, memory: str, now_us: int) -> int | Exception:
     try:
-        columns = encode_row(route, command, now_us)
+        columns = encode_row(route, command, memory, now_us)
         ((row,),) = fetch(cursor, statements()["insert_entry"], columns)
     except (*DATA_ERRORS, ValueError) as error:
         # SQLite undoes the failed statement only; the others stand.
@@ -383,13 +404,14 @@ def check_ours(handle: Handle, path: Path) -> None:
 # -- its rows ----------------------------------------------------------------------------------------------------------
 
 
-def encode_row(route: str, command: OutcomeCommand, journaled_us: int) -> Row:
+def encode_row(route: str, command: OutcomeCommand, memory: str, journaled_us: int) -> Row:
     """An outcome as columns, in the order of `insert_entry.sql`."""
     replay_us: int | None = None
     remember_us: int | None = None
     doubt: str | None = None
     response_columns: Row = (None, None, None, None, None, None)
     delivery_columns: Row = (None, None, None, None)
+    claim: bytes | None = None
     match command:
         case Complete():
             response, replay_us, remember_us = command.response, command.replay_us, command.remember_us
@@ -401,6 +423,7 @@ def encode_row(route: str, command: OutcomeCommand, journaled_us: int) -> Row:
                 encode_resource(command.resource),
                 response.body,
             )
+            claim = None if command.granted is None else _encode_claim(command.granted)
         case Release():
             remember_us = command.remember_us
         case Forget():
@@ -418,11 +441,26 @@ def encode_row(route: str, command: OutcomeCommand, journaled_us: int) -> Row:
     return (
         *(JOURNAL_VERSION, *ids, EVENT_OF[type(command)].value, route, journaled_us),
         *(replay_us, remember_us, doubt, *response_columns, *delivery_columns),
+        *(claim, memory),
     )
 
 
+def _encode_claim(record: Record) -> bytes:
+    """What repeats are compared and told by. Nothing in it is confidential: it would outlive a change of the keys."""
+    identity = replace(record.identity, key=None)
+    return pack(encode_whole(replace(record, identity=identity, probe=None, request=None, resource=None)))
+
+
+def decode_claim(claim: bytes | None) -> Record | None:
+    """Undo that. Raises `NotApplied` when it cannot be read."""
+    try:
+        return None if claim is None else decode_whole(unpack(claim), None)
+    except Unreadable as error:
+        raise NotApplied(f"a claim in the journal cannot be read: {error}") from error
+
+
 def decode_row(columns: Row) -> tuple[str, OutcomeCommand]:
-    """Route name and command of a row of `select_entry.sql`. Raises `NotApplied` when it cannot be read."""
+    """Route name and command of a row of `select_waiting.sql`. Raises `NotApplied` when it cannot be read."""
     try:
         return _decoded(columns)
     except (struct.error, ValueError, TypeError, AttributeError) as error:

@@ -5,7 +5,8 @@ which it only empties. It knows commands, but no store and no HTTP: `upkeep.flus
 store. What `append` has acknowledged is on the disk, and stays there until `forget`.
 
 Several processes may share the directory. A file is named after the service and store that its outcomes are for, so
-that other gateways skip it, and its owner has it locked (`file`).
+that other gateways skip it, and its owner has it locked (`file`). What became of one operation is looked up in all of
+them (`view`), because its repeats come to any process.
 """
 
 from __future__ import annotations
@@ -18,20 +19,21 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from gateway.core.operation import MICROSECONDS, OutcomeCommand
 from gateway.store.base import NotApplied, StartRefused, wall_clock_us
 from gateway.store.batching import BATCH_SIZE_MAX, QUEUE_MAX, Batcher
 from gateway.store.directories import make_directory
-from gateway.store.journal import EntryId, JournalEntry, JournalTally
+from gateway.store.journal import EntryId, JournalEntry, JournalTally, KeptOutcome
 from gateway.store.journal.file import JournalFile, cost_bytes, lock, named, remove_unfinished, unlock
+from gateway.store.journal.view import HostJournalFiles
 from gateway.store.worker import Worker
 
 _LOG = logging.getLogger("gateway")
 
-# The name of the operation's route, and the outcome.
-_Outcome = tuple[str, OutcomeCommand]
+# The name of the operation's route, the outcome, and the memory that granted its claim.
+_Outcome = tuple[str, OutcomeCommand, str]
 
 ROWS_MAX: Final = 100_000
 # Well below what a small disk, or a pod's share of one, has left beside the spool.
@@ -71,6 +73,8 @@ class SqliteJournal:
         self._own: JournalFile | None = None
         self._files: dict[str, JournalFile] = {}
         self._unfit: set[str] = set()
+        self._host = HostJournalFiles(directory, belongs_to)
+        self._held: tuple[set[bytes], ...] = ()
         self._tally = JournalTally()
         self._running: _Running | None = None
 
@@ -109,13 +113,18 @@ class SqliteJournal:
             await running.appends.close()
             await running.worker.stop(self._close)
 
-    async def append(self, route: str, command: OutcomeCommand) -> EntryId:
+    def holds(self, operation_id: UUID) -> bool:
         """See `Journal`."""
-        return await self._started().appends.submit((route, command))
+        # Mostly there are none, and the bytes of an id are computed.
+        return bool(self._held) and any(operation_id.bytes in held for held in self._held)
 
-    async def read(self, entry_id: EntryId) -> OutcomeCommand | None:
+    async def outcomes(self, operation_id: UUID) -> list[KeptOutcome]:
         """See `Journal`."""
-        return await self._started().worker.run(self._read, entry_id)
+        return await self._started().worker.run(self._outcomes, operation_id)
+
+    async def append(self, route: str, command: OutcomeCommand, memory: str = "") -> EntryId:
+        """See `Journal`."""
+        return await self._started().appends.submit((route, command, memory))
 
     async def waiting(self, after: EntryId | None, *, limit: int, bytes_max: int) -> list[JournalEntry]:
         """See `Journal`."""
@@ -258,9 +267,10 @@ class SqliteJournal:
         self._take_tally()
         return results + [full] * (len(outcomes) - len(taken))
 
-    def _read(self, entry_id: EntryId) -> OutcomeCommand | None:
-        file = self._files.get(entry_id.file)
-        return None if file is None else file.read(entry_id.row)
+    def _outcomes(self, operation_id: UUID) -> list[KeptOutcome]:
+        # Its owner knows how much of a file is on the disk: what is told from an ended process's has to be.
+        self._adopt_orphans()
+        return self._host.stored_outcomes(operation_id)
 
     def _waiting(self, after: EntryId | None, limit: int, bytes_max: int) -> list[JournalEntry]:
         """Read from one file at a time."""
@@ -302,6 +312,7 @@ class SqliteJournal:
         self._take_tally()
 
     def _take_tally(self) -> None:
+        self._held = tuple(file.held for file in self._files.values() if file.counts.rows)
         counts = [file.counts for file in self._files.values()]
         self._tally = JournalTally(
             sum(each.waiting for each in counts),

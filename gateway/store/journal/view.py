@@ -1,4 +1,5 @@
-"""What operators see and delete in the journals of a host, while gateways write them and after those have ended.
+"""What is in the journals of a host, while gateways write them and after those have ended: for gateways that ask about
+one operation, and for operators, who also delete.
 
 It owns no file and no lock, and waits for no gateway: each call opens the file for some statements, whether its owner
 runs or not. Only the owner knows how much of the log is on the disk (`file`). A view may be outdated at once: an
@@ -11,7 +12,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from time import time_ns
 from typing import Any, Final
 from uuid import UUID
 
@@ -24,11 +27,23 @@ from gateway.core.resealing import Resealing
 from gateway.core.sealing import Unopenable
 from gateway.store.base import NotApplied, StoreError, wall_clock_us
 from gateway.store.journal import OF_ONE_MAX, EntryId, JournalView, KeptEntry, KeptOutcome
-from gateway.store.journal.file import BUSY_MS, DAMAGED, SUFFIX, check_ours, decode_row, fetch, statements
+from gateway.store.journal.file import (
+    BUSY_MS,
+    DAMAGED,
+    SUFFIX,
+    check_ours,
+    decode_claim,
+    decode_row,
+    fetch,
+    statements,
+)
 from gateway.store.relational.rows import encode_resource
 
-# The number of columns that `decode_row` takes.
+# The number of columns that `decode_row` takes, and of those of a claim.
 _ENTRY_COLUMNS: Final = 20
+_CLAIM_COLUMNS: Final = 2
+# A file system may give two writes within this time the same time.
+_SAME_TIME_NS: Final = 100_000_000
 
 Row = tuple[Any, ...]
 Query = Callable[..., list[Any]]
@@ -74,9 +89,16 @@ class HostJournalFiles:
         self.directory = directory
         self._sealing = sealing
         self._belongs_to = belongs_to
+        # Files that are not to be read again until they are changed: those of others, and the empty ones, which every
+        # idle gateway has.
+        self._idle: dict[Path, tuple[int, ...]] = {}
 
     def outcomes(self, operation_id: UUID) -> list[KeptOutcome]:
         """See `HostJournals`."""
+        return [self._opened(each) for each in self.stored_outcomes(operation_id)]
+
+    def stored_outcomes(self, operation_id: UUID) -> list[KeptOutcome]:
+        """As `outcomes`; whatever is encrypted stays so."""
         faults: list[str] = []
         found: list[KeptOutcome] = []
         for path in _files(self.directory, faults):
@@ -90,17 +112,30 @@ class HostJournalFiles:
         return sorted(found, key=lambda each: each.entry.journaled_us)
 
     def _outcomes_in(self, path: Path, operation_id: UUID) -> Iterator[KeptOutcome]:
+        version = _version_of(path)
+        if version is not None and self._idle.pop(path, None) == version:
+            self._idle[path] = version
+            return
         with opened(path) as query:
             ((owner,),) = query("select_owner")
-            if owner != self._belongs_to:
-                return
-            rows = query("select_whole_of", operation_id.bytes, OF_ONE_MAX)
+            is_idle = owner != self._belongs_to or not any(query("count")[0][:2])
+            rows = [] if is_idle else query("select_whole_of", operation_id.bytes, OF_ONE_MAX)
+        if is_idle and version is not None:
+            self._idle[path] = version
         for row in rows:
-            columns, kept = row[:_ENTRY_COLUMNS], row[_ENTRY_COLUMNS:]
+            columns, kept = row[:_ENTRY_COLUMNS], row[_ENTRY_COLUMNS:-_CLAIM_COLUMNS]
+            claim, memory = row[-_CLAIM_COLUMNS:]
             command: OutcomeCommand | None = None
-            with suppress(NotApplied, Unopenable):
-                command = self._sealing.whole_outcome(decode_row(columns)[1])
-            yield KeptOutcome(EntryId(path.name, row[0]), KeptEntry(operation_id, *kept), command)
+            with suppress(NotApplied):
+                command = decode_row(columns)[1]
+            entry = KeptEntry(operation_id, *kept)
+            yield KeptOutcome(EntryId(path.name, row[0]), entry, command, decode_claim(claim), memory)
+
+    def _opened(self, outcome: KeptOutcome) -> KeptOutcome:
+        command: OutcomeCommand | None = None
+        with suppress(Unopenable):
+            command = None if outcome.command is None else self._sealing.whole_outcome(outcome.command)
+        return replace(outcome, command=command)
 
     def reseal(self) -> tuple[int, int]:
         """See `HostJournals`."""
@@ -197,6 +232,17 @@ def _files(directory: Path, faults: list[str]) -> list[Path]:
     except OSError as error:
         faults.append(f"{directory} cannot be read: {error.strerror}; run this as the user of the gateway")
         return []
+
+
+def _version_of(path: Path) -> tuple[int, ...] | None:
+    """What every write to the file changes; None where it cannot be known, as right after a write."""
+    try:
+        found = [each.stat() for each in (path, path.with_name(f"{path.name}-wal"))]
+    except OSError:
+        return None
+    if time_ns() - max(each.st_mtime_ns for each in found) < _SAME_TIME_NS:
+        return None
+    return tuple(part for each in found for part in (each.st_ino, each.st_size, each.st_mtime_ns))
 
 
 @contextmanager

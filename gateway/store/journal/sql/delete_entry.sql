@@ -1,2 +1,3 @@
 -- The durable store has applied it.
 DELETE FROM entry WHERE id = ?
+RETURNING operation_id

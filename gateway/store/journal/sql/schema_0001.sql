@@ -28,6 +28,10 @@ CREATE TABLE entry (
     dead_letter TEXT,
     failure TEXT,
     is_answered INTEGER,
+    -- Of a response: the record of the claim that it ends, packed, for repeats while the durable store is away.
+    claim BLOB,
+    -- The lineage of the memory that granted the claim; empty where that is not known.
+    memory TEXT NOT NULL,
     -- An attempt has one outcome; a repeated one replaces the first.
     UNIQUE (operation_id, token, attempt_id)
 );

@@ -1,0 +1,221 @@
+"""Real gateways with an outcome in the journal of their host: no repeat and no operator is told less than that journal
+knows, whatever dies, stops and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.test_journal import (
+    EXIT_WORK_LEFT,
+    Outage,
+    PostgresOutage,
+    journaled,
+    metric,
+    process,
+    send,
+)
+from tests.support.eventually import eventually
+from tests.support.gateway import GatewayProcess
+from tests.support.house import status_of, store_section
+from tests.support.http import Response
+from tests.support.postgres import PostgresServer
+from tests.support.quota import LONG_BYTES, Quota, quota_of
+from tests.support.upstream import Answer, RecordingUpstream
+
+LONG = Answer(201, body=b"charged" * LONG_BYTES)
+LEASE_SECONDS = 3
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def quota(request: pytest.FixtureRequest, tmp_path: Path) -> Quota:
+    return quota_of({**store_section(request, tmp_path), "lease": f"{LEASE_SECONDS}s"})
+
+
+@pytest.fixture
+def gone(own_postgres: PostgresServer) -> Outage:
+    outage = PostgresOutage(own_postgres)
+    outage.section["lease"] = f"{LEASE_SECONDS}s"
+    return outage
+
+
+def is_told(response: Response) -> bool:
+    """Whether it is the recorded response; an AssertionError where it is not that, nor a plain "repeat later"."""
+    if status_of(response) == (201, "replayed"):
+        return True
+    assert response.status == 503, status_of(response)
+    assert response.header("Retry-After") is not None
+    assert response.header("x-should-retry") is None
+    return False
+
+
+@asynccontextmanager
+async def repeating(*gateways: GatewayProcess) -> AsyncIterator[list[bool]]:
+    """Repeats without a pause at each of them meanwhile; whether each was told. None is told anything else."""
+    told: list[bool] = []
+    is_over = asyncio.Event()
+
+    async def repeat(gateway: GatewayProcess) -> None:
+        while not is_over.is_set():
+            try:
+                response = await send(gateway)
+            except OSError:
+                # It is being started.
+                await asyncio.sleep(0)
+            else:
+                told.append(is_told(response))
+
+    tasks = [asyncio.create_task(repeat(gateway)) for gateway in gateways]
+    try:
+        yield told
+    finally:
+        is_over.set()
+        await asyncio.gather(*tasks)
+
+
+async def long_response(gateway: GatewayProcess, upstream: RecordingUpstream, quota: Quota) -> Response:
+    """The response to a request whose outcome the store refuses."""
+    upstream.on("/charges", LONG)
+    await quota.begin()
+    response = await send(gateway)
+    assert status_of(response) == (201, "journaled")
+    return response
+
+
+async def wait_lease_over() -> None:
+    """Return when every lease that was granted before this call, and is not renewed, is over."""
+    until = time.monotonic() + LEASE_SECONDS
+    await eventually(lambda: time.monotonic() > until, deadline_seconds=2 * LEASE_SECONDS)
+
+
+@pytest.mark.parametrize("end", ["kill", "stop"])
+async def test_a_store_that_refuses_this_one_write(tmp_path: Path, quota: Quota, end: str) -> None:
+    """The recorded response, before and after the end of the process, within the lease and after it."""
+    async with RecordingUpstream() as upstream, process(quota.section, tmp_path, upstream) as gateway:
+        first = await long_response(gateway, upstream, quota)
+        assert is_told(await send(gateway))
+        if end == "kill":
+            gateway.kill()
+        else:
+            assert gateway.terminate() == EXIT_WORK_LEFT
+        await gateway.start()
+        again = await send(gateway)
+        assert (status_of(again), again.body) == ((201, "replayed"), first.body)
+        assert again.header("X-Nonce") == first.header("X-Nonce")
+        assert status_of(await send(gateway, body=b"{}")) == (422, "key-reused")
+        async with repeating(gateway) as told:
+            await wait_lease_over()
+            assert await metric(gateway, "idempotency_journal_waiting") == 1
+            await quota.end()
+
+            async def flushed() -> bool:
+                return await metric(gateway, "idempotency_journal_waiting") == 0
+
+            await eventually(flushed, deadline_seconds=20)
+        assert all(told)
+        last = await send(gateway)
+        assert (status_of(last), last.body) == ((201, "replayed"), first.body)
+        assert last.header("Idempotency-Expires") is not None
+        assert len(upstream.requests) == 1
+
+
+async def test_a_start_without_the_store(tmp_path: Path, gone: Outage) -> None:
+    """What the note of this host says is of this store is told without it, and while it comes back."""
+    async with RecordingUpstream() as upstream, process(gone.section, tmp_path, upstream) as gateway:
+        first = await journaled(gateway, upstream, gone)
+        assert status_of(first) == (201, "journaled")
+        gateway.kill()
+        await gateway.start()
+        again = await send(gateway)
+        assert (status_of(again), again.body) == ((201, "replayed"), first.body)
+        assert status_of(await send(gateway, body=b"{}")) == (422, "key-reused")
+        assert status_of(await send(gateway, "new")) == (503, "store-unavailable")
+        await wait_lease_over()
+        async with repeating(gateway) as told:
+            gone.end()
+
+            async def flushed() -> bool:
+                return await metric(gateway, "idempotency_journal_waiting") == 0
+
+            await eventually(flushed, deadline_seconds=20)
+        assert all(told)
+        assert len(upstream.requests) == 1
+
+
+@pytest.mark.parametrize("note", ["another store's", "none"])
+async def test_a_journal_of_which_the_note_says_nothing(tmp_path: Path, gone: Outage, note: str) -> None:
+    """It may be of another store: its outcomes are told once the store is there, and never denied before."""
+    async with RecordingUpstream() as upstream, process(gone.section, tmp_path, upstream) as gateway:
+        assert status_of(await journaled(gateway, upstream, gone)) == (201, "journaled")
+        gateway.kill()
+        path = tmp_path / "state" / "store-seen.json"
+        seen = json.loads(path.read_text())
+        path.unlink()
+        if note != "none":
+            path.write_text(json.dumps({**seen, "identity": "another/1"}))
+        await gateway.start()
+        response = await send(gateway)
+        assert status_of(response) == (503, "store-unavailable")
+        assert response.header("Retry-After") is not None
+        if note != "none":
+            path.write_text(json.dumps(seen))
+        gateway.kill()
+        async with repeating(gateway) as told:
+            await gateway.start()
+            gone.end()
+
+            async def replayed() -> bool:
+                return bool(told and told[-1])
+
+            await eventually(replayed, deadline_seconds=20)
+        assert len(upstream.requests) == 1
+
+
+async def test_another_process_of_the_host(tmp_path: Path, quota: Quota) -> None:
+    """One that shares the directory tells what the journal of a running or a stopped one has."""
+    state = str(tmp_path / "state")
+    async with (
+        RecordingUpstream() as upstream,
+        process(quota.section, tmp_path / "a", upstream, state_dir=state) as one,
+        process(quota.section, tmp_path / "b", upstream, state_dir=state) as two,
+    ):
+        first = await long_response(one, upstream, quota)
+        again = await send(two)
+        assert (status_of(again), again.body) == ((201, "replayed"), first.body)
+        async with repeating(two) as told:
+            await wait_lease_over()
+            one.pause()
+            assert is_told(await send(two))
+            one.resume()
+            one.kill()
+            await one.start()
+            await quota.end()
+
+            async def flushed() -> bool:
+                return sum([await metric(each, "idempotency_journal_waiting") for each in (one, two)]) == 0
+
+            await eventually(flushed, deadline_seconds=20)
+        assert all(told)
+        assert len(upstream.requests) == 1
+
+
+async def test_another_process_without_the_store(tmp_path: Path, gone: Outage) -> None:
+    """So it does while the store is away."""
+    state = str(tmp_path / "state")
+    async with (
+        RecordingUpstream() as upstream,
+        process(gone.section, tmp_path / "a", upstream, state_dir=state) as one,
+        process(gone.section, tmp_path / "b", upstream, state_dir=state) as two,
+    ):
+        first = await journaled(one, upstream, gone)
+        assert status_of(first) == (201, "journaled")
+        again = await send(two)
+        assert (status_of(again), again.body) == ((201, "replayed"), first.body)
+        assert len(upstream.requests) == 1

@@ -23,10 +23,13 @@ import orjson
 from gateway.admin.provided_response import ResponseRefused, read_response, written
 from gateway.admin.view import ago, moment, printable
 from gateway.core.message import StoredResponse
-from gateway.core.operation import MICROSECONDS, Audit, Complete, Record, State
+from gateway.core.operation import MICROSECONDS, Audit, Complete, Event, Record, State
 from gateway.store.base import wall_clock_us
 from gateway.store.directories import sync_directory
 from gateway.store.journal import HostJournals, JournalView, KeptEntry, KeptOutcome
+
+UNENDED: Final = (State.CLAIMED, State.IN_DOUBT)
+"""The states in which an outcome in a journal matters."""
 
 WAITING: Final = "waiting"
 REFUSED: Final = "refused"
@@ -100,11 +103,30 @@ def sentence(entry: KeptEntry, now_us: int) -> str:
 
 def advice_of(record: Record | None, view: JournalView) -> str | None:
     """What to do about an operation whose outcome is in the journal; None where the journal does not matter."""
-    if record is None or record.state not in (State.CLAIMED, State.IN_DOUBT):
+    if record is None or record.state not in UNENDED:
         return None
     for entry in view.entries:
         if entry.refused_us is None and entry.token == record.token:
             return f"Wait: its outcome is in the journal of this host; {TO_WAIT}."
+    return why_it_happened(record.identity.operation_id, view)
+
+
+def why_it_happened(operation_id: UUID, view: JournalView) -> str | None:
+    """Why nobody may say that an operation never happened: the journals of this host have its response, or cannot be
+    read. None otherwise. `view` is of this operation."""
+    if view.faults:
+        return f"The journals of this host may have its response, and cannot be read: {view.faults[0]}."
+    for entry in view.entries:
+        if entry.event != Event.COMPLETE:
+            continue
+        what = f"It happened, and the journal of this host has its response: {sentence(entry, view.now_us)}."
+        export = f"write it to a file with journal {operation_id} --export FILE, and give that to resolve --completed"
+        if entry.refused_us is None:
+            return f"{what} Wait: {TO_WAIT}. If the store never takes it, {export}."
+        return (
+            f"{what} To record it, {export}. If it is of an earlier attempt, of which you know that it had no effect, "
+            "take it out first with --acknowledge."
+        )
     return None
 
 
@@ -229,7 +251,7 @@ async def acknowledge(
 
 
 def _check_known(record: Record | None, chosen: Sequence[KeptOutcome]) -> None:
-    if record is None or record.state not in (State.CLAIMED, State.IN_DOUBT):
+    if record is None or record.state not in UNENDED:
         return
     operation_id = record.identity.operation_id
     # A higher token is of an attempt from before the store lost its memory.

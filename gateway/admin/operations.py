@@ -36,11 +36,12 @@ from gateway.admin.delivery import (
     withdrawal,
 )
 from gateway.admin.inspection import Inspected
-from gateway.admin.journal import ViewJournals, no_journal
+from gateway.admin.journal import UNENDED, ViewJournals, no_journal, why_it_happened
 from gateway.admin.memory import MemoryState, accept_loss, memory_state
 from gateway.admin.observed import ObservedRoute, report
 from gateway.admin.resolution import (
     Changed,
+    NothingHappened,
     Policies,
     Refusal,
     Refused,
@@ -269,8 +270,8 @@ class Operations:
         command = replace(command, resolution_id=ids[0])
         if token is not None and token != record.token:
             return moved(token, snapshot)
-        if record.state is not State.IN_DOUBT:
-            return nothing_to_resolve(snapshot)
+        if (refusal := await self._why_no_doubt(operation_id, ruling, snapshot)) is not None:
+            return refusal
         refusal = objection(ruling, snapshot, treatment)
         if refusal is not None:
             if not is_forced:
@@ -288,6 +289,14 @@ class Operations:
         if after.state is State.IN_DOUBT:
             return moved(record.token, result.snapshot)
         return nothing_to_resolve(result.snapshot)
+
+    async def _why_no_doubt(self, operation_id: UUID, ruling: Ruling, snapshot: Snapshot) -> Refused | None:
+        """Why there is nothing to resolve so, whatever the operator knows; None where there is."""
+        if isinstance(ruling, NothingHappened) and snapshot.state in UNENDED:
+            journal = await self.journal(operation_id=operation_id, limit=OF_ONE_MAX)
+            if (why := why_it_happened(operation_id, journal)) is not None:
+                return Refused(Refusal.JOURNALED, why, snapshot)
+        return None if snapshot.state is State.IN_DOUBT else nothing_to_resolve(snapshot)
 
     def _notes_on(self, record: Record, command: Resolution) -> tuple[str, ...]:
         notes = []

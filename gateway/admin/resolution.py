@@ -220,6 +220,7 @@ class Refusal(StrEnum):
     MOVED = "moved"  # the record has changed since it was read
     EARLY = "early"  # it cannot be known yet
     RESPONSE = "response"  # by the route's rules this response ends nothing
+    JOURNALED = "journaled"  # a journal of this host has the response, or may have it
     UNSURE = "unsure"  # the consequences have to be confirmed
     SERVICE = "service"  # it is another service's
 

@@ -194,7 +194,7 @@ class Parts:
             environment.fleet,
         )
         self.store = store = tiered_store(config, durable, environment.fast, events, clock, environment.on_purge)
-        journaling = Journaling(journal, store, events, sealing, memory_of=durable.noted_memory)
+        self._journaling = journaling = Journaling(journal, store, events, sealing, memory_of=durable.noted_memory)
         self._flusher = Flusher(store, journal, events, clock=clock)
         self.claiming = Claiming(
             store,
@@ -351,6 +351,7 @@ class Parts:
         if any(route.accept is not None for route in shown):
             resource = StatusResource(
                 self.store,
+                self._journaling,
                 self._waiting,
                 callers,
                 shown,

@@ -63,8 +63,6 @@ _ROUNDS_MAX: Final = 4
 # A repeat that waited for the first request still gets this long for its own fetch.
 _FETCH_SECONDS_MIN: Final = 1.0
 _SHUTTING_DOWN: Final = "The gateway is shutting down."
-# What a repeat is told only if no journal of this host knows more.
-_UNKNOWN_HERE: Final = (Verdict.IN_DOUBT, Verdict.IN_FLIGHT, Verdict.STORE_UNAVAILABLE)
 
 
 class Coordinator:
@@ -199,7 +197,7 @@ class Coordinator:
         if route.inbox is not None and route.accept is not None:
             return await self._receiving.receive(request, route.inbox, route.accept)
         reply = await self._reply_from_copy(request, trace) or await self._join_or_execute(request, trace)
-        if reply.verdict in _UNKNOWN_HERE and not trace.is_executed and not self._is_in_flight(request):
+        if _is_unknown(reply) and not trace.is_executed and not self._is_in_flight(request):
             reply = await self._duplicates.reply_from_journal(request, trace) or reply
         if isinstance(reply, Reply) and reply.to_fetch is not None:
             # As this caller was identified: what a client says of itself may have been replaced.
@@ -385,6 +383,15 @@ class Coordinator:
             incoming = Incoming(request.head, WholeBody(request.body), request.hop)
             return Untouched(incoming, Verdict.UNPROTECTED)
         return _refuse(request, Verdict.STORE_UNAVAILABLE)
+
+
+def _is_unknown(reply: Reply | Untouched) -> bool:
+    """Whether it says that the outcome of the operation, by its record, is not known: a journal may know it."""
+    match reply:
+        case Reply(verdict=Verdict.IN_FLIGHT | Verdict.STORE_UNAVAILABLE) | Reply(status=409, verdict=Verdict.IN_DOUBT):
+            return True
+        case _:
+            return False
 
 
 def _refuse(request: KeyedRequest, verdict: Verdict, *, detail: str | None = None) -> Reply:

@@ -21,7 +21,7 @@ from gateway.core.verdict import Claimable, Doubt, Fetch, Refuse, Replay, Undeli
 from gateway.protect.accepting import Accepting
 from gateway.protect.compose import in_flight, own_reply, reply_by_judgement, reply_by_record, shared_reply
 from gateway.protect.identification import KeyedRequest
-from gateway.protect.journaling import Journaling
+from gateway.protect.journaling import UNENDED, Journaling
 from gateway.protect.leases import Leases
 from gateway.protect.operation import AttemptResult, Operation
 from gateway.protect.preference import preference_applied, wait_preference
@@ -38,8 +38,6 @@ _LOG = logging.getLogger("gateway")
 
 # A duplicate that does not wait for the operation still gives the store this long.
 _READ_SECONDS_MIN: Final = 1.0
-# The states in which an outcome may be in a journal.
-_UNENDED: Final = (State.CLAIMED, State.IN_DOUBT)
 
 
 class Duplicates:
@@ -193,7 +191,7 @@ class Duplicates:
     async def _reply_from_record(self, snapshot: Snapshot, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
         route, operation_id = request.route, request.identity.operation_id
         trace.saw(snapshot.record)
-        if snapshot.state in _UNENDED and (reply := await self.reply_from_journal(request, trace)) is not None:
+        if snapshot.state in UNENDED and (reply := await self.reply_from_journal(request, trace)) is not None:
             # Before a wait or a probe.
             return reply
         judgement = request.judge(snapshot)

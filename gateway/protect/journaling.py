@@ -25,7 +25,7 @@ from uuid import UUID
 
 from gateway.core.confidential import NO_SEALING, Sealing
 from gateway.core.lifecycle import no_token, step
-from gateway.core.operation import EVENT_OF, Abandon, Applied, Complete, OutcomeCommand, Record, Snapshot
+from gateway.core.operation import EVENT_OF, Abandon, Applied, Complete, OutcomeCommand, Record, Snapshot, State
 from gateway.observe.facts import Events, JournalFailed, OutcomeJournaled
 from gateway.store.base import Indefinite, NotApplied, Store, StoreError, wall_clock_us
 from gateway.store.journal import Journal, KeptOutcome
@@ -33,6 +33,9 @@ from gateway.store.journal import Journal, KeptOutcome
 # A slower disk does not help a caller that waits; nor does a store that says nothing.
 _DISK_SECONDS: Final = 3.0
 _READ_SECONDS: Final = 1.0
+
+UNENDED: Final = (State.CLAIMED, State.IN_DOUBT)
+"""The states of which the journals may know how they ended."""
 
 
 class Journaling:

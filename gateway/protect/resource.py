@@ -29,6 +29,7 @@ from gateway.protect.accepting import apply_until_known
 from gateway.protect.callers import Caller, Callers, Unidentified, Verified, refuse_caller
 from gateway.protect.compose import in_doubt, refuse_by, replay_of
 from gateway.protect.cors import CorsPolicy, preflight_reply
+from gateway.protect.journaling import UNENDED, Journaling
 from gateway.protect.preference import preference_applied, wait_preference
 from gateway.protect.problem import Shape, plain, refuse
 from gateway.protect.regions import Regions
@@ -90,6 +91,7 @@ class StatusResource:
     def __init__(
         self,
         store: Store,
+        journaling: Journaling,
         waiting: Waiting,
         callers: Callers,
         routes: Sequence[Route],
@@ -108,6 +110,7 @@ class StatusResource:
         """`routes` are at least one. `identity_secret` as in `operation_id`. `path` is where it is on the listener;
         `prefix` as in `AcceptPolicy.status_prefix`. `shape` is that of problems that are about no route."""
         self._store = store
+        self._journaling = journaling
         self._shape = shape
         self._cors = cors
         self._events = events
@@ -200,7 +203,7 @@ class StatusResource:
                 operation_id=operation_id,
                 wait_seconds=self._wait_seconds,
             )
-        snapshot = await self._read(operation_id)
+        snapshot = await self._find(operation_id)
         route = self._route_of(snapshot.record, found)
         if route is None:
             # It may be the caller's in a scope that cannot be verified now. That there is none would be a guess.
@@ -222,9 +225,21 @@ class StatusResource:
         found = await asyncio.gather(*(self._callers.find_caller(spec, incoming) for spec in self._scopes))
         return dict(zip(self._scopes, found, strict=True))
 
-    async def _read(self, operation_id: UUID) -> Snapshot:
-        async with asyncio.timeout(_STORE_SECONDS_MAX):
-            return await self._store.read(operation_id)
+    async def _find(self, operation_id: UUID) -> Snapshot:
+        """The record, as the journals of this host make it where its outcome is not known to the store."""
+        try:
+            async with asyncio.timeout(_STORE_SECONDS_MAX):
+                snapshot = await self._store.read(operation_id)
+        except (StoreError, TimeoutError):
+            if (known := await self._journaling.find(operation_id)) is None:
+                raise
+            return known
+        return await self._latest(snapshot, operation_id)
+
+    async def _latest(self, snapshot: Snapshot, operation_id: UUID) -> Snapshot:
+        if snapshot.state not in UNENDED:
+            return snapshot
+        return await self._journaling.find(operation_id) or snapshot
 
     def _route_of(self, record: Record | None, found: Found) -> Route | None:
         """The route of the operation, None where this caller is not in its scope. Routes may share an operation."""
@@ -343,7 +358,7 @@ class StatusResource:
             latest = await self._waiting.wait(_id_of(snapshot), seconds, until)
         finally:
             self._waiters[route.name] -= 1
-        return snapshot if latest is None else latest, int(seconds)
+        return snapshot if latest is None else await self._latest(latest, _id_of(snapshot)), int(seconds)
 
 
 def _id_of(snapshot: Snapshot) -> UUID:

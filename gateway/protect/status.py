@@ -168,7 +168,7 @@ def _result(record: Record, url: str) -> dict[str, Any] | None:
         "resource": record.resource,
         "location": record.resource if record.resource is not None and is_address(record.resource) else None,
         "url": f"{url}/result" if is_kept and response.body is not None else None,
-        "expires_at": rfc3339(record.replay_until_us) if is_kept else None,
+        "expires_at": rfc3339(record.replay_until_us) if is_kept and record.replay_until_us else None,
     }
 
 

@@ -15,7 +15,7 @@ from gateway.core.operation import Abandon, Disprove, Forget, Record, Release, S
 from gateway.protect.claiming import Admission, Claiming, Granted, Seen, Terms, Unavailable
 from gateway.store.base import Amnesic, Unreadable, Unstorable
 from tests.conformance.hand import OTHER, REMEMBER_US, SAME, new_identity
-from tests.support.coordination import LEASE_SECONDS, NO_MARKS, claiming_on
+from tests.support.coordination import LEASE_SECONDS, NO_MARKS, claiming_on, no_journals
 from tests.support.faulty_store import Fault, FaultyStore, Gate, dropped, lost, refused, withheld
 from tests.support.memory_store import Memory, MemoryStore
 from tests.support.virtual_time import in_virtual_time, settle
@@ -585,6 +585,7 @@ async def test_a_lapsed_claim_is_left_to_its_owner_for_a_while() -> None:
         lease_seconds=LEASE_SECONDS,
         grace_seconds=GRACE_SECONDS,
         reachable_seconds=lambda: reachable_seconds,
+        is_known=no_journals,
     )
     it.memory.clock.advance(LEASE_SECONDS + GRACE_SECONDS - 1)
     assert isinstance(await claiming.claim(it.identity, [SAME], RESEND), Seen)

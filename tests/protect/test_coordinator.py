@@ -464,14 +464,14 @@ async def test_a_record_under_a_fingerprint_key_that_was_taken_away(tmp_path: Pa
 
 
 async def test_a_duplicate_while_the_journal_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That the answer is there is known, and the store knows less: it is neither asked nor told that nobody knows."""
+    """That the answer is there is known, and the store knows less: it is not asked, and the repeat is to come back."""
     monkeypatch.setattr(attempt, "_STORE_RETRY_SECONDS", 0.0)
     async with coordination(tmp_path) as office:
         office.store.break_("complete", fault=refused())
         assert heard(await office.reply()) == (200, Verdict.JOURNALED)
         await office.journal.close()
         office.store.said.clear()
-        assert heard(await office.reply()) == (503, Verdict.IN_DOUBT)
+        assert heard(await office.reply()) == (503, Verdict.STORE_UNAVAILABLE)
         assert (office.store.said, len(office.upstream.requests)) == ([], 1)
         await office.journal.start()
         assert heard(await office.reply()) == (200, Verdict.REPLAYED)

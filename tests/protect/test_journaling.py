@@ -1,22 +1,22 @@
-"""What of the journal a process answers from: answers alone, until the durable store has taken them."""
+"""What of its journals a host tells, with and without the durable store."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
-from gateway.core.operation import State
+from gateway.core.operation import Complete, OutcomeCommand, State, microseconds
 from gateway.observe.facts import Events, Fact, JournalFailed, OutcomeJournaled
 from gateway.protect import journaling
 from gateway.protect.journaling import Journaling
 from gateway.store.base import Indefinite, NotApplied
-from gateway.store.journal import OutcomeCommand
 from gateway.store.journal.journal import SqliteJournal
 from tests.conformance.hand import REPLAY_SECONDS, Hand, Speech, do
+from tests.support.faulty_store import FaultyStore, refused
 from tests.support.memory_store import MemoryStore
 
 
@@ -24,66 +24,103 @@ class Desk:
     """A journal, and claims of which the outcome is brought there."""
 
     def __init__(self, directory: Path) -> None:
-        self.now_seconds = 50.0
+        self.now_us = microseconds(50)
+        self.memory = "memory"
         self.facts: list[Fact] = []
-        self.journal = SqliteJournal(directory / "journal", "shop")
-        self.journaling = Journaling(self.journal, Events(self.facts.append), clock=lambda: self.now_seconds)
+        self.store = FaultyStore(MemoryStore())
+        self.journal = SqliteJournal(directory / "journal", "shop", clock_us=lambda: self.now_us)
+        self.journaling = self.neighbour(self.journal)
+
+    def neighbour(self, journal: SqliteJournal) -> Journaling:
+        """A process with this journal, on the same store."""
+        return Journaling(
+            journal,
+            self.store,
+            Events(self.facts.append),
+            memory_of=self._memory_of,
+            wall_us=lambda: self.now_us,
+        )
+
+    async def _memory_of(self, _: UUID) -> str:
+        return self.memory
 
     async def keep(self, say: Speech = Hand.complete) -> Hand:
         """The outcome of a new claim."""
-        hand = await claimed()
+        hand = Hand()
+        await do(self.store, hand, Hand.claim)
         command = say(hand)
         assert isinstance(command, OutcomeCommand)
         assert hand.record is not None
+        if isinstance(command, Complete):
+            command = replace(command, granted=hand.record)
         await self.journaling.keep(hand.record, command, detail="by a test")
         return hand
 
-
-async def claimed() -> Hand:
-    store, hand = MemoryStore(), Hand()
-    await store.start()
-    await do(store, hand, Hand.claim)
-    return hand
+    async def found(self, hand: Hand) -> State | None:
+        """The state that is told."""
+        found = await self.journaling.find(hand.operation_id)
+        return None if found is None else found.state
 
 
 @pytest.fixture
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     it = Desk(tmp_path)
+    await it.store.start()
     await it.journal.start()
     yield it
     await it.journal.close()
 
 
-async def test_an_answer_is_told_from_the_journal(desk: Desk) -> None:
-    """What is kept is found as the record that it makes, and nothing is said of any other operation."""
+@pytest.fixture(params=["store", "no store"])
+def whether_store(request: pytest.FixtureRequest, desk: Desk) -> bool:
+    if request.param == "no store":
+        desk.store.break_("read", fault=refused())
+    return bool(request.param == "store")
+
+
+async def test_a_response_is_told(desk: Desk, whether_store: bool) -> None:
+    """What is kept is found as the record that it makes, and nothing is told of any other operation."""
     hand = await desk.keep()
     (told,) = desk.facts
     assert isinstance(told, OutcomeJournaled)
     assert desk.journaling.holds(hand.operation_id)
-    found = await desk.journaling.find(hand.operation_id)
-    assert found is not None
-    assert found.state is State.COMPLETED
+    assert await desk.found(hand) is State.COMPLETED
+    assert await desk.journaling.knows(hand.operation_id)
     assert not desk.journaling.holds(uuid4())
     assert await desk.journaling.find(uuid4()) is None
 
 
-async def test_an_answer_that_is_being_written(desk: Desk) -> None:
-    """It is held already, for it may be flushed before we hear that it was written; nobody is told it yet."""
-    hand = await claimed()
-    assert hand.record is not None
-    keeping = asyncio.create_task(desk.journaling.keep(hand.record, hand.complete(), detail="by a test"))
-    await asyncio.sleep(0)
-    assert desk.journaling.holds(hand.operation_id)
-    assert await desk.journaling.find(hand.operation_id) is None
-    await keeping
+async def test_a_response_in_another_process_s_journal(desk: Desk, tmp_path: Path, whether_store: bool) -> None:
+    """It is told as well, whether that process runs or has ended."""
+    hand = await desk.keep()
+    other = SqliteJournal(tmp_path / "journal", "shop", clock_us=lambda: desk.now_us)
+    await other.start()
+    neighbour = desk.neighbour(other)
+    for _ in range(2):
+        found = await neighbour.find(hand.operation_id)
+        assert found is not None
+        assert found.state is State.COMPLETED
+        await desk.journal.close()
+    assert other.tally.waiting == 1
+    await other.close()
 
 
-@pytest.mark.parametrize("say", [Hand.release, Hand.forget, Hand.abandon], ids=["release", "forget", "abandon"])
-async def test_nobody_is_told_what_is_not_final(desk: Desk, say: Speech) -> None:
-    """The store may have it without our having heard so, and somebody have gone on with the operation."""
+@pytest.mark.parametrize(
+    ("say", "state"),
+    [(Hand.release, State.RELEASED), (Hand.forget, State.RELEASED), (Hand.abandon, State.IN_DOUBT)],
+    ids=["release", "forget", "abandon"],
+)
+async def test_what_is_not_final(desk: Desk, say: Speech, state: State) -> None:
+    """The record tells whether it still applies. Without it nobody knows, and nothing may be sent beside a doubt."""
     hand = await desk.keep(say)
     assert desk.journal.tally.waiting == 1
-    assert not desk.journaling.holds(hand.operation_id)
+    assert await desk.found(hand) is state
+    desk.store.break_("read", fault=refused())
+    if say is Hand.abandon:
+        with pytest.raises(NotApplied):
+            await desk.found(hand)
+    else:
+        assert await desk.found(hand) is None
 
 
 async def test_what_the_disk_did_not_take_is_not_told(desk: Desk) -> None:
@@ -102,33 +139,59 @@ async def test_what_the_disk_did_not_take_is_not_told(desk: Desk) -> None:
 
 
 async def test_a_disk_that_does_not_answer(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is waited for no longer than that, and what became of the outcome is not known."""
-    monkeypatch.setattr(journaling, "_APPEND_SECONDS", 0.0)
+    """It is waited for no longer than that; what became of an outcome, and what is there, is not known."""
+    hand = await desk.keep()
+    monkeypatch.setattr(journaling, "_DISK_SECONDS", 0.0)
     with pytest.raises(Indefinite):
         await desk.keep()
+    with pytest.raises(Indefinite):
+        await desk.found(hand)
+    assert await desk.journaling.knows(hand.operation_id)
 
 
-async def test_an_answer_that_was_flushed(desk: Desk) -> None:
-    """The store is asked from then on; that it has an earlier attempt's outcome changes nothing."""
+async def test_a_response_that_the_store_has(desk: Desk) -> None:
+    """Then the store alone is asked, also before it is out of the journal."""
     hand = await desk.keep()
-    desk.journaling.flushed(hand.operation_id, hand.token - 1)
-    assert desk.journaling.holds(hand.operation_id)
-    desk.journaling.flushed(hand.operation_id, hand.token)
-    assert not desk.journaling.holds(hand.operation_id)
-
-
-async def test_an_answer_that_is_in_the_journal_no_more(desk: Desk) -> None:
-    """Somebody who was about to read it is sent to the store."""
-    hand = await desk.keep()
+    await do(desk.store, hand, Hand.complete)
+    assert await desk.found(hand) is None
     (entry,) = await desk.journal.waiting(None, limit=1, bytes_max=1_000_000)
     await desk.journal.forget([entry.entry_id])
-    assert await desk.journaling.find(hand.operation_id) is None
     assert not desk.journaling.holds(hand.operation_id)
 
 
-async def test_an_answer_whose_window_may_be_over(desk: Desk) -> None:
-    """If the store took it when it was told first, it has let it go by now, and is asked."""
+async def test_a_response_after_a_wrong_word(desk: Desk) -> None:
+    """That nothing happened was not true: the key is not free here."""
     hand = await desk.keep()
-    desk.now_seconds += REPLAY_SECONDS
-    assert await desk.journaling.find(hand.operation_id) is None
-    assert not desk.journaling.holds(hand.operation_id)
+    await do(desk.store, hand, Hand.abandon, Hand.disprove)
+    assert await desk.found(hand) is State.COMPLETED
+
+
+async def test_a_response_that_was_refused(desk: Desk) -> None:
+    """While the record is in doubt by this very attempt, it is how that ended."""
+    hand = await desk.keep()
+    (entry,) = await desk.journal.waiting(None, limit=1, bytes_max=1_000_000)
+    await desk.journal.refuse([(entry.entry_id, "too long")])
+    assert await desk.found(hand) is State.COMPLETED
+    desk.store.break_("read", fault=refused())
+    with pytest.raises(NotApplied):
+        await desk.found(hand)
+
+
+@pytest.mark.parametrize("what", ["another memory", "no note", "window over", "clock set back"])
+async def test_a_response_that_may_not_be_told_without_the_store(desk: Desk, what: str) -> None:
+    """The store may be another one, or its window over: repeats are asked to come back."""
+    hand = await desk.keep()
+    desk.store.break_("read", fault=refused())
+    match what:
+        case "another memory":
+            desk.memory = "another"
+        case "no note":
+            desk.memory = ""
+        case "window over":
+            desk.now_us += microseconds(REPLAY_SECONDS)
+        case _:
+            desk.now_us -= 1
+    with pytest.raises(NotApplied):
+        await desk.found(hand)
+    desk.store.mend()
+    assert await desk.found(hand) is State.COMPLETED

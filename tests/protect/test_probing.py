@@ -20,7 +20,7 @@ from gateway.protect.probing import Prober
 from gateway.store.base import StoreError
 from tests.conformance.hand import ANSWER, REMEMBER_US, REPLAY_US
 from tests.support import memory_store
-from tests.support.coordination import LEASE_SECONDS, Office, coordination
+from tests.support.coordination import LEASE_SECONDS, Office, coordination, no_journals
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, lost, refused
 from tests.support.memory_store import MemoryStore
@@ -99,6 +99,7 @@ async def in_doubt(
             Events(facts.append),
             service="shop",
             may_recover=may_recover,
+            is_known=no_journals,
             who="a probe",
             steady_seconds=lambda: 10**9,
         )

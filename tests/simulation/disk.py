@@ -7,14 +7,14 @@ it starts and when it is asked to; the living keep theirs. The disk may be slow,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import count
 from uuid import UUID
 
-from gateway.core.operation import OutcomeCommand
-from gateway.store.base import Indefinite, NotApplied, UnsentAttempt
+from gateway.core.operation import EVENT_OF, Complete, OutcomeCommand
+from gateway.store.base import Indefinite, NotApplied, UnsentAttempt, wall_clock_us
 from gateway.store.epoch import Seen
-from gateway.store.journal import EntryId, JournalEntry, JournalTally
+from gateway.store.journal import EntryId, JournalEntry, JournalTally, KeptEntry, KeptOutcome
 from tests.simulation.faults import Weather
 from tests.simulation.loop import Process
 
@@ -26,6 +26,7 @@ class Disk:
         self.files: dict[str, dict[int, JournalEntry]] = {}
         self.owners: dict[str, Process] = {}
         self.refused: list[tuple[str, JournalEntry, str]] = []
+        self.memories: dict[EntryId, str] = {}
         self.rows = count(1)
         self.seen: Seen | None = None
         self.attempts: list[AttemptNotes] = []
@@ -99,21 +100,31 @@ class DiskJournal:
         waiting = sum(len(self._disk.files[name]) for name in self._open)
         return JournalTally(waiting, sum(name in self._open for name, _, _ in self._disk.refused))
 
-    async def append(self, route: str, command: OutcomeCommand) -> EntryId:
+    def holds(self, operation_id: UUID) -> bool:
+        return any(_is_of(operation_id, self._disk.files[name].values()) for name in self._open)
+
+    async def outcomes(self, operation_id: UUID) -> list[KeptOutcome]:
+        await self._write()
+        self._adopt()
+        waiting = [entry for file in self._disk.files.values() for entry in file.values()]
+        refused = [entry for _, entry, _ in self._disk.refused]
+        return [
+            _kept(entry, self._disk.memories.get(entry.entry_id, ""), is_refused=entry in refused)
+            for entry in (*waiting, *refused)
+            if entry.command.operation_id == operation_id
+        ]
+
+    async def append(self, route: str, command: OutcomeCommand, memory: str = "") -> EntryId:
         await self._write()
         if self._weather.happens("disk_full", self._process.name):
             raise NotApplied("no space left")
         entry_id = EntryId(self._own, next(self._disk.rows))
         self._disk.files[self._own][entry_id.row] = JournalEntry(entry_id, route, command)
+        self._disk.memories[entry_id] = memory
         if self._weather.happens("disk_failed", self._process.name):
             raise Indefinite("input/output error")
         await self._write()
         return entry_id
-
-    async def read(self, entry_id: EntryId) -> OutcomeCommand | None:
-        await self._write()
-        entry = self._disk.files.get(entry_id.file, {}).get(entry_id.row)
-        return None if entry is None else entry.command
 
     async def waiting(self, after: EntryId | None, *, limit: int, bytes_max: int) -> list[JournalEntry]:
         await self._write()
@@ -165,6 +176,28 @@ class DiskJournal:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._process.deliver(self._weather.hop_seconds() / 2, _resolve, done)
         await done
+
+
+def _is_of(operation_id: UUID, entries: Iterable[JournalEntry]) -> bool:
+    return any(entry.command.operation_id == operation_id for entry in entries)
+
+
+def _kept(entry: JournalEntry, memory: str, *, is_refused: bool) -> KeptOutcome:
+    command = entry.command
+    about = KeptEntry(
+        command.operation_id,
+        command.token,
+        EVENT_OF[type(command)].value,
+        entry.route,
+        # Never over: the clocks of a run are its own.
+        journaled_us=wall_clock_us(),
+        status=None,
+        body_bytes=None,
+        refused_us=0 if is_refused else None,
+        refused_why=None,
+    )
+    claim = command.granted if isinstance(command, Complete) else None
+    return KeptOutcome(entry.entry_id, about, command, claim, memory)
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

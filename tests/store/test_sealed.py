@@ -50,6 +50,10 @@ def sealing_by(*keys: EncryptionKey, unreadable: list[UUID] | None = None) -> Se
     return Sealing(KeyRing(keys, os.urandom) if keys else None, lambda operation_id, _: found.append(operation_id))
 
 
+async def memory_of(_: UUID) -> str:
+    return "memory"
+
+
 def secretive() -> Hand:
     """An operation with the secret in its key."""
     return Hand(Script(new_identity(key=SECRET)))
@@ -562,7 +566,7 @@ async def test_outcomes_in_a_journal(tmp_path: Path) -> None:
     directory = tmp_path / "journal"
     journal = SqliteJournal(directory, "shop")
     await journal.start()
-    journaling = Journaling(journal, Events(), sealing)
+    journaling = Journaling(journal, store, Events(), sealing, memory_of=memory_of)
     hands = [secretive(), secretive(), secretive()]
     for hand in hands:
         await do(store, hand, claim)
@@ -580,7 +584,7 @@ async def test_outcomes_in_a_journal(tmp_path: Path) -> None:
     desk = view.HostJournalFiles(directory, "shop", sealing)
     commands = [desk.outcomes(hand.operation_id)[0].command for hand in hands]
     assert commands == [None, None, complete(hands[2])]
-    await Flusher(store, journal, Events(), on_flushed=lambda _operation_id, _token: None).run_once()
+    await Flusher(store, journal, Events()).run_once()
     assert journal.tally.waiting == 0
     assert [is_status_alone(await read(store, hand)) for hand in hands] == [True, True, False]
     assert await state(store, hands[2]) is State.COMPLETED
@@ -607,7 +611,8 @@ async def test_outcomes_in_a_journal_are_encrypted_again(tmp_path: Path) -> None
     for hand, sealing in zip(hands, (sealing_by(K1), NO_SEALING, sealing_by(lost)), strict=True):
         await do(store, hand, claim)
         assert hand.record is not None
-        await Journaling(journal, Events(), sealing).keep(hand.record, complete(hand), detail="by a test")
+        journaling = Journaling(journal, store, Events(), sealing, memory_of=memory_of)
+        await journaling.keep(hand.record, complete(hand), detail="by a test")
     others = view.HostJournalFiles(directory, "books", sealing_by(K2, K1))
     assert others.reseal() == (0, 0)
     desk = view.HostJournalFiles(directory, "shop", sealing_by(K2, K1))
@@ -615,7 +620,7 @@ async def test_outcomes_in_a_journal_are_encrypted_again(tmp_path: Path) -> None
     with _journal_file(directory) as file:
         entries = repr(list(file.execute("SELECT * FROM entry ORDER BY id")))
     assert (SECRET in entries, "k1:" in entries, "lost:" in entries) == (False, False, True)
-    await Flusher(store, journal, Events(), on_flushed=lambda _operation_id, _token: None).run_once()
+    await Flusher(store, journal, Events()).run_once()
     for hand in hands[:2]:
         record = await read(store, hand)
         assert (record.response, record.resource) == (RESPONSE, f"/{SECRET}")

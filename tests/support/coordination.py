@@ -211,8 +211,14 @@ def claiming_on(store: Store, *, clock: Callable[[], float] = boot_seconds) -> C
         lease_seconds=LEASE_SECONDS,
         grace_seconds=0.0,
         reachable_seconds=lambda: math.inf,
+        is_known=no_journals,
         clock=clock,
     )
+
+
+async def no_journals(_: UUID) -> bool:
+    """There is no journal."""
+    return False
 
 
 class Looked:

@@ -1,4 +1,4 @@
-"""A durable store that reads, and takes small rows, and refuses the long ones: what a quota or a full disk looks like."""
+"""A durable store that reads and takes small rows, and refuses long ones: as with a quota, or a disk without room."""
 
 from __future__ import annotations
 

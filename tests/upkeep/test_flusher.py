@@ -47,14 +47,12 @@ class Home:
         self.directory = directory / "journal"
         self.journal = SqliteJournal(self.directory, "shop")
         self.ear = Ear()
-        self.ended: list[tuple[UUID, int]] = []
         self.alarm = Alarm()
         self.now = 0.0
         self.flusher = Flusher(
             self.store,
             self.journal,
             Events(self.ear),
-            on_flushed=lambda operation_id, token: self.ended.append((operation_id, token)),
             clock=lambda: self.now,
             sleep=self.alarm.sleep,
         )
@@ -90,12 +88,9 @@ async def test_what_was_kept_is_recorded(home: Home) -> None:
     """Every outcome gets into the store, out of the journal, and is told as settled, late."""
     hands = await home.claimed(150)
     await home.keep(hands)
-    assert not home.flusher.is_done
     await home.flusher.run_once()
-    assert home.flusher.is_done
     assert {await state(home.store, hand) for hand in hands} == {State.COMPLETED}
     assert home.journal.tally.waiting == 0
-    assert home.ended == [(hand.operation_id, hand.token) for hand in hands]
     settled = [fact for fact in home.ear.facts if isinstance(fact, OperationSettled)]
     assert [(fact.route, fact.event, fact.is_late, fact.upstream_seconds) for fact in settled] == [
         ("charge", Event.COMPLETE, True, None)
@@ -123,10 +118,9 @@ async def test_a_delete_that_was_lost_is_made_up_for(home: Home, tmp_path: Path)
     await home.journal.close()
     broken = Forgetful(tmp_path / "journal", "shop")
     await broken.start()
-    flusher = Flusher(home.store, broken, Events(home.ear), on_flushed=lambda *_: None)
+    flusher = Flusher(home.store, broken, Events(home.ear))
     with pytest.raises(Indefinite):
         await flusher.run_once()
-    assert not flusher.is_done
     await broken.close()
     assert await state(home.store, hand) is State.COMPLETED
     assert home.ear.facts == []
@@ -155,7 +149,6 @@ async def test_a_refused_outcome_is_kept(home: Home, meanwhile: str, why: str) -
     assert (entry.operation_id, entry.refused_why) == (first.operation_id, why)
     told = [fact for fact in home.ear.facts if isinstance(fact, FlushRefused)]
     assert told == [FlushRefused("charge", first.operation_id, first.token, Event.COMPLETE, why)]
-    assert {ended for ended, _ in home.ended} == {first.operation_id, second.operation_id}
     said = len(home.store.said)
     await home.flusher.run_once()
     assert len(home.store.said) == said
@@ -168,12 +161,10 @@ async def test_one_without_a_response_that_was_overtaken_is_no_alarm(
     """The store took it although nobody heard, and the key was claimed again: it goes, and nobody has to look at it."""
     (hand,) = await home.claimed(1)
     await home.journal.append("charge", speech(hand))
-    token = hand.token
     await do(home.store, hand, speech, Hand.takeover if speech is Hand.abandon else Hand.retry, Hand.complete)
     await home.flusher.run_once()
-    assert home.flusher.is_done
     assert (home.journal.tally.waiting, home.journal.tally.refused) == (0, 0)
-    assert (home.ear.facts, home.ended) == ([], [(hand.operation_id, token)])
+    assert home.ear.facts == []
     assert await state(home.store, hand) is State.COMPLETED
 
 
@@ -184,7 +175,6 @@ async def test_a_doubt_that_others_have_ended_is_no_alarm(home: Home, end: Calla
     await home.journal.append("charge", hand.abandon())
     await do(home.store, hand, Hand.abandon, end)
     await home.flusher.run_once()
-    assert home.flusher.is_done
     assert (home.journal.tally.waiting, home.journal.tally.refused) == (0, 0)
 
 
@@ -283,7 +273,6 @@ async def test_a_silent_store_is_asked_with_one(home: Home) -> None:
             await home.flusher.run_once()
         assert len(home.store.said) == asked
         assert home.journal.tally.waiting == 100
-        assert not home.flusher.is_done
     await home.flusher.run_once()
     assert home.journal.tally.waiting == 0
 
@@ -298,7 +287,6 @@ async def test_one_that_stays_without_an_answer_holds_nobody_up(home: Home) -> N
     home.store.said.clear()
     home.store.moods[stuck.operation_id] = NotApplied("away")
     await home.flusher.run_once()
-    assert home.flusher.is_done
     assert [command for command in home.store.said if operation_id_of(command) == stuck.operation_id] == [early]
     assert await state(home.store, other) is State.COMPLETED
     home.store.moods.clear()
@@ -306,18 +294,6 @@ async def test_one_that_stays_without_an_answer_holds_nobody_up(home: Home) -> N
     # The first claim's outcome comes after its release; the second claim's is recorded.
     assert (home.journal.tally.waiting, home.journal.tally.refused) == (0, 1)
     assert await state(home.store, stuck) is State.COMPLETED
-
-
-async def test_what_comes_after_the_store_failed_again_is_not_done(home: Home) -> None:
-    """That all was tried counts until the next failure: from then on a doubt may be there for want of a flush."""
-    await home.flusher.run_once()
-    await home.keep(await home.claimed(1))
-    home.store.failures = [NotApplied("away")]
-    with pytest.raises(NotApplied):
-        await home.flusher.run_once()
-    assert not home.flusher.is_done
-    await home.flusher.run_once()
-    assert home.flusher.is_done
 
 
 async def test_one_that_the_store_never_takes_is_no_silent_store(home: Home) -> None:

@@ -26,7 +26,7 @@ import fcntl
 import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
@@ -51,7 +51,7 @@ from gateway.core.operation import (
 )
 from gateway.store.base import NotApplied, StartRefused, Unreadable, Unstorable
 from gateway.store.directories import make_directory, sync_directory
-from gateway.store.journal import EntryId, JournalEntry, JournalTally
+from gateway.store.journal import OF_ONE_MAX, EntryId, JournalEntry, JournalTally, KeptEntry, KeptOutcome
 from gateway.store.level import JOURNAL_VERSION, JOURNAL_VERSIONS
 from gateway.store.relational.packing import pack, unpack
 from gateway.store.relational.rows import decode_resource, decode_whole, encode_resource, encode_whole
@@ -70,6 +70,10 @@ APPLICATION_ID: Final = 0x69676A6C
 BUSY_MS: Final = 1_000
 # What SQLite raises for a damaged journal, or for a file that never was one.
 DAMAGED: Final = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError)
+
+# The number of columns that `decode_row` takes, and of those of a claim.
+_ENTRY_COLUMNS: Final = 20
+_CLAIM_COLUMNS: Final = 2
 
 # Columns and the file's own overhead, without the response.
 _ROW_BYTES: Final = 1_024
@@ -187,6 +191,14 @@ class JournalFile(Committer):
             return found
 
         return self._query(query)
+
+    def outcomes(self, operation_id: UUID) -> list[KeptOutcome]:
+        """All outcomes of an operation; whatever is encrypted stays so. Raises `NotApplied`."""
+        if operation_id.bytes not in self.held:
+            return []
+        select = statements()["select_whole_of"]
+        rows = self._query(lambda cursor: fetch(cursor, select, (operation_id.bytes, OF_ONE_MAX)))
+        return list(decode_outcomes(self.path, operation_id, rows))
 
     def forget(self, rows: Sequence[int]) -> None:
         """Delete outcomes that the durable store has applied. Raises `NotApplied`, `Indefinite`."""
@@ -451,7 +463,7 @@ def _encode_claim(record: Record) -> bytes:
     return pack(encode_whole(replace(record, identity=identity, probe=None, request=None, resource=None)))
 
 
-def decode_claim(claim: bytes | None) -> Record | None:
+def _decode_claim(claim: bytes | None) -> Record | None:
     """Undo that. Raises `NotApplied` when it cannot be read."""
     try:
         return None if claim is None else decode_whole(unpack(claim), None)
@@ -465,6 +477,19 @@ def decode_row(columns: Row) -> tuple[str, OutcomeCommand]:
         return _decoded(columns)
     except (struct.error, ValueError, TypeError, AttributeError) as error:
         raise NotApplied(f"an outcome in the journal is damaged: {type(error).__name__}") from error
+
+
+def decode_outcomes(path: Path, operation_id: UUID, rows: Sequence[Row]) -> Iterator[KeptOutcome]:
+    """The rows of `select_whole_of.sql` in a file. Raises `NotApplied`."""
+    for row in rows:
+        columns, kept = row[:_ENTRY_COLUMNS], row[_ENTRY_COLUMNS:-_CLAIM_COLUMNS]
+        claim, memory = row[-_CLAIM_COLUMNS:]
+        command: OutcomeCommand | None = None
+        with suppress(NotApplied):
+            command = decode_row(columns)[1]
+        yield KeptOutcome(
+            EntryId(path.name, row[0]), KeptEntry(operation_id, *kept), command, _decode_claim(claim), memory
+        )
 
 
 def _decoded(columns: Row) -> tuple[str, OutcomeCommand]:

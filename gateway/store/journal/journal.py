@@ -270,7 +270,10 @@ class SqliteJournal:
     def _outcomes(self, operation_id: UUID) -> list[KeptOutcome]:
         # Its owner knows how much of a file is on the disk: what is told from an ended process's has to be.
         self._adopt_orphans()
-        return self._host.stored_outcomes(operation_id)
+        found = self._host.stored_outcomes(operation_id, leave_out=self._files)
+        for file in self._files.values():
+            found += file.outcomes(operation_id)
+        return sorted(found, key=lambda each: each.entry.journaled_us)
 
     def _waiting(self, after: EntryId | None, limit: int, bytes_max: int) -> list[JournalEntry]:
         """Read from one file at a time."""

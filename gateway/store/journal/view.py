@@ -10,7 +10,7 @@ outcomes, which no gateway retries.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -32,16 +32,13 @@ from gateway.store.journal.file import (
     DAMAGED,
     SUFFIX,
     check_ours,
-    decode_claim,
+    decode_outcomes,
     decode_row,
     fetch,
     statements,
 )
 from gateway.store.relational.rows import encode_resource
 
-# The number of columns that `decode_row` takes, and of those of a claim.
-_ENTRY_COLUMNS: Final = 20
-_CLAIM_COLUMNS: Final = 2
 # A file system may give two writes within this time the same time.
 _SAME_TIME_NS: Final = 100_000_000
 
@@ -97,13 +94,13 @@ class HostJournalFiles:
         """See `HostJournals`."""
         return [self._opened(each) for each in self.stored_outcomes(operation_id)]
 
-    def stored_outcomes(self, operation_id: UUID) -> list[KeptOutcome]:
-        """As `outcomes`; whatever is encrypted stays so."""
+    def stored_outcomes(self, operation_id: UUID, leave_out: Collection[str] = ()) -> list[KeptOutcome]:
+        """As `outcomes`; whatever is encrypted stays so. Files of these names are left out."""
         faults: list[str] = []
         found: list[KeptOutcome] = []
         for path in _files(self.directory, faults):
             try:
-                found += self._outcomes_in(path, operation_id)
+                found += [] if path.name in leave_out else self._outcomes_in(path, operation_id)
             except StoreError:
                 if path.exists():
                     raise
@@ -122,14 +119,7 @@ class HostJournalFiles:
             rows = [] if is_idle else query("select_whole_of", operation_id.bytes, OF_ONE_MAX)
         if is_idle and version is not None:
             self._idle[path] = version
-        for row in rows:
-            columns, kept = row[:_ENTRY_COLUMNS], row[_ENTRY_COLUMNS:-_CLAIM_COLUMNS]
-            claim, memory = row[-_CLAIM_COLUMNS:]
-            command: OutcomeCommand | None = None
-            with suppress(NotApplied):
-                command = decode_row(columns)[1]
-            entry = KeptEntry(operation_id, *kept)
-            yield KeptOutcome(EntryId(path.name, row[0]), entry, command, decode_claim(claim), memory)
+        yield from decode_outcomes(path, operation_id, rows)
 
     def _opened(self, outcome: KeptOutcome) -> KeptOutcome:
         command: OutcomeCommand | None = None

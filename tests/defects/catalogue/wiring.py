@@ -33,16 +33,17 @@ DEFECTS = (
         (_TIMES + "test_lapsed_claim_waits_for_its_owners_journal",),
     ),
     Defect(
-        "own-journal-forgotten",
-        "what this gateway has yet to flush keeps nobody from taking its operation over",
+        "journals-forgotten",
+        "an operation is taken over whose response is in a journal of this host",
         (
             Edit(
-                PARTS,
-                "store.durable_reachable_seconds if flusher.is_done else 0.0",
-                "store.durable_reachable_seconds",
+                "protect/claiming.py",
+                "                    if await self._is_known(identity.operation_id):\n"
+                "                        return admission\n",
+                "",
             ),
         ),
-        (_TIMES + "test_doubt_waits_for_this_gateway_s_own_journal",),
+        (_TIMES + "test_what_a_journal_of_this_host_knows_is_not_taken_over",),
     ),
     Defect(
         "always-steady",

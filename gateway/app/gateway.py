@@ -292,6 +292,7 @@ class Gateway:
             upkeep_owner={duty.value: self._parts.turns.has(duty) for duty in Duty},
             partitions_late=self._partitions_late(),
             purges_pending=self._store.purges_pending,
+            unshared_seconds=self._parts.unshared_seconds,
             log_lines_dropped=self._lines_dropped(),
             journal_waiting=journaled.waiting,
             journal_refused=journaled.refused,

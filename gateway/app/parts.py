@@ -460,6 +460,11 @@ class Parts:
             self._observing.run(),
         ]
 
+    @property
+    def unshared_seconds(self) -> float:
+        """See `EpochGuard`."""
+        return self._guard.unshared_seconds
+
     async def _exchange_notes(self) -> float:
         await self._guard.exchange_notes()
         return _NOTES_SECONDS

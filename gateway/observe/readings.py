@@ -58,6 +58,11 @@ class Readings:
     purges_pending: int = _reading(
         "idempotency_purges_pending", "Purged operations of which the fast tier may still hold a copy", Rule.SUM
     )
+    unshared_seconds: float = _reading(
+        "idempotency_shared_note_lag_seconds",
+        "For how long the note in Redis has lacked something that the durable store acknowledged, 0 without",
+        Rule.MAX,
+    )
     log_lines_dropped: int = _reading(
         "idempotency_log_lines_dropped_total", "Lines that the log could not write in time"
     )

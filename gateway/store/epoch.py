@@ -75,14 +75,15 @@ _LOCK_PAUSE_SECONDS: Final = 0.02
 class Seen:
     """What was last seen of a store: its memory's identity and the highest token drawn.
 
-    `former` are the memories that it had replaced, where that is noted. `is_compared`: the shared note was known when
-    this was noted.
+    Where it is shared, `former` are the memories that it had replaced, and `acknowledged` is what its links were told.
+    `is_compared`: the shared note was known when this was noted.
     """
 
     identity: str
     token: int
     former: tuple[str, ...] = ()
     is_compared: bool = False
+    acknowledged: tuple[WitnessNote, ...] = ()
 
 
 @immutable
@@ -114,9 +115,11 @@ class SharedNote(Protocol):
     async def read(self) -> Seen | None:
         """The note; None when there is none, or it cannot be parsed."""
 
-    async def write(self, seen: Seen, instead_of: str) -> None:
-        """Keep a note. For the same memory, a lower token replaces nothing. A note about another memory is replaced
-        only if it is still about `instead_of`, the one that was read and compared (empty: none was there)."""
+    async def write(self, seen: Seen, compared: str) -> None:
+        """Keep a note. For the same memory a lower token, and for the same link a lower number replaces nothing.
+        `compared` is the memory in the note that was read and compared before; empty: none was there, or none was
+        read. Only where the note is still about that memory, `former` is replaced, and links are dropped for which a
+        later one stands. Raises `NotApplied` where it is about a third one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +195,7 @@ def memo_of(amnesia: Amnesia) -> bytes:
 
 _REPLACED: Final = "another store had already replaced this one"
 _ANOTHER: Final = "the store is another one than before, or a standby that was promoted"
+_AS_SHARED: Final = "(as other gateways noted in Redis)"
 _IN_USE: Final = (
     "should that other store still be in use, as the SQLite of another host may be, the two must not share a Redis "
     "under one `service`"
@@ -204,7 +208,7 @@ def loss(
     """Describe what the store lost since it was last seen; None if nothing, or if that loss is already known.
 
     `own` is this host's note, `shared` that of all gateways (None also if it could not be read), and `notes` are those
-    of this host's workers, all read before `epoch`.
+    of this host's workers, all read before `epoch`, which has the witnesses of all links in them.
     """
     # No other note outweighs what this host saw itself.
     if own is not None and (why := _contradiction(own, epoch, amnesia)) is not None:
@@ -216,10 +220,14 @@ def loss(
         # note since.
         was_compared = own is not None and own.identity == epoch.identity and own.is_compared
         if not (was_compared and why == _ANOTHER):
-            why = f"{why} (as other gateways noted in Redis)"
+            why = f"{why} {_AS_SHARED}"
             # An older state of the same memory is no second store that could be in use.
             return why if shared.identity == epoch.identity else f"{why}; {_IN_USE}"
-    return missing(notes, epoch, amnesia.beyond, amnesia.continued)
+    if (why := missing(notes, epoch, amnesia.beyond, amnesia.continued)) is not None:
+        return why
+    shared_notes = () if shared is None else shared.acknowledged
+    why = missing(shared_notes, epoch, amnesia.beyond, amnesia.continued)
+    return None if why is None else f"{why} {_AS_SHARED}"
 
 
 def _contradiction(seen: Seen, epoch: Epoch, amnesia: Amnesia) -> str | None:
@@ -235,7 +243,7 @@ def _contradiction(seen: Seen, epoch: Epoch, amnesia: Amnesia) -> str | None:
 
 
 def missing(notes: Iterable[WitnessNote], epoch: Epoch, beyond: int, continued: Iterable[str] = ()) -> str | None:
-    """Describe a loss of acknowledged changes by these workers' notes; None if the store has them all.
+    """Describe a loss of acknowledged changes by these notes; None if the store has them all.
 
     `epoch` has the witnesses of all these notes and was read after them. Notes about a memory that is neither this one
     nor one of `continued`, and those from before the loss that `beyond` stands for, are skipped.
@@ -248,7 +256,7 @@ def missing(notes: Iterable[WitnessNote], epoch: Epoch, beyond: int, continued: 
         if held is None and epoch.now_us - note.at_us > MISSING_COUNTS_US:
             continue
         if held is None or held < note.number:
-            return "the store is in an older state: it lacks changes that it had acknowledged to a gateway of this host"
+            return "the store is in an older state: it lacks changes that it had acknowledged to a gateway"
     return None
 
 

@@ -93,6 +93,9 @@ _PAUSE_SECONDS_MAX: Final = 5.0
 _VOTES_SECONDS: Final = 0.2
 # Shorter than the time that a gateway gives its stores to close: the note must not make that time out.
 _STOP_NOTE_SECONDS: Final = 0.5
+# What was acknowledged is shared within a second, with the time that the write takes, and no more often than this.
+_SHARE_SECONDS: Final = 0.5
+_SHARE_AGAIN_SECONDS: Final = 2.0
 
 
 class EpochGuard(Forwarding):
@@ -139,6 +142,14 @@ class EpochGuard(Forwarding):
         # A shared note that was read for a comparison which then failed: the next one uses it.
         self._uncompared: Seen | None = None
         self._noted: Seen | None = None
+        # What was shared last; and since when something is not, on the boot-time clock: of what is being written, and
+        # of what was acknowledged after that.
+        self._shared: Seen | None = None
+        self._written_since: float | None = None
+        self._unshared_since: float | None = None
+        self._is_unshared = asyncio.Event()
+        self._share_lock = asyncio.Lock()
+        self._sharing: asyncio.Task[None] | None = None
         self._amnesia = Amnesia()
         self._is_amnesic = False
         # What was published last about a promotion.
@@ -165,6 +176,8 @@ class EpochGuard(Forwarding):
             raise
         self._is_open, self._judged = True, None
         self._begin_stray_count()
+        if self._shared_note is not None and self._sharing is None:
+            self._sharing = asyncio.get_running_loop().create_task(self._share_for_ever(self._shared_note))
 
     async def _start(self) -> None:
         if self._witness_files is not None:
@@ -277,16 +290,17 @@ class EpochGuard(Forwarding):
         if self._membership is not None:
             await self._membership.pause()
         await self._save_seen()
-        if was_open:
-            await self._note_stopped()
+        await asyncio.gather(self._share_last(), self._note_stopped(was_open=was_open))
         try:
             await self._behind.close()
         finally:
             if self._witness_files is not None:
                 await self._write("acknowledged", self._witness_files.close)
 
-    async def _note_stopped(self) -> None:
+    async def _note_stopped(self, *, was_open: bool) -> None:
         """Note that this gateway has stopped. If that fails, the others see it after `recipes.RUNNING_US`."""
+        if not was_open:
+            return
         with contextlib.suppress(StoreError, TimeoutError):
             async with asyncio.timeout(_STOP_NOTE_SECONDS):
                 await self._call(self._behind.note_running, self._serving.gateway_id, is_running=False)
@@ -315,7 +329,11 @@ class EpochGuard(Forwarding):
         self._report_call(verb, started)
         if is_grant and changes != self._memory_changes:
             raise Indefinite("the durable store was replaced meanwhile: it is not known which one took the command")
-        if boot_seconds() > standing.until_seconds:
+        now_seconds = boot_seconds()
+        if self._unshared_since is None:
+            self._unshared_since = now_seconds
+            self._is_unshared.set()
+        if now_seconds > standing.until_seconds:
             raise Indefinite("this gateway was cut off from the durable store: a promoted one may lack the command")
         record, seen = result.snapshot.record, self._seen
         if record is not None and seen is not None and record.token > seen.token:
@@ -369,7 +387,8 @@ class EpochGuard(Forwarding):
         """
         # Read all notes before the store: a change that others note in between must not look like a loss.
         own, (shared, is_read), reading = self._seen, await self._read_shared(), await self._read_witness_notes()
-        epoch = await call(self._behind.check_memory, [note.link for note in reading.notes])
+        links = [note.link for note in (*reading.notes, *(() if shared is None else shared.acknowledged))]
+        epoch = await call(self._behind.check_memory, links)
         if (refused := why_refused(epoch.level)) is not None:
             # Another program has ended the upgrade since.
             self._reopen(refused)
@@ -405,8 +424,9 @@ class EpochGuard(Forwarding):
         self._on_met(epoch.identity, epoch.generation)
         self._update_amnesia(epoch)
         await self._save_seen()
-        if is_read:
-            await self._save_shared(shared, replace(self._seen, former=amnesia_of(epoch).former))
+        if is_read and self._shared_note is not None:
+            with contextlib.suppress(StoreError):
+                await self._share(self._shared_note, "" if shared is None else shared.identity)
         return reading
 
     async def _judge(
@@ -457,12 +477,59 @@ class EpochGuard(Forwarding):
     async def _read_witness_notes(self) -> Reading:
         return Reading() if self._witness_files is None else await asyncio.to_thread(self._witness_files.read)
 
-    async def _save_shared(self, held: Seen | None, seen: Seen) -> None:
-        """Share what was seen, if the shared note does not have it. The next comparison retries a failed write."""
-        if self._shared_note is None or (held is not None and replace(seen, is_compared=held.is_compared) == held):
-            return
-        with contextlib.suppress(StoreError):
-            await self._shared_note.write(seen, "" if held is None else held.identity)
+    @property
+    def unshared_seconds(self) -> float:
+        """For how long the shared note has lacked something that the store acknowledged."""
+        since = self._unshared_since if self._written_since is None else self._written_since
+        return 0.0 if self._shared_note is None or since is None else max(0.0, boot_seconds() - since)
+
+    async def _share(self, note: SharedNote, compared: str | None = None) -> None:
+        """Share what was seen and acknowledged, if it may not be there. `compared` as in `SharedNote`; None if the note
+        was not read now. Raises `StoreError`."""
+        async with self._share_lock:
+            if self._seen is None:
+                return
+            # What is acknowledged from here on may not be in it.
+            self._written_since, self._unshared_since = self._unshared_since, None
+            acknowledged = () if self._witness_files is None else self._witness_files.latest
+            shared = replace(self._seen, former=self._amnesia.former, acknowledged=acknowledged)
+            try:
+                if compared is not None or shared != self._shared:
+                    await note.write(shared, compared or "")
+                self._shared = shared
+            except BaseException:
+                self._unshared_since = self._written_since or self._unshared_since
+                self._is_unshared.set()
+                raise
+            finally:
+                self._written_since = None
+
+    async def _share_for_ever(self, note: SharedNote) -> None:
+        """Share what was acknowledged soon after it was. Nobody waits for that."""
+        is_failing = False
+        while True:
+            await self._is_unshared.wait()
+            self._is_unshared.clear()
+            try:
+                await self._share(note)
+                is_failing = False
+            except Exception as error:  # noqa: BLE001  a bug must not end this: a loss could go unnoticed then
+                if not is_failing:
+                    is_bug = not isinstance(error, StoreError)
+                    _LOG.warning("what the durable store acknowledged is not in Redis: %s", error, exc_info=is_bug)
+                is_failing = True
+            await asyncio.sleep(_SHARE_AGAIN_SECONDS if is_failing else _SHARE_SECONDS)
+
+    async def _share_last(self) -> None:
+        """Share what was acknowledged until the end."""
+        if self._sharing is not None:
+            self._sharing.cancel()
+            await asyncio.gather(self._sharing, return_exceptions=True)
+            self._sharing = None
+        if self._shared_note is not None:
+            with contextlib.suppress(StoreError, TimeoutError):
+                async with asyncio.timeout(_STOP_NOTE_SECONDS):
+                    await self._share(self._shared_note)
 
     def _update_amnesia(self, epoch: Epoch) -> None:
         """Apply the store's current memo, and publish a change."""

@@ -302,6 +302,11 @@ class GuardedShards(ShardedStore[EpochGuard]):
         await asyncio.gather(*starting, return_exceptions=True)
         await super().close()
 
+    @property
+    def unshared_seconds(self) -> float:
+        """See `EpochGuard`. A store of several shards is Redis itself, and needs no note there."""
+        return max(guard.unshared_seconds for guard in self.shards)
+
     async def exchange_notes(self) -> None:
         await self._all(lambda guard: guard.exchange_notes())
 

@@ -65,6 +65,7 @@ class WitnessFiles:
         self._is_synced = True
         self._has_failed = False
         self._covered: frozenset[Path] = frozenset()
+        self._latest: dict[int, WitnessNote] = {}
         self.id = uuid4()
         """The name of this worker's file; a new one each time that it is opened."""
         self.beyond = 0
@@ -73,6 +74,11 @@ class WitnessFiles:
     def of_shard(self, number: int) -> WitnessFiles:
         """Those about one shard of the store."""
         return WitnessFiles(self._directory / f"{number:02}")
+
+    @property
+    def latest(self) -> tuple[WitnessNote, ...]:
+        """This worker's own notes."""
+        return tuple(self._latest.values())
 
     def open(self) -> None:
         """Make this worker's file, unless it is open. Raises `StartRefused`."""
@@ -98,6 +104,7 @@ class WitnessFiles:
         except OSError as error:
             raise StartRefused(f"{self._directory} cannot be written to: {error.strerror}") from error
         self._descriptor, self._path = descriptor, path
+        self._latest = {}
 
     def read(self) -> Reading:
         """All current notes. Raises `StartRefused` for a file that cannot be read."""
@@ -117,6 +124,7 @@ class WitnessFiles:
 
     def write(self, place: int, note: WitnessNote) -> None:
         """Keep the latest note of one of this worker's links. The first of several failed writes is logged."""
+        self._latest[place] = note
         values = _NOTE.pack(note.link.bytes, note.number, note.at_us, note.beyond, note.memory)
         try:
             with self._lock:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import sys
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +22,16 @@ from tests.support.fleet import config_of, process, send, wait_answered
 from tests.support.gateway import GatewayProcess
 from tests.support.house import House, neighbour, status_of
 from tests.support.postgres import PostgresServer
+from tests.support.redis import RedisServer
 from tests.support.upstream import Answer, RecordingUpstream
 
 AGES = (0, 1, 8, 40)
 """How many claims a copy lacks; it lacks the last answer also where that is none."""
+NOTED_AGES = (1, 5, 8, 32, 60)
+"""The same, where all that is left is the note in Redis."""
 WAIT_SECONDS = 30.0
+NOTE = b"idempotency-gateway:seen:"
+"""How the note in Redis is called, beside the copies of responses."""
 ANSWERED = frozenset(("stored", "journaled", "replayed"))
 
 
@@ -50,6 +57,16 @@ class Place:
         _chown_like(self.data, self._copied)
         if self.server is not None:
             self.server.start()
+
+    def snapshot(self) -> None:
+        """The same under a server that is frozen meanwhile and goes on: it recovers from the copy as from a crash, with
+        a sequence that is ahead of what it gave out."""
+        if self.server is not None:
+            self.server.pause()
+        shutil.copytree(self.data, self._copied, symlinks=True, ignore=shutil.ignore_patterns("postmaster.*", ".s.*"))
+        if self.server is not None:
+            self.server.resume()
+        _chown_like(self.data, self._copied)
 
     def put_back(self) -> None:
         """Kill the server, and let the copy take the place of what was kept."""
@@ -122,7 +139,43 @@ class Home:
 
     async def is_whole(self) -> bool:
         parts = (await self._running.status("/readyz")).json()["parts"]
+        amnesia = await self.reading("idempotency_store_amnesia")
+        assert amnesia == (parts["memory"] != "whole")
         return bool(parts["memory"] == "whole")
+
+    async def reading(self, metric: str) -> float:
+        text = (await self._running.status("/metrics")).body.decode()
+        (value,) = [line.split()[-1] for line in text.splitlines() if line.startswith(f"{metric} ")]
+        return float(value)
+
+    async def is_noted(self) -> None:
+        """Return when the note in Redis has all that the store acknowledged."""
+
+        async def has_all() -> bool:
+            return await self.reading("idempotency_shared_note_lag_seconds") == 0
+
+        await eventually(has_all, WAIT_SECONDS, "all is noted in Redis")
+
+    def forget(self) -> None:
+        """Lose the state directory, as a pod without a volume does."""
+        shutil.rmtree(self._directory / "state")
+
+    async def memory(self) -> str:
+        """What the command says to an operator."""
+        if not isinstance(self._running, GatewayProcess):
+            return ""
+        command = (sys.executable, "-m", "gateway", "memory", "--config", str(self._running.config_file))
+        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        out, _ = await process.communicate()
+        return out.decode()
+
+
+def evict_copies(redis: RedisServer) -> None:
+    """Leave nothing but the note: a copy would answer a repeat of a lost operation, rightly."""
+    with redis.client() as client:
+        for key in client.keys("*"):
+            if not key.startswith(NOTE):
+                client.delete(key)
 
 
 @pytest.mark.parametrize("how", ["running", "stopped", "killed"])
@@ -163,6 +216,194 @@ async def test_a_copy_that_was_put_back(place: Place, tmp_path: Path, how: str) 
             assert await home.send("before") == (201, "replayed")
             assert not await home.is_whole()
         assert len(upstream.requests) == executed
+
+
+@pytest.mark.parametrize(
+    ("how", "wait_seconds"),
+    [
+        ("stopped", None),
+        ("killed", None),
+        *(
+            pytest.param(how, seconds, marks=pytest.mark.full)
+            for how in ("stopped", "killed")
+            for seconds in (1.0, 17.0, 45.0)
+        ),
+    ],
+)
+async def test_a_copy_where_nothing_but_the_note_in_redis_is_left(
+    place: Place, own_redis: RedisServer, tmp_path: Path, how: str, wait_seconds: float | None
+) -> None:
+    """However little the copy lacks, a host without notes of its own hears of it: where the gateway was stopped, of all
+    that it lacks, and where it was killed, of all that was noted by then, which is what is older than a second."""
+    async with RecordingUpstream() as upstream, AsyncExitStack() as stack:
+        upstream.on("/charges", Answer(201))
+        homes: list[Home] = []
+        for age in NOTED_AGES:
+            section = {**await place.store(f"shop_{age}"), "fast": own_redis.url}
+            homes.append(Home(section, tmp_path / f"gateway-{age}", upstream, is_killed=how == "killed"))
+            stack.push_async_callback(homes[-1].end)
+        await asyncio.gather(*(home.begin() for home in homes))
+        for home in homes:
+            assert await home.send("before") == (201, "stored")
+        await asyncio.to_thread(place.snapshot)
+        for home, age in zip(homes, NOTED_AGES, strict=True):
+            for number in range(age):
+                assert await home.send(f"lost-{number}") == (201, "stored")
+        executed = len(upstream.requests)
+        if wait_seconds is not None:
+            await asyncio.sleep(wait_seconds)
+        elif how == "killed":
+            await asyncio.gather(*(home.is_noted() for home in homes))
+        await asyncio.gather(*(home.end() for home in homes))
+        for home in homes:
+            home.forget()
+        evict_copies(own_redis)
+        await asyncio.to_thread(place.put_back)
+        await asyncio.gather(*(home.begin() for home in homes))
+        for home, age in zip(homes, NOTED_AGES, strict=True):
+            for number in range(age):
+                assert await home.send(f"lost-{number}") == (503, "store-amnesia"), age
+            assert await home.send("new") == (503, "store-amnesia"), age
+            assert await home.send("before") == (201, "replayed")
+            assert not await home.is_whole()
+        assert len(upstream.requests) == executed
+        said = await homes[0].memory()
+        assert how == "stopped" or "the store is in an older state" in said, said
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+async def test_nothing_was_lost_but_the_own_notes(
+    place: Place, own_redis: RedisServer, tmp_path: Path, how: str
+) -> None:
+    """The same restarts on a store that kept its data, even after a crash, raise no alarm: nothing runs twice, and new
+    keys are served."""
+    async with RecordingUpstream() as upstream, AsyncExitStack() as stack:
+        upstream.on("/charges", Answer(201))
+        section = {**await place.store("shop"), "fast": own_redis.url}
+        home = Home(section, tmp_path / "gateway", upstream, is_killed=how == "killed")
+        stack.push_async_callback(home.end)
+        keys: list[str] = []
+        await home.begin()
+        for age in NOTED_AGES:
+            new = [f"{age}-{number}" for number in range(age)]
+            for key in new:
+                assert await home.send(key) == (201, "stored")
+            keys += new
+            if place.server is not None:
+                await asyncio.to_thread(place.server.crash)
+            await home.end()
+            home.forget()
+            if place.server is not None:
+                await asyncio.to_thread(place.server.start)
+            await home.begin()
+            assert await home.is_whole()
+            for key in keys:
+                assert await home.send(key) == (201, "replayed")
+        assert len(upstream.requests) == len(keys)
+
+
+class Shop:
+    """Gateways of one SQLite whose state directories are lost, and what becomes of their Redis."""
+
+    def __init__(self, directory: Path, redis: RedisServer, upstream: RecordingUpstream) -> None:
+        self.place = Place(directory / "store")
+        self.redis = redis
+        self._directory = directory
+        self._upstream = upstream
+
+    def put_back(self) -> None:
+        self.place.put_back()
+        evict_copies(self.redis)
+
+    def gateway(self, name: str, **changes: Any) -> AbstractAsyncContextManager[House]:
+        section = {"durable": f"sqlite://{self.place.data}/operations.db", "fast": self.redis.url}
+        return neighbour(section, self._directory / name, self._upstream, **{"store": FROM_THE_STORE, **changes})
+
+
+@pytest.fixture
+async def shop(tmp_path: Path, own_redis: RedisServer) -> AsyncIterator[Shop]:
+    async with RecordingUpstream() as upstream:
+        upstream.on("/charges", Answer(201))
+        yield Shop(tmp_path, own_redis, upstream)
+
+
+async def answered(home: House, key: str) -> tuple[int, str | None]:
+    return status_of(await home.send(key))
+
+
+async def test_what_several_gateways_noted(shop: Shop) -> None:
+    """Each adds to the note, and none takes back what another has noted: the last change of the one that stopped first
+    counts, whatever the others note later."""
+    async with shop.gateway("second") as second:
+        assert await answered(second, "before") == (201, "stored")
+        async with shop.gateway("first") as first:
+            assert await answered(first, "kept") == (201, "stored")
+            shop.place.copy()
+            assert await answered(first, "lost") == (201, "stored")
+        assert await answered(second, "before") == (201, "replayed")
+    shop.put_back()
+    async with shop.gateway("third") as third:
+        assert await answered(third, "lost") == (503, "store-amnesia")
+        assert await answered(third, "kept") == (201, "replayed")
+
+
+@pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "whole"])
+async def test_a_redis_that_was_emptied_under_a_gateway(shop: Shop, *, is_lost: bool) -> None:
+    """It has the note again with the next change, or with the stop."""
+    async with shop.gateway("first") as first:
+        assert await answered(first, "before") == (201, "stored")
+        shop.place.copy()
+        shop.redis.flush()
+        assert await answered(first, "lost") == (201, "stored")
+    if is_lost:
+        shop.put_back()
+    async with shop.gateway("second") as second:
+        assert await answered(second, "lost") == ((503, "store-amnesia") if is_lost else (201, "replayed"))
+        assert await answered(second, "before") == (201, "replayed")
+
+
+@pytest.mark.parametrize("redis", ["empty", "older"])
+@pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "whole"])
+async def test_a_redis_that_knows_less_than_the_host(shop: Shop, redis: str, *, is_lost: bool) -> None:
+    """Without the note, or with an older one, as a replica that was behind has it, the host's own notes decide: a loss
+    is noticed, and nothing else raises an alarm."""
+    async with shop.gateway("first") as first:
+        assert await answered(first, "before") == (201, "stored")
+    with shop.redis.client() as client:
+        kept = {key: client.dump(key) for key in client.keys("*")}
+    shop.place.copy()
+    async with shop.gateway("first") as first:
+        assert await answered(first, "lost") == (201, "stored")
+    shop.redis.flush()
+    with shop.redis.client() as client:
+        for key, value in kept.items() if redis == "older" else ():
+            client.restore(key, 0, value)
+    if is_lost:
+        shop.put_back()
+    async with shop.gateway("first") as first:
+        assert await answered(first, "lost") == ((503, "store-amnesia") if is_lost else (201, "replayed"))
+        assert await answered(first, "before") == (201, "replayed")
+        assert await answered(first, "new") == ((503, "store-amnesia") if is_lost else (201, "stored"))
+
+
+async def test_a_loss_is_found_once(shop: Shop) -> None:
+    """What was noted of the lost changes says nothing once the loss is over: the next host raises no alarm."""
+    brief = {"store": {**FROM_THE_STORE, "amnesia_window": "1s"}}
+    async with shop.gateway("first") as first:
+        assert await answered(first, "before") == (201, "stored")
+        shop.place.copy()
+        assert await answered(first, "lost") == (201, "stored")
+    shop.put_back()
+    async with shop.gateway("second", **brief) as second:
+        assert await answered(second, "lost") == (503, "store-amnesia")
+
+        async def is_over() -> bool:
+            return await answered(second, "new") == (201, "stored")
+
+        await eventually(is_over, WAIT_SECONDS, "the loss is over")
+    async with shop.gateway("third") as third:
+        assert await answered(third, "newer") == (201, "stored")
+        assert await answered(third, "before") == (201, "replayed")
 
 
 async def test_nothing_was_lost(place: Place, tmp_path: Path) -> None:

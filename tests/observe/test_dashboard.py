@@ -52,6 +52,7 @@ NOT_SHOWN = {
     "idempotency_store_upkeep_owner": "which gateway it is matters to nobody; what is overdue has its own alerts",
     "idempotency_store_timeline": "changes with a promotion, which has a line of the log",
     "idempotency_store_unvouched_gateways": "ends within `store.promotion_wait`, accepted or as a lost memory",
+    "idempotency_shared_note_lag_seconds": "rises while Redis is away, which has a panel",
     "idempotency_sweep_duration_seconds": "sweeps are bounded, and hurt nobody while the calls of the store are quick",
     "idempotency_unreadable_records": "each has a line of the log at level error",
     "idempotency_upstream_connections_died_on_reuse": "normal now and then",

@@ -736,6 +736,101 @@ async def test_without_redis_nothing_is_missing_but_the_note(tmp_path: Path, own
         assert (held.identity, held.token) == (memory.identity, 1)
 
 
+class CountedNote(RedisSeen):
+    """The shared note, which counts how often it is written."""
+
+    writes = 0
+
+    async def write(self, seen: Seen, compared: str) -> None:
+        self.writes += 1
+        await super().write(seen, compared)
+
+
+@asynccontextmanager
+async def witnessed(
+    memory: Memory, directory: Path, shared: SharedNote, facts: list[Fact] | None = None
+) -> AsyncIterator[EpochGuard]:
+    """A gateway's guard of a store that notes what it acknowledges."""
+    files = WitnessFiles(directory / "witness")
+    guard = a_guard(MemoryStore(memory, files), directory, facts, shared, witness_files=files)
+    await guard.start()
+    try:
+        yield guard
+    finally:
+        await guard.close()
+
+
+async def wait_shared(shared: SharedNote, memory: Memory) -> None:
+    """Return when the shared note has the numbers that the store has."""
+
+    async def is_shared() -> bool:
+        held = await shared.read()
+        return held is not None and {note.link: note.number for note in held.acknowledged} == memory.witnesses
+
+    await eventually(is_shared, what="the note has all that was acknowledged")
+
+
+async def test_what_is_acknowledged_is_shared_at_once(tmp_path: Path, redis_url: str) -> None:
+    """Soon after it was acknowledged, and not in a write for each: however many there are, two a second at the most."""
+    memory, shared = Memory(), CountedNote(redis_url, "shop")
+    async with witnessed(memory, tmp_path, shared) as guard:
+        before = shared.writes
+        assert isinstance(await guard.apply(claim(0)), Applied)
+        await wait_shared(shared, memory)
+        assert guard.unshared_seconds == 0
+        for number in range(1, 200):
+            assert isinstance(await guard.apply(claim(number)), Applied)
+        await wait_shared(shared, memory)
+        assert shared.writes <= before + 3
+        assert isinstance(await guard.apply(claim(200)), Applied)
+    await wait_shared(shared, memory)
+
+
+async def test_nobody_waits_for_the_shared_note(
+    tmp_path: Path, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While Redis is away or silent, keys are granted and a gateway stops as ever; it is told once. What was missed is
+    shared when Redis is back."""
+    monkeypatch.setattr(guard_module, "_SHARE_SECONDS", 0.001)
+    monkeypatch.setattr(guard_module, "_SHARE_AGAIN_SECONDS", 0.001)
+    memory, shared = Memory(), CountedNote(own_redis.url, "shop")
+    async with witnessed(memory, tmp_path, shared) as guard:
+        own_redis.kill()
+        tried = shared.writes
+        assert isinstance(await guard.apply(claim(1)), Applied)
+        await eventually(lambda: shared.writes > tried + 2, what="it is tried again")
+        assert guard.unshared_seconds > 0
+        own_redis.start()
+        await wait_shared(shared, memory)
+        assert guard.unshared_seconds == 0
+        assert len([record for record in caplog.records if "not in Redis" in record.message]) == 1
+        own_redis.pause()
+        assert isinstance(await guard.apply(claim(2)), Applied)
+    own_redis.resume()
+
+
+async def test_what_others_were_told_is_compared(tmp_path: Path, redis_url: str) -> None:
+    """A host that has no notes notices what the store forgot of another host's changes, and does so once."""
+    memory, shared = Memory(), RedisSeen(redis_url, "shop")
+    async with witnessed(memory, host(tmp_path, "first"), shared) as guard:
+        assert isinstance(await guard.apply(claim(1)), Applied)
+        copy = dict(memory.records), dict(memory.witnesses)
+        assert isinstance(await guard.apply(claim(2)), Applied)
+    async with witnessed(memory, host(tmp_path, "second"), shared) as guard:
+        assert isinstance(await guard.apply(claim(2)), Fenced)
+    memory.records, memory.witnesses = copy
+    until_us = memory.clock() + WINDOW_US
+    for name in ("third", "fourth"):
+        facts: list[Fact] = []
+        async with witnessed(memory, host(tmp_path, name), shared, facts) as guard:
+            with pytest.raises(Amnesic):
+                await guard.apply(claim(2))
+            (changed,) = [fact for fact in facts if isinstance(fact, MemoryChanged)]
+            assert "lacks changes that it had acknowledged to a gateway (as other gateways noted" in changed.why
+            assert amnesia_of(await guard.check_memory()).until_us == until_us
+        memory.clock.advance(1)
+
+
 async def test_keys_that_no_route_would_find_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Whoever renames or removes a route hears at the start how many keys nobody finds any more, and what to write."""
     store = MemoryStore(Memory())

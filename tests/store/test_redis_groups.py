@@ -18,10 +18,10 @@ import pytest
 
 from gateway.core.operation import Snapshot
 from gateway.store.base import NotApplied, StoreError, boot_seconds
-from gateway.store.epoch import Seen
+from gateway.store.epoch import Seen, WitnessNote
 from gateway.store.redis import masters as masters_of_redis
 from gateway.store.redis.keys import PARTS, Keyspace, slot_of
-from gateway.store.redis.seen import RedisSeen
+from gateway.store.redis.seen import STOOD_FOR_US, RedisSeen
 from gateway.store.redis.store import RedisFastTier
 from tests.store.copies import STORE, client, completed, fast_tier, id_of, prefix_of, record_of, until_up
 from tests.store.test_redis_connection import node_at
@@ -494,9 +494,14 @@ def users() -> tuple[str, str]:
 
 async def use(url: str, dropped: int) -> None:
     """Everything that a gateway and its commands do with a fast tier."""
-    note, seen, snapshot, content = RedisSeen(url, "shop"), Seen("identity", 7, (), is_compared=True), completed(), b"c"
+    note, snapshot, content = RedisSeen(url, "shop"), completed(), b"c"
+    first = WitnessNote(UUID(int=1), 1, 1, 0, b"0123456789abcdef")
+    seen = Seen("identity", 7, (), is_compared=True, acknowledged=(first,))
     await note.write(seen, "")
     assert await note.read() == seen
+    later = replace(first, link=UUID(int=2), at_us=STOOD_FOR_US + 2)
+    await note.write(replace(seen, acknowledged=(later,)), "identity")
+    assert await note.read() == replace(seen, acknowledged=(later,))
     async with fast_tier(url) as tier:
         assert tier.up
         await until_kept(tier, snapshot)

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
 from gateway.store.base import StoreError
-from gateway.store.epoch import Seen
-from gateway.store.redis.seen import TOKEN_MAX, RedisSeen
+from gateway.store.epoch import Seen, WitnessNote
+from gateway.store.redis.seen import LINKS_MAX, STOOD_FOR_US, TOKEN_MAX, RedisSeen
 from tests.store.copies import client
 from tests.support.redis import RedisServer
 
 NAME = "service shop, postgresql gateway"
 KEY = f"idempotency-gateway:seen:{NAME}"
 HIGH = 2**61 + 2**32 - 1
-NOTE = Seen("here", HIGH, ("first", "second"), is_compared=True)
+NOW_US = 2**50 + 2**32 - 1
+ACKNOWLEDGED = WitnessNote(UUID(int=2**127 - 1), 2**45 + 7, NOW_US, TOKEN_MAX, b"0123456789abcdef")
+NOTE = Seen("here", HIGH, ("first", "second"), is_compared=True, acknowledged=(ACKNOWLEDGED,))
 
 
 async def test_a_note_is_read_by_others(redis_url: str) -> None:
@@ -29,9 +33,10 @@ async def test_a_note_is_read_by_others(redis_url: str) -> None:
     assert await RedisSeen(redis_url, "service mail, postgresql gateway").read() is None
 
 
-@pytest.mark.parametrize(
-    "step", [-(2**32), -1, 0, 1, 2**32], ids=["far-lower", "lower", "equal", "higher", "far-higher"]
-)
+STEPS = {"far-lower": -(2**32), "lower": -1, "equal": 0, "higher": 1, "far-higher": 2**32}
+
+
+@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
 async def test_the_token_never_goes_back(redis_url: str, step: int) -> None:
     """Of one memory the highest token stays, compared exactly, whoever writes last."""
     note = RedisSeen(redis_url, NAME)
@@ -52,50 +57,115 @@ async def test_many_writers_leave_the_highest(redis_url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("instead_of", "kept"), [("here", "there"), ("", "here"), ("else", "here")], ids=["judged", "unread", "overtaken"]
+    ("compared", "kept"), [("here", "there"), ("", "here"), ("else", "here")], ids=["judged", "unread", "overtaken"]
 )
-async def test_another_memory_yields_only_to_who_judged_it(redis_url: str, instead_of: str, kept: str) -> None:
-    """The note of another memory, which may be news, is not written over unread; its token is no matter."""
+async def test_another_memory_yields_only_to_who_judged_it(redis_url: str, compared: str, kept: str) -> None:
+    """The note of another memory, which may be news, is not written over unread; its token is no matter. What was
+    acknowledged stays: a promoted store is to have it, too."""
     note = RedisSeen(redis_url, NAME)
     await note.write(NOTE, "")
-    await note.write(Seen("there", 1), instead_of)
+    with suppress(StoreError):
+        await note.write(Seen("there", 1), compared)
     held = await note.read()
     assert held is not None
     assert held.identity == kept
+    assert held.acknowledged == NOTE.acknowledged
 
 
-FOREIGN = {
-    "empty": b"",
-    "garbage": b"\xff{",
-    "list": b"[]",
-    "nested": b"[" * 5_000,
-    "no-token": b'{"identity":"here","former":[]}',
-    "number": b'{"identity":5,"token":"1","former":[]}',
-    "infinite": b'{"identity":"here","token":1e999,"former":[]}',
-    "beyond-any-store": json.dumps({"identity": "here", "token": str(TOKEN_MAX + 1), "former": []}).encode(),
-    "negative": b'{"identity":"here","token":"-0000000000000000001","former":[]}',
-    "too-many": json.dumps({"identity": "here", "token": "1", "former": ["x"] * 500}).encode(),
-    "huge": b" " * 1_000_000 + b'{"identity":"here","token":"1","former":[]}',
+@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
+async def test_the_number_of_a_link_never_goes_back(redis_url: str, step: int) -> None:
+    """However writes overtake one another, the highest number of a link stays, with what else is noted of it."""
+    note = RedisSeen(redis_url, NAME)
+    await note.write(NOTE, "")
+    later = replace(ACKNOWLEDGED, number=ACKNOWLEDGED.number + step, at_us=NOW_US + step)
+    other = replace(ACKNOWLEDGED, link=UUID(int=3), number=1)
+    await note.write(Seen("here", 1, acknowledged=(other, later)), "")
+    held = await note.read()
+    assert held is not None
+    assert set(held.acknowledged) == {other, later if step > 0 else ACKNOWLEDGED}
+
+
+@pytest.mark.parametrize("compared", ["here", ""], ids=["compared", "unread"])
+async def test_what_a_later_link_stands_for_is_dropped_by_who_compared_it(redis_url: str, compared: str) -> None:
+    """A link that was raised long before another one is dropped, by a writer that had compared it. Nobody else may: it
+    may tell of a loss. Nor is the table of replaced memories another's to change."""
+    note = RedisSeen(redis_url, NAME)
+    await note.write(NOTE, "")
+    close = replace(ACKNOWLEDGED, link=UUID(int=4), at_us=NOW_US + 1)
+    later = replace(ACKNOWLEDGED, link=UUID(int=3), at_us=NOW_US + STOOD_FOR_US + 1)
+    await note.write(Seen("here", 1, ("third",), acknowledged=(close, later)), compared)
+    held = await note.read()
+    assert held is not None
+    assert set(held.acknowledged) == ({close, later} if compared else {ACKNOWLEDGED, close, later})
+    assert held.former == (("third",) if compared else NOTE.former)
+
+
+async def test_a_note_is_bounded(redis_url: str) -> None:
+    """However many gateways come and go, the note keeps the latest links, and it can be read at any moment."""
+    note = RedisSeen(redis_url, NAME)
+    await note.write(NOTE, "")
+    for first in range(0, 3 * LINKS_MAX, 64):
+        links = [replace(ACKNOWLEDGED, link=UUID(int=n), at_us=NOW_US + n) for n in range(first, first + 64)]
+        await note.write(replace(NOTE, acknowledged=tuple(links)), "")
+    held = await note.read()
+    assert held is not None
+    assert LINKS_MAX < len(held.acknowledged) < 3 * LINKS_MAX
+    await note.write(replace(NOTE, acknowledged=tuple(links)), NOTE.identity)
+    held = await note.read()
+    assert held is not None
+    assert len(held.acknowledged) == LINKS_MAX
+    assert set(links) <= set(held.acknowledged)
+
+
+GOOD = {"identity": "here", "token": f"{1:020}", "former": "[]"}
+FOREIGN: dict[str, dict[str, str]] = {
+    "empty": {"x": ""},
+    "no-token": {"identity": "here", "former": "[]"},
+    "no-number": {**GOOD, "token": "x"},
+    "beyond-any-store": {**GOOD, "token": str(TOKEN_MAX + 1)},
+    "negative": {**GOOD, "token": "-0000000000000000001"},
+    "garbage": {**GOOD, "former": "{"},
+    "nested": {**GOOD, "former": "[" * 5_000},
+    "names-no-text": {**GOOD, "former": "[5]"},
+    "too-many": {**GOOD, "former": json.dumps(["x"] * 500)},
+    "nameless": {**GOOD, "identity": ""},
+    "huge": {**GOOD, "x": " " * 1_000_000},
+    "too-many-fields": {**GOOD, **{f"{number:032x}": "x" for number in range(5 * LINKS_MAX)}},
 }
 
 
-@pytest.mark.parametrize("value", FOREIGN.values(), ids=FOREIGN)
-async def test_foreign_bytes_are_no_note(redis_url: str, value: bytes) -> None:
+@pytest.mark.parametrize("fields", FOREIGN.values(), ids=FOREIGN)
+async def test_foreign_fields_are_no_note(redis_url: str, fields: dict[str, str]) -> None:
     """Whatever somebody else left there is not believed."""
     with client(redis_url) as redis:
-        redis.set(KEY, value)
+        redis.hset(KEY, mapping=fields)
     assert await RedisSeen(redis_url, NAME).read() is None
 
 
-@pytest.mark.parametrize("kind", ["garbage", "list"])
+async def test_a_foreign_field_takes_no_link_away(redis_url: str) -> None:
+    """What cannot be read beside the links is left out, and dropped when somebody has compared the note."""
+    note = RedisSeen(redis_url, NAME)
+    await note.write(NOTE, "")
+    with client(redis_url) as redis:
+        redis.hset(KEY, mapping={"x": "y", "z" * 32: "1 2 3 4", f"{7:032x}": "-1 0 0 00", f"{8:032x}": "\x00"})
+    assert await note.read() == NOTE
+    await note.write(NOTE, "here")
+    assert await note.read() == NOTE
+    with client(redis_url) as redis:
+        assert redis.hlen(KEY) == 5
+
+
+@pytest.mark.parametrize("kind", ["text", "list", "no-token", "too-many-fields"])
 async def test_what_is_no_note_is_replaced(redis_url: str, kind: str) -> None:
-    """Bytes that cannot be read, and another type of value, make way."""
+    """What cannot be read, and another type of value, makes way."""
     note = RedisSeen(redis_url, NAME)
     with client(redis_url) as redis:
         if kind == "list":
             redis.lpush(KEY, "a")
-        else:
+        elif kind == "text":
             redis.set(KEY, b"{")
+        else:
+            redis.hset(KEY, mapping=FOREIGN[kind])
     assert await note.read() is None
     await note.write(NOTE, "")
     assert await note.read() == NOTE

@@ -143,9 +143,10 @@ async def freeze(directory: Path) -> None:
             _pack(home, HERE / f"{name}.tar.gz", is_journaled=server is not None)
         (HERE / "postgres.sql").write_text(_dumped(postgres))
         with redis.client() as client:
-            entries = {
-                key.decode(): client.get(key).hex() for key in client.scan_iter() if client.type(key) == b"string"
-            }
+            kept = {key.decode(): client.type(key) for key in client.scan_iter()}
+            entries: dict[str, Any] = {key: client.get(key).hex() for key, kind in kept.items() if kind == b"string"}
+            for key in (key for key, kind in kept.items() if kind == b"hash"):
+                entries[key] = {field.decode(): value.decode() for field, value in client.hgetall(key).items()}
     finally:
         postgres.crash()
         redis.kill()

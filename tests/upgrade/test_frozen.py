@@ -169,12 +169,14 @@ def test_copies_in_redis(frozen: Path) -> None:
 
 
 async def test_the_note_that_gateways_share(frozen: Path, redis_url: str) -> None:
-    """Which memory was seen last, and its highest token."""
+    """Which memory was seen last, its highest token, and what it had acknowledged."""
     entries = json.loads((frozen / "redis.json").read_text())
-    ((key, note),) = [(key, bytes.fromhex(value)) for key, value in entries.items() if ":seen:" in key]
+    ((key, note),) = [(key, value) for key, value in entries.items() if ":seen:" in key]
     with Redis(redis_url).client() as client:
-        await asyncio.to_thread(client.set, key, note)
+        await asyncio.to_thread(client.hset, key, None, None, note)
     seen = await RedisSeen(redis_url, key.partition(":seen:")[2]).read()
     assert seen is not None
-    assert seen.identity == json.loads(note)["identity"]
+    assert seen.identity == note["identity"]
     assert seen.token > 0
+    links = note.keys() - {"identity", "token", "former"}
+    assert {each.link.hex for each in seen.acknowledged} == links != set()

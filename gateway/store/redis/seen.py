@@ -1,29 +1,40 @@
-"""What gateways saw of their durable store, shared in Redis for a host that has no note of its own.
+"""What gateways saw of their durable store and what it acknowledged to them, shared in Redis for a host that has no
+note of its own.
 
-It draws no conclusions (`epoch` does). It keeps no connection between calls, which are seconds apart and which no
-request waits for. Its invariant: the note's token for one memory never decreases, as long as Redis keeps the note.
+It draws no conclusions (`epoch` does). It keeps no connection between calls, which are half a second or more apart and
+which no request waits for. Its invariant: as long as Redis keeps the note, its token for one memory never decreases,
+nor does its number for one link. A link is dropped once a later one stands for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from typing import Any, Final
+from uuid import UUID
 
+from gateway.core.operation import MICROSECONDS
 from gateway.store.base import NotApplied
-from gateway.store.epoch import FORMER_MAX, Seen
+from gateway.store.epoch import FORMER_MAX, Seen, WitnessNote
 from gateway.store.redis.connection import RedisCommand, parse, refusal, script
 from gateway.store.redis.keys import KEY_PREFIX, slot_of
 from gateway.store.redis.masters import masters_of
 
-# Only the start of a gateway waits for this.
+# Nobody but the start of a gateway waits for this.
 SEEN_SECONDS: Final = 1.0
 
 # No store draws a higher token, and taking one over would leave the store no numbers.
 TOKEN_MAX: Final = 2**62
-_TOKEN_DIGITS: Final = 20
+LINKS_MAX: Final = 1_024
+# A change takes seconds at the most: one that began so much later was made when the other one had been acknowledged.
+STOOD_FOR_US: Final = 600 * MICROSECONDS
+_NUMBER_MAX: Final = 2**53
+_DIGITS: Final = 20
 _IDENTITY_CHARACTERS_MAX: Final = 256
-_NOTE_BYTES_MAX: Final = 2 * FORMER_MAX * _IDENTITY_CHARACTERS_MAX
+_FORMER_BYTES_MAX: Final = 2 * FORMER_MAX * _IDENTITY_CHARACTERS_MAX
+_LINK_BYTES_MAX: Final = 160
+_NOTE_BYTES_MAX: Final = _FORMER_BYTES_MAX + 2 * LINKS_MAX * _LINK_BYTES_MAX
 
 _SCRIPT: Final = script("seen.lua")
 
@@ -38,21 +49,22 @@ class RedisSeen:
         self._lock = asyncio.Lock()
 
     async def read(self) -> Seen | None:
-        reply = await self._execute(("GETRANGE", self._key, 0, _NOTE_BYTES_MAX))
-        error = refusal(reply)
-        if error == "WRONGTYPE":
-            return None
-        if error:
-            raise NotApplied(f"Redis refused: {error}")
-        return _seen(reply)
+        return _seen(await self._call())
 
-    async def write(self, seen: Seen, instead_of: str) -> None:
+    async def write(self, seen: Seen, compared: str) -> None:
         """See `SharedNote`. A note that could not be read back is rejected, so that the current one stays in force."""
-        note = _note(seen)
-        if _seen(note) is None:
+        fields = _fields(seen)
+        if _seen([each.encode() for each in fields]) is None:
             raise NotApplied("the note of what was seen of the durable store does not fit Redis")
-        if error := refusal(await self._execute(("EVALSHA", _SCRIPT, 1, self._key, note, instead_of))):
+        _, identity, _, token, _, former, *links = fields
+        if not await self._call(identity, token, former, compared, STOOD_FOR_US, *links):
+            raise NotApplied("the note of what was seen is about another store, which has to be compared first")
+
+    async def _call(self, *arguments: str | int) -> Any:
+        reply = await self._execute(("EVALSHA", _SCRIPT, 1, self._key, LINKS_MAX, _NOTE_BYTES_MAX, *arguments))
+        if error := refusal(reply):
             raise NotApplied(f"Redis refused: {error}")
+        return reply
 
     async def _execute(self, command: RedisCommand) -> Any:
         async with self._lock:
@@ -73,21 +85,39 @@ class RedisSeen:
             return await self._access.follow_ask(command, reply, SEEN_SECONDS)
 
 
-def _note(seen: Seen) -> bytes:
-    noted = {"identity": seen.identity, "token": f"{seen.token:0{_TOKEN_DIGITS}}", "former": list(seen.former)}
-    return json.dumps(noted, separators=(",", ":")).encode()
+def _fields(seen: Seen) -> list[str]:
+    """The fields of a note, each with its value after it."""
+    fields = ["identity", seen.identity, "token", f"{seen.token:0{_DIGITS}}"]
+    fields += ["former", json.dumps(seen.former, separators=(",", ":"))]
+    for note in seen.acknowledged:
+        numbers = " ".join(f"{number:0{_DIGITS}}" for number in (note.number, note.at_us, note.beyond))
+        fields += [note.link.hex, f"{numbers} {note.memory.hex()}"]
+    return fields
 
 
-def _seen(note: bytes) -> Seen | None:
+def _seen(fields: Sequence[bytes]) -> Seen | None:
     """Decode a note; None if it is not one."""
+    noted = dict(zip(fields[::2], fields[1::2], strict=True))
     try:
-        noted = json.loads(note)
-        identity, token, former = noted["identity"], int(noted["token"]), tuple(noted["former"])
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        identity, token = noted.pop(b"identity").decode(), int(noted.pop(b"token"))
+        former = tuple(json.loads(noted.pop(b"former")))
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
-    if not (len(note) <= _NOTE_BYTES_MAX and 0 <= token <= TOKEN_MAX and len(former) <= FORMER_MAX):
+    if not (0 <= token <= TOKEN_MAX and len(former) <= FORMER_MAX):
         return None
     if not all(isinstance(each, str) and 0 < len(each) <= _IDENTITY_CHARACTERS_MAX for each in (identity, *former)):
         return None
+    acknowledged = tuple(note for link, value in noted.items() if (note := _acknowledged(link, value)) is not None)
     # Its writer had read the note before it.
-    return Seen(identity, token, former, is_compared=True)
+    return Seen(identity, token, former, is_compared=True, acknowledged=acknowledged)
+
+
+def _acknowledged(link: bytes, value: bytes) -> WitnessNote | None:
+    """Decode what was acknowledged over a link; None if it is something else."""
+    try:
+        number, at_us, beyond, memory = value.decode().split(" ")
+        note = WitnessNote(UUID(hex=link.decode()), int(number), int(at_us), int(beyond), bytes.fromhex(memory))
+    except (ValueError, AttributeError):
+        return None
+    is_sound = 0 < note.number <= _NUMBER_MAX and 0 <= note.at_us <= _NUMBER_MAX and 0 <= note.beyond <= 2 * TOKEN_MAX
+    return note if is_sound else None

@@ -27,6 +27,11 @@ workers are then removed.
 next check (seconds) or when they reconnect. No note covers what a gateway only read and replayed before the worker that
 wrote it received its acknowledgement.
 
+*Shared numbers.* The shared note has the numbers of all gateways for a host without a file, but later: nobody waits for
+Redis. A loss of no more than what was acknowledged since the last write goes unnoticed where all files are lost. A
+number that was acknowledged minutes after another one began stands for it; only who has compared a note drops the
+earlier one, for whoever wrote the later one may have met a store that had already lost it.
+
 *Order of reads.* Notes are read before the store. A change in between then does not look like a loss.
 
 *Promotions.* A promoted server has the identity of its former primary, with a later timeline. It is compared as if it

@@ -85,6 +85,18 @@ async def test_the_number_of_a_link_never_goes_back(redis_url: str, step: int) -
     assert set(held.acknowledged) == {other, later if step > 0 else ACKNOWLEDGED}
 
 
+async def test_a_clock_that_was_set_back_drops_nothing(redis_url: str) -> None:
+    """As after a promotion to a server whose clock is behind: what is noted now stays beside what was noted before."""
+    note = RedisSeen(redis_url, NAME)
+    await note.write(NOTE, "")
+    now = replace(ACKNOWLEDGED, link=UUID(int=3), at_us=NOW_US - 2 * STOOD_FOR_US)
+    for _ in range(2):
+        await note.write(Seen("here", 1, acknowledged=(now,)), "here")
+    held = await note.read()
+    assert held is not None
+    assert set(held.acknowledged) == {ACKNOWLEDGED, now}
+
+
 @pytest.mark.parametrize("compared", ["here", ""], ids=["compared", "unread"])
 async def test_what_a_later_link_stands_for_is_dropped_by_who_compared_it(redis_url: str, compared: str) -> None:
     """A link that was raised long before another one is dropped, by a writer that had compared it. Nobody else may: it

@@ -10,7 +10,7 @@
 -- ARGV[2]   how many bytes a note may have. No more arguments: read it
 -- ARGV[3]   identity, ARGV[4] token, ARGV[5] former
 -- ARGV[6]   the identity in the note that was read and compared, empty if there was none
--- ARGV[7]   how many microseconds older than the latest link one has to be so that the latest stands for it
+-- ARGV[7]   how many microseconds older than the writer's latest link one has to be so that the latest stands for it
 -- ARGV[8..] a link, and what is noted of it
 -- Returns the note, of no fields if there is none; where one is written 1, or 0 if the current one stayed.
 local key, links_max = KEYS[1], tonumber(ARGV[1])
@@ -59,8 +59,10 @@ local is_compared = not held or held == compared
 if is_compared then
     redis.call('HSET', key, 'former', former)
 end
+local newest = 0
 for place = 8, #ARGV, 2 do
     local link, noted = ARGV[place], ARGV[place + 1]
+    newest = math.max(newest, time_of(noted))
     local known = redis.call('HGET', key, link)
     local is_later = known and number_of(noted) > number_of(known)
     if is_later or not known and (is_compared or redis.call('HLEN', key) < fields_max) then
@@ -78,7 +80,7 @@ if is_compared then
     end
     table.sort(links, function(one, other) return one.time > other.time end)
     for place, each in ipairs(links) do
-        if place > links_max or each.time < links[1].time - tonumber(ARGV[7]) then
+        if place > links_max or each.time < newest - tonumber(ARGV[7]) then
             redis.call('HDEL', key, each.link)
         end
     end

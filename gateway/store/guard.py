@@ -96,6 +96,12 @@ _STOP_NOTE_SECONDS: Final = 0.5
 # What was acknowledged is shared within a second, with the time that the write takes, and no more often than this.
 _SHARE_SECONDS: Final = 0.5
 _SHARE_AGAIN_SECONDS: Final = 2.0
+# How long a host without a note of its own waits at its start until it can read the shared one.
+_SHARED_WAIT_SECONDS: Final = 5.0
+_UNTOLD: Final = (
+    "state_dir has no note of the durable store, and the one in Redis cannot be read: if the store lost its memory, it is "
+    "not noticed before Redis can be read"
+)
 
 
 class EpochGuard(Forwarding):
@@ -199,6 +205,8 @@ class EpochGuard(Forwarding):
                 _LOG.warning("%s", neighbour_warning(self._serving, neighbour))
             if self._seen is None:
                 self._seen = self._noted = await asyncio.to_thread(self._seen_file.read)
+            if self._seen is None:
+                await self._wait_shared()
             reading = await self._compare_memory(self._call)
             if self._membership is not None:
                 await self._membership.join(reading)
@@ -473,6 +481,20 @@ class EpochGuard(Forwarding):
         except StoreError:
             return self._uncompared, False
         return self._uncompared, True
+
+    async def _wait_shared(self) -> None:
+        """Give Redis time to start, too: this host has nothing else to compare the store with."""
+        if self._shared_note is None:
+            return
+        try:
+            async with asyncio.timeout(_SHARED_WAIT_SECONDS):
+                while True:
+                    _, is_read = await self._read_shared()
+                    if is_read:
+                        return
+                    await asyncio.sleep(_PAUSE_SECONDS_MIN)
+        except TimeoutError:
+            _LOG.warning("%s", _UNTOLD)
 
     async def _read_witness_notes(self) -> Reading:
         return Reading() if self._witness_files is None else await asyncio.to_thread(self._witness_files.read)

@@ -622,6 +622,13 @@ async def test_an_old_copy_of_redis_is_no_loss(tmp_path: Path, redis_url: str) -
         assert held.identity == memory.identity
 
 
+@pytest.fixture
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host without notes does not wait for Redis."""
+    monkeypatch.setattr(guard_module, "_SHARED_WAIT_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("no_patience")
 async def test_a_store_that_was_met_without_redis_is_compared_later(tmp_path: Path, own_redis: RedisServer) -> None:
     """A host that had to believe the store because Redis was away finds the loss out as soon as it is back."""
     memory, shared = Memory(), RedisSeen(own_redis.url, "shop")
@@ -657,6 +664,7 @@ async def test_to_have_compared_one_memory_says_nothing_of_the_next(tmp_path: Pa
         assert await is_refused(guard)
 
 
+@pytest.mark.usefixtures("no_patience")
 async def test_a_meeting_that_failed_forgets_no_note(tmp_path: Path, own_redis: RedisServer) -> None:
     """A loss that was seen by the note, and could not be written down, counts also if Redis is away the next time."""
     memory, shared = Memory(), RedisSeen(own_redis.url, "shop")
@@ -721,6 +729,7 @@ async def test_what_others_see_meanwhile_is_no_loss(tmp_path: Path, redis_url: s
             assert not await is_refused(guard)
 
 
+@pytest.mark.usefixtures("no_patience")
 async def test_without_redis_nothing_is_missing_but_the_note(tmp_path: Path, own_redis: RedisServer) -> None:
     """A Redis that is gone, or lost everything, fails no verb; the note is written anew when it is back."""
     memory, shared = Memory(), RedisSeen(own_redis.url, "shop")
@@ -829,6 +838,31 @@ async def test_what_others_were_told_is_compared(tmp_path: Path, redis_url: str)
             assert "lacks changes that it had acknowledged to a gateway (as other gateways noted" in changed.why
             assert amnesia_of(await guard.check_memory()).until_us == until_us
         memory.clock.advance(1)
+
+
+class LateNote(RedisSeen):
+    """The shared note in a Redis that starts together with the gateway."""
+
+    refused = 0
+
+    async def read(self) -> Seen | None:
+        if self.refused < 3:
+            self.refused += 1
+            raise NotApplied("Redis is loading")
+        return await super().read()
+
+
+async def test_a_host_without_notes_waits_for_the_shared_one(tmp_path: Path, redis_url: str) -> None:
+    """Where everything is started again at once, a Redis that comes a moment later is waited for, for some seconds."""
+    memory = Memory()
+    async with witnessed(memory, host(tmp_path, "first"), RedisSeen(redis_url, "shop")) as guard:
+        assert isinstance(await guard.apply(claim(1)), Applied)
+        copy = dict(memory.records), dict(memory.witnesses)
+        assert isinstance(await guard.apply(claim(2)), Applied)
+    memory.records, memory.witnesses = copy
+    async with witnessed(memory, host(tmp_path, "second"), LateNote(redis_url, "shop")) as guard:
+        with pytest.raises(Amnesic):
+            await guard.apply(claim(2))
 
 
 async def test_keys_that_no_route_would_find_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -126,6 +126,9 @@ class SharedNote(Protocol):
         read. Only where the note is still about that memory, `former` is replaced, and links are dropped for which a
         later one stands. Raises `NotApplied` where it is about a third one."""
 
+    async def close(self) -> None:
+        """Keep no connection until the next call."""
+
 
 @dataclass(frozen=True, slots=True)
 class Amnesia:

@@ -99,8 +99,8 @@ _SHARE_AGAIN_SECONDS: Final = 2.0
 # How long a host without a note of its own waits at its start until it can read the shared one.
 _SHARED_WAIT_SECONDS: Final = 5.0
 _UNTOLD: Final = (
-    "state_dir has no note of the durable store, and the one in Redis cannot be read: if the store lost its memory, it is "
-    "not noticed before Redis can be read"
+    "state_dir has no note of the durable store, and the one in Redis cannot be read: if the store has lost "
+    "its memory, that is not noticed before Redis can be read"
 )
 
 
@@ -552,6 +552,7 @@ class EpochGuard(Forwarding):
             with contextlib.suppress(StoreError, TimeoutError):
                 async with asyncio.timeout(_STOP_NOTE_SECONDS):
                     await self._share(self._shared_note)
+            await self._shared_note.close()
 
     def _update_amnesia(self, epoch: Epoch) -> None:
         """Apply the store's current memo, and publish a change."""

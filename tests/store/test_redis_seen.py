@@ -30,6 +30,7 @@ async def test_a_note_is_read_by_others(redis_url: str) -> None:
     assert await two.read() is None
     await one.write(NOTE, "")
     assert await two.read() == NOTE
+    await one.close()
     assert await RedisSeen(redis_url, "service mail, postgresql gateway").read() is None
 
 
@@ -50,7 +51,13 @@ async def test_the_token_never_goes_back(redis_url: str, step: int) -> None:
 async def test_many_writers_leave_the_highest(redis_url: str) -> None:
     """However the writes of several gateways fall, the highest token is there afterwards."""
     tokens = [HIGH + 7 * number % 31 for number in range(31)]
-    await asyncio.gather(*(RedisSeen(redis_url, NAME).write(replace(NOTE, token=token), "") for token in tokens))
+
+    async def write(token: int) -> None:
+        note = RedisSeen(redis_url, NAME)
+        await note.write(replace(NOTE, token=token), "")
+        await note.close()
+
+    await asyncio.gather(*map(write, tokens))
     held = await RedisSeen(redis_url, NAME).read()
     assert held is not None
     assert held.token == max(tokens)
@@ -193,8 +200,11 @@ async def test_a_note_that_nobody_could_read_is_not_written(redis_url: str) -> N
 
 
 async def test_a_server_that_is_away_is_an_error_until_it_is_back(own_redis: RedisServer) -> None:
-    """Each question connects anew: what failed once does not fail the next."""
+    """What failed once does not fail the next call, nor does a connection that the server has closed."""
     note = RedisSeen(own_redis.url, NAME)
+    await note.write(NOTE, "")
+    own_redis.kill()
+    own_redis.start()
     await note.write(NOTE, "")
     own_redis.kill()
     for ask in (note.read, lambda: note.write(NOTE, "")):

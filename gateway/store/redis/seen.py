@@ -1,23 +1,24 @@
 """What gateways saw of their durable store and what it acknowledged to them, shared in Redis for a host that has no
 note of its own.
 
-It draws no conclusions (`epoch` does). It keeps no connection between calls, which are half a second or more apart and
-which no request waits for. Its invariant: as long as Redis keeps the note, its token for one memory never decreases,
+It draws no conclusions (`epoch` does). No request waits for it. Between writes it keeps its connection, and each read
+looks for the master anew. Its invariant: as long as Redis keeps the note, its token for one memory never decreases,
 nor does its number for one link. A link is dropped once a later one stands for it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Sequence
 from typing import Any, Final
 from uuid import UUID
 
 from gateway.core.operation import MICROSECONDS
-from gateway.store.base import NotApplied
+from gateway.store.base import NotApplied, StoreError
 from gateway.store.epoch import FORMER_MAX, Seen, WitnessNote
-from gateway.store.redis.connection import RedisCommand, parse, refusal, script
+from gateway.store.redis.connection import Link, RedisCommand, parse, refusal, script
 from gateway.store.redis.keys import KEY_PREFIX, slot_of
 from gateway.store.redis.masters import masters_of
 
@@ -47,9 +48,14 @@ class RedisSeen:
         self._key = f"{KEY_PREFIX}seen:{name}"
         self._access = parse(url)
         self._lock = asyncio.Lock()
+        self._link: Link | None = None
 
     async def read(self) -> Seen | None:
-        return _seen(await self._call())
+        await self.close()
+        try:
+            return _seen(await self._call())
+        finally:
+            await self.close()
 
     async def write(self, seen: Seen, compared: str) -> None:
         """See `SharedNote`. A note that could not be read back is rejected, so that the current one stays in force."""
@@ -66,23 +72,42 @@ class RedisSeen:
             raise NotApplied(f"Redis refused: {error}")
         return reply
 
+    async def close(self) -> None:
+        """Close the connection; the next call opens another one."""
+        async with self._lock:
+            if self._link is not None:
+                await self._link.close()
+                self._link = None
+
     async def _execute(self, command: RedisCommand) -> Any:
         async with self._lock:
-            masters, slot = masters_of(self._access), slot_of(self._key)
-            try:
-                found = await masters.find(())
-            finally:
-                await masters.close()
-            address = next((each for each, slots in found.items() if any(slot in part for part in slots)), None)
-            if address is None:
-                raise NotApplied("no master has the slot of the note of what was seen")
-            link = self._access.link(address)
-            try:
-                await link.connect()
-                (reply,) = await link.run([command], SEEN_SECONDS)
-            finally:
-                await link.close()
-            return await self._access.follow_ask(command, reply, SEEN_SECONDS)
+            if self._link is not None:
+                # It may have been closed since, or lead to a former master. What is written twice stays as it was.
+                with contextlib.suppress(StoreError):
+                    (reply,) = await self._link.run([command], SEEN_SECONDS)
+                    if not refusal(reply):
+                        return reply
+                await self._link.close()
+            self._link = await self._connect()
+            (reply,) = await self._link.run([command], SEEN_SECONDS)
+        return await self._access.follow_ask(command, reply, SEEN_SECONDS)
+
+    async def _connect(self) -> Link:
+        masters, slot = masters_of(self._access), slot_of(self._key)
+        try:
+            found = await masters.find(())
+        finally:
+            await masters.close()
+        address = next((each for each, slots in found.items() if any(slot in part for part in slots)), None)
+        if address is None:
+            raise NotApplied("no master has the slot of the note of what was seen")
+        link = self._access.link(address)
+        try:
+            await link.connect()
+        except BaseException:
+            await link.close()
+            raise
+        return link
 
 
 def _fields(seen: Seen) -> list[str]:

@@ -22,8 +22,10 @@ VOLUME /var/lib/idempotency-gateway
 # 8080 for callers; 8081 for probes and metrics, to be kept inside. The configuration has to name these ports, on 0.0.0.0:
 # the defaults listen on loopback.
 EXPOSE 8080 8081
-HEALTHCHECK --interval=10s --timeout=3s --start-period=20s --retries=3 \
-    CMD ["python", "-c", "import http.client, sys; c = http.client.HTTPConnection('127.0.0.1', 8081, timeout=2); c.request('GET', '/livez'); sys.exit(c.getresponse().status != 200)"]
+# Healthy once it serves and grants new keys, so that whatever waits for that does not send to one that still refuses them.
+# From then on a store that is down does not make it unhealthy.
+HEALTHCHECK --interval=10s --timeout=3s --start-period=60s --retries=3 \
+    CMD ["python", "-c", "import http.client, sys; c = http.client.HTTPConnection('127.0.0.1', 8081, timeout=2); c.request('GET', '/readyz'); sys.exit(c.getresponse().status != 200)"]
 
 ENTRYPOINT ["idempotency-gateway"]
 CMD ["run", "--config", "/etc/idempotency-gateway/gateway.yaml"]

@@ -505,6 +505,17 @@ class SynchronyChanged:
 
 
 @immutable
+class GrantsChanged:
+    """Why this process grants no keys of the durable store from now on; empty: it grants them again.
+
+    `is_brief`: it waits for its standbys to know of it, which ends by itself.
+    """
+
+    why: str = ""
+    is_brief: bool = False
+
+
+@immutable
 class PromotionJudged:
     """A standby was promoted to this timeline, and this process found it `accepted`, `refused` or `waiting`.
 
@@ -702,6 +713,7 @@ Fact = (
     | NotesExchanged
     | StoreMet
     | SynchronyChanged
+    | GrantsChanged
     | SweepDone
     | TallyTaken
     | BacklogTaken

@@ -200,6 +200,9 @@ class Logs:
             case facts.PromotionJudged(timeline, result, why, unvouched):
                 text = f"a standby of the durable store was promoted: {result}"
                 self._line(WARNING, text, timeline=timeline, why=why, unvouched=unvouched or None)
+            case facts.GrantsChanged(why, is_brief):
+                text = "no key is granted for now" if why else "keys are granted"
+                self._line(WARNING if why and not is_brief else INFO, text, why=why or None)
             case facts.StoreMet() | facts.SynchronyChanged():
                 # Metrics show it.
                 pass

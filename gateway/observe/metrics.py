@@ -353,9 +353,10 @@ class Metrics:
             Rule.MAX,
             sink=sinks,
         )
+        self._durable_up, self._grants = False, True
         self._store_up = self._gauge(
             "idempotency_store_up",
-            "Whether a store can be reached",
+            "Whether a store can be reached and, if it is the durable one, grants new keys",
             Rule.MIN,
             tier=("durable", "fast") if has_fast_tier else ("durable",),
         )
@@ -519,8 +520,8 @@ class Metrics:
                 self._timeline.put(fact.timeline)
             case facts.SynchronyChanged():
                 self._synchronous.put(fact.is_synchronous)
-            case facts.TierChanged():
-                self._store_up.put(fact.up, fact.tier)
+            case facts.TierChanged() | facts.GrantsChanged():
+                self._put_store_up(fact)
             case facts.EventsPublished():
                 number = len(fact.events)
                 self._published.add(fact.sink, fact.result, amount=number)
@@ -555,6 +556,16 @@ class Metrics:
                 self._loop_stalls.observe(fact.lag_seconds)
             case _:
                 assert_never(fact)
+
+    def _put_store_up(self, fact: facts.TierChanged | facts.GrantsChanged) -> None:
+        """A durable store that grants nothing is as good as down for who sends new keys."""
+        if isinstance(fact, facts.GrantsChanged):
+            self._grants = not fact.why
+        elif fact.tier == "durable":
+            self._durable_up = fact.up
+        else:
+            self._store_up.put(fact.up, fact.tier)
+        self._store_up.put(self._durable_up and self._grants, "durable")
 
     def _count_events(self, fact: facts.EventsCounted) -> None:
         self._events_pending.put_all({(each.sink,): each.pending for each in fact.sinks})

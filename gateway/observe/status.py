@@ -4,6 +4,8 @@ Owns three paths, and changes nothing: it allows GET and HEAD, and few scrapes a
 
 The gateway is ready while it serves, with or without its stores: unprotected traffic must not fail with a store, and
 protected requests get a reply that says what to do. To route by the state of the store, use `/readyz?require=store`.
+At its start it is not ready while it waits to be known to the standbys of its store: that ends by itself, and until
+then it refuses every new key.
 
 Several workers have one status port, their supervisor's. They are ready while one of them serves, because it accepts
 the connections of those that do not; they are live while none of them is silent.
@@ -19,7 +21,7 @@ import orjson
 from aiohttp import web
 
 from gateway.observe.exposition import Exposition
-from gateway.observe.facts import Fact, MemoryChanged, TierChanged
+from gateway.observe.facts import Fact, GrantsChanged, MemoryChanged, TierChanged
 from gateway.observe.side_port import SidePort, terse
 
 LIVE_PATH: Final = "/livez"
@@ -33,13 +35,17 @@ _SCRAPES_MAX: Final = 4
 class Health:
     """What readiness depends on. `fast_up` is None without a fast tier; events set the stores' parts.
 
-    `why` has the cause for each tier that is down, if it is known. `workers` has the state of each worker by its
-    number; empty where there is one process. `configuration` says since when the file is refused; empty if it is not.
+    `is_joining`: it has yet to be known to the standbys of the durable store, and was not ready before; `why_no_grants`
+    is why it grants no key now. `why` has the cause for each tier that is down, if it is known. `workers` has the state
+    of each worker by its number; empty where there is one process. `configuration` says since when the file is refused;
+    empty if it is not.
     """
 
     serving: bool = False
     draining: bool = False
+    is_joining: bool = False
     durable_up: bool = False
+    why_no_grants: str = ""
     fast_up: bool | None = None
     is_amnesic: bool = False
     is_live: bool = True
@@ -48,11 +54,14 @@ class Health:
     configuration: str = ""
 
     def wants(self, kind: type[Fact]) -> bool:
-        return kind in (MemoryChanged, TierChanged)
+        return kind in (GrantsChanged, MemoryChanged, TierChanged)
 
     def __call__(self, fact: Fact) -> None:
         if isinstance(fact, MemoryChanged):
             self.is_amnesic = fact.is_lost
+        elif isinstance(fact, GrantsChanged):
+            self.why_no_grants = fact.why
+            self._join(fact.is_brief)
         elif isinstance(fact, TierChanged):
             if fact.tier == "durable":
                 self.durable_up = fact.up
@@ -62,29 +71,41 @@ class Health:
             if not fact.up and fact.detail:
                 self.why[fact.tier] = fact.detail
 
+    def _join(self, is_joining: bool) -> None:
+        """Who was ready stays so: other traffic must not fail when the store comes back."""
+        self.is_joining = is_joining and (self.is_joining or not self.serving)
+
     def take_over(self, healths: Sequence[Health]) -> None:
         """Merge the health of the workers that serve: a store is up if it is up for all of them."""
         self.durable_up = bool(healths) and all(health.durable_up for health in healths)
         if self.fast_up is not None:
             self.fast_up = bool(healths) and all(bool(health.fast_up) for health in healths)
+        self.why_no_grants = next((health.why_no_grants for health in healths if health.why_no_grants), "")
+        self._join(any(health.is_joining for health in healths))
         self.is_amnesic = any(health.is_amnesic for health in healths)
         self.why = {tier: why for health in healths for tier, why in health.why.items()}
 
     def is_ready(self, *, requires_store: bool) -> bool:
         """Whether the gateway should get new requests."""
-        return self.serving and not self.draining and (self.durable_up or not requires_store)
+        is_ready = self.serving and not self.is_joining and not self.draining
+        return is_ready and (self._durable_serves or not requires_store)
+
+    @property
+    def _durable_serves(self) -> bool:
+        return self.durable_up and not self.why_no_grants
 
     def parts(self) -> dict[str, Any]:
         """The parts, for people."""
         parts: dict[str, Any] = {
             "listener": _up(self.serving),
-            "durable": _up(self.durable_up),
+            "durable": _up(self._durable_serves),
             "fast": "absent" if self.fast_up is None else _up(self.fast_up),
             "draining": self.draining,
             "memory": "lost" if self.is_amnesic else "whole",
         }
-        if self.why:
-            parts["why"] = dict(sorted(self.why.items()))
+        no_grants = {"durable": self.why_no_grants} if self.why_no_grants else {}
+        if why := no_grants | self.why:
+            parts["why"] = dict(sorted(why.items()))
         if self.configuration:
             parts["configuration"] = self.configuration
         if self.workers:

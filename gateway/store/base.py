@@ -72,6 +72,13 @@ class Indefinite(StoreError):
     """The acknowledgement is missing: the command may have taken effect. Apply the same command again to find out."""
 
 
+class NotGranted(NotApplied):
+    """This gateway may grant nothing now, for a reason that has nothing to do with the key. The store serves what it
+    has."""
+
+    is_partial = True
+
+
 class EpochChanged(NotApplied):
     """The connection leads to other data than before: a failover, a restore. Restart the store to use it."""
 

@@ -24,6 +24,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 from uuid import UUID, uuid4
 
 from gateway.core.confidential import NO_SEALING, Sealing
+from gateway.core.lifecycle import step
 from gateway.core.operation import (
     EVENT_OF,
     MICROSECONDS,
@@ -31,6 +32,7 @@ from gateway.core.operation import (
     Claim,
     Command,
     Dispatch,
+    Fenced,
     Result,
     Snapshot,
     Takeover,
@@ -43,6 +45,7 @@ from gateway.store.base import (
     EpochChanged,
     Indefinite,
     NotApplied,
+    NotGranted,
     StartRefused,
     StoreError,
     boot_seconds,
@@ -326,7 +329,7 @@ class EpochGuard(Forwarding):
         self._check_open()
         standing, is_grant = self._standing, isinstance(command, _GRANTING)
         if is_grant and standing.why_no_grants:
-            raise NotApplied(standing.why_no_grants)
+            return await self._without_grant(command, standing.why_no_grants)
         # `_call` written out, which saves a coroutine for every claim and completion.
         verb, started = EVENT_OF[type(command)], time.perf_counter()
         try:
@@ -347,6 +350,22 @@ class EpochGuard(Forwarding):
         if record is not None and seen is not None and record.token > seen.token:
             # Written out for speed: `replace` looks up each field by name.
             self._seen = Seen(seen.identity, record.token, seen.former, seen.is_compared)
+        return result
+
+    async def _without_grant(self, command: Command, why: str) -> Result:
+        """What the record says to a command that may not be granted; raises `NotGranted` where it would be."""
+
+        def refuse() -> int:
+            raise NotGranted(why)
+
+        try:
+            snapshot = await self._forward(self._behind.read, operation_id_of(command))
+        except (NotApplied, Indefinite) as error:
+            raise NotApplied(why) from error
+        result, _ = step(snapshot.record, command, snapshot.now_us, refuse)
+        if not isinstance(result, Fenced):
+            # It was granted before.
+            refuse()
         return result
 
     async def read(self, operation_id: UUID) -> Snapshot:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID, uuid4
 
-from gateway.observe.facts import Events, SynchronyChanged
+from gateway.observe.facts import Events, GrantsChanged, SynchronyChanged
 from gateway.store.base import NotApplied, StoreError, boot_seconds
 from gateway.store.operations import Epoch
 from gateway.store.promotion import (
@@ -40,6 +40,7 @@ _LOG = logging.getLogger("gateway")
 _AGAIN_SECONDS: Final = 0.25
 _HISTORY_MAX: Final = 64
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_NOT_KNOWN_YET: Final = "this gateway waits until its standbys have surely received its entry"
 _NOT_SYNCHRONOUS: Final = "store.synchronous is require, and PostgreSQL has no synchronous standby"
 
 Caller = Callable[..., Awaitable[Any]]
@@ -134,8 +135,6 @@ class Membership:
             self._is_established = False
             wait = seconds_before_grants(joined, self._conditions.synchronous, self._conditions.probation_seconds)
             self._ready_at = None if wait is None else self._clock() + wait
-            if wait:
-                _LOG.info("nothing is granted for %g s: a standby may lack that this gateway is listed", wait)
         self._permit(is_synchronous=joined.is_synchronous)
 
     def _permit(self, *, is_synchronous: bool) -> None:
@@ -150,12 +149,18 @@ class Membership:
             elif self._ready_at is None:
                 self._ready_at = self._clock() + self._beat_seconds / 2
         if self._conditions.synchronous == "require" and not is_synchronous:
-            self.standing.why_no_grants = _NOT_SYNCHRONOUS
+            self._grant(GrantsChanged(_NOT_SYNCHRONOUS))
         elif not self._is_established and (self._ready_at is None or self._clock() < self._ready_at):
-            self.standing.why_no_grants = "this gateway waits until its standbys have surely received its entry"
+            self._grant(GrantsChanged(_NOT_KNOWN_YET, is_brief=True))
         else:
             self._is_established = True
-            self.standing.why_no_grants = ""
+            self._grant(GrantsChanged())
+
+    def _grant(self, changed: GrantsChanged) -> None:
+        """Grant, or not, and publish a change."""
+        if changed.why != self.standing.why_no_grants:
+            self.standing.why_no_grants = changed.why
+            self._events.publish(changed)
 
     async def _beat_for_ever(self) -> None:
         pause = self._beat_seconds
@@ -167,7 +172,7 @@ class Membership:
             except StoreError as error:
                 pause = min(_AGAIN_SECONDS, self._beat_seconds)
                 if self._clock() > self.standing.until_seconds:
-                    self.standing.why_no_grants = f"the store was not reached for too long: {error}"
+                    self._grant(GrantsChanged(f"the store was not reached for too long: {error}"))
             except Exception:  # noqa: BLE001  a bug must not end the beats; without them nothing is granted
                 _LOG.exception("a beat failed because of a bug")
 

@@ -22,7 +22,7 @@ from typing import Any, Final, Generic, ParamSpec, TypeVar
 from uuid import UUID
 
 from gateway.core.operation import Command, Result, SealedRequest, Snapshot, operation_id_of
-from gateway.observe.facts import Events, MemoryChanged
+from gateway.observe.facts import Events, GrantsChanged, MemoryChanged
 from gateway.store.base import Indefinite, NotApplied, StartRefused, StoreError, Watch
 from gateway.store.epoch import Amnesia, amnesia_of, memo_of
 from gateway.store.forwarding import Forwarding
@@ -327,12 +327,14 @@ class GuardedShards(ShardedStore[EpochGuard]):
 
 
 class ShardEvents:
-    """What the guards of a store's shards publish, as if they were one: its memory is lost while one shard's is."""
+    """What the guards of a store's shards publish, as if they were one: its memory is lost while one shard's is, and
+    it grants nothing while none of them does."""
 
     def __init__(self, events: Events, of: int) -> None:
         self._events = events
         self._of = of
         self._lost: dict[int, MemoryChanged] = {}
+        self._without_grants: set[int] = set()
 
     def of_shard(self, number: int) -> Events:
         return Events(partial(self._publish, number))
@@ -345,4 +347,7 @@ class ShardEvents:
             else:
                 self._lost.pop(number, None)
             fact = max(self._lost.values(), key=lambda each: each.left_seconds, default=fact)
+        elif isinstance(fact, GrantsChanged):
+            (self._without_grants.add if fact.why else self._without_grants.discard)(number)
+            fact = fact if len(self._without_grants) == self._of else GrantsChanged()
         self._events.publish(fact)

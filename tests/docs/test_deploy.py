@@ -100,12 +100,12 @@ def test_the_image_is_built_of_what_is_there_and_gets_through_the_filter() -> No
 
 
 def test_the_health_check_of_the_image_is_right_about_health(tmp_path: Path) -> None:
-    """The very code of the check succeeds at a living gateway's status port and fails where nobody listens."""
+    """The very code of the check succeeds at a serving gateway's status port, and fails where nobody listens."""
     command = json.loads(final("HEALTHCHECK").partition("CMD ")[2])
     assert command[:2] == ["python", "-c"]
     exposed = final("EXPOSE").split()
     assert f"', {exposed[1]}," in command[2]
-    assert f"'{LIVE_PATH}'" in command[2]
+    assert f"'{READY_PATH}'" in command[2]
     with DemoProcess(tmp_path) as demo:
         assert check_health(command, exposed[1], demo.status_port) == 0
     assert check_health(command, exposed[1], demo.status_port) != 0

@@ -22,6 +22,7 @@ from gateway.observe.facts import (
     Fact,
     FetchResult,
     FlushRefused,
+    GrantsChanged,
     JournalFailed,
     KeysFetched,
     Kind,
@@ -224,6 +225,7 @@ def answered(verdict: Verdict = Verdict.STORED, **known: Any) -> RequestAnswered
         ),
         pytest.param(TierChanged("durable", True), {("idempotency_store_up", "durable"): 1}, id="store-up"),
         pytest.param(StoreMet(3), {("idempotency_store_timeline",): 3}, id="store-met"),
+        pytest.param(GrantsChanged("it waits"), {}, id="no-grants"),
         pytest.param(SynchronyChanged(True), {("idempotency_store_synchronous",): 1}, id="synchronous"),
         pytest.param(
             PromotionJudged(2, "waiting", "gateway g", 2),
@@ -538,6 +540,15 @@ async def test_workers_are_one_gateway(sample: str, expected: float) -> None:
     for _ in range(2):
         text = (await merged.render("text/plain", lambda: (living, []))).body.decode()
         assert number(text, sample) == expected
+
+
+async def test_a_store_that_grants_nothing_is_down() -> None:
+    """For new keys it is, however well it can be reached."""
+    metrics = Metrics([], has_fast_tier=False, version="1")
+    for fact, up in ((TierChanged("durable", up=True), 1), (GrantsChanged("it waits"), 0), (GrantsChanged(), 1)):
+        metrics(fact)
+        text = (await metrics.render("text/plain")).body.decode()
+        assert number(text, 'idempotency_store_up{tier="durable"}') == up
 
 
 async def test_a_store_is_down_where_one_worker_cannot_reach_it() -> None:

@@ -7,27 +7,51 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from gateway.store.base import NotApplied
-from gateway.store.postgres.connection import fault_of
+from gateway.store.postgres.connection import Connection, fault_of
 from gateway.store.postgres.dialer import COMMAND_SECONDS, DURABILITY, SERVER_MAJOR_MIN, Dialer, Durability, losses
+from gateway.store.postgres.hosts import IS_STANDBY, STARTED, SYSTEM, TIMELINE
 
+_NO_TIMELINE: Final = (
+    "a promotion is not noticed as one: that it lost something is seen only by a gateway that had been told of it, when "
+    "it connects again. Replicate synchronously"
+)
+_WAITS: Final = "a gateway that starts waits for store.probation before it grants new keys"
 # What is called, by which query, and what follows where it is refused.
 _CALLS: Final = (
-    ("pg_control_system()", "SELECT system_identifier FROM pg_control_system()", "the gateway does not start"),
     (
-        "pg_walfile_name()",
-        "SELECT CASE WHEN NOT pg_is_in_recovery() THEN pg_walfile_name(pg_current_wal_lsn()) END",
-        "the gateway does not start",
+        "pg_control_system()",
+        f"SELECT {SYSTEM}",
+        "a copy on another server is told from its original only by what it lacks",
     ),
-    ("pg_conf_load_time()", "SELECT pg_conf_load_time()", "gateways cannot be listed, and grant nothing"),
-    ("pg_stat_replication", "SELECT count(*) FROM pg_stat_replication", "gateways cannot be listed, and grant nothing"),
-    ("advisory locks", "SELECT pg_try_advisory_xact_lock(0)", "migrations, lanes and `repeats: refuse` fail"),
+    ("pg_walfile_name()", f"SELECT {TIMELINE}", _NO_TIMELINE),
+    ("pg_conf_load_time()", "SELECT pg_conf_load_time()", f"{_WAITS}, also with a synchronous standby"),
+    ("pg_stat_replication", "SELECT count(*) FROM pg_stat_replication", f"{_WAITS}, also without a standby"),
+    (
+        "pg_postmaster_start_time()",
+        f"SELECT {STARTED}",
+        "where the URL has several hosts, two names of one server count as two servers",
+    ),
+    (
+        "advisory locks",
+        "SELECT pg_try_advisory_xact_lock(0, 0)",
+        "migrations fail, and so does all that needs the store",
+    ),
     ("LISTEN", "LISTEN idempotency_gateway_check", "waiters of other gateways poll: write ?pgbouncer=true"),
 )
-_SETTINGS: Final = """
+# The same by the rights of the schema's owner, which the gateway goes by where the schema exists; null where it was
+# refused.
+_BY_OWNER: Final = {
+    "pg_control_system()": "SELECT CASE WHEN system <> '' THEN {schema}.server_system() END FROM {schema}.epoch",
+    "pg_walfile_name()": "SELECT CASE WHEN timeline <> '' THEN {schema}.server_timeline() END FROM {schema}.epoch",
+    "pg_conf_load_time()": "SELECT {schema}.settings_loaded_at()",
+    "pg_stat_replication": "SELECT {schema}.may_have_standby()",
+}
+_SETTINGS: Final = f"""
 SELECT
     current_setting('server_version_num')::integer / 10000 AS major,
     'PostgreSQL ' || current_setting('server_version') AS version,
@@ -35,7 +59,7 @@ SELECT
     current_setting('full_page_writes') AS full_page_writes,
     current_setting('synchronous_commit') AS synchronous_commit,
     current_setting('synchronous_standby_names') AS standbys,
-    pg_is_in_recovery() AS in_recovery,
+    coalesce({IS_STANDBY}, false) AS in_recovery,
     current_setting('transaction_read_only') AS read_only
 """
 
@@ -66,17 +90,30 @@ async def capabilities(
                 if name == "LISTEN" and dialer.pgbouncer:
                     found.append(Capability(name, "none", "waiters of other gateways poll behind a pooler"))
                     continue
-                try:
-                    await connection.fetch(query)
-                except Exception as error:  # noqa: BLE001 -- whatever it is, it is refused
-                    found.append(Capability(name, "refused", f"{consequence} ({fault_of(error)})"))
-                else:
-                    found.append(Capability(name, "ok"))
+                refused = await _why_refused(connection, name, query)
+                found.append(
+                    Capability(name, "refused", f"{consequence} ({refused})") if refused else Capability(name, "ok")
+                )
             return found
     except Exception as error:
         raise NotApplied(*fault_of(error).args) from error
     finally:
         connection.terminate()
+
+
+async def _why_refused(connection: Connection, name: str, query: str) -> str:
+    """Why this cannot be called; empty if it can."""
+    if name in _BY_OWNER:
+        with suppress(Exception):
+            ((value,),) = await connection.fetch(_BY_OWNER[name].format(schema="idempotency_gateway"))
+            if value is not None:
+                return ""
+            return await _why_refused(connection, "", query) or "it is to the schema's owner, or was when that was made"
+    try:
+        await connection.fetch(query)
+    except Exception as error:  # noqa: BLE001 -- whatever it is, it is refused
+        return str(fault_of(error))
+    return ""
 
 
 def _of_settings(row: Any, durability: Durability) -> Iterator[Capability]:

@@ -44,6 +44,9 @@ LOCK_NOT_AVAILABLE: Final = "55P03"
 _CONTENTION_CODES: Final = frozenset(("40001", "40P01"))
 # Refusals that last until an operator changes the configuration.
 _MISCONFIGURED_CLASSES: Final = frozenset(("28", "3D"))
+# Not this role's, or not this server's: insufficient privilege, undefined function or table, unsupported.
+INSUFFICIENT_PRIVILEGE: Final = "42501"
+_FORBIDDEN_CODES: Final = frozenset((INSUFFICIENT_PRIVILEGE, "42883", "42P01", "0A000"))
 # An unknown option in the URL.
 _MISCONFIGURED_CODES: Final = frozenset(("42704",))
 
@@ -90,6 +93,11 @@ class ServerRefused(NotApplied):
     def is_contention(self) -> bool:
         """The statement lost against another one and can be repeated as it is."""
         return self.sqlstate in _CONTENTION_CODES
+
+    @property
+    def is_forbidden(self) -> bool:
+        """The role may not do this, or the server does not have it."""
+        return self.sqlstate in _FORBIDDEN_CODES
 
     @property
     def is_locked(self) -> bool:

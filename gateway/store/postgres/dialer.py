@@ -39,9 +39,26 @@ from gateway.store import level
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused
 from gateway.store.epoch import WitnessNote, memory_digest, missing
 from gateway.store.operations import Epoch
-from gateway.store.postgres.connection import Connection, Link, connect_fault, transaction
+from gateway.store.postgres.connection import (
+    Connection,
+    Link,
+    ServerRefused,
+    connect_fault,
+    fault_of,
+    transaction,
+)
 from gateway.store.postgres.engine import Engine, engine_of
-from gateway.store.postgres.hosts import SURVEY, Host, HostStatus, Refusal, choose, hosts_of
+from gateway.store.postgres.hosts import (
+    IS_STANDBY,
+    STARTED,
+    SYSTEM,
+    TIMELINE,
+    Host,
+    HostStatus,
+    Refusal,
+    choose,
+    hosts_of,
+)
 from gateway.store.postgres.statements import load
 from gateway.store.witness_files import Reading, WitnessFiles
 
@@ -83,7 +100,7 @@ _OF_STORAGE: Final = ("fsync", "full_page_writes")
 _GREETING: Final = """
 SELECT
     current_setting('server_version_num')::integer / 10000 AS major,
-    pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on' AS read_only,
+    current_setting('transaction_read_only') = 'on' AS read_only,
     current_setting('fsync') AS fsync,
     current_setting('synchronous_commit') AS synchronous_commit,
     current_setting('full_page_writes') AS full_page_writes,
@@ -300,12 +317,10 @@ class Dialer:
         await asyncio.sleep(after_seconds)
         connection = await self._connect(host)
         try:
-            (row,) = await connection.fetch(SURVEY)
+            return connection, await _status_of(connection, host)
         except BaseException:
             connection.terminate()
             raise
-        timeline = None if row["timeline"] is None else int(row["timeline"], 16)
-        return connection, HostStatus(host, row["system"], row["started"], timeline)
 
     def _report_split(self, refusal: Refusal | None) -> None:
         """Log that two servers accept writes, once."""
@@ -443,6 +458,26 @@ def _limits(command_seconds: float) -> dict[str, str]:
 def _most_specific(errors: Sequence[E]) -> E:
     """Of the errors of all hosts: one of a server that responded, if any."""
     return next((error for error in errors if getattr(error, "sqlstate", None)), errors[0])
+
+
+async def _status_of(connection: Connection, host: Host) -> HostStatus:
+    """What the server says of itself, in one question unless it keeps some of that to itself."""
+    (system, started, timeline), is_standby = await _said(connection, SYSTEM, STARTED, TIMELINE), False
+    if timeline is None:
+        ((is_standby,),) = await connection.fetch(f"SELECT coalesce({IS_STANDBY}, false)")
+    return HostStatus(host, system or "", started or host.name, None if is_standby else int(timeline or "0", 16))
+
+
+async def _said(connection: Connection, *asked: str) -> list[Any]:
+    """What these expressions are; None where the server keeps it from this role."""
+    try:
+        (row,) = await connection.fetch(f"SELECT {', '.join(asked)}")
+    except Exception as error:
+        fault = fault_of(error)
+        if not (isinstance(fault, ServerRefused) and fault.is_forbidden):
+            raise
+        return [None] if len(asked) == 1 else [value for each in asked for value in await _said(connection, each)]
+    return list(row)
 
 
 async def _learn_types(connection: Connection) -> None:

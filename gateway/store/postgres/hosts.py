@@ -7,7 +7,7 @@ that was promoted last. Timelines compare only within one system: standbys have 
 
 *Never back.* A primary of a lower timeline than one that was met is a former primary, which nobody has stopped. What is
 written there is lost, so it is not used, even while no other host responds. To use it after all, remove the others from
-the list: the gateway then compares it as another memory.
+the list: the gateway then compares it as another memory. Where no timeline is said, former primaries are not known.
 
 *Two of the highest.* Two servers that were promoted apart, or copied, have the same timeline, and each may have what
 the other lacks. None is used until one of them is gone. The start time distinguishes two servers from one server that
@@ -21,14 +21,12 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-# Asked of each host. A standby has no position to write at, so the function for it fails there.
-SURVEY: Final = """
-SELECT
-    s.system_identifier::text AS system,
-    pg_postmaster_start_time()::text AS started,
-    CASE WHEN NOT pg_is_in_recovery() THEN left(pg_walfile_name(pg_current_wal_lsn()), 8) END AS timeline
-FROM pg_control_system() s
-"""
+# Asked of each host. A standby has no position to write at, so the function for it fails there. A server may keep each
+# of these from its users.
+IS_STANDBY: Final = "current_setting('in_hot_standby', true) = 'on'"
+SYSTEM: Final = "(SELECT system_identifier::text FROM pg_control_system())"
+STARTED: Final = "pg_postmaster_start_time()::text"
+TIMELINE: Final = f"CASE WHEN {IS_STANDBY} THEN NULL ELSE left(pg_walfile_name(pg_current_wal_lsn()), 8) END"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,8 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class HostStatus:
-    """What a host reported; `timeline` is None for a standby. `started` distinguishes servers of one system."""
+    """What a host reported; `timeline` is None for a standby, and 0 where it is not said. `started` distinguishes
+    servers of one system."""
 
     host: Host
     system: str

@@ -71,10 +71,11 @@ class Members:
         if not rows:
             raise NotApplied("the store does not know this gateway any more")
         row = rows[0]
-        # The commit was synchronous only if nobody changed the settings before it.
+        # The commit was synchronous only if nobody changed the settings before it, as far as that is said.
         (after,) = await self._compared(_TERMS)
-        is_synchronous = row["is_synchronous"] and after["is_synchronous"] and row["loaded_at"] == after["loaded_at"]
-        may_fail_over = row["has_standby"] or self._dialer.has_several_hosts
+        is_unchanged = row["loaded_at"] is not None and row["loaded_at"] == after["loaded_at"]
+        is_synchronous = row["is_synchronous"] and after["is_synchronous"] and is_unchanged
+        may_fail_over = row["may_have_standby"] or self._dialer.has_several_hosts
         return Joined(row["beat"], row["was_listed"], is_synchronous, may_fail_over)
 
     async def beat(self, gateway_id: UUID, silent: Collection[tuple[UUID, int]]) -> tuple[bool, list[Member]]:

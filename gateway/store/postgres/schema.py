@@ -188,6 +188,16 @@ def advice(role: str = "ROLE", owner: str = "that owns the schema or may create 
     return f"run `idempotency-gateway migrate --grant {role}` as the role {owner}"
 
 
+def advice_on(refusal: str) -> str:
+    """What to do about a refusal for lack of a right: in the schema, or at a function of the server."""
+    if "function pg_" in refusal:
+        return (
+            "the gateway cannot do without it; an administrator of the server has to GRANT EXECUTE ON FUNCTION to this "
+            "role. `check --store` lists what the server allows"
+        )
+    return advice()
+
+
 def windows_up_to(longest_us: int) -> list[int]:
     """Windows, one or more for each day that a response may have whose window is no longer than this."""
     found, begin_us = [0], 0

@@ -70,7 +70,7 @@ from gateway.store.operations import (
 from gateway.store.postgres import observation, rekeying
 from gateway.store.postgres.agreement import Agreements
 from gateway.store.postgres.batch import BatchResult, Executor, Results, Unclear, Windows, result_of_read
-from gateway.store.postgres.connection import Connection, Link, ServerRefused
+from gateway.store.postgres.connection import INSUFFICIENT_PRIVILEGE, Connection, Link, ServerRefused
 from gateway.store.postgres.delivery import Deliveries
 from gateway.store.postgres.dialer import COMMAND_SECONDS, CONNECT_SECONDS, Dialer, Durability, WitnessedLink
 from gateway.store.postgres.event import KeptEvents
@@ -81,7 +81,7 @@ from gateway.store.postgres.rows import DELIVERY_WIDTH, WIDTH, record_of, with_r
 from gateway.store.postgres.schema import (
     MIGRATE_SECONDS,
     add_partitions,
-    advice,
+    advice_on,
     bring_up_to_date,
     check_role,
     grant,
@@ -527,8 +527,8 @@ async def _prepare(link: Link, prepare: Callable[[Connection], Awaitable[T]], se
         await link.open()
         return await link.run(prepare, seconds)
     except ServerRefused as refused:
-        if refused.sqlstate == "42501":
-            raise StartRefused(f"{refused}: {advice()}") from refused
+        if refused.sqlstate == INSUFFICIENT_PRIVILEGE:
+            raise StartRefused(f"{refused}: {advice_on(str(refused))}") from refused
         if refused.is_misconfigured:
             raise StartRefused(*refused.args) from refused
         raise

@@ -13,13 +13,13 @@ WHERE g.gateway_id = $2 AND g.level >= (SELECT e.level FROM idempotency_gateway.
 RETURNING
     g.beat,
     (SELECT b.beat IS NOT NULL FROM before b) AS was_listed,
-    EXISTS (SELECT FROM pg_stat_replication) AS has_standby,
+    coalesce(idempotency_gateway.may_have_standby(), true) AS may_have_standby,
     {is_synchronous} AS is_synchronous,
-    pg_conf_load_time() AS loaded_at
+    idempotency_gateway.settings_loaded_at() AS loaded_at
 
 -- name: terms
 -- Whether a standby has each commit before it is acknowledged, and since when the settings are the same.
-SELECT {is_synchronous} AS is_synchronous, pg_conf_load_time() AS loaded_at
+SELECT {is_synchronous} AS is_synchronous, idempotency_gateway.settings_loaded_at() AS loaded_at
 
 -- name: beat
 -- No row of the table: a listed worker runs; strike off those whose beat is still the given one. A program of a lower level
@@ -52,7 +52,7 @@ WHERE g.beat IS NOT NULL AND (g.gateway_id = $2 OR (g.notes = ANY($3::uuid[]) AN
 -- name: accept_promotion
 -- No row of the table: a promoted server continues its memory, for which every worker vouched unless that is not asked ($5)
 UPDATE idempotency_gateway.epoch e
-SET identity = gen_random_uuid(), timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8), memo = $1
+SET identity = gen_random_uuid(), timeline = coalesce(idempotency_gateway.server_timeline(), ''), memo = $1
 WHERE e.memo = $2 AND e.identity = $3 AND e.timeline = $4
     AND ($5::boolean OR NOT EXISTS (
         SELECT FROM idempotency_gateway.gateway g WHERE g.beat IS NOT NULL AND g.vouched_for <> $6::text

@@ -3,16 +3,23 @@
 --
 -- A copy has the identity of its original. The server and the database distinguish them, and the timeline, which comes last,
 -- the time before and after a promotion. It is read from the name of the current WAL segment, which is right from the first
--- moment after the promotion. `parent` is the memory that this one was before a promotion that nobody has accepted.
+-- moment after the promotion. `parent` is the memory that this one was before a promotion that nobody has accepted. What the
+-- server does not say is 0. It stays that, also where it is said later: otherwise the memory would become another one.
 WITH current AS MATERIALIZED (
-    SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8) AS timeline
+    SELECT
+        CASE WHEN e.system <> '' THEN idempotency_gateway.server_system() END AS system,
+        CASE WHEN e.timeline <> '' THEN idempotency_gateway.server_timeline() END AS timeline
+    FROM idempotency_gateway.epoch e
+), named AS MATERIALIZED (
+    SELECT
+        format('%s/%s/%s/', e.identity, coalesce(c.system, '0'), d.oid) AS lineage,
+        coalesce(c.timeline, '00000000') AS timeline
+    FROM idempotency_gateway.epoch e, current c, pg_database d
+    WHERE d.datname = current_database()
 )
 SELECT
-    e.identity::text || '/' || s.system_identifier || '/' || d.oid || '/' || c.timeline AS identity,
-    CASE
-        WHEN e.timeline <> c.timeline THEN e.identity::text || '/' || s.system_identifier || '/' || d.oid || '/' || e.timeline
-        ELSE ''
-    END AS parent,
+    n.lineage || n.timeline AS identity,
+    CASE WHEN e.timeline NOT IN ('', n.timeline) THEN n.lineage || e.timeline ELSE '' END AS parent,
     t.last_value AS token,
     e.memo,
     e.generation,
@@ -21,8 +28,7 @@ SELECT
     -- The requested links.
     ARRAY(SELECT w.link FROM idempotency_gateway.witness w WHERE w.link = ANY($2::uuid[]) ORDER BY w.link) AS links,
     ARRAY(SELECT w.number FROM idempotency_gateway.witness w WHERE w.link = ANY($2::uuid[]) ORDER BY w.link) AS numbers
-FROM idempotency_gateway.epoch e, idempotency_gateway.token t, pg_control_system() s, pg_database d, current c
-WHERE d.datname = current_database()
+FROM idempotency_gateway.epoch e, idempotency_gateway.token t, named n
 
 -- name: begin_epoch
 -- No row of the table: replaces the memo about lost memories, which also covers a promotion; no token up to this one is drawn
@@ -40,7 +46,8 @@ WITH advanced AS MATERIALIZED (
     FROM idempotency_gateway.token t
     WHERE t.last_value <= $2::bigint
 )
-UPDATE idempotency_gateway.epoch SET memo = $1, timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)
+UPDATE idempotency_gateway.epoch
+SET memo = $1, timeline = CASE WHEN timeline <> '' THEN coalesce(idempotency_gateway.server_timeline(), '') ELSE '' END
 WHERE (SELECT count(token) FROM advanced) >= 0
 
 -- name: level

@@ -350,6 +350,45 @@ BEGIN
 END
 $$;
 
+-- What the server says of itself, as far as the owner of the schema may ask; null where it may not, as on some managed
+-- services. Whoever runs a gateway sees the same. The number of the system, which copies of its files share; the timeline that
+-- it is on; whether a standby follows, or may; and since when its settings are as they are.
+CREATE FUNCTION idempotency_gateway.server_system() RETURNS text
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN (SELECT system_identifier FROM pg_control_system());
+EXCEPTION WHEN insufficient_privilege OR undefined_function OR feature_not_supported THEN
+    RETURN NULL;
+END
+$$;
+
+CREATE FUNCTION idempotency_gateway.server_timeline() RETURNS text
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN left(pg_walfile_name(pg_current_wal_lsn()), 8);
+EXCEPTION WHEN insufficient_privilege OR undefined_function OR feature_not_supported THEN
+    RETURN NULL;
+END
+$$;
+
+CREATE FUNCTION idempotency_gateway.may_have_standby() RETURNS boolean
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM pg_stat_replication);
+EXCEPTION WHEN insufficient_privilege OR undefined_table OR undefined_function OR feature_not_supported THEN
+    RETURN NULL;
+END
+$$;
+
+CREATE FUNCTION idempotency_gateway.settings_loaded_at() RETURNS timestamptz
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN pg_conf_load_time();
+EXCEPTION WHEN insufficient_privilege OR undefined_function OR feature_not_supported THEN
+    RETURN NULL;
+END
+$$;
+
 REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA idempotency_gateway FROM PUBLIC;
 
 -- How the identities of each operation name of a service are made, and which routes lead to it (JSON); whether it is in
@@ -439,7 +478,9 @@ CREATE TABLE idempotency_gateway.epoch (
     only_row boolean NOT NULL PRIMARY KEY DEFAULT true CHECK (only_row),
     -- A new one for each promotion that was found to have lost nothing.
     identity uuid    NOT NULL,
-    -- On which the memory was accepted last; on a later one, the server was promoted since.
+    -- Of the server that the schema was made on; empty where that was not said, and then it is not asked any more.
+    system   text    NOT NULL,
+    -- On which the memory was accepted last; on a later one, the server was promoted since. Empty like the system.
     timeline text    NOT NULL,
     memo     bytea   NOT NULL,
     -- Changes with each purge and erasure, to invalidate copies; empty before the first.
@@ -447,8 +488,12 @@ CREATE TABLE idempotency_gateway.epoch (
     -- What may be written here, and which programs may do it (`level`).
     level      smallint NOT NULL DEFAULT 1
 );
-INSERT INTO idempotency_gateway.epoch (identity, timeline, memo)
-VALUES (gen_random_uuid(), left(pg_walfile_name(pg_current_wal_lsn()), 8), '');
+INSERT INTO idempotency_gateway.epoch (identity, system, timeline, memo)
+SELECT
+    gen_random_uuid(),
+    coalesce(idempotency_gateway.server_system(), ''),
+    coalesce(idempotency_gateway.server_timeline(), ''),
+    '';
 
 -- The witness of each link of a gateway: a number raised by every statement that changes an operation. If the gateway's host
 -- noted a higher number, this is an older state of the data. A witness that was not raised between two checks at `check_us`

@@ -197,8 +197,9 @@ class FastTier(Protocol):
         """The operation that was named first with this content, for so long after it was; this one if none was. None
         where the server does not know. Like `get`, it may raise at the call."""
 
-    async def forget(self, operation_id: UUID) -> None:
-        """The operation was purged: serve no copy, of any operation, that was read before now.
+    async def forget(self, operation_id: UUID, generation: str | None = None) -> None:
+        """The operation was purged: serve no copy, of any operation, that was read before now. `generation` is the
+        durable store's since then (`Epoch`; None: not known): where it is known, no later `bind` to it ends anything.
 
         If the server could not be informed, the tier serves nothing to this process until it was.
         """

@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, ParamSpec, TypeVar
@@ -286,23 +286,27 @@ class Tiered(Forwarding):
         try:
             result = await self._forward(self._behind.apply, command)
         except StoreError:
-            # The purge may have taken effect.
+            # The purge may have taken effect, or may yet.
             await self._forget(operation_id)
             raise
         finally:
             self._cache.drop(operation_id, self._clock())
         # Also if it was gone before: this may repeat a purge whose acknowledgement was lost.
         if result.snapshot.state in _GONE:
-            await self._forget(operation_id)
+            await self._forget(operation_id, is_done=True)
         return result
 
-    async def _forget(self, operation_id: UUID) -> None:
-        """Make the fast tier forget its copies."""
+    async def _forget(self, operation_id: UUID, *, is_done: bool = False) -> None:
+        """Make the fast tier forget its copies. The generation is that of the purge only if this `is_done`."""
         if self._fast is None:
             return
         self._purges_unreported += 1
+        generation: str | None = None
+        if is_done:
+            with suppress(StoreError):
+                generation = (await self._forward(self._behind.check_memory)).generation
         try:
-            await self._fast.forget(operation_id)
+            await self._fast.forget(operation_id, generation)
         except StoreError:
             self.stats.fast_failures += 1
 

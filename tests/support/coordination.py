@@ -251,7 +251,7 @@ class Looked:
     async def first_of(self, content: bytes, operation_id: UUID, within_ms: int) -> UUID | None:
         """Nobody is known."""
 
-    async def forget(self, operation_id: UUID) -> None:
+    async def forget(self, operation_id: UUID, generation: str | None = None) -> None:
         """Nothing is there."""
 
     async def announce(self, operation_id: UUID) -> None:

@@ -17,8 +17,8 @@ from gateway.store.postgres.dialer import COMMAND_SECONDS, DURABILITY, SERVER_MA
 from gateway.store.postgres.hosts import IS_STANDBY, STARTED, SYSTEM, TIMELINE
 
 _NO_TIMELINE: Final = (
-    "a promotion is not noticed as one: that it lost something is seen only by a gateway that had been told of it, when "
-    "it connects again. Replicate synchronously"
+    "a promotion is not noticed as one: that it lost something is seen only by a gateway that had been told of it, "
+    "when it connects again. Replicate synchronously"
 )
 _WAITS: Final = "a gateway that starts waits for store.probation before it grants new keys"
 # What is called, by which query, and what follows where it is refused.

@@ -230,7 +230,7 @@ class Node:
                 if entry is not None:
                     found[operation_id.int] = self._opened(_valid_snapshot(entry, operation_id, era, now_us))
         if stale:
-            await self._refresh(self._reader, stale)
+            await self._refresh(self._reader, is_stale=True)
         return found
 
     async def _take_out_unknown(self, by_bucket: dict[int, list[UUID]]) -> dict[int, Snapshot | StoreError | None]:
@@ -287,7 +287,7 @@ class Node:
             if held_era != era:
                 stale.append(bucket)
         if stale:
-            await self._refresh(self._writer, stale)
+            await self._refresh(self._writer, is_stale=True)
         results: list[StoreError | None] = [None] * len(writes)
         for error, its_places in zip(errors, places, strict=True):
             for place in its_places if error else ():
@@ -421,11 +421,12 @@ class Node:
             raise NotApplied(f"the reply of {link} to INFO has no run id")
         return bytes(lines[b"run_id"])
 
-    async def _learn(self, link: Link, stale: Collection[int] = ()) -> None:
-        """Read the server's time and the eras that are unknown or stale; without any, one, to see whether the server
-        takes writes. An unknown era of another generation is ended first. Raises StoreError."""
+    async def _learn(self, link: Link, *, is_stale: bool = False) -> None:
+        """Read the server's time and the eras that are unknown; without any, one, to see whether the server takes
+        writes. Where one `is_stale`, read all: a purge ends those of all buckets. An unknown era of another generation
+        is ended first. Raises StoreError."""
         keys, unknown = self._keys, self._unknown.copy()
-        if not (wanted := sorted(unknown.union(stale)) or sorted(self._buckets)[:1]):
+        if not (wanted := sorted(self._buckets if is_stale else unknown) or sorted(self._buckets)[:1]):
             return
         generation = keys.generation.ljust(GENERATION_BYTES, b"\0")
         commands: list[RedisCommand] = []
@@ -464,9 +465,9 @@ class Node:
             if self._unknown == self._buckets:
                 raise NotApplied(DOWN)
 
-    async def _refresh(self, link: Link, stale: Collection[int] = ()) -> None:
+    async def _refresh(self, link: Link, *, is_stale: bool = False) -> None:
         try:
-            await self._learn(link, stale)
+            await self._learn(link, is_stale=is_stale)
         except StoreError as error:
             self._set_down(error)
 

@@ -25,7 +25,9 @@ generation, in its own transaction. Any gateway that learns of a new generation 
 one, unless another did. So it does not matter which gateway purged, whether it reached Redis, or whether it still runs:
 an era that began under the generation of a purge began after it, and what was read before that era was known is not
 put. It suffices that *some* era begins after the purge. Two gateways that know different generations for a moment may
-end each other's eras, which costs copies again. A gateway that has to end an era, and could not yet, serves nothing.
+end each other's eras, which costs copies again. So who purged ends the era for the generation that it finds in the
+durable store then. A gateway that has to end an era, and could not yet, serves nothing. One that finds an era ended
+reads those of all buckets of that master, which a purge ends together: no further copy is missed there.
 
 *Masters.* A single server is a cluster of one node with one bucket, and Sentinel is another way to find its address.
 `masters` finds the servers, each of which is a `Node` here, and the route of an operation is by the first byte of its
@@ -210,9 +212,10 @@ class RedisFastTier:
     def first_of(self, content: bytes, operation_id: UUID, within_ms: int) -> Awaitable[UUID | None]:
         return self._node_for(content[0]).firsts.submit((self._keys.content_key(content), operation_id, within_ms))
 
-    async def forget(self, operation_id: UUID) -> None:
-        # A generation that no other gateway knows ends any era.
-        self._use(Keyspace(self._keys.prefix, uuid4().hex, is_cluster=self._is_cluster))
+    async def forget(self, operation_id: UUID, generation: str | None = None) -> None:
+        # One that no other gateway knows ends any era.
+        self._generation = generation
+        self._use(Keyspace(self._keys.prefix, generation or uuid4().hex, is_cluster=self._is_cluster))
         if not self.up:
             raise NotApplied(DOWN)
         # A write without an era first reports this generation to the server. Each node tells of the purge when that is

@@ -415,7 +415,7 @@ DEFECTS = (
         (
             Edit(
                 TIERED,
-                "        try:\n            await self._fast.forget(operation_id)\n",
+                "        try:\n            await self._fast.forget(operation_id, generation)\n",
                 "        try:\n            pass\n",
             ),
             Edit("store/guard.py", "_met(epoch.identity, epoch.generation)", "_met(epoch.identity, None)"),

@@ -1,8 +1,8 @@
 """Events to a Redis stream, for consumers that read it by groups.
 
 The reply to XADD is the acknowledgement. It is as durable as that Redis is: with `fsync`, the event is on the disk of
-the server when it is acknowledged, where the server can say so (WAITAOF, Redis 7.2). Within a window, the script adds
-no event a second time; consumers recognise later repeats by the field `id`.
+the server when it is acknowledged, where the server can say so (WAITAOF, Redis 7.2). Within a window after the last
+attempt, the script adds no event a second time; consumers recognise later repeats by the field `id`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from gateway.core.outbox import PublishedEvent
 from gateway.events.sink import Closed, Delivered, Failed, Outgoing, Publication, reason
 
 TIMEOUT_SECONDS: Final = 5.0
-# XADD comes before SET: an error between the two costs a duplicate, in the other order an event.
+# XADD comes before SET: an error between the two costs a duplicate, in the other order an event. A repeat writes, too:
+# WAITAOF waits for what its own connection has written, and the first attempt may have been over another one.
 _SCRIPT: Final = """
-if redis.call('EXISTS', KEYS[2]) == 1 then return 0 end
+if redis.call('PEXPIRE', KEYS[2], ARGV[1]) == 1 then return 0 end
 local trim = {}
 if ARGV[2] ~= '' then trim = {'MAXLEN', '~', ARGV[2]} end
 if ARGV[3] ~= '' then

@@ -148,6 +148,35 @@ async def test_a_server_that_cannot_report_its_disk_is_used_with_a_warning(redis
         assert all(isinstance(result, Closed) for result in results)
 
 
+async def test_a_repeat_is_on_the_disk_of_redis_when_it_is_acknowledged(server_workspace: Path, tmp_path: Path) -> None:
+    """Also over another connection than the first, whose fsync took too long: WAITAOF waits for the writes of its own,
+    so a repeat is one."""
+    event, server = new_event(), RedisServer(server_workspace / tmp_path.name, append_only=True)
+    await asyncio.to_thread(server.start)
+    try:
+        async with Client.from_url(server.url) as client:
+            version = tuple(map(int, (await client.info("server"))["redis_version"].split(".")[:2]))
+            # Valkey counts on from Redis 7.2. Nothing of what is written comes to the disk.
+            has_waitaof = version >= (7, 2)
+            await client.config_set("appendfsync", "no")
+            for _ in range(2):
+                async with opened(stream_on(server.url, fsync=True)) as sink:
+                    result = await publish(sink, event)
+                    assert isinstance(result, Failed if has_waitaof else Delivered)
+                (seen,) = await client.keys("*:seen:*")
+                # A write: the window begins anew.
+                assert await client.pexpire(seen, 60_000)
+            async with opened(stream_on(server.url, fsync=True)) as sink:
+                assert isinstance(await publish(sink, event), Failed if has_waitaof else Delivered)
+            assert await client.pttl(seen) > 60_000
+            await client.config_set("appendfsync", "always")
+            async with opened(stream_on(server.url, fsync=True)) as sink:
+                assert await publish(sink, event) == Delivered()
+        assert len(await entries(server.url)) == 1
+    finally:
+        server.kill()
+
+
 # -- NATS --------------------------------------------------------------------------------------------------------------
 
 

@@ -133,6 +133,20 @@ async def test_another_request_under_a_used_key(library: Library, tmp_path: Path
         assert await verdicts(home) == {"stored": 1, "key-reused": 1}
 
 
+async def test_members_in_another_order(tmp_path: Path) -> None:
+    """Stripe's library writes the members of a form in the order that it gets them, which makes no other request."""
+    library = Stripe()
+    async with home_of(library, tmp_path) as home:
+        made = [
+            await asyncio.to_thread(library.create, home.port, "k1", metadata=metadata)
+            for metadata in ({"order": "6735", "part": "2"}, {"part": "2", "order": "6735"})
+        ]
+        assert made[0] == made[1]
+        assert len(home.upstream.effects) == 1
+        with pytest.raises(library.errors["key-reused"]):
+            await asyncio.to_thread(library.create, home.port, "k1", metadata={"order": "2", "part": "6735"})
+
+
 async def test_doubt_that_is_held(library: Library, tmp_path: Path) -> None:
     """The library tries once more, hears that nobody knows, and stops; its user is told not to take a new key."""
     async with home_of(library, tmp_path) as home:

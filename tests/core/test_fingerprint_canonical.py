@@ -250,7 +250,23 @@ def test_resolve_and_drop() -> None:
         pytest.param(b"a=%31+x&b=2", b"a=1%20x&b=2", True, id="percent-encoding"),
         pytest.param(b"a=%c3%bc", b"a=%C3%BC", True, id="case-of-escapes"),
         pytest.param(b"a=1&a=2", b"a=2&a=1", False, id="order-of-one-name"),
-        pytest.param(b"a=1&a=2&b=3", b"b=3&a=1&a=2", False, id="order-where-a-name-repeats"),
+        pytest.param(b"a=1&a=2&b=3", b"b=3&a=1&a=2", True, id="order-beside-a-name-that-repeats"),
+        pytest.param(b"a[]=1&b[]=2", b"b[]=2&a[]=1", True, id="order-of-two-lists"),
+        pytest.param(b"a[]=1&a[5]=2", b"a[5]=2&a[]=1", False, id="index-beside-a-list"),
+        pytest.param(b"a[b][]=1&a[b][c]=2", b"a[b][c]=2&a[b][]=1", False, id="within-a-list-below"),
+        pytest.param(b"a[b][]=1&a[c]=2", b"a[c]=2&a[b][]=1", True, id="beside-a-list-below"),
+        pytest.param(b"a=1&a[b]=2", b"a[b]=2&a=1", False, id="within-another"),
+        pytest.param(b"a[b]=1&a[b][c]=2", b"a[b][c]=2&a[b]=1", False, id="within-another-below"),
+        pytest.param(b"a=1&ab=2", b"ab=2&a=1", True, id="begins-with-another"),
+        pytest.param(b"a=1&A=2", b"A=2&a=1", False, id="case"),
+        pytest.param(b"a.b=1&a_b=2", b"a_b=2&a.b=1", False, id="underscore-of-php"),
+        pytest.param(b"[]=1&[x]=2", b"[x]=2&[]=1", False, id="no-base"),
+        pytest.param(
+            b"a" + b"[x]" * 90 + b"[]=1&a" + b"[x]" * 90 + b"[k]=2",
+            b"a" + b"[x]" * 90 + b"[k]=2&a" + b"[x]" * 90 + b"[]=1",
+            False,
+            id="deep",
+        ),
         pytest.param(b"i[][s]=A&i[][q]=1&i[][s]=B", b"i[][s]=A&i[][s]=B&i[][q]=1", False, id="order-of-objects"),
         pytest.param(b"i%5B%5D=1&i%5B%5D=2", b"i[]=1&i[]=2", True, id="escaped-brackets"),
         pytest.param(b"a=1%262", b"a=1&2", False, id="escaped-ampersand"),
@@ -270,8 +286,8 @@ def test_form(one: bytes, other: bytes, is_equal: bool) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b"a=%zz", b"a=%2", b"a=" + b"x" * CANONICAL_BYTES_MAX, b"&" * PAIRS_MAX],
-    ids=["bad-escape", "short-escape", "long", "many-pairs"],
+    [b"a=%zz", b"a=%2", b"a=1;b=2", b"a=" + b"x" * CANONICAL_BYTES_MAX, b"&" * PAIRS_MAX],
+    ids=["bad-escape", "short-escape", "semicolon", "long", "many-pairs"],
 )
 def test_form_refused(body: bytes) -> None:
     """A form that servers read differently, or that is out of bounds, has no canonical form."""
@@ -301,6 +317,10 @@ NAME = b'Content-Disposition: form-data; name="a"'
 FILE = b'Content-Disposition: form-data; name="f"; filename="x.txt"\r\nContent-Type: text/plain'
 
 
+def _named(name: bytes) -> bytes:
+    return b'Content-Disposition: form-data; name="%b"' % name
+
+
 def test_multipart_boundary_does_not_count() -> None:
     """The same parts between other boundaries are the same, with and without a last line end."""
     one = canonical_multipart(multipart(b"X", (NAME, b"1"), (FILE, b"\r\n--Y")), b"X")
@@ -315,7 +335,7 @@ def test_multipart_boundary_does_not_count() -> None:
     "parts",
     [
         pytest.param([(NAME, b"2"), (FILE, b"x")], id="content"),
-        pytest.param([(FILE, b"x"), (NAME, b"1")], id="order"),
+        pytest.param([(NAME, b"1"), (NAME, b"0"), (FILE, b"x")], id="more"),
         pytest.param([(NAME, b"1")], id="fewer"),
         pytest.param([(NAME, b"1"), (FILE.replace(b"x.txt", b"y.txt"), b"x")], id="filename"),
         pytest.param([(NAME, b"1"), (FILE.replace(b"text", b"font"), b"x")], id="content-type"),
@@ -326,11 +346,32 @@ def test_multipart_boundary_does_not_count() -> None:
     ],
 )
 def test_multipart_differs(parts: list[tuple[bytes, bytes]]) -> None:
-    """Content, order, number and every field of the parts count."""
+    """Content, number and every field of the parts count."""
     base = canonical_multipart(multipart(b"X", (NAME, b"1"), (FILE, b"x")), b"X")
     other = canonical_multipart(multipart(b"X", *parts), b"X")
     assert other is not None
     assert base != other
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_equal"),
+    [
+        pytest.param((NAME, b"1"), (FILE, b"x"), True, id="distinct-names"),
+        pytest.param((NAME, b"1"), (NAME, b"2"), False, id="one-name"),
+        pytest.param((_named(b"m[a]"), b"1"), (_named(b"m[b]"), b"2"), True, id="members"),
+        pytest.param((_named(b"i[][a]"), b"1"), (_named(b"i[][b]"), b"2"), False, id="lists"),
+        pytest.param((b"Content-Disposition: form-data; name=a", b"1"), (FILE, b"x"), True, id="without-quotes"),
+        pytest.param((NAME, b"1"), (b"Content-Type: text/plain", b"2"), False, id="no-name"),
+        pytest.param((NAME, b"1"), (FILE + b"\r\n" + NAME, b"2"), False, id="two-names"),
+        pytest.param((NAME, b"1"), (_named(b'b"; name="a'), b"2"), False, id="a-name-given-twice"),
+        pytest.param((NAME, b"1"), (_named(b'b\\"; c="'), b"2"), False, id="escapes"),
+    ],
+)
+def test_multipart_order(one: tuple[bytes, bytes], other: tuple[bytes, bytes], is_equal: bool) -> None:
+    """Order counts as in a form, and wherever the name of a part is not certain."""
+    forms = [canonical_multipart(multipart(b"X", *parts), b"X") for parts in ((one, other), (other, one))]
+    assert None not in forms
+    assert (forms[0] == forms[1]) is is_equal
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate
 from typing import Any, Final, NoReturn, Protocol
 
@@ -142,28 +142,55 @@ def canonical_document(
 
 _ESCAPED_BYTE = re.compile(rb"%([0-9A-Fa-f]{2})")
 _BAD_PERCENT = re.compile(rb"%(?![0-9A-Fa-f]{2})")
-_NAME_BASE = re.compile(rb"[^\[.]*+")
+_LIST = re.compile(rb"\[\s*\]")
+# Names that are one to some services: PHP reads these characters as `_`, and ASP.NET does not distinguish case.
+_ONE_TO_SOME = bytes.maketrans(b" .[", b"___")
+_NAME_LEVELS_MAX: Final = 32
 
 
 def canonical_form(body: Body) -> bytes | None:
     """`application/x-www-form-urlencoded` pairs by value; None where it is too long or ambiguous.
 
-    A percent sign that escapes nothing is ambiguous. Pairs are sorted by name only where no name occurs twice. Names
-    are compared up to their first `[` or `.`, because servers build lists of objects from the order of such pairs
-    (`items[][id]=1&items[][qty]=2&items[][id]=3`).
+    A percent sign that escapes nothing is ambiguous, and so is a semicolon, which parts pairs for some servers. Order
+    counts where servers see it (`in_any_order`).
     """
     if len(body) > CANONICAL_BYTES_MAX:
         return None
     content = body[:]
-    if content.count(b"&") >= PAIRS_MAX or _BAD_PERCENT.search(content):
+    if content.count(b"&") >= PAIRS_MAX or b";" in content or _BAD_PERCENT.search(content):
         return None
     # The equals sign stays with the value, because `a` and `a=` are two things to some servers.
     split = [pair.partition(b"=") for pair in content.split(b"&")]
     pairs = [(_form_value(name), sign + _form_value(value)) for name, sign, value in split]
-    bases = {match[0] for name, _ in pairs if (match := _NAME_BASE.match(name))}
-    if len(bases) == len(pairs):
-        pairs.sort()
-    return framed(*[part for pair in pairs for part in pair])
+    return framed(*[part for pair in in_any_order(pairs) for part in pair])
+
+
+def in_any_order(pairs: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """The members of a form, with their names, in the one order that stands for all that mean the same.
+
+    Libraries write members from maps without an order, and a retry may write them anew. Order counts among members of
+    equal names; below a name with `[]`, because services build lists from it (`items[][id]=1&items[][qty]=2&
+    items[][id]=3`); and between a name and one within it (`a`, `a[b]`), of which the last one counts. It counts
+    everywhere where two names are one to some services.
+    """
+    names = {name for name, _ in pairs}
+    if len({name.lower().translate(_ONE_TO_SOME) for name in names}) < len(names):
+        return list(pairs)
+    # Nothing is found by order above these.
+    tops = {name[: found.start()] if (found := _LIST.search(name)) else name for name in names}
+    return sorted(pairs, key=lambda pair: _top(pair[0], tops))
+
+
+def _top(name: bytes, tops: Collection[bytes]) -> bytes:
+    """The shortest of these that the name is, or is within."""
+    end = -1
+    for _ in range(_NAME_LEVELS_MAX):
+        end = name.find(b"[", end + 1)
+        if end < 0:
+            return name
+        if name[:end] in tops:
+            break
+    return name[:end]
 
 
 def _form_value(spelling: bytes) -> bytes:

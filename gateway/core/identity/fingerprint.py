@@ -28,7 +28,7 @@ from gateway.core.immutable import immutable
 from gateway.core.message import HOP_BY_HOP, Headers, RequestHead, header_values, list_members, values_by_name
 from gateway.core.operation import Fingerprint
 
-ALGORITHM: Final = b"2"
+ALGORITHM: Final = b"3"
 """Raise it whenever a canonical form or the framing changes; the raw digest must never change.
 
 Do not raise it for a change that gives some requests a digest that no request had before, such as refusing one more

@@ -1,0 +1,175 @@
+"""Which requests are the same, through a whole gateway: what senders write for one intent, and for another one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import pytest
+from stripe._encode import _api_encode
+
+from tests.support import http
+from tests.support.house import house, sqlite_store, status_of
+
+FORM: Final = "application/x-www-form-urlencoded"
+
+
+@dataclass(frozen=True)
+class Sender:
+    """What a sender writes for one object, for the same with its members in another order, and for another object."""
+
+    name: str
+    once: str
+    again: str
+    other: str
+    media_type: str = FORM
+
+
+def _stripe(members: Mapping[str, Any]) -> str:
+    """The body of a request as stripe-python makes it."""
+    return urlencode(list(_api_encode(members)))
+
+
+def _multipart(boundary: str, *parts: tuple[str, str]) -> str:
+    whole = [
+        f"--{boundary}\r\nContent-Disposition: form-data; {about}\r\n\r\n{content}\r\n" for about, content in parts
+    ]
+    return "".join(whole) + f"--{boundary}--\r\n"
+
+
+ORDER: Final = {"amount": 1000, "metadata": {"order": "6735", "part": "a b&c"}, "expand": ["customer", "invoice"]}
+TURNED: Final = {"expand": ["customer", "invoice"], "metadata": {"part": "a b&c", "order": "6735"}, "amount": 1000}
+OTHER: Final = ORDER | {"metadata": {"order": "a b&c", "part": "6735"}}
+FLAT: Final = {"amount": 1000, "metadata[order]": "6735", "metadata[part]": "a b&c", "expand": ["customer", "invoice"]}
+FLAT_TURNED: Final = dict(reversed(FLAT.items()))
+PURPOSE, FILE = ('name="purpose"', "dispute_evidence"), ('name="file"; filename="a.txt"', "x")
+
+# What the libraries wrote that do not run here, each for such an object.
+SENDERS: Final = [
+    Sender("stripe-python", _stripe(ORDER), _stripe(TURNED), _stripe(OTHER)),
+    Sender(
+        "stripe-python-lists",
+        _stripe(ORDER),
+        _stripe(TURNED),
+        _stripe(ORDER | {"expand": ["invoice", "customer"]}),
+    ),
+    Sender(
+        "stripe-python-objects",
+        _stripe({"items": [{"price": "p_1", "quantity": 2}, {"price": "p_2", "quantity": 1}]}),
+        _stripe({"items": [{"quantity": 2, "price": "p_1"}, {"quantity": 1, "price": "p_2"}]}),
+        _stripe({"items": [{"price": "p_2", "quantity": 1}, {"price": "p_1", "quantity": 2}]}),
+    ),
+    # stripe 23.1.0
+    Sender(
+        "stripe-node",
+        "amount=1000&currency=eur&metadata[order]=6735&metadata[part]=a%20b%26c&expand[0]=customer&expand[1]=invoice"
+        "&items[0][price]=p_1&items[0][quantity]=2&items[1][price]=p_2&items[1][quantity]=1",
+        "items[0][quantity]=2&items[0][price]=p_1&items[1][quantity]=1&items[1][price]=p_2&expand[0]=customer"
+        "&expand[1]=invoice&metadata[part]=a%20b%26c&metadata[order]=6735&currency=eur&amount=1000",
+        "amount=1000&currency=eur&metadata[order]=6735&metadata[part]=a%20b%26c&expand[0]=invoice&expand[1]=customer"
+        "&items[0][price]=p_1&items[0][quantity]=2&items[1][price]=p_2&items[1][quantity]=1",
+    ),
+    Sender(
+        "php-http_build_query",
+        "amount=1000&metadata%5Border%5D=6735&metadata%5Bpart%5D=a+b%26c&expand%5B0%5D=customer&expand%5B1%5D=invoice",
+        "expand%5B0%5D=customer&expand%5B1%5D=invoice&metadata%5Bpart%5D=a+b%26c&metadata%5Border%5D=6735&amount=1000",
+        "amount=1000&metadata%5Border%5D=6735&metadata%5Bpart%5D=a+b%26c&expand%5B0%5D=invoice&expand%5B1%5D=customer",
+    ),
+    Sender(
+        "rails-to_query",
+        "amount=1000&items%5B%5D%5Bprice%5D=p_1&items%5B%5D%5Bquantity%5D=2&items%5B%5D%5Bprice%5D=p_2"
+        "&items%5B%5D%5Bquantity%5D=1&metadata%5Border%5D=6735&metadata%5Bpart%5D=a+b%26c",
+        "metadata%5Bpart%5D=a+b%26c&metadata%5Border%5D=6735&items%5B%5D%5Bprice%5D=p_1&items%5B%5D%5Bquantity%5D=2"
+        "&items%5B%5D%5Bprice%5D=p_2&items%5B%5D%5Bquantity%5D=1&amount=1000",
+        "amount=1000&items%5B%5D%5Bprice%5D=p_2&items%5B%5D%5Bquantity%5D=1&items%5B%5D%5Bprice%5D=p_1"
+        "&items%5B%5D%5Bquantity%5D=2&metadata%5Border%5D=6735&metadata%5Bpart%5D=a+b%26c",
+    ),
+    # jquery 4.0.0
+    Sender(
+        "jquery-param",
+        "amount=1000&metadata%5Border%5D=6735&metadata%5Bpart%5D=a%20b%26c&expand%5B%5D=customer&expand%5B%5D=invoice"
+        "&items%5B0%5D%5Bprice%5D=p_1&items%5B0%5D%5Bquantity%5D=2",
+        "items%5B0%5D%5Bquantity%5D=2&items%5B0%5D%5Bprice%5D=p_1&expand%5B%5D=customer&expand%5B%5D=invoice"
+        "&metadata%5Bpart%5D=a%20b%26c&metadata%5Border%5D=6735&amount=1000",
+        "amount=1000&metadata%5Border%5D=6735&metadata%5Bpart%5D=a%20b%26c&expand%5B%5D=invoice&expand%5B%5D=customer"
+        "&items%5B0%5D%5Bprice%5D=p_1&items%5B0%5D%5Bquantity%5D=2",
+    ),
+    # qs 6.17.1, by its `arrayFormat`, and with `allowDots`
+    Sender(
+        "qs-brackets",
+        "amount=1000&metadata%5Border%5D=6735&metadata%5Bpart%5D=a%20b%26c&expand%5B%5D=customer&expand%5B%5D=invoice",
+        "expand%5B%5D=customer&expand%5B%5D=invoice&metadata%5Bpart%5D=a%20b%26c&metadata%5Border%5D=6735&amount=1000",
+        "amount=1000&metadata%5Border%5D=6735&metadata%5Bpart%5D=a%20b%26c&expand%5B%5D=invoice&expand%5B%5D=customer",
+    ),
+    Sender(
+        "qs-repeat",
+        "amount=1000&metadata%5Border%5D=6735&expand=customer&expand=invoice",
+        "expand=customer&expand=invoice&metadata%5Border%5D=6735&amount=1000",
+        "amount=1000&metadata%5Border%5D=6735&expand=invoice&expand=customer",
+    ),
+    Sender(
+        "qs-dots",
+        "amount=1000&metadata.order=6735&metadata.part=a%20b%26c&items%5B0%5D.price=p_1&items%5B0%5D.quantity=2",
+        "items%5B0%5D.quantity=2&items%5B0%5D.price=p_1&metadata.part=a%20b%26c&metadata.order=6735&amount=1000",
+        "amount=1000&metadata.order=a%20b%26c&metadata.part=6735&items%5B0%5D.price=p_1&items%5B0%5D.quantity=2",
+    ),
+    Sender(
+        "url-search-params",
+        "amount=1000&metadata%5Border%5D=6735&metadata%5Bpart%5D=a+b%26c&expand=customer&expand=invoice",
+        "expand=customer&expand=invoice&metadata%5Bpart%5D=a+b%26c&metadata%5Border%5D=6735&amount=1000",
+        "amount=1000&metadata%5Border%5D=6735&metadata%5Bpart%5D=a+b%26c&expand=invoice&expand=customer",
+    ),
+    Sender(
+        "python-urlencode",
+        urlencode(FLAT, doseq=True),
+        urlencode(FLAT_TURNED, doseq=True),
+        urlencode(FLAT | {"expand": ["invoice", "customer"]}, doseq=True),
+    ),
+    # It sorts by itself; those that build the text by hand range over a map, which has no order.
+    Sender(
+        "go-url-values",
+        "amount=1000&expand=customer&expand=invoice&metadata%5Border%5D=6735&metadata%5Bpart%5D=a+b%26c",
+        "metadata%5Bpart%5D=a+b%26c&expand=customer&expand=invoice&metadata%5Border%5D=6735&amount=1000",
+        "amount=1000&expand=invoice&expand=customer&metadata%5Border%5D=6735&metadata%5Bpart%5D=a+b%26c",
+    ),
+    # URLEncoder over a LinkedHashMap, then over a HashMap
+    Sender(
+        "java-url-encoder",
+        "amount=1000&currency=eur&metadata%5Border%5D=6735&metadata%5Bpart%5D=a+b%26c&address.city=Graz&address.zip=8010",
+        "address.zip=8010&amount=1000&address.city=Graz&metadata%5Border%5D=6735&metadata%5Bpart%5D=a+b%26c&currency=eur",
+        "address.zip=8010&amount=1000&address.city=Graz&metadata%5Border%5D=6735&metadata%5Bpart%5D=a+b%26c&currency=usd",
+    ),
+    # stripe 23.1.0
+    Sender(
+        "stripe-node-file",
+        _multipart("b5fca587-2469-4481-8a68-75d5d8bf1184", PURPOSE, FILE),
+        _multipart("b5fca587-2469-4481-8a68-75d5d8bf1184", FILE, PURPOSE),
+        _multipart("b5fca587-2469-4481-8a68-75d5d8bf1184", (PURPOSE[0], "identity_document"), FILE),
+        "multipart/form-data; boundary=b5fca587-2469-4481-8a68-75d5d8bf1184",
+    ),
+    Sender(
+        "multipart-lists",
+        _multipart("X", ('name="amount"', "1"), ('name="tags[]"', "a"), ('name="tags[]"', "b")),
+        _multipart("X", ('name="tags[]"', "a"), ('name="tags[]"', "b"), ('name="amount"', "1")),
+        _multipart("X", ('name="amount"', "1"), ('name="tags[]"', "b"), ('name="tags[]"', "a")),
+        "multipart/form-data; boundary=X",
+    ),
+]
+
+
+@pytest.mark.parametrize("sender", [pytest.param(each, id=each.name) for each in SENDERS])
+async def test_forms(tmp_path: Path, sender: Sender) -> None:
+    """A form with its members in another order is the same request; one that means something else is another."""
+    async with house(sqlite_store(tmp_path), tmp_path) as home:
+
+        async def send(body: str) -> tuple[int, str | None]:
+            fields = [("Content-Type", sender.media_type), ("X-Tenant", "t1"), ("Idempotency-Key", "k1")]
+            return status_of(await http.request(home.port, "POST", "/charges", fields, body.encode()))
+
+        assert await send(sender.once) == (200, "stored")
+        assert await send(sender.again) == (200, "replayed")
+        assert await send(sender.other) == (422, "key-reused")
+        assert len(home.upstream.effects) == 1

@@ -18,8 +18,7 @@ from gateway.core.delivery import Delivering, DeliveryPolicy
 from gateway.core.framing import digest, framed
 from gateway.core.identity.content import RepeatPolicy
 from gateway.core.identity.fingerprint import (
-    METHOD_OVERRIDES,
-    TARGET_OVERRIDES,
+    DEFINING,
     BodyForm,
     Fingerprinter,
     FingerprintKey,
@@ -84,7 +83,7 @@ def route_of(config: settings.Config, route: settings.Route, upstream: Upstream)
         | asked
         | (frozenset() if inbox is None else inbox.headers)
         | (frozenset() if order is None else key_headers_of(order.by)),
-        compared=frozenset((*METHOD_OVERRIDES, *TARGET_OVERRIDES, *fingerprinter.spec.headers)),
+        compared=DEFINING.union(fingerprinter.spec.headers),
         fingerprinter=fingerprinter,
         accepts_recipe_change=route.fingerprint.on_recipe_change == "accept",
         in_flight=InFlightPolicy(

@@ -15,7 +15,7 @@ from ipaddress import IPv4Network, IPv6Network
 from typing import Final, assert_never
 from uuid import UUID
 
-from gateway.core.identity.fingerprint import METHOD_OVERRIDES, TARGET_OVERRIDES
+from gateway.core.identity.fingerprint import DEFINING
 from gateway.core.immutable import immutable
 from gateway.core.message import (
     HOP_BY_HOP,
@@ -52,9 +52,7 @@ _ENVOY_PREFIX: Final = b"x-envoy-"
 # What a trusted proxy says of the caller, as far as an authorising service gets to know it.
 _OF_THE_CALLER: Final = frozenset((b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"))
 # What a fetch does not take over from the caller's request, beside `content-*` and `if-*` (RFC 9110 section 13.1).
-_NOT_FETCHED: Final = frozenset(
-    (*METHOD_OVERRIDES, *TARGET_OVERRIDES, b"digest", b"idempotency-key", b"prefer", b"range", b"repr-digest")
-)
+_NOT_FETCHED: Final = frozenset((*DEFINING, b"digest", b"idempotency-key", b"prefer", b"repr-digest"))
 
 # The kinds of headers to forwarding, by name.
 _PLAIN, _DROPPED, _HOST, _FORWARDING, _ENVOY, _PREFER = range(6)

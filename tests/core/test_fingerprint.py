@@ -171,6 +171,18 @@ def test_overrides() -> None:
     assert len({one.canonical for one in made}) == len({one.raw for one in made}) == len(requests)
 
 
+def test_conditions() -> None:
+    """A condition, a range, or what else makes a request another one counts with its name and value, in both digests,
+    whatever the settings are; preferences do not."""
+    names = ("if_match", "if_none_match", "if_unmodified_since", "range", "destination", "upload_offset", "soapaction")
+    route = Fingerprinter(FingerprintSpec(body=BodyForm.NONE))
+    requests = [HEAD, *[head(**{name: value}) for name in names for value in (b'"v1"', b'"v2"')]]
+    requests.append(head(if_match=b'"v1"', range=b"bytes=0-1"))
+    made = [route.digests(request, JSON) for request in requests]
+    assert len({one.canonical for one in made}) == len({one.raw for one in made}) == len(requests)
+    assert route.digests(head(prefer=b"wait=5"), JSON) == made[0]
+
+
 @pytest.mark.parametrize(
     "name",
     [

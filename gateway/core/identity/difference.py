@@ -33,11 +33,16 @@ _DIGEST_BYTES: Final = 4
 _MEMBER_BYTES: Final = 2 * _DIGEST_BYTES
 # The first digest is of no part: it shows whether both sides were made with the same secret.
 _HEAD_DIGESTS: Final = 1
+# Of a part that a request does not have, as most do not have all of them.
+_NONE: Final = bytes(_DIGEST_BYTES)
 
-FIXED: Final = ("method", "target", "host", "header:content-encoding", "media_type", "body")
+UNNAMED: Final = "conditions"
+"""The headers that make a request another one wherever they are sent, as a part. Where it has any, it is called by
+their names, with blanks between."""
+FIXED: Final = ("method", "target", "host", "header:content-encoding", UNNAMED, "media_type", "body")
 """The parts of every request, in the order in which their digests are kept; then the headers of the route."""
 # The digests of these are comparable under every recipe: the others depend on the route's settings.
-_ALWAYS: Final = 4
+_ALWAYS: Final = 5
 BODY: Final = "body"
 _ORDER: Final = {name: place for place, name in enumerate(("method", "target", "host", "media_type"))}
 
@@ -71,9 +76,8 @@ def differences(parts: Parts, packed: bytes, secret: bytes, operation_id: UUID, 
     if len(kept) < _HEAD_DIGESTS + known or kept[0] != _digest(key, b"", b""):
         return []
     ours = _digests(key, parts.values[:known])
-    found = [
-        name for name, digest, other in zip(parts.names, ours, kept[_HEAD_DIGESTS:], strict=False) if digest != other
-    ]
+    compared = zip(parts.names, ours, kept[_HEAD_DIGESTS:], strict=False)
+    found = [name for names, digest, other in compared if digest != other for name in names.split()]
     found.sort(key=_place)
     if BODY in found:
         found += _different_members(parts, packed[_DIGEST_BYTES * (_HEAD_DIGESTS + known) :], key)
@@ -131,7 +135,10 @@ def _key(secret: bytes, operation_id: UUID) -> bytes:
 
 def _digests(key: bytes, values: Sequence[bytes]) -> list[bytes]:
     """As `_digest`, of values that are distinguished by their places. Every new key comes here."""
-    return [sha256(key + b"%d " % place + value).digest()[:_DIGEST_BYTES] for place, value in enumerate(values)]
+    return [
+        sha256(key + b"%d " % place + value).digest()[:_DIGEST_BYTES] if value else _NONE
+        for place, value in enumerate(values)
+    ]
 
 
 def _digest(key: bytes, what: bytes, value: bytes) -> bytes:

@@ -20,7 +20,7 @@ from uuid import UUID
 
 from gateway.core.framing import digest, framed
 from gateway.core.identity.canonical import Body, canonical_document, canonical_form, canonical_json, parse_json
-from gateway.core.identity.difference import FIXED, Parts, differences, members_of, pack
+from gateway.core.identity.difference import FIXED, UNNAMED, Parts, differences, members_of, pack
 from gateway.core.identity.media import MediaType, parse_media_type
 from gateway.core.identity.multipart import canonical_multipart
 from gateway.core.identity.pointer import MISSING, Pointer, format_pointer
@@ -28,7 +28,7 @@ from gateway.core.immutable import immutable
 from gateway.core.message import HOP_BY_HOP, Headers, RequestHead, header_values, list_members, values_by_name
 from gateway.core.operation import Fingerprint
 
-ALGORITHM: Final = b"3"
+ALGORITHM: Final = b"2"
 """Raise it whenever a canonical form or the framing changes; the raw digest must never change.
 
 Do not raise it for a change that gives some requests a digest that no request had before, such as refusing one more
@@ -53,6 +53,33 @@ METHOD_OVERRIDES: Final = (b"x-http-method", b"x-http-method-override", b"x-meth
 """Headers that mean another method to the services that know them: compared wherever they are sent."""
 TARGET_OVERRIDES: Final = (b"x-original-url", b"x-rewrite-url")
 """Likewise another target: IIS puts the original there when it rewrites one, and some frameworks read it from there."""
+CONDITIONS: Final = (
+    # RFC 9110 sections 13.1, 14.2 and 14.5: under which condition, and on which part.
+    b"if-match", b"if-none-match", b"if-modified-since", b"if-unmodified-since", b"if-range", b"range",
+    b"content-range",
+    # WebDAV, RFC 4918 section 10; RFC 6638 section 8.3.
+    b"if", b"depth", b"destination", b"lock-token", b"overwrite", b"if-schedule-tag-match",
+    # Resumable uploads, of the IETF and of tus: which part of what the body is.
+    b"upload-complete", b"upload-concat", b"upload-defer-length", b"upload-length", b"upload-metadata",
+    b"upload-offset",
+    # Object stores, of which a copy has no body.
+    b"x-amz-copy-source", b"x-amz-copy-source-if-match", b"x-amz-copy-source-if-modified-since",
+    b"x-amz-copy-source-if-none-match", b"x-amz-copy-source-if-unmodified-since", b"x-amz-copy-source-range",
+    b"x-goog-copy-source", b"x-goog-if-generation-match", b"x-goog-if-metageneration-match",
+    b"x-ms-copy-source", b"x-ms-if-tags", b"x-ms-lease-id", b"x-ms-range", b"x-ms-source-if-match",
+    b"x-ms-source-if-modified-since", b"x-ms-source-if-none-match", b"x-ms-source-if-unmodified-since",
+    b"x-ms-source-range",
+    # Where one target has many operations: AWS, SOAP 1.1, server actions of Next.js.
+    b"x-amz-target", b"soapaction", b"next-action",
+)  # fmt: skip
+"""Headers by which a request with the same body means something else: compared wherever they are sent."""
+DEFINING: Final = frozenset((*METHOD_OVERRIDES, *TARGET_OVERRIDES, *CONDITIONS))
+"""The headers of all three kinds."""
+_KINDS: Final = (
+    (b"method overrides", METHOD_OVERRIDES),
+    (b"target overrides", TARGET_OVERRIDES),
+    (b"conditions", CONDITIONS),
+)
 
 # Headers that a client, or a hop, changes from one try to the next; framing and credentials.
 _NEVER = HOP_BY_HOP | frozenset(
@@ -208,7 +235,7 @@ class Fingerprinter:
         # Unkeyed, like `Digests`.
         self._canonical_of: dict[bytes, tuple[bytes, Parts]] = {}
         self._frames: dict[tuple[object, ...], _Frame] = {}
-        self._digested = (*_ALWAYS, *METHOD_OVERRIDES, *TARGET_OVERRIDES, *spec.headers)
+        self._digested = (*_ALWAYS, *spec.headers)
         self._keys = [(key_id, _recipe(spec, key), None if key is None else key.secret) for key_id, key in keys.items()]
 
     def digests(self, head: RequestHead, body: Body, body_sha256: bytes | None = None) -> Digests:
@@ -231,7 +258,13 @@ class Fingerprinter:
 
     def _frame_of(self, head: RequestHead) -> _Frame:
         by_name = values_by_name(head.headers)
-        alike = (head.method, head.target, *[tuple(by_name.get(name, ())) for name in self._digested])
+        alike: tuple[object, ...] = (
+            head.method,
+            head.target,
+            *[tuple(by_name.get(name, ())) for name in self._digested],
+        )
+        if not DEFINING.isdisjoint(by_name):
+            alike = (*alike, *[(name, *by_name[name]) for name in sorted(DEFINING.intersection(by_name))])
         frame = self._frames.get(alike)
         if frame is None:
             frame = _Frame(self.spec, head)
@@ -307,19 +340,29 @@ class _Frame:
         self._types = types
         self._media = parse_media_type(types[0]) if len(types) == 1 else None
         self._codings = codings
-        overrides = _overrides(head.headers)
+        kinds = _kinds(head.headers)
+        defining = _defining(kinds)
         lower_host = framed(*[value.lower() for value in host])
-        self._head = framed(spec.settings, head.method, head.target, lower_host) + overrides
+        self._head = framed(spec.settings, head.method, head.target, lower_host) + defining
         self._before_canonical: dict[BodyForm, bytes] = {}
         raw = framed(b"raw request", head.method, head.target, framed(*host), framed(*types), framed(*codings))
-        self._before_raw = raw + overrides
+        self._before_raw = raw + defining
         listed = [framed(name, *_stripped(head.headers, name)) for name in spec.headers]
         # The rest depends on the body's form.
         self._listed = framed(*listed)
-        methods, targets = _overriding(head.headers, METHOD_OVERRIDES), _overriding(head.headers, TARGET_OVERRIDES)
-        parts = (framed(head.method, methods), framed(head.target, targets), lower_host, framed(*list_members(codings)))
-        self._parts = tuple(sha256(part).digest() for part in (*parts, *listed))
+        methods, targets, conditions = kinds
+        parts = (
+            framed(head.method, methods),
+            framed(head.target, targets),
+            lower_host,
+            framed(*list_members(codings)),
+            conditions,
+        )
+        self._parts = tuple(part and sha256(part).digest() for part in (*parts, *listed))
         self._names = (*FIXED, *[f"header:{name.decode('latin-1')}" for name in spec.headers])
+        if conditions:
+            sent = " ".join([f"header:{name.decode()}" for name in CONDITIONS if header_values(head.headers, name)])
+            self._names = tuple([sent if name == UNNAMED else name for name in self._names])
 
     @property
     def size_bytes(self) -> int:
@@ -363,21 +406,26 @@ def _stripped(headers: Headers, name: bytes) -> list[bytes]:
     return [value.strip(b" \t") for value in header_values(headers, name)]
 
 
-def _overrides(headers: Headers) -> bytes:
-    """One more part for headers that override the method, and one for the target; most requests have neither.
+def _defining(kinds: Sequence[bytes]) -> bytes:
+    """One more part for headers that override the method, one for the target, one for conditions; mostly none.
 
     The other parts are fixed in number and the framing is injective. So a request with such a part never shares a
     digest with one without, wherever the part stands, and requests without keep the digests that they had before.
     """
-    parts = b""
-    for tag, names in ((b"method overrides", METHOD_OVERRIDES), (b"target overrides", TARGET_OVERRIDES)):
-        if overriding := _overriding(headers, names):
-            parts += framed(framed(tag) + overriding)
-    return parts
+    tagged = zip((b"method overrides", b"target overrides", b"conditions"), kinds, strict=True)
+    return b"".join([framed(framed(tag) + values) for tag, values in tagged if values])
+
+
+def _kinds(headers: Headers) -> tuple[bytes, bytes, bytes]:
+    """The values of the headers of each kind, framed; empty where there are none."""
+    by_name = values_by_name(headers)
+    if DEFINING.isdisjoint(by_name):
+        return b"", b"", b""
+    conditions = [framed(name, *_stripped(headers, name)) for name in CONDITIONS if name in by_name]
+    return _overriding(headers, METHOD_OVERRIDES), _overriding(headers, TARGET_OVERRIDES), framed(*conditions)
 
 
 def _overriding(headers: Headers, names: Sequence[bytes]) -> bytes:
-    """The values of these headers, framed; empty where there are none."""
     values = [_stripped(headers, name) for name in names]
     return framed(*[framed(*each) for each in values]) if any(values) else b""
 

@@ -13,6 +13,7 @@ from stripe._encode import _api_encode
 
 from tests.support import http
 from tests.support.house import house, sqlite_store, status_of
+from tests.support.upstream import Answer
 
 FORM: Final = "application/x-www-form-urlencoded"
 
@@ -173,3 +174,48 @@ async def test_forms(tmp_path: Path, sender: Sender) -> None:
         assert await send(sender.again) == (200, "replayed")
         assert await send(sender.other) == (422, "key-reused")
         assert len(home.upstream.effects) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "other"),
+    [
+        ("If-Match", '"v1"', '"v2"'),
+        ("If-None-Match", "*", '"v2"'),
+        ("If-Modified-Since", "Sat, 29 Oct 2022 19:43:31 GMT", "Sun, 30 Oct 2022 19:43:31 GMT"),
+        ("If-Unmodified-Since", "Sat, 29 Oct 2022 19:43:31 GMT", "Sun, 30 Oct 2022 19:43:31 GMT"),
+        ("If-Range", '"v1"', '"v2"'),
+        ("Range", "bytes=0-9", "bytes=10-19"),
+        ("Content-Range", "bytes 0-9/20", "bytes 10-19/20"),
+        ("If", "(<urn:uuid:1>)", "(<urn:uuid:2>)"),
+        ("Destination", "/charges/a", "/charges/b"),
+        ("Upload-Offset", "0", "10"),
+        ("X-Goog-If-Generation-Match", "1", "2"),
+        ("X-Amz-Copy-Source", "/a/b", "/a/c"),
+        ("X-Amz-Target", "Orders.Create", "Orders.Delete"),
+        ("SOAPAction", '"charge"', '"refund"'),
+    ],
+    ids=str,
+)
+async def test_conditions(tmp_path: Path, name: str, one: str, other: str) -> None:
+    """A condition, or what else makes the same body mean something else, belongs to the request."""
+    async with house(sqlite_store(tmp_path), tmp_path) as home:
+        home.upstream.on("/charges", Answer(412, effect=False))
+        assert status_of(await home.send(headers=[(name, one)])) == (412, "stored")
+        assert status_of(await home.send(headers=[(name, one)])) == (412, "replayed")
+        refused = await home.send(headers=[(name, other)])
+        assert (status_of(refused), refused.json()["differs"]) == ((422, "key-reused"), [f"header:{name.lower()}"])
+        refused = await home.send()
+        assert (status_of(refused), refused.json()["differs"]) == ((422, "key-reused"), ["conditions"])
+        if "-" in name:
+            misspelt = await home.send("k2", headers=[(name.replace("-", "_"), one)])
+            assert status_of(misspelt) == (400, "request-invalid")
+        assert status_of(await home.send("k3", headers=[(name, one), ("Connection", name)])) == (400, "request-invalid")
+
+
+@pytest.mark.parametrize("name", ["Prefer", "Accept", "Accept-Language", "User-Agent", "X-Request-Id", "X-Retry-Count"])
+async def test_what_a_retry_may_change(tmp_path: Path, name: str) -> None:
+    """Preferences, and what tells one try from the next, belong to the try."""
+    async with house(sqlite_store(tmp_path), tmp_path) as home:
+        assert status_of(await home.send(headers=[(name, "wait=5")])) == (200, "stored")
+        assert status_of(await home.send(headers=[(name, "wait=6")])) == (200, "replayed")
+        assert status_of(await home.send()) == (200, "replayed")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from gateway.core.identity.fingerprint import CONDITIONS
 from gateway.core.identity.scope import SINGLE_USE_SCHEMES
 from gateway.core.message import Headers, RequestHead, header_values, values_by_name
 
@@ -31,9 +32,9 @@ RESPOND_ASYNC: Final = b"respond-async"
 
 # Later, a precondition would be about another state (RFC 9110 section 13.1), and a proof or a signature would be too
 # old or used up (RFC 9449, RFC 9421).
-_ONLY_NOW: Final = (
-    b"if-match", b"if-none-match", b"if-unmodified-since", b"dpop", b"signature", b"signature-input"
-)  # fmt: skip
+_ONLY_NOW: Final = frozenset(
+    (*[name for name in CONDITIONS if b"if" in name.split(b"-")], b"dpop", b"signature", b"signature-input")
+)
 _PRESIGNED: Final = re.compile(rb"[?&]X-Amz-Signature=", re.IGNORECASE)
 
 
@@ -59,7 +60,7 @@ def responds_async(head: RequestHead, *, is_always: bool) -> bool:
     if not is_always and not prefers_async(head.headers):
         return False
     by_name = values_by_name(head.headers)
-    if any(name in by_name for name in _ONLY_NOW) or _PRESIGNED.search(head.target):
+    if not _ONLY_NOW.isdisjoint(by_name) or _PRESIGNED.search(head.target):
         return False
     schemes = [value.strip(b" \t").partition(b" ")[0].lower() for value in by_name.get(b"authorization", [])]
     return not any(_is_single_use(scheme) for scheme in schemes)

@@ -71,6 +71,8 @@ CALLERS: list[tuple[list[tuple[str, str]], tuple[int, str]]] = [
     ([ASYNC, ("If-Match", '"a"')], AT_ONCE),
     ([ASYNC, ("if-none-match", "*")], AT_ONCE),
     ([ASYNC, ("If-Unmodified-Since", "Mon, 23 Nov 2026 15:04:28 GMT")], AT_ONCE),
+    ([ASYNC, ("If", "(<urn:uuid:1>)")], AT_ONCE),
+    ([ASYNC, ("X-Goog-If-Generation-Match", "1")], AT_ONCE),
     ([ASYNC, ("DPoP", "e30.e30.e30")], AT_ONCE),
     ([ASYNC, ("Signature-Input", "a=()")], AT_ONCE),
     ([ASYNC, ("Signature", "a=:YQ==:")], AT_ONCE),

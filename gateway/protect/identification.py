@@ -281,7 +281,7 @@ class Identifying:
             return request
         detail = (
             f"Requests here are delivered in order, by {key_places(order.by)}, which is missing or cannot be read. "
-            "It has to be one string, number or boolean."
+            "It has to be a string, or a whole number in plain digits."
         )
         return refuse(Verdict.ORDER_MISSING, shape=route.shape, detail=detail)
 

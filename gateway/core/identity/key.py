@@ -35,6 +35,8 @@ _HEADER_BYTES_MAX: Final = 1024
 _VISIBLE = re.compile(r"[\x21-\x7e]*")
 # A valid bare key, as nearly all are: visible, not quoted, no comma.
 _PLAIN = re.compile(rb"[!#-+\--~][!-+\--~]{0,%d}" % (KEY_CHARACTERS_MAX - 1))
+# JSON has no leading zeros; minus zero is zero to some.
+_WHOLE = re.compile(r"0|-?[1-9][0-9]*")
 # The layout of RFC 9562 section 4. Version and variant are not checked: keys of real clients do not set them.
 _UUID = re.compile(r"[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}")
 
@@ -78,7 +80,11 @@ class HeaderPart:
 
 @immutable
 class BodyPart:
-    """A string, number or boolean of a JSON body; numbers are compared as written (`1` and `1.0` are two keys)."""
+    """A string of a JSON body, or a whole number written plainly, which is the same key as the string of its digits.
+
+    Other values are faults: one program writes `1001.0` or `1e3` where another one writes `1001` or `1000`, and a retry
+    must not become another key.
+    """
 
     pointer: Pointer
 
@@ -341,20 +347,16 @@ def _tagged(kind: bytes, text: str) -> bytes:
 
 
 def _scalar_of(value: object, place: str) -> tuple[bytes, str] | KeyFault:
-    """Kind and text of a value of the body: the number 1 and the string "1" are two keys."""
-    match value:
-        case bool():
-            return b"boolean", "true" if value else "false"
-        case str():
-            lexeme = number_lexeme(value)
-            kind, text = (b"string", value) if lexeme is None else (b"number", lexeme)
-            if not text:
-                return KeyFault(f"The key's part {place} of the body is empty.")
-            if len(text) > KEY_CHARACTERS_MAX:
-                return KeyFault(f"The key's part {place} of the body is longer than {KEY_CHARACTERS_MAX} characters.")
-            return kind, text
-        case _:
-            return KeyFault(f"The key's part {place} of the body is not a string, number or boolean.")
+    """Kind and text of a value of the body."""
+    lexeme = number_lexeme(value) if isinstance(value, str) else None
+    if not isinstance(value, str) or (lexeme is not None and _WHOLE.fullmatch(lexeme) is None):
+        return KeyFault(f"The key's part {place} of the body is neither a string nor a whole number in plain digits.")
+    text = value if lexeme is None else lexeme
+    if not text:
+        return KeyFault(f"The key's part {place} of the body is empty.")
+    if len(text) > KEY_CHARACTERS_MAX:
+        return KeyFault(f"The key's part {place} of the body is longer than {KEY_CHARACTERS_MAX} characters.")
+    return b"string", text
 
 
 def _text_of(values: Sequence[bytes], key_format: KeyFormat, unquote: Unquote, name: bytes) -> str | KeyFault:

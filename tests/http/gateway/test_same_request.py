@@ -219,3 +219,24 @@ async def test_what_a_retry_may_change(tmp_path: Path, name: str) -> None:
         assert status_of(await home.send(headers=[(name, "wait=5")])) == (200, "stored")
         assert status_of(await home.send(headers=[(name, "wait=6")])) == (200, "replayed")
         assert status_of(await home.send()) == (200, "replayed")
+
+
+@pytest.mark.parametrize(
+    "key", [{"body": "/id"}, {"compose": [{"header": "X-Shop"}, {"body": "/id"}]}], ids=["body", "composed"]
+)
+async def test_numbers_as_keys(tmp_path: Path, key: dict[str, Any]) -> None:
+    """A whole number is one key in plain digits and as a string, and in any other spelling it is none."""
+    async with house(sqlite_store(tmp_path), tmp_path, route={"key": key | {"required": True}}) as home:
+
+        async def send(value: str) -> http.Response:
+            return await home.send(None, b'{"id":%b}' % value.encode(), headers=[("X-Shop", "1")])
+
+        assert status_of(await send("1001")) == (200, "stored")
+        assert status_of(await send("1001")) == (200, "replayed")
+        assert status_of(await send('"1001"')) == (422, "key-reused")
+        for value in ("1001.0", "1.001e3", "1e3", "-0", "true", "false", "null", "[1001]", '{"id":1001}', '""'):
+            refused = await send(value)
+            assert status_of(refused) == (400, "key-invalid"), value
+            assert "/id of the body is" in refused.json()["detail"]
+        assert status_of(await send("1002")) == (200, "stored")
+        assert len(home.upstream.effects) == 2

@@ -25,9 +25,11 @@ from gateway.config.leaf import (
     wrong,
 )
 from gateway.config.section import Disagreement, Section, one_of, only, repeated, written
+from gateway.core.identity.fingerprint import may_be_fingerprinted
 from gateway.core.identity.key import CloudEventKey
 from gateway.core.identity.pointer import parse_pointer
 from gateway.core.webhook.scheme import (
+    CLOUD_EVENT_ABOUT,
     PRESETS,
     SECRET_BYTES_MIN,
     Algorithm,
@@ -89,6 +91,9 @@ class HmacSignature(Section):
     """Where the id of an event is: the name of a header, or a JSON pointer into the body."""
     timestamp: _Header | None = None
     """The header that holds the time of signing, in seconds since 1970, if {timestamp} is signed."""
+    about: Annotated[tuple[_Header, ...], Field(max_length=8)] = ()
+    """The headers that say what an event is, or whose, such as X-Topic: with another value it is another event,
+    although its id, or the body that it is known by, is the same."""
 
 
 _ORIGINS = "a list of names such as [eventgrid.azure.net], or any"
@@ -155,7 +160,9 @@ class Inbox(Section):
         if self.signature == "hmac" and self.hmac is not None:
             schemes = (self._custom(self.hmac),)
         if self.preset == "cloudevents":
-            schemes = tuple(replace(scheme, key=CloudEventKey()) for scheme in schemes)
+            schemes = tuple(
+                replace(scheme, key=CloudEventKey(), about=(*CLOUD_EVENT_ABOUT, *scheme.about)) for scheme in schemes
+            )
         return schemes
 
     @property
@@ -213,9 +220,15 @@ class Inbox(Section):
             return
         try:
             has_time = self.has_time
+            verified = frozenset[bytes]().union(*[scheme.headers for scheme in self.schemes])
         except ValueError as error:
             yield Disagreement(("hmac", "signed"), str(error))
             return
+        for index, name in enumerate(() if self.hmac is None else self.hmac.about):
+            if name.lower().encode() in verified or not may_be_fingerprinted(name.encode()):
+                yield Disagreement(
+                    ("hmac", "about", index), "this header differs when the sender sends the event again"
+                )
         for name in ("tolerance", "sign_again"):
             if name in self.model_fields_set and not has_time:
                 yield Disagreement((name,), "this sender signs no time, so its signatures do not grow old")
@@ -230,6 +243,7 @@ class Inbox(Section):
             encoding=Encoding(hmac.encoding),
             event_id=event_id,
             time_header=None if hmac.timestamp is None else hmac.timestamp.encode(),
+            about=[name.encode() for name in hmac.about],
         )
 
     def _key(self, secret: InboxSecret) -> tuple[bytes, Algorithm]:

@@ -869,6 +869,7 @@ ELSEWHERE: Final = (
         f"routes.inbox.hmac.{name}": "tests/core/test_inbox.py::test_a_sender_without_a_preset"
         for name in ("header", "prefix", "signed", "digest", "encoding", "id", "timestamp")
     }
+    | {"routes.inbox.hmac.about": _INBOX + "test_what_a_sender_without_a_preset_says_beside_the_body"}
     | {
         f"events.{name}": "tests/config/test_events.py::test_what_a_sink_receives"
         for name in ("types", "include", "sinks.name", "sinks.types", "sinks.routes", "sinks.include", "sinks.kind")

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.app.routes import accept_policy, inbox_of, key_spec
 from gateway.config import ConfigError, Placeholders, notices, parse
-from gateway.core.identity.key import CloudEventKey, ContentKey, HeaderKey
+from gateway.core.identity.key import CloudEventKey, ContentKey, EventKey, HeaderKey
 from gateway.core.webhook.examination import SignAgain
 from gateway.core.webhook.scheme import PRESETS, Algorithm, Part
 from tests.config.support import report
@@ -67,17 +67,20 @@ def test_preset_and_secret_are_enough(preset: str) -> None:
     assert notices(config) == ()
 
 
+ABOUT = (b"x-github-event", b"x-github-hook-id")
+
+
 def test_keys_of_presets() -> None:
     """What identifies an event is part of the recipe of the route."""
     specs = {
         "standard_webhooks": HeaderKey((b"webhook-id", b"svix-id")),
-        "github": ContentKey(),
+        "github": EventKey(ContentKey(), ABOUT),
         "cloudevents": CloudEventKey(),
     }
     for preset, spec in specs.items():
         assert key_spec(parse(written(inbox(preset))).routes[0]) == spec
     by_id = parse(written(inbox("github", "replay_guard: none"))).routes[0]
-    assert key_spec(by_id) == HeaderKey((b"X-GitHub-Delivery",))
+    assert key_spec(by_id) == EventKey(HeaderKey((b"X-GitHub-Delivery",)), ABOUT)
 
 
 def test_secrets_while_they_change() -> None:
@@ -238,6 +241,10 @@ TIMELESS: Final = "this sender signs no time, so its signatures do not grow old"
         (
             written(inbox("hmac", "hmac: {header: X-S, id: /id, signed: '{id}.{body}'}")),
             "routes[0].inbox.hmac.signed: {id} stands for a header; an id in the body is signed with {body}",
+        ),
+        (
+            written(inbox("hmac", TIMED[:-1] + ", about: [X-Topic, x-t]}")),
+            "routes[0].inbox.hmac.about[1]: this header differs when the sender sends the event again",
         ),
         (
             written(inbox("hmac", "hmac: {header: X-S, id: /id, signed: '{url}{body}'}")),

@@ -7,7 +7,8 @@ certainty is a fault, not another key. The caller passes the parser of quoted st
 A composed key takes each part from a place of its own, and needs all of them. Parts from the body may hold any
 characters (a business key is not made for headers); those from headers obey the grammar of a key.
 
-Two keys are for webhooks alone: source and id of a CloudEvent, and the content itself where nothing else is signed.
+Three keys are for webhooks alone: source and id of a CloudEvent, the content itself where nothing else is signed, and
+another key beside headers by which a sender says what an event is, and whose.
 """
 
 from __future__ import annotations
@@ -113,7 +114,16 @@ class ContentKey:
     """The key is the body: equal bytes are one operation, and other bytes another, whatever the headers are."""
 
 
-KeySpec = HeaderKey | ComposedKey | CloudEventKey | ContentKey
+@immutable
+class EventKey:
+    """The key is another one together with the values of these headers (lower case): the sender says with them what an
+    event is, or whose, and may send one id or one body with several of them. None of them need be there."""
+
+    of: HeaderKey | ComposedKey | ContentKey
+    about: tuple[bytes, ...]
+
+
+KeySpec = HeaderKey | ComposedKey | CloudEventKey | ContentKey | EventKey
 
 
 @immutable
@@ -174,6 +184,10 @@ def find_key(spec: KeySpec, headers: Headers, body: Body | None, unquote: Unquot
         case ContentKey():
             hashed = _sha256(b"" if body is None else body)
             return Key(digest(b"key", framed(b"content", hashed)), hashed.hex())
+        case EventKey(of, about):
+            key = find_key(of, headers, body, unquote)
+            said = [framed(name, *values) for name in about if (values := header_values(headers, name))]
+            return Key(digest(b"event", key.digest, *said), key.text) if isinstance(key, Key) and said else key
         case _:
             assert_never(spec)
 
@@ -187,6 +201,8 @@ def needs_body(spec: KeySpec) -> bool:
             return any(isinstance(part, BodyPart) for part in parts)
         case CloudEventKey() | ContentKey():
             return True
+        case EventKey(of):
+            return needs_body(of)
         case _:
             assert_never(spec)
 
@@ -202,6 +218,8 @@ def key_headers_of(spec: KeySpec) -> frozenset[bytes]:
             return frozenset((_CE_ID, _CE_SOURCE))
         case ContentKey():
             return frozenset()
+        case EventKey(of):
+            return key_headers_of(of)
         case _:
             assert_never(spec)
 
@@ -220,6 +238,8 @@ def key_places(spec: KeySpec) -> str:
             places = ["source and id of the event"]
         case ContentKey():
             places = ["the body"]
+        case EventKey(of):
+            return key_places(of)
         case _:
             assert_never(spec)
     return " or ".join([", ".join(places[:-1]), places[-1]] if len(places) > 1 else places)
@@ -236,6 +256,8 @@ def key_recipe(spec: KeySpec) -> bytes:
             return framed(b"cloudevent")
         case ContentKey():
             return framed(b"content")
+        case EventKey(of, about):
+            return framed(b"event", key_recipe(of), *sorted(about))
         case _:
             assert_never(spec)
 
@@ -282,6 +304,11 @@ def _compose(
                 assert_never(part)
     framed_parts = [_tagged(kind, text) for kind, text in found]
     return Key(digest(b"key", *framed_parts), json.dumps([text for _, text in found], separators=(",", ":")))
+
+
+def is_structured_event(headers: Headers) -> bool:
+    """Whether the message holds the attributes of its CloudEvents in its body, in whatever format."""
+    return _essence(headers).startswith(_STRUCTURED)
 
 
 def is_event_batch(headers: Headers) -> bool:

@@ -14,31 +14,36 @@ crash can leave an id without its request. An unsigned id that comes with two bo
 the sender signed; each is delivered once. A route whose events may be equal to the byte turns this off, and relies on
 the id.
 
+What the sender's scheme says of an event outside its body (`Scheme.about`: the topic, the shop, the hook) belongs to
+its identity in both cases, because senders send one body, or one id, for several events. Where the signature does not
+cover these headers, who has seen a delivery can have its body delivered again under other values. That is the price:
+without them a genuine event would be acknowledged and never delivered.
+
 The key of one message comes from the scheme that verified it: a further id, under the header names of another scheme
 of the preset, changes nothing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
 from gateway.core.identity.canonical import Body, parse_json
 from gateway.core.identity.key import (
     CloudEventKey,
-    ContentKey,
     Key,
     KeyFault,
     KeySpec,
     Unquote,
     find_key,
     is_event_batch,
+    is_structured_event,
     key_headers_of,
 )
 from gateway.core.immutable import immutable
 from gateway.core.message import Headers, header_values
-from gateway.core.webhook.scheme import STANDARD_WEBHOOKS, Scheme, Secret, combined_key, living
+from gateway.core.webhook.scheme import STANDARD_WEBHOOKS, Scheme, Secret, combined_key, event_key, living
 from gateway.core.webhook.signature import Fault, Refused, sign, sign_again, signed_at, verify
 
 _CHALLENGE_CHARACTERS_MAX: Final = 1024
@@ -84,7 +89,7 @@ class Inbox:
         """The headers, in lower case, that a request may have once at most."""
         names: frozenset[bytes] = frozenset()
         for scheme in self.schemes:
-            names |= scheme.headers | key_headers_of(scheme.key)
+            names |= scheme.headers | key_headers_of(scheme.key) | frozenset(scheme.about)
         return names
 
 
@@ -124,10 +129,14 @@ def examine_message(
     signers = verified.secret_ids
     if inbox.answers_challenge and (challenge := _challenge(body)) is not None:
         return Challenge(challenge, signers)
-    own = verified.scheme.key
-    if isinstance(own, CloudEventKey) and is_event_batch(headers):
-        return Refused(Fault.UNSUPPORTED)
-    spec = ContentKey() if inbox.guards_content else own
+    scheme = verified.scheme
+    if isinstance(scheme.key, CloudEventKey):
+        if is_event_batch(headers):
+            return Refused(Fault.UNSUPPORTED)
+        if is_structured_event(headers):
+            # All that is said of it is in its body.
+            scheme = replace(scheme, about=())
+    spec = event_key(scheme, guards_content=inbox.guards_content)
     key = find_key(spec, headers, body, unquote)
     if isinstance(key, Key):
         return VerifiedEvent(key, signers, verified.signed_at)

@@ -23,6 +23,7 @@ from gateway.core.identity.key import (
     CloudEventKey,
     ComposedKey,
     ContentKey,
+    EventKey,
     HeaderKey,
     KeySpec,
 )
@@ -85,7 +86,8 @@ class Scheme:
 
     `signature` is where HMACs are, or the bearer token of a scheme that signs nothing (`signed` is empty). Members of
     that header that begin with `ed25519_prefix` are Ed25519 signatures of the same bytes, in base64. `key` is how the
-    id of the event is read; `id_header` is the header that holds it, where that is signed.
+    id of the event is read; `id_header` is the header that holds it, where that is signed. `about` are the headers
+    (lower case) that say what an event is, and whose, and are the same whenever it is sent again.
     """
 
     signature: Place
@@ -96,6 +98,7 @@ class Scheme:
     time: Place | None = None
     id_header: bytes | None = None
     ed25519_prefix: bytes | None = None
+    about: tuple[bytes, ...] = ()
 
     @property
     def is_bearer(self) -> bool:
@@ -124,7 +127,7 @@ class Scheme:
                 return self.id_header is not None
             case ComposedKey(parts):
                 return not self.is_bearer and all(isinstance(part, BodyPart) for part in parts)
-            case CloudEventKey() | ContentKey():
+            case CloudEventKey() | ContentKey() | EventKey():
                 return False
             case _:
                 assert_never(self.key)
@@ -168,10 +171,14 @@ def _standard(prefix: bytes) -> Scheme:
     )
 
 
-def _of_body(header: bytes, prefix: bytes, encoding: Encoding, id_header: bytes) -> Scheme:
-    """A signature of the body alone: nothing proves when it was made, or that the id belongs to it."""
+def _of_body(header: bytes, prefix: bytes, encoding: Encoding, id_header: bytes, *about: bytes) -> Scheme:
+    """A signature of the body alone: nothing proves when it was made, or that the id and the rest belong to it."""
     return Scheme(
-        signature=Place(header.lower(), prefix), signed=(Part.BODY,), key=HeaderKey((id_header,)), encoding=encoding
+        signature=Place(header.lower(), prefix),
+        signed=(Part.BODY,),
+        key=HeaderKey((id_header,)),
+        encoding=encoding,
+        about=about,
     )
 
 
@@ -209,17 +216,45 @@ PRESETS: Final[Mapping[str, Preset]] = {
         2 * _HOUR_SECONDS,
         has_challenge=True,
     ),
+    # What happens once is sent to all hooks under one id.
     "github": Preset(
-        (_of_body(b"X-Hub-Signature-256", b"sha256=", Encoding.HEX, b"X-GitHub-Delivery"),), 200, 3 * _DAY_SECONDS
+        (
+            _of_body(
+                b"X-Hub-Signature-256",
+                b"sha256=",
+                Encoding.HEX,
+                b"X-GitHub-Delivery",
+                b"x-github-event",
+                b"x-github-hook-id",
+            ),
+        ),
+        200,
+        3 * _DAY_SECONDS,
     ),
+    # The body is the state of what the event is about: the same for an order that is created and one that is paid.
     "shopify": Preset(
-        (_of_body(b"X-Shopify-Hmac-SHA256", b"", Encoding.BASE64, b"X-Shopify-Webhook-Id"),), 200, 2 * _DAY_SECONDS
+        (
+            _of_body(
+                b"X-Shopify-Hmac-SHA256",
+                b"",
+                Encoding.BASE64,
+                b"X-Shopify-Webhook-Id",
+                b"x-shopify-topic",
+                b"x-shopify-shop-domain",
+            ),
+        ),
+        200,
+        2 * _DAY_SECONDS,
     ),
     # The signature is that of another preset, unless it is a bearer token.
     "cloudevents": Preset((Scheme(Place(b"authorization", b"Bearer "), (), CloudEventKey()),), 202, _DAY_SECONDS),
     # The scheme is made of the route's settings.
     "hmac": Preset((), 202, 0),
 }
+
+
+CLOUD_EVENT_ABOUT: Final = (b"ce-source", b"ce-subject", b"ce-type")
+"""What a CloudEvent in binary mode is, and whose, where its id proves nothing."""
 
 
 def custom_scheme(
@@ -230,6 +265,7 @@ def custom_scheme(
     encoding: Encoding,
     event_id: bytes | Pointer,
     time_header: bytes | None,
+    about: Sequence[bytes] = (),
 ) -> Scheme:
     """The scheme of the preset `hmac`. Raises ValueError, with what to write, for one that proves nothing.
 
@@ -253,6 +289,7 @@ def custom_scheme(
         encoding=encoding,
         time=None if time_header is None else Place(time_header.lower()),
         id_header=event_id.lower() if isinstance(event_id, bytes) and Part.ID in signed else None,
+        about=tuple(name.lower() for name in about),
     )
 
 
@@ -343,11 +380,18 @@ def _decoded(text: str, expected: str) -> bytes:
         raise ValueError(expected) from None
 
 
+def event_key(scheme: Scheme, *, guards_content: bool) -> KeySpec:
+    """How an event is identified that this scheme verified: by its id or its content, and what else its sender says of
+    it. Source and id of a CloudEvent are all that there is to it."""
+    key = ContentKey() if guards_content else scheme.key
+    if not scheme.about or isinstance(key, CloudEventKey | EventKey):
+        return key
+    return EventKey(key, scheme.about)
+
+
 def combined_key(schemes: tuple[Scheme, ...], *, guards_content: bool) -> KeySpec:
     """How events of a route are identified, as its recipe. One message is identified by its own scheme."""
-    if guards_content:
-        return ContentKey()
-    keys = [scheme.key for scheme in schemes]
+    keys = [event_key(scheme, guards_content=guards_content) for scheme in schemes]
     if len(keys) > 1 and all(isinstance(key, HeaderKey) for key in keys):
         return HeaderKey(tuple(name for key in keys if isinstance(key, HeaderKey) for name in key.names))
     return keys[0]

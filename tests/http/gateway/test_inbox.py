@@ -34,7 +34,7 @@ from tests.support.eventually import eventually
 from tests.support.faulty_store import FaultyStore, refused
 from tests.support.house import House, Surround, house, neighbour, sqlite_store, status_of
 from tests.support.http import Response
-from tests.support.senders import PAID, SENDERS, TEXT, WHSEC, body_of, signed
+from tests.support.senders import PAID, SENDERS, TEXT, WHSEC, body_of, hex_hmac, signed
 from tests.support.upstream import Answer, Ending
 
 PATH: Final = "/hooks"
@@ -440,6 +440,106 @@ async def test_ids_that_are_not_signed(tmp_path: Path) -> None:
         verdicts = [status_of(await it.send(event=event))[1] for event in ("1", "2", "1")]
         assert verdicts == ["accepted", "accepted", "event-duplicate"]
         await it.home.upstream.wait_for_requests(2)
+
+
+SHOPIFY: Final = {
+    "X-Shopify-Topic": "orders/create",
+    "X-Shopify-Shop-Domain": "one.myshopify.com",
+    "X-Shopify-API-Version": "2026-10",
+    "X-Shopify-Triggered-At": "2026-11-27T03:10:00.000000000Z",
+}
+GITHUB: Final = {
+    "User-Agent": "GitHub-Hookshot/044aadd",
+    "X-GitHub-Event": "issues",
+    "X-GitHub-Hook-ID": "292430182",
+    "X-GitHub-Hook-Installation-Target-ID": "79929171",
+    "X-GitHub-Hook-Installation-Target-Type": "repository",
+}
+CLOUD: Final = {"ce-type": "order.paid", "ce-source": "/shop/1", "ce-id": "1", "ce-time": "2026-11-27T03:10:00Z"}
+BY_ID: Final = {"replay_guard": "none"}
+ANOTHER, THE_SAME = "accepted", "event-duplicate"
+# What comes with the first delivery, what differs in the next one, and whether that is the same event for its sender.
+BESIDE: Final[list[tuple[str, dict[str, Any], dict[str, str], dict[str, str], str]]] = [
+    ("shopify", {}, SHOPIFY, {}, THE_SAME),
+    ("shopify", {}, SHOPIFY, {"X-Shopify-Topic": "orders/paid"}, ANOTHER),
+    ("shopify", {}, SHOPIFY, {"X-Shopify-Shop-Domain": "two.myshopify.com"}, ANOTHER),
+    ("shopify", {}, SHOPIFY, {"X-Shopify-Webhook-Id": "other"}, THE_SAME),
+    ("shopify", {}, SHOPIFY, {"X-Shopify-Triggered-At": "2026-11-27T04:10:00.000000000Z"}, THE_SAME),
+    ("shopify", BY_ID, SHOPIFY, {}, THE_SAME),
+    ("shopify", BY_ID, SHOPIFY, {"X-Shopify-Topic": "orders/paid"}, ANOTHER),
+    ("shopify", BY_ID, SHOPIFY, {"X-Shopify-Shop-Domain": "two.myshopify.com"}, ANOTHER),
+    ("shopify", BY_ID, SHOPIFY, {"X-Shopify-Webhook-Id": "other"}, ANOTHER),
+    ("github", {}, GITHUB, {}, THE_SAME),
+    ("github", {}, GITHUB, {"X-GitHub-Event": "issue_comment"}, ANOTHER),
+    ("github", {}, GITHUB, {"X-GitHub-Hook-ID": "292430183"}, ANOTHER),
+    ("github", {}, GITHUB, {"X-GitHub-Delivery": "other"}, THE_SAME),
+    ("github", {}, GITHUB, {"User-Agent": "GitHub-Hookshot/1"}, THE_SAME),
+    ("github", BY_ID, GITHUB, {}, THE_SAME),
+    ("github", BY_ID, GITHUB, {"X-GitHub-Hook-ID": "292430183"}, ANOTHER),
+    ("github", BY_ID, GITHUB, {"X-GitHub-Event": "issue_comment"}, ANOTHER),
+    ("slack", {}, {}, {"X-Slack-Retry-Num": "1", "X-Slack-Retry-Reason": "http_timeout"}, THE_SAME),
+    ("standard_webhooks", {}, {}, {"svix-retry-count": "1", "webhook-type": "other"}, THE_SAME),
+    ("stripe", {}, {}, {"User-Agent": "Stripe/1.0", "Stripe-Version": "other"}, THE_SAME),
+    # Of CloudEvents, source and id are all, unless another scheme signs the body.
+    ("cloudevents", {}, CLOUD, {"ce-type": "order.refunded"}, THE_SAME),
+    ("cloudevents", {}, CLOUD, {"ce-time": "2026-11-27T04:10:00Z"}, THE_SAME),
+    ("cloudevents", {}, CLOUD, {"ce-source": "/shop/2"}, ANOTHER),
+    ("cloudevents", {}, CLOUD, {"ce-id": "2"}, ANOTHER),
+    ("cloudevents-github", {}, CLOUD, {}, THE_SAME),
+    ("cloudevents-github", {}, CLOUD, {"ce-id": "2", "ce-time": "2026-11-27T04:10:00Z"}, THE_SAME),
+    ("cloudevents-github", {}, CLOUD, {"ce-type": "order.refunded"}, ANOTHER),
+    ("cloudevents-github", {}, CLOUD, {"ce-source": "/shop/2"}, ANOTHER),
+    ("cloudevents-github", {}, CLOUD, {"ce-subject": "order/2"}, ANOTHER),
+    (
+        "cloudevents-github",
+        {},
+        {"Content-Type": "application/cloudevents+json"},
+        {"ce-type": "order.refunded"},
+        THE_SAME,
+    ),
+]
+
+
+def _named_row(row: tuple[str, dict[str, Any], dict[str, str], dict[str, str], str]) -> str:
+    sender, inbox, _, changes, _ = row
+    return "-".join([sender, *inbox.values(), *changes] if changes else [sender, *inbox.values(), "again"])
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["", "turned"])
+@pytest.mark.parametrize("row", BESIDE, ids=_named_row)
+async def test_what_the_sender_says_beside_the_body(
+    tmp_path: Path, row: tuple[str, dict[str, Any], dict[str, str], dict[str, str], str], turned: bool
+) -> None:
+    """One body, or one id, may be several events, by what the sender says of them in headers; and what differs when it
+    sends one again makes no other event."""
+    sender, inbox, first, changes, expected = row
+    preset, _, signature = sender.partition("-")
+    if signature:
+        inbox = inbox | {"cloudevents": {"signature": signature}}
+    body = b'{"id":"1","source":"/shop","type":"order.paid"}' if signature else body_of(preset)
+    deliveries = [first, first | changes]
+    if turned:
+        deliveries.reverse()
+    async with post(tmp_path, preset, inbox=inbox) as it:
+        for number, (said, verdict) in enumerate(zip(deliveries, ("accepted", expected), strict=True)):
+            headers = signed(signature or preset, body, int(time.time()) - 2 + number)
+            fields = {name.replace("-", "_"): value for name, value in said.items()}
+            assert status_of(await it.deliver(headers, body, **fields)) == (acknowledged(preset), verdict)
+        await it.home.upstream.wait_for_requests(2 if expected == ANOTHER else 1)
+        assert it.received == [body] * (2 if expected == ANOTHER else 1)
+
+
+@pytest.mark.parametrize("event_id", ["X-Event", "/id"])
+async def test_what_a_sender_without_a_preset_says_beside_the_body(tmp_path: Path, event_id: str) -> None:
+    """The file names the headers that say what an event is: an order's number, or its body, may come with many."""
+    settings = {"header": "X-Sign", "id": event_id, "about": ["X-Topic"]}
+    async with post(tmp_path, "hmac", inbox={"hmac": settings}) as it:
+        headers = {"X-Sign": hex_hmac(TEXT, PAID), "X-Event": "e1"}
+        for topic, verdict in (("a", "accepted"), ("b", "accepted"), ("a", "event-duplicate"), (None, "accepted")):
+            assert status_of(await it.deliver(headers, PAID, X_Topic=topic)) == (202, verdict)
+        twice = [("X-Topic", "a"), ("x-topic", "b"), *headers.items()]
+        assert status_of(await http.request(it.home.port, "POST", PATH, twice, PAID)) == (400, "request-invalid")
+        await it.home.upstream.wait_for_requests(3)
 
 
 async def test_the_senders_resend_button(tmp_path: Path) -> None:

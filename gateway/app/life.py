@@ -16,9 +16,8 @@ import termios
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-import uvloop
-
 from gateway import EXIT_OK, CommandError
+from gateway.app.loop import GatewayLoop
 from gateway.config import Config, notices
 from gateway.observe.logs import Logs
 
@@ -206,7 +205,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
-    loop = uvloop.new_event_loop()
+    loop = GatewayLoop()
     loop.set_exception_handler(_log_unretrieved)
     return loop
 

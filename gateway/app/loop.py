@@ -1,0 +1,115 @@
+"""The event loop, and its clock, which stands still while the loop is held.
+
+A turn of the loop that takes long (a burst of requests, a process that was frozen) holds up what has arrived in the
+meantime, and the timers of those who wait for it are over at the same moment. Whoever set such a timer would blame the
+neighbour: the service, the store, the authorization service, a sink. So the time that the loop was held counts for
+nobody: `time` leaves it out, and a timer that is over by another clock alone goes on.
+
+What has to be true by everybody's clock, as the trust in a lease, is not measured by the loop's.
+
+How it is measured: a tick is due a few times a second, and the loop was held for as long as the tick is late. What is
+less than a tick may remain unnoticed. So a timer that is late by itself looks once more: what has arrived by then
+has been read, and those who wait for it have run. At least the time up to the next tick counts in each turn, so that
+every wait ends, however often the loop is held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from contextvars import Context
+from typing import Any, Final, TypeVarTuple, cast
+
+import uvloop
+
+_Ts = TypeVarTuple("_Ts")
+
+_TICK_SECONDS: Final = 0.1
+# A timer that is late by less is not late: the system may run others first.
+_LATE_SECONDS: Final = 0.02
+# Enough for a few turns of a loop that is not held.
+_LOOK_SECONDS: Final = 0.02
+# The clock counts whole milliseconds.
+_EXACT_SECONDS: Final = 0.002
+# Who sleeps blames nobody, and some of the sleepers keep leases.
+_wake_sleeper = getattr(asyncio.futures, "_set_result_unless_cancelled", None)
+
+
+class GatewayLoop(uvloop.Loop):
+    """See the module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._held_seconds = 0.0
+        self._tick_due = math.inf
+        self._tick()
+
+    def time(self) -> float:
+        """Seconds in which the loop was not held."""
+        now = super().time()
+        late_seconds = now - self._tick_due
+        if late_seconds > _LATE_SECONDS:
+            self._held_seconds += late_seconds
+            self._tick_due = now
+        return now - self._held_seconds
+
+    def call_later(
+        self, delay: float, callback: Callable[[*_Ts], object], *args: *_Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Call it once so much time has passed in which the loop was not held."""
+        if callback is _wake_sleeper or delay <= 0:
+            return self.call_unaware(delay, callback, *args, context=context)
+        return cast(asyncio.TimerHandle, _Timer(self, delay, callback, args, context))
+
+    def call_unaware(
+        self, delay: float, callback: Callable[[*_Ts], object], *args: *_Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Call it after that time, whether the loop was held or not."""
+        return super().call_later(delay, callback, *args, context=context)
+
+    def _tick(self) -> None:
+        self.time()
+        self._tick_due = super().time() + _TICK_SECONDS
+        self.call_unaware(_TICK_SECONDS, self._tick)
+
+
+class _Timer:
+    """A timer by the loop's clock. Has what callers use of `asyncio.TimerHandle`."""
+
+    __slots__ = ("_args", "_callback", "_context", "_handle", "_has_looked", "_loop", "_when")
+
+    def __init__(
+        self,
+        loop: GatewayLoop,
+        delay: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: Context | None,
+    ) -> None:
+        self._loop = loop
+        self._when = loop.time() + delay
+        self._callback = callback
+        self._args = args
+        self._context = context
+        self._has_looked = False
+        self._handle = loop.call_unaware(delay, self._fire, context=context)
+
+    def when(self) -> float:
+        return self._when
+
+    def cancel(self) -> None:
+        self._handle.cancel()
+
+    def cancelled(self) -> bool:
+        return self._handle.cancelled()
+
+    def _fire(self) -> None:
+        left_seconds = self._when - self._loop.time()
+        if left_seconds < -_LATE_SECONDS and not self._has_looked:
+            self._has_looked = True
+            left_seconds = _LOOK_SECONDS
+        if left_seconds > _EXACT_SECONDS:
+            self._handle = self._loop.call_unaware(left_seconds, self._fire, context=self._context)
+        else:
+            self._callback(*self._args)

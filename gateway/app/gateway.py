@@ -55,6 +55,7 @@ from gateway.app.tracing import Traces
 from gateway.app.upstreams import Clients, Upstreams
 from gateway.config import Address, Config
 from gateway.core.confidential import Sealing
+from gateway.core.identity.key import key_headers_of
 from gateway.core.routing import RouteTable
 from gateway.http.handler import Served
 from gateway.http.limits import EdgeSettings
@@ -400,6 +401,7 @@ class Gateway:
             resource=policy.resource,
             reserved=policy.reserved,
             cors=policy.cors,
+            key_headers=frozenset().union(*(key_headers_of(route.key) for route in policy.edge_routes)),
         )
 
     def _edge_of(self, served: Served, tls: ssl.SSLContext | None) -> Edge:

@@ -10,13 +10,13 @@ worker is away, another one accepts the connections of its seat.
 from __future__ import annotations
 
 import socket
-from asyncio import Server
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gateway.app.life import StartError
 from gateway.config import Address
+from gateway.http.arrivals import Listener
 from gateway.http.server import ListenError, listen_fault
 
 Seat = tuple[socket.socket, ...]
@@ -34,8 +34,8 @@ class Handed:
 class Listening(Protocol):
     """The part of `Edge` that is needed here."""
 
-    async def listen_on(self, sock: socket.socket) -> Server: ...
-    def leave(self, listener: Server) -> None: ...
+    async def listen_on(self, sock: socket.socket) -> Listener: ...
+    def leave(self, listener: Listener) -> None: ...
 
 
 def bind_seats(address: Address, count: int) -> dict[int, Seat]:
@@ -76,7 +76,7 @@ class Seating:
     def __init__(self, edge: Listening, handed: Handed) -> None:
         self._edge = edge
         self._handed = handed
-        self._listeners: dict[int, list[Server]] = {}
+        self._listeners: dict[int, list[Listener]] = {}
         self._is_closed = False
 
     async def take_own(self) -> None:
@@ -89,7 +89,7 @@ class Seating:
             for listener in self._listeners.pop(number):
                 self._edge.leave(listener)
         for number in sorted(set(numbers) - set(self._listeners)):
-            listeners: list[Server] = []
+            listeners: list[Listener] = []
             try:
                 for sock in self._handed.seats[number]:
                     if self._is_closed:

@@ -43,7 +43,6 @@ from gateway.http.limits import HEAD_TOO_BIG, Fault, fault_of
 from gateway.http.reader import Check, ReaderWatch
 from gateway.protect.hop import Hop, hop_from
 from gateway.protect.reply import Cut, RequestCut
-from gateway.upstream import keep_alive
 
 if TYPE_CHECKING:
     from gateway.http.server import Edge
@@ -54,11 +53,11 @@ Payload: TypeAlias = StreamReader
 # A request as aiohttp parsed it: its head, and its body.
 ParsedRequest: TypeAlias = tuple[RawRequestMessage, Payload]
 
-_RST_ON_CLOSE: Final = struct.pack("ii", 1, 0)
+RST_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 # What of a body is read before anybody asked for it is twice as much, and may be held on every connection.
 _READ_BYTES: Final = 8 * 1024
 # Less of a request than this is not reported: it is as little as a connection takes without one.
-_SMALL_BYTES: Final = 4 * 1024
+SMALL_BYTES: Final = 4 * 1024
 # A writer waits when so much has not left.
 _WRITTEN_BYTES_MAX: Final = 64 * 1024
 
@@ -87,6 +86,7 @@ class ClientConnection(web.RequestHandler):
         "_reader",
         "_served",
         "_tunnel",
+        "_unparsed",
         "_upgrade_left",
         "gone",
         "has_been_filled",
@@ -117,6 +117,8 @@ class ClientConnection(web.RequestHandler):
         self._owner = owner
         self.settings = settings
         self._tunnel: ClientTunnel | None = None
+        # Bytes of the next request that wait for their turn.
+        self._unparsed = b""
         # The body of the request that was parsed last, where it is not whole, and how much of it had come.
         self._newest: Payload | None = None
         self._newest_bytes = 0
@@ -143,8 +145,8 @@ class ClientConnection(web.RequestHandler):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request is in progress or parsed, or the connection is a tunnel."""
-        return self._served is not None or bool(self._messages)
+        """Whether a request is in progress or parsed or waits for that, or the connection is a tunnel."""
+        return self._served is not None or bool(self._messages) or bool(self._unparsed)
 
     async def start(self) -> None:
         """Handle one request after the other, until the connection ends. aiohttp makes a task of it."""
@@ -181,6 +183,11 @@ class ClientConnection(web.RequestHandler):
             if self._messages:
                 # In a turn of its own, so that a long line of requests holds nobody else up.
                 await asyncio.sleep(0)
+
+    @property
+    def is_new(self) -> bool:
+        """Whether no request has been parsed so far."""
+        return not self._request_count
 
     # -- for the handler ----------------------------------------------------------------------------------------------
 
@@ -264,7 +271,7 @@ class ClientConnection(web.RequestHandler):
         sock = transport.get_extra_info("socket")
         if sock is not None:
             with contextlib.suppress(OSError):
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RST_ON_CLOSE)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RST_ON_CLOSE)
         transport.abort()
 
     def linger(self) -> None:
@@ -330,15 +337,43 @@ class ClientConnection(web.RequestHandler):
         certificate = _verified_certificate(transport)
         if certificate is not None:
             self.hop = replace(self.hop, certificate=certificate)
-        sock = transport.get_extra_info("socket")
-        if sock is not None:
-            # Nothing else notices that the reader of a silent stream, or the end of a tunnel, is gone.
-            with contextlib.suppress(OSError):
-                keep_alive(sock)
         self.idle_since = self._loop.time()
         self._owner.connection_opened(self)
 
     def data_received(self, data: bytes) -> None:
+        if self._unparsed:
+            self._unparsed += data
+            self._hold(len(self._unparsed))
+        elif (
+            self._served is not None
+            or self._messages
+            or self._newest is not None
+            or self._held_bytes
+            or self._tunnel is not None
+            or not data
+            or self._owner.slices.is_free()
+        ):
+            self._parse(data)
+        elif not self.ignores_input and self.transport is not None:
+            self._unparsed = data
+            # What follows, and its end, can wait in the kernel.
+            self.transport.pause_reading()
+            self._hold(len(data))
+            self._owner.slices.put(self._owner.flow_of(data), self._parse_in_turn)
+
+    def _parse_in_turn(self) -> None:
+        data, self._unparsed = self._unparsed, b""
+        if self.transport is not None and data:
+            self._hold(0)
+            self.parse_now(data)
+
+    def parse_now(self, data: bytes) -> None:
+        """Parse bytes whose turn has come, and read on."""
+        self._parse(data)
+        if not (self._reading_paused or self._buffer_paused):
+            self._resume_transport_reading()
+
+    def _parse(self, data: bytes) -> None:
         if self.ignores_input:
             return
         count = self._request_count
@@ -382,7 +417,7 @@ class ClientConnection(web.RequestHandler):
             self._parser.set_upgraded(False)
         tail, self._message_tail = self._message_tail, b""
         self._hold(0)
-        self.data_received(tail)
+        self._parse(tail)
         if self._buffer_paused:
             self._resume_reading_if_drained()
 
@@ -467,7 +502,7 @@ class ClientConnection(web.RequestHandler):
         self.cut_body(Cut.GONE)
         # It holds memory, and the connection may last for as long as the client reads.
         self._parser = None
-        self._message_tail = b""
+        self._message_tail = self._unparsed = b""
         self._hold(0)
 
     def _refuse(self, fault: Fault) -> None:
@@ -477,7 +512,7 @@ class ClientConnection(web.RequestHandler):
 
     def _hold(self, size_bytes: int) -> None:
         self._held_bytes = size_bytes
-        is_worth_it = size_bytes > _SMALL_BYTES
+        is_worth_it = size_bytes > SMALL_BYTES
         if is_worth_it or self._is_held_reported:
             self._is_held_reported = is_worth_it
             self._owner.begun.hold(self, size_bytes if is_worth_it else 0)

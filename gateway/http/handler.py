@@ -73,14 +73,16 @@ class Served:
         resource: Resource | None = None,
         reserved: ReservedHeaders | None = None,
         cors: CorsPolicy = NO_ORIGINS,
+        key_headers: frozenset[bytes] = frozenset(),
     ) -> None:
-        """Needs a running event loop."""
+        """Needs a running event loop. `key_headers`, in lower case, are those that any route has keys in."""
         self.routes = routes
         self.protect = protect
         self.forward = forward
         self.resource = resource
         self.reserved = reserved
         self.cors = cors
+        self.key_headers = key_headers
         self.unused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._requests = 0
         self._is_replaced = False
@@ -126,6 +128,11 @@ class Handler:
         """Long responses that clients have not read yet."""
         self.is_stopping = False
         """Whether each request is the last one on its connection."""
+
+    @property
+    def key_headers(self) -> frozenset[bytes]:
+        """The names of the headers that keys are in, in lower case."""
+        return self._served.key_headers
 
     @property
     def in_flight(self) -> int:

@@ -34,7 +34,7 @@ class EdgeSettings:
     unread_bytes_max: int = 256 * 1024 * 1024
     begun_bytes_max: int = 64 * 1024 * 1024
     decoding_wait_seconds: float = 5.0
-    backlog: int = 1024
+    backlog: int = 4096
 
 
 @immutable

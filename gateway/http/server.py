@@ -2,6 +2,10 @@
 
 It handles no requests: those go to its `Handler`.
 
+Where no more connections may be open, the ones that were idle for longest make room. One that came just now is not
+idle: it is about to send its first request, as all of a burst are. Where none is idle, new ones wait in the backlog
+for a while, and are then turned away.
+
 A TLS listener of asyncio reports a connection only after its handshake. Until then a silent client would hold a
 descriptor, and as much memory as a long request takes. So connections are accepted without TLS and counted, and then
 start TLS. Where there are too many, the longest handshake makes room for a new one: silent clients last longest.
@@ -12,11 +16,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import os
+import math
 import socket
 import ssl
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Hashable
 from heapq import nsmallest
 from itertools import islice
 from typing import Any, Final, cast
@@ -24,11 +27,14 @@ from typing import Any, Final, cast
 from aiohttp import web
 
 from gateway.core.message import bracketed
+from gateway.http.arrivals import Arrival, Listener, Room, flow_of
 from gateway.http.budget import MemoryBudget
-from gateway.http.connection import ClientConnection
+from gateway.http.connection import RST_ON_CLOSE, SMALL_BYTES, ClientConnection
 from gateway.http.handler import Handler, Served
 from gateway.http.limits import EdgeSettings, has_c_parser
 from gateway.observe.facts import Events
+from gateway.protect.slices import Slices
+from gateway.upstream import keep_alive
 
 # How often connections are checked, and how many at once: with more of them, each is checked less often.
 _SWEEP_SECONDS: Final = 0.25
@@ -42,6 +48,10 @@ _ROOM_SHARE: Final = 64
 _TLS_CLOSE_SECONDS: Final = 24 * 3600.0
 # One handshake may be under way for so many connections, because it has a descriptor beside theirs.
 _CONNECTIONS_FOR_ONE: Final = 4
+# A connection without a request, or a handshake, that has lasted for less makes no room for a new one.
+_SETTLED_SECONDS: Final = 1.0
+# How long new connections wait for room before they are turned away.
+_FULL_SECONDS: Final = 2.0
 
 
 class Edge:
@@ -64,11 +74,20 @@ class Edge:
         self._tls = tls
         # Registers aiohttp's connections. It handles no requests: their `start` does.
         self._server = web.Server(cast(Any, self.handler.handle))
-        self._listeners: list[asyncio.Server] = []
+        self._listeners: list[Listener] = []
+        self._loop = asyncio.get_running_loop()
+        self._opening: set[asyncio.Task[None]] = set()
+        # Without a byte yet, the earliest first, and those that wait for the turn of their first request.
+        self._arrivals: dict[Arrival, None] = {}
+        self._waiting: set[Arrival] = set()
         # In the order of their next check.
         self._clients: dict[ClientConnection, None] = {}
-        # Those of them that were aborted to make room, and are about to close.
-        self._leaving: set[ClientConnection] = set()
+        # Those of both that were aborted to make room, and are about to close.
+        self._leaving: set[Arrival | ClientConnection] = set()
+        # Since when there has been no room.
+        self._full_since = math.inf
+        self.slices = Slices()
+        """The turns of requests that are about to be parsed."""
         self._handshakes = Handshakes(self._connect, settings)
         self._sweeping: asyncio.TimerHandle | None = None
         self.begun = MemoryBudget(settings.begun_bytes_max)
@@ -84,7 +103,7 @@ class Edge:
     @property
     def connections(self) -> int:
         """How many client connections are open."""
-        return len(self._clients)
+        return len(self._clients) + len(self._arrivals) + len(self._waiting)
 
     async def start(
         self,
@@ -98,26 +117,32 @@ class Edge:
             raise ListenError(
                 "cannot listen: aiohttp was installed without its HTTP parser in C, or AIOHTTP_NO_EXTENSIONS is set"
             )
-        loop = asyncio.get_running_loop()
-        listen = partial(loop.create_server, self._accept, backlog=self.settings.backlog)
+        socks = [] if sock is None else [sock]
         try:
-            if sock is not None:
-                if isinstance(bound := sock.getsockname(), tuple):
-                    host, port = bound[:2]
-                # Another program may listen there since it was bound. uvloop would close it then, and say nothing.
-                sock.listen(self.settings.backlog)
-                listener = await listen(sock=sock)
-            else:
-                listener = await listen(host=host, port=port, reuse_address=True)
+            if sock is None:
+                socks = await _bound(host, port)
+            elif isinstance(bound := sock.getsockname(), tuple):
+                host, port = bound[:2]
+            for each in socks:
+                # Another program may listen there since it was bound.
+                each.listen(self.settings.backlog)
+                each.setblocking(False)
+                # Its connections inherit it. Nothing else notices that the reader of a silent stream, or the end of a
+                # tunnel, is gone.
+                with contextlib.suppress(OSError):
+                    keep_alive(each)
         except OSError as error:
+            if sock is None:
+                for each in socks:
+                    each.close()
             raise ListenError(listen_fault(host, port, error)) from error
-        self._listeners.append(listener)
+        self._listeners += [Listener(each, self._room, self._take) for each in socks]
         if self._sweeping is None:
             self._sweep()
-        address = listener.sockets[0].getsockname()
+        address = socks[0].getsockname()
         return (str(address[0]), int(address[1])) if isinstance(address, tuple) else (str(address), 0)
 
-    async def listen_on(self, sock: socket.socket) -> asyncio.Server:
+    async def listen_on(self, sock: socket.socket) -> Listener:
         """Listen on one more socket, until `leave` or `close`. The edge owns the socket from the call on. Raises
         `ListenError`."""
         try:
@@ -129,9 +154,9 @@ class Edge:
 
     async def adopt(self, sock: socket.socket) -> None:
         """Serve a connection that is there already. The edge then owns the socket."""
-        await asyncio.get_running_loop().connect_accepted_socket(self._connect, sock)
+        await self._loop.connect_accepted_socket(self._connect, sock)
 
-    def leave(self, listener: asyncio.Server) -> None:
+    def leave(self, listener: Listener) -> None:
         """Accept no more connections from this listener. Open ones stay."""
         self._listeners.remove(listener)
         listener.close()
@@ -141,6 +166,9 @@ class Edge:
         self.handler.is_stopping = True
         for listener in self._listeners:
             listener.close()
+        for arrival in (*self._arrivals, *self._waiting):
+            # One whose request is here is served, as one that was parsed is.
+            arrival.end()
         for client in list(self._clients):
             if not client.is_busy:
                 client.close()
@@ -148,6 +176,7 @@ class Edge:
     async def close(self, grace_seconds: float = 0.0) -> int:
         """Wait for requests in flight, then abort the rest. Returns how many were aborted."""
         self.stop_listening()
+        await asyncio.gather(*self._opening, return_exceptions=True)
         await self._handshakes.end()
         await self.handler.wait_idle(grace_seconds)
         broken_off = self.handler.in_flight
@@ -160,8 +189,6 @@ class Edge:
         await self.handler.end_tasks()
         await self._wait_flushed(clients)
         await asyncio.gather(*(client.task for client in clients if client.task is not None), return_exceptions=True)
-        for listener in self._listeners:
-            await listener.wait_closed()
         self._listeners.clear()
         if self._sweeping is not None:
             self._sweeping.cancel()
@@ -175,31 +202,85 @@ class Edge:
         self.settings, self._tls = settings, tls
         self.handler.serve_by(served, settings)
 
-    def _accept(self) -> asyncio.Protocol:
-        return self._connect() if self._tls is None else HandshakeStart(self._handshakes, self._tls)
+    @property
+    def _is_full(self) -> bool:
+        return self.connections - len(self._leaving) >= self.settings.connections_max
+
+    def _room(self, has_next: bool) -> Room:
+        """Whether the next connection may be accepted. Makes room for it if it surely waits."""
+        if self._is_full:
+            if not has_next:
+                return Room.LATER
+            now = self._loop.time()
+            if self._make_room(now - _SETTLED_SECONDS):
+                return Room.LATER
+            self._full_since = min(self._full_since, now)
+            return Room.NONE if now - self._full_since < _FULL_SECONDS else Room.FREE
+        self._full_since = math.inf
+        if self._tls is None:
+            return Room.FREE
+        if not self._handshakes.has_room():
+            return Room.NONE
+        # A handshake takes as long as a request.
+        return Room.FREE if self.slices.is_free() else Room.LATER
+
+    def _take(self, sock: socket.socket) -> None:
+        """Serve a connection that was accepted, or turn it away."""
+        if self._is_full:
+            with sock, contextlib.suppress(OSError):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RST_ON_CLOSE)
+            return
+        if self._tls is not None:
+            self._handshakes.begin(sock, self._tls)
+            return
+        arrival = Arrival(self, self._loop.time())
+        self._arrivals[arrival] = None
+        task = self._loop.create_task(self._open(arrival, sock))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    async def _open(self, arrival: Arrival, sock: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(lambda: arrival, sock)
+        except OSError:
+            self._arrivals.pop(arrival, None)
 
     def _connect(self) -> ClientConnection:
         return ClientConnection(self._server, self)
 
     def _sweep(self) -> None:
         """Check each connection in turn, a limited number at a time."""
-        loop = asyncio.get_running_loop()
-        self._sweeping = loop.call_later(_SWEEP_SECONDS, self._sweep)
-        now = loop.time()
+        self._sweeping = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
+        now = self._loop.time()
+        for arrival in list(islice(self._arrivals, _SWEEP_CONNECTIONS_MAX)):
+            if now - arrival.idle_since <= self.settings.keepalive_seconds:
+                break
+            arrival.end()
+        for listener in self._listeners:
+            listener.resume()
         clients = list(islice(self._clients, _SWEEP_CONNECTIONS_MAX))
         for client in clients:
             if len(clients) == _SWEEP_CONNECTIONS_MAX:
                 self._clients[client] = self._clients.pop(client)
             client.check(now)
 
-    def _make_room(self, newcomer: ClientConnection) -> None:
-        """Abort the connections that were idle for longest, several at a time because all must be ranked."""
-        idle = (client for client in self._clients if client not in self._leaving and not client.is_busy)
-        count = 1 + len(self._clients) // _ROOM_SHARE
-        longest = nsmallest(count, idle, key=lambda client: client.idle_since)
-        self._leaving.update(longest or [newcomer])
-        for client in longest or [newcomer]:
-            client.abort()
+    def _make_room(self, settled_by: float = math.inf) -> bool:
+        """Abort the connections that were idle for longest, several at a time because all must be ranked; those without
+        a request yet only if they are there since `settled_by`. Returns whether there were any."""
+        idle: list[Arrival | ClientConnection] = [
+            *(each for each in self._arrivals if each.idle_since <= settled_by),
+            *(
+                each
+                for each in self._clients
+                if not each.is_busy and (not each.is_new or each.idle_since <= settled_by)
+            ),
+        ]
+        idle = [each for each in idle if each not in self._leaving]
+        longest = nsmallest(1 + self.connections // _ROOM_SHARE, idle, key=lambda each: each.idle_since)
+        self._leaving.update(longest)
+        for each in longest:
+            each.abort()
+        return bool(longest)
 
     async def _wait_flushed(self, clients: list[ClientConnection]) -> None:
         """Let clients read what was written for them, for at most `linger_seconds`.
@@ -226,13 +307,47 @@ class Edge:
 
     def connection_opened(self, connection: ClientConnection) -> None:
         # Without free descriptors, the requests in flight could reach neither the upstream nor the store.
-        if len(self._clients) - len(self._leaving) >= self.settings.connections_max:
-            self._make_room(connection)
+        if self._is_full:
+            self._make_room()
         self._clients[connection] = None
 
     def connection_closed(self, connection: ClientConnection) -> None:
         self._clients.pop(connection, None)
+        self._gone(connection)
+
+    def flow_of(self, data: bytes) -> Hashable:
+        """The line in which the request that begins with these bytes waits."""
+        return flow_of(data, self.handler.key_headers)
+
+    # -- for arrivals --------------------------------------------------------------------------------------------------
+
+    def waits(self, arrival: Arrival, size_bytes: int) -> None:
+        self._arrivals.pop(arrival, None)
+        self._waiting.add(arrival)
+        self.begun.hold(arrival, size_bytes if size_bytes > SMALL_BYTES else 0)
+
+    def left(self, arrival: Arrival) -> None:
+        self._forget(arrival)
+        self._gone(arrival)
+
+    def begin(self, arrival: Arrival, data: bytes) -> None:
+        self._forget(arrival)
+        self._leaving.discard(arrival)
+        connection, transport = self._connect(), cast(asyncio.Transport, arrival.transport)
+        transport.set_protocol(connection)
+        connection.connection_made(transport)
+        connection.parse_now(data)
+
+    def _forget(self, arrival: Arrival) -> None:
+        self._arrivals.pop(arrival, None)
+        if arrival in self._waiting:
+            self._waiting.discard(arrival)
+            self.begun.hold(arrival, 0)
+
+    def _gone(self, connection: Arrival | ClientConnection) -> None:
         self._leaving.discard(connection)
+        for listener in self._listeners:
+            listener.resume()
 
 
 class Handshakes:
@@ -242,25 +357,34 @@ class Handshakes:
         self._connect = connect
         self._settings = settings
         self._max = max(1, min(settings.handshakes_max, settings.connections_max // _CONNECTIONS_FOR_ONE))
-        # Longest under way first.
-        self._under_way: dict[asyncio.Task[None], socket.socket] = {}
+        # Longest under way first, with the time when it began.
+        self._under_way: dict[asyncio.Task[None], tuple[socket.socket, float]] = {}
 
     def __len__(self) -> int:
         return len(self._under_way)
+
+    def has_room(self) -> bool:
+        """Whether one more may begin. The longest makes room, after a while."""
+        if len(self._under_way) < self._max:
+            return True
+        task, (sock, began) = next(iter(self._under_way.items()))
+        if asyncio.get_running_loop().time() - began < _SETTLED_SECONDS:
+            return False
+        del self._under_way[task]
+        _end(sock)
+        return True
 
     def begin(self, sock: socket.socket, tls: ssl.SSLContext) -> None:
         """Start the handshake of an accepted connection, which then owns the socket."""
         loop = asyncio.get_running_loop()
         task = loop.create_task(self._shake_hands(loop, sock, tls))
-        self._under_way[task] = sock
+        self._under_way[task] = sock, loop.time()
         task.add_done_callback(lambda task: self._under_way.pop(task, None))
-        if len(self._under_way) > self._max:
-            _end(self._under_way.pop(next(iter(self._under_way))))
 
     async def end(self) -> None:
         """Abort the handshakes that are under way."""
         tasks = list(self._under_way)
-        for sock in self._under_way.values():
+        for sock, _ in self._under_way.values():
             _end(sock)
         # The edge goes on closing, whatever a handshake raises.
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -285,28 +409,29 @@ def _end(sock: socket.socket) -> None:
         sock.shutdown(socket.SHUT_RDWR)
 
 
-class HandshakeStart(asyncio.Protocol):
-    """Takes over a connection from a listener without TLS, before anything is read from it."""
-
-    def __init__(self, handshakes: Handshakes, tls: ssl.SSLContext) -> None:
-        self._handshakes = handshakes
-        self._tls = tls
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        plain = cast(asyncio.Transport, transport)
-        sock: socket.socket | None = None
-        # If no descriptor is left for it, the connection is closed.
-        with contextlib.suppress(OSError):
-            sock = socket.socket(fileno=os.dup(plain.get_extra_info("socket").fileno()))
-            sock.setblocking(False)
-        # Closes its own descriptor, and not the connection.
-        plain.abort()
-        if sock is not None:
-            self._handshakes.begin(sock, self._tls)
-
-
 class ListenError(Exception):
     """Listening on the address failed. The text says why."""
+
+
+async def _bound(host: str | None, port: int) -> list[socket.socket]:
+    """A socket for each address of the host. Raises OSError."""
+    found = await asyncio.get_running_loop().getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    socks: list[socket.socket] = []
+    try:
+        for family, sockaddr in dict.fromkeys((family, sockaddr) for family, _, _, _, sockaddr in found):
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            socks.append(sock)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind(sockaddr)
+    except BaseException:
+        for sock in socks:
+            sock.close()
+        raise
+    return socks
 
 
 def listen_fault(host: str | None, port: int, error: OSError) -> str:

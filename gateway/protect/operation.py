@@ -21,6 +21,7 @@ from gateway.protect.claiming import Admission, Granted, Seen, Unavailable
 from gateway.protect.identification import KeyedRequest
 from gateway.protect.leases import Lease
 from gateway.protect.reply import Reply
+from gateway.protect.slices import Slices
 from gateway.protect.trace import request_info
 from gateway.store.base import NO_PLACE
 
@@ -78,6 +79,7 @@ class Operation:
         "_loop",
         "_record",
         "_result",
+        "_slices",
         "delivery",
         "final_command",
         "keeps_body",
@@ -94,6 +96,7 @@ class Operation:
         order: int,
         events: Events,
         loop: asyncio.AbstractEventLoop,
+        slices: Slices,
         delivery: DeliveryAttempt | None = None,
     ) -> None:
         self.request = request
@@ -108,6 +111,7 @@ class Operation:
         self._lease: Lease | None = None
         self._events = events
         self._loop = loop
+        self._slices = slices
         self._began = time.monotonic()
         self._admission: asyncio.Future[Admission] = loop.create_future()
         # None: the first caller's patience is over. Once done, or cancelled with the caller, this takes no result.
@@ -163,12 +167,13 @@ class Operation:
 
     async def wait_admission(self) -> Admission:
         """The result of the claim. Cancelling this cancels nothing else."""
-        return await asyncio.shield(self._admission)
+        await self._slices.until(self._admission)
+        return self._admission.result()
 
     async def wait_result(self, timeout_seconds: float) -> AttemptResult | None:
         """How the attempt ended, or None if that is not known in time. Cancelling this cancels nothing else."""
         result = self._result
-        await asyncio.wait((result,), timeout=max(0.0, timeout_seconds))
+        await self._slices.until(result, timeout_seconds)
         return result.result() if result.done() else None
 
     def is_exclusive(self) -> bool:

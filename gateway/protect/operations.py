@@ -31,6 +31,7 @@ from gateway.protect.identification import KeyedRequest
 from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Leases
 from gateway.protect.operation import DeliveryAttempt, Operation
+from gateway.protect.slices import Slices
 from gateway.protect.trace import request_info
 from gateway.store.base import NO_PLACE, Indefinite, NotApplied, Store, StoreError, wall_clock_us
 
@@ -78,6 +79,7 @@ class Operations:
         self._events = events
         self._on_new = on_new
         self._loop = asyncio.get_running_loop()
+        self._slices = Slices()
         # Keyed by integers: every request is looked up here first, and hashing a UUID calls a Python function.
         self._by_id: dict[int, Operation] = {}
         self._tasks: dict[asyncio.Task[None], Operation] = {}
@@ -114,7 +116,7 @@ class Operations:
 
     def begin(self, request: KeyedRequest, delivery: DeliveryAttempt | None = None) -> Operation:
         """Start the task of an operation that is not in flight: a request's, or the delivery of a kept one."""
-        operation = Operation(request, self.next_order(), self._events, self._loop, delivery)
+        operation = Operation(request, self.next_order(), self._events, self._loop, self._slices, delivery)
         self._deliveries += delivery is not None
         self._by_id[request.identity.operation_id.int] = operation
         task = self._loop.create_task(self._execute(operation))

@@ -54,6 +54,7 @@ from gateway.core.replay import stored_response
 from gateway.observe.facts import Events, ProbeFinding, ProbeMade
 from gateway.protect.decoding import read_document
 from gateway.protect.route import Route
+from gateway.protect.slices import Slices
 from gateway.store.base import StoreError
 from gateway.store.operations import PROBE_FLOOR_US, ManagedStore
 from gateway.upstream import BodyLost, Lost, NotSent, TooLong, UpstreamResponse
@@ -118,6 +119,7 @@ class Prober:
         self._inquiries: dict[UUID, _Inquiry] = {}
         self._unprobeable: set[UUID] = set()
         self._slots = asyncio.Semaphore(PROBES_MAX)
+        self._slices = Slices()
         self._is_closed = False
 
     async def resolve(self, route: Route, operation_id: UUID, wait_seconds: float) -> Snapshot | None:
@@ -130,7 +132,7 @@ class Prober:
             inquiry = self._inquiries[operation_id] = _Inquiry(task)
         inquiry.waiters += 1
         try:
-            await asyncio.wait((inquiry.task,), timeout=wait_seconds)
+            await self._slices.until(inquiry.task, wait_seconds)
         finally:
             inquiry.waiters -= 1
         return inquiry.task.result() if inquiry.task.done() and not inquiry.task.cancelled() else None

@@ -14,6 +14,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from gateway.core.operation import Snapshot, State
+from gateway.protect.slices import Slices
 from gateway.store.base import Store, StoreError
 
 _PAUSE_SECONDS_MIN: Final = 0.05
@@ -51,6 +52,7 @@ class Waiting:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._readers: dict[tuple[UUID, Until], _Reader] = {}
+        self._slices = Slices()
         self._is_closed = False
 
     async def wait(self, operation_id: UUID, timeout_seconds: float, until: Until = is_unclaimed) -> Snapshot | None:
@@ -68,7 +70,7 @@ class Waiting:
             self._readers[awaited] = reader
         reader.waiters += 1
         try:
-            await asyncio.wait((reader.task,), timeout=timeout_seconds)
+            await self._slices.until(reader.task, timeout_seconds)
         finally:
             reader.waiters -= 1
             if self._readers.get(awaited) is reader and (reader.task.done() or reader.waiters == 0):

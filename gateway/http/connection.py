@@ -184,11 +184,6 @@ class ClientConnection(web.RequestHandler):
                 # In a turn of its own, so that a long line of requests holds nobody else up.
                 await asyncio.sleep(0)
 
-    @property
-    def is_new(self) -> bool:
-        """Whether no request has been parsed so far."""
-        return not self._request_count
-
     # -- for the handler ----------------------------------------------------------------------------------------------
 
     @property

@@ -2,9 +2,9 @@
 
 It handles no requests: those go to its `Handler`.
 
-Where no more connections may be open, the ones that were idle for longest make room. One that came just now is not
-idle: it is about to send its first request, as all of a burst are. Where none is idle, new ones wait in the backlog
-for a while, and are then turned away.
+Where no more connections may be open, the ones that were idle for longest make room. One that came or had a request
+just now is not idle: it is about to send the next one, as all of a burst are. Where none is idle, new ones wait in the
+backlog for a while, and are then turned away.
 
 A TLS listener of asyncio reports a connection only after its handshake. Until then a silent client would hold a
 descriptor, and as much memory as a long request takes. So connections are accepted without TLS and counted, and then
@@ -48,8 +48,8 @@ _ROOM_SHARE: Final = 64
 _TLS_CLOSE_SECONDS: Final = 24 * 3600.0
 # One handshake may be under way for so many connections, because it has a descriptor beside theirs.
 _CONNECTIONS_FOR_ONE: Final = 4
-# A connection without a request, or a handshake, that has lasted for less makes no room for a new one.
-_SETTLED_SECONDS: Final = 1.0
+# A connection that was idle, or a handshake that has lasted, for less makes no room for a new one.
+_SETTLED_SECONDS: Final = 0.5
 # How long new connections wait for room before they are turned away.
 _FULL_SECONDS: Final = 2.0
 
@@ -264,18 +264,14 @@ class Edge:
                 self._clients[client] = self._clients.pop(client)
             client.check(now)
 
-    def _make_room(self, settled_by: float = math.inf) -> bool:
-        """Abort the connections that were idle for longest, several at a time because all must be ranked; those without
-        a request yet only if they are there since `settled_by`. Returns whether there were any."""
+    def _make_room(self, idle_by: float = math.inf) -> bool:
+        """Abort the connections that were idle for longest, several at a time because all must be ranked; none that is
+        idle only since after `idle_by`. Returns whether there were any."""
         idle: list[Arrival | ClientConnection] = [
-            *(each for each in self._arrivals if each.idle_since <= settled_by),
-            *(
-                each
-                for each in self._clients
-                if not each.is_busy and (not each.is_new or each.idle_since <= settled_by)
-            ),
+            *self._arrivals,
+            *(client for client in self._clients if not client.is_busy),
         ]
-        idle = [each for each in idle if each not in self._leaving]
+        idle = [each for each in idle if each.idle_since <= idle_by and each not in self._leaving]
         longest = nsmallest(1 + self.connections // _ROOM_SHARE, idle, key=lambda each: each.idle_since)
         self._leaving.update(longest)
         for each in longest:

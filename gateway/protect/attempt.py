@@ -6,6 +6,9 @@ caller gets it; and one whose body is not kept is in the record before its first
 take the outcome, the journal stands in for the record. The write is retried until one of them has it; until then no
 caller gets the outcome as known.
 
+Where nothing could be sent and duplicates wait for the result, the connect is tried again, a few times, under the same
+claim: a thousand of them do not share one failure to connect, nor does each of them try.
+
 The operation's `final_command` is always the command that ends the claim if everything stops now.
 """
 
@@ -47,10 +50,22 @@ from gateway.protect.reply import Reply
 from gateway.protect.upstream_reply import UpstreamStream
 from gateway.protect.verification import signed_again
 from gateway.store.base import Store, StoreError, Unstorable
-from gateway.upstream import BodyLost, Lost, NotSent, TooLong, UpstreamResponse
+from gateway.upstream import BodyLost, Lost, NotSent, SentNothing, TooLong, UpstreamResponse
 
 _PAUSE_SECONDS_MIN: Final = 0.05
 _PAUSE_SECONDS_MAX: Final = 2.0
+# The pauses before the connects that are tried for duplicates which wait.
+_CONNECT_PAUSES_SECONDS: Final = (0.1, 0.3)
+# The next connect may succeed where these failed.
+_UNREACHED: Final = frozenset(
+    (
+        SentNothing.POOL_TIMEOUT,
+        SentNothing.DNS,
+        SentNothing.REFUSED,
+        SentNothing.UNREACHABLE,
+        SentNothing.CONNECT_TIMEOUT,
+    )
+)
 # How long the store is retried before the journal is tried, too.
 _STORE_RETRY_SECONDS: Final = 1.0
 # How long one call of a store that does not respond may take.
@@ -138,12 +153,15 @@ class Attempt:
             head, inbox = request.head, request.route.inbox
             if inbox is not None and record.delivery is not None:
                 head = await signed_again(inbox, head, request.body, request.identity.operation_id)
-            result = await target.upstream.exchange(
-                protected_request(head, request.hop, target.forwarding, execution),
-                request.body.outbound(),
-                protected=True,
-                may_send=self._may_send,
-            )
+            forwarded = protected_request(head, request.hop, target.forwarding, execution)
+            pauses = iter(_CONNECT_PAUSES_SECONDS)
+            while True:
+                result = await target.upstream.exchange(
+                    forwarded, request.body.outbound(), protected=True, may_send=self._may_send
+                )
+                if not self._is_for_others(result) or (pause_seconds := next(pauses, None)) is None:
+                    break
+                await asyncio.sleep(pause_seconds)
             match result:
                 case NotSent(reason, detail):
                     return self._claimed.not_sent(reason, detail)
@@ -155,6 +173,11 @@ class Attempt:
                     assert_never(result)
         finally:
             request.body.close()
+
+    def _is_for_others(self, result: UpstreamResponse | NotSent | Lost) -> bool:
+        """Whether to try once more: nothing was sent, and duplicates wait, which are not to fail by one connect."""
+        is_unreached = isinstance(result, NotSent) and result.reason in _UNREACHED
+        return is_unreached and self._operation.has_waiters and self._lease.is_trusted()
 
     def _may_send(self) -> bool:
         if not self._lease.is_trusted():

@@ -80,6 +80,7 @@ class Operation:
         "_record",
         "_result",
         "_slices",
+        "_waiters",
         "delivery",
         "final_command",
         "keeps_body",
@@ -117,6 +118,7 @@ class Operation:
         # None: the first caller's patience is over. Once done, or cancelled with the caller, this takes no result.
         self._first: asyncio.Future[AttemptResult | Seen | Unavailable | None] = loop.create_future()
         self._is_first_result_final = True
+        self._waiters = 0
         self._is_overdue = False
         # What duplicates wait for. Replaced where nothing durable took the outcome, for the duplicates to come.
         self._result: asyncio.Future[AttemptResult] = loop.create_future()
@@ -173,8 +175,17 @@ class Operation:
     async def wait_result(self, timeout_seconds: float) -> AttemptResult | None:
         """How the attempt ended, or None if that is not known in time. Cancelling this cancels nothing else."""
         result = self._result
-        await self._slices.until(result, timeout_seconds)
+        self._waiters += 1
+        try:
+            await self._slices.until(result, timeout_seconds)
+        finally:
+            self._waiters -= 1
         return result.result() if result.done() else None
+
+    @property
+    def has_waiters(self) -> bool:
+        """Whether duplicates wait for the result."""
+        return self._waiters > 0
 
     def is_exclusive(self) -> bool:
         """Whether the claim surely still belongs to this operation. When False, it may or may not."""

@@ -1,0 +1,81 @@
+"""Many requests at once under one key: one execution, and nobody else notices."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support.burst import Callers, at_once, one_by_one, request_bytes
+from tests.support.eventually import eventually
+from tests.support.full_service import FullService, answer
+from tests.support.gateway import GatewayProcess
+from tests.support.house import BODY, config_text, sqlite_store, status_of, store_section
+from tests.support.http import request
+from tests.support.upstream import Answer, RecordingUpstream
+
+COUNT = 1_500
+OTHERS_SECONDS = 4.0
+FIELDS = [("Content-Type", "application/json"), ("X-Tenant", "t1")]
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.full)])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+    """The `store` section of a configuration, on an empty store."""
+    return store_section(request, tmp_path)
+
+
+def process(store: dict[str, Any], directory: Path, url: str, /, **changes: Any) -> GatewayProcess:
+    """A gateway with this store in front of this service."""
+    return GatewayProcess(yaml.safe_load(config_text(url, store, directory, **changes)), directory)
+
+
+async def done(*callers: Callers) -> list[Counter[str]]:
+    """What these callers got."""
+    return [got.answers for got in await asyncio.gather(*(asyncio.to_thread(each.wait) for each in callers))]
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.full)])
+async def test_a_burst_under_one_key(store: dict[str, Any], tmp_path: Path, workers: int) -> None:
+    """It is executed once; of the others each gets that response, or is told to wait. All other keys are executed,
+    as well those that come on connections of their own as those on kept ones."""
+    limits = {"max_header_bytes": "8KiB"}
+    async with (
+        RecordingUpstream() as upstream,
+        process(store, tmp_path, upstream.url, workers=workers, limits=limits) as gateway,
+    ):
+        upstream.on("/charges", Answer(201))
+        burst = at_once(gateway.port, [request_bytes("burst")], COUNT)
+        others = [one_by_one(gateway.port, f"other-{keeps}", OTHERS_SECONDS, keeps=keeps) for keeps in (False, True)]
+        for callers in (*others, burst):
+            callers.go()
+        got, *their = await done(burst, *others)
+        assert got["201 stored"] == 1
+        assert got["201 stored"] + got["201 replayed"] + got["409 in-flight"] == COUNT
+        assert [each["201 stored"] for each in their] == [10 * OTHERS_SECONDS] * 2
+        assert Counter(received.values("Idempotency-Key")[0] for received in upstream.requests)[b"burst"] == 1
+        assert len(upstream.requests) == 1 + 20 * OTHERS_SECONDS
+
+
+async def test_duplicates_do_not_share_one_failure_to_connect(tmp_path: Path) -> None:
+    """Where nothing was sent, the service is tried again for those who wait, under the same key."""
+    fields = [*FIELDS, ("Idempotency-Key", "k1")]
+    with FullService() as service:
+        upstream = {"connect_timeout": "2s"}
+        async with process(sqlite_store(tmp_path), tmp_path, service.url, upstream=upstream) as gateway:
+            sent = [
+                asyncio.create_task(request(gateway.port, "POST", "/charges", fields, BODY, deadline_seconds=60.0))
+                for _ in range(20)
+            ]
+            await eventually(service.connecting, what="it connects")
+            (first,) = service.connecting()
+            await eventually(lambda: service.connecting() - {first}, what="it connects again")
+            service.make_room()
+            with await asyncio.to_thread(service.accept) as connection:
+                await asyncio.to_thread(answer, connection, BODY)
+                statuses = Counter([status_of(each) for each in await asyncio.gather(*sent)])
+                assert statuses == {(201, "stored"): 1, (201, "replayed"): 19}

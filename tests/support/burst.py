@@ -1,0 +1,192 @@
+"""Callers that come all at once, and callers that come one after the other, in processes of their own.
+
+`python -m tests.support.burst` reads what to do as JSON from its standard input and writes what it got as JSON. Raw
+sockets and one write for each request: the gateway has to be what takes the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+_ROOT: Final = Path(__file__).parents[2]
+_SECONDS_MAX: Final = 90.0
+_STATUS: Final = b"\nidempotency-status:"
+
+
+def request_bytes(key: str, target: str = "/charges", headers: tuple[tuple[str, str], ...] = ()) -> bytes:
+    """A whole request with a short JSON body."""
+    body = b'{"amount": 1200}'
+    fields = (
+        ("Host", "gateway"),
+        ("Content-Type", "application/json"),
+        ("Content-Length", str(len(body))),
+        ("X-Tenant", "t1"),
+        *headers,
+    )
+    keyed = (*fields, ("Idempotency-Key", key)) if key else fields
+    lines = [f"POST {target} HTTP/1.1", *(f"{name}: {value}" for name, value in keyed), "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+@dataclass(frozen=True, slots=True)
+class Got:
+    """What the callers got: how often each answer came, as "201 stored", and how long the slowest took."""
+
+    answers: Counter[str]
+    slowest_seconds: float
+    latencies: list[float]
+
+
+class Callers:
+    """A process of callers that was started; `wait` for it."""
+
+    def __init__(self, **what: Any) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.burst"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=_ROOT,
+            text=True,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(what) + "\n")
+        self._process.stdin.flush()
+        # It has imported what it needs, and the requests are made.
+        self._process.stdout.readline()
+
+    def go(self) -> None:
+        """Begin."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+
+    def wait(self) -> Got:
+        """What they got, at the end."""
+        out, _ = self._process.communicate(timeout=2 * _SECONDS_MAX)
+        got = json.loads(out)
+        return Got(Counter(got["answers"]), max(got["latencies"], default=0.0), got["latencies"])
+
+
+def at_once(port: int, requests: list[bytes], count: int) -> Callers:
+    """So many connections that are opened at once, and a request on each of them: these, in turn."""
+    return Callers(kind="herd", port=port, count=count, requests=[each.decode() for each in requests])
+
+
+def one_by_one(port: int, key: str, seconds: float, *, rate: float = 10.0, keeps: bool = False) -> Callers:
+    """New keys at this rate, each on a connection of its own or, with `keeps`, all on one."""
+    return Callers(kind="paced", port=port, key=key, seconds=seconds, rate=rate, keeps=keeps)
+
+
+def _herd(port: int, requests: list[bytes], count: int) -> dict[str, Any]:
+    poll = select.epoll()
+    waiting: dict[int, socket.socket] = {}
+    began = time.monotonic()
+    for _ in range(count):
+        sock = socket.socket()
+        sock.setblocking(False)
+        sock.connect_ex(("127.0.0.1", port))
+        waiting[sock.fileno()] = sock
+    for number in waiting:
+        poll.register(number, select.EPOLLOUT)
+    answers: Counter[str] = Counter()
+    latencies = []
+    arrived: dict[int, bytes] = {}
+    sent = 0
+    while waiting and time.monotonic() < began + _SECONDS_MAX:
+        for number, _ in poll.poll(1.0, 4096):
+            sock = waiting[number]
+            try:
+                if number not in arrived:
+                    sock.send(requests[sent % len(requests)])
+                    sent += 1
+                    arrived[number] = b""
+                    poll.modify(number, select.EPOLLIN)
+                    continue
+                data = sock.recv(64 * 1024)
+            except OSError as error:
+                word = f"lost: {error.strerror}"
+            else:
+                arrived[number] += data
+                if data and b"\r\n\r\n" not in arrived[number]:
+                    continue
+                word = _word(arrived[number])
+            answers[word] += 1
+            latencies.append(time.monotonic() - began)
+            poll.unregister(number)
+            sock.close()
+            del waiting[number]
+    answers["no answer"] += len(waiting)
+    return {"answers": +answers, "latencies": latencies}
+
+
+async def _paced(port: int, key: str, seconds: float, rate: float, *, keeps: bool) -> dict[str, Any]:
+    answers: Counter[str] = Counter()
+    latencies: list[float] = []
+    kept: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+
+    async def one(number: int) -> None:
+        began = time.monotonic()
+        try:
+            reader, writer = kept.pop() if kept else await asyncio.open_connection("127.0.0.1", port)
+            writer.write(request_bytes(f"{key}-{number}"))
+            arrived = await reader.readuntil(b"\r\n\r\n")
+            answers[_word(arrived)] += 1
+            if keeps:
+                lengths = [line for line in arrived.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+                await reader.readexactly(int(lengths[0].partition(b":")[2]))
+                kept.append((reader, writer))
+            else:
+                writer.close()
+        except (OSError, asyncio.IncompleteReadError) as error:
+            answers[f"lost: {type(error).__name__}"] += 1
+        latencies.append(time.monotonic() - began)
+
+    began = time.monotonic()
+    async with asyncio.timeout(_SECONDS_MAX + seconds), asyncio.TaskGroup() as group:
+        for number in range(int(seconds * rate)):
+            await asyncio.sleep(max(0.0, began + number / rate - time.monotonic()))
+            group.create_task(one(number))
+    for _, writer in kept:
+        writer.close()
+    return {"answers": answers, "latencies": latencies}
+
+
+def _word(arrived: bytes) -> str:
+    head = arrived.split(b"\r\n\r\n")[0]
+    if not head:
+        return "closed"
+    status, verdict = head[9:12], b""
+    if (at := head.lower().find(_STATUS)) >= 0:
+        verdict = head[at + len(_STATUS) :].split(b"\r\n")[0].split(b";")[0]
+    return (status + verdict).decode()
+
+
+def main() -> None:
+    """See the module."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    asked = json.loads(sys.stdin.readline())
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+    sys.stdin.readline()
+    if asked["kind"] == "herd":
+        got = _herd(asked["port"], [each.encode() for each in asked["requests"]], asked["count"])
+    else:
+        got = asyncio.run(_paced(asked["port"], asked["key"], asked["seconds"], asked["rate"], keeps=asked["keeps"]))
+    sys.stdout.write(json.dumps(got))
+
+
+if __name__ == "__main__":
+    main()

@@ -495,7 +495,13 @@ def environment_of(config: Config) -> Environment:
 
 
 def _edge_settings(config: Config) -> EdgeSettings:
-    return EdgeSettings(header_bytes_max=config.limits.max_header_bytes, connections_max=client_connections_max())
+    upstreams = {config.upstream_for(route) for route in config.routes} | {config.upstream}
+    return EdgeSettings(
+        header_bytes_max=config.limits.max_header_bytes,
+        connections_max=client_connections_max(
+            config.limits.max_in_flight, sum(upstream.max_connections for upstream in upstreams)
+        ),
+    )
 
 
 async def _close_when_unused(before: Policy, after: Policy, earlier: list[Served]) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from gateway.app import stores
 from gateway.app.gateway import Gateway
 from gateway.app.life import StartError, logs_like, run_until_signal
-from gateway.app.loop import GatewayLoop
 from gateway.app.share import worker_count
 from gateway.app.supervisor import Supervisor
 from gateway.config import Config

@@ -58,8 +58,10 @@ class Receiving:
                 if isinstance(found, Reply):
                     # An event that was delivered may be repeated while the store is away.
                     is_unknown = found.verdict in (Verdict.STORE_UNAVAILABLE, Verdict.IN_DOUBT)
-                    snapshot = await self._find(request) if is_unknown else None
-                    return found if snapshot is None else await self._reply_to_repeat(snapshot, request, inbox, policy)
+                    known = await self._find(request) if is_unknown else None
+                    if known is not None:
+                        return await self._reply_to_repeat(known, request, inbox, policy)
+                    return found
                 snapshot = found.snapshot
                 if isinstance(found, Accepted):
                     is_handed_over = True

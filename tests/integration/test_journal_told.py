@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,10 +22,12 @@ from tests.integration.test_journal import (
     process,
     send,
 )
+from tests.support import http
 from tests.support.eventually import eventually
 from tests.support.gateway import GatewayProcess
 from tests.support.house import status_of, store_section
 from tests.support.http import Response
+from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer
 from tests.support.quota import LONG_BYTES, Quota, quota_of
 from tests.support.upstream import Answer, RecordingUpstream
@@ -217,4 +220,115 @@ async def test_another_process_without_the_store(tmp_path: Path, gone: Outage) -
         assert status_of(first) == (201, "journaled")
         again = await send(two)
         assert (status_of(again), again.body) == ((201, "replayed"), first.body)
+        assert len(upstream.requests) == 1
+
+
+OPERATOR = {"Authorization": "Bearer operator-token-0123456789abcdef", "Content-Type": "application/json"}
+
+
+async def command(gateway: GatewayProcess, *words: str) -> tuple[int, str]:
+    """What a command of this gateway's configuration returns and prints."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gateway", words[0], "--config", str(gateway.config_file), *words[1:]),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, output.decode()
+
+
+async def test_nobody_says_that_it_never_happened(tmp_path: Path, quota: Quota) -> None:
+    """While a journal of the host has the response, by no way and by no force; the operator is told what to do."""
+    admin = free_port()
+    access = {"listen": f"127.0.0.1:{admin}", "token": OPERATOR["Authorization"].removeprefix("Bearer ")}
+    async with RecordingUpstream() as upstream, process(quota.section, tmp_path, upstream, admin=access) as gateway:
+        await long_response(gateway, upstream, quota)
+        await wait_lease_over()
+        listed = await command(gateway, "journal", "--format", "jsonl")
+        operation = json.loads(listed[1].splitlines()[0])["operation_id"]
+
+        async def refused(*, is_running: bool) -> None:
+            for force in ((), ("--force",)):
+                said = await command(gateway, "resolve", operation, "--never-happened", "--why", "a test", *force)
+                code, text = said
+                assert (code, "It happened" in text, "--export" in text) == (1, True, True), text
+                assert "Wait" in text
+            for force in (False, True) if is_running else ():
+                body = json.dumps({"outcome": "never_happened", "why": "a test", "force": force}).encode()
+                response = await http.request(
+                    admin, "POST", f"/operations/{operation}/resolve", list(OPERATOR.items()), body
+                )
+                assert (response.status, b"It happened" in response.body) == (409, True), response.body
+
+        await refused(is_running=True)
+        gateway.kill()
+        await refused(is_running=False)
+        await gateway.start()
+        await refused(is_running=True)
+        assert is_told(await send(gateway))
+        file = tmp_path / "response.http"
+        code, _ = await command(gateway, "journal", operation, "--export", str(file))
+        assert (code, file.read_bytes().endswith(LONG.body)) == (0, True)
+        await quota.end()
+
+        async def flushed() -> bool:
+            return await metric(gateway, "idempotency_journal_waiting") == 0
+
+        await eventually(flushed, deadline_seconds=20)
+        assert is_told(await send(gateway))
+        assert len(upstream.requests) == 1
+
+
+async def test_a_route_that_forwards_without_the_store(tmp_path: Path, gone: Outage) -> None:
+    """It does not send again what a journal of the host knows to have happened, or does not know."""
+    route = {"store_unavailable": "forward"}
+    async with RecordingUpstream() as upstream, process(gone.section, tmp_path, upstream, route=route) as gateway:
+        hold = asyncio.Event()
+        upstream.on("/charges", Answer(201, body=b"charged", hold=hold), Answer(502, hold=hold), Answer(200))
+        requests = []
+        for number, key in enumerate(("k1", "doubtful"), start=1):
+            requests.append(asyncio.create_task(send(gateway, key)))
+            await upstream.wait_for_requests(number)
+        gone.begin()
+        hold.set()
+        assert [status_of(await each) for each in requests] == [(201, "journaled"), (502, "in-doubt")]
+        for _ in range(2):
+            assert is_told(await send(gateway))
+            assert status_of(await send(gateway, "doubtful")) == (503, "store-unavailable")
+            gateway.kill()
+            await gateway.start()
+        assert status_of(await send(gateway, "new")) == (200, "unprotected")
+        assert len(upstream.requests) == 3
+
+
+async def test_an_accepted_operation(tmp_path: Path, quota: Quota) -> None:
+    """Its status, its result and its repeats have what a journal of the host knows."""
+    secrets = {"encryption": [{"id": "a", "key": "A" * 43 + "="}], "identity_key": {"id": "i", "key": "1" * 64}}
+    changes = {"secrets": secrets, "route": {"accept": {"identity": "unverified"}}}
+    async with RecordingUpstream() as upstream, process(quota.section, tmp_path, upstream, **changes) as gateway:
+        upstream.on("/charges", LONG)
+        await quota.begin()
+        accepted = await send(gateway, prefer="respond-async")
+        assert status_of(accepted) == (202, "accepted")
+        location = accepted.header("Location")
+        assert location is not None
+
+        async def see(target: str) -> Response:
+            return await http.request(gateway.port, "GET", target, [("X-Tenant", "t1")])
+
+        async def completed() -> bool:
+            return bool(json.loads((await see(location)).body)["state"] == "completed")
+
+        await eventually(completed, deadline_seconds=20)
+        for _ in range(2):
+            result = await see(f"{location}/result")
+            assert (result.status, result.body) == (201, LONG.body)
+            again = await send(gateway)
+            assert (status_of(again), again.body) == ((201, "replayed"), LONG.body)
+            await wait_lease_over()
+            gateway.kill()
+            await gateway.start()
+            assert await completed()
+        await quota.end()
         assert len(upstream.requests) == 1

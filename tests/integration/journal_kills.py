@@ -1,0 +1,214 @@
+"""Kills of a gateway whose store refuses long rows, or goes away, at the worst moments, and what repeats get.
+
+Whoever got a response gets it again for ever, or is asked to come back: `in-doubt` and `in-flight` are never said of
+what this host has in a journal. For a long run: `python -m tests.integration.journal_kills --kills 200`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections import Counter
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from tests.support.eventually import eventually
+from tests.support.fleet import config_of, key_of, nonce_of, try_send
+from tests.support.gateway import GatewayProcess
+from tests.support.house import status_of
+from tests.support.long_run import main
+from tests.support.quota import LONG_BYTES, Quota, quota_of
+from tests.support.relay import Relay
+from tests.support.upstream import Answer, RecordingUpstream
+
+LEASE_SECONDS: Final = 3
+_KEYS_PER_ROUND: Final = 3
+_REPEATS_PER_ROUND: Final = 6
+_REPEATS_AFTERWARDS: Final = 5
+_BODIES: Final = (b"short", b"long" * LONG_BYTES)
+_PAUSE_SECONDS: Final = 0.1
+_SETTLE_SECONDS: Final = 60.0
+_SCRIPTED: Final = 1_000
+_ANSWER: Final = Answer(201, body=_BODIES[1])
+
+
+@dataclass
+class Report:
+    """What happened. `words` counts the answers to repeats."""
+
+    kills: int = 0
+    stops: int = 0
+    outages: int = 0
+    words: Counter[str] = field(default_factory=Counter)
+    firsts: Counter[str] = field(default_factory=Counter)
+    faults: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.kills} kills, {self.stops} stops, {self.outages} outages of the store",
+            f"first requests: {dict(self.firsts)}",
+            f"repeats: {dict(self.words)}",
+            *self.faults,
+        ]
+        return "\n".join(lines)
+
+
+@dataclass
+class _Told:
+    """What the first caller of a key got."""
+
+    status: int
+    nonce: str | None
+    body: bytes
+
+
+class _Run:
+    """Two gateways with one `state_dir`, as workers of a host are; one of them is killed again and again."""
+
+    def __init__(
+        self,
+        killed: GatewayProcess,
+        beside: GatewayProcess,
+        quota: Quota,
+        upstream: RecordingUpstream,
+        relay: Relay | None,
+        seed: int,
+    ) -> None:
+        self.report = Report()
+        self._killed = killed
+        self._beside = beside
+        self._quota = quota
+        self._upstream = upstream
+        self._relay = relay
+        self._random = Random(seed)
+        self._known: dict[str, _Told] = {}
+        self._keys = 0
+
+    async def round(self) -> None:
+        """New requests; an end and a start, perhaps without the store; and repeats all the while."""
+        is_quota = self._random.random() < 0.8
+        if is_quota:
+            await self._quota.begin()
+        await asyncio.gather(*[self._first() for _ in range(_KEYS_PER_ROUND)])
+        await self._repeat_some()
+        is_away = self._relay is not None and self._random.random() < 0.4
+        if is_quota and not is_away and self._random.random() < 0.3:
+            await self._quota.end()
+            is_quota = False
+        if is_away and self._relay is not None:
+            self._relay.refuse()
+            self._relay.cut()
+            self.report.outages += 1
+        await self._end_one()
+        await self._repeat_some()
+        await self._killed.start()
+        await self._repeat_some()
+        if self._random.random() < 0.1:
+            await self._until_leases_are_over()
+        if is_away and self._relay is not None:
+            await self._relay.listen()
+        # While the store comes back, too.
+        for _ in range(_REPEATS_AFTERWARDS):
+            await self._repeat_some()
+        if is_quota:
+            await self._quota.end()
+
+    async def _end_one(self) -> None:
+        if self._random.random() < 0.2:
+            self._killed.ask_to_stop()
+            await self._killed.wait_exit()
+            self.report.stops += 1
+        else:
+            # Some of them in the middle of requests.
+            under_way = [asyncio.create_task(self._first()) for _ in range(self._random.randrange(3))]
+            await asyncio.sleep(0)
+            self._killed.kill()
+            self.report.kills += 1
+            await asyncio.gather(*under_way)
+
+    async def _until_leases_are_over(self) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + LEASE_SECONDS
+        while loop.time() < until:
+            await self._repeat_some()
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _first(self) -> None:
+        self._keys += 1
+        key = f"k{self._keys}"
+        response = await try_send(self._killed.port, key)
+        self.report.firsts["none" if response is None else str(response.header("Idempotency-Status"))] += 1
+        if response is not None and response.status == 201:
+            self._known[key] = _Told(response.status, nonce_of(response), response.body)
+
+    async def _repeat_some(self) -> None:
+        """At both gateways, of what was told to a first caller; the latest among them."""
+        known = list(self._known)
+        chosen = {*known[-_KEYS_PER_ROUND:], *self._random.sample(known, min(len(known), _REPEATS_PER_ROUND))}
+        ports = (self._killed.port, self._beside.port)
+        await asyncio.gather(*[self._repeat(port, key) for key in sorted(chosen) for port in ports])
+
+    async def _repeat(self, port: int, key: str) -> bool:
+        response = await try_send(port, key)
+        if response is None:
+            return False
+        self.report.words[" ".join(map(str, status_of(response)))] += 1
+        told = self._known[key]
+        if (response.status, nonce_of(response), response.body) == (told.status, told.nonce, told.body):
+            return True
+        if response.status != 503 or response.header("Retry-After") is None:
+            self.report.faults.append(f"{key}: {status_of(response)} after {self.report.kills} kills")
+        return False
+
+    async def settle(self) -> None:
+        """With the store back and no quota, everything is replayed, and the upstream has executed each key once."""
+
+        async def all_told() -> bool:
+            return all([await self._repeat(port, key) for key in self._known for port in self._ports])
+
+        await eventually(all_told, deadline_seconds=_SETTLE_SECONDS)
+        executed = Counter(map(key_of, self._upstream.requests))
+        self.report.faults += [f"{key} was executed {number} times" for key, number in executed.items() if number != 1]
+        self.report.faults += [f"{key} was not executed" for key in self._known if key not in executed]
+
+    @property
+    def _ports(self) -> tuple[int, int]:
+        return self._killed.port, self._beside.port
+
+
+async def run(directory: Path, section: dict[str, Any], *, kills: int, seed: int) -> Report:
+    """On an empty store. A PostgreSQL goes away now and then, too."""
+    own = {**section, "lease": f"{LEASE_SECONDS}s"}
+    random = Random(seed)
+    async with AsyncExitStack() as stack:
+        upstream = await stack.enter_async_context(RecordingUpstream())
+        upstream.on("/charges", *[Answer(201, body=random.choice(_BODIES)) for _ in range(_SCRIPTED)], _ANSWER)
+        relay, address = None, urlsplit(section["durable"])
+        if address.port is not None:
+            relay = await stack.enter_async_context(Relay(address.port))
+            own["durable"] = section["durable"].replace(f":{address.port}/", f":{relay.port}/")
+        gateways = [
+            GatewayProcess(
+                config_of(own, directory, upstream.url, state_dir=str(directory / "state")), directory / name
+            )
+            for name in ("killed", "beside")
+        ]
+        killed, beside = [await stack.enter_async_context(each) for each in gateways]
+        it = _Run(killed, beside, quota_of(section), upstream, relay, seed)
+        while it.report.kills < kills:
+            await it.round()
+        await it.settle()
+    return it.report
+
+
+async def _as_asked(directory: Path, section: dict[str, Any], asked: argparse.Namespace) -> Report:
+    return await run(directory, section, kills=asked.kills, seed=asked.seed)
+
+
+if __name__ == "__main__":
+    sys.exit(main("journal_kills", __doc__, _as_asked, kills=200))

@@ -194,7 +194,22 @@ class Parts:
             environment.fleet,
         )
         self.store = store = tiered_store(config, durable, environment.fast, events, clock, environment.on_purge)
-        self._journaling = journaling = Journaling(journal, store, events, sealing, memory_of=durable.noted_memory)
+        self._unsent = UnsentWorker(
+            store,
+            environment.attempt_files,
+            events,
+            remember_us=lambda identity: self.policy.remembered.get(identity.operation),
+            arrival_seconds=config.store.lease,
+            clock=clock,
+        )
+        self._journaling = journaling = Journaling(
+            journal,
+            store,
+            events,
+            sealing,
+            memory_of=durable.noted_memory,
+            unsent_of=self._unsent.unsent_of,
+        )
         self._flusher = Flusher(store, journal, events, clock=clock)
         self.claiming = Claiming(
             store,
@@ -254,14 +269,6 @@ class Parts:
         )
         self.turns = turns = Turns(store, {}, clock=clock)
         self._sweeper = Sweeper(store, events, has_turn=partial(turns.has, Duty.SWEEP), clock=clock)
-        self._unsent = UnsentWorker(
-            store,
-            environment.attempt_files,
-            events,
-            remember_us=lambda identity: self.policy.remembered.get(identity.operation),
-            arrival_seconds=config.store.lease,
-            clock=clock,
-        )
         self._tally_taker = TallyTaker(
             store,
             events,

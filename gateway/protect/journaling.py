@@ -1,4 +1,4 @@
-"""What this host's journals know of operations: keeps outcomes that the durable store does not take, and finds them.
+"""What this host knows of operations: keeps outcomes that the durable store does not take, and finds them.
 
 The journal keeps them as the durable store does (`core.confidential`), and passes them on to it like that.
 
@@ -7,7 +7,8 @@ Theory of operation
 An outcome in a journal is the last command of an attempt, and `core.lifecycle` says what it makes of the record. So the
 record as it will be is known here before the durable store has it. Before anybody is told that an outcome is not known,
 that an operation is still running, or that the store is away, all journals of this host are asked (`find`): those of
-this process, of others that run, and of those that have ended.
+this process, of others that run, and of those that have ended. So are the marks of ended processes: an attempt that
+they had not sent had no effect.
 
 While the durable store can be read, its record decides whether an outcome still applies. While it cannot, only a
 response is told, because it is final: a release or a doubt may be in the store although its result was lost, and then
@@ -18,7 +19,7 @@ the claim is the one to come back, and for as long as its replay window cannot b
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Final
 from uuid import UUID
@@ -26,6 +27,7 @@ from uuid import UUID
 from gateway.core.confidential import NO_SEALING, Sealing
 from gateway.core.lifecycle import no_token, step
 from gateway.core.operation import EVENT_OF, Abandon, Applied, Complete, OutcomeCommand, Record, Snapshot, State
+from gateway.core.outcome import end_unused
 from gateway.observe.facts import Events, JournalFailed, OutcomeJournaled
 from gateway.store.base import Indefinite, NotApplied, Store, StoreError, wall_clock_us
 from gateway.store.journal import Journal, KeptOutcome
@@ -42,6 +44,7 @@ class Journaling:
     """The journals of this host, for attempts and their repeats.
 
     `memory_of` returns the lineage of the durable store's memory for an operation, by the note of this host.
+    `unsent_of` returns the attempts of an operation under which ended processes of this host had sent nothing.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class Journaling:
         sealing: Sealing = NO_SEALING,
         *,
         memory_of: Callable[[UUID], Awaitable[str]],
+        unsent_of: Callable[[UUID], Awaitable[Collection[UUID]]],
         wall_us: Callable[[], int] = wall_clock_us,
     ) -> None:
         self._journal = journal
@@ -59,6 +63,7 @@ class Journaling:
         self._events = events
         self._sealing = sealing
         self._memory_of = memory_of
+        self._unsent_of = unsent_of
         self._wall_us = wall_us
         self._is_failing = False
 
@@ -100,17 +105,22 @@ class Journaling:
         try:
             async with asyncio.timeout(_DISK_SECONDS):
                 kept = await self._journal.outcomes(operation_id)
+                unsent = await self._unsent_of(operation_id)
         except TimeoutError as error:
             raise Indefinite("the journals did not respond in time") from error
-        if not kept:
+        if not kept and not unsent:
             return None
         try:
             async with asyncio.timeout(_READ_SECONDS):
                 snapshot = await self._store.read(operation_id)
         except (StoreError, TimeoutError):
             return await self._find_without_store(operation_id, kept)
+        if (record := snapshot.record) is None:
+            return None
         commands = [self._opened(each) for each in kept]
-        return None if snapshot.record is None else _anticipated(snapshot.record, commands, snapshot.now_us)
+        if record.attempt_id in unsent and record.state in UNENDED:
+            commands.append(end_unused(record, 0, "interrupted"))
+        return _anticipated(record, commands, snapshot.now_us)
 
     async def knows(self, operation_id: UUID) -> bool:
         """Whether the journals of this host have, or may have, an outcome that the durable store does not have yet."""

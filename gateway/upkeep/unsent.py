@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, NoReturn
+from uuid import UUID
 
 from gateway.core.operation import EVENT_OF, Applied, Identity, State
 from gateway.core.outcome import end_unused
@@ -62,8 +63,7 @@ class UnsentWorker:
 
     async def run_once(self) -> None:
         """End what can be ended; the rest is tried again."""
-        now = self._clock()
-        self._left += [(ended, ended.attempts, now) for ended in await self._take_ended()]
+        now = await self._look()
         for ended, attempts, since in self._left.copy():
             if self._is_stopped:
                 return
@@ -74,6 +74,18 @@ class UnsentWorker:
                 self._left.append((ended, remaining, since))
             else:
                 ended.remove()
+
+    async def unsent_of(self, operation_id: UUID) -> frozenset[UUID]:
+        """The attempts of the operation under which ended workers had sent nothing, and whose claims may stand yet."""
+        await self._look()
+        attempts = [attempt for _, left, _ in self._left for attempt in left]
+        return frozenset(attempt.attempt_id for attempt in attempts if attempt.operation_id == operation_id)
+
+    async def _look(self) -> float:
+        """Look for workers that have ended since; returns when that was."""
+        now = self._clock()
+        self._left += [(ended, ended.attempts, now) for ended in await self._take_ended()]
+        return now
 
     async def run(self) -> NoReturn:
         """Do so until cancelled. What is left is for other workers then."""

@@ -18,7 +18,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from tests.support.eventually import eventually
-from tests.support.fleet import config_of, key_of, nonce_of, try_send
+from tests.support.fleet import key_of, nonce_of, try_send
 from tests.support.gateway import GatewayProcess
 from tests.support.house import status_of
 from tests.support.long_run import main
@@ -68,20 +68,19 @@ class _Told:
 
 
 class _Run:
-    """Two gateways with one `state_dir`, as workers of a host are; one of them is killed again and again."""
+    """Gateways with one `state_dir`, as workers of a host are; the first is killed again and again."""
 
     def __init__(
         self,
-        killed: GatewayProcess,
-        beside: GatewayProcess,
+        gateways: list[GatewayProcess],
         quota: Quota,
         upstream: RecordingUpstream,
         relay: Relay | None,
         seed: int,
     ) -> None:
         self.report = Report()
-        self._killed = killed
-        self._beside = beside
+        self._killed = gateways[0]
+        self._ports = [gateway.port for gateway in gateways]
         self._quota = quota
         self._upstream = upstream
         self._relay = relay
@@ -147,11 +146,10 @@ class _Run:
             self._known[key] = _Told(response.status, nonce_of(response), response.body)
 
     async def _repeat_some(self) -> None:
-        """At both gateways, of what was told to a first caller; the latest among them."""
+        """At each gateway, of what was told to a first caller; the latest among them."""
         known = list(self._known)
         chosen = {*known[-_KEYS_PER_ROUND:], *self._random.sample(known, min(len(known), _REPEATS_PER_ROUND))}
-        ports = (self._killed.port, self._beside.port)
-        await asyncio.gather(*[self._repeat(port, key) for key in sorted(chosen) for port in ports])
+        await asyncio.gather(*[self._repeat(port, key) for key in sorted(chosen) for port in self._ports])
 
     async def _repeat(self, port: int, key: str) -> bool:
         response = await try_send(port, key)
@@ -176,13 +174,9 @@ class _Run:
         self.report.faults += [f"{key} was executed {number} times" for key, number in executed.items() if number != 1]
         self.report.faults += [f"{key} was not executed" for key in self._known if key not in executed]
 
-    @property
-    def _ports(self) -> tuple[int, int]:
-        return self._killed.port, self._beside.port
-
 
 async def run(directory: Path, section: dict[str, Any], *, kills: int, seed: int) -> Report:
-    """On an empty store. A PostgreSQL goes away now and then, too."""
+    """On an empty store. A PostgreSQL goes away now and then, too, and has a second gateway of the host."""
     own = {**section, "lease": f"{LEASE_SECONDS}s"}
     random = Random(seed)
     async with AsyncExitStack() as stack:
@@ -192,14 +186,9 @@ async def run(directory: Path, section: dict[str, Any], *, kills: int, seed: int
         if address.port is not None:
             relay = await stack.enter_async_context(Relay(address.port))
             own["durable"] = section["durable"].replace(f":{address.port}/", f":{relay.port}/")
-        gateways = [
-            GatewayProcess(
-                config_of(own, directory, upstream.url, state_dir=str(directory / "state")), directory / name
-            )
-            for name in ("killed", "beside")
-        ]
-        killed, beside = [await stack.enter_async_context(each) for each in gateways]
-        it = _Run(killed, beside, quota_of(section), upstream, relay, seed)
+        names = ("killed",) if relay is None else ("killed", "beside")
+        gateways = [await stack.enter_async_context(GatewayProcess(config, directory / name)) for name in names]
+        it = _Run(gateways, quota_of(section), upstream, relay, seed)
         while it.report.kills < kills:
             await it.round()
         await it.settle()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -24,6 +25,7 @@ from tests.integration.test_journal import (
 )
 from tests.support import http
 from tests.support.eventually import eventually
+from tests.support.fleet import try_send
 from tests.support.gateway import GatewayProcess
 from tests.support.house import status_of, store_section
 from tests.support.http import Response
@@ -180,8 +182,9 @@ async def test_a_journal_of_which_the_note_says_nothing(tmp_path: Path, gone: Ou
         assert len(upstream.requests) == 1
 
 
-async def test_another_process_of_the_host(tmp_path: Path, quota: Quota) -> None:
+async def test_another_process_of_the_host(tmp_path: Path, postgres_url: str) -> None:
     """One that shares the directory tells what the journal of a running or a stopped one has."""
+    quota = quota_of({"durable": postgres_url, "lease": f"{LEASE_SECONDS}s"})
     state = str(tmp_path / "state")
     async with (
         RecordingUpstream() as upstream,
@@ -255,7 +258,7 @@ async def test_nobody_says_that_it_never_happened(tmp_path: Path, quota: Quota) 
                 assert (code, "It happened" in text, "--export" in text) == (1, True, True), text
                 assert "Wait" in text
             for force in (False, True) if is_running else ():
-                body = json.dumps({"outcome": "never_happened", "why": "a test", "force": force}).encode()
+                body = json.dumps({"never_happened": True, "why": "a test", "force": force}).encode()
                 response = await http.request(
                     admin, "POST", f"/operations/{operation}/resolve", list(OPERATOR.items()), body
                 )
@@ -332,3 +335,35 @@ async def test_an_accepted_operation(tmp_path: Path, quota: Quota) -> None:
             assert await completed()
         await quota.end()
         assert len(upstream.requests) == 1
+
+
+async def test_what_a_killed_process_had_not_sent(tmp_path: Path, postgres_url: str) -> None:
+    """Its claim is no request that runs, and no doubt: a repeat is asked to come back, and then it is sent."""
+    state = str(tmp_path / "state")
+    section = {"durable": postgres_url, "lease": f"{LEASE_SECONDS}s"}
+    # Connections to it are neither taken nor refused.
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, socket.create_connection(full.getsockname()):
+        url = f"http://127.0.0.1:{full.getsockname()[1]}"
+        upstream = {"upstream": {"url": url, "connect_timeout": "30s"}}
+        async with (
+            RecordingUpstream() as service,
+            process(section, tmp_path / "a", service, state_dir=state, **upstream) as one,
+            process(section, tmp_path / "b", service, state_dir=state) as two,
+        ):
+            first = asyncio.create_task(try_send(one.port, "k1"))
+
+            async def claimed() -> bool:
+                text = (await one.status("/metrics")).body.decode()
+                return 'idempotency_claims_total{route="charge"} 1.0' in text
+
+            await eventually(claimed)
+            one.kill()
+            assert await first is None
+
+            async def stored() -> bool:
+                verdict = status_of(await send(two))
+                assert verdict in ((503, "released"), (200, "stored")), verdict
+                return verdict == (200, "stored")
+
+            await eventually(stored, deadline_seconds=20)
+            assert len(service.requests) == 1

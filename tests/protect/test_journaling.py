@@ -26,6 +26,7 @@ class Desk:
     def __init__(self, directory: Path) -> None:
         self.now_us = microseconds(50)
         self.memory = "memory"
+        self.unsent: set[UUID] = set()
         self.facts: list[Fact] = []
         self.store = FaultyStore(MemoryStore())
         self.journal = SqliteJournal(directory / "journal", "shop", clock_us=lambda: self.now_us)
@@ -38,11 +39,15 @@ class Desk:
             self.store,
             Events(self.facts.append),
             memory_of=self._memory_of,
+            unsent_of=self._unsent_of,
             wall_us=lambda: self.now_us,
         )
 
     async def _memory_of(self, _: UUID) -> str:
         return self.memory
+
+    async def _unsent_of(self, _: UUID) -> set[UUID]:
+        return self.unsent
 
     async def keep(self, say: Speech = Hand.complete) -> Hand:
         """The outcome of a new claim."""
@@ -195,3 +200,17 @@ async def test_a_response_that_may_not_be_told_without_the_store(desk: Desk, wha
         await desk.found(hand)
     desk.store.mend()
     assert await desk.found(hand) is State.COMPLETED
+
+
+async def test_an_attempt_that_was_not_sent(desk: Desk) -> None:
+    """An ended process had marked it so: it had no effect, and that of another attempt is not known."""
+    hand = Hand()
+    await do(desk.store, hand, Hand.claim)
+    desk.unsent.add(uuid4())
+    assert await desk.found(hand) is None
+    desk.unsent.add(hand.attempt_id)
+    assert await desk.found(hand) is State.RELEASED
+    await do(desk.store, hand, Hand.abandon)
+    assert await desk.found(hand) is State.RELEASED
+    desk.store.break_("read", fault=refused())
+    assert await desk.found(hand) is None

@@ -54,6 +54,10 @@ async def memory_of(_: UUID) -> str:
     return "memory"
 
 
+async def unsent_of(_: UUID) -> set[UUID]:
+    return set()
+
+
 def secretive() -> Hand:
     """An operation with the secret in its key."""
     return Hand(Script(new_identity(key=SECRET)))
@@ -566,7 +570,7 @@ async def test_outcomes_in_a_journal(tmp_path: Path) -> None:
     directory = tmp_path / "journal"
     journal = SqliteJournal(directory, "shop")
     await journal.start()
-    journaling = Journaling(journal, store, Events(), sealing, memory_of=memory_of)
+    journaling = Journaling(journal, store, Events(), sealing, memory_of=memory_of, unsent_of=unsent_of)
     hands = [secretive(), secretive(), secretive()]
     for hand in hands:
         await do(store, hand, claim)
@@ -611,7 +615,7 @@ async def test_outcomes_in_a_journal_are_encrypted_again(tmp_path: Path) -> None
     for hand, sealing in zip(hands, (sealing_by(K1), NO_SEALING, sealing_by(lost)), strict=True):
         await do(store, hand, claim)
         assert hand.record is not None
-        journaling = Journaling(journal, store, Events(), sealing, memory_of=memory_of)
+        journaling = Journaling(journal, store, Events(), sealing, memory_of=memory_of, unsent_of=unsent_of)
         await journaling.keep(hand.record, complete(hand), detail="by a test")
     others = view.HostJournalFiles(directory, "books", sealing_by(K2, K1))
     assert others.reseal() == (0, 0)

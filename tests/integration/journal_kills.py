@@ -186,6 +186,7 @@ async def run(directory: Path, section: dict[str, Any], *, kills: int, seed: int
         if address.port is not None:
             relay = await stack.enter_async_context(Relay(address.port))
             own["durable"] = section["durable"].replace(f":{address.port}/", f":{relay.port}/")
+        config = config_of(own, directory, upstream.url, state_dir=str(directory / "state"))
         names = ("killed",) if relay is None else ("killed", "beside")
         gateways = [await stack.enter_async_context(GatewayProcess(config, directory / name)) for name in names]
         it = _Run(gateways, quota_of(section), upstream, relay, seed)

@@ -45,6 +45,10 @@ PARTS: Final = (
         Part(f"accepting-{store}", ("-m", "tests.integration.accepting", "--kills", "200", "--store", store))
         for store in ("sqlite", "postgres")
     ],
+    *(
+        Part(f"journal-{store}", ("-m", "tests.integration.journal_kills", "--kills", "200", "--store", store))
+        for store in ("postgres", "sqlite")
+    ),
     Part("lanes", ("-m", "tests.integration.lanes", "--kills", "50")),
     Part("fast-failover", ("-m", "tests.integration.fast_failover", "--faults", "20")),
     Part("publishing", ("-m", "tests.integration.publishing", "--seconds", "600")),

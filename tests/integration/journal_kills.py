@@ -18,7 +18,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from tests.support.eventually import eventually
-from tests.support.fleet import key_of, nonce_of, try_send
+from tests.support.fleet import config_of, key_of, nonce_of, try_send
 from tests.support.gateway import GatewayProcess
 from tests.support.house import status_of
 from tests.support.long_run import main

@@ -1,4 +1,4 @@
-"""The event loop, and its clock, which stands still while the loop is held.
+"""The event loop: its clock, which stands still while the loop is held, and how names are looked up.
 
 A turn of the loop that takes long (a burst of requests, a process that was frozen) holds up what has arrived in the
 meantime, and the timers of those who wait for it are over at the same moment. Whoever set such a timer would blame the
@@ -11,17 +11,26 @@ How it is measured: a tick is due a few times a second, and the loop was held fo
 less than a tick may remain unnoticed. So a timer that is late by itself looks once more: what has arrived by then
 has been read, and those who wait for it have run. At least the time up to the next tick counts in each turn, so that
 every wait ends, however often the loop is held.
+
+Names that drivers connect to, those of stores and brokers, are looked up in threads of each name's own. By itself the
+loop does that in four threads that all of them share: a name server that does not respond for a broker would keep the
+stores from being found.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+import socket
 from collections.abc import Callable
 from contextvars import Context
-from typing import Any, Final, TypeVarTuple, cast
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any, Final, TypeVarTuple, cast
 
 import uvloop
+
+if TYPE_CHECKING:
+    from gateway.upstream.names import Names
 
 _Ts = TypeVarTuple("_Ts")
 
@@ -32,6 +41,8 @@ _LATE_SECONDS: Final = 0.02
 _LOOK_SECONDS: Final = 0.02
 # The clock counts whole milliseconds.
 _EXACT_SECONDS: Final = 0.002
+# More than configurations name. Brokers and clusters name others.
+_NAMES_MAX: Final = 256
 # Who sleeps blames nobody, and some of the sleepers keep leases.
 _wake_sleeper = getattr(asyncio.futures, "_set_result_unless_cancelled", None)
 
@@ -43,6 +54,7 @@ class GatewayLoop(uvloop.Loop):
         super().__init__()
         self._held_seconds = 0.0
         self._tick_due = math.inf
+        self._names: dict[str, Names] = {}
         self._tick()
 
     def time(self) -> float:
@@ -67,6 +79,32 @@ class GatewayLoop(uvloop.Loop):
     ) -> asyncio.TimerHandle:
         """Call it after that time, whether the loop was held or not."""
         return super().call_later(delay, callback, *args, context=context)
+
+    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:
+        if host is None or _is_literal(host):
+            return await super().create_connection(protocol_factory, host, port, **options)
+        names = self._names_for(str(host))
+        found = await names.resolve(str(host), port or 0, options.get("family") or socket.AF_UNSPEC)
+        if options.get("ssl"):
+            options["server_hostname"] = options.get("server_hostname") or host
+        failure: OSError = socket.gaierror(socket.EAI_NONAME, f"{host} has no address")
+        for each in found:
+            try:
+                return await super().create_connection(protocol_factory, each["host"], port, **options)
+            except OSError as error:
+                failure = error
+        raise failure
+
+    def _names_for(self, host: str) -> Names:
+        if (names := self._names.get(host)) is None:
+            # Not earlier: most commands connect to nothing.
+            from gateway.upstream.names import Names
+
+            if len(self._names) >= _NAMES_MAX:
+                # The oldest one. Its lookups go on for those who wait for them.
+                del self._names[next(iter(self._names))]
+            names = self._names[host] = Names()
+        return names
 
     def _tick(self) -> None:
         self.time()
@@ -113,3 +151,11 @@ class _Timer:
             self._handle = self._loop.call_unaware(left_seconds, self._fire, context=self._context)
         else:
             self._callback(*self._args)
+
+
+def _is_literal(host: Any) -> bool:
+    try:
+        ip_address(str(host).partition("%")[0])
+    except ValueError:
+        return False
+    return True

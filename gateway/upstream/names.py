@@ -1,4 +1,4 @@
-"""Resolves names for aiohttp's client, in threads that nothing else needs.
+"""Resolves names for aiohttp's client, and for the event loop, in threads that nothing else needs.
 
 A name server that does not respond holds a thread for many seconds, and no lookup can be cancelled. In threads that
 others use, too, it would stall what has nothing to do with it: bodies, kept requests, or connections to the store. So

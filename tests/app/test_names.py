@@ -1,0 +1,93 @@
+"""A name server that does not respond for one neighbour keeps no other one from being found."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import urlsplit
+
+import pytest
+
+from gateway.app.life import run
+from gateway.events.kafka import KafkaSettings, KafkaSink
+from gateway.events.nats import NatsSettings, NatsSink
+from gateway.events.redis_stream import RedisStreamSettings, RedisStreamSink
+from gateway.events.sink import Delivered, Sink
+from gateway.store.base import NotApplied
+from gateway.store.postgres.store import PostgresStore
+from gateway.store.redis.store import RedisFastTier
+from tests.events.support import new_event, publish
+from tests.support.eventually import eventually
+from tests.support.names import silent_name_server
+from tests.support.postgres import Postgres
+from tests.support.redis import Redis
+
+Reach = Callable[[], Awaitable[object]]
+
+
+def ignore(_: str) -> None:
+    """Warnings are no matter here."""
+
+
+async def publishing(sink: Sink) -> object:
+    await sink.open()
+    try:
+        return await publish(sink, new_event())
+    finally:
+        await sink.close()
+
+
+async def starting(store: PostgresStore | RedisFastTier) -> object:
+    if isinstance(store, RedisFastTier):
+        store.bind("one/two/three/00000001")
+    with suppress(NotApplied):
+        await store.start()
+        await store.close()
+        return "found"
+    return None
+
+
+def neighbours(host: str, postgres: int, redis: int) -> dict[str, Reach]:
+    """Ways to reach each kind of neighbour under this name."""
+    stream = RedisStreamSettings(f"redis://{host}:{redis}/0", "operations")
+    return {
+        "postgres": lambda: starting(PostgresStore(f"postgresql://gateway@{host}:{postgres}/postgres")),
+        "redis": lambda: starting(RedisFastTier(f"redis://{host}:{redis}/0")),
+        "sentinel": lambda: starting(RedisFastTier(f"redis+sentinel://{host}/mymaster/0")),
+        "redis-stream": lambda: publishing(RedisStreamSink(stream, ignore)),
+        "nats": lambda: publishing(NatsSink(NatsSettings((f"nats://{host}:4222",), "events", "events"), ignore)),
+        "kafka": lambda: publishing(KafkaSink(KafkaSettings((f"{host}:9092",), "events"))),
+    }
+
+
+@pytest.mark.parametrize("kind", ["postgres", "redis", "sentinel", "redis-stream", "nats", "kafka"])
+def test_others_are_found_meanwhile(
+    kind: str, monkeypatch: pytest.MonkeyPatch, postgres_server: Postgres, redis_server: Redis
+) -> None:
+    """Neither lookups nor threads are missing for them, on the loop that the program runs on."""
+    ports = [urlsplit(server.url).port or 0 for server in (postgres_server, redis_server)]
+
+    @asynccontextmanager
+    async def stuck(number: int) -> AsyncIterator[None]:
+        reach = neighbours("neighbour.hangs", *ports)[kind]
+        tasks = [asyncio.ensure_future(reach()) for _ in range(number)]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def scenario() -> None:
+        async with silent_name_server(monkeypatch) as names, stuck(8):
+            await eventually(lambda: names.running > 0)
+            async with asyncio.timeout(30):
+                await asyncio.to_thread(lambda: None)
+                others = neighbours("localhost", *ports)
+                assert await others["postgres"]() == "found"
+                assert await others["redis-stream"]() == Delivered()
+            assert names.running <= 2
+            names.over.set()
+
+    run(scenario())

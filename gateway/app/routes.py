@@ -5,10 +5,11 @@ A translation and nothing more: each setting becomes a value of the core in exac
 
 from __future__ import annotations
 
+import hmac
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import assert_never
+from typing import Final, assert_never
 from uuid import uuid4
 
 from gateway import config as settings
@@ -64,6 +65,9 @@ from gateway.protect.regions import Region, Regions
 from gateway.protect.route import AcceptPolicy, EnforcedShare, InFlightPolicy, Order, Retention, Route, Target
 from gateway.store.operations import Serving
 from gateway.upstream import Upstream, UpstreamSettings, tls_context
+
+# Enough to tell two secrets apart, and of no use to who guesses one.
+_CHECK_BYTES: Final = 4
 
 
 def route_of(config: settings.Config, route: settings.Route, upstream: Upstream) -> Route:
@@ -396,6 +400,12 @@ def serving_of(config: settings.Config) -> Serving:
         mode_accepted=frozenset(route.operation for route in config.routes if route.mode_change == "accept"),
         replay_us=max(microseconds(route.retention.replay) for route in config.routes),
         delivering=delivering_of(config),
+        fingerprint_keys={
+            key.id: hmac.digest(key.key.get_secret_value(), b"fingerprint key", "sha256")[:_CHECK_BYTES].hex()
+            for key in config.secrets.fingerprint_keys
+        },
+        compare_accepted=frozenset(route.operation for route in config.routes)
+        - frozenset(route.operation for route in config.routes if route.fingerprint.on_recipe_change != "accept"),
     )
 
 

@@ -680,7 +680,12 @@ def _timeline_of(memory: Seen | Epoch | None) -> int:
 
 def _is_same(one: Serving, other: Serving) -> bool:
     """Whether both find the same keys, and keep responses for as long."""
-    return (one.recipes, one.routes, one.replay_us) == (other.recipes, other.routes, other.replay_us)
+    return (one.recipes, one.routes, one.replay_us, one.fingerprint_keys) == (
+        other.recipes,
+        other.routes,
+        other.replay_us,
+        other.fingerprint_keys,
+    )
 
 
 def _merged(own: Seen | None, shared: Seen | None, epoch: Epoch, *, is_new: bool, is_read: bool) -> Seen:

@@ -128,8 +128,9 @@ class Serving:
     `recipes` define by operation name how identities are made. `routes` are in routing order. `accepted` are the
     operation names whose routes accept that keys are lost, `mode_accepted` those that accept it for a change of mode.
     `gateway_id` identifies one process. `key_ids` are those of its encryption keys; None: it accepts records that it
-    cannot decrypt. `replay_us` is the longest replay window of its routes. `delivering` are the kept
-    requests that it delivers; None: that is not known.
+    cannot decrypt. `replay_us` is the longest replay window of its routes. `delivering` are the kept requests that it
+    delivers; None: that is not known. `fingerprint_keys` are the ids of the keys under which it compares fingerprints,
+    each with a check of its secret; `compare_accepted` are the operation names that replay what cannot be compared.
     """
 
     gateway_id: UUID
@@ -142,17 +143,21 @@ class Serving:
     host: str = field(default_factory=socket.gethostname)
     replay_us: int = 0
     delivering: Delivering | None = None
+    fingerprint_keys: Mapping[str, str] = field(default_factory=dict)
+    compare_accepted: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Living:
     """How many keys of an operation name are remembered, and until when (microseconds of the store's clock).
 
-    `until_us` is None where one of them is claimed, in doubt or not delivered: that one is kept until it is resolved.
+    `by_fingerprint_key`: how many by the id of the key of their fingerprint; empty where that is not keyed. `until_us`
+    is None where one of them is claimed, in doubt or not delivered: that one is kept until it is resolved.
     """
 
     keys: int = 0
     until_us: int | None = 0
+    by_fingerprint_key: Mapping[str, int] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +165,8 @@ class RecipeConflict:
     """An operation whose keys a configuration would no longer find.
 
     `heirs` are the operation names of the new configuration that take its requests. Empty: the operation keeps its
-    requests, but its recipe changed, or with `is_mode` a smaller share of its keys is enforced. `is_served`: another
-    running gateway serves it.
+    requests, but its recipe changed, or with `is_mode` a smaller share of its keys is enforced, or repeats cannot be
+    compared for want of these `fingerprint_keys`. `is_served`: another running gateway serves it.
     """
 
     service: str
@@ -170,6 +175,7 @@ class RecipeConflict:
     heirs: tuple[str, ...] = ()
     is_served: bool = False
     is_mode: bool = False
+    fingerprint_keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

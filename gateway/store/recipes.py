@@ -21,7 +21,9 @@ serves the operation as it was: new keys may come at any moment, and two gateway
 run it twice. The same rule decides between two gateways that start at once, because the store serialises them.
 
 A start is refused likewise if an operation with living keys is enforced for a smaller share of its keys than before
-(*mode*), unless its routes have `mode_change: accept`: what is only observed is not looked up.
+(*mode*), unless its routes have `mode_change: accept`: what is only observed is not looked up. So it is if living keys
+of an operation have fingerprints under a key that is not listed any more, or is another one under its id
+(*fingerprint*): their repeats could not be compared, and would be refused as other requests.
 
 An operation whose requests now match no route is no reason to refuse; it is only reported.
 
@@ -87,6 +89,11 @@ class Remembered:
     def name(self) -> Name:
         return self.service, self.operation
 
+    @property
+    def fingerprint_keys(self) -> dict[str, str]:
+        """By id, the check of the secret."""
+        return {key: check for route in json.loads(self.routes) for key, check in route["fingerprint_keys"].items()}
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
@@ -97,6 +104,7 @@ class Question:
     is_served: bool
     is_own: bool
     is_mode: bool = False
+    fingerprint_keys: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -117,10 +125,17 @@ class Comparison:
         conflicts = []
         for question in self.questions:
             counted = living.get(question.name, Living())
+            if keys := question.fingerprint_keys:
+                counted = replace(counted, keys=sum(counted.by_fingerprint_key.get(each, 0) for each in keys))
             if counted.keys or (question.is_own and question.is_served):
                 conflicts.append(
                     RecipeConflict(
-                        *question.name, counted, question.heirs, question.is_served, is_mode=question.is_mode
+                        *question.name,
+                        counted,
+                        question.heirs,
+                        question.is_served,
+                        is_mode=question.is_mode,
+                        fingerprint_keys=question.fingerprint_keys,
                     )
                 )
         return Agreement(tuple(conflicts), tuple(self.neighbours))
@@ -138,6 +153,12 @@ def compare(known: Collection[Remembered], running: Collection[Name], serving: S
         row = own.get(operation)
         if row is not None and _is_enforced_less(_in_order([row]), serving.routes):
             comparison.questions.append(Question(row.name, (), is_served=False, is_own=True, is_mode=True))
+    for operation in sorted(serving.recipes.keys() - serving.accepted - serving.compare_accepted):
+        remembered = own[operation].fingerprint_keys if operation in own else {}
+        lost = tuple(sorted(key for key, check in remembered.items() if serving.fingerprint_keys.get(key) != check))
+        if lost:
+            name = (serving.service, operation)
+            comparison.questions.append(Question(name, (), is_served=False, is_own=True, fingerprint_keys=lost))
     current = _in_order(row for row in own.values() if row.is_current)
     if [(route.operation, route.rule) for route in current] == [
         (route.operation, route.rule) for route in serving.routes
@@ -184,7 +205,13 @@ def _by_name(pairs: Iterable[tuple[ServedRoute, ServedRoute]], accepted: frozens
 
 def _to_be_written(own: Mapping[str, Remembered], serving: Serving) -> list[Remembered]:
     wanted = [
-        Remembered(serving.service, operation, recipe, encode_routes(serving.routes, operation), is_current=True)
+        Remembered(
+            serving.service,
+            operation,
+            recipe,
+            encode_routes(serving.routes, operation, serving.fingerprint_keys),
+            is_current=True,
+        )
         for operation, recipe in sorted(serving.recipes.items())
     ]
     gone = [
@@ -195,8 +222,9 @@ def _to_be_written(own: Mapping[str, Remembered], serving: Serving) -> list[Reme
     return [row for row in wanted if row != own.get(row.operation)] + gone
 
 
-def encode_routes(routes: Iterable[ServedRoute], operation: str) -> str:
-    """The routes of one operation as the store keeps them, each with its place among all routes of the service."""
+def encode_routes(routes: Iterable[ServedRoute], operation: str, fingerprint_keys: Mapping[str, str]) -> str:
+    """The routes of one operation as the store keeps them, each with its place among all routes of the service, and
+    with the keys of its fingerprints."""
     return json.dumps(
         [
             {
@@ -205,6 +233,7 @@ def encode_routes(routes: Iterable[ServedRoute], operation: str) -> str:
                 "host": None if route.rule.host is None else route.rule.host.decode("latin-1"),
                 "path": route.rule.path.text,
                 "enforced": route.enforced,
+                "fingerprint_keys": dict(sorted(fingerprint_keys.items())),
             }
             for order, route in enumerate(routes)
             if route.operation == operation
@@ -246,10 +275,23 @@ def names_without_route(known: Collection[Remembered], service: str, operations:
 def conflicts_text(serving: Serving, conflicts: Iterable[RecipeConflict]) -> str:
     """Explain why a gateway must not start, and what to do."""
     listed = list(conflicts)
-    changed = [conflict for conflict in listed if not conflict.heirs and not conflict.is_mode]
+    lost = [conflict for conflict in listed if conflict.fingerprint_keys]
+    changed = [each for each in listed if not each.heirs and not each.is_mode and each not in lost]
     found = [] if len(changed) < 2 else [_changed(changed)]
-    single = [conflict for conflict in listed if not found or conflict not in changed]
-    return "; ".join(found + [_loss(serving, conflict) for conflict in single])
+    single = [each for each in listed if each not in lost and not (found and each in changed)]
+    return "; ".join([*found, *(_loss(serving, each) for each in single), *([_incomparable(lost)] if lost else [])])
+
+
+def _incomparable(conflicts: Sequence[RecipeConflict]) -> str:
+    """What is lost with a key of fingerprints, for all operations at once: all have the same keys."""
+    keys = ", ".join(sorted({key for conflict in conflicts for key in conflict.fingerprint_keys}))
+    named = ", ".join(f"{conflict.operation} ({_living(conflict)})" for conflict in conflicts)
+    return (
+        f"secrets.fingerprint_key has lost {keys}, or has another secret under that id: repeats of these operations' "
+        f"requests could not be compared, and would be refused as key-reused although they are the same: {named}. List "
+        "that key behind the current one until these keys are forgotten, or accept that with `identity_change: accept` "
+        "on their routes"
+    )
 
 
 def _changed(conflicts: Sequence[RecipeConflict]) -> str:

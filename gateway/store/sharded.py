@@ -139,9 +139,9 @@ class ShardedStore(Forwarding, Generic[S]):
             agreed = [await self._told(0, self.shards[0].compare_configuration(serving))]
             if not agreed[0].conflicts:
                 agreed = await self._all(lambda shard: shard.compare_configuration(serving))
-        conflicts: dict[tuple[str, str, bool], RecipeConflict] = {}
+        conflicts: dict[tuple[Any, ...], RecipeConflict] = {}
         for found in (conflict for each in agreed for conflict in each.conflicts):
-            name = (found.service, found.operation, found.is_mode)
+            name = (found.service, found.operation, found.is_mode, found.fingerprint_keys)
             before = conflicts.get(name)
             living = found.living if before is None else joined(before.living, found.living)
             conflicts[name] = replace(found, living=living)

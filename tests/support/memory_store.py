@@ -438,9 +438,10 @@ class MemoryStore:
         """The living keys of an operation of a service."""
         settled = (settle(record, self.memory.clock()) for record in self.memory.records.values())
         alive = [record for record in settled if record is not None and is_of(record.identity, *name)]
+        by_key = Counter("" if each.fingerprint is None else each.fingerprint.key_id for each in alive)
         if any(record.delivery is not None or record.state in _ENDLESS for record in alive):
-            return Living(len(alive), None)
-        return Living(len(alive), max((_kept_until_us(record) for record in alive), default=0))
+            return Living(len(alive), None, by_key)
+        return Living(len(alive), max((_kept_until_us(record) for record in alive), default=0), by_key)
 
     async def count_without_route(self, service: str, operations: Collection[str]) -> dict[str, int]:
         self._check_started()

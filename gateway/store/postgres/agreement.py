@@ -20,6 +20,7 @@ from gateway.store.postgres.dialer import Dialer
 from gateway.store.postgres.schema import MIGRATE_SECONDS, add_partitions, windows_up_to
 from gateway.store.postgres.statements import RECIPE_LOCK, load
 from gateway.store.recipes import Name, Remembered, compare, names_without_route
+from gateway.store.relational.inquiry import joined
 
 _LOG = logging.getLogger("gateway")
 
@@ -126,7 +127,11 @@ class Agreements:
             [derivation_of(*name) for name in ordered],
             [service for service, _ in ordered],
         )
-        return {ordered[row["place"] - 1]: Living(row["keys"], row["until_us"]) for row in rows}
+        counted: dict[Name, Living] = {}
+        for row in rows:
+            name, living = ordered[row["place"] - 1], Living(row["keys"], row["until_us"], {row["key_id"]: row["keys"]})
+            counted[name] = joined(counted.get(name, Living()), living)
+        return counted
 
     @asynccontextmanager
     async def _own_link(self) -> AsyncIterator[Link]:

@@ -171,7 +171,8 @@ async def count_living(client: ShardClient, names: Collection[Name]) -> dict[Nam
             settled = settle(record, now_us)
             for name in counted if settled is not None else ():
                 if settled is not None and is_of(settled.identity, *name):
-                    counted[name] = joined(counted[name], Living(1, _kept_until_us(settled)))
+                    key_id = "" if settled.fingerprint is None else settled.fingerprint.key_id
+                    counted[name] = joined(counted[name], Living(1, _kept_until_us(settled), {key_id: 1}))
     return counted
 
 

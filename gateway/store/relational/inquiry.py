@@ -8,6 +8,7 @@ transaction, because every command would wait for it.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -255,9 +256,9 @@ def count_some(cursor: Cursor, names: Collection[Name], after: Any, now_us: int)
     for service, operation in names:
         living = Living()
         rows = cursor.rows("select_alive", (operation, now_us, after, last))
-        for operation_id, scope_digest, key_digest, until_us in rows:
+        for operation_id, scope_digest, key_digest, until_us, key_id in rows:
             if derive_operation_id(service, operation, scope_digest, key_digest).bytes == operation_id:
-                living = joined(living, Living(1, until_us))
+                living = joined(living, Living(1, until_us, {key_id or "": 1}))
         counted[service, operation] = living
     return counted, None if horizon is None else last
 
@@ -266,7 +267,8 @@ def joined(living: Living, others: Living) -> Living:
     """The sum of both."""
     is_open = living.until_us is None or others.until_us is None
     until_us = None if is_open else max(living.until_us or 0, others.until_us or 0)
-    return Living(living.keys + others.keys, until_us)
+    by_key = Counter(living.by_fingerprint_key) + Counter(others.by_fingerprint_key)
+    return Living(living.keys + others.keys, until_us, by_key)
 
 
 def _known(cursor: Cursor) -> list[Remembered]:

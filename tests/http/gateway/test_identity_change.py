@@ -92,6 +92,53 @@ async def test_another_identity_key(store: Store, tmp_path: Path) -> None:
         assert status_of(await home.send(target="/refunds")) == (200, "replayed")
 
 
+def fingerprint_keys(*named: tuple[str, str], **route: str) -> dict[str, Any]:
+    """These keys by name and secret, the current one first; and what the route says."""
+    keys = [{"id": name, "key": secret * 32} for name, secret in named]
+    return {"secrets": {"fingerprint_key": keys} if keys else {}, "route": route}
+
+
+@pytest.mark.parametrize("without", [(("two", "2"),), (("one", "2"),), ()], ids=["another", "another-secret", "none"])
+async def test_a_fingerprint_key_that_is_lost(
+    store: Store, tmp_path: Path, without: tuple[tuple[str, str], ...]
+) -> None:
+    """Repeats of what was recorded under it could not be compared: a start without it is refused, by the check as well,
+    and says how many keys that concerns, and what becomes of them."""
+    one = ("one", "1")
+    async with house(store, tmp_path, **fingerprint_keys(one)) as home:
+        for key in ("k1", "k2"):
+            assert status_of(await home.send(key)) == (200, "stored")
+    why = await refusal(store, tmp_path, **fingerprint_keys(*without))
+    assert "secrets.fingerprint_key has lost one" in why
+    assert "charge (2 living keys, until 2" in why
+    assert "refused as key-reused although they are the same" in why
+    shell = Shell(tmp_path, config_text("http://127.0.0.1:9", store, tmp_path, **fingerprint_keys(*without)))
+    said = await shell("check", "--store")
+    assert (said.code, "secrets.fingerprint_key has lost one" in said.err) == (1, True)
+    # Nothing is lost where the records can be compared, or a repeat is replayed without that.
+    async with house(store, tmp_path, **fingerprint_keys(("new", "3"), one)) as home:
+        assert status_of(await home.send("k1")) == (200, "replayed")
+        assert status_of(await home.send("k3")) == (200, "stored")
+    why = await refusal(store, tmp_path, **fingerprint_keys(("new", "3"), *without))
+    assert "charge (2 living keys, until 2" in why
+    accepting = fingerprint_keys(*without, ("new", "3"))
+    accepting["route"] = {"fingerprint": {"on_recipe_change": "accept"}}
+    async with house(store, tmp_path, **accepting) as home:
+        assert status_of(await home.send("k1")) == (200, "replayed")
+
+
+async def test_a_lost_fingerprint_key_that_is_accepted(store: Store, tmp_path: Path) -> None:
+    """The keys are used up, and the next start asks no more. One that nothing was recorded under is not missed."""
+    async with house(store, tmp_path, **fingerprint_keys(("one", "1"), ("spare", "9"))) as home:
+        assert status_of(await home.send()) == (200, "stored")
+    two = fingerprint_keys(("two", "2"), ("one", "1"))
+    async with house(store, tmp_path, **two) as home:
+        assert status_of(await home.send()) == (200, "replayed")
+    for changes in (fingerprint_keys(("two", "2"), identity_change="accept"), fingerprint_keys(("two", "2"))):
+        async with house(store, tmp_path, **changes) as home:
+            assert status_of(await home.send()) == (422, "key-reused")
+
+
 async def test_guesses_cannot_be_tested(store: Store, tmp_path: Path) -> None:
     """With an identity key nothing in the record follows from service, caller and key, though all of them are known;
     whoever has the configuration finds the operation by them."""

@@ -55,6 +55,7 @@ WITH clock AS MATERIALIZED (
 ), wide AS (
     SELECT
         a.place,
+        coalesce(o.key_id, '') AS key_id,
         count(*) AS keys,
         bool_or(o.is_kept OR o.state IN ('claimed', 'in_doubt')) AS is_open,
         max(greatest(o.replay_until_us, o.remember_until_us)) AS until_us
@@ -72,17 +73,18 @@ WITH clock AS MATERIALIZED (
     WHERE NOT {is_absent(o, clock)}
         AND uuid_send(o.operation_id)
             = set_byte(set_byte(d.bits, 6, (get_byte(d.bits, 6) & 15) | 128), 8, (get_byte(d.bits, 8) & 63) | 128)
-    GROUP BY a.place
+    GROUP BY 1, 2
 ), narrow AS (
-    SELECT a.place, count(*) AS keys, false AS is_open, max(o.remember_until_us) AS until_us
+    SELECT a.place, coalesce(o.key_id, '') AS key_id, count(*) AS keys, false AS is_open, max(o.remember_until_us) AS until_us
     FROM clock CROSS JOIN unnest($2::text[], $4::text[]) WITH ORDINALITY AS a (operation, of_service, place)
         JOIN idempotency_gateway.narrow o USING (operation, of_service)
     WHERE o.remember_until_us > clock.now_us
-    GROUP BY a.place
+    GROUP BY 1, 2
 )
 SELECT
     e.place,
+    e.key_id,
     sum(e.keys)::bigint AS keys,
     CASE WHEN NOT bool_or(e.is_open) THEN max(e.until_us) END AS until_us
 FROM (SELECT * FROM wide UNION ALL SELECT * FROM narrow) e
-GROUP BY e.place
+GROUP BY e.place, e.key_id

@@ -369,7 +369,7 @@ class Supervisor:
     async def _update_health(self) -> None:
         """Bring the health that the status port shows up to date."""
         responsive = await self._collect_reports()
-        self._health.take_over([worker.health for worker in responsive])
+        self._health.take_over([worker.health for worker in responsive], are_all=len(responsive) == self._count)
         numbers = {worker.number for worker in responsive}
         self._health.workers = {
             number: "serving" if number in numbers else "silent" if self._is_serving(number) else "absent"

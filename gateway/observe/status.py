@@ -75,13 +75,14 @@ class Health:
         """Who was ready stays so: other traffic must not fail when the store comes back."""
         self.is_joining = is_joining and (self.is_joining or not self.serving)
 
-    def take_over(self, healths: Sequence[Health]) -> None:
-        """Merge the health of the workers that serve: a store is up if it is up for all of them."""
+    def take_over(self, healths: Sequence[Health], *, are_all: bool = True) -> None:
+        """Merge the health of the workers that serve: a store is up if it is up for all of them. Unless they `are_all`,
+        others may be joining."""
         self.durable_up = bool(healths) and all(health.durable_up for health in healths)
         if self.fast_up is not None:
             self.fast_up = bool(healths) and all(bool(health.fast_up) for health in healths)
         self.why_no_grants = next((health.why_no_grants for health in healths if health.why_no_grants), "")
-        self._join(any(health.is_joining for health in healths))
+        self._join(not are_all or any(health.is_joining for health in healths))
         self.is_amnesic = any(health.is_amnesic for health in healths)
         self.why = {tier: why for health in healths for tier, why in health.why.items()}
 

@@ -8,6 +8,7 @@ takes into account the doubt that the claim carries and whether this was the fir
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
@@ -41,8 +42,87 @@ class Preset(StrEnum):
 RETRYABLE_4XX: Final = frozenset((408, 421, 423, 425, 429))
 # A request refused by authentication had no effect, and must not settle the key for its owner.
 REFUSED_AT_THE_DOOR: Final = frozenset((401, 403))
+CONFLICT: Final = 409
 # A deduplicating upstream sends these while it still runs an earlier attempt of ours.
 RESEND_IN_PROGRESS: Final = frozenset((409, 425))
+_M = Meaning
+SAID: Final[Mapping[Verdict, Meaning | None]] = {
+    # Nothing was sent for this request. What became of earlier ones is not said: only the doubt about them counts.
+    Verdict.REQUEST_INVALID: _M.RETRYABLE,
+    Verdict.OVERLOADED: _M.RETRYABLE,
+    Verdict.KEY_MISSING: _M.RETRYABLE,
+    Verdict.SCOPE_MISSING: _M.RETRYABLE,
+    Verdict.SCOPE_UNSUITABLE: _M.RETRYABLE,
+    Verdict.IDENTITY_UNAVAILABLE: _M.RETRYABLE,
+    Verdict.BODY_TOO_LARGE: _M.RETRYABLE,
+    Verdict.SIGNATURE_MISSING: _M.RETRYABLE,
+    Verdict.SIGNATURE_INVALID: _M.RETRYABLE,
+    Verdict.SIGNATURE_STALE: _M.RETRYABLE,
+    Verdict.EVENT_UNSUPPORTED: _M.RETRYABLE,
+    Verdict.KEY_INVALID: _M.RETRYABLE,
+    Verdict.ORDER_MISSING: _M.RETRYABLE,
+    Verdict.STORE_UNAVAILABLE: _M.RETRYABLE,
+    Verdict.STORE_AMNESIA: _M.RETRYABLE,
+    Verdict.BACKLOG_FULL: _M.RETRYABLE,
+    Verdict.UPSTREAM_UNREACHABLE: _M.RETRYABLE,
+    Verdict.WITHDRAWN: _M.RETRYABLE,
+    # Executed later, if the caller says that it means it.
+    Verdict.LIKELY_DUPLICATE: _M.RETRYABLE,
+    # An earlier request has the key; that it is another one may be a mistake of the comparison, so it ends no doubt.
+    Verdict.KEY_REUSED: _M.RETRYABLE,
+    Verdict.RELEASED: _M.RETRYABLE,
+    # It runs, it may have run, or it may run yet.
+    Verdict.IN_FLIGHT: _M.IN_DOUBT,
+    Verdict.IN_DOUBT: _M.IN_DOUBT,
+    Verdict.DEAD_LETTER: _M.IN_DOUBT,
+    # Completed: no repeat gets more.
+    Verdict.STORED: _M.FINAL,
+    Verdict.JOURNALED: _M.FINAL,
+    Verdict.REPLAYED: _M.FINAL,
+    Verdict.RECOVERED: _M.FINAL,
+    Verdict.RESPONSE_NOT_STORED: _M.FINAL,
+    Verdict.KEY_EXPIRED: _M.FINAL,
+    # Completed, and this is the response to another request: where that failed, a repeat may get more.
+    Verdict.FETCHED: _M.FINAL,
+    # Not executed under a key, or acknowledged like anything else: the status counts.
+    Verdict.UNKEYED: None,
+    Verdict.UNPROTECTED: None,
+    Verdict.ACCEPTED: None,
+    Verdict.EVENT_DUPLICATE: None,
+}
+"""What a reply of a gateway says of the effect of its request, by its verdict: told to whoever sent it, and read where
+the service behind this gateway is a gateway, too."""
+
+
+def outcome_header(meaning: Meaning) -> tuple[bytes, bytes]:
+    """The header by which a response declares what it means."""
+    return b"Idempotency-Outcome", meaning.replace("_", "-").encode()
+
+
+OUTCOME_HEADERS: Final[Mapping[Verdict, tuple[bytes, bytes]]] = {
+    verdict: outcome_header(meaning) for verdict, meaning in SAID.items() if meaning is not None
+}
+"""How the gateway's own problems say it; a response of the service goes out with the verdict alone."""
+_BY_WORD: Final = {verdict.encode(): meaning for verdict, meaning in SAID.items() if meaning is not None}
+_DECLARED: Final = {meaning.replace("_", "-").encode(): meaning for meaning in Meaning}
+
+# How services call it that another request with this key runs, in a code of its own or in a sentence about the key.
+_OUTSTANDING_CODES: Final = frozenset(
+    (
+        "duplicate_request_in_progress",
+        "idempotency_key_in_use",  # Stripe
+        "lock_timeout",  # Stripe
+        "previous_request_in_progress",  # PayPal
+        "request_in_progress",
+    )
+)
+_RUNS: Final = re.compile(
+    r"outstanding|in[ _-]?progress|in[ _-]?flight|concurrent|locked|being (?:process|execut|handl)ed|"
+    r"(?:is|still|currently) (?:processing|running|executing|pending)"
+)
+_STRINGS_MAX: Final = 1000
+_STRING_CHARACTERS_MAX: Final = 2000
+
 # A year: more than any sensible retention, and far below any overflow.
 RETENTION_SECONDS_MAX: Final = 366 * 24 * 3600
 
@@ -75,15 +155,18 @@ def meaning_of(
 ) -> Meaning:
     """What a complete response means; the first rule that applies decides.
 
-    First comes what the gateway knows of its own attempts, and no service does; then what the service says of
-    this response, by header or by body; then what the route says of the status. `document` is the JSON body, `MISSING`
-    where it could not be read.
+    First comes what the gateway knows of its own attempts, and no service does; then what another gateway says of
+    them; then what the service says of this response, by header or by body; then what the route says of the status.
+    `document` is the JSON body, or the text, `MISSING` where it could not be read.
     """
-    if policy.resends and status in RESEND_IN_PROGRESS:
-        return Meaning.IN_DOUBT
     if carries_doubt and status in REFUSED_AT_THE_DOOR:
         return Meaning.IN_DOUBT
     declared = _declared(headers)
+    said = _said(status, headers)
+    if said is not None:
+        return said if declared in (None, said) else Meaning.IN_DOUBT
+    if policy.resends and status in RESEND_IN_PROGRESS:
+        return Meaning.IN_DOUBT
     if declared is not None:
         return declared
     for rule, meaning in policy.when:
@@ -95,6 +178,8 @@ def meaning_of(
         return Meaning.RETRYABLE
     if status // 100 in policy.classes:
         return policy.classes[status // 100]
+    if status == CONFLICT and policy.preset is not Preset.SUCCESS_ONLY and is_outstanding(document):
+        return Meaning.IN_DOUBT
     return _preset(policy.preset, status, has_retry_after=bool(header_values(headers, b"retry-after")))
 
 
@@ -103,13 +188,43 @@ def _declared(headers: Headers) -> Meaning | None:
     if not declared:
         return None
     values = {value.strip(b" \t").lower() for value in declared}
-    if len(values) > 1:
+    return _DECLARED.get(values.pop(), Meaning.IN_DOUBT) if len(values) == 1 else Meaning.IN_DOUBT
+
+
+def _said(status: int, headers: Headers) -> Meaning | None:
+    """What a gateway says in its `Idempotency-Status`; None where there is none that is known."""
+    words = {value.strip(b" \t") for value in header_values(headers, b"idempotency-status")}
+    said = {meaning for word in words if (meaning := _BY_WORD.get(word)) is not None}
+    if not said:
+        return None
+    if len(said) > 1:
         return Meaning.IN_DOUBT
-    return {
-        b"final": Meaning.FINAL,
-        b"retryable": Meaning.RETRYABLE,
-        b"in-doubt": Meaning.IN_DOUBT,
-    }.get(values.pop(), Meaning.IN_DOUBT)
+    is_failed_fetch = Verdict.FETCHED.encode() in words and status // 100 != 2
+    return Meaning.RETRYABLE if is_failed_fetch else said.pop()
+
+
+def is_outstanding(document: Any) -> bool:
+    """Whether a conflict is about the key, which another request has that still runs.
+
+    The draft's problem says "A request is outstanding for this Idempotency-Key". A service's own conflicts (a name that
+    is taken, a version that is old) do not speak of idempotency.
+    """
+    pending, strings = [document], 0
+    while pending and strings < _STRINGS_MAX:
+        match pending.pop():
+            case dict() as members:
+                pending += members.values()
+            case list() as elements:
+                pending += elements
+            case str() as text:
+                strings += 1
+                if len(text) <= _STRING_CHARACTERS_MAX and _names_outstanding(text.lower()):
+                    return True
+    return False
+
+
+def _names_outstanding(text: str) -> bool:
+    return text.replace("-", "_") in _OUTSTANDING_CODES or ("idempot" in text and _RUNS.search(text) is not None)
 
 
 def _preset(preset: Preset, status: int, *, has_retry_after: bool) -> Meaning:

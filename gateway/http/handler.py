@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final, Protocol, assert_never
 
+from gateway.core.outcome import Meaning
 from gateway.core.routing import RouteTable
 from gateway.core.verdict import Verdict
 from gateway.http.budget import MemoryBudget
@@ -231,7 +232,8 @@ class Handler:
             if exchange.has_begun_reply:
                 exchange.abort()
                 raise ClientGone from None
-            await self._write(exchange, None, plain(500, detail, route), is_last=True)
+            outcome = Meaning.RETRYABLE if detail is _FAILED_BEFORE else Meaning.IN_DOUBT
+            await self._write(exchange, None, plain(500, detail, route, outcome), is_last=True)
 
     async def _respond_unprotected(self, exchange: ClientExchange, served: Served, observed: Route | None) -> None:
         """Respond to a request that is not protected. `observed` is the route that looks at it, if one does."""

@@ -14,6 +14,7 @@ from typing import Protocol, assert_never
 
 from gateway.core.message import Headers, NameTable, RequestHead, ResponseHead, values_by_name
 from gateway.core.observation import ExchangeResult
+from gateway.core.outcome import Meaning
 from gateway.core.routing import normalise_path
 from gateway.core.verdict import Verdict
 from gateway.http.connection import ClientGone
@@ -202,17 +203,20 @@ def _reply_to(result: Result, route: Route | None) -> Reply:
     status = status_of(result.reason)
     match result:
         case NotSent() if status == 503:
+            outcome = Meaning.RETRYABLE
             detail = "The gateway is overloaded, or is being stopped; nothing was sent."
         case NotSent():
+            outcome = Meaning.RETRYABLE
             detail = "The service could not be reached; nothing was sent."
         case Lost():
+            outcome = Meaning.IN_DOUBT
             why = (
                 "The service did not answer in time." if status == 504 else "The service broke off before it answered."
             )
             detail = f"{why} Whether the request had an effect is not known."
         case _:
             assert_never(result)
-    return plain(status, detail, route)
+    return plain(status, detail, route, outcome)
 
 
 async def _switch(client: Client, response: UpstreamResponse, upstream: Duplex) -> None:

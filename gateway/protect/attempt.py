@@ -36,6 +36,7 @@ from gateway.core.operation import (
     Snapshot,
     microseconds,
 )
+from gateway.core.outcome import CONFLICT
 from gateway.core.replay import is_event_stream
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import Events, OperationSettled, WriteRefused
@@ -70,6 +71,7 @@ _UNREACHED: Final = frozenset(
 _STORE_RETRY_SECONDS: Final = 1.0
 # How long one call of a store that does not respond may take.
 _APPLY_SECONDS_MAX: Final = 3.0
+_CONFLICT_BYTES_MAX: Final = 64 * 1024
 # In longer bodies values are replaced in a thread: it takes milliseconds.
 _REDACTED_BYTES_MAX: Final = 64 * 1024
 
@@ -191,7 +193,9 @@ class Attempt:
 
     async def _read_response(self, response: UpstreamResponse) -> Conclusion:
         keep = self._claimed.request.route.keep
-        limit = keep.taken_bytes_max
+        # What a conflict says in its body decides, whatever of it is stored.
+        is_conflict = response.head.status == CONFLICT
+        limit = max(keep.taken_bytes_max, _CONFLICT_BYTES_MAX) if is_conflict else keep.taken_bytes_max
         prefix = b""
         if limit > 0 and not is_event_stream(response.head.headers):
             try:
@@ -202,7 +206,9 @@ class Attempt:
             match body:
                 case bytes():
                     head = response.head
-                    document = await read_document(head.headers, body) if keep.reads_bodies else MISSING
+                    document = MISSING
+                    if keep.reads_bodies or is_conflict:
+                        document = await read_document(head.headers, body, takes_text=is_conflict)
                     conclude = partial(self._claimed.answered, head, body, len(body), self._seconds, document)
                     is_slow = keep.redaction is not None and len(body) > _REDACTED_BYTES_MAX
                     return await asyncio.to_thread(conclude) if is_slow else conclude()

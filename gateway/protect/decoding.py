@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final
 
 import brotli  # type: ignore[import-untyped]
@@ -78,17 +79,22 @@ def decoded(headers: Headers, body: bytes) -> bytes | None:
     return body
 
 
-def document_in(headers: Headers, body: bytes) -> Any:
-    """The JSON document in the body of a response; `MISSING` where it cannot be read. Takes time like the above."""
+def document_in(headers: Headers, body: bytes, *, takes_text: bool = False) -> Any:
+    """The JSON document in the body of a response; `MISSING` where it cannot be read. Takes time like the above.
+
+    With `takes_text`, what is not JSON is one text.
+    """
     plain = decoded(headers, body)
-    return MISSING if plain is None else parse_json(plain)
+    document = MISSING if plain is None else parse_json(plain)
+    return plain.decode("latin-1") if takes_text and plain is not None and document is MISSING else document
 
 
-async def read_document(headers: Headers, body: bytes) -> Any:
+async def read_document(headers: Headers, body: bytes, *, takes_text: bool = False) -> Any:
     """As `document_in`, without blocking the event loop: of a long or coded body, in a thread."""
+    read = partial(document_in, headers, body, takes_text=takes_text)
     if len(body) <= _INLINE_BYTES_MAX and not header_values(headers, b"content-encoding"):
-        return document_in(headers, body)
-    return await asyncio.to_thread(document_in, headers, body)
+        return read()
+    return await asyncio.to_thread(read)
 
 
 def is_unaccepted(headers: Headers, body: bytes, accept_encoding: Iterable[bytes]) -> bool:

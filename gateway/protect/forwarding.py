@@ -36,6 +36,8 @@ from gateway.protect.preference import without_heeded
 SPOKEN_BY_GATEWAY: Final = frozenset(
     (
         b"idempotency-status",
+        b"idempotency-outcome",
+        b"idempotency-retention",
         b"idempotent-replayed",
         b"idempotency-operation",
         b"idempotency-fencing-token",

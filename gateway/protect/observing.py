@@ -37,7 +37,7 @@ from gateway.core.observation import (
     judge_new,
 )
 from gateway.core.operation import microseconds
-from gateway.core.outcome import meaning_of, windows_us
+from gateway.core.outcome import CONFLICT, meaning_of, windows_us
 from gateway.core.reading import resource_in
 from gateway.core.replay import stored_response
 from gateway.core.verdict import Verdict
@@ -305,8 +305,9 @@ class Observing:
         keep, received = route.keep, sighting.received
         body = None if received.is_over or received.is_crowded else received.content()
         document = MISSING
-        if keep.reads_bodies and body is not None:
-            document = await read_document(head.headers, body)
+        is_conflict = head.status == CONFLICT
+        if (keep.reads_bodies or is_conflict) and body is not None:
+            document = await read_document(head.headers, body, takes_text=is_conflict)
         meaning = meaning_of(head.status, head.headers, route.policy, carries_doubt=False, document=document)
         kept = body if body is not None and keep.keeps_body(head.headers, len(body)) else None
         method = sighting.original.head.method

@@ -19,6 +19,7 @@ import orjson
 from gateway.core.immutable import immutable
 from gateway.core.message import Headers
 from gateway.core.operation import MICROSECONDS, Record
+from gateway.core.outcome import OUTCOME_HEADERS, Meaning, outcome_header
 from gateway.core.reading import is_address
 from gateway.core.recovery import Hold, Probe, Recovery, Resend
 from gateway.core.verdict import Verdict
@@ -409,6 +410,8 @@ def refuse(
         retry_after_seconds = case.retry_after_seconds
     advice = _RETRY if case.ends_by_retry else _NO_RETRY if is_terminal else ()
     headers = _headers(retry_after_seconds=retry_after_seconds, advice=advice, authenticate=authenticate)
+    # For a gateway in front of this one.
+    headers = (*headers, OUTCOME_HEADERS[verdict])
     if location is not None:
         headers = (*headers, (b"Location", location))
     elif resource is not None and is_address(resource):
@@ -443,10 +446,11 @@ def _members(
     return {name: value for name, value in known.items() if value}
 
 
-def plain(status: int, detail: str, route: Shaped | None = None) -> Reply:
+def plain(status: int, detail: str, route: Shaped | None = None, outcome: Meaning | None = None) -> Reply:
     """A problem without a verdict: of an unprotected request, or a failure of the gateway.
 
-    It has the shape of its route, if there is one.
+    It has the shape of its route, if there is one. `outcome` is what is known of an effect, where the status does not
+    say it.
     """
     error = {"type": _API if status >= 500 else _INVALID, "message": detail}
     document: dict[str, Any]
@@ -456,7 +460,8 @@ def plain(status: int, detail: str, route: Shaped | None = None) -> Reply:
     else:
         media_type = b"application/problem+json"
         document = {"title": reason_phrase(status).decode(), "status": status, "detail": detail, "error": error}
-    return Reply(status, reason_phrase(status), ((b"Content-Type", media_type), *_COMMON), _json(document))
+    said = () if outcome is None else (outcome_header(outcome),)
+    return Reply(status, reason_phrase(status), ((b"Content-Type", media_type), *_COMMON, *said), _json(document))
 
 
 def _reply(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from typing import Final
 
 import pytest
 
@@ -105,6 +106,92 @@ def test_upstream_says_it_per_response(value: bytes, meant: Meaning) -> None:
     policy = StatusPolicy(Preset.STANDARD, {201: Meaning.FINAL, 500: Meaning.RETRYABLE})
     for status in (201, 401, 500, 502):
         assert meaning(status, policy, ((b"Idempotency-Outcome", value),)) is meant
+
+
+# What a gateway says of a request by each of its words: nothing happened, it is over, or nobody knows.
+NOTHING: Final = (
+    "request-invalid", "overloaded", "key-missing", "scope-missing", "scope-unsuitable", "identity-unavailable",
+    "body-too-large", "signature-missing", "signature-invalid", "signature-stale", "event-unsupported", "key-invalid",
+    "order-missing", "store-unavailable", "store-amnesia", "key-reused", "backlog-full", "withdrawn",
+    "likely-duplicate", "released", "upstream-unreachable",
+)  # fmt: skip
+OVER: Final = ("replayed", "recovered", "fetched", "response-not-stored", "key-expired", "stored", "journaled")
+UNKNOWN: Final = ("in-flight", "in-doubt", "dead-letter")
+# Not under a key, or an acknowledgement: the status counts.
+BY_STATUS: Final = ("unkeyed", "unprotected", "accepted", "event-duplicate")
+WORDS: Final = {
+    **dict.fromkeys(NOTHING, Meaning.RETRYABLE),
+    **dict.fromkeys(OVER, Meaning.FINAL),
+    **dict.fromkeys(UNKNOWN, Meaning.IN_DOUBT),
+    **dict.fromkeys(BY_STATUS),
+}
+
+
+@pytest.mark.parametrize("verdict", list(Verdict), ids=str)
+def test_a_gateway_behind_this_one(verdict: Verdict) -> None:
+    """What a gateway says beats the status, the route and the preset; where it says nothing, they decide."""
+    said = ((b"Idempotency-Status", verdict.encode()),)
+    for status, resends in itertools.product((200, 404, 409, 500, 503), (False, True)):
+        policy = StatusPolicy(Preset.STANDARD, {404: Meaning.IN_DOUBT}, {5: Meaning.FINAL}, resends=resends)
+        expected = WORDS[verdict.value] or meaning(status, policy)
+        if verdict is Verdict.FETCHED and status != 200:
+            expected = Meaning.RETRYABLE
+        assert meaning(status, policy, said) is expected
+        other = next(each for each in Meaning if each is not expected)
+        declared = (*said, (b"Idempotency-Outcome", other.replace("_", "-").encode()))
+        if WORDS[verdict.value] is not None:
+            assert meaning(status, policy, declared) is Meaning.IN_DOUBT
+    for status in DOOR:
+        policy = StatusPolicy(Preset.STANDARD)
+        assert meaning(status, policy, said, carries_doubt=True) is Meaning.IN_DOUBT
+
+
+def test_words_that_no_gateway_says() -> None:
+    """A service may use the header for something else; two gateways' words that differ are doubt."""
+    policy = StatusPolicy(Preset.STANDARD)
+    for word in (b"created", b"observed;would=in-doubt", b"", b"IN-DOUBT"):
+        assert meaning(200, policy, ((b"Idempotency-Status", word),)) is Meaning.FINAL
+    words = ((b"Idempotency-Status", b"stored"), (b"Idempotency-Status", b"released"))
+    assert meaning(200, policy, words) is Meaning.IN_DOUBT
+
+
+OUTSTANDING: Final = [
+    b'{"title":"A request is outstanding for this Idempotency-Key","type":"https://example.com/idempotency"}',
+    b'{"error":{"type":"idempotency_error","code":"idempotency_key_in_use","message":"There is another one"}}',
+    b'{"error":{"type":"invalid_request_error","code":"lock_timeout"}}',
+    b'{"title":"Conflict","detail":"A request with Idempotency-Key 3fa85f64-5717 is still being processed."}',
+    b'{"errors":[{"message":"request with this idempotency key is already in progress"}]}',
+    b'{"name":"RESOURCE_CONFLICT","details":[{"issue":"PREVIOUS_REQUEST_IN_PROGRESS"}]}',
+    b'{"error":{"code":"request-in-progress","message":"That request is still running."}}',
+    b'"Concurrent request with the same idempotency key"',
+]
+BUSINESS: Final = [
+    b"{}",
+    b'{"error":"the order is being processed"}',
+    b'{"error":"the account is locked by another transfer in progress"}',
+    b'{"error":{"code":"idempotency_error","message":"Keys can only be used with the same parameters"}}',
+    b'{"error":{"reason":"idempotent_creation_conflict","links":{"conflicting_resource_id":"PM1"}}}',
+    b'{"error":"This Idempotency-Key was already used, and its request has been processed"}',
+    b'{"code":"version_conflict","message":"If-Match does not hold"}',
+]
+
+
+@pytest.mark.parametrize("preset", [Preset.STANDARD, Preset.PAYMENTS])
+@pytest.mark.parametrize("headers", [(), ((b"Retry-After", b"1"),)], ids=["", "retry-after"])
+def test_a_conflict_that_says_outstanding(preset: Preset, headers: Headers) -> None:
+    """Another request with this key runs: nobody knows yet what it comes to. A conflict of the business is final."""
+    policy = StatusPolicy(preset)
+    for body in OUTSTANDING:
+        found = meaning_of(409, headers, policy, carries_doubt=False, document=parse_json(body))
+        assert found is Meaning.IN_DOUBT, body
+    for body in BUSINESS:
+        found = meaning_of(409, headers, policy, carries_doubt=False, document=parse_json(body))
+        assert found is (Meaning.RETRYABLE if headers else Meaning.FINAL), body
+    for status in (400, 422):
+        document = parse_json(OUTSTANDING[0])
+        assert meaning_of(status, (), policy, carries_doubt=False, document=document) is Meaning.FINAL
+    says = StatusPolicy(preset, {409: Meaning.FINAL})
+    assert meaning_of(409, headers, says, carries_doubt=False, document=parse_json(OUTSTANDING[0])) is Meaning.FINAL
 
 
 def test_contradicting_declarations_are_doubt() -> None:

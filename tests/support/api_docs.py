@@ -11,6 +11,7 @@ from typing import Any, Final
 import yaml
 
 from gateway import __version__
+from gateway.core.outcome import Meaning
 from gateway.core.verdict import RULES, Verdict
 from gateway.protect.problem import CASES, DOUBTS, INCOMPARABLE, OTHER_VERSION, TYPE_PREFIX, UNFETCHED, Case
 
@@ -96,6 +97,11 @@ def _openapi() -> dict[str, Any]:
                 "IdempotencyStatus": _header(
                     "What became of the request.", "stored", enum=[verdict.value for verdict in Verdict]
                 ),
+                "IdempotencyOutcome": _header(
+                    "What is known of an effect of the request, for a gateway in front of this one.",
+                    "retryable",
+                    enum=[meaning.replace("_", "-") for meaning in Meaning],
+                ),
                 "IdempotentReplayed": _header("This is the response to an earlier request.", "true", enum=["true"]),
                 "IdempotencyExpires": _header(
                     "Until when a repeat gets this response, as an HTTP date.", "Sun, 06 Nov 1994 08:49:37 GMT"
@@ -147,7 +153,10 @@ def _problem_schema() -> dict[str, Any]:
 
 def _response(verdict: Verdict) -> dict[str, Any]:
     case = CASES[verdict]
-    headers = {"Idempotency-Status": {"$ref": "#/components/headers/IdempotencyStatus"}}
+    headers = {
+        "Idempotency-Status": {"$ref": "#/components/headers/IdempotencyStatus"},
+        "Idempotency-Outcome": {"$ref": "#/components/headers/IdempotencyOutcome"},
+    }
     if any(each.retry_after_seconds for each in _cases(verdict)):
         headers["Retry-After"] = {"$ref": "#/components/headers/RetryAfter"}
     schema = {"allOf": [{"$ref": "#/components/schemas/Problem"}, {"properties": {"code": {"const": verdict.value}}}]}

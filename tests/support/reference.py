@@ -23,7 +23,7 @@ from gateway.config.leaf import Count, Duration, Flag, Leaf, Size
 from gateway.core.lifecycle import ROWS, TABLE, Fence, Row
 from gateway.core.message import Headers
 from gateway.core.operation import State
-from gateway.core.outcome import Meaning, Preset, StatusPolicy, meaning_of
+from gateway.core.outcome import SAID, Meaning, Preset, StatusPolicy, meaning_of
 from gateway.core.verdict import RULES, Verdict
 from gateway.observe.facts import RequestAnswered
 from gateway.observe.logs import _answered
@@ -105,6 +105,16 @@ def outcomes() -> str:
     """What each preset takes a status for, found by asking it about every status."""
     header = ("preset", "final: recorded and replayed", "retryable: had no effect", "in doubt: may have had one")
     return _table(header, [(f"`{preset}`", *_selections(preset)) for preset in Preset])
+
+
+def said() -> str:
+    """What a gateway's verdicts say to a gateway in front of it."""
+    rows = [
+        (f"`{meaning.replace('_', '-')}`", " ".join(f"`{verdict}`" for verdict in Verdict if SAID[verdict] is meaning))
+        for meaning in Meaning
+    ]
+    by_status = " ".join(f"`{verdict}`" for verdict in Verdict if SAID[verdict] is None)
+    return _table(("the outcome is", "where the inner gateway says"), [*rows, ("by the status", by_status)])
 
 
 def _selections(preset: Preset) -> list[str]:
@@ -374,6 +384,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "verdicts": verdicts,
     "problems": problems,
     "outcomes": outcomes,
+    "said": said,
     "metrics": metrics,
     "log-fields": log_fields,
     "settings": settings,

@@ -54,7 +54,7 @@ DEFECTS = (
     Defect(
         "preconditions-are-kept-for-later",
         "a request is delivered later although it has a meaning only now",
-        (Edit("protect/preference.py", "any(name in by_name for name in _ONLY_NOW)", "False"),),
+        (Edit("protect/preference.py", "not _ONLY_NOW.isdisjoint(by_name)", "False"),),
         (_ACCEPT + "test_who_is_accepted",),
     ),
     Defect(

@@ -61,6 +61,18 @@ DEFECTS = (
         ("tests/http/gateway/test_verdicts.py::test_rule_14_in_doubt[sqlite]",),
     ),
     Defect(
+        "doubt-of-another-gateway-is-an-answer",
+        "what a gateway behind this one does not know is taken for a request without an effect",
+        (Edit("core/outcome.py", "    if said is not None:\n", "    if False:\n"),),
+        ("tests/http/gateway/test_behind_a_gateway.py::test_doubt_of_the_inner_one[answered]",),
+    ),
+    Defect(
+        "outstanding-is-an-answer",
+        "a service's 'a request is outstanding for this key' is kept as the response to the request",
+        (Edit("core/outcome.py", " and is_outstanding(document):", " and False:"),),
+        ("tests/http/gateway/test_behind_a_gateway.py::test_a_service_that_says_outstanding[-draft]",),
+    ),
+    Defect(
         "in-progress-is-an-answer",
         "where recovery sends again, the upstream's own 'in progress' is recorded as the answer",
         (Edit("core/outcome.py", "if policy.resends and status in RESEND_IN_PROGRESS:", "if False:"),),

@@ -267,7 +267,7 @@ DEFECTS = (
     Defect(
         "fetch-executes",
         "a header of the caller's makes a write of what is only to be read",
-        (Edit("protect/forwarding.py", '(*METHOD_OVERRIDES, *TARGET_OVERRIDES, b"digest",', '(b"digest",'),),
+        (Edit("protect/forwarding.py", '(*DEFINING, b"digest",', '(b"digest",'),),
         ("tests/http/test_forwarding.py::test_a_fetch_is_only_a_fetch",),
     ),
     Defect(

@@ -202,6 +202,30 @@ DEFECTS = (
         (_CANONICAL + "test_ignore",),
     ),
     Defect(
+        "order-makes-another-form",
+        "a library that writes the members of a form in another order is told to use a new key",
+        (
+            Edit(
+                "core/identity/canonical.py",
+                "    return sorted(pairs, key=lambda pair: _top(pair[0], tops))\n",
+                "    return list(pairs)\n",
+            ),
+        ),
+        ("tests/http/gateway/test_same_request.py::test_forms[stripe-node]",),
+    ),
+    Defect(
+        "conditions-left-out",
+        "a 412 for one version is replayed to a request about another one",
+        (Edit("core/identity/fingerprint.py", "    if DEFINING.isdisjoint(by_name):", "    if True:"),),
+        ("tests/http/gateway/test_same_request.py::test_conditions[If-Match]",),
+    ),
+    Defect(
+        "numbers-in-many-spellings",
+        "an order's number is another key in another program's spelling, and the order is executed twice",
+        (Edit("core/identity/key.py", " and _WHOLE.fullmatch(lexeme) is None)", " and False)"),),
+        ("tests/http/gateway/test_same_request.py::test_numbers_as_keys[body]",),
+    ),
+    Defect(
         "media-type-left-out",
         "the same bytes under another media type are the same request",
         (

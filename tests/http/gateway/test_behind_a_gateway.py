@@ -1,0 +1,281 @@
+"""A gateway in front of a gateway: what the inner one says of a request is what the outer one knows of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.support.eventually import eventually
+from tests.support.house import BODY, House, house, neighbour, sqlite_store, status_of
+from tests.support.http import Response
+from tests.support.ports import free_port
+from tests.support.upstream import Answer, Ending, RecordingUpstream
+
+LOST: Final = Answer(bytes_max=0, ending=Ending.CLOSE)
+# Takes no status of a failing service for a promise that nothing happened.
+PAYMENTS: Final[dict[str, Any]] = {
+    "route": {"outcome": {"preset": "payments"}},
+    "secrets": {"fingerprint_key": {"id": "k", "key": "0123456789abcdef0123456789abcdef"}},
+}
+
+
+@dataclass
+class Chain:
+    """Clients ask `outer`, which asks `inner`, which asks `service`."""
+
+    outer: House
+    inner: House
+
+    @property
+    def service(self) -> RecordingUpstream:
+        return self.inner.upstream
+
+
+@asynccontextmanager
+async def chain(directory: Path, *, inner: dict[str, Any] | None = None, **outer: Any) -> AsyncIterator[Chain]:
+    """Two gateways, one behind the other; `outer` are changes of the outer one's configuration."""
+    async with house(sqlite_store(directory / "in"), directory / "in", **(inner or {})) as behind:
+        # Also where the outer one sends again, so that the tests can ask the inner one about the same key.
+        upstream = {"url": f"http://127.0.0.1:{behind.port}", "key": "original"} | outer.pop("upstream", {})
+        config = {"service": "outer", "upstream": upstream} | outer
+        store = sqlite_store(directory / "out")
+        async with neighbour(store, directory / "out", behind.upstream, **config) as before:
+            yield Chain(before, behind)
+
+
+async def both(it: Chain, *first: tuple[int, str | None], **request: Any) -> list[Response]:
+    """Send one request so often, and compare what its client gets each time."""
+    responses = [await it.outer.send("k1", **request) for _ in first]
+    assert [status_of(response) for response in responses] == list(first)
+    return responses
+
+
+async def test_final_for_the_inner_one(tmp_path: Path) -> None:
+    """What the inner one keeps, whatever the outer one would think of its status."""
+    async with chain(tmp_path, inner={"route": {"outcome": {"preset": "standard", "final": [500]}}}) as it:
+        it.service.on("/charges", Answer(500))
+        await both(it, (500, "stored"), (500, "replayed"))
+        assert len(it.service.requests) == 1
+
+
+async def test_no_effect_for_the_inner_one(tmp_path: Path) -> None:
+    """What the inner one may run again, the outer one does not keep."""
+    async with chain(tmp_path, inner={"route": {"outcome": {"preset": "success_only"}}}) as it:
+        it.service.on("/charges", Answer(404, effect=False), Answer(200))
+        await both(it, (404, "released"), (200, "stored"), (200, "replayed"))
+
+
+@pytest.mark.parametrize("answer", [Answer(500), LOST], ids=["answered", "lost"])
+async def test_doubt_of_the_inner_one(tmp_path: Path, answer: Answer) -> None:
+    """It is the outer one's doubt, although a 500 means to it that nothing happened."""
+    async with chain(tmp_path, inner=PAYMENTS) as it:
+        it.service.on("/charges", answer, Answer(200))
+        await both(it, (500 if answer is not LOST else 502, "in-doubt"), (409, "in-doubt"))
+        assert len(it.service.requests) == 1
+
+
+async def test_the_inner_one_is_stopped_in_flight(tmp_path: Path) -> None:
+    """Its 503 says that the request may have taken effect, and so does the outer one."""
+    stop = {"shutdown": {"delay": "0s", "drain_timeout": "0s"}}
+    async with chain(tmp_path, inner=stop) as it:
+        first, hold = await it.outer.begin()
+        await it.inner.gateway.stop()
+        response = await first
+        hold.set()
+        assert status_of(response) == (503, "in-doubt")
+        assert "may have taken effect" in response.json()["detail"]
+        await both(it, (409, "in-doubt"))
+
+
+async def test_doubt_that_is_resolved_behind(tmp_path: Path) -> None:
+    """The inner one's 409 is never kept: once it knows, the outer one's client gets that."""
+    probe = {"path": "/done?key={key}", "done": [{"status": [201]}]}
+    inner = {"route": {"recovery": {"probe": probe}, "in_flight": {"wait": "0s"}}}
+    async with chain(tmp_path, inner=inner, route={"recovery": "resend"}) as it:
+        it.service.on("/charges", LOST)
+        it.service.on(None, Answer(500, effect=False))
+        await both(it, (502, "in-doubt"), (409, "in-doubt"))
+        it.service.on(None, *[Answer(201, body=b"made", effect=False)] * 50)
+
+        async def is_known() -> bool:
+            response = await it.outer.send("k1")
+            return (response.status, response.body) == (201, b"made")
+
+        await eventually(is_known, what="the outer one has what the inner one found")
+        await both(it, (201, "replayed"))
+        assert len(it.service.effects) == 1
+
+
+@pytest.mark.parametrize("recovery", ["hold", "resend"])
+async def test_in_flight_at_the_inner_one(tmp_path: Path, recovery: str) -> None:
+    """Somebody else's request with this key runs there: that is doubt, and no promise that nothing happens."""
+    inner = {"route": {"in_flight": {"wait": "0s"}}}
+    async with chain(tmp_path, inner=inner, route={"recovery": recovery}) as it:
+        running, hold = await it.inner.begin()
+        (refused,) = await both(it, (409, "in-doubt"))
+        assert refused.json()["code"] == "in-flight"
+        hold.set()
+        assert status_of(await running) == (200, "stored")
+        await both(it, (200, "stored") if recovery == "resend" else (409, "in-doubt"))
+        assert len(it.service.effects) == 1
+
+
+async def test_a_key_that_the_inner_one_knows_for_another_request(tmp_path: Path) -> None:
+    """Nothing was executed for this one. The outer one keeps no refusal of it."""
+    async with chain(tmp_path) as it:
+        assert status_of(await it.inner.send("k1", b"{}")) == (200, "stored")
+        await both(it, (422, "released"), (422, "released"))
+        assert len(it.service.requests) == 1
+
+
+async def test_a_mismatch_under_doubt(tmp_path: Path) -> None:
+    """It says nothing of the first attempt, which may have had its effect."""
+    inner = {"route": {"fingerprint": {"headers": ["X-Version"]}}}
+    async with chain(tmp_path, inner=inner, route={"recovery": "resend"}) as it:
+        it.service.on("/charges", LOST)
+        await both(it, (502, "in-doubt"), headers=[("X-Version", "1")])
+        await both(it, (422, "in-doubt"), (422, "in-doubt"), headers=[("X-Version", "2")])
+
+
+async def test_what_is_over_and_no_longer_kept(tmp_path: Path) -> None:
+    """The inner one's 410 is what every repeat gets."""
+    async with chain(tmp_path) as it:
+        it.service.on("/charges", Answer(headers=(("Idempotency-Retention", "1"),)))
+
+        async def is_expired() -> bool:
+            return (await it.inner.send("k1")).status == 410
+
+        await eventually(is_expired)
+        await both(it, (410, "stored"), (410, "replayed"))
+        assert len(it.service.requests) == 1
+
+
+async def test_what_is_over_and_was_not_stored(tmp_path: Path) -> None:
+    """So is its 409 for a response that it did not keep, also where 409 means elsewhere that something runs."""
+    inner = {"route": {"response": {"max_stored_bytes": 10}}}
+    async with chain(tmp_path, inner=inner, route={"recovery": "resend"}) as it:
+        it.service.on("/charges", *[Answer(body=b"x" * 100)] * 2)
+        assert (await it.inner.send("k1")).body == b"x" * 100
+        await both(it, (409, "stored"), (409, "replayed"))
+        assert status_of(await it.outer.send("k2")) == (200, "stored")
+        assert len(it.service.requests) == 2
+
+
+async def test_a_service_that_the_inner_one_cannot_reach(tmp_path: Path) -> None:
+    """Nothing was sent, although a 502 is doubt elsewhere."""
+    port = free_port()
+    async with chain(tmp_path, inner={"upstream": {"url": f"http://127.0.0.1:{port}"}}, **PAYMENTS) as it:
+        await both(it, (502, "released"))
+        async with RecordingUpstream(port=port) as service:
+            await both(it, (200, "stored"))
+            assert len(service.requests) == 1
+
+
+async def test_an_inner_one_that_takes_no_more(tmp_path: Path) -> None:
+    """Nothing was executed, although a 503 is doubt for payments."""
+    inner = {"limits": {"max_in_flight": 1}}
+    async with chain(tmp_path, inner=inner, **PAYMENTS) as it:
+        running, hold = await it.inner.begin("k0")
+        (refused,) = await both(it, (503, "released"))
+        assert refused.json()["code"] == "overloaded"
+        hold.set()
+        await running
+        await both(it, (200, "stored"))
+
+
+@pytest.mark.parametrize(
+    ("inner", "outer", "refused"),
+    [
+        ({}, {"upstream": {"key": "none"}}, (400, "key-missing")),
+        ({"key": {"header": "Idempotency-Key", "required": True, "format": "uuid"}}, {}, (400, "key-invalid")),
+        ({"body": {"max_bytes": len(BODY) - 1}}, {}, (413, "body-too-large")),
+        ({"scope": {"header": "X-Shop", "from": "any"}}, {}, (400, "scope-missing")),
+        ({"scope": {"api_key": "Authorization"}}, {}, (401, "scope-missing")),
+    ],
+    ids=["key-missing", "key-invalid", "body-too-large", "scope-missing", "credential-missing"],
+)
+async def test_what_the_inner_one_does_not_take(
+    tmp_path: Path, inner: dict[str, Any], outer: dict[str, Any], refused: tuple[int, str]
+) -> None:
+    """Nothing was executed, and once its configuration takes the request, the same key gets on."""
+    async with chain(tmp_path, inner={"route": inner}, **outer) as it:
+        for response in await both(it, (refused[0], "released"), (refused[0], "released")):
+            assert response.json()["code"] == refused[1]
+        assert it.service.requests == []
+
+
+async def test_a_repeat_that_the_inner_one_refuses(tmp_path: Path) -> None:
+    """Its caller may say that it means the second one as well, with the same key."""
+    inner = {"route": {"repeats": {"within": "10m", "action": "refuse"}}}
+    async with chain(tmp_path, inner=inner) as it:
+        assert status_of(await it.inner.send("k0")) == (200, "stored")
+        await both(it, (409, "released"))
+        await both(it, (200, "stored"), headers=[("Idempotency-Distinct", "true")])
+
+
+async def test_what_is_said_to_whom(tmp_path: Path) -> None:
+    """A gateway's own responses declare their outcome; no client can, neither to a gateway nor to a service that
+    returns what it gets, and what a service declares ends at the gateway in front of it."""
+    async with chain(tmp_path) as it:
+        it.service.on("/charges", LOST)
+        assert (await it.inner.send("k1")).header("Idempotency-Outcome") == "in-doubt"
+        assert (await it.inner.send("k1")).header("Idempotency-Outcome") == "in-doubt"
+        assert (await it.inner.send("k1", b"{}")).header("Idempotency-Outcome") == "retryable"
+        assert (await it.inner.send(None)).header("Idempotency-Outcome") == "retryable"
+
+        def echo(received: Any) -> Answer:
+            names = ("idempotency-status", "idempotency-outcome", "idempotency_outcome", "idempotency-retention")
+            return Answer(headers=[(name, value.decode()) for name in names for value in received.values(name)])
+
+        it.service.on("/charges", echo)
+        forged = [("Idempotency-Status", "released"), ("Idempotency-Outcome", "retryable")]
+        forged += [("idempotency_outcome", "retryable"), ("Idempotency-Retention", "0")]
+        await both(it, (409, "in-doubt"), headers=forged)
+        response = await it.outer.send("k2", headers=forged)
+        assert status_of(response) == (200, "stored")
+        assert response.values("Idempotency-Outcome") == []
+        assert status_of(await it.outer.send("k2", headers=forged)) == (200, "replayed")
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "verdict"),
+    [
+        ([], b'{"title":"A request is outstanding for this Idempotency-Key"}', "in-doubt"),
+        ([("Retry-After", "1")], b'{"title":"A request is outstanding for this Idempotency-Key"}', "in-doubt"),
+        ([], b'{"error":{"code":"idempotency_key_in_use"}}', "in-doubt"),
+        ([("Content-Type", "text/plain")], b"A request with this idempotency key is in progress.", "in-doubt"),
+        ([], b'{"error":"the order is being processed"}', "stored"),
+        ([], b"", "stored"),
+        ([("Retry-After", "1")], b'{"error":"the order is being processed"}', "released"),
+    ],
+    ids=["draft", "draft-later", "stripe", "text", "business", "empty", "business-later"],
+)
+@pytest.mark.parametrize("stored", [None, 0], ids=["", "not-stored"])
+async def test_a_service_that_says_outstanding(
+    tmp_path: Path, headers: list[tuple[str, str]], body: bytes, verdict: str, stored: int | None
+) -> None:
+    """Its 409 is about the key and not about the request, so it is not the response to it."""
+    route = {} if stored is None else {"response": {"max_stored_bytes": stored}}
+    async with house(sqlite_store(tmp_path), tmp_path, route=route) as home:
+        home.upstream.on("/charges", Answer(409, headers=headers, body=body, effect=False), Answer(201))
+        expected = "response-not-stored" if verdict == "stored" and stored == 0 else verdict
+        first = await home.send("k1")
+        assert (status_of(first), first.body) == ((409, expected), body)
+        again = {"in-doubt": (409, "in-doubt"), "released": (201, "stored"), "stored": (409, "replayed")}[verdict]
+        if stored == 0 and again[1] != "in-doubt":
+            again = (again[0], "response-not-stored")
+        assert status_of(await home.send("k1")) == again
+
+
+async def test_many_at_once(tmp_path: Path) -> None:
+    """Through both, they come to one effect."""
+    async with chain(tmp_path) as it:
+        replies = await asyncio.gather(*[it.outer.send("k1") for _ in range(20)])
+        assert {reply.status for reply in replies} == {200}
+        assert len(it.service.effects) == 1

@@ -202,9 +202,11 @@ async def test_conditions(tmp_path: Path, name: str, one: str, other: str) -> No
         assert status_of(await home.send(headers=[(name, one)])) == (412, "stored")
         assert status_of(await home.send(headers=[(name, one)])) == (412, "replayed")
         refused = await home.send(headers=[(name, other)])
-        assert (status_of(refused), refused.json()["differs"]) == ((422, "key-reused"), [f"header:{name.lower()}"])
+        assert status_of(refused) == (422, "key-reused")
+        assert refused.json()["differs"] == [f"header:{name.lower()}"]
         refused = await home.send()
-        assert (status_of(refused), refused.json()["differs"]) == ((422, "key-reused"), ["conditions"])
+        assert status_of(refused) == (422, "key-reused")
+        assert refused.json()["differs"] == ["conditions"]
         if "-" in name:
             misspelt = await home.send("k2", headers=[(name.replace("-", "_"), one)])
             assert status_of(misspelt) == (400, "request-invalid")

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from gateway.app.parts import Environment
+from tests.support.accepting import accepting
 from tests.support.eventually import eventually
+from tests.support.faulty_store import FaultyStore, refused
 from tests.support.house import BODY, House, house, neighbour, sqlite_store, status_of
 from tests.support.http import Response
 from tests.support.ports import free_port
@@ -197,15 +200,26 @@ async def test_an_inner_one_that_takes_no_more(tmp_path: Path) -> None:
         ({"body": {"max_bytes": len(BODY) - 1}}, {}, (413, "body-too-large")),
         ({"scope": {"header": "X-Shop", "from": "any"}}, {}, (400, "scope-missing")),
         ({"scope": {"api_key": "Authorization"}}, {}, (401, "scope-missing")),
+        ({"scope": {"api_key": "X-Credential"}}, {}, (400, "scope-unsuitable")),
+        ({"scope": {"header": "X-Misspelt", "from": "any"}}, {}, (400, "request-invalid")),
     ],
-    ids=["key-missing", "key-invalid", "body-too-large", "scope-missing", "credential-missing"],
+    ids=[
+        "key-missing",
+        "key-invalid",
+        "body-too-large",
+        "scope-missing",
+        "credential-missing",
+        "scope-unsuitable",
+        "request-invalid",
+    ],
 )
 async def test_what_the_inner_one_does_not_take(
     tmp_path: Path, inner: dict[str, Any], outer: dict[str, Any], refused: tuple[int, str]
 ) -> None:
     """Nothing was executed, and once its configuration takes the request, the same key gets on."""
+    odd = [("X-Credential", "eyJhbGciOiJIUzI1NiJ9.e30.c2ln"), ("X_Misspelt", "1")]
     async with chain(tmp_path, inner={"route": inner}, **outer) as it:
-        for response in await both(it, (refused[0], "released"), (refused[0], "released")):
+        for response in await both(it, (refused[0], "released"), (refused[0], "released"), headers=odd):
             assert response.json()["code"] == refused[1]
         assert it.service.requests == []
 
@@ -217,6 +231,57 @@ async def test_a_repeat_that_the_inner_one_refuses(tmp_path: Path) -> None:
         assert status_of(await it.inner.send("k0")) == (200, "stored")
         await both(it, (409, "released"))
         await both(it, (200, "stored"), headers=[("Idempotency-Distinct", "true")])
+
+
+async def test_the_store_of_the_inner_one_is_away(tmp_path: Path) -> None:
+    """Nothing was executed, although a 503 is doubt for payments. What was executed and is in the journal is over."""
+    made: list[FaultyStore] = []
+
+    def surround(environment: Environment) -> Environment:
+        made.append(FaultyStore(environment.durable))
+        return replace(environment, durable=made[0])
+
+    async with chain(tmp_path, inner={"surround": surround}, **PAYMENTS) as it:
+        made[0].break_("claim", fault=refused())
+        (away,) = await both(it, (503, "released"))
+        assert away.json()["code"] == "store-unavailable"
+        made[0].mend()
+        made[0].break_("complete", fault=refused())
+        it.service.on("/charges", Answer(200))
+        await both(it, (200, "stored"), (200, "replayed"))
+        made[0].mend()
+        assert len(it.service.requests) == 1
+
+
+async def test_what_the_inner_one_fetches(tmp_path: Path) -> None:
+    """It is over, but a response that cannot be fetched now is not the one to keep."""
+    async with chain(tmp_path, inner={"route": {"response": {"replay": "fetch"}}}) as it:
+        it.service.on("/charges", Answer(201, headers=(("Location", "/charges/1"),)))
+        assert status_of(await it.inner.send("k1")) == (201, "response-not-stored")
+        it.service.on("/charges/1", Answer(404, effect=False), Answer(200, body=b"made", effect=False))
+        await both(it, (404, "released"), (200, "stored"), (200, "replayed"))
+        assert len(it.service.effects) == 1
+
+
+async def test_what_the_inner_one_accepted(tmp_path: Path) -> None:
+    """Its 202 is the response; that it has not delivered what it accepted, or could not, is doubt."""
+    wants_no_answer = [("Prefer", "respond-async")]
+    async with chain(tmp_path, inner=accepting(delivers=True)) as it:
+        hold = asyncio.Event()
+        it.service.on("/charges", Answer(401, effect=False, hold=hold))
+        assert status_of(await it.inner.send("k1", headers=wants_no_answer)) == (202, "accepted")
+        (refused,) = await both(it, (409, "in-doubt"))
+        assert refused.json()["code"] == "in-flight"
+        hold.set()
+
+        async def is_dead() -> bool:
+            return status_of(await it.inner.send("k1")) == (409, "dead-letter")
+
+        await eventually(is_dead, what="the request is a dead letter")
+        assert (await it.inner.send("k1")).header("Idempotency-Outcome") == "in-doubt"
+        for verdict in ("stored", "replayed"):
+            response = await it.outer.send("k2", headers=wants_no_answer)
+            assert status_of(response) == (202, verdict)
 
 
 async def test_what_is_said_to_whom(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ from gateway.core.identity.scope import (
 from gateway.core.identity.token import Token, TokenFault, bearer_credential, claims_value, read_token
 from gateway.core.message import Headers, ResponseHead, header_values
 from gateway.core.operation import Audit, Disprove, Event, Prove, Record, Reinstate, Snapshot, State
-from gateway.core.outcome import Meaning, StatusPolicy, meaning_of, windows_us
+from gateway.core.outcome import CONFLICT, Meaning, StatusPolicy, meaning_of, windows_us
 from gateway.core.reading import resource_in, version_of
 from gateway.core.recovery import Hold, Recovery
 from gateway.core.redaction import Redaction
@@ -297,8 +297,11 @@ def resolution(record: Record, ruling: Ruling, audit: Audit, treatment: Treatmen
 
 
 def _document(ruling: Happened, treatment: Treatment) -> Any:
-    """The JSON document of the provided response, where the route reads those."""
-    return document_in(ruling.head.headers, ruling.body) if treatment.keep.reads_bodies else MISSING
+    """The JSON document of the provided response, where the route reads those; of a conflict its text, too."""
+    is_conflict = ruling.head.status == CONFLICT
+    if not (treatment.keep.reads_bodies or is_conflict):
+        return MISSING
+    return document_in(ruling.head.headers, ruling.body, takes_text=is_conflict)
 
 
 def resolution_id_of(record: Record, event: Event, content: Sequence[bytes]) -> UUID:

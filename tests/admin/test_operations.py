@@ -122,15 +122,21 @@ async def test_force_that_was_not_needed_is_not_written_down() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "said"),
-    [(503, "nothing certain about what happened"), (401, "that nothing happened"), (429, "that nothing happened")],
-    ids=["503", "401", "429"],
+    ("status", "said", "body"),
+    [
+        (503, "nothing certain about what happened", b""),
+        (401, "that nothing happened", b""),
+        (429, "that nothing happened", b""),
+        (409, "nothing certain about what happened", b'{"title":"A request is outstanding for this Idempotency-Key"}'),
+        (409, "nothing certain about what happened", b"this idempotency key is in progress"),
+    ],
+    ids=["503", "401", "429", "outstanding", "outstanding-text"],
 )
-async def test_answer_that_ends_nothing(status: int, said: str) -> None:
+async def test_answer_that_ends_nothing(status: int, said: str, body: bytes) -> None:
     """A response that the route would not record is refused; force records it all the same."""
     desk = Desk()
     operation_id = (await desk.in_state(State.IN_DOUBT)).identity.operation_id
-    ruling = Happened(ResponseHead(status, b"", ()), b"")
+    ruling = Happened(ResponseHead(status, b"", ()), body)
     outcome = declined(await desk.operations.resolve(operation_id, ruling, AUDIT))
     assert outcome.reason is Refusal.RESPONSE
     assert outcome.text.startswith(f"On route charge a response with status {status} says {said}; if recorded,")

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -24,9 +25,10 @@ _SECONDS_MAX: Final = 90.0
 _STATUS: Final = b"\nidempotency-status:"
 
 
-def request_bytes(key: str, target: str = "/charges", headers: tuple[tuple[str, str], ...] = ()) -> bytes:
-    """A whole request with a short JSON body."""
-    body = b'{"amount": 1200}'
+def request_bytes(
+    key: str = "", target: str = "/charges", headers: Iterable[tuple[str, str]] = (), body: bytes = b'{"amount": 1200}'
+) -> bytes:
+    """A whole request, of tenant t1."""
     fields = (
         ("Host", "gateway"),
         ("Content-Type", "application/json"),
@@ -84,9 +86,9 @@ def at_once(port: int, requests: list[bytes], count: int) -> Callers:
     return Callers(kind="herd", port=port, count=count, requests=[each.decode() for each in requests])
 
 
-def one_by_one(port: int, key: str, seconds: float, *, rate: float = 10.0, keeps: bool = False) -> Callers:
-    """New keys at this rate, each on a connection of its own or, with `keeps`, all on one."""
-    return Callers(kind="paced", port=port, key=key, seconds=seconds, rate=rate, keeps=keeps)
+def one_by_one(port: int, requests: list[bytes], *, rate: float = 10.0, keeps: bool = False) -> Callers:
+    """These requests at this rate, each on a connection of its own or, with `keeps`, on kept ones."""
+    return Callers(kind="paced", port=port, requests=[each.decode() for each in requests], rate=rate, keeps=keeps)
 
 
 def _herd(port: int, requests: list[bytes], count: int) -> dict[str, Any]:
@@ -131,16 +133,16 @@ def _herd(port: int, requests: list[bytes], count: int) -> dict[str, Any]:
     return {"answers": +answers, "latencies": latencies}
 
 
-async def _paced(port: int, key: str, seconds: float, rate: float, *, keeps: bool) -> dict[str, Any]:
+async def _paced(port: int, requests: list[bytes], rate: float, *, keeps: bool) -> dict[str, Any]:
     answers: Counter[str] = Counter()
     latencies: list[float] = []
     kept: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
-    async def one(number: int) -> None:
+    async def one(request: bytes) -> None:
         began = time.monotonic()
         try:
             reader, writer = kept.pop() if kept else await asyncio.open_connection("127.0.0.1", port)
-            writer.write(request_bytes(f"{key}-{number}"))
+            writer.write(request)
             arrived = await reader.readuntil(b"\r\n\r\n")
             answers[_word(arrived)] += 1
             if keeps:
@@ -154,10 +156,10 @@ async def _paced(port: int, key: str, seconds: float, rate: float, *, keeps: boo
         latencies.append(time.monotonic() - began)
 
     began = time.monotonic()
-    async with asyncio.timeout(_SECONDS_MAX + seconds), asyncio.TaskGroup() as group:
-        for number in range(int(seconds * rate)):
+    async with asyncio.timeout(_SECONDS_MAX), asyncio.TaskGroup() as group:
+        for number, request in enumerate(requests):
             await asyncio.sleep(max(0.0, began + number / rate - time.monotonic()))
-            group.create_task(one(number))
+            group.create_task(one(request))
     for _, writer in kept:
         writer.close()
     return {"answers": answers, "latencies": latencies}
@@ -181,10 +183,11 @@ def main() -> None:
     sys.stdout.write("\n")
     sys.stdout.flush()
     sys.stdin.readline()
+    requests = [each.encode() for each in asked["requests"]]
     if asked["kind"] == "herd":
-        got = _herd(asked["port"], [each.encode() for each in asked["requests"]], asked["count"])
+        got = _herd(asked["port"], requests, asked["count"])
     else:
-        got = asyncio.run(_paced(asked["port"], asked["key"], asked["seconds"], asked["rate"], keeps=asked["keeps"]))
+        got = asyncio.run(_paced(asked["port"], requests, asked["rate"], keeps=asked["keeps"]))
     sys.stdout.write(json.dumps(got))
 
 

@@ -32,6 +32,7 @@ from gateway.protect.kept import KeptRequest, seal
 from gateway.protect.problem import refuse
 from gateway.protect.reply import Reply
 from gateway.protect.route import AcceptPolicy
+from gateway.protect.slices import Slices
 from gateway.protect.trace import request_info
 from gateway.store.base import Amnesic, Indefinite, NotApplied, Store, StoreError
 from gateway.store.operations import Backlog, ManagedStore, RouteBacklog
@@ -87,26 +88,40 @@ class Accepting:
         self._hand_over = hand_over
         self._pending = Pending(store, service, clock)
         self._bytes_in_progress = 0
+        # By operation: resolved when its acceptance that is under way has ended.
+        self._under_way: dict[int, asyncio.Future[None]] = {}
+        self._slices = Slices()
         self.in_progress = 0
         """How many requests are being accepted."""
 
     async def accept(self, request: KeyedRequest, policy: AcceptPolicy) -> Accepted | Seen | Reply:
         """Keep the request; `Seen` where a record or another operation forbids that, a `Reply` where it is refused.
 
+        One acceptance of an operation is under way at a time. Who comes meanwhile reads what became of it: thousands of
+        repeats would keep the store from all other operations.
         Only `Accepted` takes the body. When this is cancelled, the acceptance may have arrived all the same.
         """
         # A longer body is refused before it is read.
         length = min(request.body.length, policy.request_bytes_max)
         if self._bytes_in_progress + length > _BYTES_MAX:
             return _refuse(request, Verdict.OVERLOADED, "Too many long requests are being accepted.")
-        self.in_progress += 1
+        operation_id = request.identity.operation_id
+        ended: asyncio.Future[None] | None = None
         self._bytes_in_progress += length
         try:
+            while (earlier := self._under_way.get(operation_id.int)) is not None:
+                await self._slices.until(earlier)
+                async with asyncio.timeout(_STORE_SECONDS_MAX):
+                    snapshot = await self._store.read(operation_id)
+                if not isinstance(request.judge(snapshot), Claimable):
+                    return Seen(snapshot)
+            ended = self._under_way[operation_id.int] = asyncio.get_running_loop().create_future()
+            self.in_progress += 1
             async with asyncio.timeout(_STORE_SECONDS_MAX):
                 refusal = await self._refuse_new(request, policy)
                 if refusal is not None:
                     # Only a new request is refused: what was accepted before has its status.
-                    snapshot = await self._store.read(request.identity.operation_id)
+                    snapshot = await self._store.read(operation_id)
                     return refusal if isinstance(request.judge(snapshot), Claimable) else Seen(snapshot)
             with self._pending.under_way(request):
                 return await self._accept(request, policy)
@@ -119,8 +134,11 @@ class Accepting:
             _LOG.debug("an acceptance was not possible: %s", str(error) or "the store did not respond in time")
             return _refuse(request, Verdict.STORE_UNAVAILABLE)
         finally:
-            self.in_progress -= 1
             self._bytes_in_progress -= length
+            if ended is not None:
+                self.in_progress -= 1
+                del self._under_way[operation_id.int]
+                ended.set_result(None)
 
     async def requeue(self, snapshot: Snapshot, policy: AcceptPolicy) -> Snapshot:
         """The record of a dead letter after a repeat: requeued where the route does so and it is time, or as it is."""

@@ -2,5 +2,6 @@
 
 `store` is all of such a store but its connections. `statements` executes commands, `inquiry` lookups, `kept` what
 concerns kept requests, `event` what sinks have yet to receive, `observation` what was observed, `rekeying` what is
-encrypted again, and `rows` encodes and decodes records and loads the statements.
+encrypted again, and `rows` encodes and decodes records and loads the statements. `packing` is for records where there
+are no tables: in a journal, and in Redis.
 """

@@ -389,7 +389,7 @@ DEFECTS = (
         "last-acknowledgements-unshared",
         "a gateway that stops in order does not share what was acknowledged last",
         (Edit("store/guard.py", "asyncio.gather(self._share_last(), self", "asyncio.gather(self"),),
-        (f"{_LOST}test_a_copy_where_nothing_but_the_note_in_redis_is_left[sqlite-stopped-None]",),
+        ("tests/store/test_guard.py::test_what_is_acknowledged_is_shared_at_once",),
     ),
     Defect(
         "lost-is-absent",

@@ -385,8 +385,8 @@ DEFECTS = (
         (
             Edit(
                 "store/guard.py",
-                "        if was_open:\n            await self._note_stopped()\n",
-                "        _ = was_open\n",
+                "self._note_stopped(was_open=was_open)",
+                "self._note_stopped(was_open=False)",
             ),
         ),
         ("tests/http/gateway/test_identity_change.py::test_a_renamed_service",),

@@ -62,7 +62,7 @@ DEFECTS = (
     Defect(
         "late-acknowledgement-counts",
         "a gateway that was frozen believes what the former primary acknowledged to it",
-        (Edit("store/guard.py", "if boot_seconds() > standing.until_seconds:", "if False:"),),
+        (Edit("store/guard.py", "if now_seconds > standing.until_seconds:", "if False:"),),
         (_MEMBERS + "test_what_is_acknowledged_too_late_does_not_count",),
     ),
     Defect(
@@ -92,7 +92,13 @@ DEFECTS = (
     Defect(
         "late-note-not-compared",
         "a gateway nobody had heard of comes back, and what it was told is not missed",
-        (Edit("store/epoch.py", "amnesia.beyond, amnesia.continued)", "amnesia.beyond)"),),
+        (
+            Edit(
+                "store/epoch.py",
+                "missing(notes, epoch, amnesia.beyond, amnesia.continued)",
+                "missing(notes, epoch, amnesia.beyond)",
+            ),
+        ),
         (_TABLE + "test_a_note_that_comes_late_is_compared",),
     ),
 )

@@ -388,7 +388,13 @@ DEFECTS = (
     Defect(
         "last-acknowledgements-unshared",
         "a gateway that stops in order does not share what was acknowledged last",
-        (Edit("store/guard.py", "asyncio.gather(self._share_last(), self", "asyncio.gather(self"),),
+        (
+            Edit(
+                "store/guard.py",
+                "                    await self._share(self._shared_note)\n            await",
+                "                    pass\n            await",
+            ),
+        ),
         ("tests/store/test_guard.py::test_what_is_acknowledged_is_shared_at_once",),
     ),
     Defect(

@@ -63,6 +63,7 @@ _ROUNDS_MAX: Final = 4
 # A repeat that waited for the first request still gets this long for its own fetch.
 _FETCH_SECONDS_MIN: Final = 1.0
 _SHUTTING_DOWN: Final = "The gateway is shutting down."
+_UNKNOWN: Final = (Verdict.IN_FLIGHT, Verdict.IN_DOUBT, Verdict.STORE_UNAVAILABLE)
 
 
 class Coordinator:
@@ -387,11 +388,11 @@ class Coordinator:
 
 def _is_unknown(reply: Reply | Untouched) -> bool:
     """Whether it says that the outcome of the operation, by its record, is not known: a journal may know it."""
-    match reply:
-        case Reply(verdict=Verdict.IN_FLIGHT | Verdict.STORE_UNAVAILABLE) | Reply(status=409, verdict=Verdict.IN_DOUBT):
-            return True
-        case _:
-            return False
+    verdict = reply.verdict
+    if verdict not in _UNKNOWN or not isinstance(reply, Reply):
+        return False
+    # With another status, a doubt is about an attempt of this process.
+    return verdict is not Verdict.IN_DOUBT or reply.status == 409
 
 
 def _refuse(request: KeyedRequest, verdict: Verdict, *, detail: str | None = None) -> Reply:

@@ -98,7 +98,9 @@ class HostJournalFiles:
         """As `outcomes`; whatever is encrypted stays so. Files of these names are left out."""
         faults: list[str] = []
         found: list[KeptOutcome] = []
-        for path in _files(self.directory, faults):
+        paths = _files(self.directory, faults)
+        self._idle = {path: version for path in paths if (version := self._idle.get(path))}
+        for path in paths:
             try:
                 found += [] if path.name in leave_out else self._outcomes_in(path, operation_id)
             except StoreError:
@@ -110,8 +112,7 @@ class HostJournalFiles:
 
     def _outcomes_in(self, path: Path, operation_id: UUID) -> Iterator[KeptOutcome]:
         version = _version_of(path)
-        if version is not None and self._idle.pop(path, None) == version:
-            self._idle[path] = version
+        if version is not None and self._idle.get(path) == version:
             return
         with opened(path) as query:
             ((owner,),) = query("select_owner")
@@ -119,6 +120,8 @@ class HostJournalFiles:
             rows = [] if is_idle else query("select_whole_of", operation_id.bytes, OF_ONE_MAX)
         if is_idle and version is not None:
             self._idle[path] = version
+        else:
+            self._idle.pop(path, None)
         yield from decode_outcomes(path, operation_id, rows)
 
     def _opened(self, outcome: KeptOutcome) -> KeptOutcome:

@@ -111,6 +111,27 @@ async def test_doubt_is_ended_by_what_was_kept(tmp_path: Path) -> None:
         assert await states(shell) == []
 
 
+@pytest.mark.parametrize("is_waiting", [False, True], ids=["refused", "waiting"])
+async def test_what_happened_is_not_denied(tmp_path: Path, is_waiting: bool) -> None:
+    """No force says that it never happened while the journal has its response: by command, and over the admin API."""
+    store = sqlite_store(tmp_path)
+    async with served(store, tmp_path) as (running, api):
+        operation_id = await doubt(running)
+        shell = shell_for(running, store, tmp_path)
+        # Of an attempt that the record is not of, so that nobody records it meanwhile.
+        outcome = Complete(UUID(operation_id), 9, uuid4(), StoredResponse(201, b"Created", (), b"x"), 10, 20)
+        await (left(shell, waiting=(outcome,)) if is_waiting else left(shell, outcome))
+        for force in ((), ("--force",)):
+            said = await shell("resolve", operation_id, "--never-happened", *WHY, *force)
+            assert (said.code, "It happened" in said.err, "--export" in said.err) == (1, True, True)
+            assert "If you know more" not in said.err
+        for force in (False, True):
+            asked = {"never_happened": True, "why": "a test", "force": force}
+            answer = await api("POST", f"/operations/{operation_id}/resolve", asked)
+            assert (answer.status, answer.json()["code"]) == (409, "journaled")
+        assert status_of(await running.send("k1")) == (409, "in-doubt")
+
+
 async def test_what_a_store_forgot_is_not_acknowledged_either(tmp_path: Path) -> None:
     """A response of a later attempt than the record knows, as after a restore, tells how the operation ended too."""
     store = sqlite_store(tmp_path)

@@ -11,6 +11,7 @@ _RETENTION = "tests/conformance/test_retention.py::"
 _TIERED = "tests/store/test_tiered.py::"
 _SIMULATION = "tests/simulation/test_simulation.py::"
 _JOURNAL = "tests/store/test_journal.py::"
+_TOLD = "tests/protect/test_journaling.py::"
 _FLUSHER = "tests/upkeep/test_flusher.py::"
 
 CONFIDENTIAL = "core/confidential.py"
@@ -614,6 +615,48 @@ DEFECTS = (
         "what tells how an operation in doubt ended can be acknowledged before the record knows it",
         (Edit("admin/journal.py", "    _check_known(record, chosen)\n", ""),),
         ("tests/admin/test_outcome.py::test_doubt_is_ended_by_what_was_kept",),
+    ),
+    Defect(
+        "denied-over-a-journal",
+        "an operator says that an operation never happened whose response waits in the journal",
+        (
+            Edit(
+                "admin/operations.py",
+                "if isinstance(ruling, NothingHappened) and snapshot.state in UNENDED:",
+                "if False:",
+            ),
+        ),
+        ("tests/admin/test_outcome.py::test_what_happened_is_not_denied[waiting]",),
+    ),
+    Defect(
+        "journals-of-others-not-asked",
+        "what is in the journal of another process of the host is not known to this one",
+        (
+            Edit(
+                "store/journal/journal.py",
+                "self._host.stored_outcomes(operation_id, leave_out=self._files)",
+                "self._host.stored_outcomes(operation_id, leave_out=self._files)[:0]",
+            ),
+        ),
+        (_TOLD + "test_a_response_in_another_process_s_journal[store]",),
+    ),
+    Defect(
+        "told-of-another-store",
+        "without the store, a response is told that another store may not have",
+        (Edit("protect/journaling.py", 'each.memory == memory != ""', "memory is not None"),),
+        (_TOLD + "test_a_response_that_may_not_be_told_without_the_store[another memory]",),
+    ),
+    Defect(
+        "unsent-taken-for-running",
+        "a claim under which a killed process had sent nothing is told as a request that runs",
+        (
+            Edit(
+                "protect/journaling.py",
+                "if record.attempt_id in unsent and record.state in UNENDED:",
+                "if False:",
+            ),
+        ),
+        (_TOLD + "test_an_attempt_that_was_not_sent",),
     ),
     Defect(
         "flushed-before-recorded",

@@ -204,7 +204,7 @@ DEFECTS = (
         (
             Edit(
                 "events/redis_stream.py",
-                "if redis.call('EXISTS', KEYS[2]) == 1 then return 0 end\n",
+                "if redis.call('PEXPIRE', KEYS[2], ARGV[1]) == 1 then return 0 end\n",
                 "if not redis.call('SET', KEYS[2], '', 'NX', 'PX', ARGV[1]) then return 0 end\n",
             ),
         ),

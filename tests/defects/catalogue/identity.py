@@ -392,6 +392,12 @@ DEFECTS = (
         ("tests/http/gateway/test_identity_change.py::test_a_renamed_service",),
     ),
     Defect(
+        "fingerprint-key-lost-unseen",
+        "a start without a key of fingerprints has every repeat refused as another request",
+        (Edit("store/recipes.py", "if serving.fingerprint_keys.get(key) != check", "if False"),),
+        ("tests/http/gateway/test_identity_change.py::test_a_fingerprint_key_that_is_lost[sqlite-another]",),
+    ),
+    Defect(
         "running-gateway-is-not-seen",
         "a gateway that runs for more than a minute counts as stopped",
         (

@@ -66,6 +66,18 @@ DEFECTS = (
         (_MEMBERS + "test_what_is_acknowledged_too_late_does_not_count",),
     ),
     Defect(
+        "known-keys-wait-for-a-grant",
+        "a gateway that starts refuses what it has a record of, until its standbys know of it",
+        (
+            Edit(
+                "store/guard.py",
+                "return await self._without_grant(command, standing.why_no_grants)",
+                "raise NotApplied(standing.why_no_grants)",
+            ),
+        ),
+        ("tests/integration/test_joining.py::test_only_what_needs_a_grant_waits[silent-host-1]",),
+    ),
+    Defect(
         "struck-off-while-it-beats",
         "a gateway whose beat has gone on is struck off the list",
         (Edit(_SQL, "AND g.beat = s.last_beat AND", "AND"),),

@@ -108,8 +108,8 @@ DEFECTS: Final = (
         (
             Edit(
                 "store/guard.py",
-                "(one.recipes, one.routes, one.replay_us) == ",
-                "(one.recipes, one.routes, other.replay_us) == ",
+                "(one.recipes, one.routes, one.replay_us, ",
+                "(one.recipes, one.routes, other.replay_us, ",
             ),
         ),
         (_DAYS + "test_a_reload_makes_room_for_its_window",),

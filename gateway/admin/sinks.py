@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from gateway.admin.view import moment, printable, span
 from gateway.core.operation import microseconds
 from gateway.store.operations import KeptEvent, SinkBacklog
+
+# So long a publication takes at most, and the search for it.
+_BEHIND_SECONDS: Final = 60.0
 
 
 class NoSuchSink(ValueError):
@@ -28,12 +31,18 @@ class SinkView:
 
     @property
     def state(self) -> str:
-        """`active`, `failing` or `suspended`; `removed` where the configuration has it no more."""
+        """`active`, `failing`, `behind` or `suspended`; `removed` where the configuration has it no more.
+
+        What waits is what all gateways know of a sink. One that failed and is not through yet shows that it fails. What
+        nobody tried for long shows that nobody publishes to it, or not as fast as events come.
+        """
         if self.backlog.suspended_why is not None:
             return "suspended"
         if self.kind is None:
             return "removed"
-        return "failing" if self.backlog.last_error else "active"
+        if self.backlog.last_error:
+            return "failing"
+        return "behind" if self.backlog.oldest_seconds > _BEHIND_SECONDS else "active"
 
     @property
     def why(self) -> str:

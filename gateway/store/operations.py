@@ -383,7 +383,8 @@ class KeptEvent:
 class SinkBacklog:
     """The events of a sink that were not published: how many wait, the age of the oldest, how many are dead.
 
-    `suspended_why` is set while the sink is suspended. `last_error` is of the oldest that waits.
+    `suspended_why` is set while the sink is suspended. `last_error` is why the one that
+    failed last did, of those that wait; empty if none has failed.
     """
 
     pending: int = 0

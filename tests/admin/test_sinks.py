@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gateway.store.operations import EventFate, EventReport
+from gateway.admin.sinks import views
+from gateway.store.operations import EventFate, EventReport, SinkBacklog
 from tests.admin.shell import shell_for
 from tests.admin.test_api import Store, served
 from tests.observe.scrape import Scrape
@@ -99,3 +100,41 @@ async def test_an_event_that_was_given_up(store: Store, tmp_path: Path) -> None:
             late = await admin("POST", f"/events/{waiting['id']}/redeliver", {"why": "again"})
             assert (late.status, late.json()["code"]) == (409, "not-dead")
             assert (await shell("redeliver", waiting["id"], "--why", "again")).code == 1
+
+
+async def test_a_consumer_that_fails_while_events_come(store: Store, tmp_path: Path) -> None:
+    """It is shown as failing at every look, however many events wait that nobody has tried yet, until it takes them."""
+    async with Receiver(status(500)) as ledger:
+        sink = {"name": "ledger", "kind": "webhook", "url": ledger.url, "secrets": [{"id": "a", "key": WHSEC}]}
+        changes = {
+            "events": {"sinks": [sink]},
+            "egress": {"allow": ["127.0.0.1"], "ports": [urlsplit(ledger.url).port], "https_only": False},
+            "delivery": {"breaker": {"failures": 1, "open": "5m"}},
+        }
+        async with served(store, tmp_path, **changes) as (running, admin):
+            running.upstream.on("/charges", Answer(201))
+
+            async def state() -> str:
+                (found,) = (await admin("GET", "/sinks")).json()["sinks"]
+                return str(found["state"])
+
+            async def is_failing() -> bool:
+                return await state() == "failing"
+
+            await running.send("k0")
+            await eventually(is_failing, 20.0, "the first try failed")
+            seen = []
+            for number in range(1, 6):
+                await running.send(f"k{number}")
+                seen.append(await state())
+            assert seen == ["failing"] * 5
+            (shown,) = (await admin("GET", "/sinks")).json()["sinks"]
+            assert (shown["pending"], shown["last_error"]) == (6, "HTTP 500")
+
+
+def test_a_sink_that_nobody_publishes_to() -> None:
+    """It is not called active while events wait for it."""
+    assert [views({"s": "nats"}, {"s": SinkBacklog(3, seconds)})[0].state for seconds in (1.0, 90.0)] == [
+        "active",
+        "behind",
+    ]

@@ -688,6 +688,7 @@ class MemoryStore:
         for (of_service, of_sink, of_id), event in self.memory.events.items():
             if (of_service, of_id, sink or of_sink) == (service, event_id, of_sink) and event.is_dead:
                 event.is_dead, event.tries, event.redeliveries = False, 0, event.redeliveries + 1
+                event.why = ""
                 event.since_us = event.due_us = now_us
                 event.place = self.memory.draw_place()
                 number += 1
@@ -720,7 +721,7 @@ class MemoryStore:
                 len(waiting),
                 oldest_us / MICROSECONDS,
                 len(events) - len(waiting),
-                waiting[0].why if waiting else "",
+                next((each.why for each in reversed(waiting) if each.why), ""),
                 self.memory.suspensions.get((service, sink)),
             )
         return found

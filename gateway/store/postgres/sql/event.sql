@@ -122,7 +122,7 @@ WITH clock AS MATERIALIZED (
     SELECT {now} AS now_us
 )
 UPDATE idempotency_gateway.event e
-SET is_dead = false, tries = 0, redeliveries = e.redeliveries + 1, since_us = c.now_us, due_us = c.now_us,
+SET is_dead = false, tries = 0, redeliveries = e.redeliveries + 1, since_us = c.now_us, due_us = c.now_us, why = '',
     is_behind = e.line IS NOT NULL, place = CASE WHEN e.line IS NOT NULL THEN 1 + coalesce((
         SELECT max(o.place) FROM idempotency_gateway.event o
         WHERE o.service = $2::text AND o.sink = e.sink AND o.line = e.line AND NOT o.is_dead
@@ -185,8 +185,8 @@ FROM known k CROSS JOIN clock c CROSS JOIN LATERAL (
 ) d LEFT JOIN LATERAL (
     SELECT e.why
     FROM idempotency_gateway.event e
-    WHERE e.service = $2::text AND e.sink = k.sink AND NOT e.is_dead AND NOT e.is_behind
-    ORDER BY e.due_us
+    WHERE e.service = $2::text AND e.sink = k.sink AND NOT e.is_dead AND e.why <> ''
+    ORDER BY e.due_us DESC
     LIMIT 1
 ) l ON true LEFT JOIN idempotency_gateway.suspension s ON s.service = $2::text AND s.sink = k.sink
 

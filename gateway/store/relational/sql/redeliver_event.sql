@@ -2,7 +2,7 @@
 --
 -- The service is no part of an id's index, and written so that no index of the service's events is gone through instead.
 UPDATE event SET is_dead = FALSE, tries = 0, redeliveries = redeliveries + 1, since_us = ?4, due_us = ?4,
-    is_behind = line IS NOT NULL, place = CASE WHEN line IS NOT NULL THEN 1 + coalesce((
+    why = '',    is_behind = line IS NOT NULL, place = CASE WHEN line IS NOT NULL THEN 1 + coalesce((
         SELECT max(e.place) FROM event AS e
         WHERE e.service = ?1 AND e.sink = event.sink AND e.line = event.line AND NOT e.is_dead
     ), 0) END

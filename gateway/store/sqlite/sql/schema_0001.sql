@@ -236,6 +236,7 @@ CREATE UNIQUE INDEX event_identity ON event (event_id, sink);
 CREATE INDEX event_due ON event (service, sink, is_behind, due_us, since_us) WHERE NOT is_dead;
 CREATE INDEX event_line ON event (service, sink, line, place) WHERE line IS NOT NULL AND NOT is_dead;
 CREATE INDEX event_dead ON event (service, sink, event_id) WHERE is_dead;
+CREATE INDEX event_failed ON event (service, sink, due_us) WHERE why <> '' AND NOT is_dead;
 CREATE INDEX event_sealed ON event (sealed_by) WHERE sealed_by IS NOT NULL;
 CREATE INDEX event_why_sealed ON event (why_sealed_by) WHERE why_sealed_by IS NOT NULL;
 

@@ -298,6 +298,7 @@ CREATE TABLE idempotency_gateway.event (
 CREATE INDEX event_due ON idempotency_gateway.event (service, sink, is_behind, due_us) INCLUDE (since_us) WHERE NOT is_dead;
 CREATE INDEX event_line ON idempotency_gateway.event (service, sink, line, place) WHERE line IS NOT NULL AND NOT is_dead;
 CREATE INDEX event_dead ON idempotency_gateway.event (service, sink, event_id) WHERE is_dead;
+CREATE INDEX event_failed ON idempotency_gateway.event (service, sink, due_us) WHERE why <> '' AND NOT is_dead;
 CREATE INDEX event_sealed ON idempotency_gateway.event (sealed_by) WHERE sealed_by IS NOT NULL;
 CREATE INDEX event_why_sealed ON idempotency_gateway.event (why_sealed_by) WHERE why_sealed_by IS NOT NULL;
 

@@ -69,6 +69,7 @@ from gateway.admin.view import described
 from gateway.core.operation import Audit, Record, trace_of_attempt
 from gateway.observe.facts import AdminActed, AdminResult, Events, SignedIn
 from gateway.observe.side_port import SidePort, terse
+from gateway.protect.problem import PROBLEM_TYPE, problem_body
 from gateway.store.base import Indefinite, NotApplied, StoreError
 
 _LOG = logging.getLogger("gateway")
@@ -90,6 +91,9 @@ _RESPONSE_SECONDS: Final = 60.0
 _BULK_SECONDS: Final = 30.0
 # What a body may have besides a response.
 _FRAME_BYTES_MAX: Final = 1024 * 1024
+
+# Of all that is refused here.
+_PASSING: Final = frozenset((429, 503))
 
 SECURITY_HEADERS: Final[Mapping[str, str]] = {
     "Content-Security-Policy": (
@@ -442,18 +446,19 @@ async def _asked(model: type[A], request: web.Request) -> tuple[A, Audit]:
 # -- responses --------------------------------------------------------------------------------------------------------
 
 
-def _json(status: int, document: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> web.Response:
-    media_type = "application/json" if status < 400 else "application/problem+json"
-    return terse(status, orjson.dumps(document) + b"\n", media_type, headers)
+def _json(status: int, document: Mapping[str, Any]) -> web.Response:
+    return terse(status, orjson.dumps(document) + b"\n", "application/json")
 
 
 def problem(
     status: int, code: str, detail: str, headers: Mapping[str, str] | None = None, **members: Any
 ) -> web.Response:
-    """A problem document (RFC 9457)."""
+    """A problem document, as those for callers are (RFC 9457). What may pass by itself may be sent again."""
+    retryable = status in _PASSING
+    after = {"Retry-After": "5"} if retryable else {}
     title = HTTPStatus(status).phrase
-    about = {"type": TYPE_PREFIX + code, "title": title, "status": status, "detail": detail, "code": code}
-    return _json(status, {**about, **members}, headers)
+    body = problem_body(TYPE_PREFIX, code, title, status, detail, retryable, members) + b"\n"
+    return terse(status, body, PROBLEM_TYPE.decode(), {**after, **(headers or {})})
 
 
 def _fault_of_status(status: int, headers: Mapping[str, str]) -> Fault:

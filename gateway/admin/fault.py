@@ -24,7 +24,7 @@ class Fault(Exception):
 
 def unavailable(detail: str, **members: Any) -> Fault:
     """The store did not do it, or nobody knows."""
-    return Fault(503, "store-unavailable", detail, {"Retry-After": "5"}, **members)
+    return Fault(503, "store-unavailable", detail, **members)
 
 
 def fault_of(error: Malformed | NoSuchRoute | NoSuchSink | StoreError, *, is_read: bool) -> Fault:

@@ -36,6 +36,7 @@ from gateway.app.life import StartError
 from gateway.app.operating import admin_api, adopt
 from gateway.app.parts import Environment, Parts, Policy
 from gateway.app.reload import Reloading, ReloadRefused, Report
+from gateway.app.routes import problem_shape
 from gateway.app.seats import Handed, Seating
 from gateway.app.stores import (
     attempt_files,
@@ -402,6 +403,7 @@ class Gateway:
             reserved=policy.reserved,
             cors=policy.cors,
             key_headers=frozenset().union(*(key_headers_of(route.key) for route in policy.edge_routes)),
+            shape=problem_shape(config),
         )
 
     def _edge_of(self, served: Served, tls: ssl.SSLContext | None) -> Edge:

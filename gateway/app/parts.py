@@ -381,7 +381,7 @@ class Parts:
             observed_callers=observed_callers,
             observed=observed,
             edge_routes=edge_routes,
-            forward=Passthrough(target, self._events, key_names, self._observing),
+            forward=Passthrough(target, self._events, key_names, self._observing, problem_shape(config)),
             reserved=reserved_headers(config),
             resource=resource,
             regions=regions,

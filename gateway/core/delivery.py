@@ -120,8 +120,8 @@ def bury(record: Record, reason: str, failure: str, *, is_answered: bool) -> Bur
     return Bury(record.identity.operation_id, record.token, record.attempt_id, reason, failure, is_answered)
 
 
-def resend_due(record: Record, policy: DeliveryPolicy, now_us: int) -> bool:
-    """Whether a kept request in doubt may be sent again now, on a route that does so.
+def resend_us(record: Record, policy: DeliveryPolicy) -> int | None:
+    """From when on a kept request in doubt is sent again, on a route that does so; None: it stays in doubt.
 
     Since it came into doubt each attempt counts like an answer, also one that sent nothing: the breaker lets few of
     those through. After `answers_max` of both, and from `deliver_until_us` on, the operation stays in doubt. The pause
@@ -129,10 +129,17 @@ def resend_due(record: Record, policy: DeliveryPolicy, now_us: int) -> bool:
     """
     delivery = delivery_of(record)
     counted = delivery.answers + 1
-    if counted >= policy.answers_max or now_us >= delivery.deliver_until_us:
-        return False
+    if counted >= policy.answers_max:
+        return None
     draw = record.attempt_id.int % MICROSECONDS / MICROSECONDS
-    return now_us >= record.claimed_us + drawn_us(_scheduled_us(policy, counted), draw)
+    from_us = record.claimed_us + drawn_us(_scheduled_us(policy, counted), draw)
+    return None if from_us >= delivery.deliver_until_us else from_us
+
+
+def resend_due(record: Record, policy: DeliveryPolicy, now_us: int) -> bool:
+    """Whether a kept request in doubt may be sent again now, on a route that does so."""
+    from_us = resend_us(record, policy)
+    return from_us is not None and from_us <= now_us < delivery_of(record).deliver_until_us
 
 
 def drawn_us(pause_us: int, draw: float) -> int:

@@ -30,10 +30,13 @@ from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
 from typing import Final, NoReturn
+from uuid import UUID
 
+from gateway.core.delivery import resend_due, resend_us
 from gateway.core.message import RequestHead
 from gateway.core.operation import MICROSECONDS, Identity, Record, SealedRequest, Snapshot, State
 from gateway.core.reading import version_of
+from gateway.core.recovery import Resend
 from gateway.core.sealing import KeyRing
 from gateway.deliver.places import Place, Places
 from gateway.protect.body import TakenBody
@@ -129,6 +132,8 @@ class DeliveryWorker:
         self._alarm: asyncio.TimerHandle | None = None
         # When deliveries that were postponed here are due, by the loop's clock: a heap.
         self._due: list[float] = []
+        # What is sent again once its pause is over, by the integer of its operation id.
+        self._resends: dict[int, asyncio.TimerHandle] = {}
 
     def adopt(self, routes: Sequence[Route]) -> None:
         """Deliver for these routes from now on. What runs keeps its route."""
@@ -186,6 +191,8 @@ class DeliveryWorker:
         self.stop()
         if self._alarm is not None:
             self._alarm.cancel()
+        for timer in self._resends.values():
+            timer.cancel()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -273,10 +280,12 @@ class DeliveryWorker:
         if place is None:
             return False
         self._running.add(record.identity.operation_id.int)
-        task = self._loop.create_task(self._deliver(record, place, request))
+        self._keep(self._loop.create_task(self._deliver(record, place, request)))
+        return True
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
-        return True
 
     def _may_be_paused(self, operation: str) -> bool:
         return self._paused is None or operation in self._paused
@@ -311,7 +320,7 @@ class DeliveryWorker:
             ended = await operation.wait_ended()
             if isinstance(ended, AttemptResult):
                 is_sent, is_recorded = ended.is_sent, isinstance(ended.others, Snapshot)
-                why = self._read_ended(ended)
+                why = self._read_ended(place.route, ended)
         except StoreError as error:
             _LOG.debug("the request of operation %s cannot be read, and is tried again: %s", operation_id, error)
         finally:
@@ -342,11 +351,13 @@ class DeliveryWorker:
         self._put_off = {number: each for number, each in self._put_off.items() if sum(each) + _POLL_SECONDS > now}
         return {number for number, (until, _) in self._put_off.items() if until > now}
 
-    def _read_ended(self, ended: AttemptResult) -> str:
-        """Poll again when the next attempt is due. Returns why this one failed."""
+    def _read_ended(self, route: Route, ended: AttemptResult) -> str:
+        """See to the next attempt, once it is due. Returns why this one failed."""
         if ended.pause_us is not None:
             self._wake_when_due(ended.pause_us / MICROSECONDS)
         record = ended.others.record if isinstance(ended.others, Snapshot) else None
+        if record is not None and isinstance(ended.others, Snapshot) and record.state is State.IN_DOUBT:
+            self._resend_when_due(route, record, ended.others.now_us)
         return "" if record is None or record.delivery is None else record.delivery.failure or ""
 
     async def _open(self, route: Route, record: Record) -> tuple[KeyedRequest, str | None] | None:
@@ -413,6 +424,38 @@ class DeliveryWorker:
         if alarm is not None:
             alarm.cancel()
         self._alarm = self._loop.call_at(at, self._wake.set)
+
+    def _resend_when_due(self, route: Route, record: Record, now_us: int) -> None:
+        """Send again what this attempt left in doubt, where the route does so. Recovery finds what is missed here."""
+        if not isinstance(route.recovery, Resend) or route.accept is None:
+            return
+        from_us = resend_us(record, route.accept.delivery)
+        if from_us is None or from_us - now_us > _DUE_SECONDS_MAX * MICROSECONDS or len(self._resends) >= _DUE_MAX:
+            return
+        operation_id = record.identity.operation_id
+
+        def look() -> None:
+            del self._resends[operation_id.int]
+            if not self._is_stopped:
+                self._keep(self._loop.create_task(self._resend_if_due(route, operation_id)))
+
+        seconds = max(from_us - now_us, 0) / MICROSECONDS * _DRIFT
+        if (earlier := self._resends.get(operation_id.int)) is not None:
+            earlier.cancel()
+        self._resends[operation_id.int] = self._loop.call_later(seconds, look)
+
+    async def _resend_if_due(self, route: Route, operation_id: UUID) -> None:
+        """Send it again if it is still in doubt, and its pause is over by the store's clock."""
+        try:
+            snapshot = await self._store.read(operation_id)
+        except StoreError as error:
+            _LOG.debug("operation %s cannot be read, and is sent again later: %s", operation_id, error)
+            return
+        record = snapshot.record
+        if record is None or record.state is not State.IN_DOUBT or record.delivery is None or route.accept is None:
+            return
+        if resend_due(record, route.accept.delivery, snapshot.now_us):
+            self.resend(route, record)
 
     def _wake_when_due(self, seconds: float) -> None:
         """Poll when a pause of so many seconds, which the store has begun, is over by its clock.

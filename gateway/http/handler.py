@@ -16,9 +16,8 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, Final, Protocol, assert_never
+from typing import Any, Protocol, assert_never
 
-from gateway.core.outcome import Meaning
 from gateway.core.routing import RouteTable
 from gateway.core.verdict import Verdict
 from gateway.http.budget import MemoryBudget
@@ -31,16 +30,11 @@ from gateway.http.request import ReservedHeaders, examine, too_big
 from gateway.observe.facts import Events, RequestAnswered
 from gateway.protect.cors import NO_ORIGINS, CorsPolicy, for_origin
 from gateway.protect.decoding import decode_unaccepted
-from gateway.protect.problem import plain, refuse
+from gateway.protect.problem import FAILED_BEFORE, PROBLEM, SLOW, UNREAD, Case, Shape, Trouble, refuse
 from gateway.protect.reply import Cut, Incoming, Reply, RequestCut, Untouched
 from gateway.protect.route import Route
 
 _LOG = logging.getLogger("gateway.edge")
-
-_FAILED: Final = (
-    "The gateway failed, and it is not known whether the request had an effect. Do not send it again under a new key."
-)
-_FAILED_BEFORE: Final = "The gateway failed. Nothing was executed. Repeat with the same key."
 
 
 class Resource(Protocol):
@@ -75,8 +69,10 @@ class Served:
         reserved: ReservedHeaders | None = None,
         cors: CorsPolicy = NO_ORIGINS,
         key_headers: frozenset[bytes] = frozenset(),
+        shape: Shape = PROBLEM,
     ) -> None:
-        """Needs a running event loop. `key_headers`, in lower case, are those that any route has keys in."""
+        """Needs a running event loop. `key_headers`, in lower case, are those that any route has keys in. `shape` is
+        that of problems that are about no route."""
         self.routes = routes
         self.protect = protect
         self.forward = forward
@@ -84,6 +80,7 @@ class Served:
         self.reserved = reserved
         self.cors = cors
         self.key_headers = key_headers
+        self.shape = shape
         self.unused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._requests = 0
         self._is_replaced = False
@@ -160,7 +157,7 @@ class Handler:
 
     def refusal_bytes(self, fault: Fault) -> bytes:
         """The whole response to bytes that are not a request."""
-        reply = plain(fault.status, fault.detail)
+        reply = _refusal(fault, self._served.shape)
         out = framed(reply, method=b"", minor=1, keep_alive=False, shows_status=False, date=self._clock.now())
         return out.head + reply.body if isinstance(reply.body, bytes) else out.head
 
@@ -198,7 +195,7 @@ class Handler:
     async def _respond(self, exchange: ClientExchange, served: Served) -> None:
         """Respond in every case, unless the client is gone."""
         route: Route | None = None
-        detail = _FAILED_BEFORE
+        failed: Case | None = FAILED_BEFORE
         try:
             fault: Fault | None = None
             if exchange.connection.has_been_filled:
@@ -209,9 +206,9 @@ class Handler:
             if route is not None and route.is_observed:
                 observed, route = route, None
             if fault is not None:
-                await self._refuse(exchange, route, fault)
+                await self._refuse(exchange, served, route, fault)
                 return
-            detail = _FAILED
+            failed = None
             if served.reserved is not None:
                 exchange.head = served.reserved.without(exchange.head)
             if route is None:
@@ -226,14 +223,14 @@ class Handler:
         except ClientGone:
             raise
         except RequestCut as cut:
-            await self._refuse_cut(exchange, route, cut)
+            await self._refuse_cut(exchange, served, route, cut)
         except Exception:  # noqa: BLE001 - whatever it was, a client waits for a response
             _LOG.exception("a request could not be answered")
             if exchange.has_begun_reply:
                 exchange.abort()
                 raise ClientGone from None
-            outcome = Meaning.RETRYABLE if detail is _FAILED_BEFORE else Meaning.IN_DOUBT
-            await self._write(exchange, None, plain(500, detail, route, outcome), is_last=True)
+            shape = served.shape if route is None else route.shape
+            await self._write(exchange, None, refuse(Trouble.GATEWAY_FAILED, shape=shape, case=failed), is_last=True)
 
     async def _respond_unprotected(self, exchange: ClientExchange, served: Served, observed: Route | None) -> None:
         """Respond to a request that is not protected. `observed` is the route that looks at it, if one does."""
@@ -263,7 +260,7 @@ class Handler:
                 await self._write(exchange, route, reply if verdict is None else replace(reply, verdict=verdict))
         except RequestCut as cut:
             # A part of it may have been forwarded, so the reply must not promise that nothing was executed.
-            await self._refuse_cut(exchange, route, cut, is_verdict=False)
+            await self._refuse_cut(exchange, served, route, cut, is_verdict=False)
         finally:
             incoming.body.close()
 
@@ -310,10 +307,11 @@ class Handler:
 
     # -- what is refused here -----------------------------------------------------------------------------------------
 
-    async def _refuse(self, exchange: ClientExchange, route: Route | None, fault: Fault) -> None:
+    async def _refuse(self, exchange: ClientExchange, served: Served, route: Route | None, fault: Fault) -> None:
         """Rule 2. The connection is closed, because what follows on it may be ambiguous, too."""
         if route is None or not fault.is_verdict:
-            await self._write(exchange, None, plain(fault.status, fault.detail, route), is_last=True)
+            shape = served.shape if route is None else route.shape
+            await self._write(exchange, None, _refusal(fault, shape), is_last=True)
             return
         reply = refuse(Verdict.REQUEST_INVALID, shape=route.shape, status=fault.status, detail=fault.detail)
         head = exchange.head
@@ -331,7 +329,13 @@ class Handler:
         await self._write(exchange, route, reply, is_last=True)
 
     async def _refuse_cut(
-        self, exchange: ClientExchange, route: Route | None, cut: RequestCut, *, is_verdict: bool = True
+        self,
+        exchange: ClientExchange,
+        served: Served,
+        route: Route | None,
+        cut: RequestCut,
+        *,
+        is_verdict: bool = True,
     ) -> None:
         match cut.cut:
             case Cut.GONE:
@@ -345,7 +349,13 @@ class Handler:
         if exchange.has_begun_reply:
             exchange.abort()
             raise ClientGone
-        await self._refuse(exchange, route, fault)
+        await self._refuse(exchange, served, route, fault)
+
+
+def _refusal(fault: Fault, shape: Shape) -> Reply:
+    """The reply to what is no request, or not a protected one."""
+    case = SLOW if fault.status == 408 else UNREAD
+    return refuse(Verdict.REQUEST_INVALID, shape=shape, status=fault.status, detail=fault.detail, case=case)
 
 
 def _decoded(reply: Reply, coded: bytes, gone: asyncio.Event, until: float) -> Reply:

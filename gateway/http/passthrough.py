@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Protocol, assert_never
 
 from gateway.core.message import Headers, NameTable, RequestHead, ResponseHead, values_by_name
 from gateway.core.observation import ExchangeResult
-from gateway.core.outcome import Meaning
 from gateway.core.routing import normalise_path
 from gateway.core.verdict import Verdict
 from gateway.http.connection import ClientGone
@@ -22,7 +22,7 @@ from gateway.http.tunnel import ClientTunnel, relay
 from gateway.observe.facts import Events, RequestPassed
 from gateway.protect.forwarding import response_headers, unprotected_request
 from gateway.protect.observing import Observing
-from gateway.protect.problem import plain
+from gateway.protect.problem import PROBLEM, UNSENT, UNTAKEN, Shape, Trouble, refuse
 from gateway.protect.reply import Incoming, Reply, RequestBody, RequestCut
 from gateway.protect.route import Route, Target
 from gateway.protect.upstream_reply import passed_on
@@ -62,8 +62,11 @@ class Passthrough:
         events: Events,
         key_headers: frozenset[bytes] = frozenset(),
         observing: Observing | None = None,
+        shape: Shape = PROBLEM,
     ) -> None:
+        """`shape` is that of problems that are about no route."""
         self._target = target
+        self._shape = shape
         self._observing = observing
         self._events = events
         self._key_headers = key_headers
@@ -94,7 +97,7 @@ class Passthrough:
                 await _switch(client, result, result.upgraded)
                 return None
             # To an observed request as if no route matched.
-            reply = _reply_to(result, None if is_observed else route)
+            reply = _reply_to(result, self._shape if is_observed or route is None else route.shape)
             if sighting is not None:
                 reply = sighting.answered(result, reply)
             is_answered = True
@@ -197,26 +200,21 @@ def _status_of(result: Result) -> int:
     return result.head.status if isinstance(result, UpstreamResponse) else status_of(result.reason)
 
 
-def _reply_to(result: Result, route: Route | None) -> Reply:
+def _reply_to(result: Result, shape: Shape) -> Reply:
     if isinstance(result, UpstreamResponse):
         return passed_on(result)
     status = status_of(result.reason)
     match result:
         case NotSent() if status == 503:
-            outcome = Meaning.RETRYABLE
-            detail = "The gateway is overloaded, or is being stopped; nothing was sent."
+            reply = refuse(Verdict.OVERLOADED, shape=shape, case=UNTAKEN)
         case NotSent():
-            outcome = Meaning.RETRYABLE
-            detail = "The service could not be reached; nothing was sent."
+            reply = refuse(Verdict.UPSTREAM_UNREACHABLE, shape=shape, case=UNSENT)
         case Lost():
-            outcome = Meaning.IN_DOUBT
-            why = (
-                "The service did not answer in time." if status == 504 else "The service broke off before it answered."
-            )
-            detail = f"{why} Whether the request had an effect is not known."
+            return refuse(Trouble.NO_RESPONSE, shape=shape, status=status)
         case _:
             assert_never(result)
-    return plain(status, detail, route, outcome)
+    # A verdict is one on a protected request.
+    return replace(reply, verdict=None)
 
 
 async def _switch(client: Client, response: UpstreamResponse, upstream: Duplex) -> None:

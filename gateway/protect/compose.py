@@ -151,7 +151,7 @@ def _undelivered(snapshot: Snapshot, record: Record, request: KeyedRequest, *, i
     location = None if prefix is None else operation_url(prefix, record)
     is_dead = record.state is State.DEAD_LETTER
     if request.is_async and prefix is not None and (not is_dead or requeues(route)):
-        return accepted_reply(snapshot, prefix, route.shape, request.head.headers, is_replayed=True)
+        return accepted_reply(snapshot, prefix, route, request.head.headers, is_replayed=True)
     if is_dead:
         return refuse(Verdict.DEAD_LETTER, shape=route.shape, record=record, location=location)
     if record.state is State.IN_DOUBT:
@@ -162,7 +162,7 @@ def _undelivered(snapshot: Snapshot, record: Record, request: KeyedRequest, *, i
         status=route.in_flight.status,
         record=record,
         detail="It was accepted, and is not delivered yet.",
-        retry_after_seconds=status_retry_after_seconds(snapshot),
+        retry_after_seconds=status_retry_after_seconds(snapshot, route),
         location=location,
     )
 

@@ -35,14 +35,14 @@ from gateway.core.outcome import (
     windows_us,
 )
 from gateway.core.reading import resource_in
-from gateway.core.recovery import answered_doubt, for_repeats
+from gateway.core.recovery import Recovery, answered_doubt, for_repeats
 from gateway.core.redaction import REDACTED_HEADER
 from gateway.core.replay import kept_headers, stored_response
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import DeliveryAttempted, DeliveryResult
 from gateway.protect.forwarding import response_headers
 from gateway.protect.identification import KeyedRequest
-from gateway.protect.problem import refuse
+from gateway.protect.problem import advised, refuse
 from gateway.protect.reply import REPLAYED_HEADER, Reply, ResponseStream, Source
 from gateway.upstream import SentNothing, Unknown, status_of
 
@@ -153,24 +153,28 @@ class ClaimedRequest:
         shared = None
         if is_shared and outcome.event in (Event.RELEASE, Event.ABANDON):
             headers, verdict = kept_headers(method, head, route.keep), outcome.verdict
-            shared = self._shared(Reply(head.status, head.reason, headers, body, verdict, length, source=Source.RECORD))
+            reply = Reply(head.status, head.reason, headers, body, verdict, length, source=Source.RECORD)
+            shared = self._shared(advised(reply, self._recovery))
         elif outcome.verdict is Verdict.STORED and REDACTED_HEADER in stored.headers:
             # Those that wait now are the same caller: they get the values that the record does not have.
             headers = (*kept_headers(method, head, route.keep), REPLAYED_HEADER)
             verdict = Verdict.REPLAYED
             shared = self._shared(Reply(head.status, head.reason, headers, body, verdict, length, source=Source.RECORD))
+        reply = Reply(
+            head.status,
+            head.reason,
+            response_headers(head.headers),
+            body,
+            outcome.verdict,
+            length,
+            source=Source.SERVICE,
+        )
+        if outcome.event is not Event.COMPLETE:
+            reply = advised(reply, self._recovery)
         return Conclusion(
             outcome,
             self._command(outcome, answered_doubt(head.status), head, stored, resource),
-            Reply(
-                head.status,
-                head.reason,
-                response_headers(head.headers),
-                body,
-                outcome.verdict,
-                length,
-                source=Source.SERVICE,
-            ),
+            reply,
             shared,
             f"answered {head.status}",
             upstream_seconds,
@@ -201,7 +205,7 @@ class ClaimedRequest:
             status=status,
             operation_id=self.request.identity.operation_id,
             record=record,
-            recovery=for_repeats(self.request.route.recovery, self.record, is_same=True),
+            recovery=self._recovery,
         )
 
     def attempted(
@@ -239,6 +243,11 @@ class ClaimedRequest:
     def _shared(self, reply: Reply) -> Reply | None:
         """What duplicates get that waited: of a kept request, what the record says, because it is not over."""
         return reply if self.record.delivery is None else None
+
+    @property
+    def _recovery(self) -> Recovery:
+        """What a repeat does about a doubt."""
+        return for_repeats(self.request.route.recovery, self.record, is_same=True)
 
     @property
     def _ids(self) -> tuple[UUID, int, UUID]:

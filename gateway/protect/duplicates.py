@@ -99,8 +99,8 @@ class Duplicates:
         latest = await self._wait_for_delivery(snapshot, request, trace)
         if latest.record is None or isinstance(request.judge(latest), Undelivered):
             latest = snapshot if latest.record is None else latest
-            prefix, shape = policy.status_prefix, request.route.shape
-            reply = accepted_reply(latest, prefix, shape, request.head.headers, is_replayed=False)
+            prefix, route = policy.status_prefix, request.route
+            reply = accepted_reply(latest, prefix, route, request.head.headers, is_replayed=False)
         else:
             trace.saw(latest.record)
             reply = own_reply(_reply_after_wait(latest, request))

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final, assert_never
 from uuid import UUID, uuid4
 
+from gateway.core.delivery import DeliveryPolicy
 from gateway.core.identity.operation_id import is_in_scope, is_of, stored_digest
 from gateway.core.identity.scope import IdentityUnavailable, ScopeMissing, ScopeSpec, ScopeUnsuitable
 from gateway.core.message import Headers, header_values
@@ -31,11 +32,11 @@ from gateway.protect.compose import in_doubt, refuse_by, replay_of
 from gateway.protect.cors import CorsPolicy, preflight_reply
 from gateway.protect.journaling import UNENDED, Journaling
 from gateway.protect.preference import preference_applied, wait_preference
-from gateway.protect.problem import Shape, plain, refuse
+from gateway.protect.problem import Shape, Trouble, refuse
 from gateway.protect.regions import Regions
 from gateway.protect.reply import Incoming, Reply, reason_phrase
 from gateway.protect.route import Route
-from gateway.protect.status import DONE, STALLED, etag, operation_url, retry_after_seconds, status_reply
+from gateway.protect.status import DONE, etag, is_stalled, operation_url, resends_of, retry_after_seconds, status_reply
 from gateway.protect.waiting import Until, Waiting
 from gateway.store.base import Amnesic, Store, StoreError
 
@@ -43,6 +44,7 @@ _LOG = logging.getLogger("gateway")
 
 _READING: Final = (b"GET", b"HEAD")
 _METHODS: Final = b"GET, HEAD, DELETE"
+_RESULT_METHODS: Final = b"GET, HEAD"
 _REST: Final = re.compile(rb"/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(/result)?")
 # RFC 9110 section 8.8.3; the prefix of a weak one does not count (section 13.1.2).
 _ENTITY_TAG: Final = re.compile(rb'(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")')
@@ -51,7 +53,6 @@ _STORE_SECONDS_MAX: Final = 5.0
 # A command is fenced off where another one came first. This many times is more than races come to.
 _COMMANDS_MAX: Final = 4
 _WITHDRAWN: Final = Audit("caller", "the caller called it off")
-_NOT_FOUND: Final = plain(404, "There is no such operation for this caller.")
 
 # Who asks, in each of the scopes that are served here.
 Found = Mapping[ScopeSpec, Caller | Unidentified]
@@ -67,8 +68,14 @@ class _Changed:
         return snapshot.record is None or etag(snapshot) != self.tag
 
 
-def _is_decided(snapshot: Snapshot) -> bool:
-    return snapshot.record is None or snapshot.state in DONE or snapshot.state in STALLED
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """Until nothing more happens by itself. `resends` as in `resends_of`."""
+
+    resends: DeliveryPolicy | None
+
+    def __call__(self, snapshot: Snapshot) -> bool:
+        return snapshot.record is None or snapshot.state in DONE or is_stalled(snapshot.record, self.resends)
 
 
 @dataclass(slots=True)
@@ -159,12 +166,16 @@ class StatusResource:
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
+    def _not_found(self) -> Reply:
+        """The same for what is unknown and for what is somebody else's."""
+        return refuse(Trouble.NO_SUCH_OPERATION, shape=self._shape)
+
     async def _bounded(self, incoming: Incoming, shown: _Shown) -> Reply:
         if incoming.head.method not in (*_READING, b"DELETE"):
             allowed = None
             if incoming.head.method == b"OPTIONS":
                 allowed = preflight_reply(self._cors, incoming.head.headers, _METHODS)
-            return allowed or _not_allowed(_METHODS)
+            return allowed or _not_allowed(_METHODS, self._shape)
         if self._in_flight >= self._in_flight_max:
             return refuse(Verdict.OVERLOADED, shape=self._shape)
         self._in_flight += 1
@@ -191,7 +202,7 @@ class StatusResource:
             return _unidentified(found.values(), self._shape)
         asked = _REST.fullmatch(normalise_path(head.target).lower(), len(self._path))
         if asked is None:
-            return _NOT_FOUND
+            return self._not_found()
         operation_id = UUID(asked[1].decode())
         if self._regions is not None and (home := self._regions.elsewhere(operation_id)) is not None:
             return await self._regions.send(
@@ -208,14 +219,14 @@ class StatusResource:
         if route is None:
             # It may be the caller's in a scope that cannot be verified now. That there is none would be a guess.
             unavailable = [each for each in found.values() if isinstance(each, IdentityUnavailable)]
-            return refuse_caller(unavailable[0], self._shape) if unavailable else _NOT_FOUND
+            return refuse_caller(unavailable[0], self._shape) if unavailable else self._not_found()
         if route.authorize is not None:
             permission = await self._callers.authorize(route.authorize, incoming)
             if not isinstance(permission, Verified):
                 return refuse_caller(permission, route.shape)
         shown.route, shown.operation_id = route.name, operation_id
         if head.method == b"DELETE":
-            return _not_allowed(b"GET, HEAD") if asked[2] else await self._withdraw(snapshot, route)
+            return _not_allowed(_RESULT_METHODS, self._shape) if asked[2] else await self._withdraw(snapshot, route)
         if asked[2]:
             return await self._result(snapshot, route, head.headers)
         return await self._status(snapshot, route, head.headers)
@@ -264,8 +275,8 @@ class StatusResource:
         if snapshot.state not in DONE and (not tags or _opaque(snapshot) in tags):
             snapshot, preferred = await self._wait(snapshot, route, headers, _Changed(etag(snapshot)))
         if snapshot.record is None:
-            return _NOT_FOUND
-        reply = status_reply(snapshot, self._prefix, route.shape)
+            return self._not_found()
+        reply = status_reply(snapshot, self._prefix, route)
         if _opaque(snapshot) in tags:
             kept = tuple(header for header in reply.headers if header[0] != b"Content-Type")
             reply = Reply(304, reason_phrase(304), kept, b"")
@@ -274,10 +285,11 @@ class StatusResource:
     async def _result(self, snapshot: Snapshot, route: Route, headers: Headers) -> Reply:
         """What a repeat of the request would get that does not wait for another attempt."""
         preferred: int | None = None
-        if not _is_decided(snapshot):
-            snapshot, preferred = await self._wait(snapshot, route, headers, _is_decided)
+        is_decided = _Decided(resends_of(route))
+        if not is_decided(snapshot):
+            snapshot, preferred = await self._wait(snapshot, route, headers, is_decided)
         if snapshot.record is None:
-            return _NOT_FOUND
+            return self._not_found()
         reply = _with_preference(self._result_of(snapshot, snapshot.record, route, headers), preferred)
         return reply if route.shows_status else replace(reply, verdict=None)
 
@@ -285,7 +297,7 @@ class StatusResource:
         location = operation_url(self._prefix, record)
         match record.state:
             case State.ACCEPTED | State.CLAIMED:
-                reply = status_reply(snapshot, self._prefix, route.shape, status=202, verdict=Verdict.ACCEPTED)
+                reply = status_reply(snapshot, self._prefix, route, status=202, verdict=Verdict.ACCEPTED)
                 return replace(reply, headers=(*reply.headers, (b"Location", location)))
             case State.IN_DOUBT:
                 return in_doubt(snapshot, record, route, is_same=True, location=location)
@@ -309,13 +321,13 @@ class StatusResource:
 
     async def _withdraw(self, snapshot: Snapshot, route: Route) -> Reply:
         if route.accept is None or not route.accept.may_withdraw:
-            return _not_allowed(b"GET, HEAD")
+            return _not_allowed(_RESULT_METHODS, self._shape)
         for _ in range(_COMMANDS_MAX):
             record = snapshot.record
             if record is None:
-                return _NOT_FOUND
+                return self._not_found()
             if record.state is State.RELEASED:
-                return status_reply(snapshot, self._prefix, route.shape)
+                return status_reply(snapshot, self._prefix, route)
             if record.state not in (State.ACCEPTED, State.DEAD_LETTER):
                 return self._not_withdrawn(snapshot, record, route)
             command = Withdraw(
@@ -324,7 +336,7 @@ class StatusResource:
             result = await apply_until_known(self._store, command)
             snapshot = result.snapshot
             if isinstance(result, Applied) and snapshot.record is not None:
-                return status_reply(snapshot, self._prefix, route.shape)
+                return status_reply(snapshot, self._prefix, route)
         return refuse(Verdict.OVERLOADED, shape=route.shape, detail="Others keep changing the operation.")
 
     def _not_withdrawn(self, snapshot: Snapshot, record: Record, route: Route) -> Reply:
@@ -338,11 +350,10 @@ class StatusResource:
                 shape=route.shape,
                 record=record,
                 detail="It is being delivered, and cannot be called off.",
-                retry_after_seconds=retry_after_seconds(snapshot),
+                retry_after_seconds=retry_after_seconds(snapshot, route),
                 location=location,
             )
-        reply = plain(409, "The operation is completed, and cannot be called off.", route)
-        return replace(reply, headers=(*reply.headers, (b"Location", location)))
+        return refuse(Trouble.ALREADY_COMPLETED, shape=route.shape, record=record, location=location)
 
     async def _wait(
         self, snapshot: Snapshot, route: Route, headers: Headers, until: Until
@@ -380,12 +391,11 @@ def _unidentified(found: Iterable[Caller | Unidentified], shape: Shape) -> Reply
         for fault in faults:
             if isinstance(fault, kind) and not (isinstance(fault, ScopeMissing) and not fault.is_credential):
                 return refuse_caller(fault, shape)
-    return _NOT_FOUND
+    return refuse(Trouble.NO_SUCH_OPERATION, shape=shape)
 
 
-def _not_allowed(allowed: bytes) -> Reply:
-    reply = plain(405, f"The methods of this resource are {allowed.decode()}.")
-    return replace(reply, headers=(*reply.headers, (b"Allow", allowed)))
+def _not_allowed(allowed: bytes, shape: Shape) -> Reply:
+    return refuse(Trouble.METHOD_NOT_ALLOWED, shape=shape, headers=((b"Allow", allowed),))
 
 
 def _with_preference(reply: Reply, preferred: int | None) -> Reply:

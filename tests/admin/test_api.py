@@ -280,6 +280,8 @@ async def test_wrong_question(desk: tuple[Desk, Admin, ManualClock], target: str
     assert (response.status, response.json()["code"], response.json()["status"]) == (status, code, status)
     assert response.header("Content-Type") == "application/problem+json"
     assert response.json()["type"] == f"urn:idempotency-gateway:admin:{code}"
+    assert response.json()["retryable"] is False
+    assert response.header("Retry-After") is None
 
 
 RESOLVE_FAULTS = [
@@ -357,7 +359,7 @@ async def test_store_that_is_away(desk: tuple[Desk, Admin, ManualClock]) -> None
         (await admin("POST", f"/operations/{NO_SUCH}/purge", {"why": "x"}), "nothing was changed"),
     ):
         assert (response.status, response.json()["code"]) == (503, "store-unavailable")
-        assert response.header("Retry-After") == "5"
+        assert (response.json()["retryable"], response.header("Retry-After")) == (True, "5")
         assert what in response.json()["detail"]
 
 

@@ -13,7 +13,18 @@ import yaml
 from gateway import __version__
 from gateway.core.outcome import Meaning
 from gateway.core.verdict import RULES, Verdict
-from gateway.protect.problem import CASES, DOUBTS, INCOMPARABLE, OTHER_VERSION, TYPE_PREFIX, UNFETCHED, Case
+from gateway.protect.problem import (
+    BY_STATUS,
+    CASES,
+    DOUBTS,
+    FAILED_BEFORE,
+    INCOMPARABLE,
+    OTHER_VERSION,
+    TYPE_PREFIX,
+    UNFETCHED,
+    Case,
+    Trouble,
+)
 
 API: Final = Path(__file__).parents[2] / "docs" / "api"
 _HEAD: Final = """\
@@ -21,11 +32,20 @@ _HEAD: Final = """\
 # Made by `make docs`.
 """
 # What a verdict says in other cases.
-_MORE: Final[dict[Verdict, tuple[Case, ...]]] = {
+_MORE: Final[dict[Verdict | Trouble, tuple[Case, ...]]] = {
+    Trouble.GATEWAY_FAILED: (FAILED_BEFORE,),
     Verdict.KEY_REUSED: (INCOMPARABLE,),
     Verdict.KEY_EXPIRED: (OTHER_VERSION,),
     Verdict.UPSTREAM_UNREACHABLE: (UNFETCHED,),
     Verdict.IN_DOUBT: tuple(case for case in DOUBTS.values() if case is not CASES[Verdict.IN_DOUBT]),
+}
+# When a problem comes that is no verdict.
+_WHEN: Final = {
+    Trouble.NO_SUCH_OPERATION: "somebody asks for the status of an operation that does not exist, or is not theirs",
+    Trouble.METHOD_NOT_ALLOWED: "the status of an operation is asked for with another method",
+    Trouble.ALREADY_COMPLETED: "an operation is called off that has completed",
+    Trouble.NO_RESPONSE: "the service broke off, or took too long, under a request that is not protected",
+    Trouble.GATEWAY_FAILED: "there is a bug in the gateway",
 }
 _AGAIN: Final = {
     True: "The same request with the same key can get another response. Repeat it, after `Retry-After` if that came.",
@@ -38,29 +58,38 @@ _TEXT: Final = {"type": "string"}
 def generated() -> dict[Path, str]:
     """Each file and its text."""
     text = yaml.safe_dump(_openapi(), sort_keys=False, allow_unicode=True, width=120)
-    pages = {API / "problems" / f"{verdict}.md": _page(verdict) for verdict in CASES}
+    pages = {API / "problems" / f"{code}.md": _page(code) for code in CASES}
     return {API / "openapi.yaml": _HEAD + text} | pages
 
 
-def component(verdict: Verdict) -> str:
-    """The name of a verdict's response among the components."""
-    return "".join(word.capitalize() for word in verdict.split("-"))
+def component(code: Verdict | Trouble) -> str:
+    """The name of a problem's response among the components."""
+    return "".join(word.capitalize() for word in code.split("-"))
 
 
-def _cases(verdict: Verdict) -> tuple[Case, ...]:
-    return (CASES[verdict], *_MORE.get(verdict, ()))
+def _cases(code: Verdict | Trouble) -> tuple[Case, ...]:
+    of_status = tuple(case for (each, _), case in BY_STATUS.items() if each is code)
+    return (CASES[code], *_MORE.get(code, ()), *of_status)
 
 
-def _page(verdict: Verdict) -> str:
-    case = CASES[verdict]
-    retryable = {each.retryable for each in _cases(verdict)}
+def _is_retryable(case: Case) -> bool:
+    return case.retry.after_seconds is not None
+
+
+def _page(code: Verdict | Trouble) -> str:
+    case = CASES[code]
+    retryable = {_is_retryable(each) for each in _cases(code)}
+    if isinstance(code, Verdict):
+        when = "\n".join(f"- {rule.when} (rule {rule.number})" for rule in RULES if code in rule.verdicts)
+    else:
+        when = f"- {_WHEN[code]}"
     parts = [
         f"# {case.title}",
-        f"`{verdict}` · status {case.status} · type `{TYPE_PREFIX}{verdict}`",
-        *(each.detail.replace("{", "‹").replace("}", "›") for each in _cases(verdict)),
+        f"`{code}` · status {case.status} · type `{TYPE_PREFIX}{code}`",
+        *(each.detail.replace("{", "‹").replace("}", "›") for each in _cases(code)),
         _AGAIN[retryable.pop() if len(retryable) == 1 else None],
         "When it comes:",
-        "\n".join(f"- {rule.when} (rule {rule.number})" for rule in RULES if verdict in rule.verdicts),
+        when,
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -109,7 +138,7 @@ def _openapi() -> dict[str, Any]:
                 "RetryAfter": _header("After how many seconds to repeat the request.", "1", pattern="^[0-9]+$"),
             },
             "schemas": {"Problem": _problem_schema()},
-            "responses": {component(verdict): _response(verdict) for verdict in CASES},
+            "responses": {component(code): _response(code) for code in CASES},
         },
     }
 
@@ -129,7 +158,7 @@ def _problem_schema() -> dict[str, Any]:
             "title": dict(_TEXT),
             "status": {"type": "integer", "minimum": 400, "maximum": 599},
             "detail": {**_TEXT, "description": "What happened, and what to do next."},
-            "code": {**_TEXT, "enum": [verdict.value for verdict in CASES]},
+            "code": {**_TEXT, "enum": [code.value for code in CASES]},
             "retryable": {
                 "type": "boolean",
                 "description": "Whether the same request with the same key can get another response.",
@@ -151,17 +180,17 @@ def _problem_schema() -> dict[str, Any]:
     }
 
 
-def _response(verdict: Verdict) -> dict[str, Any]:
-    case = CASES[verdict]
-    headers = {
-        "Idempotency-Status": {"$ref": "#/components/headers/IdempotencyStatus"},
-        "Idempotency-Outcome": {"$ref": "#/components/headers/IdempotencyOutcome"},
-    }
-    if any(each.retry_after_seconds for each in _cases(verdict)):
+def _response(code: Verdict | Trouble) -> dict[str, Any]:
+    case = CASES[code]
+    headers = {}
+    if isinstance(code, Verdict):
+        headers["Idempotency-Status"] = {"$ref": "#/components/headers/IdempotencyStatus"}
+        headers["Idempotency-Outcome"] = {"$ref": "#/components/headers/IdempotencyOutcome"}
+    if any(map(_is_retryable, _cases(code))):
         headers["Retry-After"] = {"$ref": "#/components/headers/RetryAfter"}
-    schema = {"allOf": [{"$ref": "#/components/schemas/Problem"}, {"properties": {"code": {"const": verdict.value}}}]}
+    schema = {"allOf": [{"$ref": "#/components/schemas/Problem"}, {"properties": {"code": {"const": code.value}}}]}
     return {
-        "description": f"{case.title} ({case.status}, `{verdict}`).",
+        "description": f"{case.title} ({case.status}, `{code}`).",
         "headers": headers,
         "content": {"application/problem+json": {"schema": schema}},
     }

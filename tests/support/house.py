@@ -20,6 +20,7 @@ from gateway.app.gateway import Gateway, environment_of
 from gateway.app.parts import Environment
 from gateway.config import parse
 from tests.support import http
+from tests.support.advice import check_advice
 from tests.support.http import Response
 from tests.support.upstream import Answer, RecordingUpstream
 
@@ -66,7 +67,9 @@ class House:
             fields.append(("Idempotency-Key", key))
         if tenant is not None:
             fields.append(("X-Tenant", tenant))
-        return await http.request(self.port, method, target, fields, body, deadline_seconds=deadline_seconds)
+        response = await http.request(self.port, method, target, fields, body, deadline_seconds=deadline_seconds)
+        check_advice(response, method=method)
+        return response
 
     async def begin(
         self, key: str = "k1", *, answer: Answer = _PLAIN, **options: Any

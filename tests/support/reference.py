@@ -29,7 +29,7 @@ from gateway.observe.facts import RequestAnswered
 from gateway.observe.logs import _answered
 from gateway.observe.metrics import Metrics
 from gateway.options import parser
-from gateway.protect.problem import ANSWERED, CASES, DOUBTS
+from gateway.protect.problem import BY_STATUS, CASES, DOUBTS, OPEN
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -86,14 +86,15 @@ def verdicts() -> str:
 def problems() -> str:
     """What a caller should do on each verdict that makes an answer of the gateway's own."""
     rows = []
-    for verdict in Verdict:
-        if verdict in ANSWERED:
-            continue
-        for recovery, case in DOUBTS.items() if verdict is Verdict.IN_DOUBT else ((None, CASES[verdict]),):
-            name = f"`{verdict}`" if recovery is None else f"`{verdict}` (`{recovery.__name__.lower()}`)"
-            again = "yes" if case.retryable else "no"
+    for code, usual in CASES.items():
+        cases = [(f"`{code}`", usual)]
+        if code is Verdict.IN_DOUBT:
+            cases = [(f"`{code}` (`{recovery.__name__.lower()}`)", case) for recovery, case in DOUBTS.items()]
+        cases += [(f"`{code}`", case) for (each, _), case in BY_STATUS.items() if each is code]
+        for name, case in cases:
+            again = "yes" if case.retry.after_seconds else "as you like" if case.retry == OPEN else "no"
             rows.append((name, str(case.status), again, _without_blanks(case.detail)))
-    return _table(("verdict", "status", "same key again?", "what the response says"), rows)
+    return _table(("code", "status", "same key again?", "what the response says"), rows)
 
 
 def _without_blanks(detail: str) -> str:

@@ -20,7 +20,7 @@ from gateway.http.reader import delivery_of
 from gateway.http.server import Edge
 from gateway.observe.facts import Events, Fact
 from gateway.protect.forwarding import ForwardingPolicy, UpstreamKey
-from gateway.protect.problem import PROBLEM, Shape, plain
+from gateway.protect.problem import PROBLEM, Shape, Trouble, refuse
 from gateway.protect.reply import BodyCut, Incoming, Reply, Untouched
 from gateway.protect.route import Target
 from gateway.upstream import Upstream, UpstreamSettings
@@ -150,7 +150,7 @@ async def serving(
     async def nowhere(
         incoming: Incoming, client: Client, at: PlainRoute | None, verdict: Verdict | None
     ) -> Reply | None:
-        return plain(404, "no upstream in this test")
+        return refuse(Trouble.NO_SUCH_OPERATION)
 
     async with AsyncExitStack() as stack:
         events = Events(facts.append)

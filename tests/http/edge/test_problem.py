@@ -12,7 +12,7 @@ from gateway.core.message import Headers, StoredResponse, header_values
 from gateway.core.operation import Event, Identity, Record, State
 from gateway.core.recovery import Hold, Probe, Recovery, Resend
 from gateway.core.verdict import Verdict
-from gateway.protect.problem import ANSWERED, CASES, PROBLEM, Shape, plain, refuse
+from gateway.protect.problem import ANSWERED, CASES, OPEN, PROBLEM, Shape, Trouble, refuse
 from gateway.protect.reply import Reply
 
 STRIPE = Shape("stripe")
@@ -73,15 +73,6 @@ RETRYABLE = {
     Verdict.RELEASED,
     Verdict.UPSTREAM_UNREACHABLE,
 }
-TERMINAL = {
-    Verdict.KEY_REUSED,
-    Verdict.RESPONSE_NOT_STORED,
-    Verdict.KEY_EXPIRED,
-    Verdict.LIKELY_DUPLICATE,
-    Verdict.DEAD_LETTER,
-    Verdict.WITHDRAWN,
-    Verdict.IN_DOUBT,
-}
 
 
 def document(reply: Reply) -> dict[str, object]:
@@ -98,12 +89,12 @@ def one(headers: Headers, name: bytes) -> bytes | None:
 
 def test_every_word_is_a_problem_or_said_beside_an_answer() -> None:
     """No verdict of the verdict table is without its row."""
-    assert set(CASES) | ANSWERED == set(Verdict)
+    assert set(CASES) | ANSWERED == set(Verdict) | set(Trouble)
     assert not set(CASES) & ANSWERED
-    assert set(STATUSES) == set(CASES)
+    assert set(STATUSES) == set(CASES) - set(Trouble)
 
 
-@pytest.mark.parametrize("verdict", sorted(CASES))
+@pytest.mark.parametrize("verdict", sorted(STATUSES))
 @pytest.mark.parametrize("shape", [PROBLEM, STRIPE], ids=lambda shape: shape.form)
 @pytest.mark.parametrize("record", [None, RECORD], ids=["nothing-known", "record-known"])
 def test_a_problem_is_complete_whatever_is_known(verdict: Verdict, shape: Shape, record: Record | None) -> None:
@@ -120,12 +111,12 @@ def test_a_problem_is_complete_whatever_is_known(verdict: Verdict, shape: Shape,
     assert "  " not in text
     assert "None" not in text
     assert text.endswith(".")
-    assert (one(reply.headers, b"x-should-retry") == b"false") == (verdict in TERMINAL)
+    assert one(reply.headers, b"x-should-retry") == (b"true" if verdict in RETRYABLE else b"false")
     assert one(reply.headers, b"x-should-retry") == one(reply.headers, b"stripe-should-retry")
     assert (one(reply.headers, b"retry-after") is not None) == (verdict in RETRYABLE)
 
 
-@pytest.mark.parametrize("verdict", sorted(CASES))
+@pytest.mark.parametrize("verdict", sorted(STATUSES))
 def test_a_problem_document_has_the_members_of_rfc_9457(verdict: Verdict) -> None:
     """Type, title, status and detail are there, with the word as code and the advice on retrying."""
     reply = refuse(verdict, record=RECORD)
@@ -231,15 +222,15 @@ def test_a_resource_is_named_and_linked_where_it_is_an_address(
 
 
 @pytest.mark.parametrize(
-    ("status", "retryable", "is_terminal"),
-    [(409, False, True), (502, False, False), (504, False, False), (503, True, False)],
+    ("status", "retryable"),
+    [(409, False), (502, False), (504, False), (503, True)],
 )
-def test_doubt_is_told_by_whose_it_is(status: int, retryable: bool, is_terminal: bool) -> None:
+def test_doubt_is_told_by_whose_it_is(status: int, retryable: bool) -> None:
     """A record in doubt is terminal; an answer that waits to be recorded is worth coming back for."""
     reply = refuse(Verdict.IN_DOUBT, status=status, operation_id=ID)
     body = document(reply)
     assert (reply.status, body["retryable"]) == (status, retryable)
-    assert (one(reply.headers, b"x-should-retry") == b"false") == is_terminal
+    assert one(reply.headers, b"x-should-retry") == (b"true" if retryable else b"false")
     assert "under a new key" in str(body["detail"])
     assert (one(reply.headers, b"retry-after") is not None) == retryable
 
@@ -256,7 +247,7 @@ def test_doubt_is_told_by_what_a_repeat_does(recovery: Recovery, shape: Shape, s
     assert isinstance(about, dict)
     assert about["retryable"] is heals
     assert one(reply.headers, b"retry-after") == (b"1" if heals else None)
-    advice = b"true" if heals else b"false" if status == 409 else None
+    advice = b"true" if heals else b"false"
     assert one(reply.headers, b"x-should-retry") == one(reply.headers, b"stripe-should-retry") == advice
     text = about["detail"] if shape.form == "problem" else about["message"]
     assert ("Send it again with the same key" in text) == heals
@@ -310,21 +301,20 @@ def test_the_stripe_shape_raises_typed_errors(verdict: Verdict, status: int, kin
     assert one(reply.headers, b"content-type") == b"application/json"
 
 
-def test_a_plain_problem_belongs_to_no_verdict() -> None:
-    """It has no verdict, no code, what RFC 9457 knows, and the error that client libraries look for."""
-    reply = plain(502, "The service could not be reached.")
+@pytest.mark.parametrize("code", Trouble)
+def test_a_problem_that_is_no_verdict(code: Trouble) -> None:
+    """It has all the members, and headers give no advice where nothing is known."""
+    reply = refuse(code, record=RECORD)
+    body = document(reply)
     assert reply.verdict is None
-    assert document(reply) == {
-        "title": "Bad Gateway",
-        "status": 502,
-        "detail": "The service could not be reached.",
-        "error": {"type": "api_error", "message": "The service could not be reached."},
-    }
+    assert (body["code"], body["type"]) == (code, f"urn:idempotency-gateway:problem:{code}")
+    assert body["retryable"] is False
+    assert one(reply.headers, b"x-should-retry") == (None if CASES[code].retry == OPEN else b"false")
 
 
 @pytest.mark.parametrize("shape", [PROBLEM, STRIPE], ids=lambda shape: shape.form)
-@pytest.mark.parametrize("verdict", sorted(CASES))
-def test_no_refusal_looks_like_what_was_asked_for(verdict: Verdict, shape: Shape) -> None:
+@pytest.mark.parametrize("verdict", CASES)
+def test_no_refusal_looks_like_what_was_asked_for(verdict: Verdict | Trouble, shape: Shape) -> None:
     """stripe-node takes JSON without an `error` for a charge, whatever its status, on routes of both shapes."""
     refused = document(refuse(verdict, shape=shape, operation_id=ID))
     error = refused["error"]

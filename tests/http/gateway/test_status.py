@@ -10,12 +10,12 @@ import pytest
 
 from gateway.protect import resource as product
 from gateway.store.base import Amnesic
-from tests.support.accepting import RESPONSE, STEPS, desk
+from tests.support.accepting import ASYNC, RESPONSE, STEPS, accepting, desk
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, dropped, lost, refused, withheld
-from tests.support.house import status_of
+from tests.support.house import house, sqlite_store, status_of
 from tests.support.http import Response
-from tests.support.upstream import Answer
+from tests.support.upstream import Answer, Ending
 
 UNKNOWN = "/_operations/11111111-2222-8333-8444-555555555555"
 SENTINELS = (b"s3cr3t", b"t1", b"127.0.0.1", b"shop.example")
@@ -54,17 +54,17 @@ STATES: dict[str, tuple[dict[str, Any], tuple[int, str | None], tuple[int, str |
     "completed": (
         {"state": "completed", "done": True, "last_attempt": ("completed", 201, None), "result": (201, "/charges/7")},
         (201, "replayed"),
-        (409, None),
+        (409, "already-completed"),
     ),
     "not stored": (
         {"state": "completed", "done": True, "result": (201, "/charges/7")},
         (409, "response-not-stored"),
-        (409, None),
+        (409, "already-completed"),
     ),
     "expired": (
         {"state": "tombstone", "done": True, "result": (201, "/charges/7")},
         (410, "key-expired"),
-        (409, None),
+        (409, "already-completed"),
     ),
     "withdrawn": ({"state": "released", "done": True, "problem": "withdrawn"}, (409, "withdrawn"), (200, None)),
 }
@@ -380,3 +380,43 @@ async def test_a_store_that_stands_still(tmp_path: Path, monkeypatch: pytest.Mon
         gate = it.store.stop_before("read")
         assert told(await it.see(UNKNOWN)) == (503, "store-unavailable")
         gate.opened.set()
+
+
+async def test_what_is_sent_again_by_itself(tmp_path: Path) -> None:
+    """While an operation in doubt is going to be sent again, its status says when, and that nobody has to decide.
+
+    And it is sent then, however short the pause is.
+    """
+    lost = Answer(bytes_max=0, ending=Ending.RESET)
+    changes = accepting(delivers=True, route={"recovery": "resend"})
+    changes["delivery"]["schedule"] = ["1s"]
+    async with house(sqlite_store(tmp_path), tmp_path, **changes) as home:
+        home.upstream.on("/charges", lost, lost, lost, Answer(201))
+        url = (await home.send(headers=[ASYNC])).header("Location") or ""
+
+        async def see(target: str, *headers: tuple[str, str]) -> Response:
+            return await home.send(None, b"", headers=headers, target=target, method="GET")
+
+        async def in_doubt() -> Response | None:
+            seen = await see(url)
+            return seen if seen.json()["state"] == "in_doubt" else None
+
+        seen = await eventually(in_doubt)
+        assert seen is not None
+        shown = seen.json()
+        assert (shown["done"], shown["stalled"], shown["next_attempt_at"] is None) == (False, False, False)
+        assert shown["problem"]["retryable"] is True
+        assert int(seen.header("Retry-After") or 0) <= 2
+        # What another gateway left in doubt is looked for every five seconds.
+        done = await see(f"{url}/result", ("Prefer", "wait=9"))
+        assert status_of(done) == (201, "replayed")
+        assert len(home.upstream.requests) == 4
+
+
+async def test_what_is_not_sent_again_any_more(tmp_path: Path) -> None:
+    """Then somebody has to decide."""
+    async with desk(tmp_path, route={"recovery": "resend"}, delivery={"workers": 0, "max_answers": 1}) as it:
+        url = (await it.accept()).header("Location") or ""
+        await it.drive(*STEPS["in doubt"])
+        shown = (await it.see(url)).json()
+        assert (shown["stalled"], shown["next_attempt_at"]) == (True, None)

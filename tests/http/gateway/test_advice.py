@@ -1,0 +1,272 @@
+"""What callers are told about repeating a request: by each verdict, with each of its statuses, in each form."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import http
+from tests.support.accepting import STEPS, desk
+from tests.support.advice import check_advice, problem_of, should_retry
+from tests.support.eventually import eventually
+from tests.support.house import House, house, sqlite_store, status_of
+from tests.support.http import Response
+from tests.support.upstream import Answer, Ending
+
+Scene = Callable[[House], Awaitable[Response]]
+JSON = ("Content-Type", "application/json")
+RESET = Answer(bytes_max=0, ending=Ending.RESET)
+PROBE: dict[str, Any] = {
+    "probe": {
+        "path": "/seen/{operation_id}",
+        "done": [{"status": [200]}],
+        "never_happened": [{"status": [404]}],
+        "settle": "20m",
+    }
+}
+
+
+def once(*answers: Answer, **how: Any) -> Scene:
+    async def scene(home: House) -> Response:
+        home.upstream.on("/charges", *answers or (Answer(),))
+        return await home.send(**how)
+
+    return scene
+
+
+def twice(*answers: Answer, then: dict[str, Any] | None = None) -> Scene:
+    async def scene(home: House) -> Response:
+        home.upstream.on("/charges", *answers)
+        await home.send()
+        return await home.send(**then or {})
+
+    return scene
+
+
+async def outstanding(home: House) -> Response:
+    first, hold = await home.begin()
+    response = await home.send(headers=[("Prefer", "wait=0")])
+    hold.set()
+    await first
+    return response
+
+
+async def too_slow_for_its_own_caller(home: House) -> Response:
+    first, hold = await home.begin()
+    response = await first
+    hold.set()
+    return response
+
+
+async def expired(home: House) -> Response:
+    async def is_over() -> bool:
+        return status_of(await home.send())[1] == "key-expired"
+
+    await eventually(is_over)
+    return await home.send()
+
+
+async def probed_in_vain(home: House) -> Response:
+    home.upstream.on("/charges", RESET)
+    await home.send()
+    home.upstream.on(f"/seen/{home.upstream.requests[-1].values('Idempotency-Operation')[0].decode()}", Answer(500))
+    return await home.send(headers=[("Prefer", "wait=0")])
+
+
+async def overloaded(home: House) -> Response:
+    first, hold = await home.begin()
+    response = await home.send("k2")
+    hold.set()
+    await first
+    return response
+
+
+async def unreachable(home: House) -> Response:
+    await home.upstream.__aexit__()
+    return await home.send()
+
+
+def answered(status: int, *headers: tuple[str, str]) -> Answer:
+    return Answer(status, headers=headers)
+
+
+# name: changes of the route, what is done, status and verdict of the response, whether to repeat, after how long
+ROWS: dict[str, tuple[dict[str, Any], Scene, tuple[int, str], bool | None, str | None]] = {
+    "request-invalid": ({}, once(headers=[("X-Tenant", "t2")]), (400, "request-invalid"), False, None),
+    "key-missing": ({}, once(key=None), (400, "key-missing"), False, None),
+    "key-invalid": ({}, once(key="a b"), (400, "key-invalid"), False, None),
+    "scope-missing": ({}, once(tenant=None), (400, "scope-missing"), False, None),
+    "scope-missing 401": (
+        {"scope": {"api_key": "Authorization"}}, once(), (401, "scope-missing"), False, None
+    ),
+    "scope-unsuitable": (
+        {"scope": {"api_key": "Authorization"}}, once(headers=[("Authorization", "AWS4-HMAC-SHA256 x")]),
+        (400, "scope-unsuitable"), False, None,
+    ),
+    "body-too-large": ({"body": {"max_bytes": 2, "spool_over": 1}}, once(), (413, "body-too-large"), False, None),
+    "overloaded": ({}, overloaded, (503, "overloaded"), True, "1"),
+    "key-reused": ({}, twice(Answer(), then={"body": b"{}"}), (422, "key-reused"), False, None),
+    "key-reused 409": (
+        {"mismatch_status": 409}, twice(Answer(), then={"body": b"{}"}), (409, "key-reused"), False, None
+    ),
+    "response-not-stored": (
+        {"response": {"max_stored_bytes": 0}}, twice(Answer(201, body=b"made")),
+        (409, "response-not-stored"), False, None,
+    ),
+    "key-expired": (
+        {"retention": {"replay": "1s", "remember": "1h"}}, expired, (410, "key-expired"), False, None
+    ),
+    "key-expired 204": (
+        {"retention": {"replay": "1s", "remember": "1h", "expired_status": 204}}, expired,
+        (204, "key-expired"), False, None,
+    ),
+    "likely-duplicate": (
+        {"repeats": {"within": "10m", "action": "refuse"}}, twice(Answer(201), then={"key": "k2"}),
+        (409, "likely-duplicate"), False, None,
+    ),
+    "in-flight": ({}, outstanding, (409, "in-flight"), True, "1"),
+    "in-flight 429": ({"in_flight": {"status": 429}}, outstanding, (429, "in-flight"), True, "1"),
+    "in-flight 504": (
+        {"upstream": {"answer_within": "100ms"}}, too_slow_for_its_own_caller, (504, "in-flight"), True, "1"
+    ),
+    "upstream-unreachable": ({}, unreachable, (502, "upstream-unreachable"), True, "1"),
+    "in-doubt 502": ({}, once(RESET), (502, "in-doubt"), False, None),
+    "in-doubt 409": ({}, twice(RESET), (409, "in-doubt"), False, None),
+    "in-doubt 502, resent": ({"recovery": "resend"}, once(RESET), (502, "in-doubt"), True, "1"),
+    "in-doubt 502, probed": ({"recovery": PROBE}, once(RESET), (502, "in-doubt"), True, "1"),
+    "in-doubt 409, probed": ({"recovery": PROBE}, probed_in_vain, (409, "in-doubt"), True, None),
+    # A library that repeats it gets the problem, and its user the reason.
+    "in-doubt, as answered": ({}, once(answered(502)), (502, "in-doubt"), None, None),
+    "in-doubt, as answered with advice": (
+        {}, once(answered(502, ("x-should-retry", "true"), ("Stripe-Should-Retry", "true"))),
+        (502, "in-doubt"), True, None,
+    ),
+    "in-doubt, as answered, resent": (
+        {"recovery": "resend"}, once(answered(502)), (502, "in-doubt"), True, "1"
+    ),
+    "released 503": ({}, once(answered(503)), (503, "released"), True, "1"),
+    "released 500": ({}, once(answered(500)), (500, "released"), True, "1"),
+    "released 429": ({}, once(answered(429)), (429, "released"), True, "1"),
+    "released 503, after a while": ({}, once(answered(503, ("Retry-After", "30"))), (503, "released"), True, "30"),
+    "released 429, never": (
+        {}, once(answered(429, ("x-should-retry", "false"), ("Stripe-Should-Retry", "false"))),
+        (429, "released"), False, None,
+    ),
+    "released 401": ({}, once(answered(401)), (401, "released"), None, None),
+    "released 404": ({"outcome": {"preset": "success_only"}}, once(answered(404)), (404, "released"), None, None),
+    "stored 409": ({}, once(answered(409)), (409, "stored"), None, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("errors", ["problem", "stripe"])
+@pytest.mark.parametrize("row", ROWS)
+async def test_each_verdict_with_each_status(tmp_path: Path, row: str, errors: str) -> None:
+    """A repeat is asked for, forbidden or left open, by member and headers alike; a response of the service is what it
+    is, but for that."""
+    route, scene, (status, word), says, after = ROWS[row]
+    changes = {} if "upstream" not in route else {"upstream": route["upstream"]}
+    route = {name: value for name, value in route.items() if name != "upstream"}
+    if row == "overloaded":
+        changes["limits"] = {"max_in_flight": 1}
+    async with house(sqlite_store(tmp_path), tmp_path, route={**route, "errors": errors}, **changes) as home:
+        response = await scene(home)
+    if (errors, row) == ("stripe", "key-reused"):
+        status = 400
+    assert status_of(response) == (status, word)
+    assert should_retry(response) is says
+    if says and problem_of(response) is not None:
+        assert response.header("Retry-After") is not None
+    if after is not None or not says:
+        assert response.header("Retry-After") == after
+    problem = problem_of(response)
+    if problem is not None:
+        assert (problem["code"], problem["retryable"]) == (
+            "idempotency_key_in_use" if (errors, word) == ("stripe", "in-flight") else word,
+            says,
+        )
+
+
+TYPE = "https://docs.example.com/problems/"
+
+
+def form_of(problem: dict[str, Any]) -> tuple[object, ...]:
+    """What every problem has, of whatever part of the gateway; `detail` and `title` are texts."""
+    assert problem["title"]
+    assert problem["detail"] == problem["error"]["message"] != ""
+    return problem["status"], problem["type"], problem["code"], problem["error"]["code"], problem["retryable"]
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "status", "code"),
+    [
+        ("GET", "/_operations/11111111-2222-8333-8444-555555555555", 404, "no-such-operation"),
+        ("GET", "/_operations/x", 404, "no-such-operation"),
+        ("POST", "", 405, "method-not-allowed"),
+        ("DELETE", "/result", 405, "method-not-allowed"),
+        ("DELETE", "", 409, "already-completed"),
+    ],
+)
+async def test_a_problem_of_the_status_resource(
+    tmp_path: Path, method: str, target: str, status: int, code: str
+) -> None:
+    """It has the same members as those of a route: a program need not know who refuses."""
+    async with desk(tmp_path, errors={"type_base": TYPE}) as it:
+        url = (await it.accept()).header("Location") or ""
+        await it.drive(*STEPS["completed"])
+        response = await it.see(target if target.startswith("/_") else url + target, method=method)
+        problem = problem_of(response)
+        assert problem is not None
+        assert form_of(problem) == (status, TYPE + code, code, code, False)
+        assert should_retry(response) is False
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: a\r\n bad\r\n\r\n", 400),
+        (b"nonsense\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 70_000 + b"\r\n\r\n", 431),
+        (b"GET /" + b"x" * 40_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n", 414),
+        (b"CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n", 501),
+        (b"GET / HTTP/1.1\r\nHost: a b\r\n\r\n", 400),
+        (b"POST /charges HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 400),
+    ],
+    ids=["malformed", "no-http", "head-too-big", "path-too-long", "no-proxy", "host", "on-a-route"],
+)
+async def test_what_is_no_request(tmp_path: Path, data: bytes, status: int) -> None:
+    """Malformed HTTP gets a whole problem, too, whether a route can be told or not."""
+    async with house(sqlite_store(tmp_path), tmp_path, errors={"type_base": TYPE}) as home:
+        response = await http.exchange(home.port, data)
+    check_advice(response)
+    problem = problem_of(response)
+    assert problem is not None
+    assert form_of(problem) == (status, TYPE + "request-invalid", "request-invalid", "request-invalid", False)
+
+
+@pytest.mark.parametrize(
+    ("answer", "target", "status", "code", "retryable"),
+    [
+        (None, "/other", 502, "upstream-unreachable", True),
+        (RESET, "/other", 502, "no-response", False),
+        (RESET, "/charges", 502, "no-response", False),
+    ],
+    ids=["unsent", "lost", "lost-without-a-key"],
+)
+async def test_what_is_not_protected(
+    tmp_path: Path, answer: Answer | None, target: str, status: int, code: str, retryable: bool
+) -> None:
+    """What was not sent may be sent again; of what may have been executed, that is left to the client."""
+    key = {"header": "Idempotency-Key", "required": False}
+    async with house(sqlite_store(tmp_path), tmp_path, route={"key": key}, errors={"type_base": TYPE}) as home:
+        if answer is None:
+            await home.upstream.__aexit__()
+        else:
+            home.upstream.on(target, answer)
+        response = await home.send(None, target=target)
+    problem = problem_of(response)
+    assert problem is not None
+    assert form_of(problem) == (status, TYPE + code, code, code, retryable)
+    assert should_retry(response) is (True if retryable else None)

@@ -141,7 +141,7 @@ class Gateway:
         self._edge = self._edge_of(self._served, server_tls(config.listen.tls))
         self.metrics.read_with(self._readings)
         self.seating = Seating(self._edge, handed) if handed is not None else None
-        self._status = StatusServer(self.health, self.metrics.render)
+        self._status = StatusServer(self.health, self.metrics.render, self._parts.ask_store)
         self._reloading: Reloading | None = None
         if read is not None:
             self._reloading = Reloading(config, read, self._apply, self.metrics, self.health, file)
@@ -271,6 +271,7 @@ class Gateway:
         """Give up on a store that does not respond: outcomes that could be kept are in it, or in the journal."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_STORE_CLOSE_SECONDS):
+                await self._parts.end_asking()
                 await self._store.close()
 
     async def _cancel_tasks(self) -> None:
@@ -383,6 +384,10 @@ class Gateway:
 
     async def _apply(self, config: Config) -> None:
         self.switch(await self.prepare(config))
+
+    async def ask_store(self) -> None:
+        """Bring up to date whether the durable store is up, in a bounded time."""
+        await self._parts.ask_store()
 
     def reload_soon(self) -> None:
         """Read the file again."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 from time import time
+from uuid import UUID, uuid4
 
 from gateway import PROGRAM, CommandError
 from gateway import config as settings
@@ -46,7 +47,7 @@ from gateway.app.stores import (
     store_capabilities,
     tiered_store,
 )
-from gateway.config import Config, digest_of
+from gateway.config import Config, RedisUrl, digest_of
 from gateway.config.effective import effective
 from gateway.core.operation import microseconds
 from gateway.observe.facts import Events
@@ -226,9 +227,9 @@ async def look_at_server(config: Config) -> list[str]:
 
 
 async def check_store(config: Config) -> list[str]:
-    """What a start with this configuration would warn about; changes nothing.
+    """What a start with this configuration would warn about; leaves nothing changed.
 
-    Raises `CommandError` with the text of the start's refusal, or because the store cannot be read.
+    Raises `CommandError` with the text of the start's refusal, or because the store cannot be read or written.
     """
     sealing, serving = sealing_of(config), serving_of(config)
     store = bare_store(config, sealing)
@@ -247,6 +248,7 @@ async def check_store(config: Config) -> list[str]:
             waiting = await stranded(store, serving)
             memory = await memory_state(store)
             unfinished = why_unfinished((await store.check_memory()).level)
+            await _try_write(store, config)
         finally:
             await store.close()
     except StartRefused as error:
@@ -261,6 +263,23 @@ async def check_store(config: Config) -> list[str]:
         *(stranded_warning(route, number) for route, number in sorted(waiting.items())),
         *await _look_at_fast_tier(config),
     ]
+
+
+async def _try_write(store: ManagedStore, config: Config) -> None:
+    """Write something, and take it back. Raises `CommandError` where that is not acknowledged as a grant would be."""
+    nobody = str(uuid4())
+    try:
+        if isinstance(config.store.durable, RedisUrl):
+            await store.note_running(UUID(nobody), is_running=True)
+            await store.note_running(UUID(nobody), is_running=False)
+        else:
+            # Of all that a store writes durably, a suspension of what does not exist has no consequence.
+            await store.suspend_sink(config.service, nobody, "check --store")
+            await store.resume_sink(config.service, nobody)
+    except StoreError as error:
+        raise CommandError(
+            f"the store can be read, and takes no change: {error}. A gateway that starts would refuse first requests"
+        ) from error
 
 
 async def _look_at_fast_tier(config: Config) -> list[str]:

@@ -10,10 +10,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from typing import Any, Final
+from uuid import uuid4
 
 from gateway.app.callers import callers_of, reserved_headers
 from gateway.app.encryption import keys_of, reporting_sealing
@@ -89,6 +91,9 @@ _FIRST_FLUSH_SECONDS: Final = 10.0
 _LAST_FLUSH_SECONDS: Final = 3.0
 _WATCH_SECONDS: Final = 60.0
 _NOTES_SECONDS: Final = 15.0
+_NOTES_SECONDS_AMNESIC: Final = 1.0
+# How long somebody who wants to know waits for a store that may be back.
+_ASK_SECONDS: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,6 +273,8 @@ class Parts:
             tracing=policy.tracing,
         )
         self.turns = turns = Turns(store, {}, clock=clock)
+        self._asker = uuid4()
+        self._asking: asyncio.Task[None] | None = None
         self._sweeper = Sweeper(store, events, has_turn=partial(turns.has, Duty.SWEEP), clock=clock)
         self._tally_taker = TallyTaker(
             store,
@@ -456,7 +463,7 @@ class Parts:
         return [
             self._flusher.run(),
             self._unsent.run(),
-            repeat(self._exchange_notes, pause_seconds=_NOTES_SECONDS),
+            repeat(self._exchange_notes, pause_seconds=_NOTES_SECONDS, sleep=self._sleep_between_notes),
             self.turns.run(),
             self._sweeper.run(),
             self._tally_taker.run(),
@@ -475,6 +482,34 @@ class Parts:
     async def _exchange_notes(self) -> float:
         await self._guard.exchange_notes()
         return _NOTES_SECONDS
+
+    async def ask_store(self) -> None:
+        """Find out by a write of no consequence whether the durable store is up, where the last call says that it is
+        not. Waits for a bounded time; several callers share one question."""
+        if self.store.durable_up:
+            return
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.get_running_loop().create_task(self._ask_store())
+        await asyncio.wait((self._asking,), timeout=_ASK_SECONDS)
+
+    async def end_asking(self) -> None:
+        """To be called when nobody asks any more."""
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)
+
+    async def _ask_store(self) -> None:
+        with suppress(StoreError):
+            await self.store.take_turns(self._asker, (f"asked by {self._asker}",), microseconds(_ASK_SECONDS))
+
+    async def _sleep_between_notes(self, seconds: float) -> None:
+        """Readiness and metrics are to follow soon when the store is back, or the loss of its memory is accepted."""
+        until = self._clock() + seconds
+        while (left := until - self._clock()) > 0:
+            await asyncio.sleep(min(left, _NOTES_SECONDS_AMNESIC))
+            await self.ask_store()
+            if self._guard.is_amnesic:
+                return
 
     async def _follow_news(self) -> None:
         """Wake the workers at news of work, from other gateways and from operators. Polls find what had no news."""

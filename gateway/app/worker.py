@@ -108,6 +108,7 @@ class Worker:
         while (message := await self._channel.receive()) is not None:
             match message:
                 case AskReport():
+                    await self._gateway.ask_store()
                     self._report()
                 case AssignSeats(seats):
                     await self._take(seats)

@@ -90,8 +90,10 @@ class Trouble(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One row of the error table. `detail` may name {time}, {status}, {resource}, {id} and {first}. `outcome` is what is
-    known of an effect, None for what the verdict says."""
+    """One row of the error table. `detail` may name {time}, {status}, {resource}, {id} and {first}.
+
+    `outcome` is what is known of an effect, None for what the verdict says.
+    """
 
     status: int
     title: str

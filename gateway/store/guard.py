@@ -325,7 +325,7 @@ class EpochGuard(Forwarding):
         changes = self._memory_changes
         if self._is_amnesic and isinstance(command, _BELIEVING):
             snapshot = await self._forward(self._behind.read, operation_id_of(command))
-            self._check_known(snapshot, None if isinstance(command, Withdraw) else command.attempt_id)
+            await self._check_known(snapshot, None if isinstance(command, Withdraw) else command.attempt_id)
         self._check_open()
         standing, is_grant = self._standing, isinstance(command, _GRANTING)
         if is_grant and standing.why_no_grants:
@@ -371,7 +371,7 @@ class EpochGuard(Forwarding):
     async def read(self, operation_id: UUID) -> Snapshot:
         snapshot = await self._forward(self._behind.read, operation_id)
         if self._is_amnesic:
-            self._check_known(snapshot)
+            await self._check_known(snapshot)
         return snapshot
 
     async def find_due(self, service: str, operations: Collection[str], limit: int) -> Due:
@@ -394,6 +394,11 @@ class EpochGuard(Forwarding):
         if self._membership is None:
             await self.note_running(self._serving.gateway_id, is_running=True)
         self._events.publish(NotesExchanged())
+
+    @property
+    def is_amnesic(self) -> bool:
+        """Whether first requests with keys that the store does not have are refused."""
+        return self._is_amnesic
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
         await super().begin_epoch(memo, beyond_token)
@@ -585,8 +590,18 @@ class EpochGuard(Forwarding):
         if self._witness_files is not None:
             self._witness_files.beyond = amnesia.beyond
 
-    def _check_known(self, snapshot: Snapshot, claim_id: UUID | None = None) -> None:
-        """Raise `Amnesic` if this record is not believed; `claim_id` is the attempt id of a command on it."""
+    async def _check_known(self, snapshot: Snapshot, claim_id: UUID | None = None) -> None:
+        """Raise `Amnesic` if this record is not believed; `claim_id` is the attempt id of a command on it.
+
+        The store is asked before: an operator may have accepted the loss just now, through another gateway.
+        """
+        if not self._amnesia.refuses(snapshot.record, snapshot.now_us, claim_id):
+            return
+        epoch, own = await self._forward(self._behind.check_memory), self._amnesia
+        found = amnesia_of(epoch)
+        # Of this very loss: the store may not have it yet.
+        if found.by and (found.why, found.beyond) == (own.why, own.beyond):
+            self._update_amnesia(epoch)
         if self._amnesia.refuses(snapshot.record, snapshot.now_us, claim_id):
             raise Amnesic("the durable store lost its memory, and this key's record may have been in it")
 

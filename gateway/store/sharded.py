@@ -307,6 +307,10 @@ class GuardedShards(ShardedStore[EpochGuard]):
         """See `EpochGuard`. A store of several shards is Redis itself, and needs no note there."""
         return max(guard.unshared_seconds for guard in self.shards)
 
+    def is_amnesic(self) -> bool:
+        """Whether one of them is."""
+        return any(guard.is_amnesic for guard in self.shards)
+
     async def exchange_notes(self) -> None:
         await self._all(lambda guard: guard.exchange_notes())
 

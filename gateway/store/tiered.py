@@ -122,6 +122,7 @@ class Tiered(Forwarding):
         self._clock = clock
         self._on_tier = on_tier
         self._durable_up = False
+        self._refuses_writes = False
         self._why_durable_down = ""
         self._durable_up_since_seconds = 0.0
         self._steadiness = Steadiness()
@@ -135,7 +136,7 @@ class Tiered(Forwarding):
 
     @property
     def durable_up(self) -> bool:
-        """Whether the last call of the durable store succeeded."""
+        """Whether the last call of the durable store succeeded, and so did its last write."""
         return self._durable_up
 
     @property
@@ -176,6 +177,8 @@ class Tiered(Forwarding):
             if self._fast is not None:
                 await self._fast.close()
             raise
+        # It wrote what this gateway serves.
+        self._set_durable_up(is_write=True)
 
     async def close(self) -> None:
         try:
@@ -229,9 +232,9 @@ class Tiered(Forwarding):
         try:
             result = await self._behind.apply(command)
         except (NotApplied, Indefinite) as error:
-            self._set_durable_down(error)
+            self._set_durable_down(error, is_write=True)
             raise
-        self._set_durable_up()
+        self._set_durable_up(is_write=True)
         self._learn(result.snapshot, started_seconds)
         if isinstance(command, _STOPPING) and isinstance(result, Applied):
             self._outbox.send_news(operation_id_of(command))
@@ -242,6 +245,12 @@ class Tiered(Forwarding):
         snapshot = await self._forward(self._behind.read, operation_id)
         self._learn(snapshot, started_seconds)
         return snapshot
+
+    async def take_turns(self, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
+        taken = await super().take_turns(holder, names, lease_us)
+        if taken:
+            self._set_durable_up(is_write=True)
+        return taken
 
     @asynccontextmanager
     async def watch(self, operation_id: UUID) -> AsyncIterator[Watch]:
@@ -320,18 +329,23 @@ class Tiered(Forwarding):
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
 
-    def _set_durable_up(self) -> None:
+    def _set_durable_up(self, *, is_write: bool = False) -> None:
         if not self._durable_up:
+            if self._refuses_writes and not is_write:
+                # It can be read, and takes nothing.
+                return
+            self._refuses_writes = False
             self._durable_up, self._why_durable_down = True, ""
             self._durable_up_since_seconds = self._clock()
             self._report(DURABLE, True, "")
 
-    def _set_durable_down(self, error: StoreError) -> None:
+    def _set_durable_down(self, error: StoreError, *, is_write: bool = False) -> None:
         if error.is_partial:
             # It is up, but not all of it has been since.
             self._durable_up_since_seconds = self._clock()
             return
         why = str(error)
+        self._refuses_writes |= is_write
         if self._durable_up or why != self._why_durable_down:
             self._durable_up, self._why_durable_down = False, why
             self._report(DURABLE, False, why)

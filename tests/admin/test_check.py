@@ -20,6 +20,7 @@ from gateway.cli import main
 from gateway.config import load
 from tests.store.postgres_sessions import roles, url_as
 from tests.support.house import config_text
+from tests.support.postgres import PostgresServer
 from tests.support.tls import Authority
 
 DAY = dt.timedelta(days=1)
@@ -269,3 +270,19 @@ async def test_migrate_grants_what_check_misses(
         said = capsys.readouterr().out
         assert "the store's server: pg_control_system(): ok\n" in said
         assert "the store's server: synchronous standby: none, " in said
+
+
+async def test_a_store_that_takes_no_change(
+    tmp_path: Path, own_postgres: PostgresServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A check of the store does not say that all is well where it can only be read."""
+    file = written(tmp_path, store={"durable": own_postgres.url})
+    assert await asyncio.to_thread(main, ["migrate", "--config", str(file)]) == 0
+    assert await asyncio.to_thread(check, file, "--store") == 0
+    assert "a start would not be refused" in capsys.readouterr().out
+    await own_postgres.fetch("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+    await own_postgres.fetch("SELECT pg_reload_conf()")
+    assert await asyncio.to_thread(check, file, "--store") == 1
+    said = capsys.readouterr()
+    assert "takes no change" in said.err
+    assert "would not be refused" not in said.out

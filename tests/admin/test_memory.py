@@ -71,7 +71,7 @@ async def test_restored_sqlite(tmp_path: Path) -> None:
 
 
 async def test_accepted_by_the_command(tmp_path: Path) -> None:
-    """What an operator accepts by the command is heard by gateways when they start, and is said once."""
+    """What an operator accepts by the command is done when the command says so, and is said once."""
     store = sqlite_store(tmp_path)
     async with RecordingUpstream() as upstream:
         await restored_sqlite(store, tmp_path, upstream)
@@ -80,6 +80,9 @@ async def test_accepted_by_the_command(tmp_path: Path) -> None:
             assert await told(home, "after") == (503, "store-amnesia")
             done = await shell.spawned("memory", "--accept-loss", "--why", "checked by hand", "--by", "bob")
             assert (done.code, "bob (checked by hand) accepted the loss" in done.out) == (0, True)
+            # At once, in a gateway that has run all the while.
+            assert await told(home, "new") == (200, "stored")
+            assert (await home.status("/readyz")).json()["parts"]["memory"] == "whole"
         async with neighbour(store, tmp_path, upstream) as home:
             assert await told(home, "after") == (200, "stored")
             assert await told(home, "before") == (200, "replayed")

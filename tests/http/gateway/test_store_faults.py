@@ -160,3 +160,27 @@ async def test_what_is_in_the_store_is_no_longer_told_from_the_journal(tmp_path:
         await eventually(lambda: home.gateway._journal.tally.waiting == 0)
         await home.gateway._store.apply(Purge(operation_id))
         assert status_of(await home.send("k1")) == (410, "key-expired")
+
+
+async def ready_parts(home: House) -> dict[str, Any]:
+    parts: dict[str, Any] = (await home.status("/readyz")).json()["parts"]
+    return parts
+
+
+async def test_readiness_follows_the_store(tmp_path: Path) -> None:
+    """Once requests are stored again it says up, and while the store can only be read it says down."""
+    verbs = ("claim", "take_turns", "note_running")
+    async with shaken(tmp_path) as (home, store):
+        assert status_of(await home.send("k1")) == (200, "stored")
+        store.break_(*verbs, fault=refused())
+        assert status_of(await home.send("k2")) == (503, "store-unavailable")
+        for _ in range(3):
+            # Replays are read.
+            assert (await home.send("k1")).status == 200
+            assert (await ready_parts(home))["durable"] == "down"
+            assert (await home.status("/readyz?require=store")).status == 503
+        store.mend()
+        # Nobody has asked the store for anything since.
+        assert (await ready_parts(home))["durable"] == "up"
+        assert (await home.status("/readyz?require=store")).status == 200
+        assert status_of(await home.send("k2")) == (200, "stored")

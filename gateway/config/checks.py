@@ -483,10 +483,6 @@ def _accept(route: _Draft, accept: Accept, config: _Draft) -> Iterator[Mistake]:
         )
         hint += "or write identity: "
         yield route.mistake(keys, message, hint + "unverified, where only callers that you trust reach this route")
-    key = route.values.get("key")
-    if accept.mode == "always" and key is not None and not key.required:
-        message = "mode always needs a key in every request"
-        yield route.mistake(("accept", "mode"), message, "write key: {..., required: true}, or mode: prefer")
     yield from _accepted_bytes(route, accept)
     for name in accept.headers:
         if name.lower() in _key_headers(route):
@@ -508,6 +504,10 @@ def _order(route: _Draft) -> Iterator[Mistake]:
     if route.values.get("inbox") is None and (accept is None or accept.mode == "prefer"):
         message = "order is for requests that are all accepted: one that is not would pass those that wait"
         yield route.mistake(("order",), message, "write accept: {mode: always}")
+    key = route.values.get("key")
+    if key is not None and not key.required:
+        message = "order needs a key in every request: one without passes through, and those that wait"
+        yield route.mistake(("order",), message, "write key: {..., required: true}")
     if route.values.get("store_unavailable") == "forward":
         message = "without the store nobody knows the order, so requests cannot be forwarded then"
         yield route.mistake(("store_unavailable",), message)

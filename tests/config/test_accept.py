@@ -111,9 +111,9 @@ STRANGERS = "routes[0].accept: strangers could fill the store: "
             f"{VERIFIED}",
         ),
         (
-            written("accept: {mode: always}"),
-            "routes[0].accept.mode: mode always needs a key in every request; "
-            "write key: {..., required: true}, or mode: prefer",
+            written("accept: {mode: always}", "order: {by: /account}"),
+            "routes[0].order: order needs a key in every request: one without passes through, and those that wait; "
+            "write key: {..., required: true}",
         ),
         (
             written("accept: {max_bytes: 2KiB}", "body: {max_bytes: 1KiB}"),
@@ -200,6 +200,7 @@ def test_a_header_for_the_service_is_not_shown() -> None:
         written("accept: {identity: unverified}", scope="{api_key: Authorization}"),
         written(scope="{compose: [{api_key: X-A}, {header: X-Tenant, from: [10.0.0.0/8]}]}"),
         written("accept: {mode: always}", key="{header: Idempotency-Key, required: true}"),
+        written("accept: {mode: always}"),
         written("delivery: {deliver_within: 8d}", "retention: {remember: 8d}"),
         written(top=TOP + "public_url: https://shop.example/api/\n"),
         written(match="{path: '/v1/{rest:.*}'}"),
@@ -249,7 +250,8 @@ def test_order_is_for_what_is_all_accepted() -> None:
     assert policy is not None
     assert policy.order is not None
     assert (policy.order.stops, policy.order.is_required) == (True, True)
-    assert mistakes(written("order: {by: /account}")) == [
+    required = "{header: Idempotency-Key, required: true}"
+    assert mistakes(written("order: {by: /account}", key=required)) == [
         "routes[0].order: order is for requests that are all accepted: one that is not would pass those that wait; "
         "write accept: {mode: always}"
     ]

@@ -105,9 +105,12 @@ async def test_a_route_that_always_accepts(tmp_path: Path) -> None:
 
 
 async def test_without_a_key_a_request_passes_through(tmp_path: Path) -> None:
-    """What a route does not protect it does not keep, either."""
-    async with desk(tmp_path, route={"key": {"header": "Idempotency-Key"}}) as it:
-        assert status_of(await it.home.send(None, headers=[ASYNC])) == (200, "unkeyed")
+    """What a route does not protect it does not keep, either, whatever it accepts besides."""
+    for mode in ("prefer", "always"):
+        key = {"header": "Idempotency-Key", "required": False}
+        async with desk(tmp_path / mode, route={"key": key}, accept={"mode": mode}) as it:
+            assert status_of(await it.home.send(None, headers=[ASYNC])) == (200, "unkeyed")
+            assert status_of(await it.accept()) == ACCEPTED
 
 
 async def test_the_service_does_not_hear_of_the_preference(tmp_path: Path) -> None:

@@ -144,20 +144,21 @@ def full_json(inspected: Inspected) -> dict[str, Any]:
     return {**about, "audits": audited(inspected.audits), "next": next_step(inspected)}
 
 
-def next_step(inspected: Inspected) -> str:
-    """A sentence about what an operator should do next."""
+def next_step(inspected: Inspected, *, is_page: bool = False) -> str:
+    """A sentence about what an operator should do next. `is_page`: as in `view.advice`."""
     known = advice_of(inspected.snapshot.record, inspected.journal)
     if known is not None:
         return known
     if inspected.memory is not None:
-        return inspected.memory.text
+        return inspected.memory.told(is_page=is_page)
     if inspected.snapshot.record is not None and inspected.treatment is None:
-        return foreign()
+        return foreign(is_page=is_page)
     settle_us = None if inspected.treatment is None else inspected.treatment.settle_us
-    text = advice(inspected.operation_id, inspected.snapshot, settle_us)
+    text = advice(inspected.operation_id, inspected.snapshot, settle_us, is_page=is_page)
     record = inspected.snapshot.record
     if inspected.is_stranded and record is not None:
-        return stranded_advice(record, inspected.snapshot.now_us)
+        return stranded_advice(record, inspected.snapshot.now_us, is_page=is_page)
     if inspected.pause is not None:
-        return f"Its delivery is paused: {inspected.pause}. It goes on with: resume. {text}"
+        goes_on = "It goes on when that is resumed, on the page Pauses." if is_page else "It goes on with: resume."
+        return f"Its delivery is paused: {inspected.pause}. {goes_on} {text}"
     return text if inspected.doubt is None else f"{recovery_step(inspected.doubt)} {text}"

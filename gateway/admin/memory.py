@@ -34,6 +34,10 @@ class MemoryState:
     @property
     def text(self) -> str:
         """The same as text, with what to do."""
+        return self.told(is_page=False)
+
+    def told(self, *, is_page: bool) -> str:
+        """The same, for a reader with a page before them or with a terminal."""
         amnesia = self.amnesia
         if self.is_unproven:
             return (
@@ -42,10 +46,12 @@ class MemoryState:
             )
         if self.is_lost:
             left = span(amnesia.until_us - self.now_us)
+            accept = "accept the loss" if is_page else "memory --accept-loss --why TEXT"
             return (
                 f"The store lost its memory: {amnesia.why}. First requests with a key that it does not have are "
                 f"refused until {moment(amnesia.until_us)}, for {left} more, because the key may have been used. "
-                "If it is the right store, and keys that it lost may run again: memory --accept-loss --why TEXT."
+                "If it is the right store, and keys that it lost may run again: "
+                f"{accept}."
             )
         if amnesia.by:
             return f"The store lost its memory once ({amnesia.why}); {amnesia.by} accepted the loss."

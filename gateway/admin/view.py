@@ -6,6 +6,7 @@ relative to the store's clock.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, assert_never
@@ -41,6 +42,35 @@ def span(duration_us: int) -> str:
 def ago(at_us: int, now_us: int) -> str:
     """How long ago, or how far ahead."""
     return f"{span(now_us - at_us)} ago" if at_us <= now_us else f"in {span(at_us - now_us)}"
+
+
+_REASONS: Final[Mapping[str, str]] = {
+    LAPSED_DOUBT: "its gateway is gone, or lost its lease",
+    "interrupted": "its gateway was stopped",
+    "timeout": "the service did not respond in time",
+    "reset": "the connection to the service broke",
+    "closed": "the service closed the connection before it responded",
+    "truncated": "the response was cut short",
+    "malformed": "the response was not HTTP",
+    "headers_too_long": "the head of the response was too long",
+    "interim_flood": "the service sent too many interim responses",
+    "request_aborted": "the request could not be sent whole",
+    "aborted": "the attempt was given up",
+    UNAUTHORIZED: "the service refused its credentials",
+    ATTEMPTS_EXHAUSTED: "the service refused it too often",
+    UNREADABLE: "its kept request cannot be decrypted",
+    DEADLINE: "it was not delivered in time",
+}
+_AFTER: Final = re.compile(r"(?P<how>\w+)_after_(?P<status>[0-9]{3})|answered_(?P<answered>[0-9]{3})")
+
+
+def doubt_text(reason: str) -> str:
+    """Why an operation is in doubt, a dead letter, or was put off, in words; as it is where there are none."""
+    if (found := _AFTER.fullmatch(reason)) is None:
+        return _REASONS.get(reason, reason)
+    if found["answered"] is not None:
+        return f"the service answered {found['answered']}"
+    return f"{_REASONS.get(found['how'], found['how'])}, after status {found['status']}"
 
 
 def printable(text: str) -> str:
@@ -145,6 +175,13 @@ def times_of(record: Record) -> list[tuple[str, int]]:
     return times
 
 
+def since_us(record: Record) -> int:
+    """When its last attempt began; of a dead letter, when it was given up; of what was not tried, its acceptance."""
+    if record.delivery is None or (record.attempts and record.state is not State.DEAD_LETTER):
+        return record.claimed_us
+    return record.delivery.since_us
+
+
 def audited(entries: Iterable[AuditEntry]) -> list[dict[str, Any]]:
     """The changes by operators and probes, oldest first."""
     return [
@@ -159,8 +196,11 @@ def audited(entries: Iterable[AuditEntry]) -> list[dict[str, Any]]:
     ]
 
 
-def advice(operation_id: UUID, snapshot: Snapshot, settle_us: int | None) -> str:
-    """What to do next. `settle_us` is the route's, None where the operation is not remembered."""
+def advice(operation_id: UUID, snapshot: Snapshot, settle_us: int | None, *, is_page: bool = False) -> str:
+    """What to do next. `settle_us` is the route's, None where the operation is not remembered.
+
+    `is_page`: the reader has a page with buttons before them, and not a terminal; here and below.
+    """
     record, now_us = snapshot.record, snapshot.now_us
     if record is None:
         return (
@@ -176,11 +216,11 @@ def advice(operation_id: UUID, snapshot: Snapshot, settle_us: int | None) -> str
                 "doubt."
             )
         case State.IN_DOUBT:
-            return _advice_on_doubt(operation_id, record, now_us, settle_us or 0)
+            return _advice_on_doubt(operation_id, record, now_us, settle_us or 0, is_page=is_page)
         case State.ACCEPTED:
-            return _advice_on_accepted(operation_id, record, now_us)
+            return _advice_on_accepted(operation_id, record, now_us, is_page=is_page)
         case State.DEAD_LETTER:
-            return _advice_on_dead_letter(operation_id, record, now_us)
+            return _advice_on_dead_letter(operation_id, record, now_us, is_page=is_page)
         case State.COMPLETED:
             return f"Nothing. Repeats get the recorded response for {span(record.replay_until_us - now_us)} more."
         case State.RELEASED:
@@ -194,49 +234,58 @@ def advice(operation_id: UUID, snapshot: Snapshot, settle_us: int | None) -> str
             assert_never(record.state)
 
 
-def foreign() -> str:
+def foreign(*, is_page: bool = False) -> str:
     """What to do about an operation of another service."""
-    return (
-        "It is an operation of another service that shares the store. Give the command with that service's "
-        "configuration."
-    )
+    where = "See that service's console" if is_page else "Give the command with that service's configuration"
+    return f"It is an operation of another service that shares the store. {where}."
 
 
-def _advice_on_doubt(operation_id: UUID, record: Record, now_us: int, settle_us: int) -> str:
+def _to_call_it_off(operation_id: UUID, *, is_page: bool) -> str:
+    return "To call it off, withdraw it." if is_page else f"To call it off: withdraw {operation_id} --why TEXT."
+
+
+def _advice_on_doubt(operation_id: UUID, record: Record, now_us: int, settle_us: int, *, is_page: bool) -> str:
     settled_us = record.lease_until_us + settle_us
     when = f", from {moment(settled_us)} on ({ago(settled_us, now_us)})" if settled_us > now_us else ""
     first = ""
     if record.doubt == LAPSED_DOUBT:
         first = f"First make sure that {record.holder} is running, or gone for good: it may still have the response. "
+    asked = f"{first}Find out at the service what happened; it was sent Idempotency-Operation: {operation_id}."
+    if is_page:
+        kept = "" if record.delivery is None else " That delivers its kept request again, unless you drop it."
+        return (
+            f"{asked} Then resolve it: with the service's response if it happened, or by saying that nothing "
+            f"happened{when}.{kept}"
+        )
     never = f"resolve {operation_id} --never-happened --why TEXT."
     if record.delivery is not None:
         never = f"{never} That delivers its kept request again; with --drop, it is dropped instead."
     return (
-        f"{first}Find out at the service what happened; it was sent Idempotency-Operation: {operation_id}. If it "
-        f"happened, save the service's response with curl -i and give it to: resolve {operation_id} --completed FILE "
-        f"--why TEXT. If nothing happened{when}: {never}"
+        f"{asked} If it happened, save the service's response with curl -i and give it to: resolve {operation_id} "
+        f"--completed FILE --why TEXT. If nothing happened{when}: {never}"
     )
 
 
-def stranded_advice(record: Record, now_us: int) -> str:
+def stranded_advice(record: Record, now_us: int, *, is_page: bool = False) -> str:
     """What to do about an accepted request that no route delivers."""
     until_us = delivery_of(record).deliver_until_us
     return (
         f"No route of this configuration delivers it. Its request is kept, and nothing of it was done; at "
         f"{moment(until_us)} ({ago(until_us, now_us)}) it becomes a dead letter. To deliver it, give route "
-        f"{record.identity.route} back, with its `accept`. To call it off: "
-        f"withdraw {record.identity.operation_id} --why TEXT."
+        f"{record.identity.route} back, with its `accept`. "
+        f"{_to_call_it_off(record.identity.operation_id, is_page=is_page)}"
     )
 
 
-def _advice_on_accepted(operation_id: UUID, record: Record, now_us: int) -> str:
+def _advice_on_accepted(operation_id: UUID, record: Record, now_us: int, *, is_page: bool) -> str:
     delivery = delivery_of(record)
+    call_off = _to_call_it_off(operation_id, is_page=is_page)
     ends = f"{moment(delivery.deliver_until_us)} ({ago(delivery.deliver_until_us, now_us)})"
     if delivery.is_behind:
         return (
             f"Nothing, unless another operation of its lane is in doubt or a dead letter: it stops the lane, so decide "
             f"about that one. This one is delivered after those before it; none of its attempts starts after {ends}, "
-            f"when it becomes a dead letter. To call it off: withdraw {operation_id} --why TEXT."
+            f"when it becomes a dead letter. {call_off}"
         )
     at_us = delivery.next_attempt_us
     next_ = "is due" if at_us <= now_us else f"is due at {moment(at_us)} ({ago(at_us, now_us)})"
@@ -244,8 +293,7 @@ def _advice_on_accepted(operation_id: UUID, record: Record, now_us: int) -> str:
     return (
         f"Nothing, unless it is to be called off. Its request is kept, and no attempt of it had an effect. The next "
         f"attempt {next_}{failed}; none starts after {ends}, "
-        f"when it becomes a dead letter. To call it off: "
-        f"withdraw {operation_id} --why TEXT."
+        f"when it becomes a dead letter. {call_off}"
     )
 
 
@@ -270,16 +318,21 @@ _CAUSES: Final[Mapping[str, str]] = {
 """What to do about a dead letter, by its reason."""
 
 
-def _advice_on_dead_letter(operation_id: UUID, record: Record, now_us: int) -> str:
+def _advice_on_dead_letter(operation_id: UUID, record: Record, now_us: int, *, is_page: bool) -> str:
     delivery = delivery_of(record)
     reason = delivery.reason or "unknown"
     cause = _CAUSES.get(reason, f"It was given up ({reason}). Find out at the service what is wrong with it")
     failed = "" if delivery.failure is None else f" The last attempt: {delivery.failure}."
-    return (
+    what = (
         f"Nothing happened, and its request is kept: it is not lost, and waits for a decision since "
-        f"{moment(delivery.since_us)} ({ago(delivery.since_us, now_us)}). {cause}.{failed} Then deliver it: requeue "
-        f"{operation_id} --why TEXT. If it is not wanted any more: withdraw {operation_id} --why TEXT. For all with "
-        f"this reason: requeue --route {record.identity.route} --reason {reason} --limit 1000 --rate 50 --why TEXT."
+        f"{moment(delivery.since_us)} ({ago(delivery.since_us, now_us)}). {cause}.{failed}"
+    )
+    if is_page:
+        return f"{what} Then requeue it, and it is delivered. If it is not wanted any more, withdraw it."
+    return (
+        f"{what} Then deliver it: requeue {operation_id} --why TEXT. If it is not wanted any more: withdraw "
+        f"{operation_id} --why TEXT. For all with this reason: requeue --route {record.identity.route} --reason "
+        f"{reason} --limit 1000 --rate 50 --why TEXT."
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote_plus, urlencode
 from uuid import UUID
 
 import pytest
@@ -224,7 +224,9 @@ async def test_signing_in(port: Port) -> None:
     browser = port.browser()
     for path in ("/ui/", "/ui/operations", "/ui/no-such-page"):
         response = await browser.get(path)
-        assert (response.status, response.header("Location")) == (303, "/ui/sign-in")
+        target, _, asked = (response.header("Location") or "").partition("?")
+        assert (response.status, target) == (303, "/ui/sign-in")
+        assert asked == ("" if path == "/ui/" else f"next={quote_plus(path)}")
     wrong = await browser.sign_in("a token that nobody has")
     assert wrong.status == 401
     assert "This token is not known here." in wrong.body.decode()
@@ -549,14 +551,21 @@ async def test_pausing(port: Port) -> None:
 
 
 async def test_pages_of_a_list(port: Port) -> None:
-    """A list goes on where the last page ended, with the same filters."""
-    ids = {str((await port.desk.in_state(State.IN_DOUBT)).identity.operation_id) for _ in range(5)}
+    """A list goes on where the last page ended, with the same filters, the oldest first."""
+    ids = []
+    for _ in range(5):
+        ids.append(str((await port.desk.in_state(State.IN_DOUBT)).identity.operation_id))
+        port.desk.memory.clock.advance(60)
     browser, path, found = await port.signed_in("vera"), "/ui/operations?state=in_doubt&route=charge&limit=2", []
     for _ in range(3):
         page = await browser.page(path)
         found += [link.rpartition("/")[2] for link in page.links if re.fullmatch(r"/ui/operations/[0-9a-f-]{36}", link)]
-        (path,) = [link for link in page.links if "after=" in link] or [""]
-    assert (set(found), len(found), path) == (ids, 5, "")
+        (path,) = [link for link in page.links if "page=" in link] or [""]
+    assert (found, path) == (ids, "")
+    links = (await browser.page("/ui/")).links
+    assert [link for link in links if re.fullmatch(r"/ui/operations/[0-9a-f-]{36}", link)] == [
+        f"/ui/operations/{each}" for each in ids
+    ]
     assert "No operation matches" in (await browser.page("/ui/operations?older_than=9d")).text
     assert (await browser.get("/ui/operations?older_than=soon")).status == 400
 
@@ -572,6 +581,56 @@ async def test_finding(port: Port) -> None:
     assert none.status == 404
     assert "A request with it would run." in Page(none.body.decode()).text
     assert (await browser.submit("/ui/find", {**form, "headers": "no header"})).status == 400
+
+
+async def test_finding_by_id(port: Port) -> None:
+    """The id alone is enough, and nobody needs a caller's credential for that."""
+    record = await port.desk.in_state(State.COMPLETED)
+    operation_id, browser = record.identity.operation_id, await port.signed_in("vera")
+    assert "Never ask a caller for a credential" in (await browser.page("/ui/find")).text
+    found = await browser.submit("/ui/find", {"id": f" {operation_id} "})
+    assert (found.status, found.header("Location")) == (303, f"/ui/operations/{operation_id}")
+    assert (await browser.submit("/ui/find", {"id": "4711"})).status == 400
+
+
+async def test_a_link_survives_the_sign_in(port: Port) -> None:
+    """Whoever opens a link before they signed in comes to what it leads to, and nowhere else."""
+    record = await port.desk.in_state(State.IN_DOUBT)
+    place = f"/ui/operations/{record.identity.operation_id}?a=b"
+    browser = port.browser()
+    asked = await browser.get(place)
+    assert asked.status == 303
+    page = await browser.page(asked.header("Location") or "")
+    (form,) = page.forms.values()
+    assert form["next"] == place
+    for target in (place, "https://evil.example/", "//evil.example/ui/", ""):
+        reached = place if target == place else "/ui/"
+        response = await browser.post("/ui/sign-in", {"token": TOKENS["vera"], "next": target})
+        assert (response.status, response.header("Location")) == (303, reached)
+
+
+async def test_pages_are_for_people(port: Port) -> None:
+    """No page has a command of the terminal, a value of the program or backticks in its sentences."""
+    browser = await port.signed_in("ada")
+    for state in (State.IN_DOUBT, State.COMPLETED, State.RELEASED, State.CLAIMED):
+        operation_id = (await port.desk.in_state(state)).identity.operation_id
+        for place in (f"/ui/operations/{operation_id}", "/ui/operations?state=all", "/ui/"):
+            text = (await browser.page(place)).text
+            for word in ("--why", "--completed", "--never-happened", "False", "True", "None", "`"):
+                assert word not in text, (place, word)
+
+
+async def test_the_last_page_before_a_resolution(port: Port) -> None:
+    """It names the operation, its request and what the response begins with."""
+    record = await port.desk.in_state(State.IN_DOUBT)
+    operation_id, browser = record.identity.operation_id, await port.signed_in("olga")
+    preview = await browser.submit(
+        f"/ui/operations/{operation_id}/resolve", {"way": "happened", "why": "in the ledger", "pasted": RESPONSE}
+    )
+    text = Page(preview.body.decode()).text
+    assert str(operation_id) in text
+    assert record.identity.route in text
+    assert RESPONSE.replace("\r\n", "\n").rpartition("\n\n")[2][:20] in text
 
 
 async def test_hostile_text_is_text(port: Port) -> None:

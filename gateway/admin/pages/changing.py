@@ -33,6 +33,7 @@ from gateway.core.operation import Audit, Prove, Record, State
 WHY_CHARACTERS_MIN: Final = 3
 WHY_CHARACTERS_MAX: Final = 500
 _TYPED_CHARACTERS: Final = 8
+_SHOWN_BYTES: Final = 400
 
 Result = Changed | Refused | str
 
@@ -339,6 +340,8 @@ class Changing:
             "preview",
             409 if may_be_forced else 200,
             id=operation_id,
+            record=result.snapshot.record,
+            now_us=result.snapshot.now_us,
             text=result.text,
             may_be_forced=may_be_forced,
             way=way,
@@ -366,6 +369,7 @@ class Changing:
                 "kept": _shown(kept),
                 "dropped": [name for name, _ in _shown(ruling.head.headers) if name.lower().encode() not in names],
                 "bytes": len(ruling.body),
+                "beginning": _beginning_of(ruling.body),
                 "is_body_kept": command.response.body is not None,
             }
         }
@@ -373,6 +377,17 @@ class Changing:
 
 def _shown(headers: Headers) -> list[tuple[str, str]]:
     return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
+
+
+def _beginning_of(body: bytes) -> str:
+    """What a person can recognise a body by; empty where it is no text."""
+    try:
+        text = body[:_SHOWN_BYTES].decode("utf-8")
+    except UnicodeDecodeError as error:
+        if error.start < _SHOWN_BYTES - 4:
+            return ""
+        text = body[: error.start].decode("utf-8")
+    return text if len(body) <= _SHOWN_BYTES else f"{text}…"
 
 
 def _beginning(request: web.Request) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
+from urllib.parse import urlencode
 
 from aiohttp import web
 
@@ -16,6 +18,8 @@ from gateway.admin.pages.reading import Reading
 from gateway.admin.pages.site import Site, see_other
 from gateway.admin.process import Process
 
+# A page of this console, whoever made the link.
+_PAGE: Final = re.compile(r"/ui/[!-\[\]-~]{0,2000}")
 _WRONG: Final = "This token is not known here."
 _SIGN_IN_BYTES_MAX: Final = 64 * 1024
 
@@ -45,7 +49,8 @@ class Console:
     def fault(self, request: web.Request, fault: Fault) -> web.Response:
         """See `api.Pages`."""
         if fault.code == "signed-out" and request.method == "GET":
-            return see_other(SIGN_IN_PATH)
+            asked = "" if request.path_qs == "/ui/" else "?" + urlencode({"next": request.path_qs})
+            return see_other(SIGN_IN_PATH + asked)
         if request.path == SIGN_IN_PATH and fault.status == 429:
             return self._asking(request, fault.status, f"{fault.detail} {fault.headers['Retry-After']} seconds.")
         detail = "There is nothing here." if fault.code == "no-such-path" else fault.detail
@@ -62,8 +67,13 @@ class Console:
         self._authentication.check_host(request)
         return self._asking(request)
 
-    def _asking(self, request: web.Request, status: int = 200, mistake: str | None = None) -> web.Response:
-        return self._site.page(request, "sign_in", status, mistake=mistake, host=request.headers.get("Host", ""))
+    def _asking(
+        self, request: web.Request, status: int = 200, mistake: str | None = None, asked: str | None = None
+    ) -> web.Response:
+        """`asked` is the page that was asked for; None takes that of the query."""
+        host = request.headers.get("Host", "")
+        target = _page_of(request.query.get("next", "") if asked is None else asked)
+        return self._site.page(request, "sign_in", status, mistake=mistake, host=host, next=target)
 
     async def _sign_in(self, request: web.Request) -> web.Response:
         # Before the body is read: only our own pages may send one.
@@ -71,10 +81,11 @@ class Console:
         self._authentication.own_origin(request)
         if request.content_length is None or request.content_length > _SIGN_IN_BYTES_MAX:
             raise web.HTTPRequestEntityTooLarge(_SIGN_IN_BYTES_MAX, request.content_length or 0)
-        session = self._authentication.sign_in(request, text_in(await form_of(request), "token"))
+        form = await form_of(request)
+        session = self._authentication.sign_in(request, text_in(form, "token"))
         if session is None:
-            return self._asking(request, 401, _WRONG)
-        response = see_other("/ui/")
+            return self._asking(request, 401, _WRONG, text_in(form, "next"))
+        response = see_other(_page_of(text_in(form, "next")))
         response.set_cookie(COOKIE, **session_cookie(session))
         return response
 
@@ -82,3 +93,9 @@ class Console:
         response = see_other(SIGN_IN_PATH)
         response.del_cookie(COOKIE, path="/")
         return response
+
+
+def _page_of(text: str) -> str:
+    """The page to go to after the sign-in."""
+    is_page_to_see = _PAGE.fullmatch(text) and not text.startswith(SIGN_IN_PATH)
+    return text if is_page_to_see else "/ui/"

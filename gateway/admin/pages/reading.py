@@ -28,8 +28,8 @@ from gateway.admin.provided_response import written
 from gateway.admin.request import ListQuery, Malformed, parsed
 from gateway.admin.resolution import RoutePolicy
 from gateway.admin.sinks import event_document
-from gateway.admin.view import moment, span, times_of
-from gateway.core.operation import MICROSECONDS, State
+from gateway.admin.view import doubt_text, moment, since_us, span, times_of
+from gateway.core.operation import MICROSECONDS, Snapshot, State
 from gateway.core.outcome import meaning_of
 from gateway.observe.side_port import terse
 from gateway.store.base import StoreError
@@ -39,6 +39,7 @@ T = TypeVar("T")
 
 _WORK_LIST_MAX: Final = 20
 _PAGE_SIZE: Final = 50
+_SORTED_MAX: Final = 500
 _JOURNAL_MAX: Final = 200
 _HEADERS_MAX: Final = 200
 # The fields of the form that stay as they were written.
@@ -107,14 +108,14 @@ class Reading:
 
     async def _overview(self, request: web.Request) -> web.Response:
         operations = self._operations
-        in_doubt = Query(frozenset((State.IN_DOUBT,)), limit=_WORK_LIST_MAX)
+        in_doubt = Query(frozenset((State.IN_DOUBT,)), limit=_SORTED_MAX)
         health = self._process.health()
         return self._site.page(
             request,
             "overview",
             asked_at=_now(),
             tally=await load(operations.tally()),
-            work=await load(operations.page(in_doubt)),
+            work=await load(self._oldest(in_doubt)),
             backlog=await load(operations.backlog()),
             sinks=await load(operations.sinks()),
             memory=await load(operations.memory()),
@@ -126,6 +127,12 @@ class Reading:
             counts=self._process.requests(),
         )
 
+    async def _oldest(self, query: Query) -> list[Snapshot]:
+        """The oldest of those that are found."""
+        found = [snapshot for snapshot in await self._operations.page(query) if snapshot.record is not None]
+        found.sort(key=lambda snapshot: 0 if snapshot.record is None else since_us(snapshot.record))
+        return found[:_WORK_LIST_MAX]
+
     async def _list(self, request: web.Request) -> web.Response:
         return await self._listed(request, "operations", {})
 
@@ -134,16 +141,26 @@ class Reading:
 
     async def _listed(self, request: web.Request, template: str, fixed: dict[str, list[str]]) -> web.Response:
         given = {name: request.query.getall(name) for name in request.query if request.query[name]}
-        query = parsed(ListQuery, {"limit": [str(_PAGE_SIZE)], **given, **fixed}).query
+        number = token_of(given.pop("page", ["0"])[0])
+        size = parsed(ListQuery, {"limit": [str(_PAGE_SIZE)], **given, **fixed}).query.limit
+        query = parsed(ListQuery, {**given, **fixed, "limit": [str(_SORTED_MAX)]}).query
         found = await self._operations.page(query)
         records = [snapshot.record for snapshot in found if snapshot.record is not None]
-        after = None
-        if len(found) == query.limit:
+        # The store finds them by id. So many at most are put in order here.
+        is_sorted, after = len(found) < query.limit and query.after is None, None
+        if is_sorted:
+            records.sort(key=since_us)
+            if len(records) > (number + 1) * size:
+                after = request.rel_url.update_query(page=str(number + 1))
+            records = records[number * size :][:size]
+        elif len(records) > size:
+            records = records[:size]
             after = request.rel_url.update_query(after=str(records[-1].identity.operation_id))
         return self._site.page(
             request,
             template,
             records=records,
+            order="the oldest first" if is_sorted else "by id, because they are too many to be put in order",
             now_us=found[0].now_us if found else 0,
             after=after,
             query=request.query,
@@ -155,7 +172,11 @@ class Reading:
     async def _operation(self, request: web.Request) -> web.Response:
         inspected = await self._operations.inspect(operation_id_of(request))
         record = inspected.snapshot.record
-        values: dict[str, Any] = {"id": inspected.operation_id, "next": next_step(inspected), "asked_at": _now()}
+        values: dict[str, Any] = {
+            "id": inspected.operation_id,
+            "next": next_step(inspected, is_page=True),
+            "asked_at": _now(),
+        }
         if record is None:
             return self._site.page(request, "unknown", 404, **values)
         return self._site.page(
@@ -200,11 +221,16 @@ class Reading:
 
     def _finding(self, request: web.Request, status: int = 200, **values: Any) -> web.Response:
         routes = [route.name for route in self._operations.policies.routes]
-        about = {"mistake": None, "unknown": None, "chosen": "", **values}
+        about = {"mistake": None, "unknown": None, "chosen": "", "id": "", **values}
         return self._site.page(request, "find", status, routes=routes, **about)
 
     async def _find(self, request: web.Request) -> web.Response:
         form = await form_of(request)
+        if given := text_in(form, "id").strip():
+            try:
+                return see_other(f"/ui/operations/{UUID(given)}")
+            except ValueError:
+                return self._finding(request, 400, mistake="this is not the id of an operation", id=given)
         route, body = text_in(form, "route"), file_in(form, "body") or None
         try:
             operation_id = self._operations.identify(route, _headers_in(text_in(form, "headers")), body)
@@ -360,11 +386,19 @@ def _facts(inspected: Inspected) -> list[tuple[str, str]]:
         f"{part} {name}": value for part in ("delivery", "response") for name, value in about.get(part, {}).items()
     }
     flat = {name: value for name, value in about.items() if name not in _TOLD_ELSEWHERE and not isinstance(value, dict)}
+    if flat.pop("carries_doubt", False):
+        flat["an earlier attempt"] = "may have had its effect"
     return [
-        (name.replace("_", " "), str(value))
+        (name.replace("_", " "), _in_words(name, value))
         for name, value in {**flat, **request, **nested}.items()
         if not name.endswith(("_at", "_until", "_since"))
     ]
+
+
+def _in_words(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return doubt_text(str(value)) if name in ("doubt", "delivery failure", "delivery reason") else str(value)
 
 
 def _route(policy: RoutePolicy) -> dict[str, Any]:

@@ -14,11 +14,12 @@ from typing import Any, Final
 import aiohttp_jinja2
 import jinja2
 from aiohttp import web
+from markupsafe import Markup, escape
 
 from gateway import __version__
 from gateway.admin.access import Action
 from gateway.admin.authentication import REQUESTER, Endpoint, Requester
-from gateway.admin.view import ago, moment, span
+from gateway.admin.view import ago, doubt_text, moment, since_us, span
 from gateway.core.operation import State
 from gateway.observe.side_port import terse
 
@@ -57,7 +58,23 @@ def _shape(state: str) -> str:
     return _SHAPES[State(state)]
 
 
-_FILTERS: Final[Mapping[str, Callable[..., str]]] = {"moment": moment, "ago": ago, "span": span, "shape": _shape}
+def _prose(text: str) -> Markup:
+    """A sentence, in which what stands in backticks is code."""
+    parts = [escape(part) for part in text.split("`")]
+    if len(parts) % 2 == 0:
+        return escape(text)
+    return Markup("").join(Markup("<code>{}</code>").format(part) if at % 2 else part for at, part in enumerate(parts))
+
+
+_FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
+    "moment": moment,
+    "ago": ago,
+    "span": span,
+    "shape": _shape,
+    "prose": _prose,
+    "doubt": doubt_text,
+    "since": since_us,
+}
 
 
 class Site:

@@ -12,19 +12,39 @@ function stale(text) {
   if (place && place.textContent !== text) place.textContent = text;
 }
 
-function isBusy() {
+// Why nothing may be replaced now; empty if it may be.
+function busy() {
   const focused = document.activeElement;
-  const writes = focused && focused.closest("form, [data-live]");
-  return document.hidden || isPaused || writes || String(document.getSelection());
+  if (isPaused) return "Refreshing is paused";
+  if (focused && focused.closest("form")) return "Not refreshed while you write";
+  if (String(document.getSelection())) return "Not refreshed while text is selected";
+  return document.hidden ? "Not refreshed in the background" : "";
+}
+
+function age(why) {
+  stale(`${why}; what is shown is ${Math.round((Date.now() - shownAt) / 1000)} s old.`);
 }
 
 function failed() {
-  stale(`Could not be asked; what is shown is ${Math.round((Date.now() - shownAt) / 1000)} s old.`);
+  age("Could not be asked");
+}
+
+// What has the focus, to be found again among what replaces it.
+function focusedIn(live) {
+  const focused = document.activeElement;
+  if (!focused || !live.contains(focused)) return () => null;
+  const row = focused.closest("tr[data-id]");
+  const target = focused.getAttribute("href");
+  const rowOf = (found) => row && found.querySelector(`tr[data-id="${CSS.escape(row.dataset.id)}"] a`);
+  const linkOf = (found) => target && found.querySelector(`a[href="${CSS.escape(target)}"]`);
+  const ofItself = (found) => focused.matches("[data-pause]") && found.querySelector("[data-pause]");
+  return (found) => rowOf(found) || linkOf(found) || ofItself(found);
 }
 
 // The browser parses the page into a document of its own: no text of a response becomes markup here.
 function refresh() {
-  if (!live() || isBusy()) return;
+  if (!live()) return;
+  if (busy()) return age(busy());
   const request = new XMLHttpRequest();
   request.open("GET", location.href);
   request.responseType = "document";
@@ -33,13 +53,16 @@ function refresh() {
   request.onload = () => {
     const found = request.status === 200 && request.response && request.response.querySelector("[data-live]");
     if (!found) return failed();
-    if (isBusy()) return;
+    if (busy()) return age(busy());
     const before = new Map([...live().querySelectorAll("tr[data-id]")].map((row) => [row.dataset.id, row.children[2].textContent]));
     const adopted = document.adoptNode(found);
     for (const row of adopted.querySelectorAll("tr[data-id]")) {
       if (before.get(row.dataset.id) !== row.children[2].textContent) row.classList.add("changed");
     }
+    const again = focusedIn(live());
     live().replaceWith(adopted);
+    const focus = again(adopted);
+    if (focus) focus.focus({ preventScroll: true });
     document.title = request.response.title;
     shownAt = Date.now();
     prepare();
@@ -63,7 +86,8 @@ function prepare() {
     button.onclick = () => {
       isPaused = !isPaused;
       button.setAttribute("aria-pressed", String(isPaused));
-      button.blur();
+      if (isPaused) age(busy());
+      else refresh();
     };
     button.hidden = !live();
   }

@@ -18,7 +18,7 @@ from tests.admin.shell import doubt
 from tests.browser.install import environment, executable
 from tests.support.house import House, house, status_of
 from tests.support.postgres import PostgresServer
-from tests.support.upstream import Answer
+from tests.support.upstream import Answer, Ending
 
 PLACE = Path(os.environ["BROWSER"])
 SHOTS = Path(__file__).parents[2] / "docs/console"
@@ -167,7 +167,7 @@ async def test_small_dark_and_without_script(tmp_path: Path) -> None:
         async with opened(running, said, java_script_enabled=False) as page:
             await sign_in(page)
             await page.get_by_role("link", name="Operations", exact=True).click()
-            assert "No operation is in_doubt." in await page.inner_text("main")
+            assert "No operation is in doubt." in await page.inner_text("main")
     assert said == []
 
 
@@ -202,6 +202,30 @@ async def test_by_keyboard_alone(tmp_path: Path) -> None:
             await page.keyboard.press("Enter")
             await page.get_by_text("it completed with status 201").wait_for()
         assert status_of(await running.send()) == (201, "recovered")
+    assert said == []
+
+
+async def test_a_live_page(tmp_path: Path) -> None:
+    """It is refreshed although a row has the focus, which stays there; where it cannot be, its age is shown."""
+    said: list[str] = []
+    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    async with house(store, tmp_path, admin=settings()) as running:
+        operation_id = await doubt(running)
+        async with opened(running, said) as page:
+            await page.goto(f"/ui/operations/{operation_id}?from=chat")
+            await page.get_by_label("Token").fill(TOKEN)
+            await page.get_by_role("button", name="Sign in").click()
+            await page.wait_for_url("**?from=chat")
+            await page.goto("/ui/operations")
+            await page.locator("tbody a").focus()
+            running.upstream.on("/charges", Answer(bytes_max=0, ending=Ending.RESET))
+            assert status_of(await running.send("another")) == (502, "in-doubt")
+            await page.locator("tbody tr").nth(1).wait_for()
+            assert operation_id in str(await page.evaluate("document.activeElement.href"))
+            await page.locator("#older").focus()
+            await page.get_by_text("Not refreshed while you write; what is shown is").wait_for()
+            await page.get_by_role("button", name="Pause refreshing").click()
+            await page.get_by_text("Refreshing is paused; what is shown is").wait_for()
     assert said == []
 
 
@@ -258,7 +282,7 @@ async def test_the_store_is_away(tmp_path: Path, own_postgres: PostgresServer) -
             await page.goto("/ui/operations")
             own_postgres.crash()
             await page.get_by_text("Could not be asked; what is shown is").wait_for(timeout=30_000)
-            assert "in_doubt" in await page.inner_text("tbody")
+            assert "in doubt" in await page.inner_text("tbody")
             await page.goto("/ui/")
             assert "The durable store could not be asked" in await page.inner_text("main")
             await check(page)

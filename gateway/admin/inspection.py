@@ -43,7 +43,7 @@ def recovery_json(doubt: Doubt) -> dict[str, Any]:
         about["probes"] = asked.tries
         if asked.asked_us:
             about |= {"last_probe_at": moment(asked.asked_us), "last_finding": asked.finding}
-        if _is_asked(doubt) and asked.put_off_until_us > doubt.now_us:
+        if _is_asked(doubt) and asked.is_put_off(doubt.now_us):
             about["next_probe_at"] = moment(asked.put_off_until_us)
     return about
 
@@ -91,9 +91,9 @@ def _is_asked(doubt: Doubt) -> bool:
 
 def _next_probe(doubt: Doubt) -> str:
     asked = doubt.asked
-    if asked is not None and asked.held_until_us > doubt.now_us:
+    if asked is not None and asked.is_held(doubt.now_us):
         return "under way"
-    if asked is not None and asked.put_off_until_us > doubt.now_us:
+    if asked is not None and asked.is_put_off(doubt.now_us):
         return _when(asked.put_off_until_us, doubt)
     return "due"
 

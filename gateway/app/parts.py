@@ -275,7 +275,13 @@ class Parts:
         self.turns = turns = Turns(store, {}, clock=clock)
         self._asker = uuid4()
         self._asking: asyncio.Task[None] | None = None
-        self._sweeper = Sweeper(store, events, has_turn=partial(turns.has, Duty.SWEEP), clock=clock)
+        self._sweeper = Sweeper(
+            store,
+            events,
+            has_turn=partial(turns.has, Duty.SWEEP),
+            clock_steps=lambda: store.durable_steps,
+            clock=clock,
+        )
         self._tally_taker = TallyTaker(
             store,
             events,

@@ -137,9 +137,14 @@ def resend_us(record: Record, policy: DeliveryPolicy) -> int | None:
 
 
 def resend_due(record: Record, policy: DeliveryPolicy, now_us: int) -> bool:
-    """Whether a kept request in doubt may be sent again now, on a route that does so."""
+    """Whether a kept request in doubt may be sent again now, on a route that does so.
+
+    A pause that starts in the future, because the store's clock was set back, is over.
+    """
     from_us = resend_us(record, policy)
-    return from_us is not None and from_us <= now_us < delivery_of(record).deliver_until_us
+    if from_us is None or now_us >= delivery_of(record).deliver_until_us:
+        return False
+    return not record.claimed_us <= now_us < from_us
 
 
 def drawn_us(pause_us: int, draw: float) -> int:

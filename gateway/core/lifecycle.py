@@ -38,9 +38,10 @@ executed as well. That is no state: the store keeps which operations claimed a c
 follows from its record (`holds_content`). So whatever ends an operation without an effect frees its content, and a
 retry under its own key holds it again.
 
-A store's clock may be set back, which lengthens older leases by the same step. No lease that was granted can end later
-than the longest one that begins now, so a sweep shortens it to that (`written_down`). That is not a row: the state
-stays, and so does the holder, which was granted no more if it lives.
+A store's clock may be set back. Then what was written before lies ahead: it began, by that clock, at a time that is yet
+to come. No wait is lengthened by that. A lease that begins in the future begins now, which a sweep writes
+(`written_down`): its holder, if it lives, was granted no more. A pause that begins in the future is over (`is_due`):
+what it holds back had no effect. Neither is a row: the state stays.
 """
 
 from __future__ import annotations
@@ -96,7 +97,11 @@ FORGOTTEN_REMEMBER_US: Final = 3600 * MICROSECONDS
 # The longest lease that a configuration may ask for.
 LEASE_US_MAX: Final = 600 * MICROSECONDS
 
-# The doubt of a record whose lease ended without a report. Recovery depends on it, so no holder may use this value.
+# A clock that is set back by no more than this, as time servers do, shortens no pause.
+STEP_US: Final = MICROSECONDS
+
+# The doubt of a record whose lease, or whose holder, ended without a report. Recovery depends on it: no holder uses it;
+# whoever knows that the holder has ended does.
 LAPSED_DOUBT: Final = "lapsed"
 
 # Why a kept request that was not delivered in time is a dead letter.
@@ -333,17 +338,25 @@ def holds_content(record: Record | None, fingerprint_digest: bytes, until_us: in
 
 
 def written_down(record: Record, now_us: int) -> Record | None:
-    """What a sweep at `now_us` writes: the settled record, its lease no longer than any that begins now."""
+    """What a sweep at `now_us` writes: the settled record. A lease that begins in the future begins now.
+
+    Also of one that is over: recovery counts from its end.
+    """
     settled = settle(record, now_us)
-    if settled is None or settled.state is not _CLAIMED or settled.lease_until_us <= now_us + LEASE_US_MAX:
+    if settled is None or settled.lease_until_us <= now_us + settled.lease_us:
         return settled
-    # Nor was it claimed later than now: a query for old claims would miss it.
     return replace(
         settled,
         first_claimed_us=min(settled.first_claimed_us, now_us),
         claimed_us=min(settled.claimed_us, now_us),
-        lease_until_us=now_us + LEASE_US_MAX,
+        lease_until_us=now_us + settled.lease_us,
     )
+
+
+def is_due(record: Record, now_us: int) -> bool:
+    """Whether the next attempt of an accepted record may start, its turn in the lane aside."""
+    kept = delivery_of(record)
+    return kept.next_attempt_us <= now_us or max(kept.since_us, record.claimed_us) > now_us + STEP_US
 
 
 def later(snapshot: Snapshot, elapsed_us: int) -> Snapshot:
@@ -425,7 +438,7 @@ def _fits(row: Row, record: Record | None, command: Command, now_us: int) -> boo
         return False
     if row.kept is not None and row.kept is not (record.delivery is not None):
         return False
-    if row.when_due and (delivery_of(record).next_attempt_us > now_us or delivery_of(record).is_behind):
+    if row.when_due and (delivery_of(record).is_behind or not is_due(record, now_us)):
         return False
     if row.same_fingerprint and not (isinstance(command, _NEW) and _is_for(record, command)):
         return False
@@ -462,12 +475,24 @@ def _after(
         case Accept():
             return _accepted(row, record, command, now_us, draw_token())
         case Renew():
-            return replace(record, state=row.next, last_event=row.event, lease_until_us=now_us + command.lease_us)
+            lease_us = command.lease_us
+            return replace(
+                record, state=row.next, last_event=row.event, lease_until_us=now_us + lease_us, lease_us=lease_us
+            )
         case Release() | Disprove() | Withdraw() | Forget():
             return _released(row, record, command, now_us)
         case Abandon():
             resource = command.resource or record.resource
-            return replace(record, state=row.next, last_event=row.event, doubt=command.doubt, resource=resource)
+            # The holder has ended, which ends its lease: recovery counts from there.
+            until_us = min(record.lease_until_us, now_us) if command.doubt == LAPSED_DOUBT else record.lease_until_us
+            return replace(
+                record,
+                state=row.next,
+                last_event=row.event,
+                doubt=command.doubt,
+                resource=resource,
+                lease_until_us=until_us,
+            )
         case Postpone() | Bury() | Reinstate() | Requeue():
             return _undelivered(row, record, command, now_us)
         case Purge():
@@ -495,6 +520,7 @@ def _released(row: Row, record: Record, command: Release | Disprove | Withdraw |
         carries_doubt=False,
         fingerprint=None if is_forgotten else record.fingerprint,
         lease_until_us=0,
+        lease_us=0,
         remember_until_us=now_us + remember_us,
         resource=None,
         doubt=None,
@@ -572,6 +598,7 @@ def _undelivered(row: Row, record: Record, command: Postpone | Bury | Reinstate 
         last_event=row.event,
         carries_doubt=False,
         lease_until_us=0,
+        lease_us=0,
         resource=None,
         doubt=None,
         resolution_id=command.resolution_id if isinstance(command, Reinstate | Requeue) else record.resolution_id,
@@ -598,6 +625,7 @@ def _first_claimed(row: Row, claim: Claim, now_us: int, token: int) -> Record:
         now_us + claim.lease_us,
         probe=claim.probe,
         request=claim.request,
+        lease_us=claim.lease_us,
     )
 
 
@@ -634,6 +662,9 @@ def _claimed_again(row: Row, record: Record, command: ClaimingCommand, now_us: i
     delivery = record.delivery
     if delivery is not None and isinstance(command, Takeover):
         delivery = replace(delivery, answers=delivery.answers + 1)
+    if delivery is not None and (ahead_us := delivery.since_us - now_us) > 0:
+        # The clock was set back since the acceptance, which leaves no more time than there was.
+        delivery = replace(delivery, since_us=now_us, deliver_until_us=delivery.deliver_until_us - ahead_us)
     return replace(
         record,
         state=row.next,
@@ -648,6 +679,7 @@ def _claimed_again(row: Row, record: Record, command: ClaimingCommand, now_us: i
         request=record.request if isinstance(command, Dispatch) else command.request,
         claimed_us=now_us,
         lease_until_us=now_us + command.lease_us,
+        lease_us=command.lease_us,
         remember_until_us=0,
         doubt=None,
         resolution_id=None,

@@ -219,11 +219,11 @@ class Record:
     `token` and `attempt_id` are those of the last claim or acceptance; `last_event` is the event of the last command
     (the clock does not change it). `attempts` counts the claims and dispatches since the record was created.
     `resolution_id` is that of the last prove, disprove, reinstate, requeue or withdraw. `lease_until_us` is set in
-    `claimed` and, as the end of the last lease, in `in_doubt`; `replay_until_us` in `completed`; `remember_until_us` in
-    `released`, `completed` and `tombstone`; 0 elsewhere. `response` is set in `completed` (its body None when it was
-    not stored) and, with status and version alone, in `tombstone`. `resource` is the reference to what was made, by the
-    last response that named one; None where it is known that nothing was made. `doubt` is why the record came into
-    doubt.
+    `claimed` and, as the end of the last lease, in `in_doubt`, with `lease_us`, the length that the lease was last
+    given; `replay_until_us` in `completed`; `remember_until_us` in `released`, `completed` and `tombstone`; 0
+    elsewhere. `response` is set in `completed` (its body None when it was not stored) and, with status and version
+    alone, in `tombstone`. `resource` is the reference to what was made, by the last response that named one; None where
+    it is known that nothing was made. `doubt` is why the record came into doubt.
     `probe` is the last claim's, `request` the last attempt's; it is None in a copy, which people are not shown.
     `delivery` is set while the record's request is kept: always in `accepted` and `dead_letter`, never in `released`,
     `completed` and `tombstone`. `first_claimed_us` and `claimed_us` are times of acceptance until the first dispatch.
@@ -258,6 +258,7 @@ class Record:
     probe: ProbeTarget | None = None
     request: RequestInfo | None = field(default=None, compare=False)
     delivery: Delivery | None = None
+    lease_us: int = 0
     sealed: Record | None = field(default=None, compare=False, repr=False)
 
 

@@ -34,7 +34,6 @@ from gateway.core.operation import (
     Reinstate,
     Snapshot,
     State,
-    microseconds,
     trace_of_attempt,
 )
 from gateway.core.outcome import windows_us
@@ -56,7 +55,7 @@ from gateway.protect.decoding import read_document
 from gateway.protect.route import Route
 from gateway.protect.slices import Slices
 from gateway.store.base import StoreError
-from gateway.store.operations import PROBE_FLOOR_US, ManagedStore
+from gateway.store.operations import PROBE_FLOOR_US, RECOVERY_LEASE_US_MAX, ManagedStore
 from gateway.upstream import BodyLost, Lost, NotSent, TooLong, UpstreamResponse
 
 _LOG = logging.getLogger("gateway")
@@ -175,7 +174,7 @@ class Prober:
         if not self._may_recover(snapshot) or await self._is_known(operation_id):
             return None
         async with self._slots:
-            lease_us = microseconds(3 * PROBE_SECONDS_MAX)
+            lease_us = RECOVERY_LEASE_US_MAX // 2
             lease = await self._store.recover(operation_id, record.token, lease_us, is_urgent=is_urgent)
             if lease is None:
                 return None

@@ -3,7 +3,8 @@
 A process that is killed leaves claims behind, and nobody knows what was sent under them: they lapse into doubt. These
 marks outlive the process. A worker marks an attempt before it asks for the claim, and once more before the first byte
 goes out. When it has died, other workers of the host read which of its attempts had sent nothing; their claims can be
-ended, because surely nothing happened under them. An attempt without a mark, or with the second one, proves nothing.
+ended, because surely nothing happened under them. Of those with the second mark it is known that their holder has
+ended. An attempt without a mark proves nothing.
 
 It owns names, bytes and locks. A worker has one file, locks it while it runs, and writes to it in memory that it shares
 with the kernel: a mark costs no system call, and is there as soon as it is written, however the process ends. It is not
@@ -12,7 +13,8 @@ that it was written in, and one of another boot, or of another machine, is remov
 
 An older copy that is put back would say "unsent" of what was sent since. So a file has the time of its last mark too.
 The kernel notes when a file was changed, which no program can set: a file that was changed after its last mark was not
-changed by its worker, and proves nothing. Nor does one whose last mark is old, as after a file system was rolled back.
+changed by its worker, and proves nothing. Nor does one whose last mark is old, as after a file system was rolled back:
+that is measured by the clock that counts from the boot, which nobody sets.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import fcntl
 import logging
 import mmap
 import os
+import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,7 +31,7 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID, uuid4
 
-from gateway.store.base import NO_PLACE, EndedWorker, UnsentAttempt
+from gateway.store.base import NO_PLACE, EndedWorker, MarkedAttempt
 from gateway.store.directories import make_directory
 
 PLACES: Final = 8192
@@ -38,9 +41,11 @@ SUFFIX: Final = ".attempts"
 _LOG = logging.getLogger("gateway")
 
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
-# The boot's id, the time of the last mark (ns since the epoch), then the places: operation id, attempt id, mark.
+# The boot's id, the time of the last mark (ns since the epoch, and since the boot), then the places: operation id,
+# attempt id, mark.
 _BOOT_BYTES: Final = 56
-_HEAD_BYTES: Final = 64
+_TIMES: Final = struct.Struct(">QQ")
+_HEAD_BYTES: Final = _BOOT_BYTES + _TIMES.size
 _PLACE_BYTES: Final = 33
 _FILE_BYTES: Final = _HEAD_BYTES + PLACES * _PLACE_BYTES
 _FREE, _UNSENT, _SENT = 0, 1, 2
@@ -48,6 +53,10 @@ _FREE, _UNSENT, _SENT = 0, 1, 2
 _NOTED_WITHIN_NS: Final = 100_000_000
 # Long enough for a supervisor to start the gateway again.
 _BELIEVED_FOR_NS: Final = 600_000_000_000
+
+
+def _since_boot_ns() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 def boot_of_this_machine() -> bytes:
@@ -64,7 +73,8 @@ class EndedFile:
 
     path: Path
     descriptor: int
-    attempts: tuple[UnsentAttempt, ...]
+    attempts: tuple[MarkedAttempt, ...]
+    sent: tuple[MarkedAttempt, ...]
 
     def leave(self) -> None:
         """See `EndedWorker`."""
@@ -86,11 +96,21 @@ class AttemptFiles:
     `open`, `take_ended` and `close` block on the disk. Without a file, which is logged once, nothing is marked.
     """
 
-    def __init__(self, directory: Path, boot: bytes | None = None, *, clock: Callable[[], int] = time.time_ns) -> None:
-        """`boot` as `boot_of_this_machine` returns it, which is the default; `clock` returns ns since the epoch."""
+    def __init__(
+        self,
+        directory: Path,
+        boot: bytes | None = None,
+        *,
+        clock: Callable[[], int] = time.time_ns,
+        boot_clock: Callable[[], int] = _since_boot_ns,
+    ) -> None:
+        """`boot` as `boot_of_this_machine` returns it, which is the default; `clock` returns ns since the epoch, and
+        `boot_clock` since the boot.
+        """
         self._directory = directory
         self._boot = boot_of_this_machine() if boot is None else boot
         self._clock = clock
+        self._boot_clock = boot_clock
         self._path: Path | None = None
         self._descriptor = -1
         self._marks: mmap.mmap | None = None
@@ -167,12 +187,14 @@ class AttemptFiles:
                 continue
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                attempts = self._unsent_in(os.pread(descriptor, _FILE_BYTES, 0), os.fstat(descriptor).st_ctime_ns)
+                content, changed_ns = os.pread(descriptor, _FILE_BYTES, 0), os.fstat(descriptor).st_ctime_ns
             except OSError:
                 # Its worker runs, or another one has taken it, or this file system has no locks.
                 os.close(descriptor)
             else:
-                taken.append(EndedFile(path, descriptor, attempts))
+                is_believed = self._is_believed(content, changed_ns)
+                unsent, sent = (_marked(content, mark) if is_believed else () for mark in (_UNSENT, _SENT))
+                taken.append(EndedFile(path, descriptor, unsent, sent))
         return taken
 
     def close(self) -> None:
@@ -194,16 +216,20 @@ class AttemptFiles:
 
     def _note_time(self, marks: mmap.mmap) -> None:
         # Before the mark: a process that is killed between the two has changed nothing since.
-        marks[_BOOT_BYTES:_HEAD_BYTES] = self._clock().to_bytes(8)
+        marks[_BOOT_BYTES:_HEAD_BYTES] = _TIMES.pack(self._clock(), self._boot_clock())
 
-    def _unsent_in(self, content: bytes, changed_ns: int) -> tuple[UnsentAttempt, ...]:
+    def _is_believed(self, content: bytes, changed_ns: int) -> bool:
         if len(content) != _FILE_BYTES or not self._boot or content[:_BOOT_BYTES].rstrip(b"\0") != self._boot:
-            return ()
-        marked_ns = int.from_bytes(content[_BOOT_BYTES:_HEAD_BYTES])
-        if changed_ns > marked_ns + _NOTED_WITHIN_NS or not 0 <= self._clock() - marked_ns < _BELIEVED_FOR_NS:
-            return ()
-        return tuple(
-            UnsentAttempt(UUID(bytes=content[place : place + 16]), UUID(bytes=content[place + 16 : place + 32]))
-            for place in range(_HEAD_BYTES, _FILE_BYTES, _PLACE_BYTES)
-            if content[place + 32] == _UNSENT
-        )
+            return False
+        marked_ns, marked_since_boot_ns = _TIMES.unpack_from(content, _BOOT_BYTES)
+        age_ns: int = self._boot_clock() - marked_since_boot_ns
+        return changed_ns <= marked_ns + _NOTED_WITHIN_NS and 0 <= age_ns < _BELIEVED_FOR_NS
+
+
+def _marked(content: bytes, mark: int) -> tuple[MarkedAttempt, ...]:
+    """The attempts with this mark."""
+    return tuple(
+        MarkedAttempt(UUID(bytes=content[place : place + 16]), UUID(bytes=content[place + 16 : place + 32]))
+        for place in range(_HEAD_BYTES, _FILE_BYTES, _PLACE_BYTES)
+        if content[place + 32] == mark
+    )

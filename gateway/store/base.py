@@ -14,8 +14,8 @@ repeated command that it recognised (`epoch` explains what that proves).
 
 *The store's clock rules.* The store's clock sets and judges leases and windows. Each result carries that clock as
 `now_us`. A caller measures elapsed time on its boot-time clock, from the *start* of the call, and never compares a
-store's time with a clock of its own. If the store's clock was set back, the next sweep shortens every lease to
-`LEASE_US_MAX` from then.
+store's time with a clock of its own. Where the store's clock was set back, nothing waits the
+longer for it: what begins in the future begins now, or is over (`core.lifecycle`).
 
 *Indefinite is ordinary.* An acknowledgement can be lost after the command took effect; `apply` then raises
 `Indefinite`. To find out, apply *the same command* again with the same attempt id: the store recognises it.
@@ -211,8 +211,8 @@ class FastTier(Protocol):
 
 
 @immutable
-class UnsentAttempt:
-    """An attempt of a process that has ended, and that surely sent nothing under it."""
+class MarkedAttempt:
+    """An attempt that a process had under way when it ended."""
 
     operation_id: UUID
     attempt_id: UUID
@@ -222,8 +222,12 @@ class EndedWorker(Protocol):
     """What a worker of this host that has ended left behind. No other process has it until it is left or removed."""
 
     @property
-    def attempts(self) -> tuple[UnsentAttempt, ...]:
-        """Its attempts that sent nothing."""
+    def attempts(self) -> tuple[MarkedAttempt, ...]:
+        """Its attempts that surely sent nothing."""
+
+    @property
+    def sent(self) -> tuple[MarkedAttempt, ...]:
+        """Those that may have sent something. Nobody holds their claims any more."""
 
     def leave(self) -> None:
         """Let other workers take it."""

@@ -59,6 +59,10 @@ AUDITS_MAX: Final = 200
 # A lease of an event that ends later than this from now is of a clock that was set back, and over. Relays take half of
 # it, so that a clock that is set back a little ends no lease.
 EVENT_LEASE_US_MAX: Final = 60 * MICROSECONDS
+# The same of a recovery lease.
+RECOVERY_LEASE_US_MAX: Final = 180 * MICROSECONDS
+# Of what is due last, so much is looked at for what began in the future: a clock that was set back put it there.
+AHEAD_MAX: Final = 100
 # The least time between two probes of one operation, also when a client waits.
 PROBE_FLOOR_US: Final = MICROSECONDS
 # With more claims than this waiting for a sweep, `find` may miss lapsed ones until the sweep.
@@ -298,6 +302,14 @@ class RecoveryState:
     asked_us: int
     finding: str
 
+    def is_held(self, now_us: int) -> bool:
+        """Whether somebody has the lease. One that ends too late is of a clock that was set back, and over."""
+        return now_us < self.held_until_us <= now_us + RECOVERY_LEASE_US_MAX
+
+    def is_put_off(self, now_us: int) -> bool:
+        """Whether no background probe starts yet. A pause that begins in the future is over, for the same reason."""
+        return self.asked_us <= now_us < self.put_off_until_us
+
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
@@ -467,6 +479,8 @@ class ManagedStore(Store, Protocol):
 
     async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
         """Take the recovery lease of a record that is in doubt under this token, for `lease_us`.
+
+        `lease_us` is at most `RECOVERY_LEASE_US_MAX`.
 
         None when the record is not in doubt under this token, when the lease is held, when the last one was returned
         less than `PROBE_FLOOR_US` ago, or when it was put off until later and no client waits (`is_urgent`). A lease

@@ -143,7 +143,7 @@ class Tiered(Forwarding):
     def durable_reachable_seconds(self) -> float:
         """For how long every call of the durable store has succeeded; 0 while it is down.
 
-        A forward step of its clock counts as an outage: it ends leases and grace periods before their time.
+        A step of its clock counts as an outage: a forward one ends leases and grace periods before their time.
         """
         if not self._durable_up:
             return 0.0
@@ -151,8 +151,13 @@ class Tiered(Forwarding):
 
     @property
     def durable_steady_seconds(self) -> float:
-        """For how long the durable store's clock has had no forward step that this gateway could notice."""
+        """For how long the durable store's clock has had no step that this gateway could notice."""
         return self._steadiness.steady_seconds(self._clock())
+
+    @property
+    def durable_steps(self) -> int:
+        """How many steps of the durable store's clock this gateway has noticed."""
+        return self._steadiness.steps
 
     @property
     def fast_up(self) -> bool:
@@ -456,33 +461,41 @@ class _Outbox:
 
 
 class Steadiness:
-    """Since when the durable store's clock has had no forward step, as seen from one process.
+    """Since when the durable store's clock has had no step, as seen from one process.
 
     The store reads its clock between the start and the end of a call, so each call gives a lower and an upper bound of
-    that clock's lead over the boot-time clock. A lower bound above the earlier upper bound, plus the possible drift, is
-    a forward step. A step of more than `_UNSEEN_SECONDS` between two calls is noticed at the second one. The time
-    before the first call is unknown and counts as a step.
+    that clock's lead over the boot-time clock. Bounds that lie beyond the earlier ones, plus the possible drift, are a
+    step. A step of more than `_UNSEEN_SECONDS` between two calls is noticed at the second one. The time before the
+    first call is unknown and counts as a step.
 
     All seconds are the boot-time clock's.
     """
 
-    __slots__ = ("_lead_max_seconds", "_observed_seconds", "_since_seconds")
+    __slots__ = ("_lead_max_seconds", "_lead_min_seconds", "_observed_seconds", "_since_seconds", "steps")
 
     def __init__(self) -> None:
-        self._lead_max_seconds = float("-inf")
+        self._lead_min_seconds, self._lead_max_seconds = float("inf"), float("-inf")
         self._since_seconds = float("inf")
         self._observed_seconds = 0.0
+        self.steps = 0
+        """How many were noticed, the first call included."""
 
     def observe(self, store_now_us: int, started_seconds: float, ended_seconds: float) -> None:
         """The store's clock showed `store_now_us` at some moment of the call between these two times."""
         now_seconds = store_now_us / MICROSECONDS
-        drifted_seconds = self._lead_max_seconds + _DRIFT * max(0.0, ended_seconds - self._observed_seconds)
-        if now_seconds - ended_seconds > drifted_seconds + _UNSEEN_SECONDS:
-            self._since_seconds = ended_seconds
-            drifted_seconds = float("inf")
-        self._lead_max_seconds = min(drifted_seconds, now_seconds - started_seconds)
+        least_seconds, most_seconds = now_seconds - ended_seconds, now_seconds - started_seconds
+        drift_seconds = _DRIFT * max(0.0, ended_seconds - self._observed_seconds)
+        lead_min_seconds = self._lead_min_seconds - drift_seconds
+        lead_max_seconds = self._lead_max_seconds + drift_seconds
         self._observed_seconds = ended_seconds
+        if least_seconds > lead_max_seconds + _UNSEEN_SECONDS or most_seconds < lead_min_seconds - _UNSEEN_SECONDS:
+            self.steps += 1
+            self._since_seconds = ended_seconds
+            self._lead_min_seconds, self._lead_max_seconds = least_seconds, most_seconds
+        else:
+            self._lead_min_seconds = max(lead_min_seconds, least_seconds)
+            self._lead_max_seconds = min(lead_max_seconds, most_seconds)
 
     def steady_seconds(self, now_seconds: float) -> float:
-        """For how long no forward step was noticed; 0 before the first call."""
+        """For how long no step was noticed; 0 before the first call."""
         return max(0.0, now_seconds - self._since_seconds)

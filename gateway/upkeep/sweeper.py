@@ -3,11 +3,15 @@
 Owns how much is swept at once and how often. The store knows what is due; of its gateways, the one whose turn it is
 sweeps. Since every read is settled, a late or missing sweep makes nothing wrong. So the sweep yields to requests: it
 works in bounded batches, pauses after each for as long as the batch took, and stops once the gateway drains.
+
+A store's clock that was set back is corrected by a sweep alone (`lifecycle.written_down`), and callers wait for that.
+So each gateway sweeps at its start, before which nobody may have seen the clock, and whenever it has seen a step.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 from typing import Final, NoReturn
 
@@ -36,6 +40,7 @@ class Sweeper:
         events: Events,
         *,
         has_turn: Callable[[], bool] = lambda: True,
+        clock_steps: Callable[[], int] = lambda: 0,
         limit: int = _BATCH_RECORDS_MAX,
         pass_seconds: float = 30.0,
         clock: Callable[[], float] = boot_seconds,
@@ -44,18 +49,23 @@ class Sweeper:
         self._store = store
         self._events = events
         self._has_turn = has_turn
+        self._clock_steps = clock_steps
         self._limit = limit
         self._pass_seconds = pass_seconds
         self._clock = clock
         self._sleep = sleep
         self._is_stopped = False
+        # The steps of the store's clock before the last sweep, and when the next one is due.
+        self._steps_before: int | None = None
+        self._next_seconds = 0.0
 
     def stop(self) -> None:
         """Sweep no more. The current batch finishes; no other follows."""
         self._is_stopped = True
 
-    async def run_once(self) -> Swept:
-        """Sweep what is due, up to a bound, and return the sum; `more` when something is left.
+    async def run_once(self, *, is_urgent: bool = False) -> Swept:
+        """Sweep what is due, up to a bound, and return the sum; `more` when something is left. `is_urgent`: whoever has
+        the turn.
 
         Raises `StoreError`, after publishing what the batches before it wrote. If cancelled, only the count of the
         current batch is lost.
@@ -63,7 +73,7 @@ class Sweeper:
         started = self._clock()
         total, batches = Swept(), 0
         try:
-            while not self._is_stopped and self._has_turn():
+            while not self._is_stopped and (is_urgent or self._has_turn()):
                 batch_started = self._clock()
                 total += await self._store.sweep(self._limit)
                 batches += 1
@@ -80,10 +90,15 @@ class Sweeper:
 
     async def run(self) -> NoReturn:
         """Sweep for ever, until cancelled."""
-        await repeat(self._pass, pause_seconds=self._pass_seconds, sleep=self._sleep)
+        await repeat(self._pass, pause_seconds=min(LOOK_SECONDS, self._pass_seconds), at_once=True, sleep=self._sleep)
 
     async def _pass(self) -> float:
-        if not self._has_turn():
-            return min(LOOK_SECONDS, self._pass_seconds)
-        swept = await self.run_once()
-        return min(_BRISK_PAUSE_SECONDS, self._pass_seconds) if swept.more else self._pass_seconds
+        steps = self._clock_steps()
+        is_urgent = steps != self._steps_before
+        if is_urgent or (self._has_turn() and self._clock() >= self._next_seconds):
+            swept = await self.run_once(is_urgent=is_urgent)
+            if swept.more:
+                return min(_BRISK_PAUSE_SECONDS, self._pass_seconds)
+            self._steps_before = steps
+            self._next_seconds = self._clock() + self._pass_seconds * random.uniform(0.8, 1.2)  # noqa: S311
+        return min(LOOK_SECONDS, self._pass_seconds)

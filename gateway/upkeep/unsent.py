@@ -1,8 +1,10 @@
-"""Ends the claims of processes that were killed before they sent anything.
+"""Ends the claims of processes that were killed.
 
-Such a claim would lapse into doubt, although this host has it on record that no byte was sent under it. Owns when the
-marks of ended workers are looked at, and which command follows. The store decides whether the command still applies: it
-is fenced by the claim's token and attempt, which no other claim has.
+A claim under which nothing was sent would lapse into doubt, although this host has it on record that no byte went out.
+One under which something was sent would seem to run for the rest of its lease, although this host knows that nobody
+holds it: it is in doubt at once, as if its lease had ended. Owns when the marks of ended workers are looked at, and
+which command follows. The store decides whether the command still applies: it is fenced by the claim's token and
+attempt, which no other claim has.
 
 A claim may reach the store after the process that asked for it has ended. So an attempt that the record does not have
 is looked up again, until no claim can arrive any more.
@@ -12,15 +14,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import Final, NoReturn
 from uuid import UUID
 
-from gateway.core.operation import EVENT_OF, Applied, Identity, State
+from gateway.core.lifecycle import LAPSED_DOUBT
+from gateway.core.operation import EVENT_OF, Abandon, Applied, Identity, OutcomeCommand, Record, State
 from gateway.core.outcome import end_unused
 from gateway.observe.facts import Events, OperationSettled
-from gateway.store.base import AttemptMarks, EndedWorker, Store, StoreError, UnsentAttempt, boot_seconds
+from gateway.store.base import AttemptMarks, EndedWorker, MarkedAttempt, Store, StoreError, boot_seconds
 from gateway.upkeep.timer import repeat
 
 _LOG = logging.getLogger("gateway")
@@ -30,8 +35,16 @@ _AT_ONCE: Final = 16
 _WHY: Final = "interrupted"
 
 
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """What is left to do of an ended worker's attempts."""
+
+    unsent: tuple[MarkedAttempt, ...]
+    sent: tuple[MarkedAttempt, ...]
+
+
 class UnsentWorker:
-    """Ends what ended workers of this host left unsent, at the start and every few seconds.
+    """Ends what ended workers of this host left, at the start and every few seconds.
 
     `remember_us` returns for how long a released key of this identity is remembered; None where no route has it: then
     its claim lapses. `arrival_seconds` is how long a claim may be under way to the store.
@@ -54,7 +67,7 @@ class UnsentWorker:
         self._arrival_seconds = arrival_seconds
         self._clock = clock
         # Of each ended worker: what is left to do, and since when it has been known here.
-        self._left: list[tuple[EndedWorker, tuple[UnsentAttempt, ...], float]] = []
+        self._left: list[tuple[EndedWorker, _Left, float]] = []
         self._is_stopped = False
 
     def stop(self) -> None:
@@ -64,13 +77,16 @@ class UnsentWorker:
     async def run_once(self) -> None:
         """End what can be ended; the rest is tried again."""
         now = await self._look()
-        for ended, attempts, since in self._left.copy():
+        for ended, left, since in self._left.copy():
             if self._is_stopped:
                 return
             may_arrive = now - since < self._arrival_seconds
-            remaining = await self._end_all(attempts, may_arrive=may_arrive)
-            self._left.remove((ended, attempts, since))
-            if remaining:
+            remaining = _Left(
+                await self._end_all(left.unsent, partial(self._end_unsent, may_arrive=may_arrive)),
+                await self._end_all(left.sent, self._end_sent),
+            )
+            self._left.remove((ended, left, since))
+            if remaining.unsent or remaining.sent:
                 self._left.append((ended, remaining, since))
             else:
                 ended.remove()
@@ -78,13 +94,13 @@ class UnsentWorker:
     async def unsent_of(self, operation_id: UUID) -> frozenset[UUID]:
         """The attempts of the operation under which ended workers had sent nothing, and whose claims may stand yet."""
         await self._look()
-        attempts = [attempt for _, left, _ in self._left for attempt in left]
+        attempts = [attempt for _, left, _ in self._left for attempt in left.unsent]
         return frozenset(attempt.attempt_id for attempt in attempts if attempt.operation_id == operation_id)
 
     async def _look(self) -> float:
         """Look for workers that have ended since; returns when that was."""
         now = self._clock()
-        self._left += [(ended, ended.attempts, now) for ended in await self._take_ended()]
+        self._left += [(ended, _Left(ended.attempts, ended.sent), now) for ended in await self._take_ended()]
         return now
 
     async def run(self) -> NoReturn:
@@ -111,14 +127,16 @@ class UnsentWorker:
                     ended.leave()
             raise
 
-    async def _end_all(self, attempts: tuple[UnsentAttempt, ...], *, may_arrive: bool) -> tuple[UnsentAttempt, ...]:
+    async def _end_all(
+        self, attempts: tuple[MarkedAttempt, ...], end_one: Callable[[MarkedAttempt], Awaitable[bool]]
+    ) -> tuple[MarkedAttempt, ...]:
         """What has to be tried again."""
         places = asyncio.Semaphore(_AT_ONCE)
 
-        async def end(attempt: UnsentAttempt) -> bool:
+        async def end(attempt: MarkedAttempt) -> bool:
             async with places:
                 try:
-                    return await self._end(attempt) or not may_arrive
+                    return await end_one(attempt)
                 except StoreError as error:
                     _LOG.debug("the claim of attempt %s cannot be ended yet: %s", attempt.attempt_id, error)
                     return False
@@ -126,15 +144,26 @@ class UnsentWorker:
         are_done = await asyncio.gather(*[end(attempt) for attempt in attempts])
         return tuple(attempt for attempt, is_done in zip(attempts, are_done, strict=True) if not is_done)
 
-    async def _end(self, attempt: UnsentAttempt) -> bool:
+    async def _end_unsent(self, attempt: MarkedAttempt, *, may_arrive: bool) -> bool:
         """End the attempt's claim, if the record is under it. False where the claim may not have arrived yet."""
         record = (await self._store.read(attempt.operation_id)).record
         if record is None or record.attempt_id != attempt.attempt_id:
-            return False
+            return not may_arrive
         remember_us = self._remember_us(record.identity)
-        if record.state not in (State.CLAIMED, State.IN_DOUBT) or remember_us is None:
-            return True
-        command = end_unused(record, remember_us, _WHY)
+        if record.state in (State.CLAIMED, State.IN_DOUBT) and remember_us is not None:
+            why = "its gateway was killed before it sent anything"
+            await self._apply(record, end_unused(record, remember_us, _WHY), why)
+        return True
+
+    async def _end_sent(self, attempt: MarkedAttempt) -> bool:
+        """Let the attempt's claim lapse now, if the record is under it. It was granted before anything was sent."""
+        record = (await self._store.read(attempt.operation_id)).record
+        if record is not None and record.attempt_id == attempt.attempt_id and record.state is State.CLAIMED:
+            ids = (attempt.operation_id, record.token, record.attempt_id)
+            await self._apply(record, Abandon(*ids, LAPSED_DOUBT), "its gateway was killed")
+        return True
+
+    async def _apply(self, record: Record, command: OutcomeCommand, why: str) -> None:
         if isinstance(await self._store.apply(command), Applied):
             identity = record.identity
             self._events.publish(
@@ -143,9 +172,8 @@ class UnsentWorker:
                     identity.operation_id,
                     record.token,
                     EVENT_OF[type(command)],
-                    "its gateway was killed before it sent anything",
+                    why,
                     None,
-                    is_late=True,
+                    is_late=not isinstance(command, Abandon),
                 )
             )
-        return True

@@ -297,6 +297,10 @@ _OF_DELIVERIES = frozenset(
         "test_a_pause_moves_the_end_by_its_length",
         "test_a_pause_takes_no_time_from_what_was_not_swept",
         "test_what_expired_under_a_pause_is_a_dead_letter",
+        "test_what_waits_for_its_delivery",
+        "test_a_pause_by_a_small_step",
+        "test_a_pause_from_before",
+        "test_events_from_before",
     )
 )
 

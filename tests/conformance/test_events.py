@@ -258,16 +258,6 @@ async def test_a_lease_of_a_clock_that_was_set_back(telling: Store, other_store:
     assert [(each.event.id, each.tries) for each in await leased(other_store)] == [(first.event.id, 2)]
 
 
-async def test_what_was_due_by_a_clock_that_was_set_back(telling: Store, database: Database) -> None:
-    """It waits until then, unless an operator suspends and resumes its sink."""
-    await do(telling, Hand(), Hand.claim, Hand.complete)
-    database.set_back(3_600)
-    assert await leased(telling) == []
-    assert await telling.suspend_sink(SERVICE, ALL, "the clock was set back")
-    assert await telling.resume_sink(SERVICE, ALL)
-    assert len(await leased(telling)) == 1
-
-
 async def test_two_relays_share_what_is_due(telling: Store, other_store: Store) -> None:
     """No event is leased twice at a time."""
     for _ in range(20):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from gateway.core.lifecycle import LEASE_US_MAX
-from gateway.core.operation import MICROSECONDS, Applied, Claim, Lapsed, State, microseconds
+from gateway.core.operation import Claim, Lapsed, State, microseconds
 from gateway.store.base import Store
-from gateway.store.operations import LAPSES_NAMED_MAX, Query, Swept
+from gateway.store.operations import LAPSES_NAMED_MAX, Swept
 from tests.conformance.hand import (
     LEASE_SECONDS,
     LEASE_US,
@@ -26,9 +25,6 @@ from tests.conformance.hand import (
     state,
 )
 from tests.conformance.stores import Database
-
-LEASE_SECONDS_MAX = LEASE_US_MAX / MICROSECONDS
-DAY_SECONDS = 86_400.0
 
 
 async def sweep_all(store: Store, limit: int = 100) -> Swept:
@@ -222,67 +218,6 @@ async def test_a_claim_and_a_sweep_at_once(store: Store, other_store: Store, dat
         assert await state(store, hand) is State.CLAIMED
         assert increasing(hand.tokens)
         assert len(hand.tokens) == 2
-
-
-async def test_a_dead_holders_key_when_the_clock_was_set_back(store: Store, database: Database) -> None:
-    """After a step of a day and a sweep it is in doubt within the longest lease: found, counted and resolved."""
-    hands = first, renewed, over = Hand(), Hand(), Hand()
-    for hand in hands:
-        await do(store, hand, Hand.claim)
-    await do(store, renewed, Hand.renew)
-    await do(store, over, Hand.abandon, Hand.takeover)
-    database.set_back(DAY_SECONDS)
-    assert await sweep_all(store) == Swept()
-    await database.advance(LEASE_SECONDS_MAX - LEASE_SECONDS)
-    assert await sweep_all(store) == Swept()
-    assert [await state(store, hand) for hand in hands] == [State.CLAIMED] * 3
-    await database.advance(LEASE_SECONDS)
-    assert [await state(store, hand) for hand in hands] == [State.IN_DOUBT] * 3
-    assert len(await store.find(Query(frozenset((State.IN_DOUBT,))))) == 3
-    assert dict((await store.tally()).in_doubt) == {"create_payment": 3}
-    assert await sweep_all(store) == Swept(lapsed=3)
-    await do(store, first, Hand.disprove, Hand.retry)
-    await do(store, over, Hand.takeover)
-
-
-async def test_a_live_holder_when_the_clock_was_set_back(store: Store, database: Database) -> None:
-    """After a step of a day nobody takes its claim from it, swept or not: it renews, and its answer counts."""
-    swept, unswept = Hand(), Hand()
-    await do(store, swept, Hand.claim)
-    await do(store, unswept, Hand.claim)
-    database.set_back(DAY_SECONDS)
-    await do(store, unswept, Hand.renew)
-    await sweep_all(store)
-    for hand in (swept, unswept):
-        assert not isinstance(await store.apply(hand.takeover()), Applied)
-        assert not isinstance(await store.apply(hand.disprove()), Applied)
-        await do(store, hand, Hand.renew)
-        assert hand.record is not None
-        assert hand.record.lease_until_us == hand.snapshot.now_us + hand.renew().lease_us
-        await do(store, hand, Hand.complete)
-
-
-async def test_a_clock_that_was_set_back_by_less_than_a_lease(store: Store, database: Database) -> None:
-    """What could have been claimed just now is left as it is."""
-    hand = Hand()
-    await do(store, hand, Hand.claim)
-    before = hand.record
-    database.set_back(LEASE_SECONDS_MAX - 2 * LEASE_SECONDS)
-    assert await sweep_all(store) == Swept()
-    assert await state(store, hand) is State.CLAIMED
-    assert hand.record == before
-
-
-async def test_shortening_leases_is_bounded(store: Store, database: Database) -> None:
-    """A sweep shortens no more than its limit at once, says that there is more, and comes to an end."""
-    hands = [Hand() for _ in range(25)]
-    for hand in hands:
-        await do(store, hand, Hand.claim)
-    database.set_back(DAY_SECONDS)
-    assert await store.sweep(10) == Swept(more=True)
-    assert await sweep_all(store, 10) == Swept()
-    await database.advance(LEASE_SECONDS_MAX)
-    assert (await sweep_all(store, 10)).lapsed == 25
 
 
 async def test_a_tombstone_keeps_status_and_place(store: Store, database: Database) -> None:

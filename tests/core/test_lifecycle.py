@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from gateway.core.lifecycle import (
     FORGOTTEN_REMEMBER_US,
     LAPSED_DOUBT,
-    LEASE_US_MAX,
     ROWS,
     TABLE,
     Fence,
@@ -396,29 +395,28 @@ def test_a_lease_ends_at_its_moment(moment: int) -> None:
 
 
 @pytest.mark.parametrize("moment", [-1, 0, 1], ids=["just-before", "exactly-then", "just-after"])
-def test_no_lease_that_is_written_down_is_longer_than_the_longest(moment: int) -> None:
-    """A claim of later than now, by a clock that was set back since, becomes one of now, for as long as any can be."""
-    hand, _ = play(("claim",))
+@pytest.mark.parametrize("history", [("claim",), ("claim", "abandon")], ids=["claimed", "in-doubt"])
+def test_a_lease_that_begins_in_the_future_begins_now(history: tuple[str, ...], moment: int) -> None:
+    """What was claimed later than now, by a clock that was set back since, was claimed now; also what is in doubt."""
+    hand, _ = play(history)
     record = hand.record
     assert record is not None
-    now_us = record.lease_until_us - LEASE_US_MAX + moment
+    now_us = record.lease_until_us - LEASE_US + moment
     after = written_down(record, now_us)
     if moment >= 0:
         assert after is record
         return
-    assert after == replace(record, first_claimed_us=now_us, claimed_us=now_us, lease_until_us=now_us + LEASE_US_MAX)
+    assert after == replace(record, first_claimed_us=now_us, claimed_us=now_us, lease_until_us=now_us + LEASE_US)
     assert written_down(after, now_us) is after
 
 
-def test_what_was_before_a_clock_was_set_back_stays() -> None:
-    """Where the clock was ahead for a renewal only, the lease alone is shortened, and that of a doubt is left."""
+def test_what_was_claimed_before_a_renewal_in_the_future_stays() -> None:
+    """Where the clock was ahead for a renewal only, the lease alone is moved."""
     hand, _ = play(("claim",))
     assert hand.record is not None
-    record = replace(hand.record, lease_until_us=hand.record.claimed_us + 10 * LEASE_US_MAX)
+    record = replace(hand.record, lease_until_us=hand.record.claimed_us + 10 * LEASE_US)
     now_us = record.claimed_us + LEASE_US
-    assert written_down(record, now_us) == replace(record, lease_until_us=now_us + LEASE_US_MAX)
-    in_doubt = replace(record, state=State.IN_DOUBT, last_event=Event.ABANDON, doubt="reset")
-    assert written_down(in_doubt, now_us) == in_doubt
+    assert written_down(record, now_us) == replace(record, lease_until_us=now_us + LEASE_US)
 
 
 @given(histories(), durations)

@@ -18,7 +18,7 @@ from gateway.protect import operations as runs
 from gateway.protect.operations import Drained
 from gateway.protect.reply import Reply, Untouched
 from gateway.store.attempt_files import AttemptFiles
-from gateway.store.base import UnsentAttempt
+from gateway.store.base import MarkedAttempt
 from tests.support.coordination import LEASE_SECONDS, Pieces, coordination, heard
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, Gate, dropped, lost, refused
@@ -38,7 +38,7 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "_FINAL_COMMAND_SECONDS", 0.1)
 
 
-def left_by_ended(directory: Path) -> list[UnsentAttempt]:
+def left_by_ended(directory: Path) -> list[MarkedAttempt]:
     """What another worker of the host reads of those that have ended."""
     ended = AttemptFiles(directory / "attempts").take_ended()
     found = [attempt for each in ended for attempt in each.attempts]
@@ -125,7 +125,7 @@ async def test_in_the_pursuit_of_a_claim(tmp_path: Path, impatience: None) -> No
         assert heard(await task) == (503, Verdict.OVERLOADED)
         assert office.state is State.CLAIMED
         office.attempt_files.close()
-        assert left_by_ended(tmp_path) == [UnsentAttempt(office.record.identity.operation_id, office.record.attempt_id)]
+        assert left_by_ended(tmp_path) == [MarkedAttempt(office.record.identity.operation_id, office.record.attempt_id)]
 
 
 async def test_before_the_first_byte(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ async def test_what_was_not_sent_stays_marked_until_its_claim_has_ended(
             gate.opened.set()
         assert await drain == (Drained(recorded=1) if is_ended else Drained(unrecorded=1))
         await task
-        unsent = UnsentAttempt(office.record.identity.operation_id, office.record.attempt_id)
+        unsent = MarkedAttempt(office.record.identity.operation_id, office.record.attempt_id)
         office.attempt_files.close()
         assert left_by_ended(tmp_path) == ([] if is_ended else [unsent])
 

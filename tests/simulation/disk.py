@@ -12,7 +12,7 @@ from itertools import count
 from uuid import UUID
 
 from gateway.core.operation import EVENT_OF, Complete, OutcomeCommand
-from gateway.store.base import Indefinite, NotApplied, UnsentAttempt, wall_clock_us
+from gateway.store.base import Indefinite, MarkedAttempt, NotApplied, wall_clock_us
 from gateway.store.epoch import Seen
 from gateway.store.journal import EntryId, JournalEntry, JournalTally, KeptEntry, KeptOutcome
 from tests.simulation.faults import Weather
@@ -39,23 +39,30 @@ class AttemptNotes:
         self._disk = disk
         self._process = process
         self._places = count(1)
-        self._unsent: dict[int, UnsentAttempt] = {}
+        self._unsent: dict[int, MarkedAttempt] = {}
+        self._sent: dict[int, MarkedAttempt] = {}
         disk.attempts.append(self)
 
     @property
-    def attempts(self) -> tuple[UnsentAttempt, ...]:
+    def attempts(self) -> tuple[MarkedAttempt, ...]:
         return tuple(self._unsent.values())
+
+    @property
+    def sent(self) -> tuple[MarkedAttempt, ...]:
+        return tuple(self._sent.values())
 
     def mark_unsent(self, operation_id: UUID, attempt_id: UUID) -> int:
         place = next(self._places)
-        self._unsent[place] = UnsentAttempt(operation_id, attempt_id)
+        self._unsent[place] = MarkedAttempt(operation_id, attempt_id)
         return place
 
     def mark_sent(self, place: int) -> None:
-        self._unsent.pop(place, None)
+        if place in self._unsent:
+            self._sent[place] = self._unsent.pop(place)
 
     def unmark(self, place: int) -> None:
         self._unsent.pop(place, None)
+        self._sent.pop(place, None)
 
     def take_ended(self) -> list[AttemptNotes]:
         ended = [notes for notes in self._disk.attempts if not notes._process.is_alive]

@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from gateway.store.attempt_files import PLACES, SUFFIX, AttemptFiles
-from gateway.store.base import NO_PLACE, UnsentAttempt
+from gateway.store.base import NO_PLACE, MarkedAttempt
 
 
 @pytest.fixture
@@ -33,13 +33,13 @@ def heir(tmp_path: Path) -> Iterator[AttemptFiles]:
     heir.close()
 
 
-def marked(files: AttemptFiles) -> tuple[UnsentAttempt, int]:
-    attempt = UnsentAttempt(uuid4(), uuid4())
+def marked(files: AttemptFiles) -> tuple[MarkedAttempt, int]:
+    attempt = MarkedAttempt(uuid4(), uuid4())
     return attempt, files.mark_unsent(attempt.operation_id, attempt.attempt_id)
 
 
-def left_by_ended(heir: AttemptFiles) -> list[UnsentAttempt]:
-    found: list[UnsentAttempt] = []
+def left_by_ended(heir: AttemptFiles) -> list[MarkedAttempt]:
+    found: list[MarkedAttempt] = []
     for ended in heir.take_ended():
         found += ended.attempts
         ended.remove()
@@ -51,8 +51,8 @@ def the_file_of(files: AttemptFiles) -> Path:
     return files._path
 
 
-def time_in(seconds: int) -> int:
-    return time.time_ns() + seconds * 10**9
+def boot_time_in(seconds: int) -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) + seconds * 10**9
 
 
 def with_last_mark(content: bytes, time_ns: int) -> bytes:
@@ -61,15 +61,17 @@ def with_last_mark(content: bytes, time_ns: int) -> bytes:
 
 
 def test_what_a_worker_left_unsent_is_read_by_another_and_once(files: AttemptFiles, heir: AttemptFiles) -> None:
-    """Neither what was sent, nor what has ended: of these, nothing is known."""
+    """What was sent, apart from that; and nothing of what has ended."""
     unsent = [marked(files)[0] for _ in range(3)]
-    files.mark_sent(marked(files)[1])
+    sent, place = marked(files)
+    files.mark_sent(place)
     files.unmark(marked(files)[1])
     assert heir.take_ended() == []
     files.close()
-    assert sorted(left_by_ended(heir), key=lambda each: each.operation_id) == sorted(
-        unsent, key=lambda each: each.operation_id
-    )
+    (ended,) = heir.take_ended()
+    assert set(ended.attempts) == set(unsent)
+    assert ended.sent == (sent,)
+    ended.remove()
     assert heir.take_ended() == []
 
 
@@ -133,7 +135,7 @@ def test_marks_are_believed_for_ten_minutes(files: AttemptFiles, tmp_path: Path)
     """A file system that was rolled back has files that nobody seems to have changed."""
     attempt, _ = marked(files)
     files.close()
-    soon, late = (AttemptFiles(tmp_path, clock=partial(time_in, seconds)) for seconds in (590, 601))
+    soon, late = (AttemptFiles(tmp_path, boot_clock=partial(boot_time_in, seconds)) for seconds in (590, 601))
     (ended,) = soon.take_ended()
     assert ended.attempts == (attempt,)
     ended.leave()
@@ -141,10 +143,18 @@ def test_marks_are_believed_for_ten_minutes(files: AttemptFiles, tmp_path: Path)
 
 
 def test_marks_of_the_future_prove_nothing(files: AttemptFiles, tmp_path: Path) -> None:
-    """The clock was set back: how old they are is not known."""
+    """How old they are is not known."""
     marked(files)
     files.close()
-    assert left_by_ended(AttemptFiles(tmp_path, clock=partial(time_in, -1))) == []
+    assert left_by_ended(AttemptFiles(tmp_path, boot_clock=partial(boot_time_in, -1))) == []
+
+
+@pytest.mark.parametrize("seconds", [86_400, -86_400], ids=["ahead", "back"])
+def test_a_wall_clock_that_was_set_hides_no_mark(files: AttemptFiles, tmp_path: Path, seconds: int) -> None:
+    """How old a mark is counts by the clock that nobody sets."""
+    attempt, _ = marked(files)
+    files.close()
+    assert left_by_ended(AttemptFiles(tmp_path, clock=lambda: time.time_ns() + seconds * 10**9)) == [attempt]
 
 
 def test_without_a_name_of_the_boot_nothing_is_marked(tmp_path: Path) -> None:

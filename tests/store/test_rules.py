@@ -21,7 +21,7 @@ import apsw
 import pytest
 
 from gateway.core.identity.operation_id import derive_operation_id
-from gateway.core.lifecycle import DUE_TIMES, LEASE_US_MAX, TABLE, settle, step, tombstone_response, written_down
+from gateway.core.lifecycle import DUE_TIMES, TABLE, settle, step, tombstone_response, written_down
 from gateway.core.message import StoredResponse, pack_headers
 from gateway.core.operation import (
     EVENT_OF,
@@ -73,9 +73,9 @@ from tests.support.memory_store import EPOCH_US, ManualClock
 from tests.support.serving import serving
 
 NOW_US: Final = EPOCH_US
-# Before, at and after now; and later than any lease that begins now.
+# Before, at and after now; and later than the end of a lease that begins now.
 TIMES: Final = (NOW_US - MICROSECONDS, NOW_US, NOW_US + MICROSECONDS)
-AHEAD_US: Final = NOW_US + LEASE_US_MAX + MICROSECONDS
+AHEAD_US: Final = NOW_US + MICROSECONDS + 1
 ANSWER: Final = StoredResponse(201, b"Created", ((b"Location", b"/charges/1"),), None)
 SEALED: Final = b"a sealed request"
 RESOLVING: Final = (Event.PROVE, Event.DISPROVE, Event.REINSTATE, Event.REQUEUE, Event.WITHDRAW)
@@ -99,8 +99,8 @@ def records() -> Iterator[Record]:
     events[State.DEAD_LETTER] = {Event.BURY, *events[State.ACCEPTED]}
     events[State.TOMBSTONE] = {Event.PURGE, Event.COMPLETE}
     times: dict[State, list[dict[str, int]]] = {
-        State.CLAIMED: [{"lease_until_us": time} for time in (*TIMES, AHEAD_US)],
-        State.IN_DOUBT: [{"lease_until_us": time} for time in TIMES],
+        State.CLAIMED: [{"lease_until_us": time, "lease_us": MICROSECONDS} for time in (*TIMES, AHEAD_US)],
+        State.IN_DOUBT: [{"lease_until_us": time, "lease_us": MICROSECONDS} for time in TIMES],
         State.COMPLETED: [
             {"replay_until_us": replay, "remember_until_us": remember, "completed_us": 1}
             for replay, remember in product(TIMES, TIMES)
@@ -173,9 +173,9 @@ class Rows(Protocol):
 class PostgresRows:
     _COLUMNS = (
         "operation_id", "attempt_id", "resolution_id", "token", "first_claimed_us", "claimed_us", "lease_until_us",
-        "replay_until_us", "remember_until_us", "completed_us", "due_us", "attention_us", "attempts", "drop_day",
-        "version", "status", "carries_doubt", "state", "last_event", "doubt", "holder", "route", "operation",
-        "scope_digest", "key_digest", "recipe", "digest", "raw", "key_id", "resource", "api_version",
+        "replay_until_us", "remember_until_us", "completed_us", "due_us", "attention_us", "attempts", "lease_us",
+        "drop_day", "version", "status", "carries_doubt", "state", "last_event", "doubt", "holder", "route",
+        "operation", "scope_digest", "key_digest", "recipe", "digest", "raw", "key_id", "resource", "api_version",
         "is_kept",
     )  # fmt: skip
     _DAY = 99_999
@@ -223,7 +223,7 @@ class PostgresRows:
         return (
             identity.operation_id, record.attempt_id, record.resolution_id, record.token, record.first_claimed_us,
             record.claimed_us, record.lease_until_us, record.replay_until_us, record.remember_until_us,
-            record.completed_us, due_us, attention_us, record.attempts,
+            record.completed_us, due_us, attention_us, record.attempts, record.lease_us,
             self._DAY if record.state is State.COMPLETED else None, RECORD_VERSION,
             None if response is None else response.status, record.carries_doubt, record.state.value,
             record.last_event.value, record.doubt, record.holder, identity.route, identity.operation,

@@ -1,4 +1,4 @@
-"""Since when a store's clock has not been set ahead, told from what it showed and when it was asked."""
+"""Since when a store's clock has not been set, told from what it showed and when it was asked."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def test_what_was_before_the_first_call_is_not_known() -> None:
     assert told((50.0, 50.0, 0.0)).steady_seconds(60.01) == pytest.approx(10.0)
 
 
-@pytest.mark.parametrize("ahead", [2.0, HOUR_SECONDS])
-def test_a_step_ahead_is_noticed(ahead: float) -> None:
+@pytest.mark.parametrize("ahead", [2.0, HOUR_SECONDS, -2.0, -HOUR_SECONDS])
+def test_a_step_is_noticed(ahead: float) -> None:
     """With the first answer after it the clock begins anew to be steady."""
     assert told((50.0, 50.0, 0.0), (90.0, 90.0, ahead)).steady_seconds(100.01) == pytest.approx(10.0)
 
@@ -55,11 +55,13 @@ def test_a_slow_answer_is_no_step() -> None:
 
 def test_a_slow_answer_hides_no_later_step() -> None:
     """What a slow call leaves open is closed by the calls around it."""
-    calls = ((50.0, 50.0, 0.0), (60.0, 60.0, 0.0), (61.0, 75.0, 0.0), (90.0, 90.0, 3.0))
-    assert told(*calls).steady_seconds(100.01) == pytest.approx(10.0)
+    for step in (3.0, -3.0):
+        calls = ((50.0, 50.0, 0.0), (60.0, 60.0, 0.0), (61.0, 75.0, 0.0), (90.0, 90.0, step))
+        assert told(*calls).steady_seconds(100.01) == pytest.approx(10.0)
 
 
 def test_drift_is_no_step() -> None:
-    """A clock that gains a little all the time is steady."""
-    calls = [(50.0 + at, 50.0 + at, at * 0.0005) for at in range(0, 100_000, 100)]
-    assert told(*calls).steady_seconds(100_050.01) == pytest.approx(100_000.0)
+    """A clock that gains or loses a little all the time is steady."""
+    for rate in (0.0005, -0.0005):
+        calls = [(50.0 + at, 50.0 + at, at * rate) for at in range(0, 100_000, 100)]
+        assert told(*calls).steady_seconds(100_050.01) == pytest.approx(100_000.0)

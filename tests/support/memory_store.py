@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 from gateway.core.confidential import sealed_by
 from gateway.core.identity.operation_id import is_of
 from gateway.core.lane import rank, stopped_us, with_turn
-from gateway.core.lifecycle import holds_content, settle, step, written_down
+from gateway.core.lifecycle import STEP_US, holds_content, is_due, settle, step, written_down
 from gateway.core.operation import (
     EVENT_OF,
     MICROSECONDS,
@@ -107,6 +107,13 @@ class KeptLease:
     background_tries: int = 0
     asked_us: int = 0
     finding: str = ""
+
+    @property
+    def state(self) -> RecoveryState:
+        """What others see of it."""
+        return RecoveryState(
+            self.token, self.tries, self.held_until_us, self.put_off_until_us, self.asked_us, self.finding
+        )
 
 
 @dataclass(slots=True)
@@ -336,6 +343,7 @@ class MemoryStore:
     async def sweep(self, limit: int) -> Swept:
         self._check_started()
         memory, now_us, written = self.memory, self.memory.clock(), Counter[State]()
+        self._move_pauses(now_us)
         lapsed: list[tuple[str, UUID]] = []
         for operation_id, record in list(memory.records.items()):
             pause = self._pause_of(record)
@@ -350,9 +358,10 @@ class MemoryStore:
             outboxes = {**memory.outboxes, self._outbox.service: self._outbox}
             memory.write_events(*swept_rows(outboxes.values(), record, after))
             memory.keep(operation_id, after)
-            if after is not None and after.state is State.IN_DOUBT:
+            state = State.ABSENT if after is None else after.state
+            written[State.CLAIMED if state is record.state else state] += 1
+            if after is not None and state is not record.state and state is State.IN_DOUBT:
                 lapsed.append((after.identity.route, operation_id))
-            written[State.ABSENT if after is None else after.state] += 1
         return _swept(written, lapsed, more=not self._tidy(limit - written.total()))
 
     def _tidy(self, limit: int) -> bool:
@@ -474,13 +483,14 @@ class MemoryStore:
             if (
                 lease is not None
                 and lease.token == record.token
-                and max(lease.held_until_us, lease.put_off_until_us) > now_us
+                and (lease.state.is_held(now_us) or lease.state.is_put_off(now_us))
             ):
                 return False
         if query.reason is not None and (record.delivery is None or record.delivery.reason != query.reason):
             return False
         is_on_route = query.routes is None or record.identity.route in query.routes
-        return is_on_route and record.first_claimed_us <= now_us - query.age_us
+        is_old = not now_us - query.age_us < record.first_claimed_us <= now_us
+        return is_on_route and is_old
 
     async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
         self._check_started()
@@ -492,7 +502,7 @@ class MemoryStore:
         if lease is None or lease.token != token:
             leases[operation_id] = KeptLease(token, now_us + lease_us, background_tries=not is_urgent)
             return RecoveryLease(operation_id, token, 0)
-        if lease.held_until_us > now_us or (lease.put_off_until_us > now_us and not is_urgent):
+        if lease.state.is_held(now_us) or (lease.state.is_put_off(now_us) and not is_urgent):
             return None
         if lease.asked_us <= now_us < lease.asked_us + PROBE_FLOOR_US:
             return None
@@ -512,11 +522,7 @@ class MemoryStore:
     async def recovery(self, operation_id: UUID) -> RecoveryState | None:
         self._check_started()
         kept = self.memory.recovery_leases.get(operation_id)
-        if kept is None:
-            return None
-        return RecoveryState(
-            kept.token, kept.tries, kept.held_until_us, kept.put_off_until_us, kept.asked_us, kept.finding
-        )
+        return None if kept is None else kept.state
 
     async def find_due(self, service: str, operations: Collection[str], limit: int) -> Due:
         self._check_started()
@@ -525,8 +531,8 @@ class MemoryStore:
             delivery = record.delivery
             if delivery is None or record.state is not State.ACCEPTED or self._pause_of(record):
                 continue
-            is_due = delivery.next_attempt_us <= now_us and not delivery.is_behind
-            if record.identity.operation in operations and is_due:
+            may_start = is_due(record, now_us) and not delivery.is_behind
+            if record.identity.operation in operations and may_start:
                 due.append((delivery.next_attempt_us, record))
         due.sort(key=lambda one: one[0])
         return Due([Snapshot(record, now_us) for _, record in due[:limit]], frozenset(self._pauses(service)))
@@ -599,10 +605,16 @@ class MemoryStore:
         if pause is None:
             return False
         self._audit_pause(service, PauseAudit(now_us, operation, True, audit.who, audit.why))
+        pause = replace(pause, since_us=min(pause.since_us, now_us))
         for record in self._undelivered(service):
             if record.state is State.ACCEPTED and record.identity.operation == operation:
-                self._credit(record, pause, now_us)
+                since_us = 0 if record.delivery is None else record.delivery.since_us
+                self._credit(record, pause, max(now_us, since_us))
         return True
+
+    def _move_pauses(self, now_us: int) -> None:
+        for name, pause in self.memory.pauses.items():
+            self.memory.pauses[name] = replace(pause, since_us=min(pause.since_us, now_us))
 
     def _credited_us(self, record: Record, pause: Pause) -> int:
         assert record.delivery is not None
@@ -637,7 +649,7 @@ class MemoryStore:
             due = [
                 each
                 for each in self._heads(service, sink)
-                if each.due_us <= now_us and not now_us < each.lease_until_us <= now_us + EVENT_LEASE_US_MAX
+                if _is_due(each, now_us) and not now_us < each.lease_until_us <= now_us + EVENT_LEASE_US_MAX
             ]
             for each in sorted(due, key=lambda one: one.due_us)[:number]:
                 each.lease_until_us, each.tries = now_us + lease_us, each.tries + 1
@@ -660,7 +672,8 @@ class MemoryStore:
             elif (event.tries, event.redeliveries) == (report.tries, report.redeliveries) and not event.is_dead:
                 event.why = report.why
                 event.is_dead = report.fate is EventFate.DEAD
-                event.due_us, event.lease_until_us = self.memory.clock() + report.pause_us, 0
+                event.lease_until_us = self.memory.clock()
+                event.due_us = event.lease_until_us + report.pause_us
 
     async def find_events(
         self, service: str, sink: str, *, is_dead: bool, after: str | None, limit: int
@@ -781,6 +794,13 @@ class MemoryStore:
     def _check_started(self) -> None:
         if not self._started:
             raise NotApplied("the store is not open")
+
+
+def _is_due(event: WaitingEvent, now_us: int) -> bool:
+    """Whether it may be published, or was written or put off at a time in the future."""
+    if event.due_us <= now_us or event.lease_until_us > now_us + EVENT_LEASE_US_MAX:
+        return True
+    return event.due_us == event.since_us > now_us + STEP_US
 
 
 def _swept(written: Counter[State], lapsed: list[tuple[str, UUID]], *, more: bool) -> Swept:

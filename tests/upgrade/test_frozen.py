@@ -20,7 +20,7 @@ import yaml
 
 from gateway.core.operation import State
 from gateway.store.attempt_files import AttemptFiles, boot_of_this_machine
-from gateway.store.base import UnsentAttempt
+from gateway.store.base import MarkedAttempt
 from gateway.store.level import OLDEST_LEVEL, PROGRAM_LEVEL
 from gateway.store.redis.codec import decode
 from gateway.store.redis.seen import RedisSeen
@@ -148,7 +148,7 @@ def test_marks_of_attempts(frozen: Path, tmp_path: Path) -> None:
     (tmp_path / packed.stem).write_bytes(content)
     (ended,) = AttemptFiles(tmp_path).take_ended()
     try:
-        assert ended.attempts == (UnsentAttempt(*MARKS["unsent"]),)
+        assert ended.attempts == (MarkedAttempt(*MARKS["unsent"]),)
     finally:
         ended.leave()
 

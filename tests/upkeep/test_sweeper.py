@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from uuid import uuid4
 
 import pytest
@@ -156,20 +158,76 @@ async def test_cancelled_it_tells_what_was_done(store: Scripted, ear: Ear) -> No
     assert [type(fact) for fact in ear.facts] == [SweepDone]
 
 
+class Hours:
+    """Lets a sweeper run, and its time pass with its pauses; `swept_at` are the seconds at which a pass ended."""
+
+    def __init__(self, store: Scripted, ear: Ear, *, has_turn: bool = True) -> None:
+        self.seconds = 0.0
+        self.steps = 0
+        self.swept_at: list[float] = []
+        self._ear, self._alarm = ear, Alarm()
+        self._sweeper = Sweeper(
+            store,
+            Events(ear),
+            has_turn=lambda: has_turn,
+            clock_steps=lambda: self.steps,
+            pass_seconds=30.0,
+            clock=lambda: self.seconds,
+            sleep=self._alarm.sleep,
+        )
+
+    async def pass_until(self, seconds: float) -> None:
+        """Until so many seconds after the start."""
+        while self.seconds < seconds:
+            before = len(self._ear.facts)
+            await self._alarm.pass_one()
+            if len(self._ear.facts) > before:
+                self.swept_at.append(self.seconds)
+            self.seconds += self._alarm.asked[-1]
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Hours]:
+        """While this is entered, it runs."""
+        task = asyncio.create_task(self._sweeper.run())
+        await self._alarm.wait_asleep()
+        self.swept_at += [0.0] * len(self._ear.facts)
+        self.seconds += self._alarm.asked[-1]
+        try:
+            yield self
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
 async def test_it_comes_back_soon_where_work_is_left(store: Scripted, ear: Ear) -> None:
     """A backlog is worked off pass by pass; otherwise it waits its time."""
-    alarm = Alarm()
-    sweeper = Sweeper(store, Events(ear), pass_seconds=30.0, sleep=alarm.sleep)
-    store.sweeps = [FULL] * 20
-    task = asyncio.create_task(sweeper.run())
-    await alarm.wait_asleep()
-    for _ in range(20 + 1):
-        await alarm.pass_one()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    first, *between, after_backlog, after_nothing = alarm.asked
-    assert first <= 30.0 * 1.2
-    assert len(between) == 19
-    assert 0.08 <= after_backlog <= 0.12
-    assert 24.0 <= after_nothing <= 36.0
+    store.sweeps = [FULL] * 60
+    async with Hours(store, ear).running() as it:
+        await it.pass_until(100.0)
+    first, fourth, *later = (it.swept_at[0], *it.swept_at[3:])
+    assert fourth - first <= 3.0
+    assert 24.0 <= later[0] - fourth <= 38.0
+    assert len(later) in (2, 3)
+
+
+async def test_without_the_turn_it_sweeps_at_the_start_and_after_a_step_of_the_clock(store: Scripted, ear: Ear) -> None:
+    """Nobody else may have seen that the store's clock was set back, and callers wait for a sweep then."""
+    async with Hours(store, ear, has_turn=False).running() as it:
+        await it.pass_until(100.0)
+        assert it.swept_at == [0.0]
+        it.steps += 1
+        store.sweeps = [FULL] * 25
+        await it.pass_until(200.0)
+    _, after, *more = it.swept_at
+    assert 100.0 <= after <= 102.0
+    assert len(more) == 1
+    assert more[0] - after <= 1.0
+
+
+async def test_a_sweep_after_a_step_is_made_again_where_it_failed(store: Scripted, ear: Ear) -> None:
+    """An outage of the store hides no step."""
+    async with Hours(store, ear, has_turn=False).running() as it:
+        it.steps += 1
+        store.sweeps = [NotApplied("down"), NotApplied("down")]
+        await it.pass_until(60.0)
+    assert len(store.limits) == 4

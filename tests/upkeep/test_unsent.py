@@ -1,4 +1,4 @@
-"""What workers that were killed had not sent: their claims end, and no other."""
+"""What workers that were killed had under way: their claims end, and no other."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from gateway.core.lifecycle import LAPSED_DOUBT
 from gateway.core.operation import Identity, State
 from gateway.observe.facts import Events, Fact, OperationSettled
-from gateway.store.base import EndedWorker, UnsentAttempt
+from gateway.store.base import EndedWorker, MarkedAttempt
 from gateway.upkeep.unsent import UnsentWorker
 from tests.conformance.hand import LEASE_SECONDS, REMEMBER_US, Hand, do
 from tests.support.eventually import eventually
@@ -26,7 +27,8 @@ ARRIVAL_SECONDS = 10.0
 class Left:
     """What an ended worker left. Satisfies `EndedWorker`."""
 
-    attempts: tuple[UnsentAttempt, ...]
+    attempts: tuple[MarkedAttempt, ...]
+    sent: tuple[MarkedAttempt, ...] = ()
     is_removed: bool = False
     is_left: bool = False
 
@@ -73,7 +75,13 @@ class Bench:
 
     def left(self, hand: Hand) -> Left:
         """A worker ended, and had sent nothing under this hand's last claim."""
-        left = Left((UnsentAttempt(hand.operation_id, hand.attempt_id),))
+        left = Left((MarkedAttempt(hand.operation_id, hand.attempt_id),))
+        self.marks.ended.append(left)
+        return left
+
+    def left_sent(self, hand: Hand) -> Left:
+        """A worker ended, and may have sent something under this hand's last claim."""
+        left = Left((), (MarkedAttempt(hand.operation_id, hand.attempt_id),))
         self.marks.ended.append(left)
         return left
 
@@ -114,6 +122,53 @@ async def test_nothing_was_sent_under_the_claim(has_lapsed: bool) -> None:
         assert it.state(hand) is State.RELEASED
         assert left.is_removed
         assert [fact.event for fact in it.facts if isinstance(fact, OperationSettled)] == ["release"]
+
+
+async def test_what_was_sent_is_in_doubt_at_once() -> None:
+    """Nobody holds the claim. Recovery counts from now, as if its lease had ended, and a late answer counts."""
+    async with bench() as it:
+        hand, kept = Hand(), Hand()
+        await do(it.store, hand, Hand.claim)
+        await do(it.store, kept, Hand.accept, Hand.dispatch)
+        lefts = [it.left_sent(hand), it.left_sent(kept)]
+        await it.worker.run_once()
+        for each, left in zip((hand, kept), lefts, strict=True):
+            assert left.is_removed
+            record = it.memory.records[each.operation_id]
+            assert (record.state, record.doubt) == (State.IN_DOUBT, LAPSED_DOUBT)
+            assert record.lease_until_us == it.memory.clock()
+        assert [fact.event for fact in it.facts if isinstance(fact, OperationSettled)] == ["abandon"] * 2
+        await do(it.store, hand, Hand.complete)
+
+
+async def test_what_was_sent_under_another_claim_is_not_touched() -> None:
+    """It ended, was reported in doubt, or was taken over by somebody who lives."""
+    async with bench() as it:
+        completed, doubted, taken = Hand(), Hand(), Hand()
+        for hand in (completed, doubted, taken):
+            await do(it.store, hand, Hand.claim)
+            it.left_sent(hand)
+        await do(it.store, completed, Hand.complete)
+        await do(it.store, doubted, Hand.abandon)
+        await do(it.store, taken, Hand.abandon, Hand.takeover)
+        await it.worker.run_once()
+        assert it.state(completed) is State.COMPLETED
+        assert it.memory.records[doubted.operation_id].doubt == "reset"
+        assert it.state(taken) is State.CLAIMED
+
+
+async def test_what_was_sent_is_tried_again_while_the_store_is_away() -> None:
+    async with bench() as it:
+        hand = Hand()
+        await do(it.store, hand, Hand.claim)
+        left = it.left_sent(hand)
+        it.store.break_("abandon", fault=refused())
+        await it.worker.run_once()
+        assert not left.is_removed
+        it.store.mend()
+        await it.worker.run_once()
+        assert left.is_removed
+        assert it.state(hand) is State.IN_DOUBT
 
 
 async def test_a_kept_request_waits_to_be_delivered_again() -> None:

@@ -59,6 +59,7 @@ _DELIVERY_BYTES: Final = load("delivery_bytes")
 _PAUSED: Final = load("paused")
 _PAUSE: Final = load("pause")
 _PAUSE_AUDITS: Final = load("pause_audits")
+_MOVE_PAUSES: Final = load("move_pauses")
 _IS_PAUSED: Final = load("is_paused")
 _CREDIT_PAUSE: Final = load("credit_pause")
 _RESUME: Final = load("resume")
@@ -153,6 +154,7 @@ class Deliveries:
         """Credit the pause, and end it afterwards. What fails in between is still paused; repeat it."""
         if not await self._fetch(_IS_PAUSED, service, operation):
             return False
+        await self._fetch(_MOVE_PAUSES, self._clock_us())
         begin: UUID | None = UUID(int=0)
         while begin is not None:
             which = (service, operation, begin, _CREDITED_MAX)
@@ -181,7 +183,7 @@ def _by_route(counted: Sequence[dict[str, Any]]) -> dict[str, RouteBacklog]:
         route: RouteBacklog(
             round(count.accepted),
             round(count.request_bytes),
-            0.0 if count.oldest_us is None else (now_us - count.oldest_us) / MICROSECONDS,
+            0.0 if count.oldest_us is None else max(now_us - count.oldest_us, 0) / MICROSECONDS,
             {reason: round(found) for reason, found in count.dead_letters.items()},
             count.lanes_stopped,
             count.stopped_seconds,

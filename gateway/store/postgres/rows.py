@@ -30,8 +30,9 @@ _MOVE_PAUSE_US: Final = 600_000_000
 _CHANGED: Final = {
     "attempt_id": "uuid", "resolution_id": "uuid", "token": "bigint", "first_claimed_us": "bigint",
     "claimed_us": "bigint", "lease_until_us": "bigint", "replay_until_us": "bigint", "remember_until_us": "bigint",
-    "completed_us": "bigint", "attempts": "integer", "status": "smallint", "carries_doubt": "boolean",
-    "is_kept": "boolean", "route": "text", "key": "text", "state": "text", "last_event": "text", "doubt": "text",
+    "completed_us": "bigint", "attempts": "integer", "lease_us": "integer", "status": "smallint",
+    "carries_doubt": "boolean", "is_kept": "boolean", "route": "text", "key": "text", "state": "text",
+    "last_event": "text", "doubt": "text",
     "holder": "text", "recipe": "bytea", "digest": "bytea", "raw": "bytea", "key_id": "text", "parts": "bytea",
     "resource": "bytea", "api_version": "bytea",
     "probe_target": "bytea", "probe_host": "bytea", "request": "text", "request_id": "text",
@@ -116,9 +117,9 @@ def record_of(values: Sequence[Any], delivery: Sequence[Any] = ()) -> Record | N
     (
         operation_id, version, operation, service, scope_digest, key_digest,
         attempt_id, resolution_id, token, first_claimed_us, claimed_us, lease_until_us, replay_until_us,
-        remember_until_us, completed_us, attempts, status, carries_doubt, has_delivery, route, key, state, last_event,
-        doubt, holder, recipe, digest, raw, key_id, parts, resource, api_version, probe_target, probe_host, request,
-        request_id, trace_id,
+        remember_until_us, completed_us, attempts, lease_us, status, carries_doubt, has_delivery, route, key, state,
+        last_event, doubt, holder, recipe, digest, raw, key_id, parts, resource, api_version, probe_target,
+        probe_host, request, request_id, trace_id,
     ) = values  # fmt: skip
     if operation_id is None:
         return None
@@ -149,6 +150,7 @@ def record_of(values: Sequence[Any], delivery: Sequence[Any] = ()) -> Record | N
         None if probe_target is None else ProbeTarget(probe_target, probe_host),
         request_of(request, request_id, trace_id),
         Delivery(*delivery) if has_delivery else None,
+        lease_us,
     )
 
 
@@ -182,6 +184,7 @@ def encode(record: Record, before: Row, now_us: int) -> tuple[Any, ...]:
         record.remember_until_us,
         record.completed_us,
         record.attempts,
+        record.lease_us,
         None if response is None else response.status,
         record.carries_doubt,
         record.delivery is not None,

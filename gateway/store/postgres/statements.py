@@ -13,13 +13,15 @@ from functools import cache
 from importlib.resources import files
 from typing import Final
 
-from gateway.core.lifecycle import CLOCK_ROWS, DEADLINE, DUE_TIMES, LEASE_US_MAX
+from gateway.core.lifecycle import CLOCK_ROWS, DEADLINE, DUE_TIMES, LEASE_US_MAX, STEP_US
 from gateway.core.operation import State
 from gateway.store.level import EVENT_TYPES, PROGRAM_LEVEL, RECORD_VERSION, RECORD_VERSIONS
 from gateway.store.operations import (
+    AHEAD_MAX,
     AUDIT_KEEP_US,
     EVENT_LEASE_US_MAX,
     PROBE_FLOOR_US,
+    RECOVERY_LEASE_US_MAX,
     UNSWEPT_CLAIMS_MAX,
     WITNESS_KEEP_US,
 )
@@ -90,6 +92,9 @@ _MARKS: Final = {
     "{record_versions}": f"{RECORD_VERSIONS[0]} AND {RECORD_VERSIONS[-1]}",
     "{event_types}": EVENT_TYPES,
     "{event_lease_us_max}": str(EVENT_LEASE_US_MAX),
+    "{recovery_lease_us_max}": str(RECOVERY_LEASE_US_MAX),
+    "{ahead_max}": str(AHEAD_MAX),
+    "{step_us}": str(STEP_US),
     "{level}": str(PROGRAM_LEVEL),
     "{lane_space}": str(_LANE_SPACE),
     "{line_space}": str(_LINE_SPACE),

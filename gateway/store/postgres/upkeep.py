@@ -67,6 +67,7 @@ _IS_DUE: Final = load("is_due")
 _SELECT_LAPSED: Final = load("select_lapsed")
 _SELECT_DUE: Final = load("select_due")
 _COLLECT_TOMBSTONES: Final = load("collect_tombstones")
+_MOVE_PAUSES: Final = load("move_pauses")
 _EXTEND_PAUSED: Final = load("extend_paused")
 _PASS: Final = load("pass")
 _TIDY: Final = load("tidy")
@@ -129,10 +130,13 @@ class Upkeep:
 
     async def _extend_paused(self, bound: int) -> int:
         """Give more time to what is paused, before it is over, and return to how many records."""
-        ((_, moved),) = await self._dialer.transact(
-            self._link, lambda connection: connection.fetch(_EXTEND_PAUSED, self._clock_us(), bound), _UNFLUSHED
-        )
-        return int(moved)
+
+        async def extend(connection: Connection) -> int:
+            await connection.fetch(_MOVE_PAUSES, self._clock_us())
+            ((_, moved),) = await connection.fetch(_EXTEND_PAUSED, self._clock_us(), bound)
+            return int(moved)
+
+        return await self._dialer.transact(self._link, extend, _UNFLUSHED)
 
     async def _sweep_lapsed(self, bound: int) -> _Part:
         """A piece of the walk for lapsed claims, up to a token below which every statement has committed.
@@ -172,8 +176,10 @@ class Upkeep:
         changes = await narrowed(connection, changes, self._horizon.token, self._services)
         await write(connection, changes, now_us)
         await self._write_events(connection, changes, now_us)
-        # A tombstone that only moves was counted when it became one.
-        after = [each.record for each in changes if each.record is not each.row.record]
+        # What only moves was counted when it became what it is.
+        after = [
+            each.record for each in changes if each.record is None or each.record.state is not each.row.record.state
+        ]
         states = Counter(State.ABSENT if record is None else record.state for record in after)
         lapsed = [each.identity for each in after if each is not None and each.state is State.IN_DOUBT]
         swept = Swept(

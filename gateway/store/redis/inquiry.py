@@ -79,7 +79,8 @@ def _fits(record: Record, query: Query, states: Collection[State], now_us: int) 
     if query.reason is not None and (record.delivery is None or record.delivery.reason != query.reason):
         return False
     is_on_route = query.routes is None or record.identity.route in query.routes
-    return is_on_route and record.state in states and record.first_claimed_us <= now_us - query.age_us
+    is_old = not now_us - query.age_us < record.first_claimed_us <= now_us
+    return is_on_route and record.state in states and is_old
 
 
 def _bodiless(record: Record) -> Record:
@@ -95,7 +96,7 @@ async def _recoverable(client: ShardClient, records: Sequence[Record], now_us: i
     found = []
     for record, value in zip(records, values, strict=True):
         kept = _recovery_of(value)
-        if kept is None or kept.token != record.token or max(kept.held_until_us, kept.put_off_until_us) <= now_us:
+        if kept is None or kept.token != record.token or not (kept.is_held(now_us) or kept.is_put_off(now_us)):
             found.append(record)
     return found
 
@@ -215,8 +216,9 @@ async def recover(
         columns = (token, 0, 0, 0, 0, "", 0) if value is None else unpacked(value)
         if columns[0] != token:
             columns = (token, 0, 0, 0, 0, "", 0)
-        _, tries, held_until_us, put_off_until_us, asked_us, finding, background_tries = columns
-        if held_until_us > now_us or (put_off_until_us > now_us and not is_urgent):
+        _, tries, _, put_off_until_us, asked_us, finding, background_tries = columns
+        before = RecoveryState(*columns[:6])
+        if before.is_held(now_us) or (before.is_put_off(now_us) and not is_urgent):
             return None
         # A time in the future comes from before the clock was set back; ignore it.
         if asked_us <= now_us < asked_us + PROBE_FLOOR_US:

@@ -11,7 +11,7 @@ from collections import Counter
 from typing import Final
 from uuid import UUID
 
-from gateway.core.lifecycle import LEASE_US_MAX, written_down
+from gateway.core.lifecycle import written_down
 from gateway.core.operation import Record, State
 from gateway.store.base import EpochChanged, StoreError
 from gateway.store.operations import AUDIT_KEEP_US, LAPSES_NAMED_MAX, WITNESS_KEEP_US, Swept
@@ -42,12 +42,15 @@ class Upkeep:
         found, _ = await self._client.read(self._due(now_us, limit + len(self._withheld)))
         ids = dict.fromkeys(member for members in found for member in members if member not in self._withheld)
         due = [UUID(bytes=member) for member in ids][:limit]
-        for begin in range(0, len(due), _PIECE_MAX):
-            for before, after in await self._sweep_some(due[begin : begin + _PIECE_MAX]):
+        ahead = await self._ahead(now_us, min(limit - len(due), _PIECE_MAX))
+        wanted = due + ahead
+        for begin in range(0, len(wanted), _PIECE_MAX):
+            for before, after in await self._sweep_some(wanted[begin : begin + _PIECE_MAX]):
                 state = State.ABSENT if after is None else after.state
-                written[state] += 1
                 changed.append(before.identity.operation_id)
-                if state is State.IN_DOUBT:
+                # One that only moved is still what it was.
+                written[State.CLAIMED if state is before.state else state] += 1
+                if state is not before.state and state is State.IN_DOUBT:
                     lapsed.append((before.identity.route, before.identity.operation_id))
             # Let others have their turn.
             await asyncio.sleep(0)
@@ -56,10 +59,10 @@ class Upkeep:
             written[State.IN_DOUBT],
             written[State.TOMBSTONE],
             written[State.ABSENT],
-            len(due) + tidied >= limit,
+            len(due) + tidied >= limit or 0 < len(ahead) <= written[State.CLAIMED],
             written[State.DEAD_LETTER],
             tuple(lapsed[:LAPSES_NAMED_MAX]),
-            # Leases that were shortened, and audits.
+            # Leases that were moved, and audits.
             written[State.CLAIMED] + tidied,
         )
         return swept, changed
@@ -117,14 +120,27 @@ class Upkeep:
         return len(calls)
 
     def _due(self, now_us: int, limit: int) -> list[RedisCommand]:
-        """What is looked for: what the clock changes, and leases left by a clock that was set back."""
+        """What the clock changes."""
         shard, found = self._shard, list[RedisCommand]()
         for part in shard.parts:
             for key in (shard.leases(part), shard.due(part)):
                 found.append(("ZRANGEBYSCORE", key, "-inf", now_us, "LIMIT", 0, limit))
-            ahead = f"({now_us + LEASE_US_MAX}"
-            found.append(("ZRANGEBYSCORE", shard.leases(part), ahead, "+inf", "LIMIT", 0, limit))
         return found
+
+    async def _ahead(self, now_us: int, limit: int) -> list[UUID]:
+        """Where to look for leases that begin in the future, because the clock was set back: the claims whose leases
+        end last, and what is in doubt and was claimed in the future."""
+        if limit <= 0:
+            return []
+        shard, commands = self._shard, list[RedisCommand]()
+        for part in shard.parts:
+            for key in (shard.leases(part), shard.doubt(part)):
+                last = ("+inf", f"({now_us}", "WITHSCORES", "LIMIT", 0, limit)
+                commands.append(("ZREVRANGEBYSCORE", key, *last))
+        lists, _ = await self._client.read(commands)
+        found = [pair for each in lists for pair in zip(map(int, each[1::2]), each[::2], strict=True)]
+        ids = [member[:16] for _, member in sorted(found, reverse=True)]
+        return [UUID(bytes=each) for each in ids if each not in self._withheld][:limit]
 
     def _old(self, now_us: int, limit: int) -> list[RedisCommand]:
         """Audits and witnesses to be looked at. A witness that was raised since the last look but one is kept."""

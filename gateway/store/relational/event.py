@@ -58,7 +58,7 @@ def report(cursor: Cursor, service: str, reports: Collection[EventReport], now_u
             case EventFate.PUBLISHED:
                 cursor.change("delete_event", key)
             case EventFate.PUT_OFF:
-                cursor.change("put_off_event", (*lease, now_us + each.pause_us, each.why))
+                cursor.change("put_off_event", (*lease, now_us + each.pause_us, each.why, now_us))
             case EventFate.DEAD:
                 cursor.change("bury_event", (*lease, each.why))
             case _:

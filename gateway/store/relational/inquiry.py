@@ -126,8 +126,12 @@ def recover(
     tries = put_off_until_us = asked_us = background_tries = 0
     finding = ""
     if kept is not None and kept[0] == token:
-        _, tries, held_until_us, put_off_until_us, asked_us, finding, background_tries = kept
-        if held_until_us > now_us or (put_off_until_us > now_us and not is_urgent):
+        *state, background_tries = kept
+        before = RecoveryState(*state)
+        tries, put_off_until_us, asked_us, finding = (
+            before.tries, before.put_off_until_us, before.asked_us, before.finding,
+        )  # fmt: skip
+        if before.is_held(now_us) or (before.is_put_off(now_us) and not is_urgent):
             return None
         # A time in the future comes from before the clock was set back; ignore it.
         if asked_us <= now_us < asked_us + PROBE_FLOOR_US:

@@ -96,6 +96,7 @@ def resume_some(cursor: Cursor, service: str, operation: str, now_us: int, limit
     """
     name = (service, operation)
     rested_since_us = now_us - PAUSE_END_US if is_first else 0
+    cursor.change("move_pauses", (now_us,))
     cursor.change("resume_pause", (*name, now_us, rested_since_us, cursor.last_row))
     rows = cursor.rows("select_paused", (*name, now_us, limit))
     for row, _, credited_us, by_us in rows:

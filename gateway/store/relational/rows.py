@@ -17,12 +17,12 @@ from uuid import UUID
 
 from gateway.core.confidential import kept_headers, sealed_by
 from gateway.core.lane import rank, stopped_us
-from gateway.core.lifecycle import due_us
+from gateway.core.lifecycle import STEP_US, due_us
 from gateway.core.message import StoredResponse, pack_headers
 from gateway.core.operation import Delivery, Event, Fingerprint, Identity, ProbeTarget, Record, State
 from gateway.store.base import Unreadable
 from gateway.store.level import EVENT_TYPES, RECORD_VERSION, RECORD_VERSIONS
-from gateway.store.operations import EVENT_LEASE_US_MAX
+from gateway.store.operations import AHEAD_MAX, EVENT_LEASE_US_MAX, RECOVERY_LEASE_US_MAX
 from gateway.store.request_line import line_of, request_of
 
 Row = tuple[Any, ...]
@@ -31,7 +31,7 @@ Row = tuple[Any, ...]
 _CHANGED: Final = (
     "version", "state", "token", "attempt_id", "last_event", "holder", "carries_doubt",
     "fingerprint_recipe", "fingerprint_digest", "fingerprint_raw", "fingerprint_key_id", "fingerprint_parts",
-    "attempts", "first_claimed_us", "claimed_us", "lease_until_us", "replay_until_us", "remember_until_us",
+    "attempts", "first_claimed_us", "claimed_us", "lease_until_us", "lease_us", "replay_until_us", "remember_until_us",
     "completed_us", "doubt", "resolution_id", "status", "reason", "headers", "api_version", "resource",
     "body_kept", "request_kept", "due_us",
     "probe_target", "probe_host", "sealed_by", "request", "request_id", "trace_id",
@@ -66,6 +66,9 @@ _PLACEHOLDERS: Final = {
     "{record_versions}": f"{RECORD_VERSIONS[0]} AND {RECORD_VERSIONS[-1]}",
     "{event_types}": EVENT_TYPES,
     "{event_lease_us_max}": str(EVENT_LEASE_US_MAX),
+    "{recovery_lease_us_max}": str(RECOVERY_LEASE_US_MAX),
+    "{ahead_max}": str(AHEAD_MAX),
+    "{step_us}": str(STEP_US),
     "{delivery}": ", ".join(_DELIVERY),
     "{delivery inserted}": _inserted(_DELIVERY + _DELIVERY_STATE + _DELIVERY_COPIED),
     "{delivery changed}": _set(_DELIVERY_CHANGED + _DELIVERY_STATE),
@@ -130,6 +133,7 @@ def encode(record: Record) -> Row:
         record.first_claimed_us,
         record.claimed_us,
         record.lease_until_us,
+        record.lease_us,
         record.replay_until_us,
         record.remember_until_us,
         record.completed_us,
@@ -206,8 +210,8 @@ def decode(columns: Row, delivery: Row | None = None) -> Record:
     (
         _, operation_id, version, state, token, attempt_id, last_event, holder, carries_doubt,
         recipe, digest, raw, key_id, parts,
-        attempts, first_claimed_us, claimed_us, lease_until_us, replay_until_us, remember_until_us, completed_us,
-        doubt, resolution_id, status, reason, headers, api_version, resource, body_kept, request_kept, _,
+        attempts, first_claimed_us, claimed_us, lease_until_us, lease_us, replay_until_us, remember_until_us,
+        completed_us, doubt, resolution_id, status, reason, headers, api_version, resource, body_kept, request_kept, _,
         probe_target, probe_host, _, request, request_id, trace_id,
         route, operation, scope_digest, key_digest, key, body,
     ) = columns  # fmt: skip
@@ -244,6 +248,7 @@ def decode(columns: Row, delivery: Row | None = None) -> Record:
         None if probe_target is None else ProbeTarget(probe_target, probe_host),
         request_of(request, request_id, trace_id),
         None if delivery is None else _decode_delivery(delivery),
+        lease_us,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from uuid import UUID, uuid4
 
 from gateway.core.lane import moved_lane, with_turn
-from gateway.core.lifecycle import DUE_TIMES, LEASE_US_MAX, no_token, settle, step, written_down
+from gateway.core.lifecycle import DUE_TIMES, no_token, settle, step, written_down
 from gateway.core.operation import (
     EVENT_OF,
     MICROSECONDS,
@@ -64,11 +64,12 @@ PAUSE_STEP_US: Final = 3_600 * MICROSECONDS
 # may have come to an operation already: what is added then stays.
 PAUSE_END_US: Final = 60 * MICROSECONDS
 
-# What a sweep looks for: by which statement, in which state, and how far from now. First the states that the clock
-# changes, then leases left by a clock that was set back.
+# What a sweep looks for: by which statement, and in which state. First the states that the clock changes, then leases
+# that begin in the future, because the clock was set back.
 _SWEPT: Final = (
-    *(("select_due", state, 0) for state in DUE_TIMES),
-    ("select_ahead", State.CLAIMED, LEASE_US_MAX),
+    *(("select_due", state) for state in DUE_TIMES),
+    ("select_ahead", State.CLAIMED),
+    ("select_doubt_ahead", State.IN_DOUBT),
 )
 
 # A constant, because a union inside `isinstance` is built on every call.
@@ -401,9 +402,9 @@ class EventsUnsynced(Exception):
 
 def is_due(cursor: Cursor, now_us: int) -> bool:
     """Whether a sweep would find anything."""
-    if _paused_expiring(cursor, now_us, 1):
+    if cursor.row("find_pause_ahead", (now_us,)) or _paused_expiring(cursor, now_us, 1):
         return True
-    return any(cursor.row(name, (state.value, now_us + ahead_us, 1)) for name, state, ahead_us in _SWEPT) or any(
+    return any(cursor.row(name, (state.value, now_us, 1)) for name, state in _SWEPT) or any(
         cursor.row(name, (now_us, 1)) for name, *_ in _TIDIED
     )
 
@@ -413,10 +414,11 @@ def sweep_some(cursor: Cursor, now_us: int, limit: int, outbox: Outbox, *, is_sy
     part, written = SweptPart(), Counter[State]()
     lapsed: list[tuple[str, UUID]] = []
     outboxes = _outboxes(cursor, outbox)
+    cursor.change("move_pauses", (now_us,))
     prolonged = _hold_paused(cursor, now_us, limit)
     limit -= prolonged
-    for name, state, ahead_us in _SWEPT:
-        bounds = (state.value, now_us + ahead_us, limit - written.total())
+    for name, state in _SWEPT:
+        bounds = (state.value, now_us, limit - written.total())
         for columns in cursor.due(name, bounds):
             kept = _kept(cursor, columns)
             settled = None if kept.record is None else written_down(kept.record, now_us)
@@ -428,9 +430,11 @@ def sweep_some(cursor: Cursor, now_us: int, limit: int, outbox: Outbox, *, is_sy
                 if rows and not is_synced:
                     raise EventsUnsynced
                 write_events(cursor, service, rows, now_us)
-            written[State.ABSENT if settled is None else settled.state] += 1
+            # One that only moved is still what it was.
+            after = State.ABSENT if settled is None else settled.state
+            written[State.CLAIMED if state is after else after] += 1
             part.operation_ids.append(UUID(bytes=columns[1]))
-            if settled is not None and settled.state is State.IN_DOUBT:
+            if settled is not None and state is not after is State.IN_DOUBT:
                 lapsed.append((settled.identity.route, settled.identity.operation_id))
     more = written.total() + _tidy(cursor, now_us, limit - written.total()) == limit
     part.swept = Swept(

@@ -2,7 +2,7 @@
 -- place of an existing body, an empty one
 SELECT {record}, CASE WHEN o.body IS NOT NULL THEN ''::BYTEA END
 FROM operation AS o
-WHERE o.id > ?1 AND o.id <= ?2 AND o.version BETWEEN {record_versions} AND o.first_claimed_us <= ?3
+WHERE o.id > ?1 AND o.id <= ?2 AND o.version BETWEEN {record_versions} AND NOT (o.first_claimed_us > ?3 AND o.first_claimed_us <= ?7)
     AND (?4::TEXT IS NULL OR o.route IN (SELECT jsonb_array_elements_text(?4::TEXT::JSONB)))
     AND (
         o.state IN (SELECT jsonb_array_elements_text(?5::TEXT::JSONB))

@@ -19,6 +19,8 @@ CREATE TABLE IF NOT EXISTS operation (
     first_claimed_us BIGINT NOT NULL,
     claimed_us BIGINT NOT NULL,
     lease_until_us BIGINT NOT NULL,
+    -- How long the lease was when it was last given.
+    lease_us BIGINT NOT NULL,
     replay_until_us BIGINT NOT NULL,
     remember_until_us BIGINT NOT NULL,
     completed_us BIGINT,

@@ -22,7 +22,7 @@ WITH clock AS MATERIALIZED (
         i.new_digest, i.new_raw,
         coalesce(i.new_key_id, ($13::text[])[1]) AS new_key_id,
         i.new_parts,
-        coalesce(i.lease_us, ($15::bigint[])[1]) AS lease_us,
+        coalesce(i.lease_us, ($15::bigint[])[1]) AS new_lease_us,
         i.read_token,
         coalesce(i.due_in_us, ($17::bigint[])[1]) AS due_in_us,
         i.new_probe_target, i.new_probe_host, i.new_sealed_by,
@@ -44,13 +44,14 @@ WITH clock AS MATERIALIZED (
     ) o ON true
 ), granted AS (
     INSERT INTO idempotency_gateway.operation AS o (
-        operation_id, attempt_id, token, first_claimed_us, claimed_us, lease_until_us, due_us, attempts, version,
+        operation_id, attempt_id, token, first_claimed_us, claimed_us, lease_until_us, lease_us, due_us, attempts, version,
         carries_doubt, state, last_event, holder, route, operation, scope_digest, key_digest, key,
         recipe, digest, raw, key_id, parts, probe_target, probe_host, sealed_by, request, request_id, trace_id
     )
     SELECT
-        s.for_id, s.new_attempt_id, nextval('idempotency_gateway.token'), c.now_us, c.now_us, c.now_us + s.lease_us,
-        c.now_us + s.due_in_us, 1, {record_version}, false, 'claimed', 'claim', s.new_holder, s.new_route, s.new_operation,
+        s.for_id, s.new_attempt_id, nextval('idempotency_gateway.token'), c.now_us, c.now_us, c.now_us + s.new_lease_us,
+        s.new_lease_us::integer, c.now_us + s.due_in_us, 1, {record_version}, false, 'claimed', 'claim', s.new_holder,
+        s.new_route, s.new_operation,
         s.new_scope_digest, s.new_key_digest, s.new_key, s.new_recipe, s.new_digest, s.new_raw, s.new_key_id,
         s.new_parts, s.new_probe_target, s.new_probe_host, s.new_sealed_by, s.new_request, s.new_request_id,
         s.new_trace_id
@@ -66,6 +67,7 @@ WITH clock AS MATERIALIZED (
         resolution_id = NULL,
         claimed_us = excluded.claimed_us,
         lease_until_us = excluded.lease_until_us,
+        lease_us = excluded.lease_us,
         replay_until_us = 0,
         remember_until_us = 0,
         completed_us = NULL,

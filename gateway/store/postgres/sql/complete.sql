@@ -34,6 +34,7 @@ WITH input AS MATERIALIZED (
         last_event = 'complete',
         carries_doubt = false,
         lease_until_us = 0,
+        lease_us = 0,
         replay_until_us = c.now_us + l.replay_us,
         remember_until_us = c.now_us + l.remember_us,
         completed_us = c.now_us,

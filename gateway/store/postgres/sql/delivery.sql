@@ -2,7 +2,8 @@
 -- No row of the table: the accepted records of these operation names whose next attempt is due, the longest due first, and in
 -- each row, of which there is at least one, all names that are paused.
 --
--- Of each name no more is read than may be returned, and nothing that waits for its turn in a lane.
+-- Of each name no more is read than may be returned, and nothing that waits for its turn in a lane. Beside what is due, it is
+-- what waits since a time in the future, because the clock was set back, of what is due last.
 WITH clock AS MATERIALIZED (
     SELECT
         {now} AS now_us,
@@ -10,12 +11,27 @@ WITH clock AS MATERIALIZED (
 ), due AS MATERIALIZED (
     SELECT y.operation_id, y.next_attempt_us
     FROM clock c CROSS JOIN unnest($3::text[]) AS n (of_name) CROSS JOIN LATERAL (
+        (
+            SELECT d.operation_id, d.next_attempt_us
+            FROM idempotency_gateway.delivery d
+            WHERE d.waits = 'accepted' AND NOT d.is_behind AND d.service = $2::text AND d.operation = n.of_name
+                AND d.next_attempt_us <= c.now_us AND d.deliver_until_us > c.now_us
+            ORDER BY d.next_attempt_us
+            LIMIT $4::bigint
+        )
+        UNION ALL
         SELECT d.operation_id, d.next_attempt_us
-        FROM idempotency_gateway.delivery d
-        WHERE d.waits = 'accepted' AND NOT d.is_behind AND d.service = $2::text AND d.operation = n.of_name
-            AND d.next_attempt_us <= c.now_us AND d.deliver_until_us > c.now_us
-        ORDER BY d.next_attempt_us
-        LIMIT $4::bigint
+        FROM (
+            SELECT d.operation_id, d.next_attempt_us, d.since_us
+            FROM idempotency_gateway.delivery d
+            WHERE d.waits = 'accepted' AND NOT d.is_behind AND d.service = $2::text AND d.operation = n.of_name
+                AND d.next_attempt_us > c.now_us AND d.deliver_until_us > c.now_us
+            ORDER BY d.next_attempt_us DESC
+            LIMIT {ahead_max}
+        ) d CROSS JOIN LATERAL (
+            SELECT o.claimed_us FROM idempotency_gateway.operation o WHERE o.operation_id = d.operation_id LIMIT 1
+        ) o
+        WHERE greatest(d.since_us, o.claimed_us) > c.now_us + {step_us}
     ) y
     WHERE n.of_name <> ALL (c.paused)
     ORDER BY y.next_attempt_us
@@ -134,6 +150,10 @@ FROM (
 ) l
 ORDER BY l.at_us, l.is_resumed
 
+-- name: move_pauses
+-- No row of the table: a pause that begins in the future, because the clock was set back, begins now.
+UPDATE idempotency_gateway.pause p SET since_us = {now} WHERE p.since_us > {now}
+
 -- name: is_paused
 -- No row of the table: whether an operation name is paused.
 SELECT p.since_us FROM idempotency_gateway.pause p WHERE p.service = $1::text AND p.operation = $2::text
@@ -173,8 +193,9 @@ WITH piece AS MATERIALIZED (
     SELECT {now} AS now_us FROM (SELECT count(*) FROM locked) locks
 ), moved AS (
     UPDATE idempotency_gateway.delivery d SET
-        deliver_until_us = d.deliver_until_us + c.now_us - greatest(p.since_us, d.since_us, d.credited_us),
-        credited_us = c.now_us
+        deliver_until_us = d.deliver_until_us
+            + greatest(p.since_us, d.since_us, c.now_us) - greatest(p.since_us, d.since_us, d.credited_us),
+        credited_us = greatest(p.since_us, d.since_us, c.now_us)
     FROM locked l CROSS JOIN clock c CROSS JOIN idempotency_gateway.pause p
     WHERE d.operation_id = l.operation_id AND d.waits = 'accepted' AND d.deliver_until_us > c.now_us
         AND p.service = $2::text AND p.operation = $3::text

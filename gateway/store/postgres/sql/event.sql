@@ -40,7 +40,8 @@ UPDATE idempotency_gateway.event e SET is_behind = false WHERE e.ctid = ANY ($1:
 -- No row of the table: at most so many due events of each sink, which nobody else publishes until the lease ends.
 --
 -- Skips those that another relay is leasing. A lease that a crash undoes costs a duplicate, so nothing is flushed. The rows
--- are updated where they were found: a join by key may be planned on an empty table, and then reads all that wait.
+-- are updated where they were found: a join by key may be planned on an empty table, and then reads all that wait. Beside what
+-- is due, it is what was written, or put off, at a time in the future, because the clock was set back, of what is due last.
 WITH clock AS MATERIALIZED (
     SELECT {now} AS now_us, set_config('synchronous_commit', 'off', true)
 ), wanted AS MATERIALIZED (
@@ -48,7 +49,7 @@ WITH clock AS MATERIALIZED (
     FROM unnest($3::text[], $4::bigint[]) AS w (sink, number)
     WHERE NOT EXISTS (SELECT FROM idempotency_gateway.suspension s WHERE s.service = $2::text AND s.sink = w.sink)
 ), due AS MATERIALIZED (
-    SELECT e.ctid
+    SELECT e.ctid, w.sink
     FROM wanted w CROSS JOIN clock c CROSS JOIN LATERAL (
         SELECT e.ctid
         FROM idempotency_gateway.event e
@@ -59,10 +60,34 @@ WITH clock AS MATERIALIZED (
         LIMIT w.number
         FOR UPDATE SKIP LOCKED
     ) e
+), ahead AS MATERIALIZED (
+    SELECT e.ctid
+    FROM wanted w CROSS JOIN clock c CROSS JOIN LATERAL (
+        SELECT min(l.due_us) AS from_us
+        FROM (
+            SELECT l.due_us
+            FROM idempotency_gateway.event l
+            WHERE l.service = $2::text AND l.sink = w.sink AND NOT l.is_dead AND NOT l.is_behind AND l.due_us > c.now_us
+            ORDER BY l.due_us DESC
+            LIMIT {ahead_max}
+        ) l
+    ) h CROSS JOIN LATERAL (
+        SELECT e.ctid
+        FROM idempotency_gateway.event e
+        WHERE e.service = $2::text AND e.sink = w.sink AND NOT e.is_dead AND NOT e.is_behind
+            AND e.due_us >= h.from_us AND e.type IN ({event_types})
+            AND (
+                e.lease_until_us > c.now_us + {event_lease_us_max}
+                OR e.due_us = e.since_us AND e.due_us > c.now_us + {step_us} AND e.lease_until_us <= c.now_us
+            )
+        ORDER BY e.due_us
+        LIMIT w.number - (SELECT count(*) FROM due d WHERE d.sink = w.sink)
+        FOR UPDATE SKIP LOCKED
+    ) e
 )
 UPDATE idempotency_gateway.event e SET lease_until_us = c.now_us + $5::bigint, tries = e.tries + 1
 FROM clock c
-WHERE e.ctid = ANY (ARRAY(SELECT d.ctid FROM due d))
+WHERE e.ctid = ANY (ARRAY(SELECT d.ctid FROM due d UNION ALL SELECT a.ctid FROM ahead a))
 RETURNING
     c.now_us, e.sink, e.event_id, e.type, e.at_us, e.content, e.response, e.tries, e.redeliveries, e.since_us, e.line
 
@@ -84,7 +109,7 @@ WITH clock AS MATERIALIZED (
     USING report r
     WHERE e.ctid = r.ctid AND r.fate = 'published'
 ), put_off AS (
-    UPDATE idempotency_gateway.event e SET due_us = c.now_us + r.pause_us, lease_until_us = 0, why = r.why
+    UPDATE idempotency_gateway.event e SET due_us = c.now_us + r.pause_us, lease_until_us = c.now_us, why = r.why
     FROM report r CROSS JOIN clock c
     WHERE e.ctid = r.ctid AND e.tries = r.tries AND e.redeliveries = r.redeliveries AND r.fate = 'put_off' AND NOT e.is_dead
 ), buried AS (

@@ -39,7 +39,7 @@ WITH clock AS MATERIALIZED (
         LIMIT 1
     ) r ON true
     WHERE o.version BETWEEN {record_versions}
-        AND o.first_claimed_us <= c.now_us - $4::bigint
+        AND NOT (o.first_claimed_us > c.now_us - $4::bigint AND o.first_claimed_us <= c.now_us)
         AND ($5::text[] IS NULL OR o.route = ANY($5::text[]))
         AND (
             o.state = ANY($6::text[])
@@ -92,13 +92,16 @@ WITH start AS MATERIALIZED (
     ) o
     WHERE o.version BETWEEN {record_versions}
         AND {is_in_doubt(o, s)}
-        AND o.first_claimed_us <= s.now_us - $4::bigint
+        AND NOT (o.first_claimed_us > s.now_us - $4::bigint AND o.first_claimed_us <= s.now_us)
         AND ($5::text[] IS NULL OR o.route = ANY($5::text[]))
         AND (NOT $6::boolean OR NOT EXISTS (
             SELECT
             FROM idempotency_gateway.recovery r
             WHERE r.operation_id = o.operation_id AND r.token = o.token
-                AND greatest(r.held_until_us, r.put_off_until_us) > s.now_us
+                AND (
+                    r.held_until_us > s.now_us AND r.held_until_us <= s.now_us + {recovery_lease_us_max}
+                    OR r.asked_us <= s.now_us AND r.put_off_until_us > s.now_us
+                )
         ))
     ORDER BY o.operation_id
     LIMIT $7::bigint
@@ -134,7 +137,7 @@ WITH clock AS MATERIALIZED (
         AND CASE WHEN {reason_now(y, c)} IS NULL THEN 'accepted' ELSE 'dead_letter' END = ANY($6::text[])
         AND ($7::text IS NULL OR {reason_now(y, c)} = $7::text)
         AND o.version BETWEEN {record_versions}
-        AND o.first_claimed_us <= c.now_us - $4::bigint
+        AND NOT (o.first_claimed_us > c.now_us - $4::bigint AND o.first_claimed_us <= c.now_us)
     ORDER BY y.operation_id
     LIMIT $8::bigint
 )

@@ -27,10 +27,13 @@ ON CONFLICT (operation_id) DO UPDATE SET
     finding = CASE WHEN r.token = excluded.token THEN r.finding ELSE '' END
 WHERE r.token < excluded.token
     OR r.token = excluded.token
-        AND r.held_until_us <= (SELECT now_us FROM clock)
         -- A time in the future is from before the clock was set back; ignore it.
+        AND (
+            r.held_until_us <= (SELECT now_us FROM clock)
+            OR r.held_until_us > (SELECT now_us FROM clock) + {recovery_lease_us_max}
+        )
         AND NOT (SELECT now_us FROM clock) BETWEEN r.asked_us AND r.asked_us + {probe_floor_us} - 1
-        AND ($5::boolean OR r.put_off_until_us <= (SELECT now_us FROM clock))
+        AND ($5::boolean OR NOT (SELECT now_us FROM clock) BETWEEN r.asked_us AND r.put_off_until_us - 1)
 RETURNING r.tries, r.background_tries
 
 -- name: put_off

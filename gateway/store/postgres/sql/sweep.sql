@@ -9,7 +9,8 @@ SELECT coalesce(
     (SELECT true FROM idempotency_gateway.operation o WHERE o.token > s.passed_token ORDER BY o.token LIMIT 1),
     (
         SELECT true FROM idempotency_gateway.operation o
-        WHERE o.attention_us IS NOT NULL AND o.state = 'claimed'
+        WHERE o.attention_us IS NOT NULL
+            AND (o.state = 'claimed' OR o.state = 'in_doubt' AND o.lease_until_us > s.now_us + o.lease_us)
         ORDER BY o.operation_id LIMIT 1
     ),
     (
@@ -32,7 +33,7 @@ SELECT coalesce(
 FROM start s
 
 -- name: select_lapsed
--- claimed --lapse--> in_doubt, and leases left by a clock that was set back: lock the candidates.
+-- claimed --lapse--> in_doubt, and leases that begin in the future, because the clock was set back: lock the candidates.
 --
 -- Reads the claims in the order of their tokens from where the last walk ended, and those that were renewed. Skips locked
 -- records until the next pass.
@@ -41,29 +42,30 @@ WITH start AS MATERIALIZED (
 ), candidate AS MATERIALIZED (
     SELECT y.operation_id
     FROM start s CROSS JOIN LATERAL (
-        SELECT o.operation_id, o.state, o.lease_until_us, o.version
+        SELECT o.operation_id, o.state, o.lease_until_us, o.lease_us, o.version
         FROM idempotency_gateway.operation o
         WHERE o.token > s.passed_token
         ORDER BY o.token
         LIMIT $3::bigint
     ) y
     WHERE y.state = 'claimed' AND y.version BETWEEN {record_versions}
-        AND (y.lease_until_us <= s.now_us OR y.lease_until_us > s.now_us + {lease_us_max})
+        AND (y.lease_until_us <= s.now_us OR y.lease_until_us > s.now_us + y.lease_us)
     UNION
     SELECT o.operation_id
     FROM start s CROSS JOIN LATERAL (
-        SELECT o.operation_id, o.lease_until_us
+        SELECT o.operation_id, o.state, o.lease_until_us, o.lease_us
         FROM idempotency_gateway.operation o
-        WHERE o.attention_us IS NOT NULL AND o.state = 'claimed' AND o.version BETWEEN {record_versions}
+        WHERE o.attention_us IS NOT NULL AND o.state IN ('claimed', 'in_doubt') AND o.version BETWEEN {record_versions}
     ) o
-    WHERE o.lease_until_us <= s.now_us OR o.lease_until_us > s.now_us + {lease_us_max}
+    WHERE o.state = 'claimed' AND o.lease_until_us <= s.now_us OR o.lease_until_us > s.now_us + o.lease_us
     LIMIT $2::bigint
 ), locked AS MATERIALIZED (
     SELECT {row}
     FROM (SELECT d.operation_id FROM candidate d ORDER BY d.operation_id) d CROSS JOIN LATERAL (
         SELECT {row}
         FROM idempotency_gateway.operation o
-        WHERE o.operation_id = d.operation_id AND o.state = 'claimed' AND o.version BETWEEN {record_versions}
+        WHERE o.operation_id = d.operation_id AND o.state IN ('claimed', 'in_doubt')
+            AND o.version BETWEEN {record_versions}
         FOR NO KEY UPDATE SKIP LOCKED
     ) o
 )

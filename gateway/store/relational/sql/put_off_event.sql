@@ -1,3 +1,4 @@
--- no row of the table: the event is published again later; nothing where it was leased or delivered again
-UPDATE event SET due_us = ?6, lease_until_us = 0, why = ?7
+-- no row of the table: the event is published again later; nothing where it was leased or delivered again. The lease ends now,
+-- which is when the pause begins.
+UPDATE event SET due_us = ?6, lease_until_us = ?8, why = ?7
 WHERE service = ?1 AND sink = ?2 AND event_id = ?3 AND tries = ?4 AND redeliveries = ?5 AND NOT is_dead

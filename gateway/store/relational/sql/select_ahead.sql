@@ -1,6 +1,6 @@
--- no row of the table: claims whose lease ends later than any lease that begins now, because the clock was set back since;
--- never one that a newer program wrote
+-- no row of the table: claims whose lease begins in the future, because the clock was set back since; never one that a newer
+-- program wrote
 SELECT {record}, NULL
 FROM operation AS o
-WHERE state = ? AND due_us > ? AND version BETWEEN {record_versions}
-LIMIT ?
+WHERE state = ?1 AND due_us > ?2 AND lease_until_us > ?2 + lease_us AND version BETWEEN {record_versions}
+LIMIT ?3

@@ -7,11 +7,14 @@ WITH stopped AS MATERIALIZED (
 )
 SELECT {record}, NULL
 FROM stopped CROSS JOIN operation AS o ON o.row = stopped.row
-WHERE o.version BETWEEN {record_versions} AND o.first_claimed_us <= ?3
+WHERE o.version BETWEEN {record_versions} AND NOT (o.first_claimed_us > ?3 AND o.first_claimed_us <= ?8)
     AND (?4 IS NULL OR o.route IN (SELECT value FROM json_each(?4)))
     AND (NOT ?7 OR NOT EXISTS (
         SELECT 1 FROM recovery
-        WHERE recovery.id = o.id AND recovery.token = o.token AND max(held_until_us, put_off_until_us) > ?8
+        WHERE recovery.id = o.id AND recovery.token = o.token AND (
+                held_until_us > ?8 AND held_until_us <= ?8 + {recovery_lease_us_max}
+                OR asked_us <= ?8 AND put_off_until_us > ?8
+            )
     ))
 ORDER BY o.id
 LIMIT ?9

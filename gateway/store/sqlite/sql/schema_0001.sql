@@ -20,6 +20,8 @@ CREATE TABLE operation (
     first_claimed_us INTEGER NOT NULL,
     claimed_us INTEGER NOT NULL,
     lease_until_us INTEGER NOT NULL,
+    -- How long the lease was when it was last given.
+    lease_us INTEGER NOT NULL,
     replay_until_us INTEGER NOT NULL,
     remember_until_us INTEGER NOT NULL,
     completed_us INTEGER,

@@ -837,8 +837,8 @@ def ends_of_delivery(path: Path) -> list[int]:
 
 
 HOT = (
-    "select_operation", "select_due", "select_ahead", "update_operation", "delete_operation", "insert_response",
-    "delete_response", "update_granted", "insert_response_of",
+    "select_operation", "select_due", "select_ahead", "select_doubt_ahead", "update_operation", "delete_operation",
+    "insert_response", "delete_response", "update_granted", "insert_response_of",
     "select_sequence", "update_sequence", "select_turns", "take_turns", "tally", "upsert_recipe", "upsert_gateway",
     "update_gateway", "insert_audit", "select_audits", "select_old_audits", "delete_audit", "update_audit",
     "select_recovery", "upsert_recovery", "put_off_recovery", "select_old_recoveries", "delete_recovery",
@@ -863,7 +863,10 @@ def plan_of(path: Path, name: str) -> list[str]:
 @pytest.mark.parametrize("name", HOT)
 async def test_a_hot_statement_reads_no_whole_table(name: str, store: SqliteStore, path: Path) -> None:
     """The plan of every statement that traffic waits for goes through an index or a row number."""
-    scans = [step for step in plan_of(path, name) if step.startswith("SCAN")]
+    plan = plan_of(path, name)
+    # What a subquery found, of which it reads a bounded number itself.
+    found = {"SCAN CONSTANT ROW", *("SCAN " + step.split()[1] for step in plan if step.startswith("CO-ROUTINE"))}
+    scans = [step for step in plan if step.startswith("SCAN") and step not in found]
     # A virtual table is a list among the parameters.
     assert [step for step in scans if "USING" not in step and "VIRTUAL TABLE" not in step] == []
 

@@ -174,6 +174,7 @@ class Prober:
         if not self._may_recover(snapshot) or await self._is_known(operation_id):
             return None
         async with self._slots:
+            # Half of what a store believes, and three times what an exchange may take.
             lease_us = RECOVERY_LEASE_US_MAX // 2
             lease = await self._store.recover(operation_id, record.token, lease_us, is_urgent=is_urgent)
             if lease is None:

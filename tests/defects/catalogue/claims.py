@@ -52,8 +52,38 @@ DEFECTS = (
     Defect(
         "older-copy-of-marks",
         "what had not been sent is read from an older copy of the marks, in the same boot",
-        (Edit("store/attempt_files.py", "changed_ns > marked_ns + _NOTED_WITHIN_NS or ", ""),),
+        (Edit("store/attempt_files.py", "changed_ns <= marked_ns + _NOTED_WITHIN_NS and ", ""),),
         ("tests/store/test_attempt_files.py::test_an_older_copy_that_is_put_back_proves_nothing",),
+    ),
+    Defect(
+        "marks-by-the-wall-clock",
+        "where the host's clock was set back, the marks of ended workers are not believed",
+        (Edit("store/attempt_files.py", "return time.clock_gettime_ns(time.CLOCK_BOOTTIME)", "return time.time_ns()"),),
+        ("tests/integration/test_set_back.py::test_a_holder_that_was_killed[sqlite]",),
+    ),
+    Defect(
+        "leases-of-a-clock-that-was-set-back",
+        "the lease of a dead holder lasts for as long as the store's clock was set back",
+        (
+            Edit(
+                "core/lifecycle.py",
+                "if settled is None or settled.lease_until_us <= now_us + settled.lease_us:",
+                "if settled is None or settled.lease_until_us >= 0:",
+            ),
+        ),
+        ("tests/conformance/test_set_back.py::test_the_key_of_a_dead_holder[sqlite-a day]",),
+    ),
+    Defect(
+        "pauses-of-a-clock-that-was-set-back",
+        "what was accepted before the store's clock was set back is delivered by that time alone",
+        (
+            Edit(
+                "core/lifecycle.py",
+                " or max(kept.since_us, record.claimed_us) > now_us + STEP_US",
+                "",
+            ),
+        ),
+        ("tests/conformance/test_set_back.py::test_what_waits_for_its_delivery[sqlite-a day]",),
     ),
     Defect(
         "look-up-then-insert",

@@ -123,7 +123,7 @@ DEFECTS = (
         (
             Edit(
                 LIFECYCLE,
-                "(delivery_of(record).next_attempt_us > now_us or delivery_of(record).is_behind)",
+                "(delivery_of(record).is_behind or not is_due(record, now_us))",
                 "delivery_of(record).is_behind",
             ),
         ),
@@ -135,8 +135,8 @@ DEFECTS = (
         (
             Edit(
                 LIFECYCLE,
-                " or delivery_of(record).is_behind)",
-                ")",
+                "(delivery_of(record).is_behind or not is_due(record, now_us))",
+                "not is_due(record, now_us)",
             ),
         ),
         ("tests/conformance/test_lanes.py::test_one_after_the_other[memory]",),

@@ -134,8 +134,8 @@ DEFECTS = (
             ),
             Edit(
                 "protect/probing.py",
-                "    Snapshot,\n    State,\n    microseconds",
-                "    Snapshot,\n    State,\n    Takeover,\n    microseconds",
+                "    Snapshot,\n    State,\n    trace_of_attempt,\n)",
+                "    Snapshot,\n    State,\n    Takeover,\n    trace_of_attempt,\n)",
             ),
             Edit(
                 "protect/probing.py",
@@ -151,8 +151,8 @@ DEFECTS = (
         (
             Edit(
                 "store/relational/inquiry.py",
-                "if held_until_us > now_us or (put_off_until_us > now_us and not is_urgent):",
-                "if put_off_until_us > now_us and not is_urgent:",
+                "if before.is_held(now_us) or (before.is_put_off(now_us) and not is_urgent):",
+                "if before.is_put_off(now_us) and not is_urgent:",
             ),
         ),
         ("tests/conformance/test_recovery.py::test_of_many_probers_one_gets_the_lease[sqlite]",),

@@ -142,8 +142,10 @@ class View:
     response_digest: bytes | None = None
     has_body: bool = False
     is_kept: bool = False
-    """Whether its request is kept; then these are when the next attempt may begin, and until when one may."""
+    """Whether its request is kept; then these are when the next attempt may begin, since when that is waited for, and
+    until when one may begin."""
     next_attempt_us: int = 0
+    waits_since_us: int = 0
     deliver_until_us: int = 0
     lane: str | None = None
     """What it is delivered in order with; then `stops_lane` is whether it stops the others as a dead letter."""

@@ -280,6 +280,7 @@ def view(record: Record | None) -> View | None:
         has_body=has_body,
         is_kept=delivery is not None,
         next_attempt_us=0 if delivery is None else delivery.next_attempt_us,
+        waits_since_us=0 if delivery is None else max(delivery.since_us, record.claimed_us),
         deliver_until_us=0 if delivery is None else delivery.deliver_until_us,
         lane=None if delivery is None or delivery.lane is None else delivery.lane.hex(),
         stops_lane=delivery is None or delivery.stops_lane,

@@ -98,7 +98,8 @@ def _fault_of_fence(change: Change, before: View) -> str | None:
         return "another token was read"
     if _KEPT.get(change.event, before.is_kept) != before.is_kept:
         return "the request is not kept" if not before.is_kept else "the request is kept"
-    if change.event == "dispatch" and before.next_attempt_us > change.at_us:
+    # A wait that begins in the future is of a clock that was set back, and over.
+    if change.event == "dispatch" and before.waits_since_us <= change.at_us < before.next_attempt_us:
         return "the next attempt was not due"
     if change.event in BEGINNINGS:
         if change.read_token != before.token:

@@ -158,7 +158,7 @@ def _print_routes(path: Path, config: Config) -> None:
     print(f"{path} is valid. Service {config.service!r}, {count} protected {'route' if count == 1 else 'routes'}:")
     for row in _route_rows(config):
         print(f"  {row}")
-    print("  everything else passes through untouched; these paths in other upper and lower case are refused")
+    print("  everything else passes through untouched; these paths in other spellings are refused")
     if config.workers != 1:
         from gateway.app.share import worker_count
 
@@ -171,7 +171,7 @@ def _route_rows(config: Config) -> list[str]:
         (
             route.name,
             ",".join(route.match.methods),
-            f"{route.match.host or ''}{route.match.path.text}",
+            " ".join(f"{route.match.host or ''}{path.text}" for path in route.match.paths),
             f"{route.outcome.preset}, {route.recovery if isinstance(route.recovery, str) else 'probe'}",
         )
         for route in config.routes

@@ -131,13 +131,13 @@ def verified_parts(scopes: Iterable[ScopeSpec]) -> dict[VerifiedSpec, None]:
 
 def reserved_headers(config: Config) -> ReservedHeaders | None:
     """The headers that authorising services alone may set; None where there are none."""
-    reserved = [
-        (route.match.path, frozenset(name.encode() for name in service.names))
+    reserved = {
+        name.encode()
         for route in config.routes
         if config.share_of(route) > 0
         for service in route.authorities
-        if service.names
-    ]
+        for name in service.names
+    }
     return ReservedHeaders(reserved) if reserved else None
 
 

@@ -36,7 +36,7 @@ from gateway.app.life import StartError
 from gateway.app.operating import admin_api, adopt
 from gateway.app.parts import Environment, Parts, Policy
 from gateway.app.reload import Reloading, ReloadRefused, Report
-from gateway.app.routes import problem_shape
+from gateway.app.routes import problem_shape, rules_with
 from gateway.app.seats import Handed, Seating
 from gateway.app.stores import (
     attempt_files,
@@ -399,9 +399,12 @@ class Gateway:
     def _served_of(self, policy: Policy) -> Served:
         """What the listener for clients protects or forwards their requests by."""
         config = policy.config
-        rules = [route.rule for route in config.routes]
         return Served(
-            routes=RouteTable(zip(rules, policy.edge_routes, strict=True), config.upstream.default_host),
+            routes=RouteTable(
+                rules_with(config, policy.edge_routes),
+                config.upstream.default_host,
+                [each.rule for each in config.unprotected],
+            ),
             protect=self.coordinator.respond,
             forward=policy.forward,
             resource=policy.resource,

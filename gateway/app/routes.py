@@ -54,6 +54,7 @@ from gateway.core.reading import Reference, VersionHeader
 from gateway.core.recovery import Hold, Probe, Recovery, Resend
 from gateway.core.redaction import Redaction
 from gateway.core.replay import KeepPolicy
+from gateway.core.routing import Rule
 from gateway.core.succession import ServedRoute
 from gateway.core.webhook.examination import Inbox, SignAgain
 from gateway.observe.facts import Events
@@ -145,6 +146,12 @@ def edge_route(
         recovery=compiled.recovery if isinstance(compiled.recovery, Resend) else Hold(),
         spool_over_bytes=compiled.body_bytes_max,
     )
+
+
+def rules_with(config: settings.Config, compiled: Sequence[Route]) -> list[tuple[Rule, Route]]:
+    """The rules of all routes in order, each with its route, for `routing.RouteTable`."""
+    both = zip(config.routes, compiled, strict=True)
+    return [(rule, each) for route, each in both for rule in route.rules]
 
 
 def accept_policy(config: settings.Config, route: settings.Route) -> AcceptPolicy | None:
@@ -346,7 +353,7 @@ def recovery_policy(config: settings.Config, route: settings.Route) -> Recovery:
                 never_happened=tuple(rule.compiled for rule in probe.never_happened),
                 settle_us=microseconds(settle_seconds(config, route)),
                 follow=None if probe.follow is None else _reference(probe.follow),
-                pattern=route.match.path,
+                patterns=route.match.paths,
                 host=target_host(config.upstream_for(route)),
             )
         case _:
@@ -393,7 +400,9 @@ def serving_of(config: settings.Config) -> Serving:
         service=config.service,
         recipes=_recipes(config),
         routes=tuple(
-            ServedRoute(config.service, route.operation, route.rule, config.share_of(route)) for route in config.routes
+            ServedRoute(config.service, route.operation, rule, config.share_of(route))
+            for route in config.routes
+            for rule in route.rules
         ),
         accepted=frozenset(route.operation for route in config.routes if route.identity_change == "accept"),
         key_ids=_key_ids(config.secrets),

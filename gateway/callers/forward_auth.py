@@ -31,7 +31,7 @@ from gateway.core.identity.scope import (
 from gateway.core.message import Headers, RequestHead, ResponseHead, header_values
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import AuthorizationDecided, Decision, Events
-from gateway.protect.ambiguity import other_methods, other_targets, overrides
+from gateway.protect.ambiguity import names_another, other_methods, other_targets
 from gateway.protect.callers import Verification, Verified
 from gateway.protect.forwarding import authorization_request, response_headers
 from gateway.protect.reply import Incoming, Reply, Source
@@ -213,8 +213,7 @@ class ForwardAuth:
 
 
 def _has_other_reading(head: RequestHead) -> bool:
-    named = overrides(head.headers)
-    return bool(named) and bool(other_targets(named) or other_methods(named) - {head.method})
+    return names_another(head) and bool(other_targets(head) or other_methods(head) - {head.method})
 
 
 def _digest(question: RequestHead) -> bytes:

@@ -42,7 +42,7 @@ from gateway.config.upstream import TCP_USER_TIMEOUT_SECONDS, ProbeRecovery, Rou
 from gateway.core.egress import Forbidden, check_address
 from gateway.core.outcome import RESEND_IN_PROGRESS
 from gateway.core.recovery import probe_placeholders
-from gateway.core.routing import PathPattern
+from gateway.core.routing import PathPattern, Rule
 
 T = TypeVar("T", bound=Section)
 
@@ -66,6 +66,16 @@ class _Draft:
         """The section of this kind, of which there is one at most; None where it is invalid or left out."""
         return next((value for value in self.values.values() if isinstance(value, kind)), None)
 
+    @property
+    def label(self) -> str:
+        """The name of a route, for people."""
+        return str(self.values.get("name", "another route"))
+
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules of a route, without further methods."""
+        match = self.part(Match)
+        return () if match is None else match.rules()
+
     def mistake(self, keys: Path, message: str, hint: str = "") -> Mistake:
         return self.document.mistake((*self.path, *keys), message, hint)
 
@@ -86,6 +96,7 @@ def disagreements(document: Document, right: RightValues) -> Iterator[Mistake]:
     yield from _certificates(config, routes)
     yield from _regions(config, routes)
     yield from _operations(config, routes)
+    yield from _spellings(config, routes)
     yield from _events(config, routes)
     yield from _alone(config, routes)
     for route in routes:
@@ -207,16 +218,11 @@ def _authorities(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
                 message = f"{copied[name]} is copied from another service too: which of the two holds is not said"
                 yield route.mistake((*keys, "copy"), message, "let one of them hand it on")
             handed_on |= copied
-            read = {name for other in routes if _share_paths(route, other) for name in _read_headers(other)}
+            read = {name: other for other in routes for name in _read_headers(other)}
             for name in service.names:
-                if name.lower() in read:
-                    message = f"{name} holds the key or names the caller at this path, and would be dropped there"
+                if (reader := read.get(name.lower())) is not None:
+                    message = f"{name} holds the key or names the caller on {reader.label}, and is dropped everywhere"
                     yield route.mistake(keys, message, "let the authorising service use another header")
-
-
-def _share_paths(one: _Draft, other: _Draft) -> bool:
-    paths = [match.path for route in (one, other) if (match := route.part(Match)) is not None]
-    return one is other or (len(paths) == 2 and paths[0].common(paths[1]) is not None)
 
 
 def _read_headers(route: _Draft) -> frozenset[str]:
@@ -283,11 +289,29 @@ def _operations(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
         return
     reserved = PathPattern.parse(f"{operations.path}/{{rest:.*}}")
     for route in routes:
-        if (match := route.part(Match)) and reserved.common(match.path) is not None:
+        if (match := route.part(Match)) and any(reserved.common(path) for path in match.paths):
             message = f"this matches {operations.path}, where callers ask what became of an accepted request"
             yield route.mistake(
                 ("match", "path"), message, "write another operations: {path: ...}, or narrow the route"
             )
+
+
+def _spellings(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
+    """Paths that one service may take for one, and that are written as several."""
+    known: dict[PathPattern, tuple[_Draft, Rule]] = {}
+    for route in routes:
+        for rule in route.rules():
+            other, similar = known.setdefault(rule.spelling().path, (route, rule))
+            is_same = route is other or route.values.get("operation") == other.values.get("operation")
+            if not is_same and similar.spelling().common(rule.spelling()) and not similar.path.common(rule.path):
+                message = f"a service may read this as {similar.path.text} of {other.label}: one key would run twice"
+                hint = "list it under match.also there, or write the same operation for both"
+                yield route.mistake(("match", "path"), message, hint)
+    for index, each in enumerate(config.values.get("unprotected", ())):
+        for route in routes:
+            if any(each.rule.common(rule) is not None for rule in route.rules()):
+                message = f"{route.label} matches this, and what a route matches is protected"
+                yield config.mistake(("unprotected", index), message, "name another path, or narrow the route")
 
 
 def _events(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:

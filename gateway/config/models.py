@@ -39,7 +39,7 @@ from gateway.config.document import Path as KeyPath
 from gateway.config.events import Egress, EventSettings
 from gateway.config.leaf import NAME, Count, Duration, Flag, HeaderName, Leaf, Size, wrong
 from gateway.config.regions import Regions
-from gateway.config.route import Route
+from gateway.config.route import Route, Unprotected
 from gateway.config.section import (
     NEEDS_RESTART,
     Disagreement,
@@ -472,7 +472,10 @@ class Config(Holder):
     observe: Observe = Field(default_factory=Observe)
     """How requests are observed."""
     routes: Annotated[tuple[Route, ...], Field(min_length=1, max_length=1000)]
-    """The protected routes, in order: the first that matches decides. All else passes through untouched."""
+    """The protected routes, in order: the first that matches decides. All else passes through untouched, but for what a
+    service may read as the path of a route."""
+    unprotected: Annotated[tuple[Unprotected, ...], Field(max_length=1000)] = ()
+    """Paths that pass although they can be read as the path of a route: [{path}]. No request that a route matches."""
 
     def mode_of(self, route: Route) -> Literal["enforce", "observe"]:
         """Whether a route is enforced or observed. With a share of its keys enforced, it is observed."""

@@ -95,10 +95,13 @@ def notices(config: Config) -> tuple[Notice, ...]:
         found += _of_repeats(f"routes[{index}].repeats", route)
         found += _of_mode(f"routes[{index}]", route, config)
     found += [Notice(path, _WITHOUT_BRACES) for path in _names_without_braces(config, "")]
-    for shadowed in unreachable([route.rule for route in config.routes]):
-        names = ", ".join(config.routes[index].name for index in shadowed.behind)
-        message = f"{config.routes[shadowed.order].name} never matches: all its requests go to {names} before it"
-        found.append(Notice(f"routes[{shadowed.order}].match", message))
+    rules = [(index, route, rule) for index, route in enumerate(config.routes) for rule in route.rules]
+    for shadowed in unreachable([rule for _, _, rule in rules]):
+        index, route, rule = rules[shadowed.order]
+        names = ", ".join(dict.fromkeys(rules[order][1].name for order in shadowed.behind))
+        what = route.name if rule.path is route.match.path else rule.path.text
+        message = f"{what} never matches: all its requests go to {names} before it"
+        found.append(Notice(f"routes[{index}].match", message))
     return tuple(found)
 
 

@@ -6,7 +6,7 @@ wrong caller has no default. `checks` compares a route's sections.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, Tag, model_validator
@@ -164,12 +164,55 @@ class Match(Section):
     methods: Annotated[tuple[Annotated[str, Method()], ...], Field(min_length=1, max_length=16)] = ("POST", "PATCH")
     """Methods, in upper case."""
     path: Annotated[PathPattern, RoutePath()]
-    """The path: exact, with {name} for a segment, {name:.*} for the rest. Upper and lower case differ."""
+    """The path: exact, with {name} for a segment, {name:.*} for the rest. What a service may read as this path in
+    another spelling is refused, unless it is listed under `also` or `unprotected`."""
+    also: Annotated[tuple[Annotated[PathPattern, RoutePath()], ...], Field(max_length=16)] = ()
+    """Other spellings that the route protects as well, such as /v1/payments.json."""
     host: Annotated[str, HostName()] | None = None
     """The request's host, or the one that it is forwarded with if it has none; without a port. Any host if left out."""
 
     def disagreements(self) -> Iterator[Disagreement]:
         yield from listed_twice(("methods",), self.methods)
+        for index, pattern in enumerate(self.also):
+            if pattern.text in [each.text for each in self.paths[: index + 1]]:
+                yield Disagreement(("also", index), "this is listed already")
+            if set(pattern.names) != set(self.path.names):
+                yield Disagreement(("also", index), f"this has other names in braces than {self.path.text}")
+
+    @property
+    def paths(self) -> tuple[PathPattern, ...]:
+        return (self.path, *self.also)
+
+    def rules(self, *more: bytes) -> tuple[Rule, ...]:
+        """The rules for `routing.RouteTable`, with further methods."""
+        return rules_of(self.host, (*(method.encode() for method in self.methods), *more), self.paths)
+
+
+class Unprotected(Section):
+    """A path that is not protected although it can be read as one that is."""
+
+    methods: Annotated[tuple[Annotated[str, Method()], ...], Field(min_length=1, max_length=16)] = ("POST", "PATCH")
+    """Methods, in upper case."""
+    path: Annotated[PathPattern, RoutePath()]
+    """The path, with {name} for a segment. It counts in this very spelling alone."""
+    host: Annotated[str, HostName()] | None = None
+    """The request's host, as in the match of a route. Any host if left out."""
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        yield from listed_twice(("methods",), self.methods)
+        if self.path.takes_rest:
+            yield Disagreement(("path",), "name each path: {name:.*} would take in spellings of routes, too")
+
+    @property
+    def rule(self) -> Rule:
+        """The rule for `routing.RouteTable`."""
+        return rules_of(self.host, [method.encode() for method in self.methods], (self.path,))[0]
+
+
+def rules_of(host: str | None, methods: Iterable[bytes], paths: Iterable[PathPattern]) -> tuple[Rule, ...]:
+    """The rules for these paths, as `routing.RouteTable` takes them."""
+    name, listed = None if host is None else normalise_host(host.encode()), frozenset(methods)
+    return tuple(Rule(listed, path, name) for path in paths)
 
 
 class Fingerprint(Section):
@@ -549,10 +592,7 @@ class Route(Holder):
         return self.recovery.probe.settle if isinstance(self.recovery, ProbeRecovery) else None
 
     @property
-    def rule(self) -> Rule:
-        """The rule for `routing.RouteTable`. An inbox with origins answers their handshake, too."""
-        host = None if self.match.host is None else normalise_host(self.match.host.encode())
-        methods = frozenset(method.encode() for method in self.match.methods)
-        if self.inbox is not None and self.inbox.cloudevents.origins:
-            methods |= {b"OPTIONS"}
-        return Rule(methods, self.match.path, host)
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules for `routing.RouteTable`. An inbox with origins answers their handshake, too."""
+        has_handshake = self.inbox is not None and bool(self.inbox.cloudevents.origins)
+        return self.match.rules(*([b"OPTIONS"] if has_handshake else []))

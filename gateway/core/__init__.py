@@ -9,8 +9,8 @@ enforcement would have done with what was only observed.
 event it is, and how webhooks are signed:* `webhook`.
 
 *HTTP as values.* `message` has heads and headers, `replay` what is kept of a response, `redaction` which of its values
-are replaced before that, `reading` what it says of itself. `routing` decides which route a path meets, `succession`
-which operations lose requests when routes change.
+are replaced before that, `reading` what it says of itself. `routing` decides which route a path meets, `spelling`
+what else services may read from it, `succession` which operations lose requests when routes change.
 
 *What others are sent.* `outbox` has the events of changes, `egress` decides which addresses a webhook may have.
 

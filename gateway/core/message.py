@@ -21,6 +21,7 @@ _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a
 Headers = tuple[tuple[bytes, bytes], ...]
 
 _LOGGED_CHARACTERS_MAX = 128
+_NOT_ALPHANUMERIC: Final = re.compile(rb"[^0-9a-z]")
 _LENGTH: Final = struct.Struct(">I")
 # Bounds of a `NameTable`.
 _KNOWN_NAMES_MAX: Final = 1024
@@ -90,6 +91,7 @@ class IndexedHeaders(tuple[tuple[bytes, bytes], ...]):  # noqa: SLOT001 - a tupl
     """
 
     by_name: dict[bytes, list[bytes]]
+    _has_one_spelling: bool | None = None
 
     def __new__(cls, headers: Iterable[tuple[bytes, bytes]]) -> Self:
         self = tuple.__new__(cls, headers)
@@ -101,6 +103,13 @@ class IndexedHeaders(tuple[tuple[bytes, bytes], ...]):  # noqa: SLOT001 - a tupl
                 by_name[name.lower()].append(value)
         self.by_name = by_name
         return self
+
+    @property
+    def has_one_spelling(self) -> bool:
+        """Whether all names are of letters, digits and `-`, so that none is another one to `folded_name`. Mostly so."""
+        if self._has_one_spelling is None:
+            self._has_one_spelling = b"".join(self.by_name).replace(b"-", b"").isalnum()
+        return self._has_one_spelling
 
 
 @immutable
@@ -159,7 +168,12 @@ def header_values(headers: Headers, name: bytes) -> list[bytes]:
 
 def values_by_name(headers: Headers) -> dict[bytes, list[bytes]]:
     """The values of every header, in order, by its name in lower case. Do not modify it."""
-    return headers.by_name if isinstance(headers, IndexedHeaders) else IndexedHeaders(headers).by_name
+    return indexed(headers).by_name
+
+
+def indexed(headers: Headers) -> IndexedHeaders:
+    """The same headers, for many look-ups."""
+    return headers if isinstance(headers, IndexedHeaders) else IndexedHeaders(headers)
 
 
 def list_members(values: Iterable[bytes]) -> list[bytes]:
@@ -173,13 +187,20 @@ def connection_options(headers: Headers) -> frozenset[bytes]:
     return frozenset(list_members(values)) if values else frozenset()
 
 
+def folded_name(name: bytes) -> bytes:
+    """A header's name as a service reads it that knows letters and digits alone, as in the variables of CGI, WSGI, Rack
+    and PHP. Two names that fold alike are one header to it.
+    """
+    return _NOT_ALPHANUMERIC.sub(b"-", name.lower())
+
+
 def is_forwarding_header(name: bytes) -> bool:
     """Whether a header, in any spelling, names the caller or how it connected: only a trusted proxy may send it.
 
     A service may prefer other such headers to those that the gateway writes, so forwarding them would let any client
-    forge its address (RFC 7239 section 8.1). Some services do not distinguish `_` from `-`.
+    forge its address (RFC 7239 section 8.1).
     """
-    folded = name.lower().replace(b"_", b"-")
+    folded = folded_name(name)
     return folded in (b"forwarded", b"x-real-ip") or folded.startswith(b"x-forwarded-")
 
 

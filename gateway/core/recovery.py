@@ -37,8 +37,8 @@ _DOUBTED_STATUS: Final = re.compile(r"(?:\banswered|_after)_([1-9][0-9]{2})\Z")
 class Probe:
     """Ask the upstream. `path` is a template of `{operation_id}`, `{key}` and the variables of the route's path.
 
-    `follow` is where a "done" response names the response to record: in its `Location`, or in its body. `pattern` is
-    the route's, and `host` is what the route sends as `Host` in place of the caller's: with these and the stored
+    `follow` is where a "done" response names the response to record: in its `Location`, or in its body. `patterns`
+    are the route's, and `host` is what the route sends as `Host` in place of the caller's: with these and the stored
     request, operations can be probed that were claimed before the route had a probe.
     """
 
@@ -49,7 +49,7 @@ class Probe:
     never_happened: tuple[ResponseRule, ...] = ()
     settle_us: int = 0
     follow: Reference | None = None
-    pattern: PathPattern | None = None
+    patterns: tuple[PathPattern, ...] = ()
     host: bytes | None = None
 
 
@@ -171,7 +171,8 @@ def render_probe(policy: Probe, values: Mapping[str, bytes], host: bytes) -> Pro
 
 def probe_values(policy: Probe, target: bytes, operation_id: UUID, key: str | None) -> dict[str, bytes]:
     """The values of the placeholders, as raw octets. Without `key` that one is missing."""
-    variables = {} if policy.pattern is None else policy.pattern.variables(normalise_path(target))
+    path = normalise_path(target)
+    variables = next((found for pattern in policy.patterns if (found := pattern.variables(path))), {})
     values = {
         name: _ESCAPE.sub(lambda escape: bytes((int(escape[1], 16),)), value) for name, value in variables.items()
     }

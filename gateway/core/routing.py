@@ -1,19 +1,21 @@
 """Which route a request matches: path patterns, the path they are matched on, and routes that never match.
 
-Owns the comparison of targets with patterns; does not know what a route does. A target is compared in a normal form and
-forwarded as it came, so two spellings that a service may take for one path must match one route. In doubt a request
-matches: a write that slips past its route loses its protection, while a match too many only applies a rule. Invariant:
-the first rule of the file that matches decides, however the table is indexed.
+Owns the comparison of targets with patterns; does not know what a route does. A target is compared in a normal form,
+and forwarded as it came. What a service may read from it beside that (`spelling`) is compared with folded patterns: a
+target that falls on another route only there is a near miss, and to be refused. Invariant: the first rule of the file
+that matches decides, however the table is indexed.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import product
 from typing import Generic, TypeVar
+
+from gateway.core.spelling import folded, is_index, is_plain, is_script, readings, stem, without_format
 
 Value = TypeVar("Value")
 
@@ -44,57 +46,24 @@ def normalise_path(target: bytes) -> bytes:
 
     Escapes of octets that need none in a segment are decoded, other octets are escaped in upper case, runs of `/`
     become one and a `/` at the end goes. This decodes more than RFC 3986 section 6.2.2.2 asks: clients do escape
-    `:` and `@`, and services take both spellings alike. `%2F` and `%25` stay escaped. Dot segments stay as well;
-    `resolve_dot_segments` removes them. Query, fragment, and the authority of an absolute form are cut off.
+    `:` and `@`, and services take both spellings alike. `%2F` and `%25` stay escaped, and dot segments stay. Query,
+    fragment, and the authority of an absolute form are cut off.
     """
-    return target if _NORMAL_PATH.fullmatch(target) else _folded(_spelt_path(target))
-
-
-def _folded(path: bytes) -> bytes:
-    """A path in normal spelling without empty segments."""
+    if _NORMAL_PATH.fullmatch(target):
+        return target
+    path = re.split(rb"[?#]", target, maxsplit=1)[0]
+    if not path.startswith(b"/"):
+        path = _ABSOLUTE_FORM.sub(b"", path, count=1) or b"/"
+    if not _PLAIN_PATH.match(path):
+        path = _respell(path)
     if b"//" in path:
         path = re.sub(rb"/+", b"/", path)
     return path.rstrip(b"/") or b"/"
 
 
-def _spelt_path(target: bytes) -> bytes:
-    """The path in normal spelling, with its slashes unchanged."""
-    path = re.split(rb"[?#]", target, maxsplit=1)[0]
-    if not path.startswith(b"/"):
-        path = _ABSOLUTE_FORM.sub(b"", path, count=1) or b"/"
-    return path if _PLAIN_PATH.match(path) else _respell(path)
-
-
 def has_dot_segments(path: bytes) -> bool:
     """Whether a normalised path holds a `.` or `..` segment, which a service may resolve to another path."""
     return b"/." in path and any(segment in (b".", b"..") for segment in path.split(b"/"))
-
-
-def resolve_dot_segments(path: bytes) -> bytes:
-    """The normalised path at a service that resolves dot segments (RFC 3986 section 5.2.4).
-
-    `path` is in normal spelling. An empty segment (`//`) counts as one that `..` removes.
-    """
-    kept: list[bytes] = []
-    for segment in path.split(b"/")[1:]:
-        if segment == b"..":
-            del kept[-1:]
-        elif segment != b".":
-            kept.append(segment)
-    return _folded(b"/" + b"/".join(kept))
-
-
-def _paths(target: bytes) -> tuple[bytes, ...]:
-    """The path of a target in normal form, and what it is at a service that resolves dot segments."""
-    if _NORMAL_PATH.fullmatch(target):
-        spelt = path = target
-    else:
-        spelt = _spelt_path(target)
-        path = _folded(spelt)
-    if not has_dot_segments(path):
-        return (path,)
-    # Some services fold `//` before they resolve, some do not.
-    return path, resolve_dot_segments(path), resolve_dot_segments(spelt)
 
 
 def normalise_host(host: bytes) -> bytes:
@@ -116,6 +85,17 @@ class _Segment:
     @property
     def expression(self) -> bytes:
         return re.escape(self.prefix) + (b"([^/]+)" if self.is_variable else b"") + re.escape(self.suffix)
+
+    def folded(self) -> _Segment:
+        return _Segment(folded(self.prefix), self.is_variable, folded(self.suffix))
+
+    def without_format(self) -> _Segment:
+        """A folded last segment as it is where its format is left out."""
+        if not self.is_variable:
+            return _Segment(without_format(self.prefix) or self.prefix)
+        if self.prefix.endswith(b".") and not self.suffix:
+            return _Segment(self.prefix[:-1])
+        return _Segment(self.prefix, True, without_format(self.suffix))
 
     def covers(self, other: _Segment) -> bool:
         """Whether every text that fits `other` fits this one."""
@@ -180,11 +160,34 @@ class PathPattern:
             return None
         return b"/" + b"/".join(segment.prefix for segment in self.segments)
 
-    def expression(self, flags: re.RegexFlag = re.NOFLAG) -> re.Pattern[bytes]:
+    def expression(self) -> re.Pattern[bytes]:
         """The expression for a whole normalised path."""
         fixed = b"".join(b"/" + segment.expression for segment in self.segments)
         rest = b"((?:/.*)?)" if self.takes_rest else b"" if fixed else b"/"
-        return re.compile(fixed + rest, re.DOTALL | flags)
+        return re.compile(fixed + rest, re.DOTALL)
+
+    def folded(self) -> tuple[re.Pattern[bytes], bytes | None]:
+        """The expression for a reading of a target, and the stem of all that fit if they share one.
+
+        Any format may follow, or be left out where the pattern names one; after a script, anything. A directory stands
+        for its index.
+        """
+        segments = [segment.folded() for segment in self.segments]
+        tail, is_literal = rb"(?:\.[^/]*)?", not self.takes_rest
+        if self.takes_rest:
+            tail += rb"(?:/.*)?"
+        elif segments:
+            *_, last = segments
+            if is_script(last.suffix if last.is_variable else last.prefix):
+                tail, is_literal = tail + rb"(?:/.*)?", False
+            segments[-1] = last.without_format()
+        expression = b""
+        for place, segment in enumerate(segments):
+            is_left_out = is_index(self.segments[place].prefix.lower(), is_first=place == 0)
+            is_literal = is_literal and not segment.is_variable and not is_left_out
+            expression += b"(?:/%b)?" % segment.expression if is_left_out else b"/" + segment.expression
+        literal = stem(b"/" + b"/".join([segment.prefix for segment in segments])) if is_literal else None
+        return re.compile((expression or (b"" if self.takes_rest else b"/?")) + tail, re.DOTALL), literal
 
     def variables(self, path: bytes) -> dict[str, bytes]:
         """The values of the variables in a normalised path that fits; escapes stay as they are."""
@@ -235,15 +238,21 @@ class Rule:
         """Whether every request of this method that fits `other` fits this one."""
         return method in self.methods and self.host in (None, other.host) and self.path.covers(other.path)
 
-    def miss(self, method: bytes, paths: Iterable[bytes], host: bytes) -> Miss | None:
-        """The first condition that a request does not meet; None where it matches. `paths` and `host` are as rules
+    def miss(self, method: bytes, path: bytes, host: bytes) -> Miss | None:
+        """The first condition that a request does not meet; None where it matches. `path` and `host` are as rules
         spell them."""
         if method not in self.methods:
             return Miss.METHOD
         if self.host not in (None, host):
             return Miss.HOST
-        expression = self.path.expression()
-        return None if any(expression.fullmatch(path) for path in paths) else Miss.PATH
+        return None if self.path.expression().fullmatch(path) else Miss.PATH
+
+    def spelling(self) -> Rule:
+        """The rule for paths that differ from its own in upper and lower case, marks, or their format."""
+        segments = [segment.folded() for segment in self.path.segments]
+        if segments and not self.path.takes_rest:
+            segments[-1] = segments[-1].without_format()
+        return replace(self, path=PathPattern("", tuple(segments), self.path.takes_rest))
 
     def common(self, other: Rule) -> Rule | None:
         """The requests that fit both, or None where there are none."""
@@ -255,42 +264,38 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry(Generic[Value]):
+class Entry(Generic[Value]):
     order: int
     rule: Rule
     value: Value
+    literal: bytes | None
 
 
 class _Index(Generic[Value]):
-    """Finds the first rule in file order that matches; literal paths take one look-up, whatever their number.
+    """Finds the first rule in file order that matches; literal paths take one look-up, whatever their number."""
 
-    With `folds_case`, paths are compared case-insensitively.
-    """
+    def __init__(self) -> None:
+        self._literal: dict[tuple[bytes, bytes], list[tuple[re.Pattern[bytes] | None, Entry[Value]]]] = {}
+        self._patterns: dict[bytes, list[tuple[re.Pattern[bytes], Entry[Value]]]] = {}
 
-    def __init__(self, entries: Iterable[_Entry[Value]], *, folds_case: bool) -> None:
-        self._folds_case = folds_case
-        self._literal: dict[tuple[bytes, bytes], list[_Entry[Value]]] = {}
-        self._patterns: dict[bytes, list[tuple[re.Pattern[bytes], _Entry[Value]]]] = {}
-        for entry in entries:
-            literal = entry.rule.path.literal
-            expression = entry.rule.path.expression(re.IGNORECASE if folds_case else re.NOFLAG)
-            for method in entry.rule.methods:
-                if literal is None:
-                    self._patterns.setdefault(method, []).append((expression, entry))
-                else:
-                    spelt = literal.lower() if folds_case else literal
-                    self._literal.setdefault((method, spelt), []).append(entry)
+    def add(self, entry: Entry[Value], expression: re.Pattern[bytes], literal: bytes | None, *, is_whole: bool) -> None:
+        """With `is_whole` there is nothing that has this literal and does not fit."""
+        for method in entry.rule.methods:
+            if literal is None:
+                self._patterns.setdefault(method, []).append((expression, entry))
+            else:
+                self._literal.setdefault((method, literal), []).append((None if is_whole else expression, entry))
 
-    def first(self, method: bytes, path: bytes, host: bytes) -> _Entry[Value] | None:
-        found: _Entry[Value] | None = None
-        for entry in self._literal.get((method, path.lower() if self._folds_case else path), ()):
-            if entry.rule.host is None or entry.rule.host == host:
+    def first(self, method: bytes, path: bytes, literal: bytes, host: bytes) -> Entry[Value] | None:
+        found: Entry[Value] | None = None
+        for narrower, entry in self._literal.get((method, literal), ()):
+            if entry.rule.host in (None, host) and (narrower is None or narrower.fullmatch(path)):
                 found = entry
                 break
         for expression, entry in self._patterns.get(method, ()):
             if found is not None and entry.order > found.order:
                 break
-            if (entry.rule.host is None or entry.rule.host == host) and expression.fullmatch(path):
+            if entry.rule.host in (None, host) and expression.fullmatch(path):
                 return entry
         return found
 
@@ -298,62 +303,90 @@ class _Index(Generic[Value]):
 class RouteTable(Generic[Value]):
     """Finds a gateway's route for a request by method, target and host."""
 
-    def __init__(self, rules: Iterable[tuple[Rule, Value]], default_host: bytes | None = None) -> None:
-        """`default_host` is the `Host` that a request without one is forwarded with."""
-        entries = [_Entry(order, rule, value) for order, (rule, value) in enumerate(rules)]
+    def __init__(
+        self,
+        rules: Iterable[tuple[Rule, Value]],
+        default_host: bytes | None = None,
+        unprotected: Iterable[Rule] = (),
+    ) -> None:
+        """`default_host` is the `Host` that a request without one is forwarded with. What `unprotected` names is no
+        other spelling of anything."""
+        self._entries = [Entry(order, rule, value, rule.path.literal) for order, (rule, value) in enumerate(rules)]
         self._default_host = default_host
-        self._entries = entries
-        self._methods = frozenset(method for entry in entries for method in entry.rule.methods)
-        self._names_hosts = any(entry.rule.host is not None for entry in entries)
-        self._exact = _Index(entries, folds_case=False)
-        self._folded = _Index(entries, folds_case=True)
+        self._methods = frozenset(method for entry in self._entries for method in entry.rule.methods)
+        self._clear: dict[int, bool] = {}
+        self._exact: _Index[Value] = _Index()
+        self._folded: _Index[Value] = _Index()
+        self._unprotected: _Index[None] = _Index()
+        for entry in self._entries:
+            path = entry.rule.path
+            self._exact.add(entry, path.expression(), entry.literal, is_whole=True)
+            self._folded.add(entry, *path.folded(), is_whole=False)
+        exempt = list(unprotected)
+        self._has_unprotected = bool(exempt)
+        for order, rule in enumerate(exempt):
+            literal = rule.path.literal
+            self._unprotected.add(Entry(order, rule, None, literal), rule.path.expression(), literal, is_whole=True)
+        self._names_hosts = any(rule.host is not None for rule in [*exempt, *[each.rule for each in self._entries]])
 
-    def match(self, method: bytes, target: bytes, host: bytes | None) -> Value | None:
-        """The route that a request matches, or None. `target` and `host` are as received.
-
-        A target with dot segments matches the route of any of its readings, so that the edge refuses it there: such a
-        request must not bypass the route at a service that resolves them.
-        """
+    def find(self, method: bytes, target: bytes, host: bytes | None) -> Entry[Value] | None:
+        """The rule that a request matches as it is written, or None. `target` and `host` are as received."""
         if method not in self._methods:
             return None
-        return self._match(self._exact, (method,), target, (self._name_of(host),))
+        path = normalise_path(target)
+        return self._exact.first(method, path, path, self._name_of(host))
 
-    def misses(self, method: bytes, target: bytes, host: bytes | None) -> Iterator[tuple[Value, Miss | None]]:
-        """Every route in order, with the condition that keeps the request from matching; for people, as it is slow.
+    def misses(self, method: bytes, target: bytes, host: bytes | None) -> Iterator[tuple[Entry[Value], Miss | None]]:
+        """Every rule in order, with the condition that keeps the request from matching; for people, as it is slow.
 
-        The first without one is what `match` returns, unless the target has dot segments.
+        The first without one is what `find` returns.
         """
-        paths, name = _paths(target), self._name_of(host)
+        path, name = normalise_path(target), self._name_of(host)
         for entry in self._entries:
-            yield entry.value, entry.rule.miss(method, paths, name)
+            yield entry, entry.rule.miss(method, path, name)
 
-    def match_in_any_case(self, methods: Iterable[bytes], target: bytes, hosts: Iterable[bytes | None]) -> Value | None:
-        """As `match`, for a service with case-insensitive paths, and for any of these methods and hosts: one call
-        normalises the target, which is the expensive part, only once.
+    def is_clear(self, entry: Entry[Value], target: bytes) -> bool:
+        """Whether a target that matches this rule cannot be read as one of an earlier rule."""
+        if entry.literal is not None and target == entry.literal:
+            return True
+        if not is_plain(target):
+            return False
+        if entry.literal is not None:
+            return True
+        if b"." in target or target.startswith(b"/index/"):
+            return False
+        if entry.order not in self._clear:
+            earlier = self._entries[: entry.order]
+            mine = entry.rule.spelling()
+            self._clear[entry.order] = all(
+                each.value is entry.value or mine.common(each.rule.spelling()) is None for each in earlier
+            )
+        return self._clear[entry.order]
+
+    def readings(self, methods: Iterable[bytes], target: bytes, host: bytes | None) -> Iterator[Entry[Value]]:
+        """The rules that match what may be read from a request, one for each way, in no order.
+
+        Raises `Unreadable`.
         """
         known = [method for method in methods if method in self._methods]
-        return self._match(self._folded, known, target, {*map(self._name_of, hosts)}) if known else None
-
-    def path_in_other_case(self, method: bytes, target: bytes, host: bytes | None) -> str | None:
-        """The path, as configured, of the route that this request would match case-insensitively. For a request that
-        matches none.
-        """
-        for path in _paths(target):
-            found = self._folded.first(method, path, self._name_of(host))
-            if found is not None:
-                return found.rule.path.text
-        return None
-
-    def _match(
-        self, index: _Index[Value], methods: Sequence[bytes], target: bytes, names: Collection[bytes]
-    ) -> Value | None:
-        for path in _paths(target):
-            for method in methods:
+        if not known:
+            return
+        paths, hosts = readings(target)
+        # Many services take the path from a target, but the host from its header.
+        names = {self._name_of(each) for each in (host, *hosts)}
+        for path in paths:
+            literal = stem(path)
+            for method in known:
                 for name in names:
-                    found = index.first(method, path, name)
-                    if found is not None:
-                        return found.value
-        return None
+                    if (entry := self._folded.first(method, path, literal, name)) is not None:
+                        yield entry
+
+    def is_unprotected(self, method: bytes, target: bytes, host: bytes | None) -> bool:
+        """Whether the file says that this very path, written plainly, is not protected."""
+        if not self._has_unprotected or not is_plain(target):
+            return False
+        path = normalise_path(target)
+        return self._unprotected.first(method, path, path, self._name_of(host)) is not None
 
     def _name_of(self, host: bytes | None) -> bytes:
         """The host's name as rules spell it; empty if no rule names a host."""

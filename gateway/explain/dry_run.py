@@ -18,7 +18,7 @@ from typing import Final
 import orjson
 
 from gateway.app.callers import callers_of, reserved_headers
-from gateway.app.routes import edge_route, identity_secret, route_of
+from gateway.app.routes import edge_route, identity_secret, route_of, rules_with
 from gateway.config import Config
 from gateway.core.identity.scope import AuthService, ForwardAuthScope, JwtScope, VerifiedSpec
 from gateway.core.identity.token import (
@@ -30,7 +30,7 @@ from gateway.core.identity.token import (
     read_token,
 )
 from gateway.core.message import RequestHead
-from gateway.core.routing import Miss, RouteTable, Rule
+from gateway.core.routing import Entry, Miss, RouteTable, Rule
 from gateway.core.verdict import Verdict
 from gateway.http.handler import Served
 from gateway.http.limits import EdgeSettings
@@ -142,17 +142,25 @@ class _Own:
 class _Table(RouteTable[Route]):
     """Notes what it was asked for."""
 
-    def __init__(self, rules: Iterable[tuple[Rule, Route]], default_host: bytes | None, found: Found) -> None:
-        super().__init__(rules, default_host)
+    def __init__(
+        self,
+        rules: Iterable[tuple[Rule, Route]],
+        default_host: bytes | None,
+        unprotected: Iterable[Rule],
+        found: Found,
+    ) -> None:
+        super().__init__(rules, default_host, unprotected)
         self._found = found
 
-    def match(self, method: bytes, target: bytes, host: bytes | None) -> Route | None:
-        chosen = super().match(method, target, host)
-        misses = []
-        for route, miss in self.misses(method, target, host):
-            misses.append((route, miss))
-            if route is chosen:
+    def find(self, method: bytes, target: bytes, host: bytes | None) -> Entry[Route] | None:
+        chosen = super().find(method, target, host)
+        misses: list[tuple[Route, Miss | None]] = []
+        for entry, miss in self.misses(method, target, host):
+            if entry is chosen:
+                misses.append((entry.value, None))
                 break
+            if entry.rule.path is entry.value.path:
+                misses.append((entry.value, miss))
         self._found.misses = tuple(misses)
         self._found.head = RequestHead(method, target, ())
         return chosen
@@ -220,8 +228,9 @@ async def dry_run(config: Config, wire: bytes, hop: Hop) -> Found:
     accepts = any(route.accept is not None and route.inbox is None for route in config_routes)
     served = Served(
         routes=_Table(
-            zip([route.rule for route in config.routes], edge_routes, strict=True),
+            rules_with(config, edge_routes),
             config.upstream.default_host,
+            [each.rule for each in config.unprotected],
             found,
         ),
         protect=protect,

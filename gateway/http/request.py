@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable
 from typing import Final
 
 from gateway.core.message import (
@@ -19,20 +19,22 @@ from gateway.core.message import (
     NameTable,
     RequestHead,
     connection_options,
-    header_values,
-    values_by_name,
+    folded_name,
+    indexed,
 )
-from gateway.core.routing import PathPattern, RouteTable, Rule
+from gateway.core.routing import Entry, RouteTable
+from gateway.core.spelling import Unreadable
 from gateway.http.connection import ClientConnection, Payload
 from gateway.http.limits import HEAD_TOO_BIG, Fault
 from gateway.protect.ambiguity import (
+    TOO_MANY_READINGS,
     ambiguity,
     framing_fault,
     host_fault,
+    names_another,
     other_methods,
-    other_readings,
     other_targets,
-    overrides,
+    targets_in_query,
 )
 from gateway.protect.reply import Cut
 from gateway.protect.route import Route
@@ -53,9 +55,12 @@ _ABSOLUTE_FORM: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.\-]*+://[A-Za-z0-9\-._
 _CROWDED_SECONDS: Final = 5.0
 _CROWDED_BYTES_PER_SECOND: Final = 16 * 1024
 
-# Paths are compared for requests of every method.
-_ANY_METHOD: Final = frozenset((b"*",))
-_NOT_ALPHANUMERIC: Final = re.compile(rb"[^0-9a-z]")
+_PATH_TOO_LONG: Final = Fault(414, "The path of the request is too long.", is_verdict=False)
+_SPELLING: Final = "The path can be read as %s, which is protected. Write it in that spelling; nothing was sent."
+_NAMED_ELSEWHERE: Final = (
+    "A header or the query names a method or a path by which this can be read as a request for %s, which is protected. "
+    "Leave that out; nothing was sent."
+)
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -135,14 +140,9 @@ class ClientBody:
 
 
 def too_big(head: RequestHead, header_bytes_max: int) -> Fault | None:
-    """Why a head is not examined: its path, or all of it, is so long that examining it would take too much time."""
-    target = head.target
-    size = sum([len(name) + len(value) + _FIELD_BYTES for name, value in head.headers], len(target) + _LINE_BYTES)
-    if size + len(head.method) > header_bytes_max:
-        return HEAD_TOO_BIG
-    if len(target) > PATH_BYTES_MAX and len(target.partition(b"?")[0]) > PATH_BYTES_MAX:
-        return Fault(414, "The path of the request is too long.", is_verdict=False)
-    return None
+    """Why a head is over its limit as a whole."""
+    size = sum([len(name) + len(value) + _FIELD_BYTES for name, value in head.headers], len(head.target) + _LINE_BYTES)
+    return HEAD_TOO_BIG if size + len(head.method) > header_bytes_max else None
 
 
 def examine(
@@ -150,103 +150,94 @@ def examine(
 ) -> tuple[Route | None, Fault | None]:
     """The route that protects the request, and why the request is refused, if it is.
 
-    Pure. Refuses a request that matches a route only if its path is read in another way, or regardless of case, or with
-    the method or target that one of its headers names: it is not known whether the service reads it so. On an observed
-    route it is judged as if none matched.
+    Pure. A request that may be read as one for another route than the one that it matches as it is written is refused,
+    be it by the spelling of its path or by the method or target that it names elsewhere: it is not known whether the
+    service reads it so. On an observed route it is judged as if none matched.
     """
-    by_name = values_by_name(head.headers)
-    hosts = by_name.get(b"host")
+    target = head.target
+    if len(target) > PATH_BYTES_MAX and len(target.partition(b"?")[0]) > PATH_BYTES_MAX:
+        return None, _PATH_TOO_LONG
+    headers = indexed(head.headers)
+    hosts = headers.by_name.get(b"host")
     host = hosts[0] if hosts else None
-    route = routes.match(head.method, head.target, host)
+    entry = routes.find(head.method, target, host)
+    route = None if entry is None else entry.value
     if route is not None and route.is_observed:
         route = route.for_key(head.headers)
-    fault = framing_fault(by_name, version)
+    fault = framing_fault(headers, version)
     if fault is not None:
         return route, Fault(400, fault)
-    if route is not None and not route.is_observed:
-        ambiguous = ambiguity(head, route.once, route.compared)
-        return route, Fault(400, ambiguous) if ambiguous is not None else None
+    if entry is not None and route is not None and not route.is_observed:
+        fault = ambiguity(head, route.once, route.compared)
+        if fault is not None:
+            return route, Fault(400, fault)
+        if routes.is_clear(entry, target) and not names_another(head):
+            return route, None
+        other, refusal = _other_reading(routes, head, host, entry.value)
+        return other or route, refusal
     if head.method == b"CONNECT":
         return None, Fault(501, "This is not a forward proxy.")
-    if head.target[:1] != b"/" and head.target != b"*" and not _ABSOLUTE_FORM.match(head.target):
+    if target[:1] != b"/" and target != b"*" and not _ABSOLUTE_FORM.match(target):
         return None, Fault(400, "The request target is neither a path nor a URL.")
     if host is not None and (fault := host_fault(host)) is not None:
         return None, Fault(400, fault)
-    methods, targets = [head.method], [head.target]
-    overriding = overrides(head.headers)
-    if overriding:
-        methods += other_methods(overriding)
-        targets += other_targets(overriding)
-        # Comparing them takes time, and headers may be much longer than a path.
-        if sum(map(len, targets[1:])) > PATH_BYTES_MAX:
-            return None, Fault(400, "A header that names another target is too long.")
-    for target, names in _readings(targets, host):
-        other = routes.match_in_any_case(methods, target, names)
-        if other is not None and not other.for_key(head.headers).is_observed:
-            return other, Fault(400, _other_reading(routes.path_in_other_case(head.method, head.target, host)))
-    return route, None
+    other, refusal = _other_reading(routes, head, host, None)
+    return (route, None) if refusal is None else (other, refusal)
+
+
+def _other_reading(
+    routes: RouteTable[Route], head: RequestHead, host: bytes | None, matched: Route | None
+) -> tuple[Route | None, Fault | None]:
+    """The route that a request may be read as one for, beside the one that it matches, and why it is refused."""
+    method, target = head.method, head.target
+    # What the file calls unprotected is no other spelling.
+    written = () if matched is None and routes.is_unprotected(method, target, host) else (method,)
+    try:
+        if (route := _first_enforced(routes.readings(written, target, host), head, matched)) is not None:
+            return route.value, Fault(400, _SPELLING % route.rule.path.text)
+        is_named, targets = names_another(head), targets_in_query(target) if written else []
+        if not is_named and not targets:
+            return None, None
+        methods, targets = {method, *other_methods(head)}, targets + other_targets(head)
+        # Comparing them takes time, and a head may be much longer than a path.
+        if sum(map(len, targets)) > PATH_BYTES_MAX:
+            return None, Fault(400, "What names another target is too long.")
+        for other in ((methods - {method}, target), *((methods, each) for each in targets)):
+            if (route := _first_enforced(routes.readings(*other, host), head, matched)) is not None:
+                return route.value, Fault(400, _NAMED_ELSEWHERE % route.rule.path.text)
+    except Unreadable:
+        return None, Fault(400, TOO_MANY_READINGS)
+    return None, None
+
+
+def _first_enforced(entries: Iterable[Entry[Route]], head: RequestHead, matched: Route | None) -> Entry[Route] | None:
+    found = (each for each in entries if each.value is not matched)
+    return next((each for each in found if not each.value.for_key(head.headers).is_observed), None)
 
 
 class ReservedHeaders:
-    """Headers that a client may not send on the paths of some routes, because a service takes them from the gateway.
+    """Headers that a client may not send, because a service takes them from the gateway.
 
-    They are dropped from every request that a service may read as one for such a path, protected or not, of any method
-    and host, and in every spelling that it may take for the same name.
+    They are dropped from every request, whatever its path, and in every spelling that a service may take for the same
+    name.
     """
 
-    def __init__(self, reserved: Sequence[tuple[PathPattern, frozenset[bytes]]]) -> None:
-        """`reserved` has the paths and the names of the headers."""
-        self._paths = [
-            RouteTable([(Rule(_ANY_METHOD, path), frozenset(map(_folded, names)))]) for path, names in reserved
-        ]
-        everywhere = frozenset(_folded(name) for _, names in reserved for name in names)
-        self._names = everywhere
-        self._is_reserved = NameTable(lambda name: _folded(name) in everywhere)
+    def __init__(self, names: Iterable[bytes]) -> None:
+        reserved = frozenset(map(folded_name, names))
+        self._is_reserved = NameTable(lambda name: folded_name(name) in reserved)
 
     def without(self, head: RequestHead) -> RequestHead:
         """The head as the service may get it."""
         options = connection_options(head.headers)
-        # Mostly, so that no path is compared.
+        # Mostly.
         if not any(map(self._is_reserved.__getitem__, [*options, *[name for name, _ in head.headers]])):
             return head
-        names = self._names_for(head)
         kept: list[tuple[bytes, bytes]] = []
         for name, value in head.headers:
             if name.lower() == b"connection":
                 # It would have the gateway drop what it adds itself.
-                listed = [option for option in value.split(b",") if _folded(option.strip()) not in names]
+                listed = [option for option in value.split(b",") if not self._is_reserved[option.strip()]]
                 kept.append((name, b",".join(listed)))
-            elif _folded(name) not in names:
+            elif not self._is_reserved[name]:
                 kept.append((name, value))
         return RequestHead(head.method, head.target, IndexedHeaders(kept))
-
-    def _names_for(self, head: RequestHead) -> frozenset[bytes]:
-        targets = [head.target, *other_targets(overrides(head.headers))]
-        # Comparing them takes time.
-        if sum(map(len, targets)) > PATH_BYTES_MAX:
-            return self._names
-        hosts = header_values(head.headers, b"host")
-        read = [target for target, _ in _readings(targets, hosts[0] if hosts else None)]
-        found = [path.match_in_any_case(_ANY_METHOD, target, (None,)) for path in self._paths for target in read]
-        return frozenset(name for names in found if names is not None for name in names)
-
-
-def _folded(name: bytes) -> bytes:
-    """The name as a service reads it that knows letters and digits alone, as in the variables of CGI."""
-    return _NOT_ALPHANUMERIC.sub(b"-", name.lower())
-
-
-def _other_reading(path: str | None) -> str:
-    """The detail of the refusal. `path` is that of a route that differs only in upper and lower case."""
-    if path is None:
-        return "The request can be read as one for another operation."
-    return f"Upper and lower case differ in paths. The protected path is written {path}; nothing was sent."
-
-
-def _readings(targets: Sequence[bytes], host: bytes | None) -> Iterator[tuple[bytes, tuple[bytes | None, ...]]]:
-    """The targets and hosts that a service may read from the request, those that were sent first."""
-    for target in targets:
-        yield target, (host,)
-        for other, other_host in other_readings(target, host):
-            # Many services take the path from such a target, but the host from its header.
-            yield other, (other_host, host)

@@ -11,18 +11,31 @@ The parser refuses bare line feeds, folded headers and control characters before
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Final
+from urllib.parse import unquote_to_bytes
 
 from gateway.core.identity.fingerprint import METHOD_OVERRIDES, TARGET_OVERRIDES
-from gateway.core.message import Headers, NameTable, RequestHead, connection_options, values_by_name
+from gateway.core.message import (
+    Headers,
+    IndexedHeaders,
+    NameTable,
+    RequestHead,
+    connection_options,
+    folded_name,
+    indexed,
+)
 from gateway.core.routing import has_dot_segments, normalise_path
+from gateway.core.spelling import Unreadable, is_front, is_plain, readings
 
-# On any route, these may not be repeated, spelt with `_`, or named by `Connection`.
+# On any route, these may not be repeated, spelt in another way, or named by `Connection`.
 _SINGLE: Final = frozenset(
     (b"authorization", b"content-encoding", b"content-length", b"content-type", b"host", b"idempotency-key")
 )
+_FRAMING: Final = frozenset((b"content-length", b"transfer-encoding"))
 _NOT_TO_BE_NAMED: Final = _SINGLE | {b"cookie", b"transfer-encoding"}
+
+TOO_MANY_READINGS: Final = "The path can be read in too many ways. Write it with fewer escapes; nothing was sent."
 
 _VERSIONS: Final = ((1, 1), (1, 0))
 # Far more than any length has, and few enough to be parsed fast.
@@ -31,34 +44,23 @@ _LENGTH_DIGITS_MAX: Final = 18
 # RFC 3986 section 3.2.2 with a port. A list, user information or a path in it can be read in more than one way. So can
 # an escape: services that make a URL of the host decode it, and no client needs one.
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9\-._~!$&'()*+;=]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
-# A target without an escape, a parameter, or a segment that begins with a dot. Nearly all are like this, and need no
-# further check.
-_PLAIN_TARGET: Final = re.compile(rb"(?:/(?!\.)[A-Za-z0-9\-._~!$&'()*+,=:@]++)++(?:\?[!\"$-~]*+)?")
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _NOT_VISIBLE: Final = re.compile(rb"[\x00-\x20\x7f]")
-_SLASH_IN_DISGUISE: Final = re.compile(rb"\\|%2f|%5c", re.IGNORECASE)
-_PARAMETERS: Final = re.compile(rb";[^/]*")
-_BLANK: Final = re.compile(rb"%(?:[01][0-9a-f]|20)", re.IGNORECASE)
-_BLANK_AT_AN_END: Final = re.compile(rb"/%(?:[01][0-9a-f]|20)|%(?:[01][0-9a-f]|20)(?:/|\Z)", re.IGNORECASE)
-_NUL: Final = b"%00"
-_ESCAPED_PERCENT: Final = b"%25"
-_ABSOLUTE_FORM: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.\-]*://(?:[^/?#@]*@)?([^/?#]*)")
-_OTHER_METHODS: Final = NameTable(lambda name: name.lower().replace(b"_", b"-") in METHOD_OVERRIDES)
-_OTHER_TARGETS: Final = NameTable(lambda name: name.lower().replace(b"_", b"-") in TARGET_OVERRIDES)
-_OVERRIDES: Final = NameTable(lambda name: _OTHER_METHODS[name] or _OTHER_TARGETS[name])
+_METHOD_IN_QUERY: Final = re.compile(rb"(?:\A|[&;?])_method=([A-Za-z]+)")
+_QUERY_MEMBERS_MAX: Final = 64
+_OTHER_METHODS: Final = NameTable(lambda name: folded_name(name) in METHOD_OVERRIDES)
+_OTHER_TARGETS: Final = NameTable(lambda name: folded_name(name) in TARGET_OVERRIDES)
+_OVERRIDES: Final = frozenset((*METHOD_OVERRIDES, *TARGET_OVERRIDES))
 
 
-def framing_fault(by_name: Mapping[bytes, Sequence[bytes]], version: tuple[int, int]) -> str | None:
-    """A fault of the request's framing: refused on every route, and where none matches (RFC 9112 section 6).
-
-    `by_name` has the values of its headers by their names in lower case.
-    """
+def framing_fault(headers: IndexedHeaders, version: tuple[int, int]) -> str | None:
+    """A fault of the request's framing: refused on every route, and where none matches (RFC 9112 section 6)."""
     if version not in _VERSIONS:
         return "The HTTP version is neither 1.0 nor 1.1."
-    lengths = by_name.get(b"content-length", ())
-    codings = by_name.get(b"transfer-encoding", ())
-    if b"transfer_encoding" in by_name or b"content_length" in by_name:
-        return "A header that frames the body is spelt with an underscore."
+    lengths = headers.by_name.get(b"content-length", ())
+    codings = headers.by_name.get(b"transfer-encoding", ())
+    if not headers.has_one_spelling and (fault := _spelling_fault(headers.by_name, _FRAMING)):
+        return fault
     if codings:
         if version == (1, 0):
             return "HTTP/1.0 has no transfer codings."
@@ -88,61 +90,59 @@ def ambiguity(head: RequestHead, once: frozenset[bytes], compared: frozenset[byt
     return _target_fault(head.target) or _headers_fault(head.headers, once, compared)
 
 
-def overrides(headers: Headers) -> Headers:
-    """The headers from which a service may take another method or target. Mostly none."""
-    return tuple([header for header in headers if _OVERRIDES[header[0]]])
+def names_another(head: RequestHead) -> bool:
+    """Whether a header or the query may name another method or target. Mostly not."""
+    target = head.target
+    if b"?" in target and (b"_method" in target or b"%" in target):
+        return True
+    headers = indexed(head.headers)
+    if headers.has_one_spelling:
+        return not _OVERRIDES.isdisjoint(headers.by_name)
+    return any(folded_name(name) in _OVERRIDES for name in headers.by_name)
 
 
-def other_methods(headers: Headers) -> frozenset[bytes]:
-    """The methods that a service may read which lets a header override the method.
+def other_methods(head: RequestHead) -> set[bytes]:
+    """The methods that a service may read which lets a header or the query override the method.
 
     Many services join repeated headers to a list, of which some take the first member (Express's method-override).
     """
-    values = [value.partition(b",")[0] for name, value in headers if _OTHER_METHODS[name]]
-    return frozenset([value.strip(b" \t").upper() for value in values])
+    values = [value.partition(b",")[0] for name, value in head.headers if _OTHER_METHODS[name]]
+    query = unquote_to_bytes(head.target.partition(b"?")[2])
+    return {value.strip(b" \t").upper() for value in [*values, *_METHOD_IN_QUERY.findall(query)]}
 
 
-def other_targets(headers: Headers) -> list[bytes]:
+def other_targets(head: RequestHead) -> list[bytes]:
     """The paths, or URLs without a query, that a service may read which takes them from a header."""
-    values = [value.strip(b" \t") for name, value in headers if _OTHER_TARGETS[name]]
-    paths = [re.split(rb"[?#]", value, maxsplit=1)[0] for value in values]
-    return [path if path.startswith(b"/") or b"://" in path else b"/" + path for path in paths if path]
+    values = [value.strip(b" \t") for name, value in head.headers if _OTHER_TARGETS[name]]
+    return [_rooted(path) for value in values if (path := re.split(rb"[?#]", value, maxsplit=1)[0])]
 
 
-def other_readings(target: bytes, host: bytes | None) -> Iterable[tuple[bytes, bytes | None]]:
-    """Other targets, with their hosts, that a lenient service may read from this one. Mostly none.
+def targets_in_query(target: bytes) -> list[bytes]:
+    """The paths that a front controller may read from its query: `/index.php?r=v1/payments`, `/?rest_route=/v1`.
 
-    A service may take `\\`, `%2F` and `%5C` for a slash, cut off the parameters of a segment or the blanks around it
-    (Spring before 4.3), decode twice, take the host of an absolute form, or take what follows two slashes for a host
-    (RFC 3986 section 4.2). A request that matches a route only in one of these readings must not bypass it.
+    Raises `Unreadable`.
     """
-    return () if _PLAIN_TARGET.fullmatch(target) else _other_readings(target, host)
+    path, _, query = target.partition(b"?")
+    if not query or not is_front(path):
+        return []
+    members = re.split(rb"[&;]", query, maxsplit=_QUERY_MEMBERS_MAX)
+    if len(members) > _QUERY_MEMBERS_MAX:
+        raise Unreadable
+    found = []
+    for name, equals, value in [member.partition(b"=") for member in members]:
+        if named := value if equals else name:
+            found.append(_rooted(named))
+        if name == b"rest_route":
+            found.append(b"/wp-json" + _rooted(value))
+    return found
 
 
-def _other_readings(target: bytes, host: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
-    absolute = _ABSOLUTE_FORM.match(target)
-    if absolute is not None:
-        host = absolute[1]
-        target = target[absolute.end() :]
-        if not target.startswith(b"/"):
-            target = b"/" + target
-        yield target, host
-    path = re.split(rb"[?#]", target, maxsplit=1)[0]
-    folded = path.replace(_ESCAPED_PERCENT, b"%")
-    folded = _PARAMETERS.sub(b"", re.sub(rb"%3b", b";", folded, flags=re.IGNORECASE))
-    folded = _SLASH_IN_DISGUISE.sub(b"/", folded)
-    folded = folded.partition(_NUL)[0]
-    if _BLANK_AT_AN_END.search(folded):
-        folded = b"/".join([segment.strip(b" ") for segment in _BLANK.sub(b" ", folded).split(b"/")])
-    if folded != path:
-        yield folded, host
-    if folded.startswith(b"//"):
-        authority, slash, rest = folded.lstrip(b"/").partition(b"/")
-        yield slash + rest or b"/", authority.rpartition(b"@")[2]
+def _rooted(path: bytes) -> bytes:
+    return path if path.startswith(b"/") or b"://" in path else b"/" + path
 
 
 def _target_fault(target: bytes) -> str | None:
-    if _PLAIN_TARGET.fullmatch(target):
+    if is_plain(target):
         return None
     if not target.startswith(b"/"):
         return "The request target is not a path."
@@ -153,28 +153,27 @@ def _target_fault(target: bytes) -> str | None:
     path, _, _ = target.partition(b"?")
     if b"\\" in path:
         return "The path holds a backslash."
-    normal = normalise_path(path)
-    if has_dot_segments(normal):
-        return "The path holds a . or .. segment."
-    if b"%" not in normal and b";" not in normal:
-        return None
-    if _NUL in normal:
+    try:
+        paths, _ = readings(target)
+    except Unreadable:
+        return TOO_MANY_READINGS
+    if any(b"\0" in path for path in paths):
         return "The path holds an escaped NUL."
-    folded = _SLASH_IN_DISGUISE.sub(b"/", _PARAMETERS.sub(b"", normal.replace(_ESCAPED_PERCENT, b"%")))
-    if has_dot_segments(normalise_path(folded)):
-        return "The path holds a . or .. segment in disguise."
+    if has_dot_segments(normalise_path(path)) or any(map(has_dot_segments, paths)):
+        return "The path holds a . or .. segment."
     return None
 
 
 def _headers_fault(headers: Headers, once: frozenset[bytes], compared: frozenset[bytes]) -> str | None:
-    by_name = values_by_name(headers)
+    known = indexed(headers)
+    by_name = known.by_name
     if len(by_name) < len(headers):
         for name, values in by_name.items():
             if len(values) > 1 and (name in _SINGLE or name in once):
                 return f"The header {_shown(name)} is repeated."
     if b"host" in by_name and (fault := host_fault(by_name[b"host"][0])):
         return fault
-    if b"_" in b"".join(by_name) and (fault := _underscore_fault(by_name, once | compared)):
+    if not known.has_one_spelling and (fault := _spelling_fault(by_name, once | compared | _NOT_TO_BE_NAMED)):
         return fault
     if _CONTROL.search(b"".join([value for _, value in headers])):
         return "A header holds a control character."
@@ -183,18 +182,14 @@ def _headers_fault(headers: Headers, once: frozenset[bytes], compared: frozenset
     return None
 
 
-def _underscore_fault(names: Iterable[bytes], of_route: frozenset[bytes]) -> str | None:
+def _spelling_fault(names: Iterable[bytes], known: frozenset[bytes]) -> str | None:
+    """A header that is not one of the known, and the same to a service that folds its name."""
+    spelt = {folded_name(name): name for name in known}
     for name in names:
-        if b"_" in name and name not in of_route:
-            folded = name.replace(b"_", b"-")
-            if folded in _NOT_TO_BE_NAMED or folded in of_route or _folds_onto(folded, of_route):
-                return f"The header {_shown(folded)} is spelt with an underscore."
+        meant = spelt.get(folded_name(name)) if name not in known else None
+        if meant is not None:
+            return f"A header is spelt in another way than {_shown(meant)}. Write it like that."
     return None
-
-
-def _folds_onto(folded: bytes, of_route: frozenset[bytes]) -> bool:
-    """Whether a header of the route that is itself spelt with `_` reads like this one."""
-    return any(b"_" in name and name.replace(b"_", b"-") == folded for name in of_route)
 
 
 def _shown(name: bytes) -> str:

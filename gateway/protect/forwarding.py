@@ -24,6 +24,7 @@ from gateway.core.message import (
     NameTable,
     RequestHead,
     connection_options,
+    folded_name,
     header_values,
     is_forwarding_header,
     values_by_name,
@@ -32,7 +33,7 @@ from gateway.core.replay import GATEWAY_HEADERS
 from gateway.protect.hop import Hop, Peer
 from gateway.protect.preference import without_heeded
 
-# Headers that only the gateway sends, to upstream or client. CGI-like servers read `_` as `-`: both spellings go.
+# Headers that only the gateway sends, to upstream or client. They are dropped in every spelling (`folded_name`).
 SPOKEN_BY_GATEWAY: Final = frozenset(
     (
         b"idempotency-status",
@@ -238,18 +239,13 @@ def _is_for_clients(name: bytes) -> bool:
     return name.lower() not in _NOT_FOR_CLIENTS
 
 
-def _folded(name: bytes) -> bytes:
-    """The name as a server reads it that does not distinguish `_` from `-`."""
-    return name.lower().replace(b"_", b"-")
-
-
 def _kind_of(header_name: bytes) -> int:
-    name, folded = header_name.lower(), _folded(header_name)
-    if name == b"host":
+    folded = folded_name(header_name)
+    if folded == b"host":
         kind = _HOST
-    elif name in HOP_BY_HOP or name == b"expect" or folded in SPOKEN_BY_GATEWAY:
+    elif folded in HOP_BY_HOP or folded == b"expect" or folded in SPOKEN_BY_GATEWAY:
         kind = _DROPPED
-    elif is_forwarding_header(name):
+    elif is_forwarding_header(header_name):
         kind = _FORWARDING
     elif folded.startswith(_ENVOY_PREFIX):
         kind = _ENVOY
@@ -259,7 +255,7 @@ def _kind_of(header_name: bytes) -> int:
 
 
 _KINDS: Final = NameTable(_kind_of)
-_FOLDED: Final = NameTable(_folded)
+_FOLDED: Final = NameTable(folded_name)
 _FOR_CLIENTS: Final = NameTable(_is_for_clients)
 
 

@@ -73,7 +73,7 @@ def test_a_file_without_notes_passes_a_strict_check(tmp_path: Path, capsys: pyte
     routes = yaml.safe_load(written(tmp_path).read_text())["routes"]
     file = written(tmp_path, routes=[{**routes[0], "scope": {"api_key": "X-Api-Key"}}])
     assert check(file, "--strict") == 0
-    assert "upper and lower case" in capsys.readouterr().out
+    assert "in other spellings are refused" in capsys.readouterr().out
 
 
 SECRETS = {

@@ -89,9 +89,9 @@ def test_a_mistake(text: str, mistake: str) -> None:
     assert "s3cret" not in line
 
 
-@pytest.mark.parametrize("path", ["/pay", "/{kind}", "/{rest:.*}", "/other"])
+@pytest.mark.parametrize("path", ["/pay", "/{rest:.*}", "/other"])
 def test_a_header_that_another_route_reads(path: str) -> None:
-    """It would be dropped there, too, if the paths are the same for some request."""
+    """It is dropped on every path, so none can read it."""
     other = f"""
   - name: other
     match: {{methods: [PUT], path: "{path}"}}
@@ -99,12 +99,8 @@ def test_a_header_that_another_route_reads(path: str) -> None:
     scope: {{header: x-user, from: any}}
     outcome: {{preset: standard}}
 """
-    text = scope() + other
-    if path == "/other":
-        read(text)
-        return
-    (line,) = report(text)
-    assert f"{AT}: X-User holds the key or names the caller at this path, and would be dropped there" in line
+    (line,) = report(scope() + other)
+    assert f"{AT}: X-User holds the key or names the caller on other, and is dropped everywhere" in line
 
 
 def test_an_inbox_is_not_authorized() -> None:

@@ -496,7 +496,7 @@ def test_unknown_global_key(line: str) -> None:
     known = (
         "service, listen, public_url, status, admin, state_dir, upstream, store, limits, shutdown, secrets, delivery, "
         "operations, errors, cors, events, egress, log, traces, workers, trusted_proxies, regions, mode, observe, "
-        "routes"
+        "routes, unprotected"
     )
     assert report(with_global(line)) == [f"1:1: {key}: {UNKNOWN}; known here: {known}"]
 

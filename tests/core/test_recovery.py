@@ -295,7 +295,7 @@ def test_a_repeat_is_promised_nothing_that_recovery_cannot_do() -> None:
 def test_a_probe_that_came_later_is_that_of_the_claim() -> None:
     """Made of what is kept of the request, it has every octet that it would have had."""
     pattern = PathPattern.parse("/tenants/{tenant}/charges")
-    probe = Probe("/status/{tenant}?operation={operation_id}", pattern=pattern)
+    probe = Probe("/status/{tenant}?operation={operation_id}", patterns=(pattern,))
     late = replace(RECORD, probe=None, request=replace(REQUEST, path="/tenants/a%2Fb%E9c/charges"))
     operation = str(RECORD.identity.operation_id).encode()
     assert probe_target(probe, late) == ProbeTarget(b"/status/a%2Fb%E9c?operation=" + operation, b"shop.example")

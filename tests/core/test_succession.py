@@ -101,6 +101,6 @@ def test_no_request_changes_hands_unseen() -> None:
         found = lost(before, after)
         then, now = (RouteTable((route.rule, route.operation) for route in routes(table)) for table in (before, after))
         for path in PATHS:
-            former, latter = then.match(b"POST", path, None), now.match(b"POST", path, None)
-            if former is not None and latter is not None and former != latter:
-                assert (former, latter) in found, (before, after, path)
+            former, latter = then.find(b"POST", path, None), now.find(b"POST", path, None)
+            if former is not None and latter is not None and former.value != latter.value:
+                assert (former.value, latter.value) in found, (before, after, path)

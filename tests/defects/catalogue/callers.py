@@ -28,13 +28,13 @@ DEFECTS = (
     Defect(
         "caller-names-itself-in-another-spelling",
         "a service that cannot tell `_` from `-` believes it",
-        (Edit("http/request.py", '_NOT_ALPHANUMERIC.sub(b"-", name.lower())', "name.lower()"),),
+        (Edit("core/message.py", '_NOT_ALPHANUMERIC.sub(b"-", name.lower())', "name.lower()"),),
         ("tests/http/edge/test_reserved.py::test_spellings[X_User_Id]",),
     ),
     Defect(
         "caller-removes-its-name",
         "a `Connection` header drops what the authorising service says",
-        (Edit("http/request.py", "_folded(option.strip()) not in names]", "option]"),),
+        (Edit("http/request.py", "not self._is_reserved[option.strip()]]", "option]"),),
         ("tests/http/edge/test_reserved.py::test_a_connection_header",),
     ),
     Defect(

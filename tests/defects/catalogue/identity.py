@@ -162,8 +162,38 @@ DEFECTS = (
     Defect(
         "dot-segments-pass",
         "a service that resolves dot segments is reached past its route",
-        (Edit("core/routing.py", "if not has_dot_segments(path):", "if True:"),),
-        ("tests/core/test_routing.py::test_dot_segments_do_not_leave_a_route",),
+        (Edit("core/spelling.py", "if _DOT_SEGMENT.search(each)", "if False"),),
+        ("tests/http/gateway/test_spellings.py::test_a_spelling_is_no_way_around_a_route[nginx]",),
+    ),
+    Defect(
+        "formats-pass",
+        "a service that takes a format from the path is reached past its route",
+        (Edit("core/routing.py", 'tail, is_literal = rb"(?:\\.[^/]*)?"', 'tail, is_literal = b""'),),
+        ("tests/http/gateway/test_spellings.py::test_a_spelling_is_no_way_around_a_route[Rails, Grape]",),
+    ),
+    Defect(
+        "another-route-takes-a-spelling",
+        "a route with a variable takes what may be read as the path of one before it",
+        (Edit("http/request.py", "if routes.is_clear(entry, target) and not names_another(head):", "if True:"),),
+        ("tests/http/gateway/test_spellings.py::test_a_variable_takes_nothing_from_a_route_before_it",),
+    ),
+    Defect(
+        "unprotected-in-any-spelling",
+        "what the file calls unprotected passes in spellings that may be read as a route",
+        (
+            Edit(
+                "core/routing.py",
+                "if not self._has_unprotected or not is_plain(target):",
+                "if not self._has_unprotected:",
+            ),
+        ),
+        ("tests/http/gateway/test_spellings.py::test_spellings_that_the_file_lists",),
+    ),
+    Defect(
+        "long-path-in-one-piece",
+        "the path of a head that comes in one piece is not measured",
+        (Edit("http/request.py", "if len(target) > PATH_BYTES_MAX and", "if False and"),),
+        ("tests/http/gateway/test_spellings.py::test_a_long_path_in_one_piece[/other/]",),
     ),
     Defect(
         "dot-segments-forwarded",
@@ -171,8 +201,8 @@ DEFECTS = (
         (
             Edit(
                 "protect/ambiguity.py",
-                'if has_dot_segments(normal):\n        return "The path holds a . or .. segment."',
-                "pass",
+                "if has_dot_segments(normalise_path(path)) or any(map(has_dot_segments, paths)):",
+                "if False:",
             ),
         ),
         ("tests/http/edge/test_strictness.py::test_an_ambiguous_target_is_a_fault",),

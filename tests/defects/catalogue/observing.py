@@ -14,8 +14,8 @@ DEFECTS = (
         (
             Edit(
                 "http/request.py",
-                "    if route is not None and not route.is_observed:\n        ambiguous",
-                "    if route is not None:\n        ambiguous",
+                "route is not None and not route.is_observed:\n        fault",
+                "route is not None:\n        fault",
             ),
         ),
         (_OBSERVE + "test_nobody_notices",),

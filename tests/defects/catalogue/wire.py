@@ -127,7 +127,7 @@ DEFECTS = (
     Defect(
         "hop-by-hop-forwarded",
         "fields of the client's connection reach the upstream",
-        (Edit("protect/forwarding.py", 'name in HOP_BY_HOP or name == b"expect"', 'name == b"expect"'),),
+        (Edit("protect/forwarding.py", 'folded in HOP_BY_HOP or folded == b"expect"', 'folded == b"expect"'),),
         ("tests/http/test_forwarding.py::test_hop_by_hop_fields_and_those_that_connection_names_stay",),
     ),
     Defect(

@@ -12,7 +12,7 @@ LOCKED := --require-hashes --no-deps --requirement
 UV_COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-config \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 
-.PHONY: help run story triangle test test-quick test-servers test-deploy test-alerts test-browser proof bench lint docs lock dist
+.PHONY: help run story triangle test test-quick test-servers test-deploy test-frameworks test-alerts test-browser proof bench lint docs lock dist
 .DEFAULT_GOAL := help
 
 help:
@@ -24,6 +24,7 @@ help:
 	@echo 'make test-quick                           run what of them needs no server and no process'
 	@echo 'make proof                                run everything there is, one part after the other'
 	@echo 'make test-deploy                          render the Helm chart, and validate all manifests'
+	@echo 'make test-frameworks                      what Django, Flask, FastAPI, aiohttp, Express and Fastify read as a route'
 	@echo 'make dist                                 build a wheel and an sdist'
 	@echo 'make test-servers                         test the stores on every Postgres, Redis and Valkey that is there, and pgbouncer'
 	@echo 'make test-alerts                          judge the alerts by promtool, of the path or of Debian'
@@ -49,7 +50,7 @@ test: $(VENV)/.installed-test
 test-quick: $(VENV)/.installed-test
 	@"$(VENV)/bin/python" -m tests.run --quick
 
-proof: $(VENV)/.installed-servers $(VENV)/.installed-deploy
+proof: $(VENV)/.installed-servers $(VENV)/.installed-deploy $(VENV)/.installed-frameworks
 	"$(VENV)/bin/python" -m tests.proof $(ARGS)
 
 test-deploy: $(VENV)/.installed-deploy
@@ -57,6 +58,9 @@ test-deploy: $(VENV)/.installed-deploy
 
 dist: $(VENV)/.installed
 	@"$(VENV)/bin/python" -m tests.packaging --to dist
+
+test-frameworks: $(VENV)/.installed-frameworks
+	@"$(VENV)/bin/python" -m tests.frameworks $(ARGS)
 
 test-servers: $(VENV)/.installed-servers
 	"$(VENV)/bin/python" -m tests.servers $(ARGS)
@@ -114,6 +118,15 @@ $(VENV)/.installed-deploy: $(VENV)/.installed-test requirements-deploy.lock
 	@$(PIP_INSTALL) $(LOCKED) requirements-deploy.lock --upgrade --target "$(VENV)/deploy"
 	@touch "$@"
 
+# What runs behind the gateway there is no part of it, and some versions are other ones.
+$(VENV)/.installed-frameworks: $(VENV)/.installed-test requirements-frameworks.lock tests/frameworks/node/package-lock.json
+	@echo 'Installing frameworks for services into $(VENV) ...'
+	@$(PIP_INSTALL) $(LOCKED) requirements-frameworks.lock --upgrade --target "$(VENV)/frameworks"
+	@mkdir -p "$(VENV)/frameworks/node"
+	@cp tests/frameworks/node/package.json tests/frameworks/node/package-lock.json "$(VENV)/frameworks/node"
+	@cd "$(VENV)/frameworks/node" && npm ci --silent --no-fund --no-audit --ignore-scripts
+	@touch "$@"
+
 # Playwright drives the browser and does not download one of its own; Debian's is unpacked, and needs no root.
 $(VENV)/.installed-browser: $(VENV)/.installed-test requirements-browser.lock tests/browser/install.py
 	@echo 'Unpacking a browser into $(VENV) ...'
@@ -151,4 +164,6 @@ lock:
 	    --output-file requirements-servers.lock
 	printf 'helm-python-sdk\nkubernetes-validate\nopenapi-spec-validator\n' | $(UV_COMPILE) - \
 	    --output-file requirements-deploy.lock
+	printf 'django\ndjangorestframework\nfastapi\nflask\nuvicorn\n' | $(UV_COMPILE) - --output-file requirements-frameworks.lock
+	cd tests/frameworks/node && npm install --silent --package-lock-only
 	printf 'axe-playwright-python>=0.1.7,<0.2\nplaywright>=1.60,<2\n' | $(UV_COMPILE) - --output-file requirements-browser.lock

@@ -33,6 +33,7 @@ PARTS: Final = (
     Part("servers", ("-m", "tests.servers")),
     Part("packaging", ("-m", "tests.packaging")),
     Part("deployed", ("-m", "tests.deployed")),
+    Part("frameworks", ("-m", "tests.frameworks")),
     Part("alerts", ("-m", "tests.observe.promtool")),
     Part("simulation", ("-m", "tests.simulation.run", "--seeds", "0:1000")),
     Part("simulation-calm", ("-m", "tests.simulation.run", "--calm", "--seconds", "3600")),

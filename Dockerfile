@@ -1,5 +1,9 @@
-# Build where there is a pip, run where there is none. Every package is the one of the lock file, by its digest.
-FROM python:3.12-slim AS build
+# Build where there is a pip, run where there is none. Every package is the one of the lock file, by its digest, and so is
+# the base the one that is named. It has no default, because a tag may name another image tomorrow:
+#   docker build --build-arg BASE=python:3.12-slim@sha256:... .
+# docs/operate/deploy.md says where the digest is found.
+ARG BASE
+FROM ${BASE} AS build
 WORKDIR /src
 RUN python -m venv /opt/idempotency-gateway
 COPY requirements.lock ./
@@ -10,7 +14,7 @@ COPY gateway ./gateway
 RUN /opt/idempotency-gateway/bin/python -m pip install --no-cache-dir --no-deps --no-build-isolation . \
     && /opt/idempotency-gateway/bin/python -m pip uninstall --yes setuptools pip
 
-FROM python:3.12-slim
+FROM ${BASE}
 COPY --from=build /opt/idempotency-gateway /opt/idempotency-gateway
 ENV PATH="/opt/idempotency-gateway/bin:${PATH}" PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 

@@ -85,7 +85,7 @@ def _run_dockerfile(root: Path) -> Path:
                 command = rest.replace("/opt/", f"{root}/opt/")
                 command = re.sub(r"(^|&& )python ", rf"\1{sys.executable} ", command)
                 _run("/bin/sh", "-c", command, cwd=directory)
-            case "FROM" | "" | "#":
+            case "ARG" | "FROM" | "" | "#":
                 pass
             case _:
                 assert word.startswith("#"), f"a step that is not known here: {line}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,15 @@ def test_a_change_starts_the_pods_anew() -> None:
     changed = sums(config=config | {"limits": {"max_in_flight": 300}})
     assert first["checksum/config"] != changed["checksum/config"]
     assert first["checksum/secret"] == changed["checksum/secret"] != sums(secretVersion="2")["checksum/secret"]
+
+
+def test_an_image_by_its_digest() -> None:
+    """It is in the name of the image, behind the tag; what is no digest is refused."""
+    digest = f"sha256:{'0123456789abcdef' * 4}"
+    (gateway,) = rendered(image={"digest": digest})["StatefulSet"]["spec"]["template"]["spec"]["containers"]
+    assert re.fullmatch(f"idempotency-gateway:[0-9.]+@{digest}", gateway["image"])
+    with pytest.raises(Exception, match=r"image\.digest: expected sha256"):
+        rendered(image={"digest": "latest"})
 
 
 def test_the_test_of_the_chart_checks_what_the_gateway_runs_with() -> None:

@@ -94,9 +94,17 @@ def test_the_image_is_built_of_what_is_there_and_gets_through_the_filter() -> No
     for source in (name.removeprefix("./") for names in copied for name in names):
         assert (ROOT / source).exists()
         assert f"!{source}" in filters or f"!{source}/" in filters
-    bases = {rest.split()[0] for word, rest in dockerfile() if word == "FROM"}
-    assert len(bases) == 1
-    assert re.fullmatch(r"python:3\.1[1-4]-slim", bases.pop())
+    assert {rest.split()[0] for word, rest in dockerfile() if word == "FROM"} == {"${BASE}"}
+
+
+def test_images_are_named_from_outside() -> None:
+    """By a digest, which is known where the image is pulled. What is only tried may be named by a tag."""
+    assert dockerfile()[0] == ("ARG", "BASE")
+    for service in SERVICES.values():
+        named = service["build"]["args"]["BASE"] if "build" in service else service["image"]
+        assert re.fullmatch(r"\$\{[A-Z]+_IMAGE:-[a-z/]+:v?[0-9][0-9.]*(-slim)?\}", named), named
+    assert re.fullmatch(r"\$\{PYTHON_IMAGE:-python:3\.1[1-4]-slim\}", SERVICES["gateway"]["build"]["args"]["BASE"])
+    assert yaml.safe_load((CHART / "values.yaml").read_text())["image"]["digest"] == ""
 
 
 def test_the_health_check_of_the_image_is_right_about_health(tmp_path: Path) -> None:
@@ -161,8 +169,8 @@ def test_the_composed_gateway_finds_its_stores(composed: Config) -> None:
         f"postgresql://{postgres['POSTGRES_USER']}:{postgres['POSTGRES_PASSWORD']}@postgres/{postgres['POSTGRES_DB']}"
     )
     assert fast.url.get_secret_value() == "redis://redis:6379/0"
-    assert SERVICES["postgres"]["image"].startswith("postgres:")
-    assert SERVICES["redis"]["image"].startswith("redis:")
+    assert "-postgres:" in SERVICES["postgres"]["image"]
+    assert "-redis:" in SERVICES["redis"]["image"]
     check = SERVICES["postgres"]["healthcheck"]["test"]
     assert [postgres["POSTGRES_USER"], postgres["POSTGRES_DB"]] == [check[3], check[5]]
 

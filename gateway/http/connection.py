@@ -19,6 +19,7 @@ This uses private names of aiohttp, each for a reason; `tests/http/edge/test_aio
   of it go when the connection only lingers.
 - `_buffer_paused`, `_resume_reading_if_drained`, `_reading_paused`, `_resume_transport_reading`: to read on as there is
   room for it, or to throw away.
+- `_http_chunk_splits` of a body: where its last whole chunk ended, to find the size of the next one in the bytes.
 - `_drain_helper`: to wait for a slow reader. `_task_handler`: the task of `start`.
 """
 
@@ -27,6 +28,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import re
 import socket
 import ssl
 import struct
@@ -58,6 +60,12 @@ RST_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 _READ_BYTES: Final = 8 * 1024
 # Less of a request than this is not reported: it is as little as a connection takes without one.
 SMALL_BYTES: Final = 4 * 1024
+# The size of a chunk, and how many digits it may have: 15 are far more than any body. The parser takes all 16, up to a
+# size that no body ever reaches the end of.
+_CHUNK_SIZE: Final = re.compile(rb"0*([0-9A-Fa-f]*)")
+_CHUNK_DIGITS_MAX: Final = 15
+# Of a line that comes in pieces. Behind so much there are more zeros, or an extension.
+_CHUNK_LINE_KEPT: Final = 64
 # A writer waits when so much has not left.
 _WRITTEN_BYTES_MAX: Final = 64 * 1024
 
@@ -76,6 +84,8 @@ class ClientConnection(web.RequestHandler):
 
     __slots__ = (
         "_body_due",
+        "_chunk_line",
+        "_chunk_start",
         "_head_bytes",
         "_held_bytes",
         "_is_closing",
@@ -122,6 +132,9 @@ class ClientConnection(web.RequestHandler):
         # The body of the request that was parsed last, where it is not whole, and how much of it had come.
         self._newest: Payload | None = None
         self._newest_bytes = 0
+        # Of a body in chunks: where the chunk in progress begins in it, and the beginning of the line with its size.
+        self._chunk_start = 0
+        self._chunk_line: bytes | None = None
         # Bytes that came since anything was whole: of a head, or around the chunks of a body.
         self._head_bytes = 0
         # The same, and all that waits for its turn.
@@ -377,6 +390,8 @@ class ClientConnection(web.RequestHandler):
             self._requests_parsed(self._request_count - count, data)
         elif self._tunnel is None and data:
             self._part_arrived(data)
+        if self._chunk_line is not None:
+            self._check_chunk(data)
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """A client that ends its direction after a whole request still gets its response, except over TLS, which has no
@@ -425,6 +440,7 @@ class ClientConnection(web.RequestHandler):
         is_alone = number == len(self._messages) == 1 and self._served is None and not self._head_bytes
         self._newest = None if payload.is_eof() else payload
         self._newest_bytes = payload.total_bytes
+        self._chunk_start, self._chunk_line = 0, b"" if message.chunked else None
         # Its first bytes may have arrived together with the end of the previous request.
         if is_alone and not message.upgrade and 2 * len(data) <= self.settings.header_bytes_max:
             return
@@ -441,6 +457,27 @@ class ClientConnection(web.RequestHandler):
         self.ignores_input = True
         if self.cut_body(Cut.MALFORMED):
             self._messages.pop()
+
+    def _check_chunk(self, data: bytes) -> None:
+        """Refuse a body at the size of a chunk that is longer than any body may be."""
+        body = self._newest
+        if body is None or body.is_eof():
+            self._chunk_line = None
+            return
+        ends = body._http_chunk_splits  # noqa: SLF001 - see the module
+        if ends:
+            self._chunk_start = ends[-1]
+        begun_bytes = body.total_bytes - self._chunk_start
+        if begun_bytes > len(data):
+            return
+        # What came before the content of the chunk ends with the line of its size, or with a part of it.
+        before = (self._chunk_line or b"") + data[: len(data) - begun_bytes]
+        line = before[before.rfind(b"\n", 0, -1) + 1 :]
+        size = _CHUNK_SIZE.match(line)
+        if size is not None and len(size[1]) > _CHUNK_DIGITS_MAX:
+            self.ignores_input = True
+            self.cut_body(Cut.MALFORMED)
+        self._chunk_line = b"" if begun_bytes else line[:_CHUNK_LINE_KEPT]
 
     def _part_arrived(self, data: bytes) -> None:
         """These bytes completed no head: they are a part of a head or of a body."""

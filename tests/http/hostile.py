@@ -40,6 +40,7 @@ _CODINGS = (
 _SIZES = (
     b"g", b"-1", b"+1", b"0x1", b" 1", b"1 1", b"fffffffffffffffff", b"", b"1,1", b"1_0", b"\xd9\xa1", b"1\x00",
     b"1\x0b", b"1.0", b"1\r", b"x1", b"\t1",
+    b"ffffffffffffffff", b"8000000000000000", b"1000000000000000", b"00ffffffffffffffff", b"0" * 90 + b"f" * 16,
 )  # fmt: skip
 _VERSIONS = (
     b"HTTP/0.9", b"HTTP/1.2", b"HTTP/2.0", b"HTTP/3.0", b"HTTP/1.10", b"HTTP/1", b"HTTP/11", b"HTTP/1.1 x",

@@ -55,6 +55,7 @@ async def test_what_is_used_of_its_own_is_there() -> None:
     used = set(re.findall(r"self\.(_[a-z_]+)", SOURCES["connection.py"]))
     theirs = {name for name in used if name not in vars(ClientConnection) and hasattr(handler, name)}
     assert theirs == set(OWN_TO_AIOHTTP)
+    assert "_http_chunk_splits" in StreamReader.__slots__
     assert module.__doc__ is not None
     assert all(f"`{name}`" in module.__doc__ for name in theirs)
     for name, text in SOURCES.items():

@@ -23,7 +23,7 @@ from gateway.config.document import alternatives
 from gateway.core.identity.canonical import parse_json
 from gateway.core.identity.fingerprint import may_be_fingerprinted
 from gateway.core.identity.pointer import MISSING
-from gateway.core.message import HOP_BY_HOP
+from gateway.core.message import HOP_BY_HOP, folded_name
 from gateway.core.reading import REFERENCE, is_target
 from gateway.core.routing import PathPattern, PatternError
 from gateway.core.webhook.scheme import parse_template
@@ -378,10 +378,12 @@ class HeaderName(Leaf):
         name = text.lower()
         if not _TOKEN.match(text):
             raise self.unexpected()
-        if name.encode() in HOP_BY_HOP or name.replace("_", "-") in _RESERVED:
+        folded = folded_name(name.encode())
+        if folded in HOP_BY_HOP or folded.decode() in _RESERVED:
             raise wrong("this header belongs to the connection or to the gateway, not to the request")
-        if self.is_trusted and "_" in name:
-            raise wrong("services may confuse '_' with '-' in the name of a header", f"write {text.replace('_', '-')}")
+        if self.is_trusted and (odd := re.search("[^0-9a-z-]", name)):
+            hint = f"write {re.sub('[^0-9A-Za-z]', '-', text)}"
+            raise wrong(f"services may confuse '{odd[0]}' with '-' in the name of a header", hint)
         if self.is_compared and not may_be_fingerprinted(text.encode()):
             raise wrong("this header may change from one retry to the next")
         for prefix, reason in self.refused:

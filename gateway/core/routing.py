@@ -15,7 +15,7 @@ from enum import StrEnum
 from itertools import product
 from typing import Generic, TypeVar
 
-from gateway.core.spelling import folded, is_index, is_plain, is_script, readings, stem, without_format
+from gateway.core.spelling import Unreadable, folded, is_index, is_plain, is_script, readings, stem, without_format
 
 Value = TypeVar("Value")
 
@@ -149,6 +149,10 @@ class PathPattern:
             if name in names:
                 raise PatternError(f"the name {{{name}}} is used twice")
             names.extend([name] if name else [])
+            try:
+                _ = segment and segment.folded()
+            except Unreadable:
+                raise PatternError("an escape is within others: write the character itself") from None
             takes_rest = segment is None
             segments.extend([segment] if segment else [])
         return cls(text, tuple(segments), takes_rest, tuple(names))

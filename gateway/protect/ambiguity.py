@@ -35,7 +35,7 @@ _SINGLE: Final = frozenset(
 _FRAMING: Final = frozenset((b"content-length", b"transfer-encoding"))
 _NOT_TO_BE_NAMED: Final = _SINGLE | {b"cookie", b"transfer-encoding"}
 
-TOO_MANY_READINGS: Final = "The path can be read in too many ways. Write it with fewer escapes; nothing was sent."
+TOO_MANY_READINGS: Final = "The target can be read in too many ways. Write it with fewer escapes; nothing was sent."
 
 _VERSIONS: Final = ((1, 1), (1, 0))
 # Far more than any length has, and few enough to be parsed fast.
@@ -47,7 +47,7 @@ _HOST: Final = re.compile(rb"(?:[A-Za-z0-9\-._~!$&'()*+;=]*|\[[0-9A-Fa-f:.]+\])(
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _NOT_VISIBLE: Final = re.compile(rb"[\x00-\x20\x7f]")
 _METHOD_IN_QUERY: Final = re.compile(rb"(?:\A|[&;?])_method=([A-Za-z]+)")
-_QUERY_MEMBERS_MAX: Final = 64
+_QUERY_MEMBERS_MAX: Final = 256
 _OTHER_METHODS: Final = NameTable(lambda name: folded_name(name) in METHOD_OVERRIDES)
 _OTHER_TARGETS: Final = NameTable(lambda name: folded_name(name) in TARGET_OVERRIDES)
 _OVERRIDES: Final = frozenset((*METHOD_OVERRIDES, *TARGET_OVERRIDES))

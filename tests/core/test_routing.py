@@ -108,6 +108,7 @@ def test_pattern(pattern: str, fits: list[str], differs: list[str]) -> None:
         pytest.param("/v1/../x", "no . or ..", id="dots"),
         pytest.param("/v1/%2e%2e/x", "no . or ..", id="escaped-dots"),
         pytest.param("/v1?x=1", "without query", id="query"),
+        pytest.param("/%%%%%333333323131", "within others", id="escapes"),
         pytest.param("/" + "x" * 2000, "at most 1024", id="long"),
     ],
 )

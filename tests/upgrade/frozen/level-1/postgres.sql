@@ -32,6 +32,46 @@ BEGIN
     EXECUTE format('DROP TABLE idempotency_gateway.response_%s', drop_day);
 END
 $$;
+CREATE FUNCTION idempotency_gateway.may_have_standby() RETURNS boolean
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM pg_stat_replication);
+EXCEPTION WHEN insufficient_privilege OR undefined_table OR undefined_function OR feature_not_supported THEN
+    RETURN NULL;
+END
+$$;
+CREATE FUNCTION idempotency_gateway.server_system() RETURNS text
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    RETURN (SELECT system_identifier FROM pg_control_system());
+EXCEPTION WHEN insufficient_privilege OR undefined_function OR feature_not_supported THEN
+    RETURN NULL;
+END
+$$;
+CREATE FUNCTION idempotency_gateway.server_timeline() RETURNS text
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    RETURN left(pg_walfile_name(pg_current_wal_lsn()), 8);
+EXCEPTION WHEN insufficient_privilege OR undefined_function OR feature_not_supported THEN
+    RETURN NULL;
+END
+$$;
+CREATE FUNCTION idempotency_gateway.settings_loaded_at() RETURNS timestamp with time zone
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    RETURN pg_conf_load_time();
+EXCEPTION WHEN insufficient_privilege OR undefined_function OR feature_not_supported THEN
+    RETURN NULL;
+END
+$$;
 CREATE TABLE idempotency_gateway.audit (
     operation_id uuid NOT NULL,
     entry bigint NOT NULL,
@@ -91,6 +131,7 @@ WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_
 CREATE TABLE idempotency_gateway.epoch (
     only_row boolean DEFAULT true NOT NULL,
     identity uuid NOT NULL,
+    system text NOT NULL,
     timeline text NOT NULL,
     memo bytea NOT NULL,
     generation text DEFAULT ''::text NOT NULL,
@@ -194,6 +235,7 @@ CREATE VIEW idempotency_gateway.narrow AS
     NULL::bigint AS due_us,
     NULL::bigint AS attention_us,
     k.attempts,
+    0 AS lease_us,
     NULL::integer AS drop_day,
     k.version,
     k.status,
@@ -251,6 +293,7 @@ CREATE TABLE idempotency_gateway.operation (
     due_us bigint,
     attention_us bigint,
     attempts integer NOT NULL,
+    lease_us integer DEFAULT 0 NOT NULL,
     drop_day integer,
     version smallint NOT NULL,
     status smallint,
@@ -352,6 +395,7 @@ CREATE VIEW idempotency_gateway.remembered AS
     operation.due_us,
     operation.attention_us,
     operation.attempts,
+    operation.lease_us,
     operation.drop_day,
     operation.version,
     operation.status,
@@ -395,6 +439,7 @@ UNION ALL
     narrow.due_us,
     narrow.attention_us,
     narrow.attempts,
+    narrow.lease_us,
     narrow.drop_day,
     narrow.version,
     narrow.status,
@@ -440,13 +485,6 @@ CREATE TABLE idempotency_gateway.response (
     body bytea
 )
 PARTITION BY LIST (drop_day);
-CREATE TABLE idempotency_gateway.response_20784 (
-    token bigint NOT NULL,
-    drop_day integer NOT NULL,
-    reason bytea NOT NULL,
-    headers bytea NOT NULL,
-    body bytea
-);
 CREATE TABLE idempotency_gateway.response_20785 (
     token bigint NOT NULL,
     drop_day integer NOT NULL,
@@ -873,7 +911,6 @@ CREATE TABLE idempotency_gateway.witness (
     check_us bigint NOT NULL
 )
 WITH (fillfactor='20');
-ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20784 FOR VALUES IN (20784);
 ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20785 FOR VALUES IN (20785);
 ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20786 FOR VALUES IN (20786);
 ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20787 FOR VALUES IN (20787);
@@ -930,27 +967,27 @@ ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gatew
 ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_24388 FOR VALUES IN (24388);
 ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_24752 FOR VALUES IN (24752);
 ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_36400 FOR VALUES IN (36400);
-INSERT INTO idempotency_gateway.delivery VALUES ('ffad008b-f793-85de-8016-562c07b4053e', 'e739e9f3-bc66-412f-aa94-0a195b2db71a', 1795725158403512, 1795725158403512, 1795725159399293, 1827261158403512, 0, 260, 1, 0, NULL, NULL, true, false, NULL, 'accepted', 'shop', 'order', 'order', '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', 'answered_503', NULL);
-INSERT INTO idempotency_gateway.epoch VALUES (true, 'b0bd065b-2e84-475d-84aa-e15fd0df1d2a', '00000001', '\x', '', 1);
-INSERT INTO idempotency_gateway.gateway VALUES ('c5c8de4e-3ca8-4664-9a30-6a210e44ad9b', 'shop', '{charge,order}', 1795725157773170, 315360000000000, 1, 'b084b4e4-2995-46a9-941f-5c7bcc1583c8', 'vm', 'a123eb69-20bf-4cd8-acc8-2033e4e5a362', '', 1);
-INSERT INTO idempotency_gateway.migration VALUES (1, '0001_operations', 'cf2efd999af6741f5304c57c9d7d7c70b19354fdddb7f8af81394beedc5dd070', '2026-11-26 20:32:36.007015+00');
-INSERT INTO idempotency_gateway.operation VALUES ('1efa8387-21f5-83a7-bea9-c4ac3f5f1f16', '1e7383d8-27cf-4aa9-a61f-6de28bc1237b', NULL, 1, 1795725158159552, 1795725158159552, 0, 2111085158264755, 2111085158264755, 1795725158264755, 2111085158264755, NULL, 1, 36400, 1, 201, false, false, 'completed', 'complete', NULL, 'vm:23663:856f7845', 'charge', 'charge', NULL, '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\xb95d455b5fc690efe0a2afe6ace94cdda261f0c4393997b9e690be0d5eec63ec', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\xc08335a2ed84fedb0f3f698bac518236bb56113194f855a2154e5712b1699d08', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\x878662386bd19df0a4d76bfb5d8c7bc370b07f5472d46f403360869d', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:POrZDW0J9JeBGuWSDqFafyMxm0rPLnkKzfk5GBrAPeeUkCTATTeREbI+l4/HbMXeXbKFNVKTjkqK+/oH', NULL, NULL);
-INSERT INTO idempotency_gateway.operation VALUES ('a596fc96-0a32-817d-a73c-6bf10c513eb8', 'd2cad69f-ca24-4d9c-be3f-958b2eabae61', NULL, 2, 1795725158288835, 1795725158288835, 0, 0, 2111085158319143, NULL, 2111085163288835, NULL, 1, NULL, 1, NULL, false, false, 'released', 'release', NULL, 'vm:23663:856f7845', 'charge', 'charge', NULL, '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x545abad01019b97e48c5dedade40c4faeef7400a3ca7a69627b6864d4cd14b6a', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\xc08335a2ed84fedb0f3f698bac518236bb56113194f855a2154e5712b1699d08', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\xfe8f56806e9dc1ad7f59524a32bad1b1f46e7b1a4c5624e55c7c5cbe', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:OYsRc9Q2PgZtQNuOiW2cFQUxz/zmh8BZ3rGi/8N4nNYozz/081uWbkUGO0t2EhW9PPwUPGlHuMEKUPe5', NULL, NULL);
-INSERT INTO idempotency_gateway.operation VALUES ('f69ff997-ed3f-87d3-91aa-1435b869a4b2', '3692d7ec-5612-4161-8c2a-98a3b1cbd5ce', NULL, 3, 1795725158345625, 1795725158345625, 1795725188345625, 0, 0, NULL, NULL, 1795725158369572, 1, NULL, 1, NULL, false, false, 'in_doubt', 'abandon', 'reset', 'vm:23663:856f7845', 'charge', 'charge', NULL, '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x554dad576657d3838e66bf80c1973dfce5ef9cb9aa648b6563ad34121f9e6f99', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\xc08335a2ed84fedb0f3f698bac518236bb56113194f855a2154e5712b1699d08', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\x38dd993fd2cbcdc1824fa40bfe11a94eb20f2e9ae64edf4cb48b056a', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:goXDORyU6NfuPG+IZ3NS2GJsi+/iRYjcLC81z65ccYiN597y6UCsHPrL4DeT8hpayI2/DEo0sIpRsGc5', NULL, NULL);
-INSERT INTO idempotency_gateway.operation VALUES ('ffad008b-f793-85de-8016-562c07b4053e', '41da4b32-cfc3-41c8-bd0d-3668c3a3b432', NULL, 5, 1795725158403512, 1795725158413371, 0, 0, 0, NULL, 1827261158403512, NULL, 1, NULL, 1, NULL, false, true, 'accepted', 'postpone', NULL, 'vm:23663:856f7845', 'order', 'order', NULL, '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x609fbd65d00f80c4c8f75aebdd3108c4ded494c184bbf087c1cc586696ae81ba', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\x3b127e647326a501dc691215262afc7c5b404443d89a001b5ca4ad0e97cdfa79', '\x39175aab2e26dab244f63d4c2c9299239e4e6acf56d3c6f76b9e487be65b68ce', '', '\x85f9cc305a7cf0ba666b65947a110e3ecb794b95a3299e2aa6e40aeb', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:tO3++WXLBC0bbAJ73y8FnOrhkuyIWVIFTKvPEQahXF+YsCFTh4BiV8pvPSvWFEbbfzU7R8lXxu2kPkY=', NULL, NULL);
-INSERT INTO idempotency_gateway.operation VALUES ('e1e61c76-0614-86ff-bf39-8f5964b1cb7b', 'c810e25b-effd-4d22-9001-636188dfd6d9', NULL, 6, 1795725158423384, 1795725158423384, 1795725188423384, 0, 0, NULL, 2111085163423384, NULL, 1, NULL, 1, NULL, false, false, 'claimed', 'claim', NULL, 'vm:23663:856f7845', 'charge', 'charge', NULL, '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x7faf5c80bc41c5fa7e6064df1429277b4723052226d14cfc3bbbb540a5e33977', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\xc08335a2ed84fedb0f3f698bac518236bb56113194f855a2154e5712b1699d08', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\xe1c93b8a14f439650f26894bc1c70e2dbd0b3dad157aef917065028e', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:bbDQGLjJhmAMuHPno7MySTkY3Qc4nbY8HHBJGSoIqCWU3YdWlmxr98gVjkrQ470mhCpibNEiYMuBMvw0', NULL, NULL);
-INSERT INTO idempotency_gateway.operation VALUES ('e40120c8-d512-87d7-b44d-c83f14f3f9f3', '8023e6cb-9c96-4b7c-bf2b-16ab9ae9e3f8', NULL, 7, 1795725158434243, 1795725158434243, 1795725188434243, 0, 0, NULL, 2111085163434243, NULL, 1, NULL, 1, NULL, false, false, 'claimed', 'claim', NULL, 'vm:23663:856f7845', 'charge', 'charge', NULL, '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\xf7d67622d33169e90d2c66efab38d3180386001ca9c2bc122481dc3626e972a2', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\xc08335a2ed84fedb0f3f698bac518236bb56113194f855a2154e5712b1699d08', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\x2e9dd3abd296e0954f5b9a65be084d18f0f47fcea7b904fcfaecf502', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:d0SpLULg/bxO+uuidoqH+kLG5eqh1l7wUHTfVGxtsohE2j6CHSbwBzvi/wLIFKVZVXtcNdYP4GcZSvxi', NULL, NULL);
+INSERT INTO idempotency_gateway.delivery VALUES ('ffad008b-f793-85de-8016-562c07b4053e', '4bb3aaf5-5ae5-4854-b9cd-0c30341eec98', 1795753565048502, 1795753565048502, 1795753565048502, 1827289565048502, 0, 260, 0, 0, NULL, NULL, true, false, NULL, NULL, 'shop', 'order', 'order', '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', NULL, NULL);
+INSERT INTO idempotency_gateway.epoch VALUES (true, '205a7e56-91e4-4718-a6b8-93c341167ed6', '7712702755013118620', '00000001', '\x', '', 1);
+INSERT INTO idempotency_gateway.gateway VALUES ('c5556e96-4de9-488b-a835-6f8193057b02', 'shop', '{charge,order}', 1795753564091284, 315360000000000, 1, 'e4cdc651-8adf-4a63-a4b8-29694bb3da6c', 'vm', 'ec87c132-b430-4a76-af54-85aeb8f3d7a9', '', 1);
+INSERT INTO idempotency_gateway.migration VALUES (1, '0001_operations', '1e8115bc2847625ae150269f52e403d27ed6126d67dc87f9f6c9e09a40372c6d', '2026-11-27 04:26:02.305778+00');
+INSERT INTO idempotency_gateway.operation VALUES ('1efa8387-21f5-83a7-bea9-c4ac3f5f1f16', '2fd7ea68-bc7a-47a7-9286-a52db5128064', NULL, 1, 1795753564776989, 1795753564776989, 0, 2111113564898186, 2111113564898186, 1795753564898186, 2111113564898186, NULL, 1, 0, 36400, 1, 201, false, false, 'completed', 'complete', NULL, 'vm:23648:b7be8ce3', 'charge', 'charge', NULL, '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\xb95d455b5fc690efe0a2afe6ace94cdda261f0c4393997b9e690be0d5eec63ec', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\xc08335a2ed84fedb0f3f698bac518236bb56113194f855a2154e5712b1699d08', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\x878662386bd19df0a4d76bfb5d8c7bc3000000000000000040316bf60e9f8f55', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:rEmVGuiXYNUKi5mKbYDsHXyxVsrT/S8ho9ZNDkcQPWZAedXIvLb/aXX+qh5VftL2MmlkiWLHupi/p3QO', NULL, NULL);
+INSERT INTO idempotency_gateway.operation VALUES ('a596fc96-0a32-817d-a73c-6bf10c513eb8', 'c2f90f4b-edd8-400e-8a82-ea9777f3781b', NULL, 2, 1795753564936955, 1795753564936955, 0, 0, 2111113564960290, NULL, 2111113569936955, NULL, 1, 0, NULL, 1, NULL, false, false, 'released', 'release', NULL, 'vm:23648:b7be8ce3', 'charge', 'charge', NULL, '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x545abad01019b97e48c5dedade40c4faeef7400a3ca7a69627b6864d4cd14b6a', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\xc08335a2ed84fedb0f3f698bac518236bb56113194f855a2154e5712b1699d08', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\xfe8f56806e9dc1ad7f59524a32bad1b100000000000000008114d85188e85b12', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:AjMudHzLxebIn/K/RdcL8pgkFd74tQkQ13xf7P5EuVJrlhy95qoKdK84nF2CN1s152Yqq1YoWI0qtRpu', NULL, NULL);
+INSERT INTO idempotency_gateway.operation VALUES ('f69ff997-ed3f-87d3-91aa-1435b869a4b2', '9c2d08b4-f7c3-4d07-87d6-1de6828b12af', NULL, 3, 1795753564990350, 1795753564990350, 1795753594990350, 0, 0, NULL, NULL, 1795753565012243, 1, 30000000, NULL, 1, NULL, false, false, 'in_doubt', 'abandon', 'reset', 'vm:23648:b7be8ce3', 'charge', 'charge', NULL, '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x554dad576657d3838e66bf80c1973dfce5ef9cb9aa648b6563ad34121f9e6f99', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\xc08335a2ed84fedb0f3f698bac518236bb56113194f855a2154e5712b1699d08', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\x38dd993fd2cbcdc1824fa40bfe11a94e00000000000000004c29f328ed02fb70', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:Cz3SfvfmTLVYk8uFg2KwljvNbjd2HDMHaLSrD3VsWJzv8OOtz2NSatlx08qmKPNEuUnqSpt51BDe6wOH', NULL, NULL);
+INSERT INTO idempotency_gateway.operation VALUES ('ffad008b-f793-85de-8016-562c07b4053e', 'fb18b4dd-2025-4ccf-ac7b-2fd3b4c21660', NULL, 5, 1795753565048502, 1795753565070255, 1795753595070255, 0, 0, NULL, 1827289565048502, 1795753565070255, 1, 30000000, NULL, 1, NULL, false, true, 'claimed', 'dispatch', NULL, 'vm:23648:b7be8ce3', 'order', 'order', NULL, '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x609fbd65d00f80c4c8f75aebdd3108c4ded494c184bbf087c1cc586696ae81ba', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\x3b127e647326a501dc691215262afc7c5b404443d89a001b5ca4ad0e97cdfa79', '\x39175aab2e26dab244f63d4c2c9299239e4e6acf56d3c6f76b9e487be65b68ce', '', '\x85f9cc305a7cf0ba666b65947a110e3e0000000000000000bef58a37914a1b15', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:oX31lJSdo3Aev6QEGWcd19mcGgi5ILzZ05PN1tlTbh/Dpig45aAWU/BUiALQmekiP6U26WIbOFgt0+Y=', NULL, NULL);
+INSERT INTO idempotency_gateway.operation VALUES ('e1e61c76-0614-86ff-bf39-8f5964b1cb7b', 'd60aac20-679e-4670-9036-60731e389bdd', NULL, 6, 1795753565088806, 1795753565088806, 1795753595088806, 0, 0, NULL, 2111113570088806, NULL, 1, 30000000, NULL, 1, NULL, false, false, 'claimed', 'claim', NULL, 'vm:23648:b7be8ce3', 'charge', 'charge', NULL, '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x7faf5c80bc41c5fa7e6064df1429277b4723052226d14cfc3bbbb540a5e33977', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\xc08335a2ed84fedb0f3f698bac518236bb56113194f855a2154e5712b1699d08', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\xe1c93b8a14f439650f26894bc1c70e2d000000000000000070073f1f46e57ce1', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:Uz6Iadyv1falVSM2WS3rFD1i/PytSpSn//SqMPXQkxJp9gRSlWh9HXkkh4fd6wHIXovRQWGdOGahOD8v', NULL, NULL);
+INSERT INTO idempotency_gateway.operation VALUES ('e40120c8-d512-87d7-b44d-c83f14f3f9f3', '730dee95-3a0f-4213-811d-7d7269d93480', NULL, 7, 1795753565088806, 1795753565088806, 1795753595088806, 0, 0, NULL, 2111113570088806, NULL, 1, 30000000, NULL, 1, NULL, false, false, 'claimed', 'claim', NULL, 'vm:23648:b7be8ce3', 'charge', 'charge', NULL, '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\xf7d67622d33169e90d2c66efab38d3180386001ca9c2bc122481dc3626e972a2', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\xc08335a2ed84fedb0f3f698bac518236bb56113194f855a2154e5712b1699d08', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\x2e9dd3abd296e0954f5b9a65be084d180000000000000000c449e21015488a4a', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:L7Zuew0pef8wyzCNshcAPKdqOjitWW+bb2l/vvS5ZK73p0jl9wvfSm2RbKtmnwjan7KZ5SG2jXj3BHBz', NULL, NULL);
 INSERT INTO idempotency_gateway.outbox VALUES ('shop', '\x7b2273657276696365223a2273686f70222c22736f75726365223a2275726e3a6964656d706f74656e63792d676174657761793a73686f70222c226576656e745f62797465735f6d6178223a36353533362c22737562736372697074696f6e73223a5b5d7d');
-INSERT INTO idempotency_gateway.recipe VALUES ('shop', 'charge', '\xc4293a9926c43091a5294e47334ed90bf6a5561b5b02f570c40390ea55a22c86', '[{"order": 0, "methods": ["PATCH", "POST"], "host": null, "path": "/charges", "enforced": 1.0}]', true);
-INSERT INTO idempotency_gateway.recipe VALUES ('shop', 'order', '\x6692733b03b23631671303df32d8a5632597fe3409de1a0dfe06f789cc8c9ff7', '[{"order": 1, "methods": ["PATCH", "POST"], "host": null, "path": "/orders", "enforced": 1.0}]', true);
-INSERT INTO idempotency_gateway.request VALUES ('ffad008b-f793-85de-8016-562c07b4053e', 'e739e9f3-bc66-412f-aa94-0a195b2db71a', 'frozen', '\x808f2ef6636b7e7de0f4b05634ad636a613d73a5fad07e770045c033686e1397937c2ddba51a734cf853589fc43098f1450c7aa4a5ab64e6d63253b6f7dd996e370fe64d3bff90f2ea754c5d0155dff180ef2cc8fc6ca4d2907283fc06744fb4e959edc893be45877263633266827b04494b08d87336b3299a2793ec7ade1d30182e6ba77f8d0e29676053b1281ca906a674fd1722ffeca9bf6ac17771a429559c3c68f0f6f3c72725eb22f8352f50dbd4472918b0d877dd3cb805b2a351a49b5a7d762b9d94bae88ee23329f57ce6a9e33080bfb14c3d404b965d2ee0c2d8793b3a353483672d6bdb7c7f0fc86d40639ba91c414f74d4e11a6d130cc56604bb100d93a5');
-INSERT INTO idempotency_gateway.response_36400 VALUES (1, 36400, '\x', '\x00000002000000080000007701686561646572730166726f7a656e3aa9cd5e93668ea473fe991b4608cc6e56d15af27855a0cddbedf18cd802a6456770b6ae85ee39cb3b01970d8db9ebaa5495d1702764d33e13f4cfbe3104fcb4227fd98181960692d80b02afd879d551c0d308aa7a7fbd9bf0b815c689301ac71748f492f4290e38d1e8d7a61430fe19', '\x0166726f7a656e3a2c7bee270b31a491c030df5951080122d18b309dcb72b34fec04a4779ecc77cc72702f8efebfe085');
-INSERT INTO idempotency_gateway.turn VALUES ('recovery shop e3b0c44298fc1c14', '83b163a8-ade5-4a28-96a8-303df8541b4b', 1795725173008857);
-INSERT INTO idempotency_gateway.turn VALUES ('sweep', '83b163a8-ade5-4a28-96a8-303df8541b4b', 1795725173008857);
-INSERT INTO idempotency_gateway.turn VALUES ('tally shop f3f76c9c19d737c2', '83b163a8-ade5-4a28-96a8-303df8541b4b', 1795725173008857);
+INSERT INTO idempotency_gateway.recipe VALUES ('shop', 'charge', '\xc4293a9926c43091a5294e47334ed90bf6a5561b5b02f570c40390ea55a22c86', '[{"order": 0, "methods": ["PATCH", "POST"], "host": null, "path": "/charges", "enforced": 1.0, "fingerprint_keys": {}}]', true);
+INSERT INTO idempotency_gateway.recipe VALUES ('shop', 'order', '\x6692733b03b23631671303df32d8a5632597fe3409de1a0dfe06f789cc8c9ff7', '[{"order": 1, "methods": ["PATCH", "POST"], "host": null, "path": "/orders", "enforced": 1.0, "fingerprint_keys": {}}]', true);
+INSERT INTO idempotency_gateway.request VALUES ('ffad008b-f793-85de-8016-562c07b4053e', '4bb3aaf5-5ae5-4854-b9cd-0c30341eec98', 'frozen', '\xab95477eb889c8cb2b1cbbfc51596bebfcddc90ac342f4f78a991b332ecf705b309fbfbd3e6fc761084055d585774145461a09ee206dc4910892d86c020e3b2bd5ed572d958696cc1c0d5784a6c1da1de3dc7984c83d48cc29b475e2c0778f1f16114b6f75ad65040b63403db33324c6b77c91e6e3164baa12d83666c80b80d4995bbc82c4b3af787aacf3e245326572f15052b3244c1a43b4bf5c888b7e12dc13862127e578fa581338241e59ebbab10f43f257cfefac7203b4e61ab0fb455891dd38f565035a7a215ee16623c5c414622c72a6c5e0de270b871130f5fe594842b4922de7726d13aea5b58e5ac3fa9413064ec89069260241c021e069b2c863ffbe6328');
+INSERT INTO idempotency_gateway.response_36400 VALUES (1, 36400, '\x', '\x00000002000000080000007701686561646572730166726f7a656e3a86df4c6bcd766f41cd79c1effca1a17f97b75b54cc50314ca579796b6e41a362f102e5294009d6e992508bfd7f859aad3a59d589ffa2ddd8ce0961324a9aac9cfd73f270e840e10a2bb14d0437228ac37b0621d2b81a26b0a21f7f6adb7a266bb9b68742eb3570f1bf23a2d87f93dd', '\x0166726f7a656e3a156dc606a0eaf8a9f7012e5353c3b8e7a07eede149c4bacd9911c5320d581a70ef3069c0e0100fe7');
+INSERT INTO idempotency_gateway.turn VALUES ('recovery shop e3b0c44298fc1c14', '6a834728-5410-48ef-a296-547c1d9335c8', 1795753579660967);
+INSERT INTO idempotency_gateway.turn VALUES ('sweep', '6a834728-5410-48ef-a296-547c1d9335c8', 1795753579660967);
+INSERT INTO idempotency_gateway.turn VALUES ('tally shop f3f76c9c19d737c2', '6a834728-5410-48ef-a296-547c1d9335c8', 1795753579660967);
 INSERT INTO idempotency_gateway.upkeep VALUES (true, 0);
-INSERT INTO idempotency_gateway.witness VALUES ('80722c93-10b9-4620-ac68-70ad6d51785f', 6, 0, 1803501158137568);
-INSERT INTO idempotency_gateway.witness VALUES ('85928650-b25e-4360-a278-6bbaeaaee40c', 7, 0, 1803501158250011);
+INSERT INTO idempotency_gateway.witness VALUES ('9a20a178-3008-4c08-bd8d-e272bb2c60ac', 6, 0, 1803529564884623);
+INSERT INTO idempotency_gateway.witness VALUES ('34473ff6-4cbc-42ef-b446-251cf3aa035d', 5, 0, 1803529564750232);
 SELECT pg_catalog.setval('idempotency_gateway.audit_entry_seq', 1, false);
 SELECT pg_catalog.setval('idempotency_gateway.kind_kind_seq', 1, false);
 SELECT pg_catalog.setval('idempotency_gateway.pause_audit_entry_seq', 1, false);
@@ -991,8 +1028,6 @@ ALTER TABLE ONLY idempotency_gateway.request
     ADD CONSTRAINT request_pkey PRIMARY KEY (operation_id);
 ALTER TABLE ONLY idempotency_gateway.response
     ADD CONSTRAINT response_pkey PRIMARY KEY (token, drop_day);
-ALTER TABLE ONLY idempotency_gateway.response_20784
-    ADD CONSTRAINT response_20784_pkey PRIMARY KEY (token, drop_day);
 ALTER TABLE ONLY idempotency_gateway.response_20785
     ADD CONSTRAINT response_20785_pkey PRIMARY KEY (token, drop_day);
 ALTER TABLE ONLY idempotency_gateway.response_20786
@@ -1125,6 +1160,7 @@ CREATE INDEX delivery_scope ON idempotency_gateway.delivery USING btree (service
 CREATE INDEX delivery_stopped ON idempotency_gateway.delivery USING btree (service, route, stopped_us) WHERE ((stopped_us IS NOT NULL) AND (NOT is_behind));
 CREATE INDEX event_dead ON idempotency_gateway.event USING btree (service, sink, event_id) WHERE is_dead;
 CREATE INDEX event_due ON idempotency_gateway.event USING btree (service, sink, is_behind, due_us) INCLUDE (since_us) WHERE (NOT is_dead);
+CREATE INDEX event_failed ON idempotency_gateway.event USING btree (service, sink, due_us) WHERE ((why <> ''::text) AND (NOT is_dead));
 CREATE INDEX event_line ON idempotency_gateway.event USING btree (service, sink, line, place) WHERE ((line IS NOT NULL) AND (NOT is_dead));
 CREATE INDEX event_sealed ON idempotency_gateway.event USING btree (sealed_by) WHERE (sealed_by IS NOT NULL);
 CREATE INDEX event_why_sealed ON idempotency_gateway.event USING btree (why_sealed_by) WHERE (why_sealed_by IS NOT NULL);
@@ -1143,7 +1179,6 @@ CREATE INDEX tombstone_end ON idempotency_gateway.tombstone USING btree (((((com
 CREATE INDEX tombstone_operation ON idempotency_gateway.tombstone USING btree (operation_id);
 CREATE INDEX tombstone_sealed ON idempotency_gateway.tombstone USING btree (split_part(encode(substr(resource, 2, 65), 'escape'::text), ':'::text, 1)) WHERE (substr(resource, 1, 1) = '\x01'::bytea);
 CREATE INDEX witness_check ON idempotency_gateway.witness USING btree (check_us);
-ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20784_pkey;
 ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20785_pkey;
 ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20786_pkey;
 ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20787_pkey;

@@ -8,9 +8,9 @@ nobody: `time` leaves it out, and a timer that is over by another clock alone go
 What has to be true by everybody's clock, as the trust in a lease, is not measured by the loop's.
 
 How it is measured: a tick is due a few times a second, and the loop was held for as long as the tick is late. What is
-less than a tick may remain unnoticed. So a timer that is late by itself looks once more: what has arrived by then
-has been read, and those who wait for it have run. At least the time up to the next tick counts in each turn, so that
-every wait ends, however often the loop is held.
+less than a tick may remain unnoticed. So a timer that is over looks once more, for a few turns of the loop: what has
+arrived by then is read, and those who wait for it run. At least the time up to the next tick counts in each turn, so
+that every wait ends, however often the loop is held.
 
 Names that drivers connect to, those of stores and brokers, are looked up in threads of each name's own. By itself the
 loop does that in four threads that all of them share: a name server that does not respond for a broker would keep the
@@ -37,8 +37,8 @@ _Ts = TypeVarTuple("_Ts")
 _TICK_SECONDS: Final = 0.1
 # A timer that is late by less is not late: the system may run others first.
 _LATE_SECONDS: Final = 0.02
-# Enough for a few turns of a loop that is not held.
-_LOOK_SECONDS: Final = 0.02
+# What has arrived is read in one turn, and who waits for it, several steps away, runs in the next ones.
+_LOOK_TURNS: Final = 8
 # The clock counts whole milliseconds.
 _EXACT_SECONDS: Final = 0.002
 # More than configurations name. Brokers and clusters name others.
@@ -115,7 +115,7 @@ class GatewayLoop(uvloop.Loop):
 class _Timer:
     """A timer by the loop's clock. Has what callers use of `asyncio.TimerHandle`."""
 
-    __slots__ = ("_args", "_callback", "_context", "_handle", "_has_looked", "_loop", "_when")
+    __slots__ = ("_args", "_callback", "_context", "_handle", "_loop", "_turns_left", "_when")
 
     def __init__(
         self,
@@ -130,8 +130,8 @@ class _Timer:
         self._callback = callback
         self._args = args
         self._context = context
-        self._has_looked = False
-        self._handle = loop.call_unaware(delay, self._fire, context=context)
+        self._turns_left = _LOOK_TURNS
+        self._handle: asyncio.Handle = loop.call_unaware(delay, self._fire, context=context)
 
     def when(self) -> float:
         return self._when
@@ -144,11 +144,15 @@ class _Timer:
 
     def _fire(self) -> None:
         left_seconds = self._when - self._loop.time()
-        if left_seconds < -_LATE_SECONDS and not self._has_looked:
-            self._has_looked = True
-            left_seconds = _LOOK_SECONDS
         if left_seconds > _EXACT_SECONDS:
             self._handle = self._loop.call_unaware(left_seconds, self._fire, context=self._context)
+        else:
+            self._look()
+
+    def _look(self) -> None:
+        if self._turns_left:
+            self._turns_left -= 1
+            self._handle = self._loop.call_soon(self._look, context=self._context)
         else:
             self._callback(*self._args)
 

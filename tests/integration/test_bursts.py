@@ -20,6 +20,7 @@ from tests.support.upstream import Answer, RecordingUpstream
 
 COUNT = 1_500
 OTHERS = 40
+QUEUED = 1_000
 FIELDS = [("Content-Type", "application/json"), ("X-Tenant", "t1")]
 
 
@@ -43,25 +44,32 @@ async def done(*callers: Callers) -> list[Counter[str]]:
 async def test_a_burst_under_one_key(store: dict[str, Any], tmp_path: Path, workers: int) -> None:
     """It is executed once; of the others each gets that response, or is told to wait. All other keys are executed,
     as well those that come on connections of their own as those on kept ones."""
-    limits = {"max_header_bytes": "8KiB"}
-    async with (
-        RecordingUpstream() as upstream,
-        process(store, tmp_path, upstream.url, workers=workers, limits=limits) as gateway,
-    ):
+    async with RecordingUpstream() as upstream, process(store, tmp_path, upstream.url, workers=workers) as gateway:
         upstream.on("/charges", Answer(201))
         burst = at_once(gateway.port, [request_bytes("burst")], COUNT)
         others = [
             one_by_one(gateway.port, [request_bytes(f"{keeps}-{number}") for number in range(OTHERS)], keeps=keeps)
             for keeps in (False, True)
         ]
-        for callers in (*others, burst):
+        for callers in others:
             callers.go()
+        # What the system queues before it is accepted comes at the same moment.
+        gateway.pause()
+        burst.go()
+        await eventually(lambda: _queued(gateway.port) >= QUEUED, what="most of the burst waits")
+        gateway.resume()
         got, *their = await done(burst, *others)
         assert got["201 stored"] == 1
         assert got["201 stored"] + got["201 replayed"] + got["409 in-flight"] == COUNT
         assert their == [Counter({"201 stored": OTHERS})] * 2
         assert Counter(received.values("Idempotency-Key")[0] for received in upstream.requests)[b"burst"] == 1
         assert len(upstream.requests) == 1 + 2 * OTHERS
+
+
+def _queued(port: int) -> int:
+    """How many connections to it wait to be accepted, by the table of the system."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(int(line[4].split(":")[1], 16) for line in lines if line[1].endswith(f":{port:04X}") and line[3] == "0A")
 
 
 async def test_duplicates_do_not_share_one_failure_to_connect(tmp_path: Path) -> None:

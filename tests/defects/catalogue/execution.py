@@ -126,7 +126,11 @@ DEFECTS = (
                 "return self._claimed.not_sent(reason, detail)",
                 "return self._claimed.unknown(next(iter(Unknown)), detail, 0.0)",
             ),
-            Edit(ATTEMPT, "NotSent, TooLong, UpstreamResponse\n", "NotSent, TooLong, Unknown, UpstreamResponse\n"),
+            Edit(
+                ATTEMPT,
+                "NotSent, SentNothing, TooLong, UpstreamResponse\n",
+                "NotSent, SentNothing, TooLong, Unknown, UpstreamResponse\n",
+            ),
         ),
         (_OUTCOMES + "test_nothing_sent[sqlite]",),
     ),

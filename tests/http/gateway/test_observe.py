@@ -258,7 +258,7 @@ CONVERSATIONS: dict[str, tuple[list[bytes], Script]] = {
 
 
 # Those that the route has, but for a tunnel and what did not arrive, which enforcing could not have judged.
-OBSERVED_REQUESTS, INCOMPLETE = 81, 4
+OBSERVED_REQUESTS, INCOMPLETE = 80, 4
 
 
 async def conversed(home: House) -> tuple[dict[str, bytes], list[object]]:

@@ -54,7 +54,12 @@ POLICIES = {
     "replay_of": ["protect/compose.py reply_by_judgement", "protect/resource.py StatusResource._result_of"],
     "wait_preference": ["protect/duplicates.py _wait_limit", "protect/resource.py StatusResource._wait"],
     "responds_async": ["protect/identification.py Identifying._keyed"],
-    ".accept": ["protect/coordinator.py Coordinator._join_or_execute", "protect/inbox.py Receiving.receive"],
+    # The first one is the call of a socket.
+    ".accept": [
+        "http/arrivals.py Listener._accept",
+        "protect/coordinator.py Coordinator._join_or_execute",
+        "protect/inbox.py Receiving.receive",
+    ],
     "may_recover": ["protect/claiming.py Claiming.may_recover"],
     # The attempt: what is sent, and what came of it.
     "protected_request": ["protect/attempt.py Attempt._forward"],

@@ -47,7 +47,7 @@ DEFECTS = (
         "a request that is in doubt has its effect a day after the last moment that its caller was told",
         (
             Edit(DELIVERY, "return None if from_us >= delivery.deliver_until_us else from_us", "return from_us"),
-            Edit(DELIVERY, "from_us <= now_us < delivery_of(record).deliver_until_us", "from_us <= now_us"),
+            Edit(DELIVERY, "from_us is None or now_us >= delivery_of(record).deliver_until_us", "from_us is None"),
         ),
         (_WORKER + "test_no_resend_starts_after_the_deadline",),
     ),

@@ -406,7 +406,7 @@ DEFECTS = (
     Defect(
         "forgotten-key-reads-as-free",
         "who waits for what a lost memory has forgotten is told that it had no effect",
-        (Edit("store/guard.py", "        if self._is_amnesic:\n            self._check_known(snapshot)\n", ""),),
+        (Edit("store/guard.py", "        if self._is_amnesic:\n            await self._check_known(snapshot)\n", ""),),
         (
             "tests/store/test_guard.py::test_what_may_be_forgotten_is_not_read_as_free",
             "tests/protect/test_lost_memory.py::test_a_duplicate_of_what_was_forgotten_elsewhere",

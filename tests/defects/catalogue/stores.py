@@ -383,8 +383,9 @@ DEFECTS = (
         (
             Edit(
                 TIERED,
-                "        self._set_durable_up()\n        self._learn(result",
-                "        self._set_durable_up()\n        started_seconds = self._clock()\n        self._learn(result",
+                "        self._set_durable_up(is_write=True)\n        self._learn(result",
+                "        self._set_durable_up(is_write=True)\n        started_seconds = self._clock()\n"
+                "        self._learn(result",
             ),
         ),
         ("tests/store/test_tiered_faults.py::test_a_slow_answer_makes_no_young_copy",),

@@ -89,7 +89,14 @@ DEFECTS: Final = (
     Defect(
         "notes-of-the-one-in-charge-alone",
         "a gateway without a turn never hears of a lost memory, nor that it was accepted",
-        (Edit("app/parts.py", "            repeat(self._exchange_notes, pause_seconds=_NOTES_SECONDS),\n", ""),),
+        (
+            Edit(
+                "app/parts.py",
+                "            repeat(self._exchange_notes, pause_seconds=_NOTES_SECONDS, "
+                "sleep=self._sleep_between_notes),\n",
+                "",
+            ),
+        ),
         ("tests/integration/test_turns.py::test_every_gateway_hears_of_a_lost_memory_and_that_it_is_accepted",),
     ),
     Defect(

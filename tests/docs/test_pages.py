@@ -287,7 +287,7 @@ def spoken(text: str) -> str:
         ("undelivered requests (`max_pending`), {} of one caller", str(ACCEPT.max_pending_per_scope)),
         ("and {} together (`max_pending_bytes`)", spoken(size_text(ACCEPT.max_pending_bytes))),
         ("with bodies up to {}", spoken(size_text(ACCEPT.max_bytes))),
-        ("then within the lease, {}.", spoken(duration_text(FIRST.store.lease))),
+        ("then within the lease, {}, and on a host", spoken(duration_text(FIRST.store.lease))),
         ("`shutdown.delay` ({})", spoken(duration_text(FIRST.shutdown.delay))),
         ("`shutdown.drain_timeout` ({})", spoken(duration_text(FIRST.shutdown.drain_timeout))),
         ("The status port (default `{}`)", str(FIRST.status.listen)),

@@ -69,7 +69,12 @@ POLICIES = {
     # What an attempt without effect comes to, where the request is kept.
     ".conclude_answered": ["protect/conclusion.py ClaimedRequest._undelivered"],
     ".conclude_unsent": ["protect/conclusion.py ClaimedRequest._undelivered"],
-    "end_unused": ["protect/claiming.py _final_command_of", "protect/conclusion.py ClaimedRequest.end_unused"],
+    "end_unused": [
+        "protect/claiming.py _final_command_of",
+        "protect/conclusion.py ClaimedRequest.end_unused",
+        # What a killed process of this host left, before the store has it.
+        "protect/journaling.py Journaling.find",
+    ],
     "conclude_unknown": ["protect/conclusion.py ClaimedRequest.unknown"],
     "kept_headers": ["protect/conclusion.py ClaimedRequest.answered"],
     "without_response": ["protect/attempt.py Attempt._settle"],

@@ -199,7 +199,8 @@ class Coordinator:
             return await self._receiving.receive(request, route.inbox, route.accept)
         reply = await self._reply_from_copy(request, trace) or await self._join_or_execute(request, trace)
         if _is_unknown(reply) and not trace.is_executed and not self._is_in_flight(request):
-            reply = await self._duplicates.reply_from_journal(request, trace) or reply
+            is_of_record = reply.verdict is not Verdict.STORE_UNAVAILABLE
+            reply = await self._duplicates.reply_from_journal(request, trace, is_told_next=is_of_record) or reply
         if isinstance(reply, Reply) and reply.to_fetch is not None:
             # As this caller was identified: what a client says of itself may have been replaced.
             return await self._fetch(reply.to_fetch, request, trace)

@@ -79,11 +79,16 @@ class Duplicates:
         trace.saw(judgement.record)
         return reply_by_judgement(judgement, snapshot, request, free_verdict=Verdict.RELEASED)
 
-    async def reply_from_journal(self, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
-        """Rules 9 to 16 for an outcome in the journals of this host; None where they have none that matters."""
+    async def reply_from_journal(
+        self, request: KeyedRequest, trace: RequestTrace, *, is_told_next: bool = False
+    ) -> Reply | None:
+        """Rules 9 to 16 for an outcome in the journals of this host; None where they have none that matters.
+
+        `is_told_next`: as in `Journaling.find`.
+        """
         operation_id = request.identity.operation_id
         try:
-            snapshot = await self._journaling.find(operation_id)
+            snapshot = await self._journaling.find(operation_id, is_told_next=is_told_next)
         except StoreError as error:
             _LOG.warning("operation %s is not told from the journals of this host: %s", operation_id, error)
             return refuse(Verdict.STORE_UNAVAILABLE, shape=request.route.shape, operation_id=operation_id)

@@ -96,8 +96,11 @@ class Journaling:
         """Whether the files of this process have an outcome of the operation: then `find` is asked first."""
         return self._journal.holds(operation_id)
 
-    async def find(self, operation_id: UUID) -> Snapshot | None:
+    async def find(self, operation_id: UUID, *, is_told_next: bool = False) -> Snapshot | None:
         """The record as the outcomes in the journals of this host make it; None where they change nothing.
+
+        `is_told_next`: otherwise a record that was read before is told. An outcome may have left the journal for the
+        store since then, so it is read again, and returned where it has ended.
 
         Raises `StoreError` where nobody may be told more than to repeat later: a journal cannot be read, or has an
         outcome of which only the durable store knows whether it still applies.
@@ -108,7 +111,7 @@ class Journaling:
                 unsent = await self._unsent_of(operation_id)
         except TimeoutError as error:
             raise Indefinite("the journals did not respond in time") from error
-        if not kept and not unsent:
+        if not kept and not unsent and not is_told_next:
             return None
         try:
             async with asyncio.timeout(_READ_SECONDS):
@@ -120,7 +123,8 @@ class Journaling:
         commands = [self._opened(each) for each in kept]
         if record.attempt_id in unsent and record.state in UNENDED:
             commands.append(end_unused(record, 0, "interrupted"))
-        return _anticipated(record, commands, snapshot.now_us)
+        after = _anticipated(record, commands, snapshot.now_us)
+        return snapshot if after is None and is_told_next and record.state not in UNENDED else after
 
     async def knows(self, operation_id: UUID) -> bool:
         """Whether the journals of this host have, or may have, an outcome that the durable store does not have yet."""

@@ -250,7 +250,7 @@ class StatusResource:
     async def _latest(self, snapshot: Snapshot, operation_id: UUID) -> Snapshot:
         if snapshot.state not in UNENDED:
             return snapshot
-        return await self._journaling.find(operation_id) or snapshot
+        return await self._journaling.find(operation_id, is_told_next=True) or snapshot
 
     def _route_of(self, record: Record | None, found: Found) -> Route | None:
         """The route of the operation, None where this caller is not in its scope. Routes may share an operation."""

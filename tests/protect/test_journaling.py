@@ -214,3 +214,15 @@ async def test_an_attempt_that_was_not_sent(desk: Desk) -> None:
     assert await desk.found(hand) is State.RELEASED
     desk.store.break_("read", fault=refused())
     assert await desk.found(hand) is None
+
+
+async def test_a_response_that_was_recorded_just_now(desk: Desk) -> None:
+    """Who read the record before that, and finds it in no journal any more, is told what the store has by now."""
+    hand = await desk.keep()
+    await do(desk.store, hand, Hand.complete)
+    (entry,) = await desk.journal.waiting(None, limit=1, bytes_max=1_000_000)
+    await desk.journal.forget([entry.entry_id])
+    assert await desk.found(hand) is None
+    found = await desk.journaling.find(hand.operation_id, is_told_next=True)
+    assert found is not None
+    assert found.state is State.COMPLETED

@@ -563,7 +563,7 @@ async def test_a_herd_after_a_refusal_at_the_door(tmp_path: Path) -> None:
 
 
 async def test_who_comes_after_a_look_is_not_told_what_it_saw(tmp_path: Path) -> None:
-    """Neither who claims, nor a duplicate that joins the claim, hears what the claim saw, but what became known since."""
+    """Whoever claims, and a duplicate that joins the claim, hears what became known since, not what the claim saw."""
     async with (
         coordination(tmp_path) as office,
         coordination(tmp_path, memory=office.memory, behind=office.upstream) as other,

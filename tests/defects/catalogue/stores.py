@@ -648,6 +648,18 @@ DEFECTS = (
         (_TOLD + "test_a_response_that_may_not_be_told_without_the_store[another memory]",),
     ),
     Defect(
+        "told-what-was-read-before",
+        "a record that was read before its outcome left the journal is told as a doubt",
+        (
+            Edit(
+                "protect/journaling.py",
+                "if after is None and is_told_next and record.state not in UNENDED else after",
+                "if False else after",
+            ),
+        ),
+        (_TOLD + "test_a_response_that_was_recorded_just_now",),
+    ),
+    Defect(
         "unsent-taken-for-running",
         "a claim under which a killed process had sent nothing is told as a request that runs",
         (

@@ -112,13 +112,29 @@ class FastServer:
         for driver in self.drivers:
             driver.hear_news(operation_id)
 
-    def keep_note(self, seen: Seen, instead_of: str) -> None:
+    def keep_note(self, seen: Seen, compared: str) -> bool:
+        """Whether it is kept: not where the note is about a third memory."""
         held = self.note
         if held is None or held.seen.identity != seen.identity:
-            if held is None or held.seen.identity == instead_of:
-                self.note = _Note(seen, self.loop.time())
-        elif held.seen.token <= seen.token:
-            self.note = _Note(seen, held.since)
+            if held is not None and held.seen.identity != compared:
+                return False
+            self.note = _Note(seen, self.loop.time())
+            return True
+        is_compared = held.seen.identity == compared
+        links = {note.link: note for note in held.seen.acknowledged}
+        for note in seen.acknowledged:
+            if note.link not in links or note.number > links[note.link].number:
+                links[note.link] = note
+        self.note = _Note(
+            replace(
+                held.seen,
+                token=max(held.seen.token, seen.token),
+                former=seen.former if is_compared else held.seen.former,
+                acknowledged=tuple(links.values()),
+            ),
+            held.since,
+        )
+        return True
 
     def _entry(self, operation_id: UUID) -> _Entry | None:
         entry = self.entries.get(operation_id)
@@ -227,9 +243,11 @@ class FastDriver:
         """No route of a run counts repeats."""
         return None
 
-    async def forget(self, operation_id: UUID) -> None:
+    async def forget(self, operation_id: UUID, generation: str | None = None) -> None:
         self._forgotten += 1
-        self._expect(f"{self._process.name} {id(self)} {self._forgotten}")
+        if generation is not None:
+            self._bound = generation
+        self._expect(generation or f"{self._process.name} {id(self)} {self._forgotten}")
         await self._known_era()
         await self._ask(PUT_SECONDS, lambda: self._server.tell_purge(operation_id))
 
@@ -318,8 +336,12 @@ class FastNote:
             self._history.note_reads.append(NoteRead(self._gateway, self._server.loop.time(), since))
         return None if note is None else replace(note.seen, is_compared=True)
 
-    async def write(self, seen: Seen, instead_of: str) -> None:
-        await self._line.exchange(PUT_SECONDS, lambda: self._server.keep_note(seen, instead_of))
+    async def write(self, seen: Seen, compared: str) -> None:
+        if not await self._line.exchange(PUT_SECONDS, lambda: self._server.keep_note(seen, compared)):
+            raise NotApplied("the note is about another store, which has to be compared first")
+
+    async def close(self) -> None:
+        """There is no connection to keep."""
 
 
 class _Line:

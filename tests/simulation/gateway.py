@@ -379,6 +379,7 @@ class GatewayLife:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
         self._journal.close()
+        await self._parts.end_asking()
         await self._parts.store.close()
         return drained.unrecorded + waiting
 

@@ -16,6 +16,9 @@ _OWN_FIELDS = frozenset(
     ("idempotency-status", "idempotent-replayed", "idempotency-expires", "idempotency-outcome", "content-length")
 )
 
+# What the gateway adds to a response after which the same request may be repeated, unless the service says it itself.
+_ADVICE = frozenset(("retry-after", "x-should-retry", "stripe-should-retry"))
+
 _UNRECORDED = frozenset(("set-cookie", "date", "preference-applied"))
 
 
@@ -149,6 +152,8 @@ def invariant_24_fidelity(case: Case) -> Iterator[str]:
         # Who asked to wait for the delivery of a kept request gets what the record has.
         is_kept = any(change.event == "accept" for change in case.changes.get(given[0].operation_id, ()))
         ignored = _OWN_FIELDS | _UNRECORDED if is_kept else _OWN_FIELDS
+        if answer.verdict == "released":
+            ignored |= _ADVICE - {name.lower() for name, _ in given[0].answer_headers}
         got = [field for field in answer.headers if field[0].lower() not in ignored]
         if got != [field for field in given[0].answer_headers if field[0].lower() not in ignored]:
             yield f"call {call.number}: the fields are not those of the upstream"

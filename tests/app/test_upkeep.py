@@ -21,11 +21,11 @@ async def test_a_gateway_alone_has_all_turns(tmp_path: Path) -> None:
         parts = running.gateway._parts
         await eventually(lambda: parts.turns.has(Duty.SWEEP), what="it has its turns")
         assert await owned(running) == dict.fromkeys(Duty, 1.0)
-        passes = parts._sweeper._pass, parts._recovery._pass, parts._tally_taker._pass
-        assert [await run_pass() > LOOK_SECONDS for run_pass in passes] == [True] * 3
+        passes = parts._recovery._pass, parts._tally_taker._pass
+        assert [await run_pass() > LOOK_SECONDS for run_pass in passes] == [True] * 2
         parts.turns.stop()
         assert await owned(running) == dict.fromkeys(Duty, 0.0)
-        assert [await run_pass() for run_pass in passes] == [LOOK_SECONDS] * 3
+        assert [await run_pass() for run_pass in passes] == [LOOK_SECONDS] * 2
 
 
 async def test_gateways_with_other_routes_have_other_turns(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ async def node_at(
 
 async def look(node: Node) -> bytes:
     """Let the node look at its server; returns the era."""
-    await node._learn(node._writer, [0])
+    await node._learn(node._writer)
     return node._eras[0]
 
 

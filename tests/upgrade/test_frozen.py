@@ -145,6 +145,7 @@ def test_marks_of_attempts(frozen: Path, tmp_path: Path) -> None:
     content = bytearray(gzip.decompress(packed.read_bytes()))
     content[:56] = boot_of_this_machine().ljust(56, b"\0")
     content[56:64] = time.time_ns().to_bytes(8)
+    content[64:72] = time.clock_gettime_ns(time.CLOCK_BOOTTIME).to_bytes(8)
     (tmp_path / packed.stem).write_bytes(content)
     (ended,) = AttemptFiles(tmp_path).take_ended()
     try:

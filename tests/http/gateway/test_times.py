@@ -236,15 +236,17 @@ async def test_records_of_a_retired_fingerprint_key(tmp_path: Path) -> None:
 
 
 FINGERPRINT_KEY = {"secrets": {"fingerprint_key": {"id": "old", "key": "0123456789abcdef0123456789abcdef"}}}
+# Without this, the start is refused.
+ACCEPTED = {"route": {"identity_change": "accept"}}
 OTHER_SETTINGS = {"route": {"fingerprint": {"headers": ["X-Tenant"]}}}
 
 
 @pytest.mark.parametrize(
     "changed",
     [
-        {"secrets": {"fingerprint_key": {"id": "new", "key": "fedcba9876543210fedcba9876543210"}}},
-        {"secrets": {"fingerprint_key": {"id": "old", "key": "fedcba9876543210fedcba9876543210"}}},
-        {},
+        {"secrets": {"fingerprint_key": {"id": "new", "key": "fedcba9876543210fedcba9876543210"}}} | ACCEPTED,
+        {"secrets": {"fingerprint_key": {"id": "old", "key": "fedcba9876543210fedcba9876543210"}}} | ACCEPTED,
+        ACCEPTED,
         FINGERPRINT_KEY | OTHER_SETTINGS,
     ],
     ids=["another key", "another value of the key", "no key", "other settings"],

@@ -4,7 +4,8 @@ Between two turns the loop reads what has arrived and runs who was woken, so nob
 Work has a flow: of several flows each has its turn, so that thousands of requests under one key hold up no other one.
 How much is a slice is learned from how long turns take; what the work causes in the next turn counts, too.
 
-Where nobody waits, the work is done at once: `is_free` takes a place in this turn, and that is all.
+Where nobody waits, the work is done at once: `is_free` takes one of many places in this turn, and that is all. Only
+what comes beyond them waits, and as long as something waits, turns are measured, and slices are small.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ from time import thread_time
 from typing import Any, Final
 
 # How much of the processor a turn may take before slices become smaller: a request has some twenty turns until it has
-# its response. Then how small and large slices are.
+# its response. Then how small and large slices are, and the first one.
 _TURN_SECONDS: Final = 0.002
 _SIZE_MIN: Final = 2
 _SIZE_MAX: Final = 64
+_SIZE_FIRST: Final = 16
+# More than the connections of a busy gateway ask for in one turn.
+_PLACES: Final = 128
 
 
 class Slices:
@@ -32,9 +36,9 @@ class Slices:
         self._flows: dict[Hashable, deque[Callable[[], object]]] = {}
         # Who waits for what to be done.
         self._groups: dict[asyncio.Future[Any], dict[asyncio.Future[None], None]] = {}
-        self._size = self._left = _SIZE_MAX
+        self._size, self._left = _SIZE_FIRST, _PLACES
         self._is_counting = False
-        self._turn_began = 0.0
+        self._turn_began: float | None = None
 
     def is_free(self) -> bool:
         """Whether there is a place in this turn, and nobody waits for one. It is then taken."""
@@ -85,19 +89,20 @@ class Slices:
 
     def _begin(self) -> None:
         self._is_counting = True
-        self._turn_began = thread_time()
+        self._turn_began = thread_time() if self._flows else None
         self._loop.call_soon(self._next_turn)
 
     def _next_turn(self) -> None:
-        if thread_time() - self._turn_began > _TURN_SECONDS:
+        self._is_counting = False
+        flows = self._flows
+        if not flows:
+            self._size, self._left = _SIZE_FIRST, _PLACES
+            return
+        if self._turn_began is not None and thread_time() - self._turn_began > _TURN_SECONDS:
             self._size = max(_SIZE_MIN, self._size // 2)
         elif self._size < _SIZE_MAX:
             self._size += 1
         self._left = self._size
-        self._is_counting = False
-        flows = self._flows
-        if not flows:
-            return
         self._begin()
         while flows and self._left:
             self._left -= 1

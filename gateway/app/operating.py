@@ -26,7 +26,7 @@ from gateway.admin.resolution import Policies, RoutePolicy, Treatment
 from gateway.app.encryption import sealing_of
 from gateway.app.reload import Report
 from gateway.app.routes import (
-    delivering_of,
+    delivered_by,
     identity_secret,
     keep_policy,
     key_spec,
@@ -78,7 +78,7 @@ def policies_of(config: Config) -> Policies:
         identity_secret=identity_secret(config),
         decision_secrets=_decision_secrets(config),
         modes={route.name: RouteMode(config.mode_of(route), config.share_of(route)) for route in config.routes},
-        delivering=delivering_of(config),
+        delivering=delivered_by(config),
     )
 
 

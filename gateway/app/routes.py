@@ -6,7 +6,6 @@ A translation and nothing more: each setting becomes a value of the core in exac
 from __future__ import annotations
 
 import hmac
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, assert_never
@@ -15,7 +14,7 @@ from uuid import uuid4
 from gateway import config as settings
 from gateway.config.leaf import redacted_header
 from gateway.core.breaker import BreakerPolicy
-from gateway.core.delivery import Delivering, DeliveryPolicy
+from gateway.core.delivery import Delivering, DeliveryPolicy, delivering_of
 from gateway.core.framing import digest, framed
 from gateway.core.identity.content import RepeatPolicy
 from gateway.core.identity.fingerprint import (
@@ -408,7 +407,7 @@ def serving_of(config: settings.Config) -> Serving:
         key_ids=_key_ids(config.secrets),
         mode_accepted=frozenset(route.operation for route in config.routes if route.mode_change == "accept"),
         replay_us=max(microseconds(route.retention.replay) for route in config.routes),
-        delivering=delivering_of(config),
+        delivering=delivered_by(config),
         fingerprint_keys={
             key.id: hmac.digest(key.key.get_secret_value(), b"fingerprint key", "sha256")[:_CHECK_BYTES].hex()
             for key in config.secrets.fingerprint_keys
@@ -418,15 +417,10 @@ def serving_of(config: settings.Config) -> Serving:
     )
 
 
-def delivering_of(config: settings.Config) -> Delivering:
+def delivered_by(config: settings.Config) -> Delivering:
     """Which kept requests the routes deliver."""
-    sharing = Counter(route.operation for route in config.routes)
-    accepting = [route for route in config.routes if route.is_accepting]
-    return Delivering(
-        accepting=frozenset((route.name, route.operation) for route in accepting),
-        names=frozenset(route.name for route in config.routes),
-        alone=frozenset(route.operation for route in accepting if sharing[route.operation] == 1),
-    )
+    operations = {route.name: route.operation for route in config.routes}
+    return delivering_of(operations, [route.name for route in config.routes if route.is_accepting])
 
 
 def _key_ids(secrets: settings.Secrets) -> frozenset[str] | None:

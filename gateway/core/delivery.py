@@ -12,6 +12,8 @@ Each pause is drawn from its second half, so that what failed together is not re
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import ceil
@@ -77,6 +79,22 @@ class Delivering:
         if (identity.route, identity.operation) in self.accepting:
             return True
         return identity.route not in self.names and identity.operation in self.alone
+
+    def only(self, names: Collection[str]) -> Delivering:
+        """What the routes of these names deliver of it."""
+        accepting = frozenset(each for each in self.accepting if each[0] in names)
+        return Delivering(accepting, self.names, self.alone & {operation for _, operation in accepting})
+
+
+def delivering_of(operations: Mapping[str, str], accepting: Collection[str]) -> Delivering:
+    """What a configuration delivers: `operations` has the operation name of each route by its name, and `accepting` are
+    the names of those that accept."""
+    sharing = Counter(operations.values())
+    return Delivering(
+        accepting=frozenset((name, operations[name]) for name in accepting),
+        names=frozenset(operations),
+        alone=frozenset(operations[name] for name in accepting if sharing[operations[name]] == 1),
+    )
 
 
 @dataclass(frozen=True, slots=True)

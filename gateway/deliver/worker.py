@@ -11,10 +11,10 @@ here is delivered at once; where that is not possible, it is found when the stor
 *Polls.* Each is at most one search, which also says what is paused. After one that found something the next follows in
 a second, otherwise a little later each time; a postponed delivery, a free place where some had none, the end of one
 that others of its lane wait for, an upstream that may be tried again, and news of work from other gateways and
-operators bring it nearer. Of what is due, the oldest are found; among those, scopes take turns. Every second search
-leaves out the names that had more due than places or filled the search before, so that they hide no other name. What
-could not be claimed or read is left alone for a while, longer each time, for the same reason. So that orphans, which no
-route here delivers although one has their operation name, hide nothing of that name, a search finds so many more.
+operators bring it nearer. Of what is due on routes with free places, the oldest are found; among those, scopes take
+turns. Every second search leaves out the routes that had more due than places or filled the search before, so that they
+hide no other route. What could not be claimed or read is left alone for a while, longer each time, for the same reason.
+Orphans, which no route here delivers, are not searched for.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import asyncio
 import heapq
 import logging
 import random
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -32,7 +31,7 @@ from itertools import zip_longest
 from typing import Final, NoReturn
 from uuid import UUID
 
-from gateway.core.delivery import resend_due, resend_us
+from gateway.core.delivery import Delivering, delivering_of, resend_due, resend_us
 from gateway.core.message import RequestHead
 from gateway.core.operation import MICROSECONDS, Identity, Record, SealedRequest, Snapshot, State
 from gateway.core.reading import version_of
@@ -72,8 +71,6 @@ _BATCH_MAX: Final = 200
 _PUT_OFF_SECONDS_MIN: Final = 0.5
 _PUT_OFF_SECONDS_MAX: Final = 30.0
 _PUT_OFF_MAX: Final = 1000
-# A search finds at most so many orphans beside what it is for.
-_ORPHANS_MAX: Final = 2000
 # A longer request is decrypted in a thread.
 _INLINE_BYTES_MAX: Final = 64 * 1024
 # Operations that this process reports because their requests cannot be opened.
@@ -111,11 +108,10 @@ class DeliveryWorker:
         # while nothing was searched for lack of places.
         self._paused: frozenset[str] | None = None
         self._announced_seconds: float | None = None
-        # Operation names of which the last search for them found more than there were places; whether more may be due.
+        # Names of routes of which the last search for them found more than there were places; whether more may be due.
         self._behind: frozenset[str] = frozenset()
-        # Operation names that filled the last search for them, and how many orphans it found of each.
+        # Names of routes that filled the last search for them.
         self._crowded: frozenset[str] = frozenset()
-        self._orphans: Counter[str] = Counter()
         self.adopt(routes)
         self._is_turn_of_others = False
         self._has_more = False
@@ -138,9 +134,10 @@ class DeliveryWorker:
     def adopt(self, routes: Sequence[Route]) -> None:
         """Deliver for these routes from now on. What runs keeps its route."""
         self._routes = [route for route in routes if route.accept is not None and self._ring is not None]
-        self._route_of = _by_identity(routes, self._routes)
+        names = {route.name for route in self._routes}
+        self._delivering = delivering_of({route.name: route.operation for route in routes}, names)
+        self._route_of = _by_identity(self._delivering, self._routes)
         self._places.adopt(self._routes)
-        names = {route.operation for route in self._routes}
         self._behind &= names
         self._crowded &= names
 
@@ -162,7 +159,7 @@ class DeliveryWorker:
         if (
             record is None
             or record.state is not State.ACCEPTED
-            or operation in self._behind
+            or request.route.name in self._behind
             or self._may_be_paused(operation)
             or not self._begin(request.route, record, request)
         ):
@@ -217,8 +214,8 @@ class DeliveryWorker:
         routes = self._routes
         self._wake_for_breakers(routes)
         free = {route.name: self._places.free(route) for route in routes}
-        names = {route.operation for route in routes if free[route.name]}
-        self._has_more = len(names) < len({route.operation for route in routes})
+        names = {name for name, places in free.items() if places}
+        self._has_more = len(names) < len(routes)
         others = names - self._behind - self._crowded
         self._is_turn_of_others = bool(others) and others != names and not self._is_turn_of_others
         if self._is_turn_of_others:
@@ -227,44 +224,33 @@ class DeliveryWorker:
             self._paused = None
             return _IDLE_SECONDS_MAX
         left_alone = self._left_alone()
-        places = sum(free[route.name] for route in routes if route.operation in names)
-        limit = min(places + _SPARE, _BATCH_MAX) + len(left_alone)
-        # There may be more of them than the last search could find.
-        limit += min(2 * self._orphans_of(names), _ORPHANS_MAX)
-        searched = await self._store.find_due(self._service, names, limit)
-        due, self._paused = taking_turns(searched.found), searched.paused
-        for name in names:
-            self._orphans[name] = 0
+        limit = min(sum(free[name] for name in names) + _SPARE, _BATCH_MAX) + len(left_alone)
+        searched = await self._store.find_due(self._service, self._delivering.only(names), limit)
+        self._paused = searched.paused
+        # The routes may be others by now.
+        records = taking_turns(searched.found)
+        due = [(route, record) for record in records if (route := self._route_of(record.identity)) is not None]
         behind, begun = self._begin_due(due, left_alone)
         is_full = len(searched.found) == limit
         self._behind = self._behind - names | behind
-        self._crowded = self._crowded - names | {record.identity.operation for record in due if is_full}
-        # Another search finds no more where all were orphans.
-        is_full &= self._orphans_of(names) < limit
+        self._crowded = self._crowded - names | {route.name for route, _ in due if is_full}
         self._has_more |= is_full or bool(self._behind)
         # What was left out has free places, too.
         if self._is_turn_of_others or (is_full and begun):
             self._wake_in(_BUSY_SECONDS)
-        is_idle = len(searched.found) == self._orphans_of(names)
-        self._idle_seconds = min(self._idle_seconds * 2, _IDLE_SECONDS_MAX) if is_idle else _POLL_SECONDS
+        self._idle_seconds = _POLL_SECONDS if searched.found else min(self._idle_seconds * 2, _IDLE_SECONDS_MAX)
         return self._idle_seconds
 
-    def _orphans_of(self, names: Collection[str]) -> int:
-        return sum(self._orphans[name] for name in names)
-
-    def _begin_due(self, due: Iterable[Record], left_alone: Collection[int]) -> tuple[set[str], int]:
-        """Begin what has a place. Returns the operation names of which something had none, and how many began."""
+    def _begin_due(self, due: Iterable[tuple[Route, Record]], left_alone: Collection[int]) -> tuple[set[str], int]:
+        """Begin what has a place. Returns the names of the routes of which something had none, and how many began."""
         behind, begun = set[str](), 0
-        for record in due:
-            route = self._route_of(record.identity)
-            if route is None:
-                self._orphans[record.identity.operation] += 1
-            elif self._is_running(record) or record.identity.operation_id.int in left_alone:
+        for route, record in due:
+            if self._is_running(record) or record.identity.operation_id.int in left_alone:
                 continue
-            elif self._begin(route, record):
+            if self._begin(route, record):
                 begun += 1
             else:
-                behind.add(route.operation)
+                behind.add(route.name)
         return behind, begun
 
     # -- one delivery -------------------------------------------------------------------------------------------------
@@ -504,21 +490,14 @@ def _request_of(route: Route, record: Record, kept: KeptRequest) -> KeyedRequest
     )
 
 
-def _by_identity(all_routes: Sequence[Route], routes: Sequence[Route]) -> Callable[[Identity], Route | None]:
-    """Finds the one of `routes` that an operation belongs to.
-
-    A renamed route keeps its old name as its operation, and its old records have that as their route. If several routes
-    share an operation, such records cannot be assigned.
-    """
+def _by_identity(delivering: Delivering, routes: Sequence[Route]) -> Callable[[Identity], Route | None]:
+    """Finds the one of `routes` that delivers an operation."""
     by_name = {(route.name, route.operation): route for route in routes}
-    names = {route.name for route in all_routes}
-    sharing = Counter(route.operation for route in all_routes)
-    renamed = {route.operation: route for route in routes if sharing[route.operation] == 1}
+    alone = {route.operation: route for route in routes if route.operation in delivering.alone}
 
     def find(identity: Identity) -> Route | None:
-        route = by_name.get((identity.route, identity.operation))
-        if route is None and identity.route not in names:
-            route = renamed.get(identity.operation)
-        return route
+        if not delivering.includes(identity):
+            return None
+        return by_name.get((identity.route, identity.operation)) or alone[identity.operation]
 
     return find

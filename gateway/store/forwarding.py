@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import ParamSpec, TypeVar
 from uuid import UUID
 
+from gateway.core.delivery import Delivering
 from gateway.core.operation import Audit, SealedRequest, Snapshot
 from gateway.store.base import Watch
 from gateway.store.operations import (
@@ -94,8 +95,8 @@ class Forwarding(ABC):
     async def recovery(self, operation_id: UUID) -> RecoveryState | None:
         return await self._forward(self._behind.recovery, operation_id)
 
-    async def find_due(self, service: str, operations: Collection[str], limit: int) -> Due:
-        return await self._forward(self._behind.find_due, service, operations, limit)
+    async def find_due(self, service: str, delivering: Delivering, limit: int) -> Due:
+        return await self._forward(self._behind.find_due, service, delivering, limit)
 
     async def read_kept(self, operation_id: UUID) -> SealedRequest | None:
         return await self._forward(self._behind.read_kept, operation_id)

@@ -18,12 +18,13 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Final, ParamSpec, TypeVar
 from uuid import UUID, uuid4
 
 from gateway.core.confidential import NO_SEALING, Sealing
+from gateway.core.delivery import Delivering
 from gateway.core.lifecycle import step
 from gateway.core.operation import (
     EVENT_OF,
@@ -374,10 +375,10 @@ class EpochGuard(Forwarding):
             await self._check_known(snapshot)
         return snapshot
 
-    async def find_due(self, service: str, operations: Collection[str], limit: int) -> Due:
+    async def find_due(self, service: str, delivering: Delivering, limit: int) -> Due:
         wanted = limit
         while True:
-            due = await super().find_due(service, operations, wanted)
+            due = await super().find_due(service, delivering, wanted)
             known = [
                 each for each in due.found if not (self._is_amnesic and self._amnesia.refuses(each.record, each.now_us))
             ]

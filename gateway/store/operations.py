@@ -14,7 +14,8 @@ and has no other effect. Sweeps delete old audits and leases in bounded numbers,
 
 *Kept requests.* A store keeps the request of an accepted operation in a table of its own, encrypted as it came, and
 drops it in the transaction after which the record has no `delivery`. Workers find what is due by the record alone. Each
-of `find_due` and `backlog` reads about as much as it returns, however many operations wait.
+of `find_due` and `backlog` reads about as much as it returns, however many operations wait. What is due is in the order
+of its operation name, its route and its time, so that what one route leaves hides nothing of another.
 
 *Lanes.* A change that moves the line of a lane is made under a lock of the lane, which also covers the drawing of its
 number. The same transaction marks the new head (`core.lane`). A unique index of lane and rank keeps a second operation
@@ -54,6 +55,9 @@ from gateway.store.rekeying import Kept
 AUDIT_KEEP_US: Final = 90 * 86_400 * MICROSECONDS
 # The witness of a link without changes for this long may be removed, and no earlier.
 WITNESS_KEEP_US: Final = 90 * 86_400 * MICROSECONDS
+# Beside its own name, what is due of the only route with an operation name is looked for under so many names that wait:
+# those that it had before.
+FORMER_ROUTES_MAX: Final = 1000
 # The most audits that one operation shows.
 AUDITS_MAX: Final = 200
 # A lease of an event that ends later than this from now is of a clock that was set back, and over. Relays take half of
@@ -496,9 +500,9 @@ class ManagedStore(Store, Protocol):
     async def recovery(self, operation_id: UUID) -> RecoveryState | None:
         """The probes of an operation; None when there were none, or when its doubt ended long ago."""
 
-    async def find_due(self, service: str, operations: Collection[str], limit: int) -> Due:
-        """What of these operation names may be dispatched now. Of a lane, that is at most its head; however many wait
-        behind it, they are not read.
+    async def find_due(self, service: str, delivering: Delivering, limit: int) -> Due:
+        """What of `delivering` may be dispatched now. Of a lane, that is at most its head; however many wait behind it,
+        they are not read. Nor is what `delivering` does not include.
 
         No grant: another gateway may dispatch them first. Those that a lost memory may have dispatched are left out.
         """

@@ -13,6 +13,7 @@ from typing import ParamSpec, TypeVar
 from uuid import UUID
 
 from gateway.core.confidential import Sealing
+from gateway.core.delivery import Delivering
 from gateway.core.operation import Audit, Command, Result, Snapshot
 from gateway.core.outbox import opened_event
 from gateway.core.sealing import Unopenable
@@ -95,8 +96,8 @@ class SealedStore(Forwarding):
     async def find(self, query: Query) -> list[Snapshot]:
         return [self._sealing.opened_snapshot(each) for each in await self._behind.find(query)]
 
-    async def find_due(self, service: str, operations: Collection[str], limit: int) -> Due:
-        due = await self._behind.find_due(service, operations, limit)
+    async def find_due(self, service: str, delivering: Delivering, limit: int) -> Due:
+        due = await self._behind.find_due(service, delivering, limit)
         return replace(due, found=[self._sealing.opened_snapshot(each) for each in due.found])
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:

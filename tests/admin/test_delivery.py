@@ -19,6 +19,7 @@ from gateway.store.base import Indefinite, NotApplied
 from gateway.store.epoch import Amnesia, memo_of
 from gateway.store.operations import AuditEntry
 from tests.admin.hand import AUDIT, CHARGE, LEASE_SECONDS, POLICIES, SETTLE_SECONDS, TREATMENT, Desk
+from tests.conformance.hand import all_of
 from tests.support.faulty_store import FaultyStore, lost, refused
 
 BOB = Audit("bob", "credentials rotated")
@@ -305,10 +306,10 @@ async def test_pause_and_resume() -> None:
     assert about["paused"]["by"] == AUDIT.who
     (paused,) = await desk.operations.paused()
     assert about["next"].startswith(f"Its delivery is paused: {paused}.")
-    assert (await desk.store.find_due("shop", ["charge"], 10)).found == []
+    assert (await desk.store.find_due("shop", all_of("charge"), 10)).found == []
     assert (await desk.operations.resume("charge", AUDIT)).startswith("Resumed: charge")
     assert (await desk.operations.resume("charge", AUDIT)).startswith("It is not paused: charge")
-    assert len((await desk.store.find_due("shop", ["charge"], 10)).found) == 1
+    assert len((await desk.store.find_due("shop", all_of("charge"), 10)).found) == 1
 
 
 async def test_a_pause_of_a_route_that_is_gone() -> None:

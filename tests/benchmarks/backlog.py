@@ -25,7 +25,7 @@ from tests.benchmarks.filling import fill_accepted
 from tests.benchmarks.place import Place
 from tests.benchmarks.subject import SERVING_CORE, pinned
 from tests.benchmarks.table import markdown
-from tests.conformance.hand import SERVICE, Hand, Script
+from tests.conformance.hand import SERVICE, Hand, Script, all_of
 
 T = TypeVar("T")
 
@@ -148,7 +148,7 @@ def _acceptance(hand: Hand) -> Accept:
 
 async def _deliver(side: _Side) -> None:
     """What a worker asks of the store, for each that is due when it has read its request."""
-    (due,) = await side.call([side.store.find_due(SERVICE, {"charges"}, _AT_ONCE)])
+    (due,) = await side.call([side.store.find_due(SERVICE, all_of("charges"), _AT_ONCE)])
     hands = []
     for snapshot in due.found:
         assert snapshot.record is not None

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any
 from uuid import UUID, uuid4
 
+from gateway.core.delivery import Delivering
 from gateway.core.identity.operation_id import derive_operation_id
 from gateway.core.message import StoredResponse
 from gateway.core.operation import (
@@ -103,6 +104,11 @@ def new_identity(
     scope_digest, key_digest = b"scope" + uuid4().bytes, b"key" + uuid4().bytes
     operation_id = derive_operation_id(service, operation, scope_digest, key_digest)
     return Identity(operation_id, route, operation, scope_digest, key_digest, key)
+
+
+def all_of(*operations: str) -> Delivering:
+    """Whatever waits under these operation names, of any route."""
+    return Delivering(frozenset(), frozenset(), frozenset(operations))
 
 
 @dataclass

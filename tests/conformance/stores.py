@@ -289,6 +289,7 @@ _NOT_ALONE = frozenset(("test_contents", "test_events", "test_lanes", "test_orde
 _OF_DELIVERIES = frozenset(
     (
         "test_what_is_due_is_found_longest_due_first",
+        "test_what_nobody_delivers_hides_nothing",
         "test_what_waits_is_counted_by_scope",
         "test_the_backlog_by_route",
         "test_the_backlog_of_what_is_over",

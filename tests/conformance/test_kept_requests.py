@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Final
 from uuid import UUID
 
 import pytest
 
+from gateway.core.delivery import delivering_of
 from gateway.core.operation import MICROSECONDS, Accept, Audit, SealedRequest, Snapshot, State, microseconds
 from gateway.store.base import Store
 from gateway.store.operations import AUDIT_KEEP_US, Due, PauseAudit, Query, RouteBacklog
@@ -19,6 +21,7 @@ from tests.conformance.hand import (
     Hand,
     Script,
     Speech,
+    all_of,
     do,
     new_identity,
     state,
@@ -27,7 +30,7 @@ from tests.conformance.stores import Database
 from tests.conformance.test_retention import sweep_all
 
 AUDIT: Final = Audit("operator", "the service is being repaired")
-CHARGES: Final = ("charges",)
+CHARGES: Final = all_of("charges")
 
 
 def hand_of(route: str = "create_payment", operation: str = "charges", scope_digest: bytes | None = None) -> Hand:
@@ -54,11 +57,11 @@ async def test_what_is_due_is_found_longest_due_first(store: Store, other_store:
     await do(store, running, Hand.accept, Hand.dispatch)
     await do(store, dead, Hand.accept, Hand.dispatch, Hand.bury)
     assert ids((await other_store.find_due(SERVICE, CHARGES, 10)).found) == [first.operation_id, second.operation_id]
-    both = ("refunds", "charges", "unknown")
+    both = all_of("refunds", "charges", "unknown")
     due = [hand.operation_id for hand in (first, refund, second)]
     assert ids((await other_store.find_due(SERVICE, both, 10)).found) == due
     assert ids((await other_store.find_due(SERVICE, both, 2)).found) == due[:2]
-    assert (await other_store.find_due(SERVICE, (), 10)).found == []
+    assert (await other_store.find_due(SERVICE, all_of(), 10)).found == []
     assert ids((await other_store.find_due("another", CHARGES, 10)).found) == [foreign.operation_id]
     (found, *_) = (await other_store.find_due(SERVICE, CHARGES, 1)).found
     assert found.record == first.record
@@ -66,6 +69,32 @@ async def test_what_is_due_is_found_longest_due_first(store: Store, other_store:
     assert postponed.operation_id in ids((await other_store.find_due(SERVICE, CHARGES, 10)).found)
     await database.advance(DELIVER_SECONDS)
     assert (await other_store.find_due(SERVICE, both, 10)).found == []
+
+
+CONFIGURATIONS: Final = {
+    "one": delivering_of({"pay": "pay"}, ["pay"]),
+    "renamed twice": delivering_of({"third": "pay"}, ["third"]),
+    "beside another one": delivering_of({"third": "pay", "pay": "refund"}, ["third", "pay"]),
+    "two that share": delivering_of({"pay": "pay", "third": "pay"}, ["pay", "third"]),
+    "of two, one accepts": delivering_of({"pay": "pay", "third": "pay"}, ["third"]),
+    "of two, one is busy": delivering_of({"pay": "pay", "third": "refund"}, ["pay", "third"]).only({"third"}),
+    "nothing": delivering_of({"pay": "pay"}, []),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+async def test_what_nobody_delivers_hides_nothing(
+    name: str, store: Store, other_store: Store, database: Database
+) -> None:
+    """Of all routes and names that ever were, what a configuration delivers is found, and as if nothing else waited."""
+    delivering, wanted = CONFIGURATIONS[name], []
+    for route, operation in [*product(("pay", "second", "third"), ("refund", "pay"))] * 3:
+        await do(store, hand := hand_of(route, operation), Hand.accept)
+        await database.advance(0.1)
+        if delivering.includes(hand.script.identity):
+            wanted.append(hand.operation_id)
+    assert ids((await other_store.find_due(SERVICE, delivering, 100)).found) == wanted
+    assert ids((await other_store.find_due(SERVICE, delivering, 2)).found) == wanted[:2]
 
 
 ENDS: Final[dict[str, tuple[Speech, ...]]] = {
@@ -202,7 +231,7 @@ async def test_a_pause_holds_everything_of_its_name(store: Store, other_store: S
     (pause,) = (await other_store.backlog(SERVICE)).paused.values()
     assert (pause.who, pause.why) == (AUDIT.who, AUDIT.why)
     assert (await other_store.backlog("another")).paused == {}
-    names = ("charges", "refunds")
+    names = all_of("charges", "refunds")
     due = await other_store.find_due(SERVICE, names, 10)
     assert (ids(due.found), due.paused) == ([refund.operation_id], {"charges"})
     due = await other_store.find_due("another", names, 10)

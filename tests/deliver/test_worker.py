@@ -13,7 +13,6 @@ import pytest
 
 from gateway.core.operation import Audit, SealedRequest, State, Withdraw
 from gateway.core.sealing import EncryptionKey, KeyRing
-from gateway.deliver import worker
 from gateway.observe.facts import BreakerChanged, DeliveryAttempted, DeliveryResult
 from gateway.protect import claiming
 from gateway.protect import operations as runs
@@ -293,6 +292,21 @@ async def test_a_route_with_much_to_do_hides_no_other(tmp_path: Path) -> None:
         assert it.record(request.identity.operation_id).state is State.COMPLETED
 
 
+async def test_a_route_with_many_places_hides_no_other(tmp_path: Path) -> None:
+    """Although it has a place for whatever a search finds."""
+    routes = [
+        accepting(name="wide", delivery={"max_in_flight": 1000}),
+        accepting(name="other", match={"path": "/other"}),
+    ]
+    async with depot(tmp_path, routes=routes) as it:
+        await it.accept_many(900)
+        _, other = it.office.parts.routes
+        request, _ = await it.accept("late", route=other)
+        for _ in range(2):
+            await it.poll()
+        assert it.record(request.identity.operation_id).state is State.COMPLETED
+
+
 async def test_an_idle_gateway_asks_for_little(tmp_path: Path) -> None:
     """One question a poll, and less often the longer nothing is due."""
     async with depot(tmp_path) as it:
@@ -477,7 +491,7 @@ async def orphaned(directory: Path, count: int) -> AsyncIterator[Depot]:
 
 async def test_orphans_hide_nothing(tmp_path: Path) -> None:
     """Neither what has their operation name nor the rest, and many of them are no reason to poll more often."""
-    async with orphaned(tmp_path, 1200) as it:
+    async with orphaned(tmp_path, 2500) as it:
         routes = it.office.parts.policy.by_name
         ids = [(await it.accept("late", route=routes[name]))[0].identity.operation_id for name in ("charge", "other")]
         for _ in range(10):
@@ -488,18 +502,19 @@ async def test_orphans_hide_nothing(tmp_path: Path) -> None:
         assert list(it.office.store.said) == ["find_due"]
 
 
-async def test_orphans_beyond_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They stop neither what has another name nor what is accepted now."""
-    monkeypatch.setattr(worker, "_ORPHANS_MAX", 10)
-    async with orphaned(tmp_path, 300) as it:
-        routes = it.office.parts.policy.by_name
-        other, _ = await it.accept("late", route=routes["other"])
-        for _ in range(5):
-            await it.poll()
-        assert it.record(other.identity.operation_id).state is State.COMPLETED
-        request, snapshot = await it.accept("now", route=routes["charge"])
-        it.delivery.deliver_accepted(request, snapshot)
-        await it.settled()
+async def test_what_has_no_place_hides_nothing_of_its_name(tmp_path: Path) -> None:
+    """However much waits for a service that is away, another route with its operation name delivers what it has."""
+    nowhere = {"url": f"http://127.0.0.1:{free_port()}"}
+    routes = [
+        accepting(operation="pay", upstream=nowhere),
+        accepting(name="refund", operation="pay", match={"path": "/refunds"}),
+    ]
+    async with depot(tmp_path, routes=routes) as it:
+        charge, refund = it.office.parts.routes
+        await it.accept_many(400, route=charge)
+        await it.poll()
+        request, _ = await it.accept("late", route=refund)
+        await it.poll()
         assert it.record(request.identity.operation_id).state is State.COMPLETED
 
 

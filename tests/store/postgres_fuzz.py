@@ -65,7 +65,7 @@ from gateway.core.outbox import Outbox
 from gateway.store.base import StoreError
 from gateway.store.postgres.rows import DELIVERY, RECORD, WIDTH, record_of
 from gateway.store.postgres.store import PostgresStore
-from tests.conformance.hand import OTHER, SAME, SERVICE, new_identity
+from tests.conformance.hand import OTHER, SAME, SERVICE, all_of, new_identity
 from tests.store.postgres_fuzz_judge import Given, History, Said, Version, judge
 from tests.store.postgres_sessions import opened, session
 from tests.support.postgres import PostgresInstallation, PostgresServer, workspace
@@ -224,7 +224,7 @@ class _Actor:
 
     async def _note_due(self) -> None:
         """What is due is as it is read, whoever asks for it."""
-        names = {known.identity.operation for known in self._known}
+        names = all_of(*(known.identity.operation for known in self._known))
         begun = time.monotonic()
         due = (await self._store.find_due(SERVICE, names, len(self._known))).found
         for snapshot in due:

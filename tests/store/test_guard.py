@@ -43,7 +43,7 @@ from gateway.store.operations import Epoch, Living, RecipeConflict, Serving
 from gateway.store.recipes import RUNNING_US, conflicts_text
 from gateway.store.redis.seen import RedisSeen
 from gateway.store.witness_files import WitnessFiles
-from tests.conformance.hand import SERVICE, Hand, Script, Speech, do, new_identity
+from tests.conformance.hand import SERVICE, Hand, Script, Speech, all_of, do, new_identity
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, FaultyStore, Gate, lost, refused
 from tests.support.memory_store import Memory, MemoryStore
@@ -202,7 +202,7 @@ async def test_a_release_from_before_the_loss_is_not_believed(tmp_path: Path) ->
 async def test_a_request_kept_before_the_loss_is_not_delivered(tmp_path: Path) -> None:
     """It may have been sent, which the store has forgotten, so nobody may call it off either. What was accepted after
     the loss is delivered, however many of the others are due."""
-    memory, names = Memory(), ("charges",)
+    memory, names = Memory(), all_of("charges")
     kept = [Hand() for _ in range(9)]
     dead, new = Hand(), Hand()
 

@@ -18,7 +18,7 @@ from gateway.store.promotion import BEAT_SECONDS
 from gateway.store.sqlite.store import SqliteStore
 from gateway.upkeep import turns
 from tests.benchmarks.idle import AROUND, LOGGED, TARGET
-from tests.conformance.hand import SERVICE
+from tests.conformance.hand import SERVICE, all_of
 from tests.support.postgres import Postgres
 
 HOLDER: Final = uuid4()
@@ -29,7 +29,7 @@ SWEEP_SECONDS: Final = 30.0
 
 # What is asked, and how many seconds apart.
 ASKED: Final[Mapping[str, tuple[Callable[[Any], Awaitable[object]], float]]] = {
-    "find_due": (lambda store: store.find_due(SERVICE, ("charges",), 24), worker._IDLE_SECONDS_MAX),
+    "find_due": (lambda store: store.find_due(SERVICE, all_of("charges"), 24), worker._IDLE_SECONDS_MAX),
     "lease_events": (lambda store: store.lease_events(SERVICE, {"lines": 16}, 1), relay._IDLE_SECONDS_MAX),
     "take_turns": (lambda store: store.take_turns(HOLDER, TURNS, 15_000_000), turns._KEEP_SECONDS),
     "tally": (lambda store: store.tally(), TALLY_SECONDS),

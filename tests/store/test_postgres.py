@@ -25,7 +25,7 @@ from gateway.store.postgres.schema import checksum
 from gateway.store.postgres.statements import MIGRATE_LOCK, RECIPE_LOCK, statement_texts
 from gateway.store.postgres.store import PostgresStore, is_migrated, migrate
 from gateway.store.rekeying import Place, rekey
-from tests.conformance.hand import LEASE_SECONDS, REPLAY_US, SAME, SERVICE, Hand, do, state
+from tests.conformance.hand import LEASE_SECONDS, REPLAY_US, SAME, SERVICE, Hand, all_of, do, state
 from tests.store.postgres_pooler import Pooler
 from tests.store.postgres_sessions import opened, roles, session, url_as
 from tests.support.eventually import eventually
@@ -65,9 +65,9 @@ async def deliver(store: PostgresStore, other: PostgresStore) -> None:
     assert await store.read_kept(dead.operation_id) is not None
     scope = dead.script.identity.scope_digest
     assert await store.count_pending(SERVICE, "charges", scope, 10) == 1
-    assert len((await store.find_due(SERVICE, ["charges"], 10)).found) == 2
+    assert len((await store.find_due(SERVICE, all_of("charges"), 10)).found) == 2
     assert await store.pause(SERVICE, "charges", Audit("somebody", "for a reason")) is True
-    assert (await other.find_due(SERVICE, ["charges"], 10)).found == []
+    assert (await other.find_due(SERVICE, all_of("charges"), 10)).found == []
     assert await other.resume(SERVICE, "charges", Audit("ann", "it is back")) is True
     assert [each.is_resumed for each in await store.pause_audits(SERVICE)] == [False, True]
     await do(store, dead, Hand.dispatch, lambda hand: replace(hand.postpone(), pause_us=0), Hand.withdraw)

@@ -25,7 +25,7 @@ from gateway.store.postgres.rows import CHANGE_NAMES
 from gateway.store.postgres.statements import load, statement_texts
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.witness_files import WitnessFiles
-from tests.conformance.hand import ANSWER, REMEMBER_US, RESOURCE, SAME, SERVICE, Hand, Script, do, state
+from tests.conformance.hand import ANSWER, REMEMBER_US, RESOURCE, SAME, SERVICE, Hand, Script, all_of, do, state
 from tests.store.postgres_sessions import let_statements_end, opened, session
 from tests.support.eventually import eventually
 from tests.support.memory_store import EPOCH_US, ManualClock
@@ -128,7 +128,7 @@ OTHERS: Final[dict[str, tuple[Any, ...]]] = {
     "put_off": (None, _ANY, 1, 1, 1, "asked"),
     "recovery": (_ANY,),
     "audits": (_ANY, 100),
-    "find_due": (None, SERVICE, ["many", "few"], 10),
+    "find_due": (None, SERVICE, 10, ["r"], ["many"], ["few"], ["r", "s"]),
     "read_kept": (_ANY,),
     "count_pending": (None, SERVICE, "many", b"s", 10),
     "count_backlog": (None, SERVICE, 1000),
@@ -282,7 +282,7 @@ async def rows_read_by_delivery(url: str, admin: Any) -> int:
     """The rows that a store reads to find what is due, and to serve some operations of each kind."""
     before = await read_so_far(admin)
     async with opened(url) as store:
-        assert len((await store.find_due(SERVICE, ("many", "few"), 10)).found) == 10
+        assert len((await store.find_due(SERVICE, all_of("many", "few"), 10)).found) == 10
         assert await store.count_pending(SERVICE, "many", b"scope", 10) == 0
         await do(store, Hand(), Hand.claim, Hand.complete)
         for _ in range(5):
@@ -307,6 +307,16 @@ async def test_what_waits_makes_nothing_dearer(postgres_url: str) -> None:
         await admin.execute("ANALYZE")
         with_many = await rows_read_by_delivery(postgres_url, admin)
     assert 0 < with_many <= with_few + 50, with_few
+
+
+async def test_what_nobody_delivers_is_not_read(postgres_url: str) -> None:
+    """However much waits of routes that are gone, a search for what is due passes over all of it at once."""
+    async with opened(postgres_url), session(postgres_url) as admin:
+        await admin.fetch(FILL_PENDING, 20_000)
+        await admin.execute("ANALYZE")
+        arguments = (None, SERVICE, 10, ["new"], ["many"], ["few"], ["r", "new"])
+        ((text,),) = await admin.fetch(f"EXPLAIN (ANALYZE, FORMAT JSON) {load('find_due')}", *arguments)
+        assert rows_read(json.loads(text)[0]["Plan"], "delivery") <= 2
 
 
 async def rows_read_by_relay(url: str, admin: Any, waiting: int) -> int:

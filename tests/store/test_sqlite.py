@@ -23,10 +23,12 @@ from uuid import UUID
 import apsw
 import pytest
 
+from gateway.core.delivery import delivering_of
 from gateway.core.operation import Applied, Audit, Fenced, Snapshot, State, microseconds
 from gateway.core.outbox import NO_EVENTS, EventType, Outbox, Subscription
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused, Unreadable, Unstorable
 from gateway.store.operations import Query, Swept
+from gateway.store.relational import kept
 from gateway.store.relational.inquiry import PIECE_RECORDS_MAX
 from gateway.store.relational.statements import PAUSE_STEP_US
 from gateway.store.relational.store import RESUME_TRANSACTION_MAX, SWEEP_TRANSACTION_MAX
@@ -35,7 +37,19 @@ from gateway.store.sqlite.connection import filesystem_of
 from gateway.store.sqlite.store import SqliteStore
 from gateway.store.sqlite.transaction import TEXTS
 from gateway.store.witness_files import WitnessFiles
-from tests.conformance.hand import DELIVER_SECONDS, LEASE_SECONDS, REMEMBER_SECONDS, SERVICE, Hand, Speech, do, state
+from tests.conformance.hand import (
+    DELIVER_SECONDS,
+    LEASE_SECONDS,
+    REMEMBER_SECONDS,
+    SERVICE,
+    Hand,
+    Script,
+    Speech,
+    all_of,
+    do,
+    new_identity,
+    state,
+)
 from tests.support.failing_disk import FailingDisk, failing_disk
 from tests.support.memory_store import ManualClock
 from tests.support.serving import serving
@@ -653,7 +667,7 @@ async def test_pending_requests_cost_nobody_anything(store: SqliteStore, path: P
             await do(store, Hand(), lambda hand: replace(hand.accept(), lane=b"lane"), Hand.withdraw)
             scope_digest = waiting.script.identity.scope_digest
             assert await store.count_pending(SERVICE, "charges", scope_digest, 10) == 10
-            assert len((await store.find_due(SERVICE, ("charges",), 10)).found) == 10
+            assert len((await store.find_due(SERVICE, all_of("charges"), 10)).found) == 10
             assert (await store.backlog(SERVICE)).waiting["create_payment"].accepted >= number
             assert await store.sweep(10) == Swept()
             await store.tally()
@@ -738,6 +752,23 @@ async def counting_steps(store: SqliteStore) -> AsyncIterator[list[int]]:
         await trace(0, None)
 
 
+async def test_a_route_with_many_former_names(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has under its own name is found in any case, and the rest in turn."""
+    monkeypatch.setattr(kept, "FORMER_ROUTES_MAX", 2)
+    delivering = delivering_of({"z": "charges"}, ["z"])
+    hands = {route: Hand(Script(new_identity(route))) for route in ("a", "b", "c", "z")}
+    for hand in hands.values():
+        await do(store, hand, Hand.accept)
+
+    async def routes_found() -> list[str]:
+        found = (await store.find_due(SERVICE, delivering, 10)).found
+        return sorted(each.record.identity.route for each in found if each.record is not None)
+
+    assert await routes_found() == ["a", "b", "z"]
+    await do(store, hands["a"], Hand.dispatch)
+    assert await routes_found() == ["b", "c", "z"]
+
+
 @pytest.mark.parametrize("rest_seconds", [1, 3_600])
 async def test_a_pause_ends_in_short_transactions(
     store: SqliteStore, path: Path, clock: ManualClock, rest_seconds: int
@@ -758,7 +789,7 @@ async def test_a_pause_ends_in_short_transactions(
     await do(store, Hand(), Hand.claim)
     prolonged = ends_of_delivery(path).count(until_us + microseconds(100))
     assert 0 < prolonged < number
-    assert (await store.find_due(SERVICE, ("charges",), 1)).found == []
+    assert (await store.find_due(SERVICE, all_of("charges"), 1)).found == []
     clock.advance(rest_seconds)
     assert await store.resume(SERVICE, "charges", Audit("operator", "repaired")) is True
     whole = [until_us + microseconds(100 + rest_seconds)]
@@ -846,7 +877,7 @@ HOT = (
     "select_delivery", "update_delivery", "delete_delivery", "delete_request", "select_request",
     "select_line", "give_turn", "redeliver_event", "delete_event", "put_off_event", "bury_event",
     "resume_events", "find_due_event", "lease_events", "give_event_turn",
-    "select_operation_by_row", "find_due", "select_backlog", "select_pauses", "delete_pause",
+    "select_operation_by_row", "find_due", "select_next_route", "select_backlog", "select_pauses", "delete_pause",
     "resume_pause", "update_pause", "select_paused", "prolong_delivery", "prolong_operation",
 )  # fmt: skip
 
@@ -890,7 +921,8 @@ async def test_finding_goes_along_an_index(name: str, indexes: list[str], store:
 @pytest.mark.parametrize(
     ("name", "search"),
     [
-        ("find_due", "delivery_due (service=? AND operation=? AND next_attempt_us<?)"),
+        ("find_due", "delivery_due (service=? AND operation=? AND route=? AND next_attempt_us<?)"),
+        ("select_next_route", "delivery_due (service=? AND operation=? AND route>?)"),
         ("count_pending", "delivery_scope (service=? AND operation=? AND scope_digest=? AND deliver_until_us>?)"),
         ("select_backlog", "delivery_age (service=? AND route=?)"),
         ("select_line", "delivery_lane (lane=? AND lane_rank>?)"),

@@ -14,6 +14,7 @@ from itertools import islice
 from uuid import UUID, uuid4
 
 from gateway.core.confidential import sealed_by
+from gateway.core.delivery import Delivering
 from gateway.core.identity.operation_id import is_of
 from gateway.core.lane import rank, stopped_us, with_turn
 from gateway.core.lifecycle import STEP_US, holds_content, is_due, settle, step, written_down
@@ -524,7 +525,7 @@ class MemoryStore:
         kept = self.memory.recovery_leases.get(operation_id)
         return None if kept is None else kept.state
 
-    async def find_due(self, service: str, operations: Collection[str], limit: int) -> Due:
+    async def find_due(self, service: str, delivering: Delivering, limit: int) -> Due:
         self._check_started()
         now_us, due = self.memory.clock(), list[tuple[int, Record]]()
         for record in self._undelivered(service):
@@ -532,7 +533,7 @@ class MemoryStore:
             if delivery is None or record.state is not State.ACCEPTED or self._pause_of(record):
                 continue
             may_start = is_due(record, now_us) and not delivery.is_behind
-            if record.identity.operation in operations and may_start:
+            if delivering.includes(record.identity) and may_start:
                 due.append((delivery.next_attempt_us, record))
         due.sort(key=lambda one: one[0])
         return Due([Snapshot(record, now_us) for _, record in due[:limit]], frozenset(self._pauses(service)))

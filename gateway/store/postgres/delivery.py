@@ -5,8 +5,8 @@ may read or lock.
 
 Theory of operation
 -------------------
-*What is due* is read from an index that holds what is accepted and nothing else. Of each operation name no more is read
-than may be returned.
+*What is due* is read from an index that holds what is accepted and nothing else. Of each route no more is read than may
+be returned, and of what the configuration does not deliver, at most a row of each of its routes.
 
 *The backlog* is counted by the same indexes up to `BACKLOG_COUNT_MAX` rows. Beyond that it is estimated from a sample
 of the table's pages, so a million rows cost no more than that. A large count is kept for a second or, where it took
@@ -22,12 +22,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
+from gateway.core.delivery import Delivering
 from gateway.core.lifecycle import settle
 from gateway.core.operation import MICROSECONDS, Audit, SealedRequest, Snapshot, State
 from gateway.store.base import Unreadable
@@ -86,9 +87,12 @@ class Deliveries:
         # The last large count of each service: when it began, and until when it is used, on the event loop's clock.
         self._counted: dict[str, tuple[float, float, dict[str, RouteBacklog]]] = {}
 
-    async def find_due(self, service: str, operations: Collection[str], limit: int) -> Due:
+    async def find_due(self, service: str, delivering: Delivering, limit: int) -> Due:
         found = []
-        rows = await self._fetch(_FIND_DUE, self._clock_us(), service, sorted(operations), limit)
+        accepting = sorted(delivering.accepting)
+        which = [route for route, _ in accepting], [operation for _, operation in accepting]
+        others = sorted(delivering.alone), sorted(delivering.names)
+        rows = await self._fetch(_FIND_DUE, self._clock_us(), service, limit, *which, *others)
         for now_us, _, *columns in rows:
             # A newer program wrote what is unreadable, and delivers it.
             with suppress(Unreadable):

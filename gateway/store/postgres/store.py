@@ -28,6 +28,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
+from gateway.core.delivery import Delivering
 from gateway.core.lifecycle import settle
 from gateway.core.observation import Finding, Observation
 from gateway.core.operation import (
@@ -305,8 +306,8 @@ class PostgresStore:
     async def recovery(self, operation_id: UUID) -> RecoveryState | None:
         return await self._started().inquiry.recovery(operation_id)
 
-    async def find_due(self, service: str, operations: Collection[str], limit: int) -> Due:
-        return await self._started().deliveries.find_due(service, operations, limit)
+    async def find_due(self, service: str, delivering: Delivering, limit: int) -> Due:
+        return await self._started().deliveries.find_due(service, delivering, limit)
 
     async def read_kept(self, operation_id: UUID) -> SealedRequest | None:
         return await self._started().deliveries.read_kept(operation_id)

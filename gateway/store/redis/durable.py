@@ -36,6 +36,7 @@ from dataclasses import dataclass
 from typing import Any, Concatenate, Final, NoReturn, ParamSpec, TypeVar
 from uuid import UUID, uuid4
 
+from gateway.core.delivery import Delivering
 from gateway.core.lifecycle import settle, step
 from gateway.core.observation import Finding, Observation
 from gateway.core.operation import (
@@ -540,7 +541,7 @@ class RedisStore:
 
     # -- what is over several records ---------------------------------------------------------------------------------
 
-    async def find_due(self, service: str, operations: Collection[str], limit: int) -> Due:
+    async def find_due(self, service: str, delivering: Delivering, limit: int) -> Due:
         _unsupported(_DELIVERIES)
 
     async def count_pending(self, service: str, operation: str, scope_digest: bytes, limit: int) -> int:

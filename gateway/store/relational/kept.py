@@ -6,11 +6,13 @@ moving the time until which it has to be delivered.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from uuid import UUID
 
+from gateway.core.delivery import Delivering
 from gateway.core.lifecycle import settle
 from gateway.core.operation import MICROSECONDS, Audit, SealedRequest, Snapshot
 from gateway.store.base import Unreadable
@@ -18,6 +20,7 @@ from gateway.store.operations import (
     AUDIT_KEEP_US,
     AUDITS_MAX,
     BACKLOG_COUNT_MAX,
+    FORMER_ROUTES_MAX,
     Backlog,
     Due,
     Pause,
@@ -27,12 +30,12 @@ from gateway.store.operations import (
 from gateway.store.relational.statements import PAUSE_END_US, Cursor, prolong, record_of
 
 
-def find_due(cursor: Cursor, service: str, operations: Collection[str], now_us: int, limit: int) -> Due:
-    """What of these operation names may be dispatched now."""
+def find_due(cursor: Cursor, service: str, delivering: Delivering, now_us: int, limit: int) -> Due:
+    """What of `delivering` may be dispatched now."""
     due, paused = [], frozenset(_pauses(cursor, service))
-    for operation in set(operations) - paused:
-        bounds = (service, operation, now_us, limit)
-        due += cursor.rows("find_due", bounds)
+    for route, operation in _delivered(cursor, service, delivering):
+        if operation not in paused:
+            due += cursor.rows("find_due", (service, operation, route, now_us, limit))
     found = []
     for _, row in sorted(due)[:limit]:
         columns = cursor.row("select_operation_by_row", (row,))
@@ -40,6 +43,21 @@ def find_due(cursor: Cursor, service: str, operations: Collection[str], now_us: 
         with suppress(Unreadable):
             found.append(Snapshot(settle(record_of(cursor, columns), now_us), now_us))
     return Due(found, paused)
+
+
+def _delivered(cursor: Cursor, service: str, delivering: Delivering) -> Iterator[tuple[str, str]]:
+    """The routes and operation names of `delivering`, and what waits of the former names of its routes."""
+    yield from delivering.accepting
+    for operation in delivering.alone:
+        routes = islice(_waiting(cursor, service, operation), FORMER_ROUTES_MAX)
+        yield from ((route, operation) for route in routes if route not in delivering.names)
+
+
+def _waiting(cursor: Cursor, service: str, operation: str) -> Iterator[str]:
+    """The routes of which something waits under an operation name."""
+    route = ""
+    while (found := cursor.row("select_next_route", (service, operation, route))) is not None:
+        yield (route := str(found[0]))
 
 
 def read_request(cursor: Cursor, operation_id: UUID) -> SealedRequest | None:

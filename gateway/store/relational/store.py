@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 from uuid import UUID, uuid4
 
+from gateway.core.delivery import Delivering
 from gateway.core.lifecycle import settle
 from gateway.core.observation import Finding, Observation
 from gateway.core.operation import Applied, Audit, Command, Result, SealedRequest, Snapshot, operation_id_of
@@ -205,8 +206,8 @@ class RelationalStore(ABC):
     async def recovery(self, operation_id: UUID) -> RecoveryState | None:
         return await self._query(lambda cursor: inquiry.recovery(cursor, operation_id))
 
-    async def find_due(self, service: str, operations: Collection[str], limit: int) -> Due:
-        return await self._query(lambda cursor: kept.find_due(cursor, service, operations, cursor.now_us, limit))
+    async def find_due(self, service: str, delivering: Delivering, limit: int) -> Due:
+        return await self._query(lambda cursor: kept.find_due(cursor, service, delivering, cursor.now_us, limit))
 
     async def read_kept(self, operation_id: UUID) -> SealedRequest | None:
         return await self._query(lambda cursor: kept.read_request(cursor, operation_id))

@@ -9,7 +9,9 @@ DELIVERY = "core/delivery.py"
 OUTCOME = "core/outcome.py"
 CONCLUSION = "protect/conclusion.py"
 WORKER = "deliver/worker.py"
+KEPT = "store/relational/kept.py"
 _WORKER = "tests/deliver/test_worker.py::"
+_KEPT = "tests/conformance/test_kept_requests.py::"
 _CORE = "tests/core/test_delivery.py::"
 
 _DOUBT_ENDS = Edit(
@@ -228,14 +230,44 @@ DEFECTS = (
     Defect(
         "orphans-hide-their-name",
         "what a route may not deliver any more hides what another one with its operation name may",
-        (Edit(WORKER, "        limit += min(2 * self._orphans_of(names), _ORPHANS_MAX)\n", ""),),
+        (
+            Edit(
+                WORKER,
+                "self._delivering.only(names), limit",
+                "Delivering(frozenset(), frozenset(), frozenset(route.operation for route in routes)), limit",
+            ),
+        ),
         (_WORKER + "test_orphans_hide_nothing",),
     ),
     Defect(
         "a-full-search-hides-others",
-        "what fills every search and is not delivered stops the deliveries of unrelated routes",
+        "a route that has a place for whatever a search finds, and always more, stops the deliveries of other routes",
         (Edit(WORKER, "others = names - self._behind - self._crowded", "others = names - self._behind"),),
-        (_WORKER + "test_orphans_beyond_number",),
+        (_WORKER + "test_a_route_with_many_places_hides_no_other",),
+    ),
+    Defect(
+        "what-has-no-place-hides-its-name",
+        "what waits for a service that is away hides what another route with its operation name may deliver",
+        (Edit(WORKER, "self._delivering.only(names), limit", "self._delivering, limit"),),
+        (_WORKER + "test_what_has_no_place_hides_nothing_of_its_name",),
+    ),
+    Defect(
+        "routes-of-other-names-are-searched",
+        "what a route accepted under an operation name that it gave up is found for the one that has the name alone",
+        (Edit(KEPT, " for route in routes if route not in delivering.names", " for route in routes"),),
+        (_KEPT + "test_what_nobody_delivers_hides_nothing[sqlite-beside another one]",),
+    ),
+    Defect(
+        "former-names-are-not-searched",
+        "what a route accepted under a name that it had before is not found on Postgres",
+        (
+            Edit(
+                "store/postgres/sql/delivery.sql",
+                "WHERE w.place > 0 AND w.of_route <> ALL",
+                "WHERE false AND w.of_route <> ALL",
+            ),
+        ),
+        (_KEPT + "test_what_nobody_delivers_hides_nothing[postgres-renamed twice]",),
     ),
     Defect(
         "nothing-is-paused-at-the-start",

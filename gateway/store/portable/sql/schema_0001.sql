@@ -96,7 +96,7 @@ CREATE TABLE IF NOT EXISTS delivery (
 
 -- What workers ask for, what counts against the limit of a scope, what a pause keeps from expiring, and the oldest of a
 -- route. All of them contain only what waits for an attempt; the first one nothing that waits for its turn in a lane.
-CREATE INDEX IF NOT EXISTS delivery_due ON delivery (service, operation, next_attempt_us, deliver_until_us)
+CREATE INDEX IF NOT EXISTS delivery_due ON delivery (service, operation, route, next_attempt_us, deliver_until_us)
 WHERE is_accepted AND NOT is_behind;
 CREATE INDEX IF NOT EXISTS delivery_scope ON delivery (service, operation, scope_digest, deliver_until_us) WHERE is_accepted;
 CREATE INDEX IF NOT EXISTS delivery_end ON delivery (service, operation, deliver_until_us) WHERE is_accepted;

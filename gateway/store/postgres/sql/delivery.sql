@@ -1,23 +1,42 @@
 -- name: find_due
--- No row of the table: the accepted records of these operation names whose next attempt is due, the longest due first, and in
--- each row, of which there is at least one, all names that are paused.
+-- No row of the table: the accepted records whose next attempt is due, the longest due first, and in each row, of which there
+-- is at least one, all operation names that are paused. They are those of the routes $4 under the operation names $5, and
+-- under the names $6 those of all routes but $7.
 --
--- Of each name no more is read than may be returned, and nothing that waits for its turn in a lane. Beside what is due, it is
+-- Of each route no more is read than may be returned, and nothing that waits for its turn in a lane. Beside what is due, it is
 -- what waits since a time in the future, because the clock was set back, of what is due last.
-WITH clock AS MATERIALIZED (
+WITH RECURSIVE clock AS MATERIALIZED (
     SELECT
         {now} AS now_us,
         ARRAY(SELECT p.operation FROM idempotency_gateway.pause p WHERE p.service = $2::text) AS paused
+), waiting AS (
+    -- From one route to the next along the index: what waits is not read.
+    SELECT a.of_name, ''::text AS of_route, 0 AS place FROM unnest($6::text[]) AS a (of_name)
+    UNION ALL
+    SELECT w.of_name, d.route, w.place + 1
+    FROM waiting w CROSS JOIN LATERAL (
+        SELECT d.route
+        FROM idempotency_gateway.delivery d
+        WHERE d.waits = 'accepted' AND NOT d.is_behind AND d.service = $2::text AND d.operation = w.of_name
+            AND d.route > w.of_route
+        ORDER BY d.route
+        LIMIT 1
+    ) d
+    WHERE w.place < {former_routes_max}
+), delivered AS MATERIALIZED (
+    SELECT a.of_route, a.of_name FROM unnest($4::text[], $5::text[]) AS a (of_route, of_name)
+    UNION ALL
+    SELECT w.of_route, w.of_name FROM waiting w WHERE w.place > 0 AND w.of_route <> ALL ($7::text[])
 ), due AS MATERIALIZED (
     SELECT y.operation_id, y.next_attempt_us
-    FROM clock c CROSS JOIN unnest($3::text[]) AS n (of_name) CROSS JOIN LATERAL (
+    FROM clock c CROSS JOIN delivered n CROSS JOIN LATERAL (
         (
             SELECT d.operation_id, d.next_attempt_us
             FROM idempotency_gateway.delivery d
             WHERE d.waits = 'accepted' AND NOT d.is_behind AND d.service = $2::text AND d.operation = n.of_name
-                AND d.next_attempt_us <= c.now_us AND d.deliver_until_us > c.now_us
+                AND d.route = n.of_route AND d.next_attempt_us <= c.now_us AND d.deliver_until_us > c.now_us
             ORDER BY d.next_attempt_us
-            LIMIT $4::bigint
+            LIMIT $3::bigint
         )
         UNION ALL
         SELECT d.operation_id, d.next_attempt_us
@@ -25,7 +44,7 @@ WITH clock AS MATERIALIZED (
             SELECT d.operation_id, d.next_attempt_us, d.since_us
             FROM idempotency_gateway.delivery d
             WHERE d.waits = 'accepted' AND NOT d.is_behind AND d.service = $2::text AND d.operation = n.of_name
-                AND d.next_attempt_us > c.now_us AND d.deliver_until_us > c.now_us
+                AND d.route = n.of_route AND d.next_attempt_us > c.now_us AND d.deliver_until_us > c.now_us
             ORDER BY d.next_attempt_us DESC
             LIMIT {ahead_max}
         ) d CROSS JOIN LATERAL (
@@ -35,7 +54,7 @@ WITH clock AS MATERIALIZED (
     ) y
     WHERE n.of_name <> ALL (c.paused)
     ORDER BY y.next_attempt_us
-    LIMIT $4::bigint
+    LIMIT $3::bigint
 )
 SELECT c.now_us, c.paused, {record}, {delivery}
 FROM clock c LEFT JOIN (

@@ -193,7 +193,7 @@ CREATE TABLE idempotency_gateway.delivery (
     autovacuum_vacuum_insert_scale_factor = 0.1,
     autovacuum_analyze_scale_factor = 0.05
 );
-CREATE INDEX delivery_next ON idempotency_gateway.delivery (service, operation, next_attempt_us)
+CREATE INDEX delivery_next ON idempotency_gateway.delivery (service, operation, route, next_attempt_us)
     WHERE waits = 'accepted' AND NOT is_behind;
 CREATE INDEX delivery_end ON idempotency_gateway.delivery (service, operation, deliver_until_us) WHERE waits = 'accepted';
 CREATE INDEX delivery_scope ON idempotency_gateway.delivery (service, operation, scope_digest) WHERE waits = 'accepted';

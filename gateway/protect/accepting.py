@@ -412,7 +412,7 @@ def _is_of(snapshot: Snapshot, kept: SealedRequest) -> bool:
 
 
 def _scope_of(request: KeyedRequest) -> tuple[str, bytes]:
-    return request.identity.operation, request.identity.scope_digest
+    return request.route.name, request.identity.scope_digest
 
 
 def _refuse(request: KeyedRequest, verdict: Verdict, detail: str | None = None, *, status: int | None = None) -> Reply:

@@ -511,8 +511,8 @@ class ManagedStore(Store, Protocol):
         """The kept request of an operation, None when it has none. Read it before the dispatch: then it is there for as
         long as nobody else changes the record."""
 
-    async def count_pending(self, service: str, operation: str, scope_digest: bytes, limit: int) -> int:
-        """How many accepted operations this scope has under this name, counted up to `limit`."""
+    async def count_pending(self, service: str, route: str, scope_digest: bytes, limit: int) -> int:
+        """How many accepted operations this scope has on this route, counted up to `limit`."""
 
     async def backlog(self, service: str) -> Backlog:
         """Count what is not delivered."""

@@ -150,21 +150,21 @@ async def test_time_takes_no_kept_request(store: Store, database: Database) -> N
 
 
 async def test_what_waits_is_counted_by_scope(store: Store, other_store: Store, database: Database) -> None:
-    """Only what is accepted counts, under its own name and service, and no further than up to the limit."""
+    """Only what is accepted counts, of its own route and service, and no further than up to the limit."""
     scope = b"a scope"
     hands = [hand_of(scope_digest=scope) for _ in range(4)]
     for hand in hands:
         await do(store, hand, Hand.accept)
     await do(store, hand_of(), Hand.accept)
-    await do(store, hand_of(operation="refunds", scope_digest=scope), Hand.accept)
+    await do(store, hand_of("create_refund", scope_digest=scope), Hand.accept)
     await do(store, hand_of(scope_digest=scope), lambda hand: replace(hand.accept(), service="another"))
     await do(store, hands[0], Hand.dispatch)
-    assert await other_store.count_pending(SERVICE, "charges", scope, 100) == 3
-    assert await other_store.count_pending(SERVICE, "charges", scope, 2) == 2
+    assert await other_store.count_pending(SERVICE, "create_payment", scope, 100) == 3
+    assert await other_store.count_pending(SERVICE, "create_payment", scope, 2) == 2
     await do(store, hands[0], Hand.postpone)
-    assert await other_store.count_pending(SERVICE, "charges", scope, 100) == 4
+    assert await other_store.count_pending(SERVICE, "create_payment", scope, 100) == 4
     await database.advance(POSTPONE_SECONDS + DELIVER_SECONDS)
-    assert await other_store.count_pending(SERVICE, "charges", scope, 100) == 0
+    assert await other_store.count_pending(SERVICE, "create_payment", scope, 100) == 0
 
 
 async def test_the_backlog_by_route(store: Store, other_store: Store, database: Database) -> None:

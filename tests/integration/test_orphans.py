@@ -17,7 +17,7 @@ from gateway.store.operations import ManagedStore, Query
 from tests.conformance.hand import SAME, SERVICE, new_identity
 from tests.support.accepting import ASYNC, SECRETS
 from tests.support.eventually import eventually
-from tests.support.house import ROUTE, House, neighbour, store_section
+from tests.support.house import ROUTE, House, neighbour, status_of, store_section
 from tests.support.upstream import Answer, RecordingUpstream
 
 _COUNT: Final = 2_500
@@ -57,22 +57,23 @@ async def gateway(
     upstream: RecordingUpstream,
     refund: dict[str, Any],
     *,
+    charge: dict[str, Any] = CHARGE,
     delivers: bool = True,
 ) -> AsyncIterator[tuple[House, ManagedStore]]:
-    """A gateway with two routes, the second one given, and its store."""
+    """A gateway with these two routes, and its store."""
     made: list[ManagedStore] = []
 
     def surround(environment: Environment) -> Environment:
         made.append(environment.durable)
         return environment
 
-    changes = {"secrets": SECRETS, "delivery": {"workers": int(delivers)}, "routes": [CHARGE, refund]}
+    changes = {"secrets": SECRETS, "delivery": {"workers": int(delivers)}, "routes": [charge, refund]}
     async with neighbour(store, directory, upstream, surround=surround, **changes) as home:
         yield home, made[0]
 
 
-async def accept(home: House, key: str, target: str) -> None:
-    response = await home.send(key, headers=[ASYNC], target=target)
+async def accept(home: House, key: str, target: str, tenant: str = "t1") -> None:
+    response = await home.send(key, headers=[ASYNC], target=target, tenant=tenant)
     assert response.status == 202, response.body
 
 
@@ -138,3 +139,20 @@ async def test_they_hide_nothing_and_are_not_lost(store: dict[str, Any], tmp_pat
         async with gateway(store, tmp_path, upstream, REFUND):
             await eventually(lambda: len(keys_at(upstream, b"/refunds")) == 2, what="the others are delivered")
             assert sorted(keys_at(upstream, b"/refunds")) == [b"kept-1", b"kept-2"]
+
+
+async def test_they_take_no_room_from_another_route(store: dict[str, Any], tmp_path: Path) -> None:
+    """How much a caller may have waiting on a route is not less for what it has on one that is gone."""
+    charge = CHARGE | {"accept": {"identity": "unverified", "max_pending_per_scope": 2}}
+    async with RecordingUpstream() as upstream:
+        async with gateway(store, tmp_path, upstream, REFUND, delivers=False) as (home, _):
+            for key in ("orphan-1", "orphan-2"):
+                await accept(home, key, "/refunds")
+        async with gateway(store, tmp_path, upstream, WAYS["renamed"], charge=charge, delivers=False) as (home, _):
+            for key in ("other-1", "other-2"):
+                await accept(home, key, "/charges", "t2")
+            for key in ("own-1", "own-2"):
+                await accept(home, key, "/charges")
+            for tenant in ("t1", "t2"):
+                response = await home.send("more", headers=[ASYNC], target="/charges", tenant=tenant)
+                assert status_of(response) == (503, "backlog-full")

@@ -64,7 +64,7 @@ async def deliver(store: PostgresStore, other: PostgresStore) -> None:
     await do(other, dead, Hand.requeue)
     assert await store.read_kept(dead.operation_id) is not None
     scope = dead.script.identity.scope_digest
-    assert await store.count_pending(SERVICE, "charges", scope, 10) == 1
+    assert await store.count_pending(SERVICE, "create_payment", scope, 10) == 1
     assert len((await store.find_due(SERVICE, all_of("charges"), 10)).found) == 2
     assert await store.pause(SERVICE, "charges", Audit("somebody", "for a reason")) is True
     assert (await other.find_due(SERVICE, all_of("charges"), 10)).found == []

@@ -666,7 +666,7 @@ async def test_pending_requests_cost_nobody_anything(store: SqliteStore, path: P
             await do(store, Hand(), Hand.accept, Hand.dispatch, Hand.postpone, Hand.withdraw)
             await do(store, Hand(), lambda hand: replace(hand.accept(), lane=b"lane"), Hand.withdraw)
             scope_digest = waiting.script.identity.scope_digest
-            assert await store.count_pending(SERVICE, "charges", scope_digest, 10) == 10
+            assert await store.count_pending(SERVICE, "create_payment", scope_digest, 10) == 10
             assert len((await store.find_due(SERVICE, all_of("charges"), 10)).found) == 10
             assert (await store.backlog(SERVICE)).waiting["create_payment"].accepted >= number
             assert await store.sweep(10) == Swept()
@@ -923,7 +923,7 @@ async def test_finding_goes_along_an_index(name: str, indexes: list[str], store:
     [
         ("find_due", "delivery_due (service=? AND operation=? AND route=? AND next_attempt_us<?)"),
         ("select_next_route", "delivery_due (service=? AND operation=? AND route>?)"),
-        ("count_pending", "delivery_scope (service=? AND operation=? AND scope_digest=? AND deliver_until_us>?)"),
+        ("count_pending", "delivery_scope (service=? AND route=? AND scope_digest=? AND deliver_until_us>?)"),
         ("select_backlog", "delivery_age (service=? AND route=?)"),
         ("select_line", "delivery_lane (lane=? AND lane_rank>?)"),
         ("select_paused", "delivery_end (service=? AND operation=? AND deliver_until_us>? AND deliver_until_us<?)"),

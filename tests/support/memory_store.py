@@ -542,13 +542,13 @@ class MemoryStore:
         self._check_started()
         return self.memory.requests.get(operation_id)
 
-    async def count_pending(self, service: str, operation: str, scope_digest: bytes, limit: int) -> int:
+    async def count_pending(self, service: str, route: str, scope_digest: bytes, limit: int) -> int:
         self._check_started()
         pending = [
             record
             for record in self._undelivered(service)
             if record.state is State.ACCEPTED
-            and (record.identity.operation, record.identity.scope_digest) == (operation, scope_digest)
+            and (record.identity.route, record.identity.scope_digest) == (route, scope_digest)
         ]
         return min(len(pending), limit)
 

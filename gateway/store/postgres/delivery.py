@@ -104,8 +104,8 @@ class Deliveries:
         rows = await self._fetch(_READ_KEPT, operation_id)
         return SealedRequest(*rows[0]) if rows else None
 
-    async def count_pending(self, service: str, operation: str, scope_digest: bytes, limit: int) -> int:
-        which = (service, operation, scope_digest, limit)
+    async def count_pending(self, service: str, route: str, scope_digest: bytes, limit: int) -> int:
+        which = (service, route, scope_digest, limit)
         return int((await self._fetch(_COUNT_PENDING, self._clock_us(), *which))[0]["pending"])
 
     async def backlog(self, service: str) -> Backlog:

@@ -312,8 +312,8 @@ class PostgresStore:
     async def read_kept(self, operation_id: UUID) -> SealedRequest | None:
         return await self._started().deliveries.read_kept(operation_id)
 
-    async def count_pending(self, service: str, operation: str, scope_digest: bytes, limit: int) -> int:
-        return await self._started().pending.count_pending(service, operation, scope_digest, limit)
+    async def count_pending(self, service: str, route: str, scope_digest: bytes, limit: int) -> int:
+        return await self._started().pending.count_pending(service, route, scope_digest, limit)
 
     async def backlog(self, service: str) -> Backlog:
         return await self._started().deliveries.backlog(service)

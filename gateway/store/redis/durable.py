@@ -544,7 +544,7 @@ class RedisStore:
     async def find_due(self, service: str, delivering: Delivering, limit: int) -> Due:
         _unsupported(_DELIVERIES)
 
-    async def count_pending(self, service: str, operation: str, scope_digest: bytes, limit: int) -> int:
+    async def count_pending(self, service: str, route: str, scope_digest: bytes, limit: int) -> int:
         _unsupported(_DELIVERIES)
 
     async def backlog(self, service: str) -> Backlog:

@@ -66,9 +66,9 @@ def read_request(cursor: Cursor, operation_id: UUID) -> SealedRequest | None:
     return None if found is None else SealedRequest(UUID(bytes=found[0]), *found[1:])
 
 
-def count_pending(cursor: Cursor, service: str, operation: str, scope_digest: bytes, now_us: int, limit: int) -> int:
-    """How many accepted operations a scope has under this name, counted up to `limit`."""
-    bounds = (service, operation, scope_digest, now_us, limit)
+def count_pending(cursor: Cursor, service: str, route: str, scope_digest: bytes, now_us: int, limit: int) -> int:
+    """How many accepted operations a scope has on this route, counted up to `limit`."""
+    bounds = (service, route, scope_digest, now_us, limit)
     return int(cursor.row("count_pending", bounds)[0])
 
 

@@ -212,9 +212,9 @@ class RelationalStore(ABC):
     async def read_kept(self, operation_id: UUID) -> SealedRequest | None:
         return await self._query(lambda cursor: kept.read_request(cursor, operation_id))
 
-    async def count_pending(self, service: str, operation: str, scope_digest: bytes, limit: int) -> int:
+    async def count_pending(self, service: str, route: str, scope_digest: bytes, limit: int) -> int:
         return await self._query(
-            lambda cursor: kept.count_pending(cursor, service, operation, scope_digest, cursor.now_us, limit)
+            lambda cursor: kept.count_pending(cursor, service, route, scope_digest, cursor.now_us, limit)
         )
 
     async def backlog(self, service: str) -> Backlog:

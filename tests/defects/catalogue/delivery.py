@@ -246,6 +246,18 @@ DEFECTS = (
         (_WORKER + "test_a_route_with_many_places_hides_no_other",),
     ),
     Defect(
+        "a-caller-counts-by-operation",
+        "a caller has a limit of its own only on a route that has the name of its operation",
+        (
+            Edit(
+                "protect/accepting.py",
+                "request.route.name, request.identity.scope",
+                "request.identity.operation, request.identity.scope",
+            ),
+        ),
+        ("tests/integration/test_orphans.py::test_they_take_no_room_from_another_route[sqlite]",),
+    ),
+    Defect(
         "what-has-no-place-hides-its-name",
         "what waits for a service that is away hides what another route with its operation name may deliver",
         (Edit(WORKER, "self._delivering.only(names), limit", "self._delivering, limit"),),

@@ -71,7 +71,7 @@ ORDER BY y.next_attempt_us, y.operation_id
 SELECT r.acceptance_id, r.key_id, r.sealed FROM idempotency_gateway.request r WHERE r.operation_id = $1::uuid
 
 -- name: count_pending
--- No row of the table: counts the accepted records of one scope, up to a limit.
+-- No row of the table: counts the accepted records of one scope on one route, up to a limit.
 WITH clock AS MATERIALIZED (
     SELECT {now} AS now_us
 )
@@ -79,7 +79,7 @@ SELECT count(*) AS pending
 FROM (
     SELECT
     FROM idempotency_gateway.delivery d
-    WHERE d.waits = 'accepted' AND d.service = $2::text AND d.operation = $3::text AND d.scope_digest = $4::bytea
+    WHERE d.waits = 'accepted' AND d.service = $2::text AND d.route = $3::text AND d.scope_digest = $4::bytea
         AND d.deliver_until_us > (SELECT c.now_us FROM clock c)
     LIMIT $5::bigint
 ) pending

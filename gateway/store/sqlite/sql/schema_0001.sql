@@ -104,7 +104,7 @@ CREATE TABLE delivery (
 -- route. All of them contain only what waits for an attempt; the first one nothing that waits for its turn in a lane.
 CREATE INDEX delivery_due ON delivery (service, operation, route, next_attempt_us, deliver_until_us)
 WHERE is_accepted AND NOT is_behind;
-CREATE INDEX delivery_scope ON delivery (service, operation, scope_digest, deliver_until_us) WHERE is_accepted;
+CREATE INDEX delivery_scope ON delivery (service, route, scope_digest, deliver_until_us) WHERE is_accepted;
 CREATE INDEX delivery_end ON delivery (service, operation, deliver_until_us) WHERE is_accepted;
 CREATE INDEX delivery_age ON delivery (service, route, accepted_us) WHERE is_accepted;
 -- The lines of lanes. Unique, so that no two operations of a lane are under way or in doubt.

@@ -196,7 +196,7 @@ CREATE TABLE idempotency_gateway.delivery (
 CREATE INDEX delivery_next ON idempotency_gateway.delivery (service, operation, route, next_attempt_us)
     WHERE waits = 'accepted' AND NOT is_behind;
 CREATE INDEX delivery_end ON idempotency_gateway.delivery (service, operation, deliver_until_us) WHERE waits = 'accepted';
-CREATE INDEX delivery_scope ON idempotency_gateway.delivery (service, operation, scope_digest) WHERE waits = 'accepted';
+CREATE INDEX delivery_scope ON idempotency_gateway.delivery (service, route, scope_digest) WHERE waits = 'accepted';
 CREATE INDEX delivery_dead ON idempotency_gateway.delivery (service) WHERE waits = 'dead_letter';
 -- The lines of lanes. Unique, so that no two operations of a lane are under way or in doubt.
 CREATE UNIQUE INDEX delivery_lane ON idempotency_gateway.delivery (lane, lane_rank) WHERE lane_rank IS NOT NULL;

@@ -147,13 +147,14 @@ def admin_api(
 
     authentication = Authentication(_people_of(config), _hosts_of(config), clock=boot_seconds, wall_clock=time)
     operations = operations_on(config, store, journal_view(config), observations)
+    journals = HostJournalFiles(journal_directory(config), name_of(config), sealing_of(config))
     process = Process(
         health.parts,
         lambda: effective(in_force()),
         lambda: digest_of(in_force()),
         lambda: metrics.requests,
-        HostJournalFiles(journal_directory(config), name_of(config), sealing_of(config)),
-        Explainer(in_force, operations),
+        journals,
+        Explainer(in_force, operations, journals),
         reload,
     )
     return AdminApi(

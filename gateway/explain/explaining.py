@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -14,7 +15,7 @@ from gateway.config import Config, Document
 from gateway.config import Route as RouteConfig
 from gateway.config.leaf import duration_text
 from gateway.core.message import ResponseHead
-from gateway.core.operation import Event, Snapshot
+from gateway.core.operation import Event, OutcomeCommand, Snapshot
 from gateway.core.outcome import conclude_answered
 from gateway.core.recovery import Probe
 from gateway.core.replay import stored_response
@@ -26,13 +27,26 @@ from gateway.protect.compose import reply_by_judgement
 from gateway.protect.hop import Hop
 from gateway.protect.identification import KeyedRequest
 from gateway.protect.inbox import repeated
+from gateway.protect.journaling import UNENDED, anticipated
 from gateway.protect.reply import Reply
-from gateway.store.journal import HostJournals
+from gateway.store.base import NotApplied
+from gateway.store.journal import HostJournals, KeptOutcome
 
 _EXIT_OK: Final = 0
 
-Look = Callable[[UUID], Awaitable[tuple[Snapshot, bool]]]
-"""Reads the record of an operation, and whether the store may have forgotten it."""
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The record of an operation as the journals of this host make it. `is_lost`: the store may have forgotten it.
+    `is_journaled`: the store does not have its outcome yet."""
+
+    snapshot: Snapshot
+    is_lost: bool
+    is_journaled: bool
+
+
+Look = Callable[[UUID], Awaitable[Known]]
+"""Finds what this host knows of an operation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +111,7 @@ async def explain(
         end = _end_without_record(found, places, response)
         keyed = found.keyed
         if keyed is not None and look is not None:
-            snapshot, is_lost = await look(keyed.identity.operation_id)
-            step, by_record = _compared(keyed, snapshot, is_lost=is_lost)
+            step, by_record = _compared(keyed, await look(keyed.identity.operation_id))
             steps.append(step)
             end = by_record or end
         if found.is_observed and found.route is not None:
@@ -200,20 +213,34 @@ def _outcome_key(written: RouteConfig, status: int) -> tuple[str, ...]:
     return ("outcome", "preset" if meaning is None else meaning)
 
 
-async def read_record(operations: Operations, operation_id: UUID) -> tuple[Snapshot, bool]:
-    """See `Look`. Raises `StoreError`."""
+async def read_record(operations: Operations, journals: HostJournals, operation_id: UUID) -> Known:
+    """See `Look`. Raises `StoreError`, also where a journal has an outcome that cannot be read here."""
     snapshot = await operations.read(operation_id)
-    return snapshot, (await operations.memory()).refuses(snapshot.record)
+    is_lost = (await operations.memory()).refuses(snapshot.record)
+    if snapshot.state not in UNENDED:
+        return Known(snapshot, is_lost, is_journaled=False)
+    kept = await asyncio.to_thread(journals.outcomes, operation_id)
+    # Read again: an outcome may have left the journal for the store meanwhile.
+    snapshot = await operations.read(operation_id)
+    commands = [_readable(each) for each in kept]
+    after = None if snapshot.record is None else anticipated(snapshot.record, commands, snapshot.now_us)
+    return Known(after or snapshot, is_lost, is_journaled=after is not None)
+
+
+def _readable(outcome: KeptOutcome) -> OutcomeCommand:
+    if outcome.command is None:
+        raise NotApplied("a journal of this host has an outcome that cannot be read here: inspect OPERATION_ID")
+    return outcome.command
 
 
 def look_at(config: Config) -> Look:
-    """A `Look` at the store of a configuration. It raises `CommandError`."""
+    """A `Look` at the store of a configuration, and the journals of this host. It raises `CommandError`."""
 
-    async def look(operation_id: UUID) -> tuple[Snapshot, bool]:
-        found: list[tuple[Snapshot, bool]] = []
+    async def look(operation_id: UUID) -> Known:
+        found: list[Known] = []
 
-        async def run(operations: Operations, _: HostJournals) -> int:
-            found.append(await read_record(operations, operation_id))
+        async def run(operations: Operations, journals: HostJournals) -> int:
+            found.append(await read_record(operations, journals, operation_id))
             return _EXIT_OK
 
         await operate(config, Job(run))
@@ -222,15 +249,18 @@ def look_at(config: Config) -> Look:
     return look
 
 
-def _compared(keyed: KeyedRequest, snapshot: Snapshot, *, is_lost: bool) -> tuple[Step, _End | None]:
+def _compared(keyed: KeyedRequest, known: Known) -> tuple[Step, _End | None]:
+    snapshot = known.snapshot
     record = snapshot.record
-    if is_lost:
+    if known.is_lost:
         step = Step("record", "the store may have forgotten this key")
         return step, _End(Verdict.STORE_AMNESIA, 503, f"refused with 503 {Verdict.STORE_AMNESIA}; nothing is forwarded")
     if record is None:
         return Step("record", "there is none: the key is new"), None
     judgement = keyed.judge(snapshot)
     facts = [f"state: {record.state}", f"attempts: {record.attempts}"]
+    if known.is_journaled:
+        facts.append("its outcome is in a journal of this host, and the store does not have it yet")
     if why := keyed.why_incomparable(record):
         comparison = f"nobody can tell whether of the same request: {why}"
     elif isinstance(judgement, Refuse) and judgement.verdict is Verdict.KEY_REUSED:

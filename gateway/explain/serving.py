@@ -20,14 +20,16 @@ from gateway.config.effective import effective
 from gateway.explain.dry_run import Incomplete
 from gateway.explain.explaining import explain, read_record
 from gateway.explain.request import RequestWrong, from_text, hop_of
+from gateway.store.journal import HostJournals
 
 
 class Explainer:
     """Satisfies `admin.process.Explain`. `in_force` is the configuration at that moment."""
 
-    def __init__(self, in_force: Callable[[], Config], operations: Operations) -> None:
+    def __init__(self, in_force: Callable[[], Config], operations: Operations, journals: HostJournals) -> None:
         self._in_force = in_force
         self._operations = operations
+        self._journals = journals
         self._read: tuple[Config, Document] | None = None
 
     async def __call__(
@@ -41,7 +43,7 @@ class Explainer:
         except ValueError:
             raise CannotExplain("the address that it comes from is one such as 192.0.2.1") from None
         config, document = await self._places()
-        look = partial(read_record, self._operations) if with_record else None
+        look = partial(read_record, self._operations, self._journals) if with_record else None
         try:
             given = from_text(request, "the request")
             hop = hop_of(given, peer, None)

@@ -75,8 +75,8 @@ class Journaling:
         Raises `StoreError`: then no caller may get the outcome as known. Retrying is safe.
         """
         route, operation_id = record.identity.route, record.identity.operation_id
-        anticipated = _anticipated(record, [command], record.claimed_us)
-        if anticipated is None:
+        after = anticipated(record, [command], record.claimed_us)
+        if after is None:
             raise ValueError(f"{EVENT_OF[type(command)]} does not end this claim")
         try:
             async with asyncio.timeout(_DISK_SECONDS):
@@ -90,7 +90,7 @@ class Journaling:
         self._is_failing = False
         event = EVENT_OF[type(command)]
         self._events.publish(OutcomeJournaled(route, operation_id, record.token, event, detail, upstream_seconds))
-        return anticipated
+        return after
 
     def holds(self, operation_id: UUID) -> bool:
         """Whether the files of this process have an outcome of the operation: then `find` is asked first."""
@@ -123,7 +123,7 @@ class Journaling:
         commands = [self._opened(each) for each in kept]
         if record.attempt_id in unsent and record.state in UNENDED:
             commands.append(end_unused(record, 0, "interrupted"))
-        after = _anticipated(record, commands, snapshot.now_us)
+        after = anticipated(record, commands, snapshot.now_us)
         return snapshot if after is None and is_told_next and record.state not in UNENDED else after
 
     async def knows(self, operation_id: UUID) -> bool:
@@ -140,7 +140,7 @@ class Journaling:
             if isinstance(command, Complete) and each.claim is not None and each.memory == memory != "":
                 passed_us = self._wall_us() - each.entry.journaled_us
                 if each.entry.refused_us is None and 0 <= passed_us < command.replay_us:
-                    return _anticipated(each.claim, [command], each.claim.claimed_us)
+                    return anticipated(each.claim, [command], each.claim.claimed_us)
         if any(isinstance(command, Complete | Abandon) for command in commands):
             raise NotApplied("the journal has an outcome that waits for the durable store")
         return None
@@ -151,7 +151,7 @@ class Journaling:
         return self._sealing.opened_outcome(outcome.command)
 
 
-def _anticipated(record: Record, commands: Sequence[OutcomeCommand], now_us: int) -> Snapshot | None:
+def anticipated(record: Record, commands: Sequence[OutcomeCommand], now_us: int) -> Snapshot | None:
     """The record that the table makes of this one by these commands; None where they change nothing.
 
     The end of its replay window is not known yet.

@@ -27,7 +27,7 @@ from tests.support import http
 from tests.support.eventually import eventually
 from tests.support.fleet import try_send
 from tests.support.gateway import GatewayProcess
-from tests.support.house import status_of, store_section
+from tests.support.house import BODY, status_of, store_section
 from tests.support.http import Response
 from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer
@@ -281,6 +281,32 @@ async def test_nobody_says_that_it_never_happened(tmp_path: Path, quota: Quota) 
         await eventually(flushed, deadline_seconds=20)
         assert is_told(await send(gateway))
         assert len(upstream.requests) == 1
+
+
+async def test_what_a_request_would_get(tmp_path: Path, quota: Quota) -> None:
+    """`explain` says of a request what its repeat gets, by the journal of a gateway that runs or of one that died."""
+    async with RecordingUpstream() as upstream, process(quota.section, tmp_path, upstream) as gateway:
+        await long_response(gateway, upstream, quota)
+
+        async def explained(body: bytes) -> tuple[int, str]:
+            words = ["-H", "Content-Type: application/json", "-H", "Idempotency-Key: k1", "-H", "X-Tenant: t1"]
+            url = "http://gateway.test/charges"
+            given = ["explain", "--store", "--format", "json", "--", "-X", "POST", url, *words, "-d", body.decode()]
+            code, text = await command(gateway, *given)
+            assert code == 0, text
+            said = json.loads(text)
+            return said["status"], said["verdict"]
+
+        async def is_as_told() -> None:
+            for body in (BODY, b"{}"):
+                repeat = await send(gateway, body=body)
+                assert await explained(body) == status_of(repeat)
+
+        await is_as_told()
+        gateway.kill()
+        assert await explained(BODY) == (201, "replayed")
+        await wait_lease_over()
+        assert await explained(BODY) == (201, "replayed")
 
 
 async def test_a_route_that_forwards_without_the_store(tmp_path: Path, gone: Outage) -> None:

@@ -58,6 +58,11 @@ WITNESS_KEEP_US: Final = 90 * 86_400 * MICROSECONDS
 # Beside its own name, what is due of the only route with an operation name is looked for under so many names that wait:
 # those that it had before.
 FORMER_ROUTES_MAX: Final = 1000
+# Sweeps move the end of paused operations that would expire sooner than this by as much.
+PAUSE_STEP_US: Final = 3_600 * MICROSECONDS
+# The end of a pause is under way for so long after its last piece. Meanwhile sweeps move by as much only, because it
+# may have come to an operation already: what is added then stays.
+PAUSE_END_US: Final = 60 * MICROSECONDS
 # The most audits that one operation shows.
 AUDITS_MAX: Final = 200
 # A lease of an event that ends later than this from now is of a clock that was set back, and over. Relays take half of

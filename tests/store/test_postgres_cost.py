@@ -133,7 +133,7 @@ OTHERS: Final[dict[str, tuple[Any, ...]]] = {
     "count_pending": (None, SERVICE, "r", b"s", 10),
     "count_backlog": (None, SERVICE, 1000),
     "paused": (SERVICE,),
-    "is_paused": (SERVICE, "many"),
+    "resume_pause": (None, SERVICE, "many"),
     "resume": (None, SERVICE, "many", "ann", "it is back"),
     "credit_pause": (None, SERVICE, "many", _ANY, 500),
     "extend_paused": (None, 100),

@@ -10,11 +10,11 @@ from uuid import uuid4
 
 import pytest
 
-from gateway.core.operation import Applied, Command, Snapshot, State
+from gateway.core.operation import MICROSECONDS, Applied, Audit, Command, Snapshot, State
 from gateway.core.outbox import EventType, Outbox, OutboxRow, Subscription
 from gateway.store.operations import EventFate, EventReport
 from gateway.store.postgres.change import write_events
-from tests.conformance.hand import Hand, Speech, do
+from tests.conformance.hand import SERVICE, Hand, Speech, do
 from tests.store.postgres_sessions import opened, session
 from tests.support.eventually import eventually
 
@@ -23,6 +23,9 @@ _DRAWS: Final = {Hand.retry: 2, Hand.accept_again: 1, Hand.dispatch: 1}
 # What nothing here takes.
 COMMAND_SECONDS = 60.0
 _WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+_LAST = "SELECT operation_id FROM idempotency_gateway.operation ORDER BY operation_id DESC LIMIT 1"
+_ENDS = """SELECT (d.deliver_until_us - d.since_us) / 1000000 AS seconds, d.deliver_until_us = o.due_us AS is_same
+FROM idempotency_gateway.delivery d JOIN idempotency_gateway.operation o USING (operation_id)"""
 _LOCK = "SELECT FROM idempotency_gateway.operation WHERE operation_id = $1 FOR UPDATE"
 
 
@@ -253,3 +256,37 @@ async def test_an_event_that_is_encrypted_anew_at_this_moment_gets_its_turn(post
         await reporting
         leased = await store.lease_events("shop", {"ledger": 5}, 30_000_000)
         assert [each.event.type for each in leased] == [EventType.COMPLETED]
+
+
+async def test_a_sweep_beside_the_end_of_a_pause_adds_nothing(postgres_url: str) -> None:
+    """What the end has come to keeps the time that it has then, although the name is paused until all is done; and
+    what is paused again meanwhile is written down."""
+    within_seconds, number = 1_800, 1_200
+    audit = Audit("operator", "repair")
+    async with opened(postgres_url) as store, opened(postgres_url) as other, session(postgres_url) as locker:
+
+        def accept(hand: Hand) -> Command:
+            return replace(hand.accept(), deliver_within_us=within_seconds * MICROSECONDS)
+
+        async def is_waiting() -> bool:
+            return int(await locker.fetchval(_WAITING)) == 1
+
+        await asyncio.gather(*(do(store, Hand(), accept) for _ in range(number)))
+        await store.pause(SERVICE, "charges", audit)
+        assert await store.pause(SERVICE, "charges", audit) is False
+        while (await other.sweep(1_000)).more:
+            pass
+        async with locker.transaction():
+            # The end of the pause comes to this in its last piece.
+            await locker.fetch(_LOCK, await locker.fetchval(_LAST))
+            resuming = asyncio.create_task(store.resume(SERVICE, "charges", audit))
+            await eventually(is_waiting)
+            await other.sweep(1_000)
+            is_new = await other.pause(SERVICE, "charges", audit)
+        assert await resuming is True
+        ends = await locker.fetch(_ENDS)
+        assert len(ends) == number
+        assert all(each["is_same"] for each in ends)
+        assert max(each["seconds"] for each in ends) < 2 * within_seconds
+        assert is_new is True
+        assert [each.is_resumed for each in await store.pause_audits(SERVICE)] == [False, False, True]

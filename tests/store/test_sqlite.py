@@ -27,10 +27,9 @@ from gateway.core.delivery import delivering_of
 from gateway.core.operation import Applied, Audit, Fenced, Snapshot, State, microseconds
 from gateway.core.outbox import NO_EVENTS, EventType, Outbox, Subscription
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused, Unreadable, Unstorable
-from gateway.store.operations import Query, Swept
+from gateway.store.operations import PAUSE_STEP_US, Query, Swept
 from gateway.store.relational import kept
 from gateway.store.relational.inquiry import PIECE_RECORDS_MAX
-from gateway.store.relational.statements import PAUSE_STEP_US
 from gateway.store.relational.store import RESUME_TRANSACTION_MAX, SWEEP_TRANSACTION_MAX
 from gateway.store.sqlite import store as sqlite
 from gateway.store.sqlite.connection import filesystem_of

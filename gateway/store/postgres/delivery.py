@@ -15,7 +15,8 @@ long, for a few; it says how old it is.
 *A pause* does not count against the time that an operation has. For that, `delivery.credited_us` notes up to when
 pauses are in `deliver_until_us`. Sweeps add an hour to what would end within one, and `resume` adds the rest to
 everything: the length of the pause less what was credited, which may take back a part of the last hour. So all of it
-may be repeated.
+may be repeated. While it does so, piece by piece, sweeps add a minute to what would end within one, because it may have
+been there.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ _PAUSED: Final = load("paused")
 _PAUSE: Final = load("pause")
 _PAUSE_AUDITS: Final = load("pause_audits")
 _MOVE_PAUSES: Final = load("move_pauses")
-_IS_PAUSED: Final = load("is_paused")
+_RESUME_PAUSE: Final = load("resume_pause")
 _CREDIT_PAUSE: Final = load("credit_pause")
 _RESUME: Final = load("resume")
 
@@ -156,11 +157,12 @@ class Deliveries:
 
     async def resume(self, service: str, operation: str, audit: Audit) -> bool:
         """Credit the pause, and end it afterwards. What fails in between is still paused; repeat it."""
-        if not await self._fetch(_IS_PAUSED, service, operation):
-            return False
         await self._fetch(_MOVE_PAUSES, self._clock_us())
         begin: UUID | None = UUID(int=0)
         while begin is not None:
+            # On its own: it waits for sweeps, and later ones see it before anything is credited.
+            if not await self._fetch(_RESUME_PAUSE, self._clock_us(), service, operation):
+                return False
             which = (service, operation, begin, _CREDITED_MAX)
             (row,) = await self._fetch(_CREDIT_PAUSE, self._clock_us(), *which)
             begin = None if row["last_id"] is None else UUID(int=row["last_id"].int + 1)

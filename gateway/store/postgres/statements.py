@@ -21,6 +21,8 @@ from gateway.store.operations import (
     AUDIT_KEEP_US,
     EVENT_LEASE_US_MAX,
     FORMER_ROUTES_MAX,
+    PAUSE_END_US,
+    PAUSE_STEP_US,
     PROBE_FLOOR_US,
     RECOVERY_LEASE_US_MAX,
     UNSWEPT_CLAIMS_MAX,
@@ -65,9 +67,6 @@ _RECOVERY_CHECK_US: Final = 3_600_000_000
 # More kinds of tombstones than this are not told apart: further ones stay wide.
 _KINDS_MAX: Final = 100_000
 
-# How much time a sweep gives to what is paused, and how soon it would end otherwise.
-_PAUSE_STEP_US: Final = 3_600_000_000
-
 # A standby has what was committed before that is acknowledged. `remote_write` is only in that host's memory.
 _IS_SYNCHRONOUS: Final = (
     "(current_setting('synchronous_standby_names') <> ''"
@@ -109,7 +108,8 @@ _MARKS: Final = {
     "{probe_floor_us}": str(PROBE_FLOOR_US),
     "{tokens_drawn_max}": str(_TOKENS_DRAWN_MAX),
     "{unswept_claims_max}": str(UNSWEPT_CLAIMS_MAX),
-    "{pause_step_us}": str(_PAUSE_STEP_US),
+    "{pause_step_us}": str(PAUSE_STEP_US),
+    "{pause_end_us}": str(PAUSE_END_US),
     "{kinds_max}": str(_KINDS_MAX),
     "{running_us}": str(RUNNING_US),
     "{forgotten_us}": str(FORGOTTEN_US),

@@ -21,13 +21,14 @@ from gateway.store.operations import (
     AUDITS_MAX,
     BACKLOG_COUNT_MAX,
     FORMER_ROUTES_MAX,
+    PAUSE_END_US,
     Backlog,
     Due,
     Pause,
     PauseAudit,
     RouteBacklog,
 )
-from gateway.store.relational.statements import PAUSE_END_US, Cursor, prolong, record_of
+from gateway.store.relational.statements import Cursor, prolong, record_of
 
 
 def find_due(cursor: Cursor, service: str, delivering: Delivering, now_us: int, limit: int) -> Due:

@@ -38,6 +38,8 @@ from gateway.store.base import StoreError
 from gateway.store.operations import (
     AUDIT_KEEP_US,
     LAPSES_NAMED_MAX,
+    PAUSE_END_US,
+    PAUSE_STEP_US,
     SEALED_COUNT_MAX,
     WITNESS_KEEP_US,
     Epoch,
@@ -58,11 +60,6 @@ from gateway.store.relational.rows import (
 
 # How often a sweep checks whether a recovery lease, or the content of an operation, is still needed.
 RECOVERY_CHECK_US: Final = 3_600 * MICROSECONDS
-# Sweeps move the end of paused operations that would expire sooner than this by as much.
-PAUSE_STEP_US: Final = 3_600 * MICROSECONDS
-# The end of a pause is under way for so long after its last piece. Meanwhile sweeps move by as much only, because it
-# may have come to an operation already: what is added then stays.
-PAUSE_END_US: Final = 60 * MICROSECONDS
 
 # What a sweep looks for: by which statement, and in which state. First the states that the clock changes, then leases
 # that begin in the future, because the clock was set back.

@@ -144,18 +144,18 @@ SELECT pg_relation_size('idempotency_gateway.delivery') AS size_bytes
 SELECT p.operation, p.since_us, p.who, p.why FROM idempotency_gateway.pause p WHERE p.service = $1::text
 
 -- name: pause
--- No row of the table: pauses an operation name, unless it is paused, and writes down who did.
+-- No row of the table: pauses an operation name, also where its pause is being ended, and writes down who did.
 WITH paused AS (
     INSERT INTO idempotency_gateway.pause AS p (service, operation, since_us, who, why)
     SELECT $2::text, $3::text, {now}, $4::text, $5::text
-    ON CONFLICT (service, operation) DO NOTHING
-    RETURNING p.since_us
+    ON CONFLICT (service, operation) DO UPDATE SET resumed_us = NULL WHERE p.resumed_us IS NOT NULL
+    RETURNING {now} AS at_us
 ), expired AS (
     DELETE FROM idempotency_gateway.pause_audit a USING paused p
-    WHERE a.service = $2::text AND a.at_us < p.since_us - {audit_keep_us}
+    WHERE a.service = $2::text AND a.at_us < p.at_us - {audit_keep_us}
 )
 INSERT INTO idempotency_gateway.pause_audit (at_us, is_resumed, service, operation, who, why)
-SELECT p.since_us, false, $2::text, $3::text, $4::text, $5::text FROM paused p
+SELECT p.at_us, false, $2::text, $3::text, $4::text, $5::text FROM paused p
 RETURNING at_us
 
 -- name: pause_audits
@@ -173,9 +173,10 @@ ORDER BY l.at_us, l.is_resumed
 -- No row of the table: a pause that begins in the future, because the clock was set back, begins now.
 UPDATE idempotency_gateway.pause p SET since_us = {now} WHERE p.since_us > {now}
 
--- name: is_paused
--- No row of the table: whether an operation name is paused.
-SELECT p.since_us FROM idempotency_gateway.pause p WHERE p.service = $1::text AND p.operation = $2::text
+-- name: resume_pause
+-- No row of the table: the pause of an operation name is being ended. Returns nothing where there is none.
+UPDATE idempotency_gateway.pause p SET resumed_us = {now} WHERE p.service = $2::text AND p.operation = $3::text
+RETURNING p.since_us
 
 -- name: resume
 -- No row of the table: ends the pause of an operation name, and writes down who did.
@@ -227,17 +228,25 @@ FROM clock c
 
 -- name: extend_paused
 -- No row of the table: gives an hour more to accepted records of a paused name that would become dead letters within an hour.
+-- Where something was done within a minute to end the pause, it is a minute: what that has come to keeps its time.
 --
--- Skips locked records until the next pass.
+-- Locks the pauses, so that none begins to be ended meanwhile. Skips locked records until the next pass.
 WITH start AS MATERIALIZED (
     SELECT {now} AS now_us
+), held AS MATERIALIZED (
+    SELECT p.service, p.operation, p.since_us, p.resumed_us FROM idempotency_gateway.pause p FOR SHARE
+), paused AS MATERIALIZED (
+    SELECT
+        p.service, p.operation, p.since_us, s.now_us,
+        CASE WHEN p.resumed_us > s.now_us - {pause_end_us} THEN {pause_end_us} ELSE {pause_step_us} END AS step_us
+    FROM held p CROSS JOIN start s
 ), candidate AS MATERIALIZED (
     SELECT y.operation_id
-    FROM start s CROSS JOIN idempotency_gateway.pause p CROSS JOIN LATERAL (
+    FROM paused p CROSS JOIN LATERAL (
         SELECT d.operation_id
         FROM idempotency_gateway.delivery d
         WHERE d.waits = 'accepted' AND d.service = p.service AND d.operation = p.operation
-            AND d.deliver_until_us > s.now_us AND d.deliver_until_us <= s.now_us + {pause_step_us}
+            AND d.deliver_until_us > p.now_us AND d.deliver_until_us <= p.now_us + p.step_us
         ORDER BY d.deliver_until_us
         LIMIT $2::bigint
     ) y
@@ -252,11 +261,11 @@ WITH start AS MATERIALIZED (
     ) o
 ), moved AS (
     UPDATE idempotency_gateway.delivery d SET
-        deliver_until_us = d.deliver_until_us + {pause_step_us},
-        credited_us = greatest(p.since_us, d.since_us, d.credited_us) + {pause_step_us}
-    FROM locked l CROSS JOIN start s CROSS JOIN idempotency_gateway.pause p
+        deliver_until_us = d.deliver_until_us + p.step_us,
+        credited_us = greatest(p.since_us, d.since_us, d.credited_us) + p.step_us
+    FROM locked l CROSS JOIN paused p
     WHERE d.operation_id = l.operation_id AND p.service = d.service AND p.operation = d.operation AND d.waits = 'accepted'
-        AND d.deliver_until_us > s.now_us AND d.deliver_until_us <= s.now_us + {pause_step_us}
+        AND d.deliver_until_us > p.now_us AND d.deliver_until_us <= p.now_us + p.step_us
     RETURNING d.operation_id, d.deliver_until_us
 ), due AS (
     UPDATE idempotency_gateway.operation o SET due_us = m.deliver_until_us FROM moved m WHERE o.operation_id = m.operation_id

@@ -237,13 +237,15 @@ CREATE TABLE idempotency_gateway.content (
 );
 CREATE INDEX content_check ON idempotency_gateway.content (check_us);
 
--- The operation names of which nothing is dispatched, since when, by whom and why.
+-- The operation names of which nothing is dispatched, since when, by whom and why. `resumed_us`: when something was last done
+-- to end the pause.
 -- Here and elsewhere, `sealed_by` is the id of the key that `why`, or an event's response, is encrypted with, and
 -- `why_sealed_by` that of an event's `why`; null if it is clear.
 CREATE TABLE idempotency_gateway.pause (
     service   text   NOT NULL,
     operation text   NOT NULL,
     since_us  bigint NOT NULL,
+    resumed_us bigint,
     who       text   NOT NULL,
     why       text   NOT NULL,
     sealed_by text GENERATED ALWAYS AS (CASE WHEN left(why, 1) = E'\x01' THEN split_part(substr(why, 2), ':', 1) END) STORED,

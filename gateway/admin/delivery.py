@@ -195,7 +195,7 @@ def pausing(operation: str, policies: Policies, *, is_new: bool) -> str:
 def resuming(operation: str, policies: Policies, *, was_paused: bool) -> str:
     """The text for the end of a pause."""
     named = _named(operation, policies.routes_with(operation))
-    return f"Resumed: {named} is delivered again." if was_paused else f"It is not paused: {named}."
+    return f"Resumed: {named} is delivered again within seconds." if was_paused else f"It is not paused: {named}."
 
 
 def _named(operation: str, routes: Sequence[str]) -> str:

@@ -102,12 +102,15 @@ def event_line(event: KeptEvent) -> str:
 
 def suspending(name: str, *, is_new: bool) -> str:
     """The text for a suspension."""
-    return f"{'Suspended' if is_new else 'Suspended already'}: {name}. Its events are kept until it is resumed."
+    return (
+        f"{'Suspended' if is_new else 'Suspended already'}: {name}. Publications under way go on; all other events are "
+        "kept until it is resumed."
+    )
 
 
 def resuming(name: str, *, was_suspended: bool) -> str:
     """The text for the end of a suspension."""
-    return f"Resumed: {name} gets what waited." if was_suspended else f"It is not suspended: {name}."
+    return f"Resumed: {name} gets what waited within seconds." if was_suspended else f"It is not suspended: {name}."
 
 
 def redelivering(event_id: str, number: int) -> str:

@@ -320,7 +320,7 @@ async def test_a_pause_of_a_route_that_is_gone() -> None:
         await desk.operations.pause("charge", AUDIT)
     await desk.store.pause("shop", "charge", AUDIT)
     assert await desk.operations.resume("charge", AUDIT) == (
-        "Resumed: charge (no route of this configuration) is delivered again."
+        "Resumed: charge (no route of this configuration) is delivered again within seconds."
     )
 
 

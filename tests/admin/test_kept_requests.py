@@ -150,7 +150,7 @@ async def test_a_planned_outage(sqlite: Store, tmp_path: Path) -> None:
             assert first.upstream.requests == []
             assert (
                 await shell("resume", "charge", "--why", "it is over")
-            ).out == "Resumed: charge is delivered again.\n"
+            ).out == "Resumed: charge is delivered again within seconds.\n"
             await reach(running, admin, ids[1], "completed")
             assert len(first.upstream.requests) == 1
             assert status_of(await running.send("k1")) == (201, "stored")

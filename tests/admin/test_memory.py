@@ -71,18 +71,23 @@ async def test_restored_sqlite(tmp_path: Path) -> None:
 
 
 async def test_accepted_by_the_command(tmp_path: Path) -> None:
-    """What an operator accepts by the command is done when the command says so, and is said once."""
+    """What an operator accepts by the command is done at all gateways when the command says so, and is said once."""
     store = sqlite_store(tmp_path)
     async with RecordingUpstream() as upstream:
         await restored_sqlite(store, tmp_path, upstream)
-        async with neighbour(store, tmp_path, upstream) as home:
+        async with (
+            neighbour(store, tmp_path, upstream) as home,
+            neighbour(store, tmp_path / "other", upstream) as other,
+        ):
             shell = shell_for(home, store, tmp_path)
-            assert await told(home, "after") == (503, "store-amnesia")
+            for each in (home, other):
+                assert await told(each, "after") == (503, "store-amnesia")
             done = await shell.spawned("memory", "--accept-loss", "--why", "checked by hand", "--by", "bob")
             assert (done.code, "bob (checked by hand) accepted the loss" in done.out) == (0, True)
-            # At once, in a gateway that has run all the while.
-            assert await told(home, "new") == (200, "stored")
-            assert (await home.status("/readyz")).json()["parts"]["memory"] == "whole"
+            # At once, in gateways that have run all the while.
+            for each, key in ((home, "new"), (other, "newer")):
+                assert await told(each, key) == (200, "stored")
+                assert (await each.status("/readyz")).json()["parts"]["memory"] == "whole"
         async with neighbour(store, tmp_path, upstream) as home:
             assert await told(home, "after") == (200, "stored")
             assert await told(home, "before") == (200, "replayed")

@@ -13,6 +13,7 @@ from typing import Any, Final
 from gateway.admin.inspection import Inspected, next_step, recovery_rows
 from gateway.admin.journal import sentence, since_us, state_of, why_of
 from gateway.admin.view import ago, described, moment, printable, span, times_of
+from gateway.admin.view import since_us as record_since_us
 from gateway.core.operation import Delivery, Identity, Record, RequestInfo, Snapshot, State
 from gateway.store.journal import JournalView
 
@@ -21,6 +22,7 @@ Columns = tuple[tuple[str, int], ...]
 _COLUMNS: Final[Columns] = (
     ("OPERATION", 36),
     ("STATE", 11),
+    ("SINCE", 20),
     ("AGE", 8),
     ("TOKEN", 7),
     ("TRIES", 5),
@@ -43,6 +45,7 @@ _LABELS: Final = {
     "claimed_at": "last claimed",
     "requeued_at": "requeued",
     "dead_since": "dead letter",
+    "in_doubt_since": "in doubt since",
     "next_attempt_at": "next attempt",
     "deliver_until": "deliver until",
     "completed_at": "completed",
@@ -66,6 +69,7 @@ def table_row(snapshot: Snapshot) -> str:
     cells = (
         str(record.identity.operation_id),
         record.state.value,
+        moment(record_since_us(record)),
         span(snapshot.now_us - record.first_claimed_us),
         str(record.token),
         str(record.attempts),

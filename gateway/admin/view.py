@@ -15,7 +15,17 @@ from uuid import UUID
 from gateway.core.delivery import ATTEMPTS_EXHAUSTED, UNAUTHORIZED, UNREADABLE
 from gateway.core.lifecycle import DEADLINE, LAPSED_DOUBT
 from gateway.core.message import StoredResponse
-from gateway.core.operation import MICROSECONDS, NO_ATTEMPT, Delivery, Record, RequestInfo, Snapshot, State, delivery_of
+from gateway.core.operation import (
+    MICROSECONDS,
+    NO_ATTEMPT,
+    Delivery,
+    Record,
+    RequestInfo,
+    Snapshot,
+    State,
+    delivery_of,
+    in_doubt_since_us,
+)
 from gateway.core.recovery import doubted_status
 from gateway.store.operations import AuditEntry
 
@@ -162,8 +172,10 @@ def times_of(record: Record) -> list[tuple[str, int]]:
     if record.completed_us is not None:
         times.append(("completed_at", record.completed_us))
     match record.state:
-        case State.CLAIMED | State.IN_DOUBT:
+        case State.CLAIMED:
             times.append(("lease_until", record.lease_until_us))
+        case State.IN_DOUBT:
+            times.append(("in_doubt_since", in_doubt_since_us(record)))
         case State.COMPLETED:
             times += [("replay_until", record.replay_until_us), ("remember_until", record.remember_until_us)]
         case State.RELEASED | State.TOMBSTONE:
@@ -176,7 +188,9 @@ def times_of(record: Record) -> list[tuple[str, int]]:
 
 
 def since_us(record: Record) -> int:
-    """When its last attempt began; of a dead letter, when it was given up; of what was not tried, its acceptance."""
+    """When its doubt began, or a dead letter was given up; otherwise when its last attempt began, or its acceptance."""
+    if record.state is State.IN_DOUBT:
+        return in_doubt_since_us(record)
     if record.delivery is None or (record.attempts and record.state is not State.DEAD_LETTER):
         return record.claimed_us
     return record.delivery.since_us

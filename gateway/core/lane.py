@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Final
 
 from gateway.core.framing import digest
-from gateway.core.operation import Record, Snapshot, State
+from gateway.core.operation import Record, Snapshot, State, in_doubt_since_us
 
 _UNDER_WAY: Final = (State.CLAIMED, State.IN_DOUBT)
 
@@ -46,13 +46,13 @@ def rank(record: Record) -> int | None:
 def stopped_us(record: Record) -> int | None:
     """Since when the operation, as the head of its lane, keeps it stopped until somebody decides; None if it does not.
 
-    Of one in doubt, that is the start of its last attempt.
+    Of one in doubt, that is when its doubt began.
     """
     delivery = record.delivery
     if delivery is None or delivery.lane is None:
         return None
     if record.state is State.IN_DOUBT:
-        return record.claimed_us
+        return in_doubt_since_us(record)
     return delivery.since_us if record.state is State.DEAD_LETTER and delivery.stops_lane else None
 
 

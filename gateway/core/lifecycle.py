@@ -88,6 +88,7 @@ from gateway.core.operation import (
     Takeover,
     Withdraw,
     delivery_of,
+    in_doubt_since_us,
     is_same_digest,
 )
 
@@ -350,6 +351,7 @@ def written_down(record: Record, now_us: int) -> Record | None:
         first_claimed_us=min(settled.first_claimed_us, now_us),
         claimed_us=min(settled.claimed_us, now_us),
         lease_until_us=now_us + settled.lease_us,
+        carried_us=None if settled.carried_us is None else min(settled.carried_us, now_us),
     )
 
 
@@ -482,16 +484,14 @@ def _after(
         case Release() | Disprove() | Withdraw() | Forget():
             return _released(row, record, command, now_us)
         case Abandon():
-            resource = command.resource or record.resource
-            # The holder has ended, which ends its lease: recovery counts from there.
-            until_us = min(record.lease_until_us, now_us) if command.doubt == LAPSED_DOUBT else record.lease_until_us
+            # The attempt has ended, which ends its lease: the doubt begins there, and recovery counts from there.
             return replace(
                 record,
                 state=row.next,
                 last_event=row.event,
                 doubt=command.doubt,
-                resource=resource,
-                lease_until_us=until_us,
+                resource=command.resource or record.resource,
+                lease_until_us=min(record.lease_until_us, now_us),
             )
         case Postpone() | Bury() | Reinstate() | Requeue():
             return _undelivered(row, record, command, now_us)
@@ -517,7 +517,7 @@ def _released(row: Row, record: Record, command: Release | Disprove | Withdraw |
         record,
         state=row.next,
         last_event=row.event,
-        carries_doubt=False,
+        carried_us=None,
         fingerprint=None if is_forgotten else record.fingerprint,
         lease_until_us=0,
         lease_us=0,
@@ -550,7 +550,7 @@ def _accepted(row: Row, record: Record | None, command: Accept, now_us: int, tok
         command.attempt_id,
         row.event,
         holder="",
-        carries_doubt=False,
+        carried_us=None,
         fingerprint=command.fingerprint if record is None or record.fingerprint is None else record.fingerprint,
         attempts=0 if record is None else record.attempts,
         first_claimed_us=now_us if record is None else record.first_claimed_us,
@@ -596,7 +596,7 @@ def _undelivered(row: Row, record: Record, command: Postpone | Bury | Reinstate 
         record,
         state=row.next,
         last_event=row.event,
-        carries_doubt=False,
+        carried_us=None,
         lease_until_us=0,
         lease_us=0,
         resource=None,
@@ -617,7 +617,7 @@ def _first_claimed(row: Row, claim: Claim, now_us: int, token: int) -> Record:
         claim.attempt_id,
         row.event,
         claim.holder,
-        False,  # carries_doubt
+        None,  # carried_us
         claim.fingerprint,
         1,  # attempts
         now_us,  # first_claimed_us
@@ -637,7 +637,7 @@ def _completed(row: Row, record: Record, command: Complete | Prove, now_us: int)
         record.attempt_id,
         row.event,
         record.holder,
-        False,  # carries_doubt
+        None,  # carried_us
         record.fingerprint,
         record.attempts,
         record.first_claimed_us,
@@ -672,7 +672,7 @@ def _claimed_again(row: Row, record: Record, command: ClaimingCommand, now_us: i
         token=token,
         attempt_id=command.attempt_id,
         holder=command.holder,
-        carries_doubt=isinstance(command, Takeover),
+        carried_us=min(in_doubt_since_us(record), now_us) if isinstance(command, Takeover) else None,
         fingerprint=fingerprint,
         attempts=record.attempts + 1,
         probe=command.probe if isinstance(command, Claim) else record.probe,

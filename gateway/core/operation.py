@@ -219,11 +219,12 @@ class Record:
     `token` and `attempt_id` are those of the last claim or acceptance; `last_event` is the event of the last command
     (the clock does not change it). `attempts` counts the claims and dispatches since the record was created.
     `resolution_id` is that of the last prove, disprove, reinstate, requeue or withdraw. `lease_until_us` is set in
-    `claimed` and, as the end of the last lease, in `in_doubt`, with `lease_us`, the length that the lease was last
-    given; `replay_until_us` in `completed`; `remember_until_us` in `released`, `completed` and `tombstone`; 0
-    elsewhere. `response` is set in `completed` (its body None when it was not stored) and, with status and version
-    alone, in `tombstone`. `resource` is the reference to what was made, by the last response that named one; None where
-    it is known that nothing was made. `doubt` is why the record came into doubt.
+    `claimed` and, as the end of the last attempt's lease, in `in_doubt`, with `lease_us`, the length that the lease was
+    last given; `replay_until_us` in `completed`; `remember_until_us` in `released`, `completed` and `tombstone`; 0
+    elsewhere. `carried_us` is when the doubt began that a takeover carries, also in `in_doubt` after it; None without.
+    `response` is set in `completed` (its body None when it was not stored) and, with status and version alone, in
+    `tombstone`. `resource` is the reference to what was made, by the last response that named one; None where it is
+    known that nothing was made. `doubt` is why the record came into doubt.
     `probe` is the last claim's, `request` the last attempt's; it is None in a copy, which people are not shown.
     `delivery` is set while the record's request is kept: always in `accepted` and `dead_letter`, never in `released`,
     `completed` and `tombstone`. `first_claimed_us` and `claimed_us` are times of acceptance until the first dispatch.
@@ -242,7 +243,7 @@ class Record:
     attempt_id: UUID
     last_event: Event
     holder: str
-    carries_doubt: bool
+    carried_us: int | None
     fingerprint: Fingerprint | None
     attempts: int
     first_claimed_us: int
@@ -261,6 +262,11 @@ class Record:
     lease_us: int = 0
     sealed: Record | None = field(default=None, compare=False, repr=False)
 
+    @property
+    def carries_doubt(self) -> bool:
+        """Whether an attempt before the last one may have had its effect."""
+        return self.carried_us is not None
+
 
 NO_ATTEMPT: Final = UUID(int=0)
 """The attempt id of a tombstone that does not keep it."""
@@ -272,6 +278,11 @@ SHORT_SCOPE_BYTES: Final = 16
 def trace_of_attempt(record: Record) -> str | None:
     """The trace id that the caller of the last attempt sent. An accepted request is delivered without a caller."""
     return None if record.request is None or record.delivery is not None else record.request.trace_id
+
+
+def in_doubt_since_us(record: Record) -> int:
+    """When the doubt of a record in doubt began: its first attempt that ended without a known effect did so then."""
+    return record.lease_until_us if record.carried_us is None else record.carried_us
 
 
 def delivery_of(record: Record) -> Delivery:

@@ -282,7 +282,9 @@ class Metrics:
             route=routes,
         )
         self._oldest_in_doubt = self._gauge(
-            "idempotency_oldest_in_doubt_seconds", "Age of the oldest operation in doubt, 0 without one", Rule.MAX
+            "idempotency_oldest_in_doubt_seconds",
+            "For how long the oldest of them has been in doubt, 0 without one",
+            Rule.MAX,
         )
         self._sealed = self._gauge(
             "idempotency_encrypted_operations",

@@ -7,6 +7,9 @@ import getpass
 import io
 import re
 import sys
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -17,7 +20,7 @@ import yaml
 from gateway import options
 from gateway.cli import main
 from gateway.store.postgres import store as postgres
-from tests.admin.shell import CREATED, Shell, doubt, shell_for
+from tests.admin.shell import CREATED, CUT, Shell, doubt, shell_for
 from tests.store.postgres_sessions import session
 from tests.support import http
 from tests.support.eventually import eventually
@@ -40,7 +43,7 @@ async def test_completed(store: Store, tmp_path: Path) -> None:
         listed = await shell.spawned("inspect", "--list")
         assert listed.code == 0
         head, row = listed.out.splitlines()
-        assert head.split() == ["OPERATION", "STATE", "AGE", "TOKEN", "TRIES", "STATUS", "WHY", "ROUTE"]
+        assert head.split() == ["OPERATION", "STATE", "SINCE", "AGE", "TOKEN", "TRIES", "STATUS", "WHY", "ROUTE"]
         assert (row.split()[:2], row.split()[-1]) == ([operation_id, "in_doubt"], "charge")
 
         shown = await shell("inspect", operation_id)
@@ -71,6 +74,38 @@ async def test_completed(store: Store, tmp_path: Path) -> None:
             "prove", 1, getpass.getuser(), "seen in the ledger",
         )  # fmt: skip
         assert (await shell("inspect", "--list")).out == "No matching operation is in doubt.\n"
+
+
+@pytest.mark.parametrize("recovery", ["hold", "resend"])
+async def test_since_when_it_is_in_doubt(store: Store, tmp_path: Path, recovery: str) -> None:
+    """Since its first attempt ended without a response: not since the claim, nor since it was sent again."""
+    async with house(store, tmp_path, route={"recovery": recovery}) as running:
+        shell, ended = shell_for(running, store, tmp_path, route={"recovery": recovery}), asyncio.Event()
+        running.upstream.on("/charges", replace(CUT, hold=ended))
+        request = asyncio.create_task(running.send())
+        await running.upstream.wait_for_requests(1)
+        before = await next_second()
+        ended.set()
+        operation_id = (await request).json()["operation_id"]
+        after = await next_second()
+        running.upstream.on("/charges", CUT)
+        assert status_of(await running.send())[1] == "in-doubt"
+        assert len(running.upstream.requests) == (2 if recovery == "resend" else 1)
+
+        (about,) = (await shell("inspect", operation_id, "--format", "jsonl")).rows()
+        since = about["in_doubt_since"]
+        assert about["first_claimed_at"] < before <= since < after
+        (listed,) = (await shell("inspect", "--list", "--format", "jsonl")).rows()
+        assert listed["in_doubt_since"] == since
+        assert f"\nin doubt since    {since} (" in (await shell("inspect", operation_id)).out
+        assert f"  in_doubt     {since}  " in (await shell("inspect", "--list")).out
+
+
+async def next_second() -> str:
+    """The next whole second, once it has begun."""
+    at = int(time.time()) + 1
+    await eventually(lambda: time.time() >= at, 10.0, "the next second")
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 async def test_never_happened(sqlite: Store, tmp_path: Path) -> None:
@@ -183,7 +218,7 @@ async def test_lists(store: Store, tmp_path: Path) -> None:
         assert (other.code, other.out) == (0, "")
         assert other.err == "note: there is no route refund in the configuration\n"
         (row,) = (await shell("inspect", "--list", "--format", "jsonl", "--limit", 1)).rows()
-        assert {"state", "token", "route", "age_seconds", "first_claimed_at", "doubt", "lease_until"} <= set(row)
+        assert {"state", "token", "route", "age_seconds", "first_claimed_at", "doubt", "in_doubt_since"} <= set(row)
         assert {"key", "response"}.isdisjoint(row)
 
 

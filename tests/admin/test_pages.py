@@ -19,7 +19,7 @@ from gateway.admin.api import SECURITY_HEADERS, AdminApi
 from gateway.admin.authentication import FAILURES_MAX, Authentication
 from gateway.admin.pages.console import Console
 from gateway.admin.process import CannotExplain, Process
-from gateway.core.operation import State
+from gateway.core.operation import Abandon, State
 from gateway.observe.facts import Events
 from gateway.store.base import Indefinite, NotApplied
 from gateway.store.journal.view import HostJournalFiles
@@ -568,6 +568,24 @@ async def test_pages_of_a_list(port: Port) -> None:
     ]
     assert "No operation matches" in (await browser.page("/ui/operations?older_than=9d")).text
     assert (await browser.get("/ui/operations?older_than=soon")).status == 400
+
+
+async def test_the_oldest_doubt_is_first(port: Port) -> None:
+    """Not the first attempt: one that was sent early may have come into doubt late."""
+    late, early = await port.desk.in_state(State.CLAIMED), await port.desk.in_state(State.CLAIMED)
+    for record in (early, late):
+        port.desk.memory.clock.advance(LEASE_SECONDS / 3)
+        port.desk.say(Abandon(record.identity.operation_id, record.token, record.attempt_id, "timeout"))
+    ids = [str(record.identity.operation_id) for record in (early, late)]
+    browser = await port.signed_in("vera")
+    for path in ("/ui/", "/ui/operations?state=in_doubt"):
+        page = await browser.page(path)
+        assert [found for link in page.links if (found := link.rpartition("/")[2]) in ids] == ids
+        assert "In doubt since" in page.text
+        assert page.text.index("2027-01-15T08:00:10Z") < page.text.index("2027-01-15T08:00:20Z")
+    text = " ".join((await browser.page(f"/ui/operations/{ids[1]}")).text.split())
+    assert "2027-01-15T08:00:20Z" in text
+    assert "in doubt since" in text
 
 
 async def test_finding(port: Port) -> None:

@@ -40,7 +40,7 @@ def test_moments() -> None:
 
 SHOWN = {
     State.CLAIMED: {"first_claimed_at", "lease_until"},
-    State.IN_DOUBT: {"first_claimed_at", "lease_until", "doubt"},
+    State.IN_DOUBT: {"first_claimed_at", "in_doubt_since", "doubt"},
     State.COMPLETED: {"first_claimed_at", "completed_at", "replay_until", "remember_until", "response"},
     State.RELEASED: {"first_claimed_at", "remember_until"},
     State.TOMBSTONE: {"first_claimed_at", "completed_at", "remember_until", "response"},
@@ -50,7 +50,7 @@ SHOWN = {
 KEPT = {
     State.ACCEPTED: {"accepted_at", "next_attempt_at", "deliver_until", "delivery"},
     State.CLAIMED: {"accepted_at", "claimed_at", "deliver_until", "lease_until", "delivery"},
-    State.IN_DOUBT: {"accepted_at", "claimed_at", "deliver_until", "lease_until", "doubt", "delivery"},
+    State.IN_DOUBT: {"accepted_at", "claimed_at", "deliver_until", "in_doubt_since", "doubt", "delivery"},
     State.DEAD_LETTER: {"accepted_at", "claimed_at", "dead_since", "deliver_until", "delivery"},
 }
 
@@ -169,7 +169,7 @@ async def test_advice_on_doubt() -> None:
         "Find out at the service what happened; it was sent Idempotency-Operation: "
         f"{operation_id}. If it happened, save the service's response with curl -i and give it to: "
         f"resolve {operation_id} --completed FILE --why TEXT. "
-        "If nothing happened, from 2027-01-15T08:10:30Z on (in 10m 30s): "
+        "If nothing happened, from 2027-01-15T08:10:00Z on (in 10m): "
         f"resolve {operation_id} --never-happened --why TEXT."
     )
     lapsed = (await desk.in_state(State.CLAIMED)).identity.operation_id

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from gateway.core.operation import Applied, Audit, Event, Fenced, ProbeTarget, State, microseconds
+from gateway.core.operation import Applied, Audit, Event, Fenced, ProbeTarget, State, in_doubt_since_us, microseconds
 from gateway.store.base import Store
 from gateway.store.operations import AUDIT_KEEP_US, AUDITS_MAX, PROBE_FLOOR_US, AuditEntry, RecoveryLease, RecoveryState
 from tests.conformance.hand import (
@@ -53,6 +53,45 @@ async def take(store: Store, hand: Hand, *, is_urgent: bool = False) -> Recovery
     lease = await ask(store, hand, is_urgent=is_urgent)
     assert lease is not None
     return lease
+
+
+async def test_since_when_it_is_in_doubt(store: Store, database: Database) -> None:
+    """Since the first attempt whose effect is not known ended, reported or lapsed; later ones do not change that."""
+
+    async def leases(hand: Hand) -> float:
+        """How long it has been in doubt, in leases."""
+        assert await state(store, hand) is State.IN_DOUBT
+        assert hand.record is not None
+        found = (hand.snapshot.now_us - in_doubt_since_us(hand.record)) / LEASE_US
+        oldest = (await store.tally()).oldest_in_doubt_seconds / LEASE_SECONDS
+        assert round(2 * oldest) == round(2 * found)
+        return round(2 * found) / 2
+
+    hand = Hand()
+    await do(store, hand, Hand.claim)
+    await database.advance(LEASE_SECONDS / 2)
+    await do(store, hand, Hand.abandon)
+    assert await leases(hand) == 0
+    await database.advance(LEASE_SECONDS)
+    await sweep_all(store)
+    assert await leases(hand) == 1
+    await do(store, hand, Hand.takeover)
+    await database.advance(LEASE_SECONDS / 2)
+    await do(store, hand, Hand.abandon)
+    assert await leases(hand) == 1.5
+    await do(store, hand, Hand.takeover)
+    await database.advance(1.5 * LEASE_SECONDS)
+    assert await leases(hand) == 3
+    await sweep_all(store)
+    await do(store, hand, Hand.abandon)
+    assert await leases(hand) == 3
+    await do(store, hand, Hand.disprove, Hand.retry)
+    await database.advance(1.5 * LEASE_SECONDS)
+    assert await leases(hand) == 0.5
+    await sweep_all(store)
+    await do(store, hand, Hand.abandon)
+    assert await leases(hand) == 0.5
+    await do(store, hand, Hand.prove)
 
 
 async def recovery(store: Store, hand: Hand) -> RecoveryState:

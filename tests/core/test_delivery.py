@@ -44,7 +44,7 @@ def record(answers: int = 0, attempts: int = 1, **changes: object) -> Record:
     kept = Delivery("shop", UUID(int=2), 0, 0, 0, UNTIL, 100, answers)
     identity = Identity(UUID(int=1), "charge", "charge", b"s", b"k")
     claimed = Record(
-        identity, State.CLAIMED, 7, UUID(int=3), Event.DISPATCH, "here", False, None, attempts, 0, 0, delivery=kept
+        identity, State.CLAIMED, 7, UUID(int=3), Event.DISPATCH, "here", None, None, attempts, 0, 0, delivery=kept
     )
     return replace(claimed, **changes)  # type: ignore[arg-type]
 
@@ -104,7 +104,7 @@ def test_a_claim_that_was_not_used() -> None:
     assert end_unused(record(), 1, "unused") == Postpone(
         UUID(int=1), 7, UUID(int=3), pause_us=0, failure="unused", is_answered=False
     )
-    assert type(end_unused(record(carries_doubt=True), 1, "unused")).__name__ == "Abandon"
+    assert type(end_unused(record(carried_us=1), 1, "unused")).__name__ == "Abandon"
     assert type(end_unused(record(delivery=None), 1, "unused")).__name__ == "Release"
 
 

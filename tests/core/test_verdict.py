@@ -38,7 +38,7 @@ RECORD = Record(
     attempt_id=UUID(int=2),
     last_event=Event.CLAIM,
     holder="a",
-    carries_doubt=False,
+    carried_us=None,
     fingerprint=OURS,
     attempts=1,
     first_claimed_us=0,

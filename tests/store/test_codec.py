@@ -44,7 +44,7 @@ PROVEN = Record(
     attempt_id=UUID(int=2),
     last_event=Event.PROVE,
     holder="h",
-    carries_doubt=False,
+    carried_us=None,
     fingerprint=Fingerprint(b"c", b"d", b"w", "", b"p"),
     attempts=1,
     first_claimed_us=10,

@@ -38,12 +38,12 @@ OF_TODAY = f"response_{EPOCH_US // microseconds(DAY_SECONDS) + 1}"
 FILL = """
 INSERT INTO idempotency_gateway.operation (
     operation_id, attempt_id, token, first_claimed_us, claimed_us, lease_until_us, replay_until_us, remember_until_us,
-    completed_us, due_us, attempts, drop_day, version, status, carries_doubt, state, last_event, holder, route,
+    completed_us, due_us, attempts, drop_day, version, status, state, last_event, holder, route,
     operation, scope_digest, key_digest, recipe, digest, raw, key_id
 )
 SELECT
     gen_random_uuid(), gen_random_uuid(), nextval('idempotency_gateway.token'), 1, 1, 0, 9e15, 9e15,
-    1, 9e15, 1, 20000, 1, 200, false, 'completed', 'complete', 'h', 'r', 'o', 's', 'k', 'r', 'd', 'w', ''
+    1, 9e15, 1, 20000, 1, 200, 'completed', 'complete', 'h', 'r', 'o', 's', 'k', 'r', 'd', 'w', ''
 FROM generate_series(1, 10000)
 """
 FILL_TOMBSTONES = """
@@ -72,11 +72,11 @@ FILL_PENDING: Final = """
 WITH accepted AS (
     INSERT INTO idempotency_gateway.operation (
         operation_id, attempt_id, token, first_claimed_us, claimed_us, lease_until_us, due_us, attempts, version,
-        carries_doubt, is_kept, state, last_event, holder, route, operation, scope_digest, key_digest
+        is_kept, state, last_event, holder, route, operation, scope_digest, key_digest
     )
     SELECT
         gen_random_uuid(), gen_random_uuid(), nextval('idempotency_gateway.token'), 1, 1, 0, 9e15, 0, 1,
-        false, true, 'accepted', 'accept', '', 'r', CASE WHEN n % 1000 = 0 THEN 'few' ELSE 'many' END,
+        true, 'accepted', 'accept', '', 'r', CASE WHEN n % 1000 = 0 THEN 'few' ELSE 'many' END,
         decode(md5((n % 1000)::text), 'hex'), 'k'
     FROM generate_series(1, $1) AS n
     RETURNING operation_id, attempt_id, operation, route, scope_digest, token,

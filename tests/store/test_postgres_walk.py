@@ -37,9 +37,9 @@ async def test_a_claim_that_the_walk_has_passed(speeches: tuple[Speech, ...], po
 EXPIRED = """
 INSERT INTO idempotency_gateway.operation (
     operation_id, attempt_id, token, first_claimed_us, claimed_us, lease_until_us, completed_us, due_us, attempts,
-    version, status, carries_doubt, state, last_event, holder, route, operation, scope_digest, key_digest
+    version, status, state, last_event, holder, route, operation, scope_digest, key_digest
 ) VALUES (
-    gen_random_uuid(), gen_random_uuid(), 1, 1, 1, 1, 1, 1, 1, 1, 200, false, 'completed', 'complete', 'h', 'r', 'o',
+    gen_random_uuid(), gen_random_uuid(), 1, 1, 1, 1, 1, 1, 1, 1, 200, 'completed', 'complete', 'h', 'r', 'o',
     's', 'k'
 );
 UPDATE idempotency_gateway.upkeep SET passed_token = 1

@@ -127,7 +127,7 @@ def records() -> Iterator[Record]:
                 attempt_id=uuid4(),
                 last_event=event,
                 holder="holder",
-                carries_doubt=event is Event.TAKEOVER,
+                carried_us=1 if event is Event.TAKEOVER else None,
                 fingerprint=None if event is Event.FORGET else SAME,
                 attempts=1,
                 first_claimed_us=1,
@@ -174,7 +174,7 @@ class PostgresRows:
     _COLUMNS = (
         "operation_id", "attempt_id", "resolution_id", "token", "first_claimed_us", "claimed_us", "lease_until_us",
         "replay_until_us", "remember_until_us", "completed_us", "due_us", "attention_us", "attempts", "lease_us",
-        "drop_day", "version", "status", "carries_doubt", "state", "last_event", "doubt", "holder", "route",
+        "drop_day", "version", "status", "carried_us", "state", "last_event", "doubt", "holder", "route",
         "operation", "scope_digest", "key_digest", "recipe", "digest", "raw", "key_id", "resource", "api_version",
         "is_kept",
     )  # fmt: skip
@@ -225,7 +225,7 @@ class PostgresRows:
             record.claimed_us, record.lease_until_us, record.replay_until_us, record.remember_until_us,
             record.completed_us, due_us, attention_us, record.attempts, record.lease_us,
             self._DAY if record.state is State.COMPLETED else None, RECORD_VERSION,
-            None if response is None else response.status, record.carries_doubt, record.state.value,
+            None if response is None else response.status, record.carried_us, record.state.value,
             record.last_event.value, record.doubt, record.holder, identity.route, identity.operation,
             identity.scope_digest, identity.key_digest,
             *((None,) * 4 if found is None else (found.recipe, found.digest, found.raw, found.key_id)),

@@ -131,7 +131,7 @@ def decode(entry: bytes, operation_id: UUID, era: bytes) -> tuple[Record, int] |
             UUID(bytes=attempt_id),
             _EVENTS[event_number],
             holder.decode(),
-            False,  # carries_doubt
+            None,  # carried_us
             Fingerprint(recipe, digest, raw, key_id.decode(), compared) if flags & _HAS_FINGERPRINT else None,
             attempts,
             first_claimed_us,

@@ -14,7 +14,17 @@ from uuid import UUID
 
 from gateway.core.identity.operation_id import is_of
 from gateway.core.lifecycle import settle
-from gateway.core.operation import EVENT_OF, MICROSECONDS, Audit, Command, Record, Snapshot, State, operation_id_of
+from gateway.core.operation import (
+    EVENT_OF,
+    MICROSECONDS,
+    Audit,
+    Command,
+    Record,
+    Snapshot,
+    State,
+    in_doubt_since_us,
+    operation_id_of,
+)
 from gateway.core.sealing import SEALED_TEXT, key_id_of
 from gateway.store.base import StoreError, Unreadable
 from gateway.store.operations import (
@@ -36,7 +46,7 @@ from gateway.store.redis.change import Change, count_sealed
 from gateway.store.redis.client import ShardClient
 from gateway.store.redis.connection import RedisCommand
 from gateway.store.redis.entry import packed, unpacked, unpacked_record
-from gateway.store.redis.shard import Shard
+from gateway.store.redis.shard import Shard, in_list_of_doubt
 from gateway.store.relational.inquiry import joined
 
 # What lists have at one moment: an operation that goes from one to another is in one of them. A server whose memory is
@@ -139,14 +149,14 @@ async def _records(client: ShardClient, operation_ids: Sequence[UUID]) -> tuple[
 async def tally(client: ShardClient) -> Tally:
     """See `ManagedStore.tally`."""
     shard = client.shard
-    doubt: list[RedisCommand] = [("ZRANGE", shard.doubt(part), 0, -1, "WITHSCORES") for part in shard.parts]
+    doubt: list[RedisCommand] = [("ZRANGE", shard.doubt(part), 0, -1) for part in shard.parts]
     (sealed, *lists), now_us = await client.read([("HGETALL", shard.sealed), *doubt])
     in_doubt, oldest_us = Counter[str](), now_us
     for members in lists:
-        pairs = iter(members)
-        for member, score in zip(pairs, pairs, strict=True):
-            in_doubt[member[16:].decode()] += 1
-            oldest_us = min(oldest_us, int(score))
+        for member in members:
+            since_us, route = in_list_of_doubt(member)
+            in_doubt[route] += 1
+            oldest_us = min(oldest_us, since_us)
     lapsed: list[RedisCommand] = [("ZRANGEBYSCORE", shard.leases(part), "-inf", now_us) for part in shard.parts]
     replies, _ = await client.read(lapsed)
     ids = [UUID(bytes=member) for members in replies for member in members]
@@ -156,7 +166,7 @@ async def tally(client: ShardClient) -> Tally:
             settled = settle(record, now_us)
             if settled is not None and record.state is State.CLAIMED and settled.state is State.IN_DOUBT:
                 in_doubt[record.identity.route] += 1
-                oldest_us = min(oldest_us, record.claimed_us)
+                oldest_us = min(oldest_us, in_doubt_since_us(settled))
     pairs = iter(sealed)
     counted = ((key_ids.decode(), int(number)) for key_ids, number in zip(pairs, pairs, strict=True))
     return Tally(in_doubt, (now_us - oldest_us) / MICROSECONDS, sealed_counts(each for each in counted if each[1] > 0))

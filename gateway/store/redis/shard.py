@@ -12,13 +12,16 @@ from itertools import count
 from typing import Final
 from uuid import UUID
 
-from gateway.core.operation import Record, State
+from gateway.core.operation import Record, State, in_doubt_since_us
 from gateway.store.redis.keys import KEY_PREFIX, SLOTS, slot_of
 
 SHARDS_OF_A_CLUSTER: Final = 16
 # Of all shards together.
 _PARTS: Final = 64
 _FIRST_BYTES: Final = 256
+# Of what stands in a member of a list.
+_ID_BYTES: Final = 16
+_SINCE_BYTES: Final = 8
 
 
 class Shard:
@@ -54,7 +57,7 @@ class Shard:
         return f"{self._text}leases:{part}"
 
     def doubt(self, part: int) -> str:
-        """Those in doubt, by the time of their claim; the route stands behind the id."""
+        """Those in doubt, by the end of their lease; since when they are, and the route, stand behind the id."""
         return f"{self._text}doubt:{part}"
 
     def dead(self, part: int) -> str:
@@ -93,10 +96,21 @@ class Shard:
             case State.CLAIMED:
                 return self.leases(part), operation_id.bytes, record.lease_until_us
             case State.IN_DOUBT:
-                return self.doubt(part), operation_id.bytes + record.identity.route.encode(), record.claimed_us
+                since = in_doubt_since_us(record).to_bytes(_SINCE_BYTES)
+                return (
+                    self.doubt(part),
+                    operation_id.bytes + since + record.identity.route.encode(),
+                    record.lease_until_us,
+                )
             case State.DEAD_LETTER:
                 return self.dead(part), operation_id.bytes, record.claimed_us
         return self.due(part), operation_id.bytes, due_us or 0
+
+
+def in_list_of_doubt(member: bytes) -> tuple[int, str]:
+    """Since when the operation of a member of `Shard.doubt` is in doubt, and its route."""
+    since, route = member[_ID_BYTES:][:_SINCE_BYTES], member[_ID_BYTES + _SINCE_BYTES :]
+    return int.from_bytes(since), route.decode()
 
 
 def shards(*, is_cluster: bool) -> Sequence[Shard]:

@@ -128,8 +128,7 @@ class Upkeep:
         return found
 
     async def _ahead(self, now_us: int, limit: int) -> list[UUID]:
-        """Where to look for leases that begin in the future, because the clock was set back: the claims whose leases
-        end last, and what is in doubt and was claimed in the future."""
+        """Where to look for leases that begin in the future, because the clock was set back: those that end last."""
         if limit <= 0:
             return []
         shard, commands = self._shard, list[RedisCommand]()

@@ -29,7 +29,7 @@ Row = tuple[Any, ...]
 
 # The columns that a change may write, and those that never change.
 _CHANGED: Final = (
-    "version", "state", "token", "attempt_id", "last_event", "holder", "carries_doubt",
+    "version", "state", "token", "attempt_id", "last_event", "holder", "carried_us",
     "fingerprint_recipe", "fingerprint_digest", "fingerprint_raw", "fingerprint_key_id", "fingerprint_parts",
     "attempts", "first_claimed_us", "claimed_us", "lease_until_us", "lease_us", "replay_until_us", "remember_until_us",
     "completed_us", "doubt", "resolution_id", "status", "reason", "headers", "api_version", "resource",
@@ -127,7 +127,7 @@ def encode(record: Record) -> Row:
         record.attempt_id.bytes,
         record.last_event,
         record.holder,
-        record.carries_doubt,
+        record.carried_us,
         *((None,) * 5 if fingerprint is None else _fingerprint_columns(fingerprint)),
         record.attempts,
         record.first_claimed_us,
@@ -208,7 +208,7 @@ def decode(columns: Row, delivery: Row | None = None) -> Record:
     Raises `Unreadable` when this program cannot read it.
     """
     (
-        _, operation_id, version, state, token, attempt_id, last_event, holder, carries_doubt,
+        _, operation_id, version, state, token, attempt_id, last_event, holder, carried_us,
         recipe, digest, raw, key_id, parts,
         attempts, first_claimed_us, claimed_us, lease_until_us, lease_us, replay_until_us, remember_until_us,
         completed_us, doubt, resolution_id, status, reason, headers, api_version, resource, body_kept, request_kept, _,
@@ -232,7 +232,7 @@ def decode(columns: Row, delivery: Row | None = None) -> Record:
         UUID(bytes=attempt_id),
         _EVENTS[last_event],
         holder,
-        bool(carries_doubt),
+        carried_us,
         None if recipe is None else Fingerprint(recipe, digest, raw, key_id, parts),
         attempts,
         first_claimed_us,

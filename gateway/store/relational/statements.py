@@ -493,9 +493,9 @@ def _tidy(cursor: Cursor, now_us: int, limit: int) -> int:
 def tally(cursor: Cursor, now_us: int) -> Tally:
     """Count the operations in doubt as of now, including lapsed claims not yet swept."""
     in_doubt, oldest_us = Counter[str](), now_us
-    for route, number, claimed_us in cursor.rows("tally", (now_us,)):
+    for route, number, since_us in cursor.rows("tally", (now_us,)):
         in_doubt[route] += number
-        oldest_us = min(oldest_us, claimed_us)
+        oldest_us = min(oldest_us, since_us)
     return Tally(in_doubt, (now_us - oldest_us) / MICROSECONDS, sealed_counts(_sealed(cursor)))
 
 

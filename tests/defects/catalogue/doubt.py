@@ -9,6 +9,8 @@ _RECOVERY = "tests/core/test_recovery.py::"
 _HTTP = "tests/http/gateway/test_recovery.py::"
 _GUARD = "tests/store/test_guard.py::"
 _LOST = "tests/integration/test_lost_memory.py::"
+_BEGAN = "min(in_doubt_since_us(record), now_us)"
+_CARRIED = f"{_BEGAN} if isinstance(command, Takeover) else None"
 
 DEFECTS = (
     Defect(
@@ -51,8 +53,20 @@ DEFECTS = (
     Defect(
         "takeover-carries-no-doubt",
         "a claim by takeover is a claim like any other",
-        (Edit("core/lifecycle.py", "carries_doubt=isinstance(command, Takeover),", "carries_doubt=False,"),),
+        (Edit("core/lifecycle.py", f"carried_us={_CARRIED},", "carried_us=None,"),),
         ("tests/core/test_lifecycle.py::test_a_takeover_keeps_the_request_and_the_beginning",),
+    ),
+    Defect(
+        "doubt-begins-with-the-takeover",
+        "operators are told that a doubt began when its last attempt did",
+        (Edit("core/lifecycle.py", f"carried_us={_CARRIED},", f"carried_us={_CARRIED.replace(_BEGAN, 'now_us')},"),),
+        ("tests/conformance/test_recovery.py::test_since_when_it_is_in_doubt[sqlite]",),
+    ),
+    Defect(
+        "doubt-begins-with-the-end-of-the-lease",
+        "an attempt that was reported as not known is in doubt only since its lease would have ended",
+        (Edit("core/lifecycle.py", "lease_until_us=min(record.lease_until_us, now_us),", ""),),
+        ("tests/conformance/test_recovery.py::test_since_when_it_is_in_doubt[sqlite]",),
     ),
     Defect(
         "doubt-executes-again",

@@ -26,7 +26,7 @@ RECORD = Record(
     attempt_id=UUID(int=1),
     last_event=Event.COMPLETE,
     holder="h",
-    carries_doubt=False,
+    carried_us=None,
     fingerprint=None,
     attempts=1,
     first_claimed_us=CLAIMED_US,

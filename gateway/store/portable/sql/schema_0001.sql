@@ -9,7 +9,7 @@ CREATE TABLE IF NOT EXISTS operation (
     attempt_id BYTEA NOT NULL,
     last_event TEXT NOT NULL,
     holder TEXT NOT NULL,
-    carries_doubt BOOLEAN NOT NULL,
+    carried_us BIGINT,
     fingerprint_recipe BYTEA,
     fingerprint_digest BYTEA,
     fingerprint_raw BYTEA,
@@ -60,7 +60,7 @@ CREATE TABLE IF NOT EXISTS operation (
 CREATE INDEX IF NOT EXISTS operation_due ON operation (state, due_us) WHERE due_us IS NOT NULL;
 
 -- What an operator has to resolve, in the order of its pages. Other operations are never in it.
-CREATE INDEX IF NOT EXISTS operation_stopped ON operation (state, id, route, claimed_us) WHERE state IN ('in_doubt', 'dead_letter');
+CREATE INDEX IF NOT EXISTS operation_stopped ON operation (state, id, route, lease_until_us, carried_us) WHERE state IN ('in_doubt', 'dead_letter');
 
 -- How many operations use which keys.
 CREATE INDEX IF NOT EXISTS operation_sealed ON operation (sealed_by) WHERE sealed_by IS NOT NULL;

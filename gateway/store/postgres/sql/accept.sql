@@ -50,12 +50,12 @@ WITH clock AS MATERIALIZED (
 ), accepted AS (
     INSERT INTO idempotency_gateway.operation AS o (
         operation_id, attempt_id, token, first_claimed_us, claimed_us, lease_until_us, due_us, attempts, version,
-        carries_doubt, is_kept, state, last_event, holder, route, operation, scope_digest, key_digest, key,
+        is_kept, state, last_event, holder, route, operation, scope_digest, key_digest, key,
         recipe, digest, raw, key_id, parts, probe_target, probe_host, sealed_by, request, request_id, trace_id
     )
     SELECT
         i.for_id, i.new_attempt_id, nextval('idempotency_gateway.token'), c.now_us, c.now_us, 0,
-        c.now_us + i.deliver_within_us, 0, {record_version}, false, true, 'accepted', 'accept', '', i.new_route,
+        c.now_us + i.deliver_within_us, 0, {record_version}, true, 'accepted', 'accept', '', i.new_route,
         i.new_operation, i.new_scope_digest, i.new_key_digest, i.new_key, i.new_recipe, i.new_digest, i.new_raw,
         i.new_key_id, i.new_parts, i.new_probe_target, i.new_probe_host, i.new_sealed_by, i.new_request,
         i.new_request_id, i.new_trace_id

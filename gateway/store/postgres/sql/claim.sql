@@ -45,12 +45,12 @@ WITH clock AS MATERIALIZED (
 ), granted AS (
     INSERT INTO idempotency_gateway.operation AS o (
         operation_id, attempt_id, token, first_claimed_us, claimed_us, lease_until_us, lease_us, due_us, attempts, version,
-        carries_doubt, state, last_event, holder, route, operation, scope_digest, key_digest, key,
+        state, last_event, holder, route, operation, scope_digest, key_digest, key,
         recipe, digest, raw, key_id, parts, probe_target, probe_host, sealed_by, request, request_id, trace_id
     )
     SELECT
         s.for_id, s.new_attempt_id, nextval('idempotency_gateway.token'), c.now_us, c.now_us, c.now_us + s.new_lease_us,
-        s.new_lease_us::integer, c.now_us + s.due_in_us, 1, {record_version}, false, 'claimed', 'claim', s.new_holder,
+        s.new_lease_us::integer, c.now_us + s.due_in_us, 1, {record_version}, 'claimed', 'claim', s.new_holder,
         s.new_route, s.new_operation,
         s.new_scope_digest, s.new_key_digest, s.new_key, s.new_recipe, s.new_digest, s.new_raw, s.new_key_id,
         s.new_parts, s.new_probe_target, s.new_probe_host, s.new_sealed_by, s.new_request, s.new_request_id,
@@ -77,7 +77,7 @@ WITH clock AS MATERIALIZED (
         status = NULL,
         resource = NULL,
         api_version = NULL,
-        carries_doubt = false,
+        carried_us = NULL,
         state = 'claimed',
         last_event = 'claim',
         doubt = NULL,

@@ -32,7 +32,7 @@ WITH input AS MATERIALIZED (
     UPDATE idempotency_gateway.operation o SET
         state = 'completed',
         last_event = 'complete',
-        carries_doubt = false,
+        carried_us = NULL,
         lease_until_us = 0,
         lease_us = 0,
         replay_until_us = c.now_us + l.replay_us,

@@ -154,13 +154,13 @@ ORDER BY o.operation_id
 WITH start AS MATERIALIZED (
     SELECT u.passed_token, {now} AS now_us FROM idempotency_gateway.upkeep u
 ), in_doubt AS (
-    SELECT o.route, o.claimed_us
+    SELECT o.route, coalesce(o.carried_us, o.lease_until_us) AS since_us
     FROM idempotency_gateway.operation o CROSS JOIN start s
     WHERE o.attention_us IS NOT NULL AND {is_in_doubt(o, s)}
     UNION ALL
-    SELECT o.route, o.claimed_us
+    SELECT o.route, coalesce(o.carried_us, o.lease_until_us) AS since_us
     FROM start s CROSS JOIN LATERAL (
-        SELECT route, state, claimed_us, lease_until_us, attention_us
+        SELECT route, state, carried_us, lease_until_us, attention_us
         FROM idempotency_gateway.operation
         WHERE token > s.passed_token
         ORDER BY token
@@ -168,6 +168,6 @@ WITH start AS MATERIALIZED (
     ) o
     WHERE o.attention_us IS NULL AND {is_in_doubt(o, s)}
 )
-SELECT d.route, count(*) AS found, max(s.now_us - d.claimed_us) AS oldest_us, NULL::text AS keys
+SELECT d.route, count(*) AS found, greatest(max(s.now_us - d.since_us), 0) AS oldest_us, NULL::text AS keys
 FROM in_doubt d CROSS JOIN start s
 GROUP BY d.route

@@ -1,7 +1,7 @@
--- no row of the table: operations in doubt that were claimed in the future, because the clock was set back since: recovery
--- counts from the end of their leases; never one that a newer program wrote
+-- no row of the table: operations in doubt whose lease begins in the future, because the clock was set back since: recovery
+-- counts from its end (the conditions on one column are those of the index); never one that a newer program wrote
 SELECT {record}, NULL
 FROM operation AS o
-WHERE state = ?1 AND state IN ('in_doubt', 'dead_letter') AND claimed_us > ?2 AND lease_until_us > ?2 + lease_us
+WHERE state = ?1 AND state IN ('in_doubt', 'dead_letter') AND lease_until_us > ?2 AND lease_until_us > ?2 + lease_us
     AND version BETWEEN {record_versions}
 LIMIT ?3

@@ -10,7 +10,7 @@ CREATE TABLE operation (
     attempt_id BLOB NOT NULL,
     last_event TEXT NOT NULL,
     holder TEXT NOT NULL,
-    carries_doubt INTEGER NOT NULL,
+    carried_us INTEGER,
     fingerprint_recipe BLOB,
     fingerprint_digest BLOB,
     fingerprint_raw BLOB,
@@ -60,7 +60,7 @@ CREATE TABLE operation (
 CREATE INDEX operation_due ON operation (state, due_us) WHERE due_us IS NOT NULL;
 
 -- What an operator has to resolve, in the order of its pages. Other operations are never in it.
-CREATE INDEX operation_stopped ON operation (state, id, route, claimed_us) WHERE state IN ('in_doubt', 'dead_letter');
+CREATE INDEX operation_stopped ON operation (state, id, route, lease_until_us, carried_us) WHERE state IN ('in_doubt', 'dead_letter');
 
 -- How many operations use which keys.
 CREATE INDEX operation_sealed ON operation (sealed_by) WHERE sealed_by IS NOT NULL;

@@ -98,14 +98,14 @@ async def test_never_happened() -> None:
 
 
 async def test_never_happened_is_not_known_early() -> None:
-    """Until the settle time after the last lease is over it is refused with the time, and force is recorded."""
+    """Until the settle time after the last attempt is over it is refused with the time, and force is recorded."""
     desk = Desk()
     operation_id = (await desk.in_state(State.IN_DOUBT)).identity.operation_id
-    desk.memory.clock.advance(LEASE_SECONDS + SETTLE_SECONDS - 1)
+    desk.memory.clock.advance(SETTLE_SECONDS - 1)
     early = declined(await desk.operations.resolve(operation_id, NothingHappened(), AUDIT))
     assert early.reason is Refusal.EARLY
     assert early.text == (
-        "A request of the last attempt may still arrive until 2027-01-15T08:10:30Z (for 1s more): that nothing "
+        "A request of the last attempt may still arrive until 2027-01-15T08:10:00Z (for 1s more): that nothing "
         "happened cannot be known before. Wait until then: said too early, it may run twice."
     )
     changed(await desk.operations.resolve(operation_id, NothingHappened(), AUDIT, is_forced=True))

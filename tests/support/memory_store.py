@@ -411,7 +411,7 @@ class MemoryStore:
         now_us = self.memory.clock()
         settled = (settle(record, now_us) for record in self.memory.records.values())
         in_doubt = [record for record in settled if record is not None and record.state is State.IN_DOUBT]
-        oldest_us = max((now_us - in_doubt_since_us(record) for record in in_doubt), default=0)
+        oldest_us = max((max(0, now_us - in_doubt_since_us(record)) for record in in_doubt), default=0)
         return Tally(Counter(record.identity.route for record in in_doubt), oldest_us / MICROSECONDS)
 
     async def sealed_examples(self, key_id: str) -> list[KeptRow]:

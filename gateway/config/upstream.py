@@ -142,7 +142,7 @@ class Probe(Section):
     never_happened: Annotated[tuple[ResponseRule, ...], Field(max_length=16)] = ()
     """Responses that mean that nothing happened, once `settle` is over. Any other response is probed again."""
     settle: Annotated[float, Duration("31s", "7d")] | None = None
-    """How long after the last lease a request may still arrive: response_timeout + 30s if left out, and no less.
+    """How long after the last attempt a request may still arrive: response_timeout + 30s if left out, and no less.
     Where no response_timeout is written, its default becomes 30s less than this."""
     follow: Annotated[str, PROBE_FOLLOW] | None = None
     """Where a `done` response names the one to record: `location`, or a JSON pointer into its body."""

@@ -210,8 +210,9 @@ class ProbeStart:
 def conclude_probe(policy: Probe, head: ResponseHead, body: bytes, record: Record, began: ProbeStart) -> Finding:
     """What a probe's response means. If "done" and "never happened" both match, it means nothing.
 
-    "Never happened" counts once no request can arrive any more: `settle` after the last lease ended. A store's clock
-    that was set ahead shows that too early, so a lease and `settle` must have passed since it may have been.
+    "Never happened" counts once no request can arrive any more: `settle` after the last attempt ended, or its lease. A
+    store's clock that was set ahead shows that too early, so a lease and `settle` must have passed since it may have
+    been.
     """
     document = parse_json(body)
     is_done = any(rule.fits(head.status, document) for rule in policy.done)

@@ -26,8 +26,8 @@ from gateway.core.message import (
     connection_options,
     folded_name,
     header_values,
+    indexed,
     is_forwarding_header,
-    values_by_name,
 )
 from gateway.core.replay import GATEWAY_HEADERS
 from gateway.protect.hop import Hop, Peer
@@ -189,11 +189,11 @@ def fetched_request(
 
 def region_request(request: RequestHead, signed: bytes) -> RequestHead:
     """The request as it came, for a gateway of another region. `signed` is the value of `REGION_HEADER`."""
-    options = _named_headers(request.headers)
+    options = _named_headers(indexed(request.headers))
     sent = [
         header
         for header in request.headers
-        if _FOLDED[header[0]] not in SPOKEN_BY_GATEWAY and (not options or header[0].lower() not in options)
+        if _FOLDED[header[0]] not in SPOKEN_BY_GATEWAY and header[0].lower() not in options
     ]
     return RequestHead(request.method, request.target, (*sent, (b"Idempotency-Region", signed)))
 
@@ -219,20 +219,19 @@ def _key_to_send(execution: Execution) -> bytes | None:
 
 def response_headers(headers: Headers, *, upgraded: bool = False) -> Headers:
     """The upstream's headers for the client. With `upgraded` they are those of a 101, which keeps its `Upgrade`."""
-    options = _named_headers(headers)
-    if not upgraded and not options:
-        return tuple([header for header in headers if _FOR_CLIENTS[header[0]]])
-    dropped = _NOT_FOR_CLIENTS | options
-    if not upgraded:
+    headers = indexed(headers)
+    if upgraded:
+        dropped = (_NOT_FOR_CLIENTS | _named_headers(headers)) - {b"upgrade"}
+        return (*(header for header in headers if header[0].lower() not in dropped), (b"Connection", b"Upgrade"))
+    if b"connection" in headers.by_name and (options := _named_headers(headers)):
+        dropped = _NOT_FOR_CLIENTS | options
         return tuple([header for header in headers if header[0].lower() not in dropped])
-    kept = tuple(header for header in headers if (name := header[0].lower()) not in dropped or name == b"upgrade")
-    return (*kept, (b"Connection", b"Upgrade"))
+    return tuple([header for header in headers if _FOR_CLIENTS[header[0]]])
 
 
-def _named_headers(headers: Headers) -> frozenset[bytes]:
+def _named_headers(headers: IndexedHeaders) -> frozenset[bytes]:
     """The headers that `Connection` names and that are there. Mostly none: it usually names `keep-alive`."""
-    options = connection_options(headers)
-    return options.intersection(values_by_name(headers)) if options else options
+    return connection_options(headers).intersection(headers.by_name)
 
 
 def _is_for_clients(name: bytes) -> bool:
@@ -244,6 +243,9 @@ def _kind_of(header_name: bytes) -> int:
     if folded == b"host":
         kind = _HOST
     elif folded in HOP_BY_HOP or folded == b"expect" or folded in SPOKEN_BY_GATEWAY:
+        kind = _DROPPED
+    elif header_name.lower() == b"content-length":
+        # The upstream client writes its own.
         kind = _DROPPED
     elif is_forwarding_header(header_name):
         kind = _FORWARDING
@@ -265,7 +267,8 @@ def _common(headers: Headers, hop: Hop, policy: ForwardingPolicy, *, is_protecte
     `Connection` cannot remove `Host`, without which the upstream would not know the addressed host. A protected request
     also loses Envoy's instructions and the preferences that the gateway heeds.
     """
-    options = _named_headers(headers)
+    headers = indexed(headers)
+    options = _named_headers(headers) if b"connection" in headers.by_name else ()
     trusted = bool(policy.trusted_proxies) and _is_trusted(hop.peer, policy.trusted_proxies)
     sent: list[tuple[bytes, bytes]] = []
     caller_host: bytes | None = None

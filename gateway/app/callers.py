@@ -29,7 +29,7 @@ from gateway.http.request import ReservedHeaders
 from gateway.observe.facts import Events
 from gateway.protect.callers import Callers, Verifier
 from gateway.upstream import Upstream, UpstreamSettings, tls_context
-from gateway.upstream.certificates import PemError, client_context
+from gateway.upstream.tls import PemError, client_context
 
 T = TypeVar("T")
 

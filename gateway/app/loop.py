@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVarTuple, cast
 import uvloop
 
 if TYPE_CHECKING:
-    from gateway.upstream.names import Names
+    from gateway.upstream.connect import Names
 
 _Ts = TypeVarTuple("_Ts")
 
@@ -98,7 +98,7 @@ class GatewayLoop(uvloop.Loop):
     def _names_for(self, host: str) -> Names:
         if (names := self._names.get(host)) is None:
             # Not earlier: most commands connect to nothing.
-            from gateway.upstream.names import Names
+            from gateway.upstream.connect import Names
 
             if len(self._names) >= _NAMES_MAX:
                 # The oldest one. Its lookups go on for those who wait for them.

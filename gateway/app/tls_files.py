@@ -165,7 +165,7 @@ def _remarks(files: _Files) -> Iterator[Remark]:
         yield Remark(files.path, f"{path} was not checked: this user may not read it", is_fault=False)
     if unreadable or any(path.is_relative_to(PLACEHOLDER_DIRECTORY) for path in paths):
         return
-    from gateway.upstream.certificates import PemError, check_dates, client_context
+    from gateway.upstream.tls import PemError, check_dates, client_context
 
     try:
         if files.ca is not None:

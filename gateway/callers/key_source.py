@@ -19,7 +19,7 @@ from aiohttp import ClientConnectorError, ClientError, ClientSession, ClientTime
 from gateway import __version__
 from gateway.callers.key_set import DOCUMENT_BYTES_MAX, Document, Unfetched
 from gateway.core.egress import is_loopback
-from gateway.upstream.names import Names
+from gateway.upstream.connect import Names
 
 FETCH_SECONDS: Final = 5.0
 _URL_CHARACTERS_MAX: Final = 2048

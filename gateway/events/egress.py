@@ -15,7 +15,7 @@ from aiohttp import TCPConnector
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from gateway.core.egress import EgressPolicy, check_address
-from gateway.upstream.names import Names
+from gateway.upstream.connect import Names
 
 
 class GuardedResolver(AbstractResolver):

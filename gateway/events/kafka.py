@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from gateway.core.immutable import immutable
 from gateway.core.outbox import PublishedEvent
 from gateway.events.sink import Closed, Delivered, Failed, OneByOne, Publication, Refused, SinkUnusable, reason
-from gateway.upstream.certificates import PemError, client_context
+from gateway.upstream.tls import PemError, client_context
 
 if TYPE_CHECKING:
     from aiokafka import AIOKafkaProducer

@@ -31,7 +31,7 @@ from typing import BinaryIO, Final, TypeVar, cast
 from gateway.core.identity.canonical import Body
 from gateway.core.sealing import FileCipher
 from gateway.protect.reply import Cut, RequestBody, RequestCut
-from gateway.upstream.request import closed_after
+from gateway.upstream.connection import closed_after
 from gateway.upstream.result import FileBody
 
 # A longer body is read in a thread.

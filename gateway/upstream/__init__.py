@@ -1,14 +1,12 @@
 """The upstream client: sends a request once, and returns what is known of it.
 
-`client` is the interface; `pool` chooses a connection, `connect` opens one, `connection` is one. `request` writes,
-`parser` and `response` read, `result` has the result types. `certificates` loads TLS files, for the edge too. `names`
-resolves names for who asks others by aiohttp's client.
+`client` is the interface, and writes the head; `pool` chooses a connection, `connect` opens one, `connection` is one,
+and sends bodies; `response` reads, `result` has the result types. `tls` loads certificates, for the edge too.
 """
 
 from gateway.upstream.client import Duplex, Upstream, UpstreamResponse
-from gateway.upstream.connect import UpstreamSettings, keep_alive, tls_context
+from gateway.upstream.connect import UpstreamSettings, keep_alive
 from gateway.upstream.pool import UpstreamStats
-from gateway.upstream.response import ResponseReceiver
 from gateway.upstream.result import (
     BodyLost,
     FileBody,
@@ -22,6 +20,7 @@ from gateway.upstream.result import (
     Unknown,
     status_of,
 )
+from gateway.upstream.tls import tls_context
 
 __all__ = [
     "BodyLost",
@@ -31,7 +30,6 @@ __all__ = [
     "Lost",
     "NotSent",
     "OutboundBody",
-    "ResponseReceiver",
     "SentNothing",
     "StreamBody",
     "TooLong",

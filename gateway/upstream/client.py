@@ -10,21 +10,31 @@ Invariant: `NotSent` means that no byte was written to the network; from the fir
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import itemgetter
 from types import TracebackType
 from typing import Final, Self
 
-from gateway.core.message import RequestHead, ResponseHead
+from gateway.core.message import HOP_BY_HOP, NameTable, RequestHead, ResponseHead, asks_upgrade
 from gateway.upstream.connect import UpstreamSettings
-from gateway.upstream.connection import UpstreamConnection
+from gateway.upstream.connection import FileReader, UpstreamConnection
 from gateway.upstream.pool import UpstreamPool, UpstreamStats
-from gateway.upstream.request import FileReader, request_bytes
 from gateway.upstream.response import ResponseReceiver
 from gateway.upstream.result import BodyLost, FileBody, Framing, Lost, NotSent, OutboundBody, SentNothing
 
 # At most so much of an arriving body is buffered before it is read.
 _ARRIVED_BYTES_MAX: Final = 256 * 1024
+
+# Written here or not at all. `Expect` is dropped because nothing waits for a 100: it would only add a second timeout.
+_OWN: Final = HOP_BY_HOP | {b"content-length", b"expect"}
+
+# Methods that usually have no content need no `Content-Length: 0` (RFC 9110 section 8.6).
+_BODILESS: Final = frozenset((b"GET", b"HEAD", b"DELETE", b"OPTIONS", b"TRACE"))
+
+_REQUEST_LINE: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+ [!-~\x80-\xff]+ HTTP/1\.1")
+_NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]++")
 
 # Reasons why a connection could not be made, as opposed to reasons not to try.
 _UNREACHED: Final = frozenset(
@@ -95,7 +105,7 @@ class UpstreamResponse:
 
 
 class Upstream:
-    """A client for one upstream; lives on one event loop. `close` it."""
+    """A client for one upstream; lives on one event loop. `close` it. `stats` are live counters; read only."""
 
     def __init__(self, settings: UpstreamSettings, on_change: Callable[[NotSent | None], None] | None = None) -> None:
         """Must be called with the event loop running; opens nothing yet.
@@ -108,11 +118,7 @@ class Upstream:
         self._why_unreached: SentNothing | None = None
         self._loop = asyncio.get_running_loop()
         self._pool = UpstreamPool(settings)
-
-    @property
-    def stats(self) -> UpstreamStats:
-        """Live counters; read only."""
-        return self._pool.stats
+        self.stats: UpstreamStats = self._pool.stats
 
     async def exchange(
         self,
@@ -143,21 +149,30 @@ class Upstream:
             return self._not_sent(
                 SentNothing.REQUEST_INVALID, "the method, the target or a header cannot be sent as it is"
             )
+        head, wants_upgrade = written
         try:
             source = FileReader(body) if isinstance(body, FileBody) else body
         except OSError as error:
             return self._not_sent(SentNothing.LOCAL, f"the request's body cannot be read: {error}")
-        timeout_seconds = response_timeout_seconds or self.settings.response_timeout_seconds
+        settings, stats = self.settings, self.stats
+        timeout_seconds = response_timeout_seconds or settings.response_timeout_seconds
         connection: UpstreamConnection | None = None
         is_allowed = False
         try:
-            # The number of protected requests is bounded elsewhere.
-            held_bytes = 0 if protected else _held_bytes(body)
-            acquired = await self._acquire(protected=protected, held_bytes=held_bytes)
-            if isinstance(acquired, NotSent):
-                return acquired
-            connection = acquired
-            receiver = ResponseReceiver(self._loop, connection, self._loop.time() + timeout_seconds, timeout_seconds)
+            connection = self._pool.take_idle(protected=protected)
+            if connection is None:
+                acquired = await self._acquire(body, protected=protected)
+                if isinstance(acquired, NotSent):
+                    return acquired
+                connection = acquired
+            receiver = ResponseReceiver(
+                connection,
+                request.method,
+                self._loop.time() + timeout_seconds,
+                timeout_seconds,
+                wants_upgrade=wants_upgrade,
+                header_bytes_max=settings.header_bytes_max,
+            )
             # Nothing awaits from here to the first byte, so the checks of connection and lease still hold; and next to
             # nothing is done, because a process that is killed in between leaves a doubt about a request it never sent.
             is_allowed = may_send()
@@ -166,54 +181,36 @@ class Upstream:
                 if isinstance(source, FileReader):
                     source.close()
                 if connection is not None:
-                    self._pool.give_back_unused(connection)
+                    self._pool.give_back(connection)
         if not is_allowed:
             return self._not_sent(SentNothing.LEASE_LOST, "the lease no longer allowed sending")
-        connection.send(
-            written.head,
-            source,
-            receiver,
-            method=request.method,
-            wants_upgrade=written.wants_upgrade,
-            sending_restarts_clock=not protected,
-        )
+        connection.send(receiver, head, source, sending_restarts_clock=not protected)
         try:
-            return await self._receive(connection, receiver, on_interim)
+            result = await receiver.wait_head(on_interim)
         except BaseException:
             receiver.close()
             raise
+        if isinstance(result, Lost):
+            stats.lost += 1
+            return result
+        stats.answered += 1
+        upgraded = Duplex(connection, receiver) if receiver.framing is Framing.UPGRADE else None
+        return UpstreamResponse(result, receiver.framing, receiver.length, receiver, upgraded)
 
-    async def _acquire(self, *, protected: bool, held_bytes: int) -> UpstreamConnection | NotSent:
-        """An idle connection, or a new one."""
-        connection = self._pool.take_idle(protected=protected)
-        if connection is not None:
-            return connection
-        acquired = await self._pool.acquire(protected=protected, held_bytes=held_bytes)
+    async def _acquire(self, body: OutboundBody, *, protected: bool) -> UpstreamConnection | NotSent:
+        """A connection where none is idle that may serve this request."""
+        # The number of protected requests is bounded elsewhere.
+        acquired = await self._pool.acquire(protected=protected, held_bytes=0 if protected else _held_bytes(body))
         if isinstance(acquired, NotSent):
-            self._pool.stats.not_sent += 1
+            self.stats.not_sent += 1
             if acquired.reason in _UNREACHED:
                 self._note_change(acquired)
         elif self._why_unreached is not None:
             self._note_change(None)
         return acquired
 
-    async def _receive(
-        self,
-        connection: UpstreamConnection,
-        receiver: ResponseReceiver,
-        on_interim: Callable[[ResponseHead], None] | None,
-    ) -> UpstreamResponse | Lost:
-        head = await receiver.wait_head(on_interim)
-        if isinstance(head, Lost):
-            self._pool.stats.lost += 1
-            return head
-        self._pool.stats.answered += 1
-        framing = receiver.framing
-        upgraded = Duplex(connection, receiver) if framing is Framing.UPGRADE else None
-        return UpstreamResponse(head, framing, receiver.length, receiver, upgraded)
-
     def _not_sent(self, reason: SentNothing, detail: str) -> NotSent:
-        self._pool.stats.not_sent += 1
+        self.stats.not_sent += 1
         return NotSent(reason, detail)
 
     def _note_change(self, failure: NotSent | None) -> None:
@@ -237,3 +234,59 @@ def _held_bytes(body: OutboundBody) -> int:
     if isinstance(body, bytes):
         return len(body)
     return _ARRIVED_BYTES_MAX if body.length is None else min(body.length, _ARRIVED_BYTES_MAX)
+
+
+# What to do with a header, by its name.
+_SENT, _LEFT_OUT, _UPGRADE, _INVALID = range(4)
+
+
+def _kind_of(name: bytes) -> int:
+    lower = name.lower()
+    if not _NAME.fullmatch(name):
+        # This includes a colon, which would make a header of another name.
+        kind = _INVALID
+    elif lower == b"upgrade":
+        kind = _UPGRADE
+    else:
+        kind = _LEFT_OUT if lower in _OWN else _SENT
+    return kind
+
+
+_KINDS: Final = NameTable(_kind_of)
+_name_of: Final = itemgetter(0)
+
+
+def request_bytes(request: RequestHead, body: OutboundBody) -> tuple[bytes, bool] | None:
+    """The head as it is sent, and whether it asks for an upgrade; None when it cannot be written unambiguously.
+
+    The framing is ours, everything else is as given. Hop-by-hop headers are left out, except `Upgrade` where the
+    request asks for one. CONNECT is refused: its response has a framing of its own.
+    """
+    headers, wants_upgrade = request.headers, False
+    if any(map(_KINDS.__getitem__, map(_name_of, headers))):
+        kinds = [_KINDS[name] for name, _ in headers]
+        if _INVALID in kinds:
+            return None
+        wants_upgrade = _UPGRADE in kinds and asks_upgrade(headers)
+        sent = (_SENT, _UPGRADE) if wants_upgrade else (_SENT,)
+        headers = tuple(header for header, kind in zip(headers, kinds, strict=True) if kind in sent)
+    lines = [b"%b %b HTTP/1.1" % (request.method, request.target), *map(b": ".join, headers)]
+    if wants_upgrade:
+        lines.append(b"Connection: Upgrade")
+    if isinstance(body, bytes):
+        if body or request.method not in _BODILESS:
+            lines.append(b"Content-Length: %d" % len(body))
+    else:
+        lines.append(b"Transfer-Encoding: chunked" if body.length is None else b"Content-Length: %d" % body.length)
+    head = b"\r\n".join((*lines, b"", b""))
+    line_ends = len(lines) + 1
+    # A value with a smuggled line would leave the head well formed, with one line more than there are headers.
+    if (
+        not _REQUEST_LINE.fullmatch(lines[0])
+        or head.count(b"\n") != line_ends
+        or head.count(b"\r") != line_ends
+        or b"\0" in head
+        or request.method == b"CONNECT"
+    ):
+        return None
+    return head, wants_upgrade

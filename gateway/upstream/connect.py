@@ -2,6 +2,10 @@
 
 All of this happens before a byte of any request is sent, so every failure is definite and the next address may be
 tried. Owns the socket until the connection takes it over; after a failure or a cancellation nothing is left open.
+
+A name server that does not respond holds a thread for many seconds, and no lookup can be cancelled. In threads that
+others use, too, it would stall what has nothing to do with it: bodies, kept requests, or connections to the store. So
+whoever owns a `Names` waits for its own lookups alone: an upstream, a client of aiohttp's, a driver of the event loop.
 """
 
 from __future__ import annotations
@@ -11,16 +15,17 @@ import contextlib
 import errno
 import socket
 import ssl
-from concurrent.futures import Executor
+import threading
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final
 
-from gateway.upstream.certificates import client_context, load_chain
+from aiohttp.abc import AbstractResolver, ResolveResult
+
 from gateway.upstream.connection import ConnectionOwner, UpstreamConnection
 from gateway.upstream.result import NotSent, SentNothing, Unknown
 
-Address: TypeAlias = tuple[socket.AddressFamily, tuple[str | int | bytes, ...]]
+_Address = tuple[socket.AddressFamily, tuple[Any, ...]]
+_Found = list[tuple[socket.AddressFamily, int, tuple[Any, ...]]]
 
 _LOCAL_FAULTS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL))
 # How long a TLS shutdown may wait for the peer's close_notify.
@@ -29,6 +34,8 @@ _TLS_CLOSE_SECONDS = 1.0
 _SILENT_SECONDS: Final = 30
 _PROBE_INTERVAL_SECONDS: Final = 10
 _PROBES: Final = 3
+_LOOKUPS_MAX: Final = 2
+_NUMERIC: Final = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,25 +66,10 @@ class UpstreamSettings:
     unread_seconds: float = 30.0
 
 
-def tls_context(ca: Path | None = None, cert: Path | None = None, key: Path | None = None) -> ssl.SSLContext:
-    """A context that verifies the upstream, against `ca` or else the system's roots, and presents `cert` if given.
-
-    Raises OSError when a file cannot be read or used.
-    """
-    context = client_context(ca)
-    context.set_alpn_protocols(["http/1.1"])
-    if cert is not None and key is not None:
-        load_chain(context, cert, key)
-    return context
-
-
 async def open_connection(
-    settings: UpstreamSettings, owner: ConnectionOwner, names: Executor, files: Executor
+    settings: UpstreamSettings, owner: ConnectionOwner, names: Names
 ) -> UpstreamConnection | NotSent:
-    """Try the upstream's addresses in order until one connects; each gets its share of the remaining time.
-
-    `names` runs the resolver, which may hang; `files` is for the connection.
-    """
+    """Try the upstream's addresses in order until one connects; each gets its share of the remaining time."""
     loop = asyncio.get_running_loop()
     until = loop.time() + settings.connect_timeout_seconds
     try:
@@ -90,26 +82,24 @@ async def open_connection(
     failure = NotSent(SentNothing.DNS, f"the name {settings.host} has no address")
     for index, address in enumerate(addresses):
         share = (until - loop.time()) / (len(addresses) - index)
-        result = await _open_at(address, settings, owner, files, loop.time() + share)
+        result = await _open_at(address, settings, owner, loop.time() + share)
         if isinstance(result, UpstreamConnection):
             return result
         failure = result
     return failure
 
 
-async def _resolve(settings: UpstreamSettings, names: Executor) -> list[Address]:
+async def _resolve(settings: UpstreamSettings, names: Names) -> list[_Address]:
     for literal in (socket.AF_INET, socket.AF_INET6):
         with contextlib.suppress(OSError):
             socket.inet_pton(literal, settings.host)
             return [(literal, (settings.host, settings.port))]
-    found = await asyncio.get_running_loop().run_in_executor(
-        names, socket.getaddrinfo, settings.host, settings.port, socket.AF_UNSPEC, socket.SOCK_STREAM
-    )
-    return [(family, address) for family, _, _, _, address in found]
+    found = await names.look_up(settings.host, settings.port)
+    return [(family, address) for family, _, address in found]
 
 
 async def _open_at(
-    address: Address, settings: UpstreamSettings, owner: ConnectionOwner, files: Executor, until: float
+    address: _Address, settings: UpstreamSettings, owner: ConnectionOwner, until: float
 ) -> UpstreamConnection | NotSent:
     loop = asyncio.get_running_loop()
     where = str(address[1][0])
@@ -121,7 +111,7 @@ async def _open_at(
         async with asyncio.timeout_at(until):
             sock = _socket(address[0], settings)
             await loop.sock_connect(sock, address[1])
-            made = UpstreamConnection(loop, owner, sock, settings.header_bytes_max, files)
+            made = UpstreamConnection(owner, sock)
             if settings.tls is None:
                 await loop.create_connection(lambda: made, sock=sock)
             else:
@@ -187,3 +177,81 @@ def keep_alive(sock: socket.socket) -> None:
     ):
         if (number := getattr(socket, option, None)) is not None:
             sock.setsockopt(socket.IPPROTO_TCP, number, value)
+
+
+class Names(AbstractResolver):
+    """The lookups of one client, `_LOOKUPS_MAX` at a time. Used on one event loop.
+
+    The invariant: no more threads than places, cancelled or not.
+    """
+
+    def __init__(self) -> None:
+        self._places = asyncio.Semaphore(_LOOKUPS_MAX)
+
+    async def look_up(
+        self, host: str, port: int, family: socket.AddressFamily = socket.AF_UNSPEC, flags: int = 0
+    ) -> _Found:
+        """Family, protocol and address, as `getaddrinfo` orders them. Raises `OSError`, or what it raises else."""
+        await self._places.acquire()
+        loop = asyncio.get_running_loop()
+        result: asyncio.Future[_Found] = loop.create_future()
+        # A daemon, so that a program that ends does not wait for it.
+        thread = threading.Thread(
+            target=self._run, args=(loop, result, host, port, family, flags), name="names", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:
+            self._places.release()
+            raise OSError(str(error)) from None
+        return await result
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        """As aiohttp's client asks. Raises `OSError`."""
+        return [
+            ResolveResult(hostname=host, host=name, port=number, family=found, proto=protocol, flags=_NUMERIC)
+            for found, protocol, address in await self.look_up(host, port, family, socket.AI_ADDRCONFIG)
+            for name, number in (_numeric(address),)
+        ]
+
+    async def close(self) -> None:
+        """Lookups that still run end by themselves, and nobody waits for them."""
+
+    def _run(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        result: asyncio.Future[_Found],
+        host: str,
+        port: int,
+        family: socket.AddressFamily,
+        flags: int,
+    ) -> None:
+        found: _Found = []
+        error: Exception | None = None
+        try:
+            infos = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, 0, flags)
+            found = [(kind, protocol, address) for kind, _, protocol, _, address in infos]
+        except Exception as raised:  # noqa: BLE001 -- raised to the caller
+            error = raised
+        # Raised by a closed loop, where no caller waits any more.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(self._end, result, found, error)
+
+    def _end(self, result: asyncio.Future[_Found], found: _Found, error: Exception | None) -> None:
+        self._places.release()
+        if result.done():
+            return
+        if error is not None:
+            result.set_exception(error)
+        else:
+            result.set_result(found)
+
+
+def _numeric(address: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The address and port. A link-local address of IPv6 has its interface in it."""
+    if len(address) == 4 and address[3]:
+        host, port = socket.getnameinfo(address, socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)
+        return host, int(port)
+    return address[:2]

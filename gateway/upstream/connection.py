@@ -3,10 +3,11 @@
 Owns the moment after which a byte of the request may have left (`send`), the end of an exchange, and whether the
 connection may serve another. Does not choose connections and does not know what a request means.
 
-Theory of operation. A connection is idle, or has an exchange: a receiver and a parser. `send` begins the exchange and
-writes the first bytes to the transport in the same step. The exchange is over when the response has ended or can no
-longer end; the connection is given back to its owner only if the ends of both messages are certain. Bytes that arrive
-without an exchange belong to no request, so they condemn the connection: they must never become the next response.
+Theory of operation. A connection is idle, or has an exchange: a receiver, which reads the response. `send` begins the
+exchange and writes the first bytes to the transport in the same step. The exchange is over when the response has ended
+or can no longer end; the connection is given back to its owner only if the ends of both messages are certain. Bytes
+that arrive without an exchange belong to no request, so they condemn the connection: they must never become the next
+response.
 
 Invariant: after `abort` not one more byte of the request leaves this host (what is buffered here and in the kernel is
 dropped with an RST).
@@ -16,31 +17,34 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import select
 import socket
 import ssl
 import struct
-from collections.abc import Callable
-from concurrent.futures import Executor
-from typing import Protocol, cast
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor, Future
+from typing import Final, Protocol, cast
 
-from gateway.upstream.parser import ResponseInvalid, ResponseParser
-from gateway.upstream.request import FileReader, send_body
-from gateway.upstream.response import NEVER, ResponseReceiver
-from gateway.upstream.result import StreamBody, Unknown
+from gateway.upstream.response import NEVER, ResponseInvalid, ResponseReceiver, Sweep
+from gateway.upstream.result import FileBody, Framing, StreamBody, Unknown
 
 # Up to this size head and body leave in one write, and so usually in one segment.
-_ONE_WRITE_BYTES_MAX = 64 * 1024
-_RST_ON_CLOSE = struct.pack("ii", 1, 0)
+_ONE_WRITE_BYTES_MAX: Final = 64 * 1024
+_RST_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 # Combined once: to combine members of an enumeration takes a microsecond.
-_PEEK = socket.MSG_PEEK | socket.MSG_DONTWAIT
+_PEEK: Final = socket.MSG_PEEK | socket.MSG_DONTWAIT
+_FILE_CHUNK_BYTES: Final = 128 * 1024
 
 
 class ConnectionOwner(Protocol):
-    """What a connection reports to its owner, the pool."""
+    """The pool, as a connection uses it: `files` reads bodies, `sweep` looks at deadlines, the rest is reported."""
+
+    files: Executor
+    sweep: Sweep
 
     def connection_made(self, connection: UpstreamConnection) -> None: ...
-    def give_back(self, connection: UpstreamConnection) -> None: ...
+    def give_back(self, connection: UpstreamConnection, response: ResponseReceiver) -> None: ...
     def connection_condemned(self, connection: UpstreamConnection) -> None: ...
     def connection_died_on_reuse(self, connection: UpstreamConnection) -> None: ...
     def connection_closed(self, connection: UpstreamConnection) -> None: ...
@@ -50,29 +54,21 @@ class ConnectionOwner(Protocol):
 class UpstreamConnection(asyncio.Protocol):
     """See the module.
 
-    `served` counts finished exchanges. `announced_keepalive_seconds` is what the last response announced, if anything;
-    `may_be_followed`: a late body may still arrive although the last response has none. `is_closed` is true until the
-    connection is made. The owner sets `is_idle`, `idle_since` and `idle_until` (on the loop's clock),
-    `idle_before_seconds`, `is_passing` and `gives_way`.
+    `served` counts finished exchanges. `is_closed` is true until the connection is made. The owner sets `is_idle`,
+    `idle_since`, `idle_until` and `rests_until` (on the loop's clock), `idle_before_seconds`, `is_passing` and
+    `gives_way`.
     """
 
     __slots__ = (
         "_arrivals",
         "_crowd_out_body",
-        "_deadline",
         "_drained",
-        "_exchange",
-        "_executor",
-        "_header_bytes_max",
         "_is_writing_paused",
-        "_loop",
         "_owner",
+        "_receiver",
         "_sender",
         "_socket",
-        "_timer",
-        "_timer_at",
         "_transport",
-        "announced_keepalive_seconds",
         "gives_way",
         "idle_before_seconds",
         "idle_since",
@@ -80,39 +76,27 @@ class UpstreamConnection(asyncio.Protocol):
         "is_closed",
         "is_idle",
         "is_passing",
-        "may_be_followed",
+        "rests_until",
         "served",
+        "sweep",
     )
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        owner: ConnectionOwner,
-        sock: socket.socket,
-        header_bytes_max: int,
-        executor: Executor,
-    ) -> None:
-        self._loop = loop
+    def __init__(self, owner: ConnectionOwner, sock: socket.socket) -> None:
         self._owner = owner
         self._socket = sock
         self._arrivals = select.poll()
         self._arrivals.register(sock, select.POLLIN)
-        self._executor = executor
-        self._header_bytes_max = header_bytes_max
-        self._exchange: tuple[ResponseReceiver, ResponseParser] | None = None
+        self._receiver: ResponseReceiver | None = None
         self._sender: asyncio.Task[None] | None = None
         self._crowd_out_body: Callable[[], bool] | None = None
         self._drained: asyncio.Future[None] | None = None
         self._is_writing_paused = False
-        self._deadline = NEVER
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = NEVER
+        self.sweep = owner.sweep
         self.idle_since = 0.0
         self.idle_until = 0.0
         self.idle_before_seconds = 0.0
+        self.rests_until = 0.0
         self.served = 0
-        self.announced_keepalive_seconds: float | None = None
-        self.may_be_followed = False
         self.is_closed = True
         self.is_idle = False
         self.is_passing = False
@@ -139,6 +123,12 @@ class UpstreamConnection(asyncio.Protocol):
         # A fresh TLS 1.3 connection has session tickets to read; they are no response to anything.
         return bool(pending) and not self.served and self._transport.get_extra_info("ssl_object") is not None
 
+    def due(self) -> float:
+        """When the pool has to look at this connection: it is idle for too long then, or its exchange is overdue."""
+        if self.is_idle:
+            return self.idle_until
+        return NEVER if self._receiver is None else self._receiver.due
+
     def discard(self) -> None:
         """Close an idle connection gracefully."""
         self._close(gracefully=True)
@@ -147,12 +137,10 @@ class UpstreamConnection(asyncio.Protocol):
 
     def send(
         self,
+        receiver: ResponseReceiver,
         head: bytes,
         body: bytes | FileReader | StreamBody,
-        receiver: ResponseReceiver,
         *,
-        method: bytes,
-        wants_upgrade: bool,
         sending_restarts_clock: bool,
     ) -> None:
         """Begin the exchange: from the first statement on, a byte of the request may have left.
@@ -161,56 +149,33 @@ class UpstreamConnection(asyncio.Protocol):
         sends a body that is not in memory, and ends with the exchange.
         """
         transport = self._transport
-        if not isinstance(body, bytes):
-            transport.write(head)
-        elif len(body) <= _ONE_WRITE_BYTES_MAX:
+        if isinstance(body, bytes) and len(body) <= _ONE_WRITE_BYTES_MAX:
             transport.write(head + body if body else head)
         else:
             transport.write(head)
-            transport.write(body)
-        parser = ResponseParser(receiver, method, wants_upgrade=wants_upgrade, header_bytes_max=self._header_bytes_max)
-        self._exchange = (receiver, parser)
+        self._receiver = receiver
         if not isinstance(body, bytes):
-            self._sender = self._loop.create_task(self._send_body(body, receiver, sending_restarts_clock))
+            self._sender = self.sweep.loop.create_task(self._send_body(body, receiver, sending_restarts_clock))
             self._crowd_out_body = body.crowd_out if isinstance(body, StreamBody) else None
             if isinstance(body, FileReader):
                 # Also when the task is cancelled before its first step.
                 self._sender.add_done_callback(lambda _: body.close())
+        elif len(body) > _ONE_WRITE_BYTES_MAX:
+            transport.write(body)
 
     def allow_to_outlast(self) -> None:
         self._owner.connection_lasts(self)
 
-    def set_deadline(self, when: float) -> None:
-        """Abort the exchange as timed out at `when` on the loop's clock; NEVER removes the deadline.
-
-        The timer is only moved to an earlier time, and restarted if it fires too early. So most exchanges set no timer.
-        """
-        self._deadline = when
-        if when < self._timer_at:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer_at = when
-            self._timer = self._loop.call_at(when, self._check_deadline)
-
-    def _check_deadline(self) -> None:
-        self._timer = None
-        self._timer_at = NEVER
-        if self._deadline > self._loop.time():
-            if self._deadline is not NEVER:
-                self.set_deadline(self._deadline)
-        else:
-            self.abort(Unknown.TIMEOUT, "nothing arrived in time")
-
     def abort(self, reason: Unknown, detail: str) -> None:
         """End the exchange without its response, and the connection with it."""
-        exchange = self._detach()
+        receiver = self._detach()
         self._close(gracefully=False)
-        if exchange is not None:
-            exchange[0].fail(reason, detail)
+        if receiver is not None:
+            receiver.fail(reason, detail)
 
     def crowd_out(self, unread_seconds: float) -> bool:
         """End the exchange soon if its client is too slow to keep its place; returns whether it was."""
-        if self._exchange is not None and self._exchange[0].is_unread_for(unread_seconds):
+        if self._receiver is not None and self._receiver.is_unread_for(unread_seconds):
             self.abort(Unknown.ABORTED, "the client did not read the response, and others needed its place")
             return True
         return self._sender is not None and self._crowd_out_body is not None and self._crowd_out_body()
@@ -235,7 +200,7 @@ class UpstreamConnection(asyncio.Protocol):
     async def wait_writable(self) -> bool:
         """Waits while too much is unsent; False when the connection is gone. One caller at a time."""
         if self._is_writing_paused and not self.is_closed:
-            self._drained = self._loop.create_future()
+            self._drained = self.sweep.loop.create_future()
             await self._drained
         return not self._transport.is_closing()
 
@@ -251,59 +216,53 @@ class UpstreamConnection(asyncio.Protocol):
         self.is_closed = False
 
     def data_received(self, data: bytes) -> None:
-        if self._exchange is None:
+        receiver = self._receiver
+        if receiver is None:
             if not self._transport.is_closing():
                 self._owner.connection_condemned(self)
                 self._close(gracefully=False)
             return
-        receiver, parser = self._exchange
         try:
-            parser.feed(data)
+            receiver.feed(data)
         except ResponseInvalid as problem:
             self.abort(problem.reason, str(problem))
             return
-        if parser.is_done:
-            self._finish(parser)
-        elif parser.is_upgraded and self._sender is not None:
+        if receiver.is_done:
+            self._finish(receiver)
+        elif self._sender is not None and receiver.framing is Framing.UPGRADE:
             self.abort(Unknown.MALFORMED, "101 before the request was read")
         receiver.wake()
 
     def eof_received(self) -> bool:
         """The upstream ended its direction; over TLS this counts as clean only with close_notify."""
-        if self._exchange is None:
+        receiver = self._receiver
+        if receiver is None:
             return False
-        receiver, parser = self._exchange
-        is_clean = self._is_end_authentic()
-        if is_clean and parser.is_upgraded:
-            self._exchange = None
-            receiver.body_ended()
+        if not (self._is_end_authentic() and receiver.end_of_input()):
+            self._note_death_on_reuse(receiver)
+            self.abort(*_ended(receiver))
+            return False
+        if receiver.framing is not Framing.UPGRADE:
+            self._finish(receiver)
             receiver.wake()
-            # The other direction stays open until the caller closes it. TLS has no half-closed connections.
-            return self._transport.get_extra_info("ssl_object") is None
-        if is_clean and parser.end_of_input():
-            self._finish(parser)
-            receiver.wake()
-        else:
-            self._note_death_on_reuse(parser)
-            self.abort(*_ended(parser))
-        return False
+            return False
+        self._receiver = None
+        receiver.wake()
+        # The other direction stays open until the caller closes it. TLS has no half-closed connections.
+        return self._transport.get_extra_info("ssl_object") is None
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is not None:
             self._read_rest()
         self.is_closed = True
-        exchange = self._detach()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        receiver = self._detach()
         self.resume_writing()
-        if exchange is not None:
-            receiver, parser = exchange
-            self._note_death_on_reuse(parser)
+        if receiver is not None:
+            self._note_death_on_reuse(receiver)
             if exc is not None:
                 receiver.fail(Unknown.RESET, str(exc) or type(exc).__name__)
             else:
-                receiver.fail(*_ended(parser))
+                receiver.fail(*_ended(receiver))
         self._owner.connection_closed(self)
 
     def pause_writing(self) -> None:
@@ -332,9 +291,9 @@ class UpstreamConnection(asyncio.Protocol):
         except ssl.SSLError:
             return False
 
-    def _note_death_on_reuse(self, parser: ResponseParser) -> None:
+    def _note_death_on_reuse(self, receiver: ResponseReceiver) -> None:
         """Report to the owner a keep-alive race that was, or may have been, lost."""
-        if self.served and not parser.has_begun:
+        if self.served and not receiver.has_begun:
             self._owner.connection_died_on_reuse(self)
 
     def _read_rest(self) -> None:
@@ -344,33 +303,33 @@ class UpstreamConnection(asyncio.Protocol):
         the transport fails without having read. Over TLS the socket is closed by now, and the response lost.
         """
         with contextlib.suppress(OSError):
-            while self._exchange is not None and not self._exchange[1].is_upgraded:
+            while self._receiver is not None and self._receiver.framing is not Framing.UPGRADE:
                 data = self._socket.recv(64 * 1024, socket.MSG_DONTWAIT)
                 if not data:
                     return
                 self.data_received(data)
 
-    def _detach(self) -> tuple[ResponseReceiver, ResponseParser] | None:
-        exchange, self._exchange = self._exchange, None
-        self._deadline = NEVER
+    def _detach(self) -> ResponseReceiver | None:
+        receiver, self._receiver = self._receiver, None
         if self._sender is not None:
             self._sender.cancel()
             self._sender = None
-        return exchange
+        return receiver
 
-    def _finish(self, parser: ResponseParser) -> None:
+    def _finish(self, receiver: ResponseReceiver) -> None:
         """End the exchange after its response; give the connection back if it may serve another."""
-        is_request_sent = self._sender is None and self._transport.get_write_buffer_size() == 0
-        self._detach()
         self.served += 1
-        self.announced_keepalive_seconds = parser.keepalive_seconds
-        self.may_be_followed = parser.may_be_followed
-        if parser.has_excess or not is_request_sent:
+        self._receiver = None
+        if self._sender is not None or self._transport.get_write_buffer_size():
+            # The upstream never sees the rest of the request.
+            self._detach()
             self._close(gracefully=False)
-        elif not parser.is_persistent or self._transport.is_closing():
+        elif receiver.has_excess:
+            self._close(gracefully=False)
+        elif not receiver.is_persistent or self._transport.is_closing():
             self._close(gracefully=True)
         else:
-            self._owner.give_back(self)
+            self._owner.give_back(self, receiver)
 
     def _close(self, *, gracefully: bool) -> None:
         if gracefully:
@@ -385,16 +344,100 @@ class UpstreamConnection(asyncio.Protocol):
         self, body: FileReader | StreamBody, receiver: ResponseReceiver, sending_restarts_clock: bool
     ) -> None:
         """Runs concurrently with the wait for the response; cancelled when the exchange ends first."""
-        problem = await send_body(
-            self, body, self._executor, receiver.restart_clock if sending_restarts_clock else None
-        )
-        if self._exchange is not None and self._exchange[0] is receiver:
+        problem = await self._send_chunks(body, receiver.restart_clock if sending_restarts_clock else None)
+        if self._receiver is receiver:
             self._sender = None
             if problem is not None:
                 self.abort(Unknown.REQUEST_ABORTED, problem)
 
+    async def _send_chunks(self, body: FileReader | StreamBody, sent: Callable[[], None] | None) -> str | None:
+        """Send the whole body, framed as declared; `sent` is called after each chunk.
 
-def _ended(parser: ResponseParser) -> tuple[Unknown, str]:
-    if parser.has_begun:
+        Returns what was wrong with the body, whose end was then not sent; None when all was sent or the connection is
+        gone. If cancelled, sending stops where it is.
+        """
+        left = body.length
+        try:
+            async with closed_after(
+                body.chunks(self._owner.files) if isinstance(body, FileReader) else body.chunks
+            ) as chunks:
+                async for chunk in chunks:
+                    if not chunk:
+                        continue
+                    if left is None:
+                        is_open = self.write_body(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+                    elif len(chunk) > left:
+                        return "the request's body is longer than declared"
+                    else:
+                        left -= len(chunk)
+                        is_open = self.write_body(chunk)
+                    if not is_open or not await self.wait_writable():
+                        return None
+                    if sent is not None:
+                        sent()
+        except Exception as error:  # noqa: BLE001 - the caller's iterator may fail in any way; all mean the same here
+            return f"the request's body failed: {type(error).__name__}"
+        if left:
+            return "the request's body is shorter than declared"
+        if left is None:
+            self.write_body(b"0\r\n\r\n")
+        return None
+
+
+def _ended(receiver: ResponseReceiver) -> tuple[Unknown, str]:
+    if receiver.has_begun:
         return Unknown.TRUNCATED, "the connection ended inside the response"
     return Unknown.CLOSED, "the connection ended before a response"
+
+
+class FileReader:
+    """Reads a file body once, off the event loop. Always `close` it; that may be repeated.
+
+    Owns a duplicate of the caller's descriptor for as long as a read may be under way, also when sending is cancelled
+    in the middle of one: if the descriptor were closed under a reading thread, the thread could read another file.
+    """
+
+    def __init__(self, body: FileBody) -> None:
+        """Raises OSError when the descriptor cannot be duplicated."""
+        self.length = body.length
+        self._descriptor = os.dup(body.descriptor)
+        self._decrypt = body.decrypt
+        self._reading: Future[bytes] | None = None
+        self._is_closed = False
+
+    async def chunks(self, executor: Executor) -> AsyncIterator[bytes]:
+        """The first `length` bytes of the file, fewer if the file is shorter."""
+        offset = 0
+        while offset < self.length:
+            wanted = min(_FILE_CHUNK_BYTES, self.length - offset)
+            self._reading = executor.submit(self._read, wanted, offset)
+            chunk = await asyncio.wrap_future(self._reading)
+            if not chunk:
+                return
+            offset += len(chunk)
+            yield chunk
+
+    def _read(self, wanted: int, offset: int) -> bytes:
+        data = os.pread(self._descriptor, wanted, offset)
+        return data if self._decrypt is None else self._decrypt(data, offset)
+
+    def close(self) -> None:
+        """Close the duplicate, after a read that is still under way."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._reading is None:
+            os.close(self._descriptor)
+        else:
+            self._reading.add_done_callback(lambda _: os.close(self._descriptor))
+
+
+@contextlib.asynccontextmanager
+async def closed_after(chunks: AsyncIterator[bytes]) -> AsyncIterator[AsyncIterator[bytes]]:
+    """The chunks, with their source closed in the end if possible: some may not have been read."""
+    try:
+        yield chunks
+    finally:
+        close = getattr(chunks, "aclose", None)
+        if close is not None:
+            await close()

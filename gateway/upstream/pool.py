@@ -26,11 +26,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from gateway.upstream.connect import UpstreamSettings, open_connection
+from gateway.upstream.connect import Names, UpstreamSettings, open_connection
 from gateway.upstream.connection import UpstreamConnection
+from gateway.upstream.response import NEVER, ResponseReceiver, Sweep
 from gateway.upstream.result import NotSent, SentNothing, Unknown
 
 # Subtracted from the announced time, which the upstream counts from an earlier moment (Node announces 5 and means it).
@@ -115,34 +116,30 @@ class UpstreamPool:
         self._opening = 0
         # In use by, or being opened for, unprotected requests, and responses that outlast their operation.
         self._passing = 0
-        # Of these, the ones with too slow a client: they end soon.
-        self._giving_way = 0
         # Two queues, because what frees a place for one kind need not free one for the other.
         self._waiting_protected: deque[asyncio.Future[None]] = deque()
         self._waiting_others: deque[asyncio.Future[None]] = deque()
         self._waiting_bytes = 0
         self._nobody_slow_until = float("-inf")
-        self._sweep: asyncio.TimerHandle | None = None
+        self.sweep = Sweep(self._loop, self._look)
         self._changed: asyncio.Future[None] | None = None
         self._is_closed = False
         self._is_retired = False
-        # Threads are started when first needed. A resolver that hangs must not keep files from being read.
-        self._names = ThreadPoolExecutor(2, "upstream-names")
-        self.files = ThreadPoolExecutor(4, "upstream-files")
+        self._names = Names()
+        # Its threads are started when first needed.
+        self.files: Executor = ThreadPoolExecutor(4, "upstream-files")
 
     def take_idle(self, *, protected: bool) -> UpstreamConnection | None:
         """A used connection that may serve this request, checked at this moment."""
         if not protected and self._passing >= self._settings.connections_max:
             return None
-        now = self._loop.time()
-        while self._idle:
-            connection = self._idle[-1]
-            if not _rests(connection, now):
-                take = self._idle.pop
-            elif not _rests(self._idle[0], now):
-                connection, take = self._idle[0], self._idle.popleft
-            else:
-                return None
+        idle, now = self._idle, self._loop.time()
+        while idle:
+            connection, take = idle[-1], idle.pop
+            if connection.rests_until > now:
+                connection, take = idle[0], idle.popleft
+                if connection.rests_until > now:
+                    return None
             idle_seconds = now - connection.idle_since
             is_young = now < connection.idle_until
             if is_young and not self._history.allows(idle_seconds, now):
@@ -164,7 +161,7 @@ class UpstreamPool:
         """A quiet connection, used or fresh. May be cancelled at any time, and then leaves nothing behind.
 
         `held_bytes` is how much of the request's body stays in memory during the wait, if nothing else bounds that. The
-        caller must use the connection, or give it back with `give_back_unused`, before it awaits anything.
+        caller must use the connection, or `give_back` it, before it awaits anything.
         """
         settings = self._settings
         places = settings.connections_max + settings.connections_reserved
@@ -198,23 +195,27 @@ class UpstreamPool:
             waits += 1
         return NotSent(SentNothing.CLOSED, "the upstream client is closed")
 
-    def give_back(self, connection: UpstreamConnection) -> None:
-        """Take back a connection that finished a request and may serve the next."""
-        connection.idle_since = self._loop.time()
-        self.give_back_unused(connection)
+    def give_back(self, connection: UpstreamConnection, response: ResponseReceiver | None = None) -> None:
+        """Take back a connection that may serve the next request.
 
-    def give_back_unused(self, connection: UpstreamConnection) -> None:
-        """Take back a connection on which nothing was sent: for the upstream it was idle all the time."""
-        self._leave_passing(connection)
-        keepalive_seconds = self._keepalive_seconds(connection)
-        if self._is_closed or self._is_retired or keepalive_seconds <= 0:
+        Without a `response` nothing was sent on it: for the upstream it was idle all the time.
+        """
+        if response is not None:
+            now, seconds = self._loop.time(), self._settings.keepalive_seconds
+            if response.keepalive_seconds is not None:
+                seconds = min(seconds, response.keepalive_seconds - _ANNOUNCED_MARGIN_SECONDS)
+            connection.idle_since, connection.idle_until = now, now + seconds
+            connection.rests_until = now + _LATE_BODY_SECONDS if response.may_be_followed else now
+        if connection.is_passing:
+            connection.is_passing = connection.gives_way = False
+            self._passing -= 1
+        if self._is_closed or self._is_retired or connection.idle_until <= connection.idle_since:
             connection.discard()
             return
-        connection.idle_until = connection.idle_since + keepalive_seconds
         connection.is_idle = True
         self._idle.append(connection)
-        if self._sweep is None:
-            self._sweep = self._loop.call_later(self._settings.keepalive_seconds, self._sweep_idle)
+        if connection.idle_until < self.sweep.at:
+            self.sweep.by(connection.idle_until)
         if self._waiting_protected or self._waiting_others:
             self._wake_one()
 
@@ -229,9 +230,7 @@ class UpstreamPool:
     async def close(self) -> None:
         """Close idle connections, abort the others, and wait until none is left. Safe to repeat; may be cancelled."""
         self._is_closed = True
-        if self._sweep is not None:
-            self._sweep.cancel()
-            self._sweep = None
+        self.sweep.stop()
         while self._waiting_protected or self._waiting_others:
             self._wake_one()
         self._idle.clear()
@@ -244,7 +243,6 @@ class UpstreamPool:
         while self._connections or self._opening:
             self._changed = self._loop.create_future()
             await self._changed
-        self._names.shutdown(wait=False, cancel_futures=True)
         self.files.shutdown(wait=False, cancel_futures=True)
 
     # -- reported by connections ---------------------------------------------------------------------------------------
@@ -252,6 +250,7 @@ class UpstreamPool:
     def connection_made(self, connection: UpstreamConnection) -> None:
         self.stats.opened += 1
         connection.idle_since = self._loop.time()
+        connection.idle_until = connection.idle_since + self._settings.keepalive_seconds
         if connection.is_closed:
             self.stats.closed += 1
         else:
@@ -268,7 +267,9 @@ class UpstreamPool:
         if connection not in self._connections:
             return
         self.stats.closed += 1
-        self._leave_passing(connection)
+        if connection.is_passing:
+            connection.is_passing = connection.gives_way = False
+            self._passing -= 1
         self._connections.remove(connection)
         self._leave_idle(connection)
         self._note_change()
@@ -289,7 +290,7 @@ class UpstreamPool:
             self._passing += 1
         result: UpstreamConnection | NotSent | None = None
         try:
-            result = await open_connection(self._settings, self, self._names, self.files)
+            result = await open_connection(self._settings, self, self._names)
         finally:
             self._opening -= 1
             if isinstance(result, UpstreamConnection) and not result.is_closed:
@@ -329,7 +330,8 @@ class UpstreamPool:
         now = self._loop.time()
         if now < self._nobody_slow_until:
             return
-        passing = self._passing - self._giving_way
+        # Those that give way end soon.
+        passing = self._passing - sum(connection.gives_way for connection in self._connections)
         wanted = passing + len(self._waiting_others) + newcomers - self._settings.connections_max
         for connection in tuple(self._connections):
             if wanted <= 0:
@@ -337,7 +339,6 @@ class UpstreamPool:
             may_give_way = connection.is_passing and not connection.gives_way
             if may_give_way and connection.crowd_out(self._settings.unread_seconds):
                 connection.gives_way = True
-                self._giving_way += 1
                 wanted -= 1
         if wanted > 0:
             self._nobody_slow_until = now + _NOBODY_SLOW_SECONDS
@@ -351,25 +352,10 @@ class UpstreamPool:
                     waiting.set_result(None)
                     return
 
-    def _leave_passing(self, connection: UpstreamConnection) -> None:
-        """No longer count this connection as passing: its request, or the connection itself, is over."""
-        if connection.is_passing:
-            connection.is_passing = False
-            self._passing -= 1
-            if connection.gives_way:
-                connection.gives_way = False
-                self._giving_way -= 1
-
     def _note_change(self) -> None:
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
         self._wake_one()
-
-    def _keepalive_seconds(self, connection: UpstreamConnection) -> float:
-        announced = connection.announced_keepalive_seconds
-        if announced is None:
-            return self._settings.keepalive_seconds
-        return min(self._settings.keepalive_seconds, announced - _ANNOUNCED_MARGIN_SECONDS)
 
     def _leave_idle(self, connection: UpstreamConnection) -> None:
         """Remove a connection that the upstream ended while it was idle."""
@@ -393,22 +379,18 @@ class UpstreamPool:
             self._history.closed_early(idle_seconds, now)
         connection.discard()
 
-    def _sweep_idle(self) -> None:
-        """Retire connections that have been idle for too long; runs while any is idle."""
-        self._sweep = None
+    def _look(self) -> float:
+        """Abort what is overdue, and retire what has been idle for too long; returns when the next of them is due."""
         now = self._loop.time()
-        next_seconds = self._settings.keepalive_seconds
-        for connection in tuple(self._idle):
-            left_seconds = connection.idle_until - now
-            if left_seconds <= 0:
+        soonest = NEVER
+        for connection in tuple(self._connections):
+            due = connection.due()
+            if due > now:
+                soonest = min(soonest, due)
+            elif connection.is_idle:
                 self._idle.remove(connection)
                 connection.is_idle = False
                 self._retire(connection, now)
             else:
-                next_seconds = min(next_seconds, left_seconds)
-        if self._idle:
-            self._sweep = self._loop.call_later(next_seconds, self._sweep_idle)
-
-
-def _rests(connection: UpstreamConnection, now: float) -> bool:
-    return connection.may_be_followed and now - connection.idle_since < _LATE_BODY_SECONDS
+                connection.abort(Unknown.TIMEOUT, "nothing arrived in time")
+        return soonest

@@ -20,7 +20,7 @@ import pytest
 
 from gateway.protect.body import Spool, SpoolFailed, TakenBody, WholeBody, taken_now
 from gateway.upstream import FileBody
-from gateway.upstream.request import FileReader
+from gateway.upstream.connection import FileReader
 
 KIB = 1024
 BYTES_MAX = 1024 * KIB

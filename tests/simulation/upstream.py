@@ -23,12 +23,12 @@ from gateway.upstream import (
     Lost,
     NotSent,
     OutboundBody,
-    ResponseReceiver,
     SentNothing,
     StreamBody,
     Unknown,
     UpstreamResponse,
 )
+from gateway.upstream.response import ResponseReceiver, Sweep
 from tests.simulation.faults import REQUEST_LATE_SECONDS_MAX, Weather
 from tests.simulation.history import Fields, History, Sent
 from tests.simulation.loop import Process, SimulatedLoop
@@ -356,11 +356,11 @@ class Exchange:
     def __init__(self, process: Process, loop: SimulatedLoop, deadline: float, silence: float) -> None:
         self._process = process
         self._loop = loop
-        self._timer: asyncio.TimerHandle | None = None
+        self.sweep = Sweep(loop, self._look)
         self.is_over = False
         self.on_abort: Callable[[], object] | None = None
         self._arriving: deque[Callable[[], None]] = deque()
-        self.receiver = ResponseReceiver(loop, self, deadline, silence)
+        self.receiver = ResponseReceiver(self, b"", deadline, silence, wants_upgrade=False, header_bytes_max=0)
 
     def deliver(self, delay_seconds: float, callback: Callable[..., None], *arguments: object) -> None:
         """Bring something over this connection; what is sent first arrives first, also where all of it is there."""
@@ -372,19 +372,19 @@ class Exchange:
 
     def head(self, head: ResponseHead, length: int | None) -> None:
         if not self.is_over:
-            framing = Framing.CHUNKED if length is None else Framing.LENGTH
-            self.receiver.head_arrived(head, framing, length)
+            self.receiver.framing = Framing.CHUNKED if length is None else Framing.LENGTH
+            self.receiver.head, self.receiver.length = head, length
             self.receiver.wake()
 
     def data(self, data: bytes) -> None:
         if not self.is_over:
-            self.receiver.body_arrived(data)
+            self.receiver.feed(data)
             self.receiver.wake()
 
     def end(self) -> None:
         if not self.is_over:
             self._finish()
-            self.receiver.body_ended()
+            self.receiver.end()
             self.receiver.wake()
 
     def fail(self, reason: Unknown, detail: str) -> None:
@@ -401,12 +401,10 @@ class Exchange:
     def allow_to_outlast(self) -> None:
         """Nobody counts connections here."""
 
-    def set_deadline(self, when: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if when != float("inf") and not self.is_over:
-            self._timer = self._loop.call_at(when, self.fail, Unknown.TIMEOUT, "no answer in time")
+    def _look(self) -> float:
+        if self.receiver.due <= self._loop.time():
+            self.fail(Unknown.TIMEOUT, "no answer in time")
+        return self.receiver.due
 
     def abort(self, reason: Unknown, detail: str) -> None:
         self.fail(reason, detail)
@@ -415,9 +413,7 @@ class Exchange:
 
     def _finish(self) -> None:
         self.is_over = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self.sweep.stop()
 
 
 def call_of(fields: Fields) -> int | None:

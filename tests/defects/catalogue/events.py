@@ -224,19 +224,19 @@ DEFECTS = (
         "each try of a sink whose name server hangs leaves another thread behind",
         (
             Edit(
-                "upstream/names.py",
-                "            for found, protocol, address in await result\n",
-                "            for found, protocol, address in await self._freeing(result)\n",
+                "upstream/connect.py",
+                "        return await result\n",
+                "        return await self._freeing(result)\n",
             ),
             Edit(
-                "upstream/names.py",
-                "    async def close(self) -> None:\n",
+                "upstream/connect.py",
+                "    async def resolve(\n",
                 "    async def _freeing(self, result: asyncio.Future[_Found]) -> _Found:\n"
                 "        try:\n"
                 "            return await result\n"
                 "        finally:\n"
                 "            self._places.release()\n\n"
-                "    async def close(self) -> None:\n",
+                "    async def resolve(\n",
             ),
         ),
         ("tests/http/upstream/test_names.py::test_lookups_that_were_given_up_keep_their_places",),

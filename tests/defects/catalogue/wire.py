@@ -17,12 +17,11 @@ DEFECTS = (
         (
             Edit(
                 CLIENT,
-                "            return await self._receive(connection, receiver, on_interim)\n",
-                "            result = await self._receive(connection, receiver, on_interim)\n"
-                "            if isinstance(result, Lost) and on_interim is None:\n"
-                "                again = {'protected': protected, 'may_send': may_send, 'on_interim': lambda _: None}\n"
-                "                result = await self.exchange(request, body, **again)\n"
-                "            return result\n",
+                "        if isinstance(result, Lost):\n",
+                "        if isinstance(result, Lost) and on_interim is None:\n"
+                "            again = {'protected': protected, 'may_send': may_send, 'on_interim': lambda _: None}\n"
+                "            return await self.exchange(request, body, **again)\n"
+                "        if isinstance(result, Lost):\n",
             ),
         ),
         (_FAULTS + "test_a_connection_that_ends_while_the_request_is_read_is_in_doubt",),
@@ -33,7 +32,7 @@ DEFECTS = (
         (
             Edit(
                 CLIENT,
-                "            return head\n",
+                "            return result\n",
                 '            return NotSent(SentNothing.LOCAL, "lost")\n',
             ),
         ),
@@ -83,10 +82,10 @@ DEFECTS = (
         "a response head with control characters is passed on and stored",
         (
             Edit(
-                "upstream/parser.py",
-                "        self._llhttp = HttpResponseParser(self._parts)\n",
-                "        self._llhttp = HttpResponseParser(self._parts)\n"
-                "        self._llhttp.set_dangerous_leniencies(lenient_headers=True)\n",
+                "upstream/response.py",
+                "judge = self._judge = HttpResponseParser(None)\n",
+                "judge = self._judge = HttpResponseParser(None)\n"
+                "            judge.set_dangerous_leniencies(lenient_headers=True)\n",
             ),
         ),
         ("tests/http/upstream/test_parser.py::test_what_has_two_readings_is_no_answer[control-character-in-value]",),
@@ -98,7 +97,7 @@ DEFECTS = (
             Edit(
                 CONNECTION,
                 "            if exc is not None:\n                receiver.fail(Unknown.RESET",
-                "            if receiver.framing.name == 'CLOSE':\n                receiver.body_ended()\n"
+                "            if receiver.framing.name == 'CLOSE':\n                receiver.end()\n"
                 "                receiver.wake()\n"
                 "            elif exc is not None:\n                receiver.fail(Unknown.RESET",
             ),
@@ -163,7 +162,7 @@ DEFECTS = (
     Defect(
         "length-copied-upstream",
         "the length that the client declared is passed on beside our own",
-        (Edit("upstream/request.py", '{b"content-length", b"expect"}', '{b"expect"}'),),
+        (Edit(CLIENT, '{b"content-length", b"expect"}', '{b"expect"}'),),
         ("tests/http/upstream/test_request.py::test_framing_is_recomputed",),
     ),
     Defect(

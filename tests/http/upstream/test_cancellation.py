@@ -52,7 +52,7 @@ async def test_at_the_moment_in_which_its_turn_comes() -> None:
         assert not isinstance(connection, NotSent)
         waiting = [asyncio.create_task(send(client)) for _ in range(2)]
         await eventually(lambda: len(client._pool._waiting_others) == 2)
-        client._pool.give_back_unused(connection)
+        client._pool.give_back(connection)
         await cancelled(waiting[0])
         assert isinstance(await waiting[1], UpstreamResponse)
 
@@ -212,7 +212,7 @@ async def test_what_was_taken_before_counts_towards_the_limit() -> None:
         await eventually(lambda: got.body._waiter is not None)
         await cancelled(reading)
         more.set()
-        await eventually(lambda: got.body._is_complete)
+        await eventually(lambda: got.body.is_done)
         assert await got.body.read_all(7) == TooLong(b"01234567")
 
 

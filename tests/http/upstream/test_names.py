@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from gateway.upstream.names import Names
+from gateway.upstream.connect import Names
 from tests.support.eventually import eventually
 from tests.support.names import silent_name_server
 

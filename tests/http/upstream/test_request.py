@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gateway.core.message import RequestHead
-from gateway.upstream.request import request_bytes
+from gateway.upstream.client import request_bytes
 from gateway.upstream.result import FileBody, OutboundBody, StreamBody
 
 
@@ -23,7 +23,7 @@ def head_of(
     """The bytes of a request that can be sent."""
     wire = request_bytes(RequestHead(method, target, fields), body)
     assert wire is not None
-    return wire.head
+    return wire[0]
 
 
 def test_target_and_fields_keep_their_bytes_and_order() -> None:

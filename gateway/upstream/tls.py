@@ -71,6 +71,18 @@ def client_context(ca: Path | None) -> ssl.SSLContext:
         raise PemError(f"{ca}: {_reason(error)}") from None
 
 
+def tls_context(ca: Path | None = None, cert: Path | None = None, key: Path | None = None) -> ssl.SSLContext:
+    """A context that verifies the upstream, against `ca` or else the system's roots, and presents `cert` if given.
+
+    Raises OSError when a file cannot be read or used.
+    """
+    context = client_context(ca)
+    context.set_alpn_protocols(["http/1.1"])
+    if cert is not None and key is not None:
+        load_chain(context, cert, key)
+    return context
+
+
 def ask_for_certificates(context: ssl.SSLContext, ca: Path, *, is_required: bool) -> None:
     """Ask the clients of a server for certificates of these authorities. Raises `PemError`.
 

@@ -278,8 +278,8 @@ def request_bytes(request: RequestHead, body: OutboundBody) -> tuple[bytes, bool
             lines.append(b"Content-Length: %d" % len(body))
     else:
         lines.append(b"Transfer-Encoding: chunked" if body.length is None else b"Content-Length: %d" % body.length)
-    head = b"\r\n".join((*lines, b"", b""))
-    line_ends = len(lines) + 1
+    lines += (b"", b"")
+    head, line_ends = b"\r\n".join(lines), len(lines) - 1
     # A value with a smuggled line would leave the head well formed, with one line more than there are headers.
     if (
         not _REQUEST_LINE.fullmatch(lines[0])

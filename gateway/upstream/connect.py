@@ -17,12 +17,15 @@ import socket
 import ssl
 import threading
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from gateway.upstream.connection import ConnectionOwner, UpstreamConnection
+from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.result import NotSent, SentNothing, Unknown
+
+if TYPE_CHECKING:
+    from gateway.upstream.pool import UpstreamPool
 
 _Address = tuple[socket.AddressFamily, tuple[Any, ...]]
 _Found = list[tuple[socket.AddressFamily, int, tuple[Any, ...]]]
@@ -66,9 +69,7 @@ class UpstreamSettings:
     unread_seconds: float = 30.0
 
 
-async def open_connection(
-    settings: UpstreamSettings, owner: ConnectionOwner, names: Names
-) -> UpstreamConnection | NotSent:
+async def open_connection(settings: UpstreamSettings, pool: UpstreamPool, names: Names) -> UpstreamConnection | NotSent:
     """Try the upstream's addresses in order until one connects; each gets its share of the remaining time."""
     loop = asyncio.get_running_loop()
     until = loop.time() + settings.connect_timeout_seconds
@@ -82,7 +83,7 @@ async def open_connection(
     failure = NotSent(SentNothing.DNS, f"the name {settings.host} has no address")
     for index, address in enumerate(addresses):
         share = (until - loop.time()) / (len(addresses) - index)
-        result = await _open_at(address, settings, owner, loop.time() + share)
+        result = await _open_at(address, settings, pool, loop.time() + share)
         if isinstance(result, UpstreamConnection):
             return result
         failure = result
@@ -99,7 +100,7 @@ async def _resolve(settings: UpstreamSettings, names: Names) -> list[_Address]:
 
 
 async def _open_at(
-    address: _Address, settings: UpstreamSettings, owner: ConnectionOwner, until: float
+    address: _Address, settings: UpstreamSettings, pool: UpstreamPool, until: float
 ) -> UpstreamConnection | NotSent:
     loop = asyncio.get_running_loop()
     where = str(address[1][0])
@@ -111,7 +112,7 @@ async def _open_at(
         async with asyncio.timeout_at(until):
             sock = _socket(address[0], settings)
             await loop.sock_connect(sock, address[1])
-            made = UpstreamConnection(owner, sock)
+            made = UpstreamConnection(pool, sock)
             if settings.tls is None:
                 await loop.create_connection(lambda: made, sock=sock)
             else:
@@ -137,7 +138,7 @@ async def _open_at(
         if connection is None and sock is not None:
             sock.close()
     # Not earlier: uvloop never calls `connection_lost` if the connect is cancelled.
-    owner.connection_made(connection)
+    pool.connection_made(connection)
     if not connection.is_quiet():
         connection.discard()
         return NotSent(SentNothing.UNREACHABLE, f"{where} closed the connection, or sent bytes, before a request")

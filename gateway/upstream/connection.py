@@ -5,7 +5,7 @@ connection may serve another. Does not choose connections and does not know what
 
 Theory of operation. A connection is idle, or has an exchange: a receiver, which reads the response. `send` begins the
 exchange and writes the first bytes to the transport in the same step. The exchange is over when the response has ended
-or can no longer end; the connection is given back to its owner only if the ends of both messages are certain. Bytes
+or can no longer end; the connection is given back to its pool only if the ends of both messages are certain. Bytes
 that arrive without an exchange belong to no request, so they condemn the connection: they must never become the next
 response.
 
@@ -24,10 +24,13 @@ import ssl
 import struct
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor, Future
-from typing import Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
-from gateway.upstream.response import NEVER, ResponseInvalid, ResponseReceiver, Sweep
+from gateway.upstream.response import NEVER, ResponseInvalid, ResponseReceiver
 from gateway.upstream.result import FileBody, Framing, StreamBody, Unknown
+
+if TYPE_CHECKING:
+    from gateway.upstream.pool import UpstreamPool
 
 # Up to this size head and body leave in one write, and so usually in one segment.
 _ONE_WRITE_BYTES_MAX: Final = 64 * 1024
@@ -37,24 +40,10 @@ _PEEK: Final = socket.MSG_PEEK | socket.MSG_DONTWAIT
 _FILE_CHUNK_BYTES: Final = 128 * 1024
 
 
-class ConnectionOwner(Protocol):
-    """The pool, as a connection uses it: `files` reads bodies, `sweep` looks at deadlines, the rest is reported."""
-
-    files: Executor
-    sweep: Sweep
-
-    def connection_made(self, connection: UpstreamConnection) -> None: ...
-    def give_back(self, connection: UpstreamConnection, response: ResponseReceiver) -> None: ...
-    def connection_condemned(self, connection: UpstreamConnection) -> None: ...
-    def connection_died_on_reuse(self, connection: UpstreamConnection) -> None: ...
-    def connection_closed(self, connection: UpstreamConnection) -> None: ...
-    def connection_lasts(self, connection: UpstreamConnection) -> None: ...
-
-
 class UpstreamConnection(asyncio.Protocol):
     """See the module.
 
-    `served` counts finished exchanges. `is_closed` is true until the connection is made. The owner sets `is_idle`,
+    `served` counts finished exchanges. `is_closed` is true until the connection is made. The pool sets `is_idle`,
     `idle_since`, `idle_until` and `rests_until` (on the loop's clock), `idle_before_seconds`, `is_passing` and
     `gives_way`.
     """
@@ -64,7 +53,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_crowd_out_body",
         "_drained",
         "_is_writing_paused",
-        "_owner",
+        "_pool",
         "_receiver",
         "_sender",
         "_socket",
@@ -81,8 +70,8 @@ class UpstreamConnection(asyncio.Protocol):
         "sweep",
     )
 
-    def __init__(self, owner: ConnectionOwner, sock: socket.socket) -> None:
-        self._owner = owner
+    def __init__(self, pool: UpstreamPool, sock: socket.socket) -> None:
+        self._pool = pool
         self._socket = sock
         self._arrivals = select.poll()
         self._arrivals.register(sock, select.POLLIN)
@@ -91,7 +80,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._crowd_out_body: Callable[[], bool] | None = None
         self._drained: asyncio.Future[None] | None = None
         self._is_writing_paused = False
-        self.sweep = owner.sweep
+        self.sweep = pool.sweep
         self.idle_since = 0.0
         self.idle_until = 0.0
         self.idle_before_seconds = 0.0
@@ -102,7 +91,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.is_passing = False
         self.gives_way = False
 
-    # -- for the owner ------------------------------------------------------------------------------------------------
+    # -- for the pool -------------------------------------------------------------------------------------------------
 
     def is_quiet(self) -> bool:
         """Whether an idle connection has neither end-of-file nor unsolicited bytes at this moment.
@@ -164,7 +153,7 @@ class UpstreamConnection(asyncio.Protocol):
             transport.write(body)
 
     def allow_to_outlast(self) -> None:
-        self._owner.connection_lasts(self)
+        self._pool.connection_lasts(self)
 
     def abort(self, reason: Unknown, detail: str) -> None:
         """End the exchange without its response, and the connection with it."""
@@ -219,7 +208,7 @@ class UpstreamConnection(asyncio.Protocol):
         receiver = self._receiver
         if receiver is None:
             if not self._transport.is_closing():
-                self._owner.connection_condemned(self)
+                self._pool.connection_condemned(self)
                 self._close(gracefully=False)
             return
         try:
@@ -263,7 +252,7 @@ class UpstreamConnection(asyncio.Protocol):
                 receiver.fail(Unknown.RESET, str(exc) or type(exc).__name__)
             else:
                 receiver.fail(*_ended(receiver))
-        self._owner.connection_closed(self)
+        self._pool.connection_closed(self)
 
     def pause_writing(self) -> None:
         self._is_writing_paused = True
@@ -292,9 +281,9 @@ class UpstreamConnection(asyncio.Protocol):
             return False
 
     def _note_death_on_reuse(self, receiver: ResponseReceiver) -> None:
-        """Report to the owner a keep-alive race that was, or may have been, lost."""
+        """Report a keep-alive race that was, or may have been, lost."""
         if self.served and not receiver.has_begun:
-            self._owner.connection_died_on_reuse(self)
+            self._pool.connection_died_on_reuse(self)
 
     def _read_rest(self) -> None:
         """Read a response that is in the kernel's buffer although the connection broke.
@@ -329,7 +318,7 @@ class UpstreamConnection(asyncio.Protocol):
         elif not receiver.is_persistent or self._transport.is_closing():
             self._close(gracefully=True)
         else:
-            self._owner.give_back(self, receiver)
+            self._pool.give_back(self, receiver)
 
     def _close(self, *, gracefully: bool) -> None:
         if gracefully:
@@ -359,7 +348,7 @@ class UpstreamConnection(asyncio.Protocol):
         left = body.length
         try:
             async with closed_after(
-                body.chunks(self._owner.files) if isinstance(body, FileReader) else body.chunks
+                body.chunks(self._pool.files) if isinstance(body, FileReader) else body.chunks
             ) as chunks:
                 async for chunk in chunks:
                     if not chunk:

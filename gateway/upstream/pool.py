@@ -257,7 +257,12 @@ class UpstreamPool:
             self._connections.add(connection)
 
     def connection_condemned(self, connection: UpstreamConnection) -> None:
-        self._leave_idle(connection)
+        """The upstream ended a connection, or sent something on it, while it was idle."""
+        if connection.is_idle:
+            connection.is_idle = False
+            self._idle.remove(connection)
+            now = self._loop.time()
+            self._history.closed_early(now - connection.idle_since, now)
 
     def connection_died_on_reuse(self, connection: UpstreamConnection) -> None:
         self.stats.died_on_reuse += 1
@@ -271,7 +276,7 @@ class UpstreamPool:
             connection.is_passing = connection.gives_way = False
             self._passing -= 1
         self._connections.remove(connection)
-        self._leave_idle(connection)
+        self.connection_condemned(connection)
         self._note_change()
 
     def connection_lasts(self, connection: UpstreamConnection) -> None:
@@ -356,14 +361,6 @@ class UpstreamPool:
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
         self._wake_one()
-
-    def _leave_idle(self, connection: UpstreamConnection) -> None:
-        """Remove a connection that the upstream ended while it was idle."""
-        if connection.is_idle:
-            connection.is_idle = False
-            self._idle.remove(connection)
-            now = self._loop.time()
-            self._history.closed_early(now - connection.idle_since, now)
 
     def _learn_from_oldest(self, now: float) -> None:
         oldest = self._idle[0]

@@ -100,26 +100,21 @@ class ResponseSource(Protocol):
     def allow_to_outlast(self) -> None: ...
 
 
-class _HeadEnd:
-    """Whether llhttp found the end of a head."""
-
-    is_found = False
-
-    def on_headers_complete(self) -> None:
-        self.is_found = True
-
-
-class _Chunks:
-    """What llhttp finds in a chunked body. It refers to no other object, so that no cycle is left to be collected."""
+class _Found:
+    """What llhttp finds in a response. It refers to no other object, so that no cycle is left to be collected."""
 
     def __init__(self) -> None:
+        self.has_head = False
+        self.chunks = 0
         self.data: list[bytes] = []
-        self.count = 0
         self.has_ended = False
         self.has_excess = False
 
+    def on_headers_complete(self) -> None:
+        self.has_head = True
+
     def on_chunk_header(self) -> None:
-        self.count += 1
+        self.chunks += 1
 
     def on_body(self, data: bytes) -> None:
         self.data.append(data)
@@ -163,7 +158,7 @@ class ResponseReceiver:
     _interim_count = 0
     # What of the body is missing, as far as that is known.
     _left: float = NEVER
-    _chunks: tuple[_Chunks, HttpResponseParser] | None = None
+    _decoder: tuple[HttpResponseParser, _Found] | None = None
     _framing_bytes = 0
     _line_ends = 0
     _buffered_bytes = 0
@@ -205,8 +200,8 @@ class ResponseReceiver:
             problem: ResponseInvalid | None = None
             if self.is_done:
                 self.has_excess, data = True, b""
-            elif self._chunks is not None:
-                data, problem = self._decode(*self._chunks, data)
+            elif self._decoder is not None:
+                data, problem = self._decode(*self._decoder, data)
             elif self._left < len(data):
                 self.has_excess, data = True, data[: int(self._left)]
             if data:
@@ -284,7 +279,6 @@ class ResponseReceiver:
         try:
             judge.feed_data(head[before:])
         except (HttpParserError, HttpParserUpgrade) as problem:
-            # llhttp stops after the head of a 101.
             if not _is_whole(head):
                 raise _malformed(str(problem)) from None
         if end < 0:
@@ -347,7 +341,7 @@ class ResponseReceiver:
                 self.is_persistent = False
             self.length = 0
         elif codings:
-            self.framing, self._chunks = _CHUNKED, _begin_chunks()
+            self.framing, self._decoder = _CHUNKED, _decoder()
         elif length is None:
             self.framing, self.is_persistent = _CLOSE, False
         else:
@@ -367,26 +361,26 @@ class ResponseReceiver:
 
     # -- the body -----------------------------------------------------------------------------------------------------
 
-    def _decode(self, chunks: _Chunks, parser: HttpResponseParser, data: bytes) -> tuple[bytes, ResponseInvalid | None]:
+    def _decode(self, parser: HttpResponseParser, found: _Found, data: bytes) -> tuple[bytes, ResponseInvalid | None]:
         """What the next bytes of a chunked body hold, and what is wrong with those after it."""
-        count = chunks.count
+        chunks = found.chunks
         problem: HttpParserError | None = None
         try:
             parser.feed_data(data)
         except HttpParserError as error:
             problem = error
-        body = b"".join(chunks.data)
-        chunks.data.clear()
+        body = b"".join(found.data)
+        found.data.clear()
         # llhttp bounds neither extensions nor trailers. The unused allowance of one chunk is not credited to others.
-        allowed = CHUNK_LINE_BYTES_MAX * (chunks.count - count)
+        allowed = CHUNK_LINE_BYTES_MAX * (found.chunks - chunks)
         self._framing_bytes = max(0, self._framing_bytes + len(data) - len(body) - allowed)
         if self._framing_bytes > self._header_bytes_max:
             return body, _malformed("chunk extensions or trailers too long")
         line_ends = len(data) - len(data.rstrip(b"\r\n"))
         self._line_ends = line_ends if line_ends < len(data) else line_ends + self._line_ends
-        if chunks.has_ended:
+        if found.has_ended:
             # An error now is about bytes after the response; llhttp does not report empty lines after it.
-            self.has_excess = chunks.has_excess or problem is not None or self._line_ends > len(_HEAD_END)
+            self.has_excess = found.has_excess or problem is not None or self._line_ends > len(_HEAD_END)
             self._left = len(body)
         elif problem is not None:
             return body, _malformed(str(problem))
@@ -486,19 +480,19 @@ class ResponseReceiver:
         return waiter
 
 
-def _begin_chunks() -> tuple[_Chunks, HttpResponseParser]:
+def _decoder() -> tuple[HttpResponseParser, _Found]:
     """A parser of a chunked body, and what it finds. Of the head it has to know no more than that."""
-    chunks = _Chunks()
-    parser = HttpResponseParser(chunks)
+    found = _Found()
+    parser = HttpResponseParser(found)
     # Some upstreams pad chunk sizes with spaces, which is unambiguous.
     parser.set_dangerous_leniencies(lenient_spaces_after_chunk_size=True)
     parser.feed_data(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-    return chunks, parser
+    return parser, found
 
 
 def _is_whole(head: bytes) -> bool:
-    """Whether llhttp accepts all of a head, though it may stop after it."""
-    end = _HeadEnd()
+    """Whether llhttp accepts a head to its end, where it stops if that is of a 101."""
+    found = _Found()
     with contextlib.suppress(HttpParserError, HttpParserUpgrade):
-        HttpResponseParser(end).feed_data(head)
-    return end.is_found
+        HttpResponseParser(found).feed_data(head)
+    return found.has_head

@@ -268,6 +268,37 @@ async def test_an_exchange_may_have_a_time_of_its_own() -> None:
         assert await send(client, response_timeout_seconds=0.1) == Lost(Unknown.TIMEOUT, "nothing arrived in time")
 
 
+async def test_exchanges_of_one_client_end_each_at_its_own_time() -> None:
+    """Whichever began first, and whatever was idle or has ended before: none earlier, and each for itself."""
+    seconds = {b"/c": 0.9, b"/a": 0.3, b"/d": 60.0, b"/b": 0.6}
+    ends: dict[bytes, float] = {}
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            head, _ = await server.read_request(reader)
+            if b"/now" in head:
+                writer.write(DONE)
+
+    async def give_up(target: bytes) -> None:
+        began = loop.time()
+        result = await send(client, request(target=target), response_timeout_seconds=seconds[target])
+        assert result == Lost(Unknown.TIMEOUT, "nothing arrived in time")
+        ends[target] = loop.time() - began
+
+    loop = asyncio.get_running_loop()
+    async with serving(handler) as server, upstream_to(server.port, keepalive_seconds=0.2) as client:
+        await answer(client, request(target=b"/now"))
+        waiting = [asyncio.create_task(give_up(target)) for target in seconds]
+        while len(ends) < 3:
+            await answer(client, request(target=b"/now"), response_timeout_seconds=30.0)
+        assert list(ends) == [b"/a", b"/b", b"/c"]
+        # The clock of a loop may be as coarse as a millisecond.
+        assert all(ends[target] > seconds[target] - 0.005 for target in ends)
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+
+
 async def test_permission_is_asked_right_before_the_first_byte() -> None:
     """Without permission nothing is sent, and the connection that was opened serves the next request."""
     allowed = False

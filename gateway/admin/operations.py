@@ -63,10 +63,10 @@ from gateway.admin.resolution import (
 from gateway.admin.sinks import NoSuchSink, SinkView, redelivering, suspending, views
 from gateway.admin.sinks import resuming as sink_resuming
 from gateway.admin.view import foreign, moment
-from gateway.core.identity.key import Key, KeyFault, find_key, needs_body
+from gateway.core.identity.key import Key, KeyFault
 from gateway.core.identity.operation_id import derive_operation_id, stored_digest
-from gateway.core.identity.scope import Scope, Unverified, VerifiedSpec, scope_of
-from gateway.core.message import Headers
+from gateway.core.identity.scope import Scope, Unverified, VerifiedSpec
+from gateway.core.message import Headers, values_by_name
 from gateway.core.operation import (
     Applied,
     Audit,
@@ -80,7 +80,6 @@ from gateway.core.operation import (
     Snapshot,
     State,
 )
-from gateway.protect.structured_fields import unquote
 from gateway.store.base import Indefinite, NotApplied, Unreadable
 from gateway.store.journal import OF_ONE_MAX, JournalView
 from gateway.store.observations import ObservationStore
@@ -156,14 +155,15 @@ class Operations:
         route = self.policies.named(route_name)
         if route is None:
             raise CannotIdentify(no_such_route(route_name, self.policies))
-        if body is None and needs_body(route.key):
+        if body is None and route.key.needs_body:
             raise CannotIdentify(f"the key of route {route_name} is in the body of the request: give that too")
-        key = find_key(route.key, headers, body, unquote)
+        by_name = values_by_name(headers)
+        key = route.key.find_key(by_name, body)
         if isinstance(key, KeyFault):
             raise CannotIdentify(key.detail)
         asserted: dict[VerifiedSpec, bytes] = {}
         spec = without_peer(route.scope)
-        while isinstance(scope := scope_of(spec, headers, None, asserted), Unverified):
+        while isinstance(scope := spec.find_scope(by_name, None, asserted), Unverified):
             value = asserted_value(scope.part, headers)
             if value is None:
                 raise CannotIdentify(

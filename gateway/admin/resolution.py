@@ -34,7 +34,6 @@ from gateway.core.identity.scope import (
     JwtScope,
     ScopeSpec,
     VerifiedSpec,
-    principal_value,
 )
 from gateway.core.identity.token import Token, TokenFault, bearer_credential, claims_value, read_token
 from gateway.core.message import Headers, ResponseHead, header_values
@@ -174,7 +173,7 @@ def asserted_value(part: VerifiedSpec, headers: Headers) -> bytes | None:
             return None
         case ForwardAuthScope():
             values = header_values(headers, part.principal.lower())
-            return principal_value(part, values[0].strip(b" \t")) if len(values) == 1 else None
+            return part.value_of(values[0].strip(b" \t")) if len(values) == 1 else None
         case ClientCertificateScope():
             return None
         case _:

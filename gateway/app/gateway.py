@@ -56,7 +56,6 @@ from gateway.app.tracing import Traces
 from gateway.app.upstreams import Clients, Upstreams
 from gateway.config import Address, Config
 from gateway.core.confidential import Sealing
-from gateway.core.identity.key import key_headers_of
 from gateway.core.routing import RouteTable
 from gateway.http.handler import Served
 from gateway.http.limits import EdgeSettings
@@ -410,7 +409,7 @@ class Gateway:
             resource=policy.resource,
             reserved=policy.reserved,
             cors=policy.cors,
-            key_headers=frozenset().union(*(key_headers_of(route.key) for route in policy.edge_routes)),
+            key_headers=frozenset().union(*(route.key.headers for route in policy.edge_routes)),
             shape=problem_shape(config),
         )
 

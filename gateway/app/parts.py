@@ -37,7 +37,6 @@ from gateway.app.stores import amnesia_window_us, durable_store, tiered_store
 from gateway.app.tracing import tracing_of
 from gateway.config import Config
 from gateway.config import Upstream as UpstreamConfig
-from gateway.core.identity.key import key_headers_of
 from gateway.core.operation import Snapshot, microseconds
 from gateway.core.sealing import KeyRing
 from gateway.deliver.places import Places
@@ -361,7 +360,7 @@ class Parts:
             edge_route(config, route, compiled, client_for)
             for route, compiled in zip(config.routes, routes, strict=True)
         ]
-        key_names = frozenset(name for route in routes for name in key_headers_of(route.key)) | {b"idempotency-key"}
+        key_names = frozenset(name for route in routes for name in route.key.headers) | {b"idempotency-key"}
         target = target_of(config, config.upstream, client_for(config.upstream))
         cors = cors_policy(config)
         regions = regions_of(config, client_for, self._events, self._wall_seconds)

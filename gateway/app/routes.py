@@ -24,7 +24,7 @@ from gateway.core.identity.fingerprint import (
     FingerprintKey,
     FingerprintSpec,
 )
-from gateway.core.identity.key import BodyPart, ComposedKey, HeaderKey, HeaderPart, KeyFormat, KeySpec, key_headers_of
+from gateway.core.identity.key import BodyPart, ComposedKey, HeaderKey, HeaderPart, KeyFormat, KeySpec
 from gateway.core.identity.operation_id import identity_recipe, single_headers
 from gateway.core.identity.pointer import parse_pointer
 from gateway.core.identity.scope import (
@@ -86,7 +86,7 @@ def route_of(config: settings.Config, route: settings.Route, upstream: Upstream)
         once=single_headers(scope, key)
         | asked
         | (frozenset() if inbox is None else inbox.headers)
-        | (frozenset() if order is None else key_headers_of(order.by)),
+        | (frozenset() if order is None else order.by.headers),
         compared=DEFINING.union(fingerprinter.spec.headers),
         fingerprinter=fingerprinter,
         accepts_recipe_change=route.fingerprint.on_recipe_change == "accept",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gateway.core.identity.certificate import certificate_name
-from gateway.core.identity.scope import ClientCertificateScope, Network, ScopeMissing, certificate_value
+from gateway.core.identity.scope import ClientCertificateScope, Network, ScopeMissing
 from gateway.protect.callers import Verification, Verified
 from gateway.protect.reply import Incoming
 
@@ -40,7 +40,7 @@ class ClientCertificates:
         if certificate.until <= self._wall_seconds():
             return _missing("The client certificate has expired since the connection was made.")
         name = certificate_name(certificate, self._scope.part)
-        return Verified(certificate_value(self._scope, name)) if isinstance(name, bytes) else name
+        return Verified(self._scope.value_of(name)) if isinstance(name, bytes) else name
 
     async def ask(self, incoming: Incoming) -> Verification:
         """As `known`."""

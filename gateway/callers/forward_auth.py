@@ -26,7 +26,6 @@ from gateway.core.identity.scope import (
     IdentityUnavailable,
     Network,
     ScopeUnsuitable,
-    principal_value,
 )
 from gateway.core.message import Headers, RequestHead, ResponseHead, header_values
 from gateway.core.verdict import Verdict
@@ -183,7 +182,7 @@ class ForwardAuth:
                 return f"it named {len(principals)} principals"
             if not principals or not (principal := principals[0].strip(b" \t")):
                 return "it named no principal"
-            value = principal_value(self._scope, principal)
+            value = self._scope.value_of(principal)
         return Verified(value, self._handed_on(head.headers))
 
     def _handed_on(self, headers: Headers) -> Headers:

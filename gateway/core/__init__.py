@@ -1,4 +1,4 @@
-"""What is true. Pure: no clock, no I/O, no logging, no third-party import but ciphers, signatures and JSON.
+"""What is true. Pure: no clock, no I/O, no logging, no third-party import but ciphers, signatures and parsers.
 
 *The life of an operation.* `operation` has the nouns and `lifecycle` the table. `verdict` decides what a request gets,
 `outcome` what an attempt comes to, `recovery` how doubt is resolved, `delivery` when a kept request is sent again,

@@ -168,7 +168,7 @@ def header_values(headers: Headers, name: bytes) -> list[bytes]:
 
 def values_by_name(headers: Headers) -> dict[bytes, list[bytes]]:
     """The values of every header, in order, by its name in lower case. Do not modify it."""
-    return indexed(headers).by_name
+    return headers.by_name if isinstance(headers, IndexedHeaders) else IndexedHeaders(headers).by_name
 
 
 def indexed(headers: Headers) -> IndexedHeaders:

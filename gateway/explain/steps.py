@@ -13,7 +13,7 @@ from typing import Final, assert_never
 from gateway.config import Config, Document
 from gateway.config.document import Path, path_text
 from gateway.core.identity.fingerprint import BodyForm
-from gateway.core.identity.key import HeaderKey, Key, KeyFault, find_key, key_places, needs_body
+from gateway.core.identity.key import HeaderKey, Key, KeyFault
 from gateway.core.identity.operation_id import home_of
 from gateway.core.identity.pointer import format_pointer
 from gateway.core.identity.scope import (
@@ -25,15 +25,13 @@ from gateway.core.identity.scope import (
     JwtScope,
     ScopeSpec,
     SharedScope,
-    scope_headers,
 )
-from gateway.core.message import header_values
+from gateway.core.message import header_values, values_by_name
 from gateway.core.routing import Miss
 from gateway.core.verdict import Verdict
 from gateway.explain.dry_run import Found
 from gateway.protect.identification import KeyedRequest
 from gateway.protect.route import Route
-from gateway.protect.structured_fields import unquote
 from gateway.protect.trace import scope_name
 
 _V = Verdict
@@ -165,10 +163,10 @@ def _key(found: Found, route: Route, places: Places, *, show: bool) -> Step:
         return _inbox(found, route, places)
     settings = [*places.written(route.name, ("key",))]
     found_key: Key | KeyFault | None = None
-    if found.incoming is not None and (found.keyed is not None or not needs_body(route.key)):
+    if found.incoming is not None and (found.keyed is not None or not route.key.needs_body):
         body = found.keyed.body.content if found.keyed is not None else None
         content = body if isinstance(body, bytes) else None
-        found_key = find_key(route.key, found.incoming.head.headers, content, unquote)
+        found_key = route.key.find_key(values_by_name(found.incoming.head.headers), content)
     facts = []
     if isinstance(route.key, HeaderKey):
         settings.append(places.of_route(route.name, "key", "format"))
@@ -179,16 +177,16 @@ def _key(found: Found, route: Route, places: Places, *, show: bool) -> Step:
         case _ if found.verdict in _OF_KEY:
             decision = f"refused: {found.detail}"
         case _ if found.verdict is _V.UNKEYED:
-            decision = f"{key_places(route.key)} is missing: the request is not protected"
+            decision = f"{route.key.places} is missing: the request is not protected"
         case Key(text=text):
-            decision = f"taken from {key_places(route.key)}"
+            decision = f"taken from {route.key.places}"
             if found.keyed is not None:
                 facts.append(f"digest: {found.keyed.identity.key_digest.hex()[:12]}")
             facts += [f"key: {text}"] if show else []
         case KeyFault(detail):
             decision = f"malformed: {detail}"
         case None:
-            decision = f"would be taken from {key_places(route.key)}"
+            decision = f"would be taken from {route.key.places}"
         case _:
             assert_never(found_key)
     return Step("key", decision, tuple(facts), tuple(settings))
@@ -217,7 +215,7 @@ def _scope(found: Found, route: Route, places: Places, *, show: bool) -> Step:
     if found.keyed is not None:
         facts.append(f"digest: {scope_name(found.keyed.identity.scope_digest)}")
     if show and incoming is not None:
-        values = ((name, header_values(incoming.head.headers, name)) for name in sorted(scope_headers(route.scope)))
+        values = ((name, header_values(incoming.head.headers, name)) for name in sorted(route.scope.headers))
         facts += [f"{name.decode()}: {value.decode('latin-1')}" for name, each in values for value in each]
     decision = "all callers share their keys" if isinstance(route.scope, SharedScope) else "the caller is identified"
     return Step("scope", decision, tuple(facts), settings)

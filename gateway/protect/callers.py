@@ -22,10 +22,9 @@ from gateway.core.identity.scope import (
     ScopeUnsuitable,
     Unverified,
     VerifiedSpec,
-    scope_of,
 )
 from gateway.core.immutable import immutable
-from gateway.core.message import Headers
+from gateway.core.message import Headers, values_by_name
 from gateway.core.verdict import Verdict
 from gateway.protect.problem import PROBLEM, Shape, refuse
 from gateway.protect.reply import Incoming, Reply
@@ -112,7 +111,8 @@ class Callers:
         """The caller, once each part is verified; waits only for what has to be asked. Safe to cancel."""
         verified: dict[VerifiedSpec, bytes] = {}
         headers: Headers = ()
-        while isinstance(found := scope_of(spec, incoming.head.headers, incoming.hop.peer, verified), Unverified):
+        by_name = values_by_name(incoming.head.headers)
+        while isinstance(found := spec.find_scope(by_name, incoming.hop.peer, verified), Unverified):
             verifier = self.verifiers[found.part]
             verification = verifier.known(incoming) or await verifier.ask(incoming)
             if not isinstance(verification, Verified):

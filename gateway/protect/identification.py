@@ -9,16 +9,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from uuid import UUID
 
 from gateway.core.identity.canonical import Body
 from gateway.core.identity.fingerprint import Digests
-from gateway.core.identity.key import Key, KeyFault, find_key, key_places, needs_body
+from gateway.core.identity.key import Key, KeyFault
 from gateway.core.identity.operation_id import identity_of, stored_digest
 from gateway.core.identity.scope import Scope
 from gateway.core.immutable import immutable
 from gateway.core.lane import lane_of
-from gateway.core.message import RequestHead, header_values
+from gateway.core.message import RequestHead, header_values, values_by_name
 from gateway.core.operation import Content, Fingerprint, Identity, ProbeTarget, Record, Snapshot, is_withdrawn
 from gateway.core.reading import version_of
 from gateway.core.recovery import Probe, Resend, probe_values, render_probe
@@ -31,7 +32,6 @@ from gateway.protect.preference import responds_async
 from gateway.protect.problem import refuse
 from gateway.protect.reply import Incoming, Reply, Untouched
 from gateway.protect.route import Order, Route
-from gateway.protect.structured_fields import unquote
 from gateway.protect.verification import Verifying
 
 _LOG = logging.getLogger("gateway")
@@ -145,16 +145,16 @@ class Identifying:
             if not isinstance(permission, Verified):
                 return refuse_caller(permission, route.shape)
             incoming = replace(incoming, head=with_headers(incoming.head, permission.headers))
-        is_key_in_body = inbox is not None or needs_body(route.key)
         key: Key | KeyFault | None = None
         caller: Caller | None = None
-        if not is_key_in_body:
-            key = find_key(route.key, incoming.head.headers, None, unquote)
-            if key is None:
-                return _without_key(incoming, route)
+        by_name = values_by_name(incoming.head.headers)
+        is_key_in_body = inbox is not None or route.key.needs_body
+        if not is_key_in_body and (key := route.key.find_key(by_name, None)) is None:
+            return _without_key(incoming, route)
         if not is_key_in_body or (inbox is None and route.is_key_required):
             # Whatever the body holds, a stranger is refused: so it is not read.
-            asked = await self._caller_of(incoming, route)
+            scope = route.scope.find_scope(by_name, incoming.hop.peer)
+            asked = Caller(scope) if isinstance(scope, Scope) else await self._caller_of(incoming, route)
             if isinstance(asked, Reply):
                 return asked
             caller = asked
@@ -188,12 +188,42 @@ class Identifying:
             caller = found
         if isinstance(key, KeyFault):
             return refuse(Verdict.KEY_INVALID, shape=route.shape, detail=key.detail)
+        head, accept, recovery, keep = incoming.head, route.accept, route.recovery, route.keep
         if caller.headers:
-            incoming = replace(incoming, head=with_headers(incoming.head, caller.headers))
-        compared = await _compared(incoming.head, route, body)
-        keyed = self._keyed(incoming, route, key, caller.scope, body, *compared)
-        order = None if route.accept is None else route.accept.order
-        return keyed if order is None else await self._in_order(keyed, order)
+            head = with_headers(head, caller.headers)
+        content = body.at_hand
+        if content is None:
+            digests, repeated = await body.read(partial(_compared, head, route, body.digest))
+        else:
+            digests, repeated = _compared(head, route, body.digest, content)
+        identity = identity_of(
+            service=self._service,
+            route=route.name,
+            operation=route.operation,
+            scope=caller.scope,
+            key=key,
+            secret=self._identity_secret,
+            keeps_clear_key=self._keeps_clear_keys,
+        )
+        request = KeyedRequest(
+            head,
+            body,
+            incoming.hop,
+            route,
+            identity,
+            route.fingerprinter.alternatives(digests),
+            _probe_target(head, recovery, route, identity.operation_id, key) if isinstance(recovery, Probe) else None,
+            key.header_value if isinstance(recovery, Resend) and route.target.key_headers else None,
+            is_async=accept is not None and responds_async(head, is_always=accept.is_always),
+            version=b"" if keep.version is None else version_of(keep.version, head.headers),
+            digests=digests,
+            content=None
+            if route.repeats is None
+            else route.repeats.content_of(
+                self._service, identity, head.headers, route.fingerprinter, digests, repeated
+            ),
+        )
+        return request if accept is None or accept.order is None else await self._in_order(request, accept.order)
 
     async def _caller_of(self, incoming: Incoming, route: Route) -> Caller | Reply:
         """Rule 5. The body waits meanwhile, where it is."""
@@ -204,8 +234,7 @@ class Identifying:
         """The key, or the refusal of a webhook: of what its sender did not sign, nothing but the size is looked at."""
         if route.inbox is not None:
             return await self._verifying.verify(incoming, body, route, route.inbox)
-        headers = incoming.head.headers
-        return await body.read(lambda content: find_key(route.key, headers, content, unquote))
+        return await body.read(partial(route.key.find_key, values_by_name(incoming.head.headers)))
 
     async def _read_body(self, incoming: Incoming, route: Route) -> TakenBody | Reply:
         """Rule 6 for a body that has not arrived yet, or is long. It needs an upload slot."""
@@ -224,53 +253,13 @@ class Identifying:
             return refuse(Verdict.BODY_TOO_LARGE, shape=route.shape, detail=detail)
         return body
 
-    def _keyed(
-        self,
-        incoming: Incoming,
-        route: Route,
-        key: Key,
-        scope: Scope,
-        body: TakenBody,
-        digests: Digests,
-        repeated: bytes | None,
-    ) -> KeyedRequest:
-        """The request with its identity and fingerprints; nothing is left to refuse. `digests` and `repeated`: as by
-        `_compared`."""
-        identity = identity_of(
-            service=self._service,
-            route=route.name,
-            operation=route.operation,
-            scope=scope,
-            key=key,
-            secret=self._identity_secret,
-            keeps_clear_key=self._keeps_clear_keys,
-        )
-        head, repeats, fingerprinter = incoming.head, route.repeats, route.fingerprinter
-        content = None
-        if repeats is not None:
-            content = repeats.content_of(self._service, identity, head.headers, fingerprinter, digests, repeated)
-        return KeyedRequest(
-            head=incoming.head,
-            body=body,
-            hop=incoming.hop,
-            route=route,
-            identity=identity,
-            fingerprints=route.fingerprinter.alternatives(digests),
-            probe=_probe_target(incoming.head, route, identity.operation_id, key),
-            canonical_key=key.header_value if isinstance(route.recovery, Resend) and route.target.key_headers else None,
-            is_async=route.accept is not None and responds_async(incoming.head, is_always=route.accept.is_always),
-            version=version_of(route.keep.version, incoming.head.headers),
-            digests=digests,
-            content=content,
-        )
-
     async def _in_order(self, request: KeyedRequest, order: Order) -> KeyedRequest | Reply:
         """The request in its lane, or its refusal: one that is in none, or not accepted, would pass others."""
-        route, headers = request.route, request.head.headers
+        route, by_name = request.route, values_by_name(request.head.headers)
         if route.inbox is None and not request.is_async:
             detail = "Requests here are delivered in order, and this one has a meaning only now."
             return refuse(Verdict.ORDER_MISSING, shape=route.shape, detail=detail)
-        value = await request.body.read(lambda content: find_key(order.by, headers, content, unquote))
+        value = await request.body.read(partial(order.by.find_key, by_name))
         if isinstance(value, Key):
             identity = request.identity
             lane = lane_of(
@@ -280,36 +269,30 @@ class Identifying:
         if not order.is_required:
             return request
         detail = (
-            f"Requests here are delivered in order, by {key_places(order.by)}, which is missing or cannot be read. "
+            f"Requests here are delivered in order, by {order.by.places}, which is missing or cannot be read. "
             "It has to be a string, or a whole number in plain digits."
         )
         return refuse(Verdict.ORDER_MISSING, shape=route.shape, detail=detail)
 
 
-async def _compared(head: RequestHead, route: Route, body: TakenBody) -> tuple[Digests, bytes | None]:
+def _compared(head: RequestHead, route: Route, sha256: bytes | None, content: Body) -> tuple[Digests, bytes | None]:
     """What is compared of a request, and the values by which its repeats are recognised (`RepeatPolicy.values_of`)."""
-    fingerprinter, repeats, sha256 = route.fingerprinter, route.repeats, body.digest
-
-    def compared(content: Body) -> tuple[Digests, bytes | None]:
-        digests = fingerprinter.digests(head, content, sha256)
-        return digests, None if repeats is None else repeats.values_of(head.headers, content)
-
-    return await body.read(compared)
+    repeats = route.repeats
+    digests = route.fingerprinter.digests(head, content, sha256)
+    return digests, None if repeats is None else repeats.values_of(head.headers, content)
 
 
 def _without_key(incoming: Incoming, route: Route) -> Reply | Untouched:
     """Rule 4."""
     if route.is_key_required:
-        detail = f"{key_places(route.key)} is missing."
+        detail = f"{route.key.places} is missing."
         return refuse(Verdict.KEY_MISSING, shape=route.shape, detail=detail)
     return Untouched(incoming, Verdict.UNKEYED)
 
 
-def _probe_target(head: RequestHead, route: Route, operation_id: UUID, key: Key) -> ProbeTarget | None:
+def _probe_target(head: RequestHead, policy: Probe, route: Route, operation_id: UUID, key: Key) -> ProbeTarget | None:
     """What a probe of this operation will ask. Rendered now, because later the request is gone."""
-    if not isinstance(route.recovery, Probe):
-        return None
-    values = probe_values(route.recovery, head.target, operation_id, key.text)
+    values = probe_values(policy, head.target, operation_id, key.text)
     hosts = header_values(head.headers, b"host")
     forwarding = route.target.forwarding
-    return render_probe(route.recovery, values, forwarding.host or (hosts[0] if hosts else forwarding.authority))
+    return render_probe(policy, values, forwarding.host or (hosts[0] if hosts else forwarding.authority))

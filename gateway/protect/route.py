@@ -11,9 +11,9 @@ from gateway.core.delivery import DeliveryPolicy
 from gateway.core.framing import digest
 from gateway.core.identity.content import RepeatPolicy
 from gateway.core.identity.fingerprint import Fingerprinter
-from gateway.core.identity.key import ComposedKey, Key, KeySpec, find_key
+from gateway.core.identity.key import ComposedKey, Key, KeySpec
 from gateway.core.identity.scope import AuthService, ScopeSpec
-from gateway.core.message import Headers
+from gateway.core.message import Headers, values_by_name
 from gateway.core.operation import MICROSECONDS
 from gateway.core.outcome import StatusPolicy
 from gateway.core.recovery import Hold, Recovery
@@ -22,7 +22,6 @@ from gateway.core.routing import PathPattern
 from gateway.core.webhook.examination import Inbox
 from gateway.protect.forwarding import ForwardingPolicy, UpstreamKey
 from gateway.protect.problem import Shape
-from gateway.protect.structured_fields import unquote
 from gateway.upstream import Upstream
 
 
@@ -135,7 +134,7 @@ class Route:
         share = self.enforced
         if share is None:
             return self
-        key = find_key(self.key, headers, None, unquote)
+        key = self.key.find_key(values_by_name(headers), None)
         return share.route if isinstance(key, Key) and share.covers(self.operation, key) else self
 
 

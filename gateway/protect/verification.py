@@ -14,7 +14,7 @@ from ipaddress import ip_address
 from typing import Final, assert_never
 from uuid import UUID
 
-from gateway.core.identity.key import Key, key_places
+from gateway.core.identity.key import Key
 from gateway.core.message import Headers, RequestHead, header_values
 from gateway.core.operation import MICROSECONDS
 from gateway.core.verdict import Verdict
@@ -33,7 +33,6 @@ from gateway.protect.body import TakenBody
 from gateway.protect.problem import refuse
 from gateway.protect.reply import Incoming, Reply, Untouched, reason_phrase
 from gateway.protect.route import Route
-from gateway.protect.structured_fields import unquote
 from gateway.store.base import wall_clock_us
 
 _VERDICTS: Final = {
@@ -110,7 +109,7 @@ class Verifying:
     async def verify(self, incoming: Incoming, body: TakenBody, route: Route, inbox: Inbox) -> Key | Reply:
         """The key of the event, or what the sender of anything else gets."""
         headers, now = incoming.head.headers, wall_clock_us() / MICROSECONDS
-        found = await body.read(lambda content: examine_message(inbox, headers, content, now=now, unquote=unquote))
+        found = await body.read(lambda content: examine_message(inbox, headers, content, now=now))
         address = _address(incoming, route)
         if isinstance(found, Refused):
             if found.reason is not Fault.UNSUPPORTED:
@@ -127,7 +126,7 @@ class Verifying:
             case Unidentified(places, detail):
                 self._events.publish(WebhookRefused(route.name, "unidentified"))
                 if detail is None:
-                    detail = f"{key_places(places)} is missing."
+                    detail = f"{places.places} is missing."
                 return refuse(Verdict.KEY_INVALID, shape=route.shape, detail=detail)
             case _:
                 assert_never(found)

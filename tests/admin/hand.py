@@ -7,10 +7,10 @@ from uuid import UUID, uuid4
 
 from gateway.admin.operations import Operations
 from gateway.admin.resolution import Policies, RoutePolicy, Treatment
-from gateway.core.identity.key import HeaderKey, Key, parse_key
+from gateway.core.identity.key import HeaderKey, Key
 from gateway.core.identity.operation_id import identity_of
-from gateway.core.identity.scope import HeaderScope, Scope, scope_of
-from gateway.core.message import ResponseHead, StoredResponse
+from gateway.core.identity.scope import HeaderScope, Scope
+from gateway.core.message import ResponseHead, StoredResponse, values_by_name
 from gateway.core.operation import (
     Abandon,
     Accept,
@@ -31,7 +31,6 @@ from gateway.core.operation import (
 )
 from gateway.core.outcome import Preset, StatusPolicy
 from gateway.core.replay import KeepPolicy
-from gateway.protect.structured_fields import unquote
 from tests.support.memory_store import Memory, MemoryStore
 
 SETTLE_SECONDS = 600.0
@@ -105,8 +104,8 @@ class Desk:
                 return record
 
     def claim(self, key: str, route: str = "charge", *, read_token: int | None = None) -> Claim:
-        parsed = parse_key([key.encode()], HeaderKey().format, unquote)
-        scope = scope_of(HeaderScope(b"X-Tenant", None), ((b"X-Tenant", b"t1"),), None)
+        parsed = HeaderKey().find_key({b"idempotency-key": [key.encode()]})
+        scope = HeaderScope(b"X-Tenant", None).find_scope(values_by_name(((b"X-Tenant", b"t1"),)), None)
         assert isinstance(parsed, Key)
         assert isinstance(scope, Scope)
         identity = identity_of(service="shop", route=route, operation=route, scope=scope, key=parsed)

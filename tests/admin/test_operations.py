@@ -11,7 +11,7 @@ import pytest
 from gateway.admin.inspection import full_json
 from gateway.admin.operations import CannotIdentify, Operations, audit_by
 from gateway.admin.resolution import Changed, Happened, NothingHappened, Policies, Refusal, Refused, RoutePolicy, Ruling
-from gateway.core.identity.key import BodyPart, ComposedKey, HeaderKey, Key, find_key
+from gateway.core.identity.key import BodyPart, ComposedKey, HeaderKey, Key
 from gateway.core.identity.operation_id import derive_operation_id
 from gateway.core.identity.pointer import parse_pointer
 from gateway.core.identity.scope import (
@@ -21,14 +21,11 @@ from gateway.core.identity.scope import (
     HeaderScope,
     JwtScope,
     Scope,
-    principal_value,
-    scope_of,
 )
 from gateway.core.identity.token import KeysDiscovered, TokenIssuer, claims_value
-from gateway.core.message import ResponseHead
+from gateway.core.message import ResponseHead, values_by_name
 from gateway.core.operation import Audit, Complete, Event, Fenced, Renew, Snapshot, State, Takeover, microseconds
 from gateway.core.replay import KeepPolicy
-from gateway.protect.structured_fields import unquote
 from gateway.store.base import Indefinite, NotApplied
 from gateway.store.operations import Query
 from tests.admin.hand import AUDIT, CHARGE, CREATED, LEASE_SECONDS, POLICIES, RESPONSE, SETTLE_SECONDS, TREATMENT, Desk
@@ -500,11 +497,11 @@ def test_identify_by_what_would_be_verified() -> None:
     token = (b"Authorization", b"Bearer " + signing_key().sign({"iss": issuer.issuer, "sub": "u1", "exp": 1}).encode())
     subject = claims_value(issuer, {"sub": "u1"})
     assert isinstance(subject, bytes)
-    values = {jwt: subject, principal: principal_value(principal, b"u1")}
+    values = {jwt: subject, principal: principal.value_of(b"u1")}
     for policy in policies:
-        scope = scope_of(policy.scope, (), None, values)
+        scope = policy.scope.find_scope({}, None, values)
         assert isinstance(scope, Scope)
-        found = find_key(HeaderKey(), (key,), None, unquote)
+        found = HeaderKey().find_key(values_by_name((key,)), None)
         assert isinstance(found, Key)
         expected = derive_operation_id("shop", policy.operation, scope.digest, found.digest)
         assert operations.identify(policy.name, (key, user, token), None) == expected

@@ -12,10 +12,9 @@ import pytest
 
 from gateway.core.identity.canonical import Body
 from gateway.core.identity.fingerprint import Digests, Fingerprinter, FingerprintSpec
-from gateway.core.identity.key import BodyPart, ComposedKey, Key, KeyFault, find_key
+from gateway.core.identity.key import BodyPart, ComposedKey, Key, KeyFault
 from gateway.core.message import RequestHead
 from gateway.protect.body import INLINE_BYTES_MAX, TakenBody
-from gateway.protect.structured_fields import unquote
 
 LONG = b"x" * (INLINE_BYTES_MAX + 1)
 PARTS = b'--X\r\nContent-Disposition: form-data; name="f"\r\n\r\n%b\r\n--X--\r\n' % (LONG * 40)
@@ -63,7 +62,7 @@ async def test_key_in_body(filler: bytes) -> None:
     body = b'{"a":"%b","id":"k"}' % filler
 
     def find(content: Body) -> Key | KeyFault | None:
-        return find_key(spec, (), content, unquote)
+        return spec.find_key({}, content)
 
     with spooled(body) as file:
         found = await file.read(find)

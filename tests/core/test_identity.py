@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.framing import digest, framed
-from gateway.core.identity.key import ComposedKey, HeaderKey, HeaderPart, Key, KeyFormat, parse_key
+from gateway.core.identity.key import ComposedKey, HeaderKey, HeaderPart, Key, KeyFormat
 from gateway.core.identity.operation_id import (
     derive_operation_id,
     identity_of,
@@ -16,8 +16,7 @@ from gateway.core.identity.operation_id import (
     is_of,
     single_headers,
 )
-from gateway.core.identity.scope import ApiKeyScope, ComposedScope, HeaderScope, Scope, SharedScope, scope_of
-from gateway.protect.structured_fields import unquote
+from gateway.core.identity.scope import ApiKeyScope, ComposedScope, HeaderScope, Scope, SharedScope
 
 parts = st.lists(st.binary(max_size=12), max_size=5)
 names = st.text(max_size=8)
@@ -25,13 +24,13 @@ identities = st.tuples(names, names, st.binary(max_size=8), st.binary(max_size=8
 
 
 def key(value: bytes) -> Key:
-    found = parse_key([value], KeyFormat.ANY, unquote)
+    found = HeaderKey().find_key({b"idempotency-key": [value]})
     assert isinstance(found, Key)
     return found
 
 
 def shared() -> Scope:
-    found = scope_of(SharedScope(), (), None)
+    found = SharedScope().find_scope({}, None)
     assert isinstance(found, Scope)
     return found
 

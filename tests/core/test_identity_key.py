@@ -17,14 +17,9 @@ from gateway.core.identity.key import (
     KeyFault,
     KeyFormat,
     KeySpec,
-    find_key,
-    key_places,
-    key_recipe,
-    needs_body,
-    parse_key,
 )
 from gateway.core.identity.pointer import parse_pointer
-from gateway.protect.structured_fields import unquote
+from gateway.core.message import values_by_name
 
 visible = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=255)
 business_key_parts = st.text(min_size=1, max_size=20)
@@ -35,7 +30,7 @@ def quoted(text: str) -> bytes:
 
 
 def parsed(value: bytes, key_format: KeyFormat = KeyFormat.ANY) -> Key | KeyFault:
-    return parse_key([value], key_format, unquote)
+    return HeaderKey(format=key_format).find_key({b"idempotency-key": [value]})
 
 
 def key(value: bytes) -> Key:
@@ -101,7 +96,8 @@ def test_fault(value: bytes, detail: str) -> None:
 
 def test_given_twice() -> None:
     """Two lines of the field are an error, also when they are equal."""
-    assert parse_key([b"k", b"k"], KeyFormat.ANY, unquote) == KeyFault("Idempotency-Key is given more than once.")
+    found = HeaderKey().find_key({b"idempotency-key": [b"k", b"k"]})
+    assert found == KeyFault("Idempotency-Key is given more than once.")
 
 
 def test_longest_key() -> None:
@@ -139,15 +135,15 @@ def test_case_is_kept() -> None:
 def test_first_alias_present() -> None:
     """The first of the names that is present gives the key, whatever the order of the fields."""
     spec = HeaderKey((b"PayPal-Request-Id", b"Idempotency-Key"))
-    assert find_key(spec, ((b"idempotency-key", b"b"), (b"PAYPAL-REQUEST-ID", b"a")), None, unquote) == key(b"a")
-    assert find_key(spec, ((b"idempotency-key", b"b"),), None, unquote) == key(b"b")
-    assert find_key(spec, ((b"X-Other", b"b"),), None, unquote) is None
+    assert spec.find_key(values_by_name(((b"idempotency-key", b"b"), (b"PAYPAL-REQUEST-ID", b"a"))), None) == key(b"a")
+    assert spec.find_key(values_by_name(((b"idempotency-key", b"b"),)), None) == key(b"b")
+    assert spec.find_key(values_by_name(((b"X-Other", b"b"),)), None) is None
 
 
 def test_present_but_empty_is_no_absence() -> None:
     """An empty first field is a fault, and neither a missing key nor a reason to look at the next."""
     spec = HeaderKey((b"webhook-id", b"Idempotency-Key"))
-    found = find_key(spec, ((b"webhook-id", b""), (b"Idempotency-Key", b"k")), None, unquote)
+    found = spec.find_key(values_by_name(((b"webhook-id", b""), (b"Idempotency-Key", b"k"))), None)
     assert found == KeyFault("webhook-id is empty.")
 
 
@@ -166,7 +162,7 @@ def test_present_but_empty_is_no_absence() -> None:
 )
 def test_places_are_named_as_they_are_configured(spec: KeySpec, places: str) -> None:
     """Whoever sent no key can be told every place where it was looked for."""
-    assert key_places(spec) == places
+    assert spec.places == places
 
 
 def test_no_key_in_the_representation() -> None:
@@ -179,7 +175,7 @@ BUSINESS = ComposedKey((BodyPart(parse_pointer("/account_id")), BodyPart(parse_p
 
 
 def composed(spec: ComposedKey, body: bytes, *headers: tuple[bytes, bytes]) -> Key | KeyFault | None:
-    return find_key(spec, headers, body, unquote)
+    return spec.find_key(values_by_name(headers), body)
 
 
 def test_composed_of_headers() -> None:
@@ -257,14 +253,14 @@ def test_coded_body() -> None:
 
 def test_needs_body() -> None:
     """Only a key with a part of the body has to wait for it."""
-    assert needs_body(BUSINESS)
-    assert not needs_body(CLOUD_EVENT)
-    assert not needs_body(HeaderKey())
+    assert BUSINESS.needs_body
+    assert not CLOUD_EVENT.needs_body
+    assert not HeaderKey().needs_body
 
 
 def test_recipe() -> None:
     """The recipe changes with what decides the key, and not with what only refuses some or spells a name otherwise."""
-    recipe = key_recipe(HeaderKey((b"Idempotency-Key",)))
-    assert recipe == key_recipe(HeaderKey((b"idempotency-key",), KeyFormat.UUID))
-    assert len({recipe, key_recipe(CLOUD_EVENT), key_recipe(BUSINESS), key_recipe(HeaderKey((b"a", b"b")))}) == 4
-    assert key_recipe(HeaderKey((b"a", b"b"))) != key_recipe(HeaderKey((b"b", b"a")))
+    recipe = HeaderKey((b"Idempotency-Key",)).recipe
+    assert recipe == HeaderKey((b"idempotency-key",), KeyFormat.UUID).recipe
+    assert len({recipe, CLOUD_EVENT.recipe, BUSINESS.recipe, HeaderKey((b"a", b"b")).recipe}) == 4
+    assert HeaderKey((b"a", b"b")).recipe != HeaderKey((b"b", b"a")).recipe

@@ -25,11 +25,9 @@ from gateway.core.identity.scope import (
     SharedScope,
     Unverified,
     VerifiedSpec,
-    scope_of,
-    scope_recipe,
 )
 from gateway.core.identity.token import KeysAt, KeysDiscovered, TokenIssuer
-from gateway.core.message import Headers
+from gateway.core.message import Headers, values_by_name
 from gateway.protect.hop import hop_from
 
 INSIDE = ip_network("10.0.0.0/8")
@@ -39,7 +37,7 @@ values = st.binary(min_size=1).map(lambda value: value.strip(b" \t")).filter(boo
 
 
 def scope(spec: ScopeSpec, *headers: tuple[bytes, bytes], peer: str | None = "10.1.2.3") -> Scope:
-    found = scope_of(spec, headers, hop_from(peer, is_secure=False).peer)
+    found = spec.find_scope(values_by_name(headers), hop_from(peer, is_secure=False).peer)
     assert isinstance(found, Scope)
     return found
 
@@ -61,7 +59,7 @@ def compact(header: bytes, parts: int) -> bytes:
 )
 def test_trusted_hop(peer: str | None, is_trusted: bool) -> None:
     """A header names the caller only where the connection comes from a network that was named."""
-    found = scope_of(TENANT, ((b"x-tenant", b"acme"),), hop_from(peer, is_secure=False).peer)
+    found = TENANT.find_scope(values_by_name(((b"x-tenant", b"acme"),)), hop_from(peer, is_secure=False).peer)
     if is_trusted:
         assert found == scope(TENANT, (b"X-Tenant", b"acme"))
     else:
@@ -70,7 +68,7 @@ def test_trusted_hop(peer: str | None, is_trusted: bool) -> None:
 
 def test_from_any() -> None:
     """With `from: any` the header is believed from everywhere, also over a Unix socket."""
-    found = scope_of(HeaderScope(b"X-Tenant", None), ((b"X-Tenant", b"acme"),), None)
+    found = HeaderScope(b"X-Tenant", None).find_scope(values_by_name(((b"X-Tenant", b"acme"),)), None)
     assert found == scope(TENANT, (b"X-Tenant", b"acme"))
 
 
@@ -116,7 +114,7 @@ def test_callers_are_told_apart(one: bytes, other: bytes) -> None:
 )
 def test_missing(spec: ScopeSpec, headers: Headers, expected: ScopeMissing) -> None:
     """Without a caller there is no scope, and a missing credential is told from another missing field."""
-    assert scope_of(spec, headers, ip_address("10.1.2.3")) == expected
+    assert spec.find_scope(values_by_name(headers), ip_address("10.1.2.3")) == expected
 
 
 @pytest.mark.parametrize(
@@ -128,7 +126,7 @@ def test_missing(spec: ScopeSpec, headers: Headers, expected: ScopeMissing) -> N
 )
 def test_repeated(spec: ScopeSpec, headers: Headers) -> None:
     """A field that is repeated names nobody, even where the edge let it through."""
-    assert isinstance(scope_of(spec, headers, ip_address("10.1.2.3")), ScopeUnsuitable)
+    assert isinstance(spec.find_scope(values_by_name(headers), ip_address("10.1.2.3")), ScopeUnsuitable)
 
 
 def test_scheme_is_case_insensitive() -> None:
@@ -168,14 +166,14 @@ def test_key_without_scheme() -> None:
 )
 def test_expiring_token(credential: bytes, is_suitable: bool) -> None:
     """A credential that will be another one on the retry is not a scope."""
-    found = scope_of(API_KEY, ((b"Authorization", credential),), None)
+    found = API_KEY.find_scope(values_by_name(((b"Authorization", credential),)), None)
     assert isinstance(found, Scope if is_suitable else ScopeUnsuitable)
 
 
 def test_token_in_another_field() -> None:
     """An expiring token is one in any field."""
     token = compact(b'{"alg":"RS256"}', 3)
-    assert isinstance(scope_of(ApiKeyScope(b"X-Api-Key"), ((b"X-Api-Key", token),), None), ScopeUnsuitable)
+    assert isinstance(ApiKeyScope(b"X-Api-Key").find_scope({b"x-api-key": [token]}, None), ScopeUnsuitable)
 
 
 def test_composed() -> None:
@@ -206,7 +204,7 @@ def test_shared() -> None:
 def test_nothing_in_clear() -> None:
     """No result of a scope holds what it was made from."""
     for header in (b"Bearer s3cret", b"Negotiate s3cret", b"Bearer " + compact(b'{"s3cret":1}', 3)):
-        assert "s3cret" not in repr(scope_of(API_KEY, ((b"Authorization", header),), None))
+        assert "s3cret" not in repr(API_KEY.find_scope(values_by_name(((b"Authorization", header),)), None))
 
 
 def test_authorization_is_not_a_hop() -> None:
@@ -217,9 +215,9 @@ def test_authorization_is_not_a_hop() -> None:
 
 def test_recipe() -> None:
     """The recipe changes with what decides the scope, and not with whom it trusts or how a name is spelled."""
-    assert scope_recipe(TENANT) == scope_recipe(HeaderScope(b"x-tenant", None))
+    assert TENANT.recipe == HeaderScope(b"x-tenant", None).recipe
     others = [API_KEY, SharedScope(), ApiKeyScope(b"X-Tenant"), ComposedScope((TENANT,)), HeaderScope(b"X-T", None)]
-    assert len({scope_recipe(spec) for spec in [TENANT, *others]}) == 6
+    assert len({spec.recipe for spec in [TENANT, *others]}) == 6
 
 
 ISSUER = TokenIssuer("https://a.example", "api", ("sub",), KeysDiscovered())
@@ -232,8 +230,8 @@ CERTIFICATE = ClientCertificateScope("san")
 @pytest.mark.parametrize("spec", [JWT, PRINCIPAL, CERTIFICATE], ids=["jwt", "forward-auth", "certificate"])
 def test_verified(spec: VerifiedSpec) -> None:
     """What has to be verified is asked for, and its value makes the scope."""
-    assert scope_of(spec, (), None) == Unverified(spec)
-    one, other = (scope_of(spec, (), None, {spec: value}) for value in (b"a", b"b"))
+    assert spec.find_scope({}, None) == Unverified(spec)
+    one, other = (spec.find_scope({}, None, {spec: value}) for value in (b"a", b"b"))
     assert isinstance(one, Scope)
     assert one != other
 
@@ -241,11 +239,11 @@ def test_verified(spec: VerifiedSpec) -> None:
 def test_verified_parts_come_last() -> None:
     """What can be refused without verifying is refused first; then each part is asked for, in order."""
     spec = ComposedScope((JWT, PRINCIPAL, TENANT))
-    headers, peer = ((b"X-Tenant", b"acme"),), ip_address("10.1.2.3")
-    assert isinstance(scope_of(spec, (), peer), ScopeMissing)
-    assert scope_of(spec, headers, peer) == Unverified(JWT)
-    assert scope_of(spec, headers, peer, {JWT: b"a"}) == Unverified(PRINCIPAL)
-    found = [scope_of(spec, headers, peer, {JWT: one, PRINCIPAL: two}) for one, two in ((b"a", b"b"), (b"b", b"a"))]
+    by_name, peer = {b"x-tenant": [b"acme"]}, ip_address("10.1.2.3")
+    assert isinstance(spec.find_scope({}, peer), ScopeMissing)
+    assert spec.find_scope(by_name, peer) == Unverified(JWT)
+    assert spec.find_scope(by_name, peer, {JWT: b"a"}) == Unverified(PRINCIPAL)
+    found = [spec.find_scope(by_name, peer, {JWT: one, PRINCIPAL: two}) for one, two in ((b"a", b"b"), (b"b", b"a"))]
     assert isinstance(found[0], Scope)
     assert found[0] != found[1]
 
@@ -254,9 +252,9 @@ def test_recipe_of_verified_parts() -> None:
     """The recipe changes with the issuer, its claims, the principal's name and the certificate's part, and not with
     what only refuses."""
     same = replace(ISSUER, audience="other", keys=KeysAt("https://b.example/keys"), leeway_seconds=0.0)
-    assert scope_recipe(JWT) == scope_recipe(JwtScope((same,)))
+    assert JWT.recipe == JwtScope((same,)).recipe
     elsewhere = replace(SERVICE, host="other", target=b"/auth", headers=(), copy=(b"X-User-Id",))
-    assert scope_recipe(PRINCIPAL) == scope_recipe(ForwardAuthScope(elsewhere, b"x-user-id"))
+    assert PRINCIPAL.recipe == ForwardAuthScope(elsewhere, b"x-user-id").recipe
     others = [
         JwtScope((replace(ISSUER, issuer="https://b.example"),)),
         JwtScope((replace(ISSUER, claims=("tenant", "sub")),)),
@@ -264,6 +262,6 @@ def test_recipe_of_verified_parts() -> None:
         ForwardAuthScope(SERVICE, b"X-Other"),
         ClientCertificateScope("subject"),
     ]
-    assert len({scope_recipe(spec) for spec in [JWT, PRINCIPAL, CERTIFICATE, *others]}) == 8
+    assert len({spec.recipe for spec in [JWT, PRINCIPAL, CERTIFICATE, *others]}) == 8
     claims = replace(ISSUER, claims=("sub", "tenant")), replace(ISSUER, claims=("tenant", "sub"))
-    assert scope_recipe(JwtScope(claims[:1])) == scope_recipe(JwtScope(claims[1:]))
+    assert JwtScope(claims[:1]).recipe == JwtScope(claims[1:]).recipe

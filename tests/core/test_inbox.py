@@ -45,7 +45,6 @@ from gateway.core.webhook.scheme import (
     secret_key,
 )
 from gateway.core.webhook.signature import Fault, Refused, sign
-from gateway.protect.structured_fields import unquote
 from tests.support.senders import PAID, SENDERS, TEXT, WHSEC, body_of, hex_hmac, signed
 
 NOW: Final = 1_700_000_000
@@ -91,7 +90,7 @@ def raw(heads: Heads) -> Headers:
 
 def seen(inbox: Inbox, heads: Heads | Headers, body: bytes = PAID, now: float = NOW) -> object:
     headers = raw(heads) if isinstance(heads, Mapping) else heads
-    return examine_message(inbox, headers, body, now=now, unquote=unquote)
+    return examine_message(inbox, headers, body, now=now)
 
 
 # -- genuine messages --------------------------------------------------------------------------------------------------

@@ -24,10 +24,8 @@ POLICIES = {
     "framing_fault": ["http/request.py examine"],
     # Rules 4 to 7: what it is, and whose.
     ".identify": ["protect/coordinator.py Coordinator._reply_to", "protect/observing.py Observing._identified"],
-    # The ordering value is found as a key is.
-    "find_key": [
-        "protect/identification.py Identifying._in_order",
-        "protect/identification.py Identifying._key_in_body",
+    # In a body, as the ordering value is, a key is found where the body is read.
+    ".find_key": [
         "protect/identification.py Identifying.identify",
         # Which keys are enforced where a share of them is.
         "protect/route.py Route.for_key",
@@ -36,7 +34,8 @@ POLICIES = {
     ".verify": ["callers/key_set.py Key.verifies", "protect/identification.py Identifying._key_in_body"],
     ".verifies": ["callers/tokens.py TokenVerifier._verify"],
     "verify_claims": ["callers/tokens.py TokenVerifier._verify"],
-    "scope_of": ["protect/callers.py Callers.find_caller"],
+    # At once where nothing has to be verified.
+    ".find_scope": ["protect/callers.py Callers.find_caller", "protect/identification.py Identifying.identify"],
     ".find_caller": [
         "protect/identification.py Identifying._caller_of",
         "protect/resource.py StatusResource._find_callers",
@@ -45,7 +44,7 @@ POLICIES = {
     "authorization_request": ["callers/forward_auth.py ForwardAuth._question"],
     ".without": ["http/handler.py Handler._respond"],
     ".digests": ["protect/identification.py _compared"],
-    "identity_of": ["protect/identification.py Identifying._keyed"],
+    "identity_of": ["protect/identification.py Identifying._identify_whole"],
     "taken_now": ["protect/identification.py Identifying.identify"],
     # Rules 9 to 19: what the record says, to a claim and to a request that does not claim.
     "judge": ["protect/claiming.py _judge", "protect/identification.py KeyedRequest.judge"],
@@ -53,7 +52,7 @@ POLICIES = {
     ".claim_kept": ["protect/operations.py Operations._execute"],
     "replay_of": ["protect/compose.py reply_by_judgement", "protect/resource.py StatusResource._result_of"],
     "wait_preference": ["protect/duplicates.py _wait_limit", "protect/resource.py StatusResource._wait"],
-    "responds_async": ["protect/identification.py Identifying._keyed"],
+    "responds_async": ["protect/identification.py Identifying._identify_whole"],
     # The first one is the call of a socket.
     ".accept": [
         "http/arrivals.py Listener._accept",

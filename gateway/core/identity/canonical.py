@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Sequence
+from hashlib import sha256
 from itertools import accumulate
 from typing import Any, Final, NoReturn, Protocol
 
@@ -33,6 +34,17 @@ class Body(Protocol):
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: slice, /) -> bytes: ...
+
+
+def sha256_of(body: Body) -> bytes:
+    """The plain SHA-256 of a body, the same as from a `hashlib.sha256` updated with its chunks as they arrived."""
+    window = 1 << 20
+    if isinstance(body, bytes) and len(body) <= window:
+        return sha256(body).digest()
+    running = sha256()
+    for start in range(0, len(body), window):
+        running.update(body[start : start + window])
+    return running.digest()
 
 
 # A number is kept as its lexeme after a lone low surrogate. No string of a parsed document begins with one: UTF-8

@@ -19,7 +19,14 @@ from typing import Final
 from uuid import UUID
 
 from gateway.core.framing import digest, framed
-from gateway.core.identity.canonical import Body, canonical_document, canonical_form, canonical_json, parse_json
+from gateway.core.identity.canonical import (
+    Body,
+    canonical_document,
+    canonical_form,
+    canonical_json,
+    parse_json,
+    sha256_of,
+)
 from gateway.core.identity.difference import FIXED, UNNAMED, Parts, differences, members_of, pack
 from gateway.core.identity.media import MediaType, parse_media_type
 from gateway.core.identity.multipart import canonical_multipart
@@ -389,17 +396,6 @@ class _Frame:
         tag = framed(b"canonical request")
         media = _canonical_media(self._types, self._media, form)
         return tag + self._head + framed(media, framed(*list_members(self._codings)), self._listed, form.encode())
-
-
-def sha256_of(body: Body) -> bytes:
-    """The plain SHA-256 of a body, the same as from a `hashlib.sha256` updated with its chunks as they arrived."""
-    window = 1 << 20
-    if isinstance(body, bytes) and len(body) <= window:
-        return sha256(body).digest()
-    running = sha256()
-    for start in range(0, len(body), window):
-        running.update(body[start : start + window])
-    return running.digest()
 
 
 def _stripped(headers: Headers, name: bytes) -> list[bytes]:

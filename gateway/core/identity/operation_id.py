@@ -17,14 +17,15 @@ from hashlib import sha256
 from uuid import UUID
 
 from gateway.core.framing import digest, framed
-from gateway.core.identity.key import Key, KeySpec, key_headers_of, key_recipe
-from gateway.core.identity.scope import Scope, ScopeSpec, scope_headers, scope_recipe
+from gateway.core.identity.key import Key, KeySpec
+from gateway.core.identity.scope import Scope, ScopeSpec
 from gateway.core.operation import SHORT_SCOPE_BYTES, Identity
 
 
 def derive_operation_id(service: str, operation: str, scope_digest: bytes, key_digest: bytes) -> UUID:
     """A UUID of version 8 (RFC 9562 section 5.8): 122 bits of a SHA-256."""
-    derived = sha256(_before_key(service, operation, scope_digest) + framed(key_digest)).digest()
+    length = len(key_digest).to_bytes(8, "big")
+    derived = sha256(_before_key(service, operation, scope_digest) + length + key_digest).digest()
     bits = int.from_bytes(derived[:16], "big")
     bits = bits & ~(0xF << 76) | 8 << 76
     bits = bits & ~(0b11 << 62) | 0b10 << 62
@@ -63,15 +64,11 @@ def identity_of(
     keeps_clear_key: bool = False,
 ) -> Identity:
     """The identity to claim. `route` is stored for people only; it identifies nothing."""
-    scope_digest, key_digest = stored_digest(scope, secret), stored_digest(key, secret)
-    return Identity(
-        operation_id=derive_operation_id(service, operation, scope_digest, key_digest),
-        route=route,
-        operation=operation,
-        scope_digest=scope_digest,
-        key_digest=key_digest,
-        key=key.text if keeps_clear_key else None,
-    )
+    scope_digest, key_digest = scope.digest, key.digest
+    if secret is not None:
+        scope_digest, key_digest = stored_digest(scope, secret), stored_digest(key, secret)
+    operation_id = derive_operation_id(service, operation, scope_digest, key_digest)
+    return Identity(operation_id, route, operation, scope_digest, key_digest, key.text if keeps_clear_key else None)
 
 
 def is_of(identity: Identity, service: str, operation: str) -> bool:
@@ -98,13 +95,13 @@ def identity_recipe(service: str, operation: str, scope: ScopeSpec, key: KeySpec
 
     Settings that only refuse requests (trusted networks, the key's format) are not part of it.
     """
-    recipe = digest(b"identity", _utf8(service), _utf8(operation), scope_recipe(scope), key_recipe(key))
+    recipe = digest(b"identity", _utf8(service), _utf8(operation), scope.recipe, key.recipe)
     return recipe if secret is None else hmac.digest(secret, recipe, "sha256")
 
 
 def single_headers(scope: ScopeSpec, key: KeySpec) -> frozenset[bytes]:
     """The headers, in lower case, that a request of this route may carry once at most."""
-    return scope_headers(scope) | key_headers_of(key) | {b"authorization"}
+    return scope.headers | key.headers | {b"authorization"}
 
 
 def _utf8(name: str) -> bytes:

@@ -4,7 +4,7 @@ A scope is a digest; neither a credential nor a header value leaves this module 
 and no fallback: a caller that cannot be identified with certainty has no scope. This is not authorization.
 
 Some scopes are taken from what has to be verified: a token, a principal, a certificate. Verifying takes clocks, keys or
-another service, so it is done elsewhere. `scope_of` says what has to be verified, and is asked again with the result.
+another service, so it is done elsewhere. `find_scope` says what has to be verified, and is asked again with the result.
 """
 
 from __future__ import annotations
@@ -13,21 +13,20 @@ import json
 from base64 import urlsafe_b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from hashlib import sha256
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from types import MappingProxyType
-from typing import Final, Literal, assert_never
+from typing import Final, Literal
 
-from gateway.core.framing import digest, framed
+from gateway.core.framing import framed
+from gateway.core.identity.key import Values
 from gateway.core.identity.token import TokenIssuer
 from gateway.core.immutable import immutable
-from gateway.core.message import Headers, header_values
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 SCOPE_PARTS_MAX: Final = 8
-_REMEMBERED_BYTES_MAX: Final = 256
 # Scheme names are shorter.
 _BARE_KEY_BYTES_MIN: Final = 20
 
@@ -35,102 +34,7 @@ _BARE_KEY_BYTES_MIN: Final = 20
 SINGLE_USE_SCHEMES = frozenset(
     (b"aws4-hmac-sha256", b"digest", b"gnap", b"hawk", b"mutual", b"negotiate", b"ntlm", b"oauth", b"signature")
 )
-
-
-@dataclass(frozen=True, slots=True)
-class HeaderScope:
-    """A header that a trusted hop sets. `trusted` are the networks of such hops; None trusts every peer."""
-
-    name: bytes
-    trusted: tuple[Network, ...] | None
-
-    def __post_init__(self) -> None:
-        if self.name.lower() == b"authorization":
-            raise ValueError("Authorization is not a name that a hop gives the caller; use api_key")
-
-
-@immutable
-class ApiKeyScope:
-    """A credential that stays the same for as long as its keys are remembered."""
-
-    name: bytes = b"Authorization"
-
-
-@immutable
-class SharedScope:
-    """All callers share one key space: any caller that knows a key can get its response."""
-
-
-@dataclass(frozen=True, slots=True)
-class JwtScope:
-    """Claims of a verified token: the same caller after every refresh of the token. One issuer of these signed it."""
-
-    issuers: tuple[TokenIssuer, ...]
-    _hash: int = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        if not self.issuers or len({each.issuer for each in self.issuers}) < len(self.issuers):
-            raise ValueError("the issuers of tokens differ, and there is at least one")
-        # Looked up several times in each request.
-        object.__setattr__(self, "_hash", hash(self.issuers))
-
-    def __hash__(self) -> int:
-        return self._hash
-
-
-@immutable
-class AuthService:
-    """A service that decides about requests, and how it is asked.
-
-    `url` is for people, and has no query; `authority` and `target` are of the question. It gets to see `headers` of the
-    request. `copy` are headers of its response that go to the service behind the gateway. `ca` names a file with the
-    certificates to trust, None for the system's. A permission may be remembered for `cache_seconds`.
-    """
-
-    url: str
-    host: str
-    port: int
-    has_tls: bool
-    authority: bytes
-    target: bytes
-    headers: tuple[bytes, ...] = (b"Authorization", b"Cookie")
-    copy: tuple[bytes, ...] = ()
-    ca: str | None = None
-    timeout_seconds: float = 2.0
-    cache_seconds: float = 0.0
-
-
-@immutable
-class ForwardAuthScope:
-    """The principal that an authorising service names, in this header of its response."""
-
-    service: AuthService
-    principal: bytes
-
-
-@immutable
-class ClientCertificateScope:
-    """A part of the certificate that the client has proved to hold the key of."""
-
-    part: Literal["subject", "san", "sha256"]
-
-
-VerifiedSpec = JwtScope | ForwardAuthScope | ClientCertificateScope
-ScopePart = HeaderScope | ApiKeyScope | VerifiedSpec
-
-
-@dataclass(frozen=True, slots=True)
-class ComposedScope:
-    """Callers are the same if all parts are equal."""
-
-    parts: tuple[ScopePart, ...]
-
-    def __post_init__(self) -> None:
-        if not 1 <= len(self.parts) <= SCOPE_PARTS_MAX:
-            raise ValueError(f"a scope is composed of 1 to {SCOPE_PARTS_MAX} parts")
-
-
-ScopeSpec = ScopePart | SharedScope | ComposedScope
+_BEFORE: Final = framed(b"scope")
 
 
 @immutable
@@ -172,147 +76,256 @@ class Unverified:
     part: VerifiedSpec
 
 
+Refusal = ScopeMissing | ScopeUnsuitable
 # Keyed by what was verified; the values are framed, so that no two callers have the same.
-Verified = Mapping[VerifiedSpec, bytes]
+Verified = Mapping["VerifiedSpec", bytes]
 _NOTHING: Final[Verified] = MappingProxyType({})
 
 
-def scope_of(
-    spec: ScopeSpec, headers: Headers, peer: Address | None, verified: Verified = _NOTHING
-) -> Scope | ScopeMissing | ScopeUnsuitable | Unverified:
-    """The caller's scope. `peer` is the remote address of this connection, never an address from a header.
+class _Scope:
+    """A scope of a route, or a part of one."""
 
-    It is None on a Unix socket; an IPv4-mapped IPv6 address is given as the IPv4 address. Whatever can be refused
-    without verifying is refused first.
+    __slots__ = ()
+
+    def find_scope(
+        self, by_name: Values, peer: Address | None, verified: Verified = _NOTHING
+    ) -> Scope | Refusal | Unverified:
+        """The caller's scope. `peer` is the remote address of this connection, never an address from a header.
+
+        It is None on a Unix socket; an IPv4-mapped IPv6 address is given as the IPv4 address. Whatever can be refused
+        without verifying is refused first.
+        """
+        found = self.value(by_name, peer, verified)
+        if not isinstance(found, bytes):
+            return found
+        return Scope(sha256(_BEFORE + len(found).to_bytes(8, "big") + found).digest())
+
+    def value(self, by_name: Values, peer: Address | None, verified: Verified) -> bytes | Refusal | Unverified:
+        """What stands for the caller in the scope, framed."""
+        raise NotImplementedError
+
+    @property
+    def headers(self) -> frozenset[bytes]:
+        """The names, in lower case, of the headers that it is taken from."""
+        return frozenset()
+
+    @property
+    def recipe(self) -> bytes:
+        """The settings that decide which scope a caller has. Trusted networks, audiences, keys and where a service is
+        do not: they only refuse."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderScope(_Scope):
+    """A header that a trusted hop sets. `trusted` are the networks of such hops; None trusts every peer."""
+
+    name: bytes
+    trusted: tuple[Network, ...] | None
+
+    def __post_init__(self) -> None:
+        if self.name.lower() == b"authorization":
+            raise ValueError("Authorization is not a name that a hop gives the caller; use api_key")
+
+    def value(self, by_name: Values, peer: Address | None, verified: Verified) -> bytes | Refusal:
+        if self.trusted is not None and not _is_within(peer, self.trusted):
+            return ScopeMissing(f"{_text(self.name)} is not accepted from this address.", is_credential=False)
+        name = self.name.lower()
+        values = by_name.get(name, ())
+        if len(values) > 1:
+            return ScopeUnsuitable(f"{_text(self.name)} is given more than once.")
+        value = values[0].strip(b" \t") if values else b""
+        if not value:
+            return ScopeMissing(f"{_text(self.name)} is missing.", is_credential=False)
+        return framed(b"header", name, value)
+
+    @property
+    def headers(self) -> frozenset[bytes]:
+        return frozenset((self.name.lower(),))
+
+    @property
+    def recipe(self) -> bytes:
+        return framed(b"header", self.name.lower())
+
+
+@immutable
+class ApiKeyScope(_Scope):
+    """A credential that stays the same for as long as its keys are remembered."""
+
+    name: bytes = b"Authorization"
+
+    def value(self, by_name: Values, peer: Address | None, verified: Verified) -> bytes | Refusal:
+        name, scheme = self.name.lower(), b""
+        values = by_name.get(name, ())
+        if len(values) > 1:
+            return ScopeUnsuitable(f"{_text(self.name)} is given more than once.")
+        value = values[0].strip(b" \t") if values else b""
+        if name == b"authorization":
+            scheme, value = _scheme_and_credential(value)
+        if not value:
+            fault = "has a scheme without a credential, or too short a key" if scheme else "is missing"
+            return ScopeMissing(f"{_text(self.name)} {fault}.", is_credential=True)
+        if scheme in SINGLE_USE_SCHEMES:
+            return ScopeUnsuitable(
+                f"{_text(self.name)} uses a scheme whose credentials differ from request to request."
+            )
+        if _is_json_web_token(value):
+            return ScopeUnsuitable(
+                f"{_text(self.name)} carries a token that expires: "
+                "a retry with a new one would count as another caller."
+            )
+        return framed(b"api_key", name, scheme, value)
+
+    @property
+    def headers(self) -> frozenset[bytes]:
+        return frozenset((self.name.lower(),))
+
+    @property
+    def recipe(self) -> bytes:
+        return framed(b"api_key", self.name.lower())
+
+
+@immutable
+class SharedScope(_Scope):
+    """All callers share one key space: any caller that knows a key can get its response."""
+
+    def value(self, by_name: Values, peer: Address | None, verified: Verified) -> bytes:
+        return framed(b"shared")
+
+    @property
+    def recipe(self) -> bytes:
+        return framed(b"shared")
+
+
+@dataclass(frozen=True, slots=True)
+class JwtScope(_Scope):
+    """Claims of a verified token: the same caller after every refresh of the token. One issuer of these signed it."""
+
+    issuers: tuple[TokenIssuer, ...]
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.issuers or len({each.issuer for each in self.issuers}) < len(self.issuers):
+            raise ValueError("the issuers of tokens differ, and there is at least one")
+        # Looked up several times in each request.
+        object.__setattr__(self, "_hash", hash(self.issuers))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def value(self, by_name: Values, peer: Address | None, verified: Verified) -> bytes | Unverified:
+        return verified.get(self) or Unverified(self)
+
+    @property
+    def headers(self) -> frozenset[bytes]:
+        return frozenset((b"authorization",))
+
+    @property
+    def recipe(self) -> bytes:
+        issuers = (framed(one.issuer.encode(), *[name.encode() for name in sorted(one.claims)]) for one in self.issuers)
+        return framed(b"jwt", *sorted(issuers))
+
+
+@immutable
+class AuthService:
+    """A service that decides about requests, and how it is asked.
+
+    `url` is for people, and has no query; `authority` and `target` are of the question. It gets to see `headers` of the
+    request. `copy` are headers of its response that go to the service behind the gateway. `ca` names a file with the
+    certificates to trust, None for the system's. A permission may be remembered for `cache_seconds`.
     """
-    found: bytes | ScopeMissing | ScopeUnsuitable | Unverified
-    match spec:
-        case HeaderScope():
-            found = _header(spec, headers, peer)
-        case ApiKeyScope():
-            found = _credential(spec, headers)
-        case SharedScope():
-            found = framed(b"shared")
-        case ComposedScope(parts):
-            found = _composed(parts, headers, peer, verified)
-        case JwtScope() | ForwardAuthScope() | ClientCertificateScope():
-            found = verified.get(spec) or Unverified(spec)
-        case _:
-            assert_never(spec)
-    if not isinstance(found, bytes):
-        return found
-    # Unlike a credential, a name set by a hop is no secret: it may stay in memory after its request.
-    is_name = isinstance(spec, HeaderScope) and len(found) <= _REMEMBERED_BYTES_MAX
-    return _remembered(found) if is_name else Scope(digest(b"scope", found))
+
+    url: str
+    host: str
+    port: int
+    has_tls: bool
+    authority: bytes
+    target: bytes
+    headers: tuple[bytes, ...] = (b"Authorization", b"Cookie")
+    copy: tuple[bytes, ...] = ()
+    ca: str | None = None
+    timeout_seconds: float = 2.0
+    cache_seconds: float = 0.0
 
 
-@lru_cache(1024)
-def _remembered(found: bytes) -> Scope:
-    return Scope(digest(b"scope", found))
+@immutable
+class ForwardAuthScope(_Scope):
+    """The principal that an authorising service names, in this header of its response."""
+
+    service: AuthService
+    principal: bytes
+
+    def value(self, by_name: Values, peer: Address | None, verified: Verified) -> bytes | Unverified:
+        return verified.get(self) or Unverified(self)
+
+    def value_of(self, principal: bytes) -> bytes:
+        """What stands for this principal."""
+        return framed(b"forward_auth", self.principal.lower(), principal)
+
+    @property
+    def headers(self) -> frozenset[bytes]:
+        return frozenset(name.lower() for name in self.service.headers)
+
+    @property
+    def recipe(self) -> bytes:
+        return framed(b"forward_auth", self.principal.lower())
 
 
-def principal_value(spec: ForwardAuthScope, principal: bytes) -> bytes:
-    """What goes into the scope of this principal."""
-    return framed(b"forward_auth", spec.principal.lower(), principal)
+@immutable
+class ClientCertificateScope(_Scope):
+    """A part of the certificate that the client has proved to hold the key of."""
+
+    part: Literal["subject", "san", "sha256"]
+
+    def value(self, by_name: Values, peer: Address | None, verified: Verified) -> bytes | Unverified:
+        return verified.get(self) or Unverified(self)
+
+    def value_of(self, part: bytes) -> bytes:
+        """What stands for a certificate with this part."""
+        return framed(b"client_certificate", self.part.encode(), part)
+
+    @property
+    def recipe(self) -> bytes:
+        return framed(b"client_certificate", self.part.encode())
 
 
-def certificate_value(spec: ClientCertificateScope, part: bytes) -> bytes:
-    """What goes into the scope of a certificate with this part."""
-    return framed(b"client_certificate", spec.part.encode(), part)
+VerifiedSpec = JwtScope | ForwardAuthScope | ClientCertificateScope
+ScopePart = HeaderScope | ApiKeyScope | VerifiedSpec
 
 
-def scope_headers(spec: ScopeSpec) -> frozenset[bytes]:
-    """The names, in lower case, of the headers that the scope is taken from."""
-    match spec:
-        case HeaderScope(name) | ApiKeyScope(name):
-            return frozenset((name.lower(),))
-        case SharedScope() | ClientCertificateScope():
-            return frozenset()
-        case JwtScope():
-            return frozenset((b"authorization",))
-        case ForwardAuthScope(service):
-            return frozenset(name.lower() for name in service.headers)
-        case ComposedScope(parts):
-            return frozenset().union(*(scope_headers(part) for part in parts))
-        case _:
-            assert_never(spec)
+@dataclass(frozen=True, slots=True)
+class ComposedScope(_Scope):
+    """Callers are the same if all parts are equal."""
+
+    parts: tuple[ScopePart, ...]
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.parts) <= SCOPE_PARTS_MAX:
+            raise ValueError(f"a scope is composed of 1 to {SCOPE_PARTS_MAX} parts")
+
+    def value(self, by_name: Values, peer: Address | None, verified: Verified) -> bytes | Refusal | Unverified:
+        found = [b"composed"]
+        unverified: Unverified | None = None
+        for part in self.parts:
+            value = part.value(by_name, peer, verified)
+            if isinstance(value, bytes):
+                found.append(value)
+            elif isinstance(value, Unverified):
+                unverified = unverified or value
+            else:
+                return value
+        return unverified or framed(*found)
+
+    @property
+    def headers(self) -> frozenset[bytes]:
+        return frozenset().union(*(part.headers for part in self.parts))
+
+    @property
+    def recipe(self) -> bytes:
+        return framed(b"composed", *[part.recipe for part in self.parts])
 
 
-def scope_recipe(spec: ScopeSpec) -> bytes:
-    """The settings that decide which scope a caller has. Trusted networks, audiences, keys and where a service is do
-    not: they only refuse."""
-    match spec:
-        case HeaderScope(name):
-            return framed(b"header", name.lower())
-        case ApiKeyScope(name):
-            return framed(b"api_key", name.lower())
-        case SharedScope():
-            return framed(b"shared")
-        case JwtScope(issuers):
-            each = [framed(one.issuer.encode(), *[name.encode() for name in sorted(one.claims)]) for one in issuers]
-            return framed(b"jwt", *sorted(each))
-        case ForwardAuthScope(principal=name):
-            return framed(b"forward_auth", name.lower())
-        case ClientCertificateScope(part):
-            return framed(b"client_certificate", part.encode())
-        case ComposedScope(parts):
-            return framed(b"composed", *[scope_recipe(part) for part in parts])
-        case _:
-            assert_never(spec)
-
-
-def _composed(
-    parts: tuple[ScopePart, ...], headers: Headers, peer: Address | None, verified: Verified
-) -> bytes | ScopeMissing | ScopeUnsuitable | Unverified:
-    found = [b"composed"]
-    unverified: Unverified | None = None
-    for part in parts:
-        value: bytes | ScopeMissing | ScopeUnsuitable
-        match part:
-            case HeaderScope():
-                value = _header(part, headers, peer)
-            case ApiKeyScope():
-                value = _credential(part, headers)
-            case JwtScope() | ForwardAuthScope() | ClientCertificateScope():
-                value = verified.get(part, b"")
-                unverified = unverified or (None if value else Unverified(part))
-            case _:
-                assert_never(part)
-        if not isinstance(value, bytes):
-            return value
-        found.append(value)
-    return unverified or framed(*found)
-
-
-def _header(spec: HeaderScope, headers: Headers, peer: Address | None) -> bytes | ScopeMissing | ScopeUnsuitable:
-    if spec.trusted is not None and not _is_within(peer, spec.trusted):
-        return ScopeMissing(f"{_text(spec.name)} is not accepted from this address.", is_credential=False)
-    value = _only_value(spec.name, headers)
-    if not isinstance(value, bytes):
-        return value
-    if not value:
-        return ScopeMissing(f"{_text(spec.name)} is missing.", is_credential=False)
-    return framed(b"header", spec.name.lower(), value)
-
-
-def _credential(spec: ApiKeyScope, headers: Headers) -> bytes | ScopeMissing | ScopeUnsuitable:
-    name = spec.name.lower()
-    value = _only_value(spec.name, headers)
-    if not isinstance(value, bytes):
-        return value
-    scheme = b""
-    if name == b"authorization":
-        scheme, value = _scheme_and_credential(value)
-    if not value:
-        fault = "has a scheme without a credential, or too short a key" if scheme else "is missing"
-        return ScopeMissing(f"{_text(spec.name)} {fault}.", is_credential=True)
-    if scheme in SINGLE_USE_SCHEMES:
-        return ScopeUnsuitable(f"{_text(spec.name)} uses a scheme whose credentials differ from request to request.")
-    if _is_json_web_token(value):
-        return ScopeUnsuitable(
-            f"{_text(spec.name)} carries a token that expires: a retry with a new one would count as another caller."
-        )
-    return framed(b"api_key", name, scheme, value)
+ScopeSpec = ScopePart | SharedScope | ComposedScope
 
 
 def _scheme_and_credential(value: bytes) -> tuple[bytes, bytes]:
@@ -325,13 +338,6 @@ def _scheme_and_credential(value: bytes) -> tuple[bytes, bytes]:
     if not credential and len(scheme) >= _BARE_KEY_BYTES_MIN:
         return b"", scheme
     return scheme.lower(), credential.lstrip(b" ")
-
-
-def _only_value(name: bytes, headers: Headers) -> bytes | ScopeUnsuitable:
-    values = header_values(headers, name.lower())
-    if len(values) > 1:
-        return ScopeUnsuitable(f"{_text(name)} is given more than once.")
-    return values[0].strip(b" \t") if values else b""
 
 
 def _is_within(peer: Address | None, networks: tuple[Network, ...]) -> bool:

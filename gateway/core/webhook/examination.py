@@ -35,14 +35,11 @@ from gateway.core.identity.key import (
     Key,
     KeyFault,
     KeySpec,
-    Unquote,
-    find_key,
     is_event_batch,
     is_structured_event,
-    key_headers_of,
 )
 from gateway.core.immutable import immutable
-from gateway.core.message import Headers, header_values
+from gateway.core.message import Headers, header_values, values_by_name
 from gateway.core.webhook.scheme import STANDARD_WEBHOOKS, Scheme, Secret, combined_key, event_key, living
 from gateway.core.webhook.signature import Fault, Refused, sign, sign_again, signed_at, verify
 
@@ -89,7 +86,7 @@ class Inbox:
         """The headers, in lower case, that a request may have once at most."""
         names: frozenset[bytes] = frozenset()
         for scheme in self.schemes:
-            names |= scheme.headers | key_headers_of(scheme.key) | frozenset(scheme.about)
+            names |= scheme.headers | scheme.key.headers | frozenset(scheme.about)
         return names
 
 
@@ -120,7 +117,7 @@ class Unidentified:
 
 
 def examine_message(
-    inbox: Inbox, headers: Headers, body: Body, *, now: float, unquote: Unquote
+    inbox: Inbox, headers: Headers, body: Body, *, now: float
 ) -> VerifiedEvent | Challenge | Unidentified | Refused:
     """What this message is, at `now` in Unix time."""
     verified = verify(inbox.schemes, inbox.secrets, headers, body, now=now, tolerance_seconds=inbox.tolerance_seconds)
@@ -129,15 +126,15 @@ def examine_message(
     signers = verified.secret_ids
     if inbox.answers_challenge and (challenge := _challenge(body)) is not None:
         return Challenge(challenge, signers)
-    scheme = verified.scheme
+    scheme, by_name = verified.scheme, values_by_name(headers)
     if isinstance(scheme.key, CloudEventKey):
-        if is_event_batch(headers):
+        if is_event_batch(by_name):
             return Refused(Fault.UNSUPPORTED)
-        if is_structured_event(headers):
+        if is_structured_event(by_name):
             # All that is said of it is in its body.
             scheme = replace(scheme, about=())
     spec = event_key(scheme, guards_content=inbox.guards_content)
-    key = find_key(spec, headers, body, unquote)
+    key = spec.find_key(by_name, body)
     if isinstance(key, Key):
         return VerifiedEvent(key, signers, verified.signed_at)
     return Unidentified(spec, key.detail if isinstance(key, KeyFault) else None, signers)

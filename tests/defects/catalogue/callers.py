@@ -74,7 +74,7 @@ DEFECTS = (
             Edit(
                 "protect/identification.py",
                 "if route.authorize is not None:",
-                "if route.authorize is not None and find_key(route.key, incoming.head.headers, None, unquote):",
+                "if route.authorize is not None and route.key.find_key(values_by_name(incoming.head.headers), None):",
             ),
         ),
         (_FORWARD_AUTH + "test_authorize_asks_about_every_request",),

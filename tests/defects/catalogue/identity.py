@@ -79,15 +79,18 @@ DEFECTS = (
         "scope-kept-in-clear",
         "what a scope was made from can be read in the store",
         (
-            Edit("core/identity/scope.py", 'else Scope(digest(b"scope", found))', "else Scope(found)"),
-            Edit("core/identity/scope.py", 'return Scope(digest(b"scope", found))', "return Scope(found)"),
+            Edit(
+                "core/identity/scope.py",
+                'Scope(sha256(_BEFORE + len(found).to_bytes(8, "big") + found).digest())',
+                "Scope(found)",
+            ),
         ),
         ("tests/core/test_identity_scope.py::test_nothing_in_clear",),
     ),
     Defect(
         "any-hop-is-trusted",
         "whoever connects may say which caller it is",
-        (Edit("core/identity/scope.py", "spec.trusted is not None and not", "spec.trusted is None and not"),),
+        (Edit("core/identity/scope.py", "self.trusted is not None and not", "self.trusted is None and not"),),
         ("tests/core/test_identity_scope.py::test_trusted_hop",),
     ),
     Defect(

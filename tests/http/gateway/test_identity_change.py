@@ -11,9 +11,9 @@ from gateway.admin.operations import Operations
 from gateway.app.life import StartError
 from gateway.app.operating import policies_of
 from gateway.config import parse
-from gateway.core.identity.key import HeaderKey, Key, find_key
-from gateway.core.identity.scope import HeaderScope, Scope, scope_of
-from gateway.protect.structured_fields import unquote
+from gateway.core.identity.key import HeaderKey, Key
+from gateway.core.identity.scope import HeaderScope, Scope
+from gateway.core.message import values_by_name
 from gateway.store import guard
 from gateway.store.postgres import store as postgres
 from tests.admin.shell import Shell
@@ -154,7 +154,8 @@ async def test_guesses_cannot_be_tested(store: Store, tmp_path: Path) -> None:
         assert [snapshot.record is not None for snapshot in found] == [False, False, True]
         record = found[-1].record
         assert record is not None
-        scope, key = scope_of(TENANT, headers, None), find_key(HeaderKey(), headers, None, unquote)
+        by_name = values_by_name(headers)
+        scope, key = TENANT.find_scope(by_name, None), HeaderKey().find_key(by_name)
         assert isinstance(scope, Scope)
         assert isinstance(key, Key)
         assert not {scope.digest, key.digest} & {record.identity.scope_digest, record.identity.key_digest}

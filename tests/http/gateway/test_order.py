@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from gateway.core.identity.key import BodyPart, ComposedKey, Key, find_key
+from gateway.core.identity.key import BodyPart, ComposedKey, Key
 from gateway.core.lane import lane_of
 from gateway.core.operation import State
-from gateway.protect.structured_fields import unquote
 from gateway.store.operations import Query
 from tests.support.accepting import SECRETS, Desk, desk
 from tests.support.eventually import eventually
@@ -166,7 +165,7 @@ async def test_a_lane_shows_no_guess_of_its_account(tmp_path: Path) -> None:
             record = snapshot.record
             assert record is not None
             assert record.delivery is not None
-            account = find_key(ComposedKey((BodyPart(("account",)),)), (), b'{"account": "a"}', unquote)
+            account = ComposedKey((BodyPart(("account",)),)).find_key({}, b'{"account": "a"}')
             assert isinstance(account, Key)
             identity = record.identity
             guess = lane_of("shop", identity.operation, identity.scope_digest, account.digest)

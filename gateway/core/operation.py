@@ -72,7 +72,7 @@ class Fingerprint:
     `recipe` names the algorithm, the route's settings and the key that made `digest`; two digests are comparable only
     under one recipe. `raw` always covers the same parts (method, target, Host, media type, coding, body), so that under
     one `key_id` it stays comparable when the recipe changes. `key_id` is empty when the digests are not keyed. `parts`
-    are short digests of single parts, which explain a mismatch (`identity.difference`) and decide nothing.
+    are short digests of single parts, which explain a mismatch (`identity.fingerprint`) and decide nothing.
 
     A tombstone may have only the first `SHORT_DIGEST_BYTES` of both digests, and no parts.
     """

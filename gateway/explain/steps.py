@@ -272,8 +272,7 @@ def _form(keyed: KeyedRequest) -> str:
     """The form in which the body is compared."""
     if keyed.digests is None:
         return BodyForm.RAW
-    parts = keyed.digests.parts
-    return parts.values[parts.names.index("body")].partition(b" ")[0].decode()
+    return keyed.digests.values[-1].partition(b" ")[0].decode()
 
 
 def _fingerprint(keyed: KeyedRequest, places: Places, *, show: bool) -> Step:
@@ -285,7 +284,7 @@ def _fingerprint(keyed: KeyedRequest, places: Places, *, show: bool) -> Step:
         facts.append(f"digest: {current.digest.hex()[:12]}")
     if others:
         facts.append(f"compared under {len(others)} other keys, too")
-    names = () if keyed.digests is None else keyed.digests.parts.names
+    names = () if keyed.digests is None else keyed.digests.names
     settings = [*places.written(keyed.route.name, ("fingerprint",))]
     if current.key_id:
         settings.append(places.of("secrets", "fingerprint_key"))

@@ -72,12 +72,6 @@ class TakenBody:
         self.content = b""
         self.is_closed = True
 
-    @property
-    def at_hand(self) -> bytes | None:
-        """Its bytes, where they are in memory and so few that the event loop may read them."""
-        content = self.content
-        return content if isinstance(content, bytes) and len(content) <= INLINE_BYTES_MAX else None
-
     async def read(self, use: Callable[[Body], Result]) -> Result:
         """The result of `use` on the bytes. It does not block the event loop: a long body, or one in a file, is read in
         a thread. The result depends on the bytes alone, never on where they are kept.
@@ -87,7 +81,7 @@ class TakenBody:
         """
         body = self.content
         if isinstance(body, bytes):
-            return use(body) if self.at_hand is not None else await asyncio.to_thread(use, body)
+            return use(body) if len(body) <= INLINE_BYTES_MAX else await asyncio.to_thread(use, body)
         if os.fstat(body.fileno()).st_size == 0:
             return use(b"")
         # Mapped before the thread starts: the mapping stays valid when the file object is closed.

@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import partial
 from uuid import UUID
 
-from gateway.core.identity.canonical import Body
 from gateway.core.identity.fingerprint import Digests
 from gateway.core.identity.key import Key, KeyFault
 from gateway.core.identity.operation_id import identity_of, stored_digest
@@ -24,7 +23,16 @@ from gateway.core.operation import Content, Fingerprint, Identity, ProbeTarget, 
 from gateway.core.reading import version_of
 from gateway.core.recovery import Probe, Resend, probe_values, render_probe
 from gateway.core.verdict import Claimable, Judgement, Match, Refuse, Verdict, compare, judge
-from gateway.protect.body import NoSlot, Spool, SpoolFailed, TakenBody, UploadSlots, WholeBody, taken_now
+from gateway.protect.body import (
+    INLINE_BYTES_MAX,
+    NoSlot,
+    Spool,
+    SpoolFailed,
+    TakenBody,
+    UploadSlots,
+    WholeBody,
+    taken_now,
+)
 from gateway.protect.callers import Caller, Callers, Verified, refuse_caller
 from gateway.protect.forwarding import with_headers
 from gateway.protect.hop import Hop
@@ -191,11 +199,12 @@ class Identifying:
         head, accept, recovery, keep = incoming.head, route.accept, route.recovery, route.keep
         if caller.headers:
             head = with_headers(head, caller.headers)
-        content = body.at_hand
-        if content is None:
-            digests, repeated = await body.read(partial(_compared, head, route, body.digest))
+        fingerprinter, repeats, content = route.fingerprinter, route.repeats, body.content
+        if isinstance(content, bytes) and len(content) <= INLINE_BYTES_MAX:
+            digests = fingerprinter.digests(head, content, body.digest)
         else:
-            digests, repeated = _compared(head, route, body.digest, content)
+            digests = await body.read(partial(fingerprinter.digests, head, body_sha256=body.digest))
+        repeated = None if repeats is None else await body.read(partial(repeats.values_of, head.headers))
         identity = identity_of(
             service=self._service,
             route=route.name,
@@ -211,17 +220,15 @@ class Identifying:
             incoming.hop,
             route,
             identity,
-            route.fingerprinter.alternatives(digests),
+            fingerprinter.alternatives(digests),
             _probe_target(head, recovery, route, identity.operation_id, key) if isinstance(recovery, Probe) else None,
             key.header_value if isinstance(recovery, Resend) and route.target.key_headers else None,
             is_async=accept is not None and responds_async(head, is_always=accept.is_always),
             version=b"" if keep.version is None else version_of(keep.version, head.headers),
             digests=digests,
             content=None
-            if route.repeats is None
-            else route.repeats.content_of(
-                self._service, identity, head.headers, route.fingerprinter, digests, repeated
-            ),
+            if repeats is None
+            else repeats.content_of(self._service, identity, head.headers, fingerprinter, digests, repeated),
         )
         return request if accept is None or accept.order is None else await self._in_order(request, accept.order)
 
@@ -273,13 +280,6 @@ class Identifying:
             "It has to be a string, or a whole number in plain digits."
         )
         return refuse(Verdict.ORDER_MISSING, shape=route.shape, detail=detail)
-
-
-def _compared(head: RequestHead, route: Route, sha256: bytes | None, content: Body) -> tuple[Digests, bytes | None]:
-    """What is compared of a request, and the values by which its repeats are recognised (`RepeatPolicy.values_of`)."""
-    repeats = route.repeats
-    digests = route.fingerprinter.digests(head, content, sha256)
-    return digests, None if repeats is None else repeats.values_of(head.headers, content)
 
 
 def _without_key(incoming: Incoming, route: Route) -> Reply | Untouched:

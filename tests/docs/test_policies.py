@@ -43,7 +43,7 @@ POLICIES = {
     ".authorize": ["protect/identification.py Identifying.identify", "protect/resource.py StatusResource._respond"],
     "authorization_request": ["callers/forward_auth.py ForwardAuth._question"],
     ".without": ["http/handler.py Handler._respond"],
-    ".digests": ["protect/identification.py _compared"],
+    ".digests": ["protect/identification.py Identifying._identify_whole"],
     "identity_of": ["protect/identification.py Identifying._identify_whole"],
     "taken_now": ["protect/identification.py Identifying.identify"],
     # Rules 9 to 19: what the record says, to a claim and to a request that does not claim.

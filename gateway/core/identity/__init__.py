@@ -2,6 +2,6 @@
 
 `key` and `scope` make the `operation_id`; a scope may be taken from a `token` or a client's `certificate`.
 `fingerprint` compares requests by the canonical forms of their bodies: `canonical` (JSON and forms) and `multipart`,
-with `media` for media types and `pointer` for JSON Pointers. `difference` finds in what two requests differ, and
+with `media` for media types and `pointer` for JSON Pointers. It finds in what two requests differ, too, and
 `content` makes the digest by which a repeat under another key is recognised.
 """

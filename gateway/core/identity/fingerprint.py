@@ -1,4 +1,4 @@
-"""The fingerprint of a request: whether a repeat under a used key is the same request.
+"""The fingerprint of a request: whether a repeat under a used key is the same request, and in what it differs.
 
 A fingerprint has two digests. The canonical one covers what the route's settings compare; the raw one always covers the
 same parts, as they came, and stays comparable when the settings change. Both are plain SHA-256 first and keyed
@@ -6,16 +6,24 @@ afterwards, so that comparing under several keys costs one HMAC each and never a
 
 The recipe identifies the settings that made a canonical digest; digests of different recipes are not comparable. A
 mistake here may only make equal requests look different (nothing is executed), never the other way round.
+
+The canonical digest is over digests of single parts. A record keeps four bytes for each of those, too, so that a repeat
+with another request can learn which part is another one; they decide nothing. Each is keyed with the fingerprint's
+secret and the operation id. So equal parts of two operations cannot be recognised by them, and without the secret they
+cannot be used to test guesses; only without a `fingerprint_key` can they, like the fingerprint itself. Members of a
+JSON document are found again by a digest of their pointer, so no name is kept. A member that the second document lacks
+is therefore reported as a change of the value that held it.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
-from typing import Final
+from itertools import repeat
+from typing import Any, Final
 from uuid import UUID
 
 from gateway.core.framing import digest, framed
@@ -24,18 +32,18 @@ from gateway.core.identity.canonical import (
     canonical_document,
     canonical_form,
     canonical_json,
+    encode_json,
     parse_json,
     sha256_of,
 )
-from gateway.core.identity.difference import FIXED, UNNAMED, Parts, differences, members_of, pack
 from gateway.core.identity.media import MediaType, parse_media_type
 from gateway.core.identity.multipart import canonical_multipart
-from gateway.core.identity.pointer import MISSING, Pointer, format_pointer
+from gateway.core.identity.pointer import MISSING, Pointer, format_pointer, resolve
 from gateway.core.immutable import immutable
-from gateway.core.message import HOP_BY_HOP, Headers, RequestHead, header_values, list_members, values_by_name
+from gateway.core.message import HOP_BY_HOP, RequestHead, list_members, values_by_name
 from gateway.core.operation import Fingerprint
 
-ALGORITHM: Final = b"2"
+ALGORITHM: Final = b"3"
 """Raise it whenever a canonical form or the framing changes; the raw digest must never change.
 
 Do not raise it for a change that gives some requests a digest that no request had before, such as refusing one more
@@ -45,16 +53,41 @@ form: at worst a retry from before is taken for another request, and all others 
 RECIPE_BYTES: Final = 16
 CONTENT_BYTES: Final = 16
 SECRET_BYTES_MIN: Final = 16
-# Two digests of 32 bytes and a dictionary entry each.
+# A cache of requests: a few digests of 32 bytes and a dictionary entry each.
 _REMEMBERED_MAX: Final = 4096
 # A cache of head frames. A route has few distinct ones, unless it has ids in the path.
 _FRAMES_MAX: Final = 256
 _FRAME_BYTES_MAX: Final = 1024
 
+# What is explained of a document.
+MEMBERS_MAX: Final = 64
+LEVELS_MAX: Final = 4
+# A longer name is not worth showing, and one that is not printable cannot be: half of a surrogate pair has no encoding.
+# Such a member counts as a part of the value that holds it.
+_NAME_CHARACTERS_MAX: Final = 128
+
+_PART_BYTES: Final = 4
+_MEMBER_BYTES: Final = 2 * _PART_BYTES
+# Of a part that a request does not have, as most do not have all of them.
+_NONE: Final = bytes(_PART_BYTES)
+
+_UNNAMED: Final = "conditions"
+"""The headers that make a request another one wherever they are sent, as a part. Where it has any, it is called by
+their names, with blanks between."""
+# The parts that are comparable under every recipe; those of the route's headers come next, and then two more.
+_ALWAYS: Final = ("method", "target", "host", "header:content-encoding", _UNNAMED)
+_BODY: Final = "body"
+_LAST: Final = ("media_type", _BODY)
+# In which order differences are told; the rest stands before the body.
+_ORDER: Final = {name: place for place, name in enumerate(("method", "target", "host", "media_type"))}
+
+# Before a SHA-256, as `framed` writes it.
+_DIGEST_LENGTH: Final = (32).to_bytes(8, "big")
+
 # Pointers and digests of values.
 Members = tuple[tuple[str, bytes], ...]
 
-_ALWAYS = frozenset((b"host", b"content-type", b"content-encoding"))
+_DIGESTED: Final = (b"host", b"content-type", b"content-encoding")
 
 METHOD_OVERRIDES: Final = (b"x-http-method", b"x-http-method-override", b"x-method-override")
 """Headers that mean another method to the services that know them: compared wherever they are sent."""
@@ -82,48 +115,19 @@ CONDITIONS: Final = (
 """Headers by which a request with the same body means something else: compared wherever they are sent."""
 DEFINING: Final = frozenset((*METHOD_OVERRIDES, *TARGET_OVERRIDES, *CONDITIONS))
 """The headers of all three kinds."""
-_KINDS: Final = (
-    (b"method overrides", METHOD_OVERRIDES),
-    (b"target overrides", TARGET_OVERRIDES),
-    (b"conditions", CONDITIONS),
-)
+_KINDS: Final = (METHOD_OVERRIDES, TARGET_OVERRIDES, CONDITIONS)
 
 # Headers that a client, or a hop, changes from one try to the next; framing and credentials.
 _NEVER = HOP_BY_HOP | frozenset(
     (
-        b"amz-sdk-invocation-id",
-        b"amz-sdk-request",
-        b"authorization",
-        b"b3",
-        b"baggage",
-        b"content-length",
-        b"date",
-        b"expect",
-        b"forwarded",
-        b"idempotency-key",
-        b"prefer",
-        b"request-id",
-        b"sentry-trace",
-        b"svix-req-id",
-        b"svix-retry-count",
-        b"svix-signature",
-        b"svix-timestamp",
-        b"traceparent",
-        b"tracestate",
-        b"uber-trace-id",
-        b"user-agent",
-        b"via",
-        b"webhook-signature",
-        b"webhook-timestamp",
-        b"x-amzn-trace-id",
-        b"x-cloud-trace-context",
-        b"x-correlation-id",
-        b"x-request-id",
-        b"x-retry-count",
-        b"x-stainless-retry-count",
+        b"amz-sdk-invocation-id", b"amz-sdk-request", b"authorization", b"b3", b"baggage", b"content-length", b"date",
+        b"expect", b"forwarded", b"idempotency-key", b"prefer", b"request-id", b"sentry-trace", b"svix-req-id",
+        b"svix-retry-count", b"svix-signature", b"svix-timestamp", b"traceparent", b"tracestate", b"uber-trace-id",
+        b"user-agent", b"via", b"webhook-signature", b"webhook-timestamp", b"x-amzn-trace-id",
+        b"x-cloud-trace-context", b"x-correlation-id", b"x-request-id", b"x-retry-count", b"x-stainless-retry-count",
         b"x-stripe-client-telemetry",
     )
-)
+)  # fmt: skip
 _NEVER_PREFIXES = (b"accept", b"x-b3-", b"x-datadog-", b"x-envoy-", b"x-forwarded-", b"idempotency-", b"idempotent-")
 
 
@@ -174,7 +178,7 @@ class FingerprintSpec:
             if not may_be_fingerprinted(name):
                 raise ValueError(f"{name.decode('latin-1')} changes from one try to the next")
         ignore, only = sorted({*self.ignore}), sorted({*self.only})
-        headers = sorted({name.lower() for name in self.headers} - _ALWAYS)
+        headers = sorted({name.lower() for name in self.headers} - {*_DIGESTED})
         settings = framed(
             self.body.encode(), framed(*map(_pointer, ignore)), framed(*map(_pointer, only)), framed(*headers)
         )
@@ -214,18 +218,24 @@ class FingerprintKey:
 
 @immutable
 class Digests:
-    """The unkeyed digests of one request. Do not store or log them: they can be used to guess a body."""
+    """What is compared of one request, unkeyed: do not store or log it, because it can be used to guess a body.
+
+    `values` are digests of the parts called `names`, empty for a part that the request does not have. `members` are
+    pointers and digests of values of its document, parents before their children.
+    """
 
     canonical: bytes = field(repr=False)
-    parts: Parts = field(repr=False)
     raw: bytes = field(repr=False)
+    names: tuple[str, ...]
+    values: tuple[bytes, ...] = field(repr=False)
+    members: Members = field(repr=False)
 
 
 class Fingerprinter:
     """Takes fingerprints for one route, under the current key and the retired ones.
 
-    It caches canonical digests by raw digest, because a retry is mostly the same bytes again. The raw digest covers
-    all that the canonical one depends on, unless the route lists headers; then the cache is not used.
+    It caches digests by the raw one, because a retry is mostly the same bytes again. The raw digest covers all that the
+    others depend on, unless the route lists headers; then the cache is not used.
     """
 
     def __init__(
@@ -239,10 +249,10 @@ class Fingerprinter:
             keys[key.key_id] = key
         # Records from before the first key was introduced stay comparable.
         keys.setdefault("", None)
-        # Unkeyed, like `Digests`.
-        self._canonical_of: dict[bytes, tuple[bytes, Parts]] = {}
+        self._digests_of: dict[bytes, Digests] = {}
+        self._remembers = not (spec.headers or spec.explains)
         self._frames: dict[tuple[object, ...], _Frame] = {}
-        self._digested = (*_ALWAYS, *spec.headers)
+        self._digested = (*_DIGESTED, *spec.headers)
         self._keys = [(key_id, _recipe(spec, key), None if key is None else key.secret) for key_id, key in keys.items()]
 
     def digests(self, head: RequestHead, body: Body, body_sha256: bytes | None = None) -> Digests:
@@ -250,64 +260,53 @@ class Fingerprinter:
 
         `body_sha256` is the body's digest if it is known already, for example from hashing it while it arrived.
         """
-        frame = self._frame_of(head)
-        content = sha256_of(body) if body_sha256 is None else body_sha256
-        raw = frame.raw(content)
-        if self.spec.headers or self.spec.explains:
-            return Digests(*frame.canonical(body, content), raw)
-        found = self._canonical_of.get(raw)
-        if found is None:
-            found = frame.canonical(body, content)
-            if len(self._canonical_of) >= _REMEMBERED_MAX:
-                self._canonical_of.clear()
-            self._canonical_of[raw] = found
-        return Digests(*found, raw)
-
-    def _frame_of(self, head: RequestHead) -> _Frame:
         by_name = values_by_name(head.headers)
-        alike: tuple[object, ...] = (
-            head.method,
-            head.target,
-            *[tuple(by_name.get(name, ())) for name in self._digested],
-        )
-        if not DEFINING.isdisjoint(by_name):
-            alike = (*alike, *[(name, *by_name[name]) for name in sorted(DEFINING.intersection(by_name))])
-        frame = self._frames.get(alike)
+        alike = (head.method, head.target, *map(tuple, map(by_name.get, self._digested, repeat(()))))
+        is_plain = DEFINING.isdisjoint(by_name)
+        frame = self._frames.get(alike) if is_plain else None
         if frame is None:
-            frame = _Frame(self.spec, head)
-            if frame.size_bytes <= _FRAME_BYTES_MAX:
+            frame = _Frame(self.spec, head, by_name)
+            if is_plain and frame.size_bytes <= _FRAME_BYTES_MAX:
                 if len(self._frames) >= _FRAMES_MAX:
                     self._frames.clear()
                 self._frames[alike] = frame
-        return frame
-
-    def fingerprint(self, digests: Digests) -> Fingerprint:
-        """The fingerprint to record."""
-        return self._under(digests, 0)
+        content = body_sha256 or (sha256(body).digest() if isinstance(body, bytes) else sha256_of(body))
+        raw = sha256(frame.before_raw + content).digest()
+        found = self._digests_of.get(raw)
+        if found is None:
+            found = frame.digests(body, content, raw)
+            if self._remembers:
+                if len(self._digests_of) >= _REMEMBERED_MAX:
+                    self._digests_of.clear()
+                self._digests_of[raw] = found
+        return found
 
     def alternatives(self, digests: Digests) -> list[Fingerprint]:
         """The fingerprint to record, then those that the same request would have under the retired keys."""
-        return [self._under(digests, index) for index in range(len(self._keys))]
+        made: list[Fingerprint] = []
+        for key_id, recipe, secret in self._keys:
+            canonical, raw = digests.canonical, digests.raw
+            if secret is not None:
+                canonical, raw = _keyed(secret, canonical), _keyed(secret, raw)
+            made.append(Fingerprint(recipe, canonical, raw, key_id))
+        return made
 
     def with_parts(self, fingerprint: Fingerprint, digests: Digests, operation_id: UUID) -> Fingerprint:
         """The current fingerprint of these digests as a record of this operation keeps it."""
-        secret = self._keys[0][2] or b""
         return Fingerprint(
             fingerprint.recipe,
             fingerprint.digest,
             fingerprint.raw,
             fingerprint.key_id,
-            pack(digests.parts, secret, operation_id),
+            _packed(digests, self._keys[0][2], operation_id),
         )
 
     def differences(self, digests: Digests, recorded: Fingerprint, operation_id: UUID) -> list[str]:
         """In what a request differs from the recorded one of its operation, as far as that can be known."""
         for key_id, recipe, secret in self._keys:
             if key_id == recorded.key_id:
-                is_same_recipe = recipe == recorded.recipe
-                return differences(
-                    digests.parts, recorded.parts, secret or b"", operation_id, is_same_recipe=is_same_recipe
-                )
+                known = len(digests.names) if recipe == recorded.recipe else len(_ALWAYS)
+                return _differences(digests, _packed(digests, secret, operation_id), recorded.parts, known)
         return []
 
     def content(self, caller: bytes, content: bytes) -> bytes:
@@ -316,144 +315,79 @@ class Fingerprinter:
         secret = next((secret for _, _, secret in reversed(self._keys) if secret is not None), None)
         return (inner if secret is None else _keyed(secret, inner))[:CONTENT_BYTES]
 
-    def _under(self, digests: Digests, index: int) -> Fingerprint:
-        key_id, recipe, secret = self._keys[index]
-        if secret is None:
-            return Fingerprint(recipe, digests.canonical, digests.raw)
-        return Fingerprint(recipe, _keyed(secret, digests.canonical), _keyed(secret, digests.raw), key_id)
-
 
 class _Frame:
-    """What is digested of a head, framed: shared by all requests whose heads agree in it."""
+    """What is digested of a head: shared by all requests whose heads agree in it."""
 
     __slots__ = (
-        "_before_canonical",
-        "_before_raw",
-        "_codings",
-        "_head",
-        "_listed",
-        "_media",
-        "_names",
-        "_parts",
-        "_spec",
-        "_types",
-    )
+        "_before", "_form", "_is_coded", "_media", "_names", "_spec", "_types", "_values", "before_raw", "size_bytes",
+    )  # fmt: skip
 
-    def __init__(self, spec: FingerprintSpec, head: RequestHead) -> None:
-        host = _stripped(head.headers, b"host")
-        types = _stripped(head.headers, b"content-type")
-        codings = _stripped(head.headers, b"content-encoding")
-        self._spec = spec
-        self._types = types
-        self._media = parse_media_type(types[0]) if len(types) == 1 else None
-        self._codings = codings
-        kinds = _kinds(head.headers)
-        defining = _defining(kinds)
-        lower_host = framed(*[value.lower() for value in host])
-        self._head = framed(spec.settings, head.method, head.target, lower_host) + defining
-        self._before_canonical: dict[BodyForm, bytes] = {}
+    def __init__(self, spec: FingerprintSpec, head: RequestHead, by_name: Mapping[bytes, Sequence[bytes]]) -> None:
+        def given(name: bytes) -> list[bytes]:
+            return [value.strip(b" 	") for value in by_name.get(name, ())]
+
+        host, types, codings = map(given, _DIGESTED)
+        # Of each kind the headers that there are, mostly none.
+        methods, targets, conditions = [
+            framed(*[framed(name, *given(name)) for name in names if name in by_name]) for names in _KINDS
+        ]
         raw = framed(b"raw request", head.method, head.target, framed(*host), framed(*types), framed(*codings))
-        self._before_raw = raw + defining
-        listed = [framed(name, *_stripped(head.headers, name)) for name in spec.headers]
-        # The rest depends on the body's form.
-        self._listed = framed(*listed)
-        methods, targets, conditions = kinds
+        overriding = framed(methods, targets, conditions) if methods or targets or conditions else b""
+        # One part more than others have, and then the digest of the body.
+        self.before_raw = raw + (overriding and framed(overriding)) + _DIGEST_LENGTH
         parts = (
             framed(head.method, methods),
             framed(head.target, targets),
-            lower_host,
+            framed(*[value.lower() for value in host]),
             framed(*list_members(codings)),
             conditions,
+            *[framed(name, *given(name)) for name in spec.headers],
         )
-        self._parts = tuple(part and sha256(part).digest() for part in (*parts, *listed))
-        self._names = (*FIXED, *[f"header:{name.decode('latin-1')}" for name in spec.headers])
-        if conditions:
-            sent = " ".join([f"header:{name.decode()}" for name in CONDITIONS if header_values(head.headers, name)])
-            self._names = tuple([sent if name == UNNAMED else name for name in self._names])
+        self.size_bytes = len(self.before_raw) + sum(map(len, parts))
+        self._values = tuple([part and sha256(part).digest() for part in parts])
+        self._before = framed(b"canonical request", spec.settings, *self._values)
+        sent = [f"header:{name.decode()}" for name in CONDITIONS if name in by_name]
+        always = (*_ALWAYS[:-1], " ".join(sent) or _UNNAMED)
+        self._names = (*always, *[f"header:{name.decode('latin-1')}" for name in spec.headers], *_LAST)
+        self._spec, self._types, self._is_coded = spec, types, bool(codings)
+        self._media = parse_media_type(types[0]) if len(types) == 1 else None
+        self._form = _form_of(self._media) if spec.body is BodyForm.AUTO else spec.body
 
-    @property
-    def size_bytes(self) -> int:
-        """About how much of the head it holds."""
-        return len(self._before_raw) + len(self._listed)
-
-    def raw(self, content: bytes) -> bytes:
-        """The digest over the parts as they came. `content` is the body's SHA-256."""
-        return sha256(self._before_raw + framed(content)).digest()
-
-    def canonical(self, body: Body, content: bytes) -> tuple[bytes, Parts]:
-        """The digest over what the settings compare, and the parts that it covers."""
-        form, canonical_body, members = _canonical_body(self._spec, self._media, bool(self._codings), body)
-        before = self._before_canonical.get(form)
-        if before is None:
-            before = self._before_canonical[form] = self._framed_in(form)
-        compared = content if canonical_body is None else canonical_body
+    def digests(self, body: Body, content: bytes, raw: bytes) -> Digests:
+        """The digests over what the settings compare. `content` is the body's SHA-256, `raw` the digest of all."""
+        form, compared, members = self._compared(body, content)
         media = sha256(_canonical_media(self._types, self._media, form)).digest()
-        fixed = len(FIXED) - 2
-        values = (*self._parts[:fixed], media, form.encode() + b" " + compared, *self._parts[fixed:])
-        return sha256(before + framed(compared)).digest(), Parts(self._names, values, members)
+        # Of another form, equal bytes are another body.
+        last = form.encode() + b" " + compared
+        canonical = sha256(self._before + framed(media, last)).digest()
+        return Digests(canonical, raw, self._names, (*self._values, media, last), members)
 
-    def _framed_in(self, form: BodyForm) -> bytes:
-        tag = framed(b"canonical request")
-        media = _canonical_media(self._types, self._media, form)
-        return tag + self._head + framed(media, framed(*list_members(self._codings)), self._listed, form.encode())
-
-
-def _stripped(headers: Headers, name: bytes) -> list[bytes]:
-    return [value.strip(b" \t") for value in header_values(headers, name)]
-
-
-def _defining(kinds: Sequence[bytes]) -> bytes:
-    """One more part for headers that override the method, one for the target, one for conditions; mostly none.
-
-    The other parts are fixed in number and the framing is injective. So a request with such a part never shares a
-    digest with one without, wherever the part stands, and requests without keep the digests that they had before.
-    """
-    tagged = zip((b"method overrides", b"target overrides", b"conditions"), kinds, strict=True)
-    return b"".join([framed(framed(tag) + values) for tag, values in tagged if values])
-
-
-def _kinds(headers: Headers) -> tuple[bytes, bytes, bytes]:
-    """The values of the headers of each kind, framed; empty where there are none."""
-    by_name = values_by_name(headers)
-    if DEFINING.isdisjoint(by_name):
-        return b"", b"", b""
-    conditions = [framed(name, *_stripped(headers, name)) for name in CONDITIONS if name in by_name]
-    return _overriding(headers, METHOD_OVERRIDES), _overriding(headers, TARGET_OVERRIDES), framed(*conditions)
-
-
-def _overriding(headers: Headers, names: Sequence[bytes]) -> bytes:
-    values = [_stripped(headers, name) for name in names]
-    return framed(*[framed(*each) for each in values]) if any(values) else b""
-
-
-def _canonical_body(
-    spec: FingerprintSpec, media: MediaType | None, is_coded: bool, body: Body
-) -> tuple[BodyForm, bytes | None, Members]:
-    """The body's form, its digest in that form (None where that is the digest of the bytes), and the members that
-    explain a mismatch."""
-    form = _form_of(media) if spec.body is BodyForm.AUTO else spec.body
-    members: Members = ()
-    if form is BodyForm.NONE:
-        return form, b"", members
-    canonical: bytes | None = None
-    # Bodies with a content coding are not decoded.
-    if not is_coded:
-        match form:
-            case BodyForm.JSON:
-                document = parse_json(body)
-                if document is not MISSING:
-                    canonical = canonical_document(document, ignore=spec.ignore, only=spec.only, defaults=spec.defaults)
-                    members = members_of(document, spec.only) if spec.explains else ()
-            case BodyForm.FORM:
-                canonical = canonical_form(body)
-            case BodyForm.MULTIPART:
-                boundary = media.boundary if media is not None else None
-                canonical = None if boundary is None else canonical_multipart(body, boundary)
-            case _:
-                pass
-    if canonical is None:
-        return BodyForm.RAW, None, members
-    return form, sha256(canonical).digest(), members
+    def _compared(self, body: Body, content: bytes) -> tuple[BodyForm, bytes, Members]:
+        """The body's form, its digest in that form, and the members that explain a mismatch."""
+        spec, form = self._spec, self._form
+        canonical: bytes | None = None
+        members: Members = ()
+        if form is BodyForm.NONE:
+            return form, b"", members
+        # Bodies with a content coding are not decoded.
+        if not self._is_coded:
+            match form:
+                case BodyForm.JSON:
+                    document = parse_json(body)
+                    if document is not MISSING:
+                        canonical = canonical_document(
+                            document, ignore=spec.ignore, only=spec.only, defaults=spec.defaults
+                        )
+                        members = members_of(document, spec.only) if spec.explains else ()
+                case BodyForm.FORM:
+                    canonical = canonical_form(body)
+                case BodyForm.MULTIPART:
+                    boundary = None if self._media is None else self._media.boundary
+                    canonical = None if boundary is None else canonical_multipart(body, boundary)
+                case _:
+                    pass
+        return (BodyForm.RAW, content, members) if canonical is None else (form, sha256(canonical).digest(), members)
 
 
 def _form_of(media: MediaType | None) -> BodyForm:
@@ -482,3 +416,81 @@ def _recipe(spec: FingerprintSpec, key: FingerprintKey | None) -> bytes:
 
 def _keyed(secret: bytes, inner: bytes) -> bytes:
     return hmac.digest(secret, inner, "sha256")
+
+
+def _packed(digests: Digests, secret: bytes | None, operation_id: UUID) -> bytes:
+    """What a record keeps: first a digest of no part, which shows with which secret the others were made."""
+    # A prefix of a hash shows nothing that could be extended, so the key may simply come first.
+    key = hmac.digest(secret or b"", b"parts" + operation_id.bytes, "sha256")
+    packed = [sha256(key).digest()[:_PART_BYTES]]
+    for place, value in enumerate(digests.values):
+        packed.append(sha256(key + b"%d " % place + value).digest()[:_PART_BYTES] if value else _NONE)
+    for pointer, value in digests.members:
+        path = sha256(pointer.encode("utf-8", "surrogatepass")).digest()
+        packed.append(sha256(key + b"pointer" + path).digest()[:_PART_BYTES])
+        packed.append(sha256(key + b"value" + path + value).digest()[:_PART_BYTES])
+    return b"".join(packed)
+
+
+def _differences(digests: Digests, ours: bytes, kept: bytes, known: int) -> list[str]:
+    """By what two requests packed; `known` of their parts are comparable."""
+    end = _PART_BYTES * (1 + known)
+    if len(kept) < end or kept[:_PART_BYTES] != ours[:_PART_BYTES]:
+        return []
+    found: list[str] = []
+    for names, at in zip(digests.names, range(_PART_BYTES, end, _PART_BYTES), strict=False):
+        if ours[at : at + _PART_BYTES] != kept[at : at + _PART_BYTES]:
+            found += names.split()
+    found.sort(key=_place)
+    if _BODY in found:
+        found += _different_members(digests, ours[end:], kept[end:])
+    return found
+
+
+def _place(name: str) -> int:
+    return len(_ORDER) + 1 if name == _BODY else _ORDER.get(name, len(_ORDER))
+
+
+def _different_members(digests: Digests, ours: bytes, kept: bytes) -> Iterator[str]:
+    entries = {
+        kept[at : at + _PART_BYTES]: kept[at + _PART_BYTES : at + _MEMBER_BYTES]
+        for at in range(0, len(kept), _MEMBER_BYTES)
+    }
+    if not entries:
+        return
+    is_cut = len(kept) >= MEMBERS_MAX * _MEMBER_BYTES
+    different: list[str] = []
+    for number, (pointer, _) in enumerate(digests.members):
+        entry = ours[number * _MEMBER_BYTES : (number + 1) * _MEMBER_BYTES]
+        path, value = entry[:_PART_BYTES], entry[_PART_BYTES:]
+        # Of a document with more members, it is not known which others there were.
+        if entries.get(path, value if is_cut else None) != value:
+            different.append(pointer)
+    for pointer in different:
+        # Only the innermost: what holds it differs with it.
+        if not any(other.startswith(f"{pointer}/") for other in different):
+            yield f"{_BODY}:{pointer}"
+
+
+def members_of(document: Any, only: Sequence[Pointer] = ()) -> tuple[tuple[str, bytes], ...]:
+    """The first members of a parsed document, level by level and by name, with digests of their values.
+
+    With `only`, those at and below these places. Elements of an array are not distinguished.
+    """
+    found: list[tuple[str, bytes]] = []
+    level: list[tuple[Pointer, Any]] = [((), document)]
+    if only:
+        roots = [(pointer, resolve(document, pointer)) for pointer in only]
+        level = [(pointer, value) for pointer, value in roots if value is not MISSING]
+        found = [(format_pointer(pointer), sha256(encode_json(value)).digest()) for pointer, value in level]
+    while level and len(found) < MEMBERS_MAX:
+        below = [
+            ((*pointer, name), value)
+            for pointer, holder in level
+            if isinstance(holder, dict) and len(pointer) < LEVELS_MAX
+            for name, value in sorted(holder.items())
+            if len(name) <= _NAME_CHARACTERS_MAX and name.isprintable()
+        ]
+        level = below[: MEMBERS_MAX - len(found)]
+        found += [(format_pointer(pointer), sha256(encode_json(value)).digest()) for pointer, value in level]
+    return tuple(found)

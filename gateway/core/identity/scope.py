@@ -22,6 +22,7 @@ from gateway.core.framing import framed
 from gateway.core.identity.key import Values
 from gateway.core.identity.token import TokenIssuer
 from gateway.core.immutable import immutable
+from gateway.core.message import NameTable
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -34,7 +35,9 @@ _BARE_KEY_BYTES_MIN: Final = 20
 SINGLE_USE_SCHEMES = frozenset(
     (b"aws4-hmac-sha256", b"digest", b"gnap", b"hawk", b"mutual", b"negotiate", b"ntlm", b"oauth", b"signature")
 )
+# What is digested before a scope, and before the value of a header with this name, as `framed` writes it.
 _BEFORE: Final = framed(b"scope")
+_BEFORE_VALUE: Final = NameTable(lambda name: framed(b"header", name))
 
 
 @immutable
@@ -137,7 +140,7 @@ class HeaderScope(_Scope):
         value = values[0].strip(b" \t") if values else b""
         if not value:
             return ScopeMissing(f"{_text(self.name)} is missing.", is_credential=False)
-        return framed(b"header", name, value)
+        return _BEFORE_VALUE[name] + len(value).to_bytes(8, "big") + value
 
     @property
     def headers(self) -> frozenset[bytes]:

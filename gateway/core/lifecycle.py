@@ -47,9 +47,9 @@ what it holds back had no effect. Neither is a row: the state stays.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 from uuid import UUID
 
 from gateway.core.message import StoredResponse
@@ -73,6 +73,7 @@ from gateway.core.operation import (
     Forget,
     HolderCommand,
     Lapsed,
+    OutcomeCommand,
     Postpone,
     Prove,
     Purge,
@@ -82,6 +83,7 @@ from gateway.core.operation import (
     Release,
     Renew,
     Requeue,
+    ResolvingCommand,
     Result,
     Snapshot,
     State,
@@ -122,11 +124,9 @@ class Fence(StrEnum):
 # Hot. Before Python 3.12, access to a member through its class takes ten times as long.
 _ABSENT: Final = State.ABSENT
 _CLAIMED: Final = State.CLAIMED
-_COMPLETED: Final = State.COMPLETED
-_HOLDER: Final = Fence.HOLDER
-_READ_TOKEN: Final = Fence.READ_TOKEN
 # The commands of a new request.
 _NEW: Final = (Claim, Accept)
+_Draw = Callable[[], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +149,11 @@ class Row:
     last_event: Event | None = None
     kept: bool | None = None
     when_due: bool = False
+    has_conditions: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        conditions = self.refused_under_doubt, self.same_fingerprint, self.last_event, self.when_due
+        object.__setattr__(self, "has_conditions", any(conditions) or self.kept is not None)
 
 
 _S, _E, _F = State, Event, Fence
@@ -156,94 +161,35 @@ _S, _E, _F = State, Event, Fence
 TABLE: Final[tuple[Row, ...]] = (
     Row((_S.ABSENT,), _E.CLAIM, _S.CLAIMED, _F.NONE, "the first request with this key"),
     Row((_S.RELEASED,), _E.CLAIM, _S.CLAIMED, _F.READ_TOKEN, "the retry", same_fingerprint=True),
-    Row(
-        (_S.RELEASED,),
-        _E.COMPLETE,
-        _S.COMPLETED,
-        _F.HOLDER,
-        "the last holder's response came after a disprove",
-        last_event=_E.DISPROVE,
-    ),
+    Row((_S.RELEASED,), _E.COMPLETE, _S.COMPLETED, _F.HOLDER, "the last holder's response came after a disprove",
+        last_event=_E.DISPROVE),
     Row((_S.ABSENT,), _E.ACCEPT, _S.ACCEPTED, _F.NONE, "the request is kept, to be delivered later"),
-    Row(
-        (_S.RELEASED,),
-        _E.ACCEPT,
-        _S.ACCEPTED,
-        _F.READ_TOKEN,
-        "the retry, to be delivered later",
-        same_fingerprint=True,
-    ),
+    Row((_S.RELEASED,), _E.ACCEPT, _S.ACCEPTED, _F.READ_TOKEN, "the retry, to be delivered later",
+        same_fingerprint=True),
     Row((_S.ACCEPTED,), _E.DISPATCH, _S.CLAIMED, _F.READ_TOKEN, "its next attempt is due", when_due=True),
     Row((_S.CLAIMED,), _E.RENEW, _S.CLAIMED, _F.HOLDER, "the holder is alive"),
     Row((_S.CLAIMED,), _E.COMPLETE, _S.COMPLETED, _F.HOLDER, "a final response was recorded"),
-    Row(
-        (_S.CLAIMED,),
-        _E.RELEASE,
-        _S.RELEASED,
-        _F.HOLDER,
-        "known to have had no effect",
-        refused_under_doubt=True,
-        kept=False,
-    ),
-    Row(
-        (_S.CLAIMED, _S.IN_DOUBT),
-        _E.FORGET,
-        _S.RELEASED,
-        _F.HOLDER,
-        "a first attempt got 401 or 403",
-        refused_under_doubt=True,
-        kept=False,
-    ),
-    Row(
-        (_S.CLAIMED, _S.IN_DOUBT),
-        _E.POSTPONE,
-        _S.ACCEPTED,
-        _F.HOLDER,
-        "known to have had no effect, to be sent again later",
-        refused_under_doubt=True,
-        kept=True,
-    ),
-    Row(
-        (_S.CLAIMED, _S.IN_DOUBT),
-        _E.BURY,
-        _S.DEAD_LETTER,
-        _F.HOLDER,
-        "known to have had no effect, not to be sent again by itself",
-        refused_under_doubt=True,
-        kept=True,
-    ),
+    Row((_S.CLAIMED,), _E.RELEASE, _S.RELEASED, _F.HOLDER, "known to have had no effect", refused_under_doubt=True,
+        kept=False),
+    Row((_S.CLAIMED, _S.IN_DOUBT), _E.FORGET, _S.RELEASED, _F.HOLDER, "a first attempt got 401 or 403",
+        refused_under_doubt=True, kept=False),
+    Row((_S.CLAIMED, _S.IN_DOUBT), _E.POSTPONE, _S.ACCEPTED, _F.HOLDER,
+        "known to have had no effect, to be sent again later", refused_under_doubt=True, kept=True),
+    Row((_S.CLAIMED, _S.IN_DOUBT), _E.BURY, _S.DEAD_LETTER, _F.HOLDER,
+        "known to have had no effect, not to be sent again by itself", refused_under_doubt=True, kept=True),
     Row((_S.CLAIMED,), _E.ABANDON, _S.IN_DOUBT, _F.HOLDER, "something was sent, and its effect is not known"),
     Row((_S.CLAIMED,), _E.LAPSE, _S.IN_DOUBT, _F.CLOCK, "the holder died or was cut off"),
     Row((_S.IN_DOUBT,), _E.COMPLETE, _S.COMPLETED, _F.HOLDER, "the last holder's response came late"),
-    Row(
-        (_S.IN_DOUBT,),
-        _E.RELEASE,
-        _S.RELEASED,
-        _F.HOLDER,
-        "the last holder knows that nothing happened",
-        refused_under_doubt=True,
-        kept=False,
-    ),
+    Row((_S.IN_DOUBT,), _E.RELEASE, _S.RELEASED, _F.HOLDER, "the last holder knows that nothing happened",
+        refused_under_doubt=True, kept=False),
     Row((_S.IN_DOUBT,), _E.ABANDON, _S.IN_DOUBT, _F.HOLDER, "the last holder does not know either"),
     Row((_S.IN_DOUBT,), _E.TAKEOVER, _S.CLAIMED, _F.READ_TOKEN, "the upstream deduplicates: sent again, doubt carried"),
     Row((_S.IN_DOUBT,), _E.PROVE, _S.COMPLETED, _F.READ_TOKEN, "a probe or an operator found what happened"),
     Row((_S.IN_DOUBT,), _E.DISPROVE, _S.RELEASED, _F.READ_TOKEN, "a probe or an operator found that nothing happened"),
-    Row(
-        (_S.IN_DOUBT,),
-        _E.REINSTATE,
-        _S.ACCEPTED,
-        _F.READ_TOKEN,
-        "nothing happened, and the request is to be delivered",
-        kept=True,
-    ),
-    Row(
-        (_S.ACCEPTED, _S.DEAD_LETTER),
-        _E.COMPLETE,
-        _S.COMPLETED,
-        _F.HOLDER,
-        "the last holder's response came after a reinstate",
-        last_event=_E.REINSTATE,
-    ),
+    Row((_S.IN_DOUBT,), _E.REINSTATE, _S.ACCEPTED, _F.READ_TOKEN,
+        "nothing happened, and the request is to be delivered", kept=True),
+    Row((_S.ACCEPTED, _S.DEAD_LETTER), _E.COMPLETE, _S.COMPLETED, _F.HOLDER,
+        "the last holder's response came after a reinstate", last_event=_E.REINSTATE),
     Row((_S.ACCEPTED,), _E.EXPIRE, _S.DEAD_LETTER, _F.CLOCK, "it was not delivered in time"),
     Row((_S.DEAD_LETTER,), _E.REQUEUE, _S.ACCEPTED, _F.READ_TOKEN, "it is to be delivered after all"),
     Row((_S.ACCEPTED, _S.DEAD_LETTER), _E.WITHDRAW, _S.RELEASED, _F.READ_TOKEN, "it is called off"),
@@ -251,7 +197,7 @@ TABLE: Final[tuple[Row, ...]] = (
     Row((_S.COMPLETED,), _E.PURGE, _S.TOMBSTONE, _F.OPERATOR, "an operator dropped the response"),
     Row((_S.RELEASED, _S.TOMBSTONE), _E.COLLECT, _S.ABSENT, _F.CLOCK, "the key is no longer remembered"),
     Row((_S.RELEASED, _S.TOMBSTONE), _E.ERASE, _S.ABSENT, _F.OPERATOR, "an operator forgot the key"),
-)
+)  # fmt: skip
 
 ROWS: Final[dict[tuple[State, Event], Row]] = {(state, row.event): row for row in TABLE for state in row.states}
 
@@ -270,20 +216,17 @@ DUE_TIMES: Final[dict[State, str]] = {state: _TIME_OF[row.event] for state, row 
 
 def settle(record: Record | None, now_us: int) -> Record | None:
     """The record as it is at `now_us` of the store's clock: the clock's rows applied until none is due."""
-    while record is not None:
-        due = due_us(record)
-        if due is None or due > now_us:
-            return record
+    while record is not None and (due := due_us(record)) is not None and due <= now_us:
         record = _after_time(record)
-    return None
+    return record
 
 
 def due_us(record: Record) -> int | None:
     """When the clock's next row is due; None where time changes nothing."""
-    if record.state is State.ACCEPTED:
+    state = record.state
+    if state is State.ACCEPTED:
         return delivery_of(record).deliver_until_us
-    time = DUE_TIMES.get(record.state)
-    return None if time is None else int(getattr(record, time))
+    return None if state not in DUE_TIMES else int(getattr(record, DUE_TIMES[state]))
 
 
 def leading_to(states: frozenset[State]) -> frozenset[State]:
@@ -379,7 +322,7 @@ def step(
     record: Record | None,
     command: Command,
     now_us: int,
-    draw_token: Callable[[], int],
+    draw_token: _Draw,
     content_holder: UUID | None = None,
 ) -> tuple[Result, Record | None]:
     """Execute one command on one record at `now_us`: the result, and the record to keep.
@@ -387,22 +330,28 @@ def step(
     `draw_token` is called at most once, only when a claim is granted or a request accepted; it must return a number
     higher than any before. `content_holder` is another operation that holds the command's content.
     """
-    record = settle(record, now_us)
-    event = EVENT_OF[type(command)]
-    if record is not None and _is_repeat(record, command, event):
-        snapshot = Snapshot(record, now_us)
-        if isinstance(command, ClaimingCommand) and record.state is not State.CLAIMED:
-            return Lapsed(snapshot), record
-        return Applied(snapshot), record
-    row = ROWS.get((_ABSENT if record is None else record.state, event))
-    if row is None or not _fits(row, record, command, now_us):
-        snapshot = Snapshot(record, now_us)
-        if isinstance(command, Renew) and record is not None and _lapsed_under(record, command):
-            return Lapsed(snapshot), record
-        return Fenced(snapshot), record
-    if content_holder is not None and isinstance(command, _NEW):
+    kind = type(command)
+    event = EVENT_OF[kind]
+    # A claim in force is settled.
+    if record is not None and (record.state is not _CLAIMED or record.lease_until_us <= now_us):
+        record = settle(record, now_us)
+    if record is None:
+        row = ROWS.get((_ABSENT, event))
+    else:
+        if record.last_event is event and _is_repeat(record, command):
+            is_over = isinstance(command, ClaimingCommand) and record.state is not _CLAIMED
+            return (Lapsed if is_over else Applied)(Snapshot(record, now_us)), record
+        row = ROWS.get((record.state, event))
+        if row is not None and not _PASSES[row.fence](record, command):
+            row = None
+        if row is not None and row.has_conditions and not _fits(row, record, command, now_us):
+            row = None
+    if row is None:
+        is_over = isinstance(command, Renew) and record is not None and _lapsed_under(record, command)
+        return (Lapsed if is_over else Fenced)(Snapshot(record, now_us)), record
+    if content_holder is not None and kind in _NEW:
         return Fenced(Snapshot(record, now_us), content_holder), record
-    after = _after(row, record, command, now_us, draw_token)
+    after = _AFTER[kind](row, record, command, now_us, draw_token)
     return Applied(Snapshot(after, now_us)), after
 
 
@@ -411,45 +360,29 @@ def no_token() -> int:
     raise AssertionError("only a claim or an acceptance draws a token")
 
 
-def _is_repeat(record: Record, command: Command, event: Event) -> bool:
-    if record.last_event is not event:
-        return False
-    match command:
-        case Claim() | Accept() | Dispatch() | Takeover():
-            return record.attempt_id == command.attempt_id
-        case Complete() | Release() | Forget() | Abandon() | Postpone() | Bury():
-            return _is_holder(record, command)
-        case Prove() | Disprove() | Reinstate() | Requeue() | Withdraw():
-            return (record.token, record.resolution_id) == (command.read_token, command.resolution_id)
-        case Purge():
-            return record.state is State.TOMBSTONE
-        case Renew() | Erase():
-            return False
-        case _:
-            assert_never(command)
+def _is_repeat(record: Record, command: Command) -> bool:
+    """Whether this very command made the record, whose last event is its."""
+    if isinstance(command, ResolvingCommand):
+        return (record.token, record.resolution_id) == (command.read_token, command.resolution_id)
+    if isinstance(command, OutcomeCommand):
+        return _is_holder(record, command)
+    if isinstance(command, Purge):
+        return record.state is State.TOMBSTONE
+    return not isinstance(command, Renew | Erase) and record.attempt_id == command.attempt_id
 
 
 def _lapsed_under(record: Record, command: Renew) -> bool:
     return _is_holder(record, command) and record.state is State.IN_DOUBT and record.last_event is not Event.ABANDON
 
 
-def _fits(row: Row, record: Record | None, command: Command, now_us: int) -> bool:
-    if record is None:
-        return True
+def _fits(row: Row, record: Record, command: Command, now_us: int) -> bool:
     if (row.refused_under_doubt and record.carries_doubt) or row.last_event not in (None, record.last_event):
         return False
     if row.kept is not None and row.kept is not (record.delivery is not None):
         return False
     if row.when_due and (delivery_of(record).is_behind or not is_due(record, now_us)):
         return False
-    if row.same_fingerprint and not (isinstance(command, _NEW) and _is_for(record, command)):
-        return False
-    fence = row.fence
-    if fence is _HOLDER:
-        return isinstance(command, HolderCommand) and _is_holder(record, command)
-    if fence is _READ_TOKEN:
-        return isinstance(command, ReaderCommand) and record.token == command.read_token
-    return True
+    return not row.same_fingerprint or (isinstance(command, _NEW) and _is_for(record, command))
 
 
 def _is_for(record: Record, command: Claim | Accept) -> bool:
@@ -462,54 +395,54 @@ def _is_holder(record: Record, command: HolderCommand) -> bool:
     return record.token == command.token and is_attempt
 
 
-def _after(
-    row: Row, record: Record | None, command: Command, now_us: int, draw_token: Callable[[], int]
-) -> Record | None:
-    if record is None:
-        if isinstance(command, Claim):
-            return _first_claimed(row, command, now_us, draw_token())
-        return _accepted(row, None, command, now_us, draw_token()) if isinstance(command, Accept) else None
-    match command:
-        case Complete() | Prove():
-            return _completed(row, record, command, now_us)
-        case Claim() | Dispatch() | Takeover():
-            return _claimed_again(row, record, command, now_us, draw_token())
-        case Accept():
-            return _accepted(row, record, command, now_us, draw_token())
-        case Renew():
-            lease_us = command.lease_us
-            return replace(
-                record, state=row.next, last_event=row.event, lease_until_us=now_us + lease_us, lease_us=lease_us
-            )
-        case Release() | Disprove() | Withdraw() | Forget():
-            return _released(row, record, command, now_us)
-        case Abandon():
-            # The attempt has ended, which ends its lease: the doubt begins there, and recovery counts from there.
-            return replace(
-                record,
-                state=row.next,
-                last_event=row.event,
-                doubt=command.doubt,
-                resource=command.resource or record.resource,
-                lease_until_us=min(record.lease_until_us, now_us),
-            )
-        case Postpone() | Bury() | Reinstate() | Requeue():
-            return _undelivered(row, record, command, now_us)
-        case Purge():
-            return replace(
-                record,
-                state=row.next,
-                last_event=row.event,
-                replay_until_us=0,
-                response=tombstone_response(record.response),
-            )
-        case Erase():
-            return None
-        case _:
-            assert_never(command)
+def _is_as_read(record: Record, command: ReaderCommand) -> bool:
+    return record.token == command.read_token
 
 
-def _released(row: Row, record: Record, command: Release | Disprove | Withdraw | Forget, now_us: int) -> Record:
+def _is_anyones(record: Record, command: Command) -> bool:
+    return True
+
+
+_PASSES: Final[dict[Fence, Callable[[Record, Any], bool]]] = {
+    Fence.NONE: _is_anyones,
+    Fence.HOLDER: _is_holder,
+    Fence.READ_TOKEN: _is_as_read,
+    Fence.OPERATOR: _is_anyones,
+}
+
+
+# What a record becomes, by command. `draw` is `draw_token`.
+
+
+def _renewed(row: Row, record: Record, command: Renew, now_us: int, draw: _Draw) -> Record:
+    lease_us = command.lease_us
+    return replace(record, state=row.next, last_event=row.event, lease_until_us=now_us + lease_us, lease_us=lease_us)
+
+
+def _abandoned(row: Row, record: Record, command: Abandon, now_us: int, draw: _Draw) -> Record:
+    # The attempt has ended, which ends its lease: the doubt begins there, and recovery counts from there.
+    return replace(
+        record,
+        state=row.next,
+        last_event=row.event,
+        doubt=command.doubt,
+        resource=command.resource or record.resource,
+        lease_until_us=min(record.lease_until_us, now_us),
+    )
+
+
+def _purged(row: Row, record: Record, command: Purge, now_us: int, draw: _Draw) -> Record:
+    response = tombstone_response(record.response)
+    return replace(record, state=row.next, last_event=row.event, replay_until_us=0, response=response)
+
+
+def _erased(row: Row, record: Record, command: Erase, now_us: int, draw: _Draw) -> None:
+    return None
+
+
+def _released(
+    row: Row, record: Record, command: Release | Disprove | Withdraw | Forget, now_us: int, draw: _Draw
+) -> Record:
     is_forgotten, remember_us = True, FORGOTTEN_REMEMBER_US
     if not isinstance(command, Forget):
         is_forgotten, remember_us = False, command.remember_us
@@ -529,7 +462,8 @@ def _released(row: Row, record: Record, command: Release | Disprove | Withdraw |
     )
 
 
-def _accepted(row: Row, record: Record | None, command: Accept, now_us: int, token: int) -> Record:
+def _accepted(row: Row, record: Record | None, command: Accept, now_us: int, draw: _Draw) -> Record:
+    token = draw()
     delivery = Delivery(
         command.service,
         command.attempt_id,
@@ -561,7 +495,9 @@ def _accepted(row: Row, record: Record | None, command: Accept, now_us: int, tok
     )
 
 
-def _undelivered(row: Row, record: Record, command: Postpone | Bury | Reinstate | Requeue, now_us: int) -> Record:
+def _undelivered(
+    row: Row, record: Record, command: Postpone | Bury | Reinstate | Requeue, now_us: int, draw: _Draw
+) -> Record:
     kept = delivery_of(record)
     match command:
         case Postpone():
@@ -609,11 +545,13 @@ def _undelivered(row: Row, record: Record, command: Postpone | Bury | Reinstate 
 # The next two run for every new key: by position, because `replace` is slow.
 
 
-def _first_claimed(row: Row, claim: Claim, now_us: int, token: int) -> Record:
+def _claimed(row: Row, record: Record | None, claim: Claim, now_us: int, draw: _Draw) -> Record:
+    if record is not None:
+        return _claimed_again(row, record, claim, now_us, draw)
     return Record(
         claim.identity,
         row.next,
-        token,
+        draw(),
         claim.attempt_id,
         row.event,
         claim.holder,
@@ -629,7 +567,7 @@ def _first_claimed(row: Row, claim: Claim, now_us: int, token: int) -> Record:
     )
 
 
-def _completed(row: Row, record: Record, command: Complete | Prove, now_us: int) -> Record:
+def _completed(row: Row, record: Record, command: Complete | Prove, now_us: int, draw: _Draw) -> Record:
     return Record(
         record.identity,
         row.next,
@@ -655,7 +593,7 @@ def _completed(row: Row, record: Record, command: Complete | Prove, now_us: int)
     )
 
 
-def _claimed_again(row: Row, record: Record, command: ClaimingCommand, now_us: int, token: int) -> Record:
+def _claimed_again(row: Row, record: Record, command: ClaimingCommand, now_us: int, draw: _Draw) -> Record:
     fingerprint = record.fingerprint
     if isinstance(command, Claim) and fingerprint is None:
         fingerprint = command.fingerprint
@@ -669,7 +607,7 @@ def _claimed_again(row: Row, record: Record, command: ClaimingCommand, now_us: i
         record,
         state=row.next,
         last_event=row.event,
-        token=token,
+        token=draw(),
         attempt_id=command.attempt_id,
         holder=command.holder,
         carried_us=min(in_doubt_since_us(record), now_us) if isinstance(command, Takeover) else None,
@@ -685,3 +623,25 @@ def _claimed_again(row: Row, record: Record, command: ClaimingCommand, now_us: i
         resolution_id=None,
         delivery=delivery,
     )
+
+
+_AFTER: Final[dict[type[Command], Callable[[Row, Any, Any, int, _Draw], Record | None]]] = {
+    Claim: _claimed,
+    Accept: _accepted,
+    Dispatch: _claimed_again,
+    Takeover: _claimed_again,
+    Renew: _renewed,
+    Complete: _completed,
+    Prove: _completed,
+    Release: _released,
+    Forget: _released,
+    Disprove: _released,
+    Withdraw: _released,
+    Abandon: _abandoned,
+    Postpone: _undelivered,
+    Bury: _undelivered,
+    Reinstate: _undelivered,
+    Requeue: _undelivered,
+    Purge: _purged,
+    Erase: _erased,
+}

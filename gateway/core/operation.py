@@ -86,7 +86,7 @@ class Fingerprint:
     def equals(self, other: Fingerprint) -> bool | None:
         """Whether both are of the same request; None when that cannot be known (other recipe, other raw digest)."""
         if self.recipe == other.recipe:
-            return is_same_digest(self.digest, other.digest)
+            return self.digest == other.digest or is_same_digest(self.digest, other.digest)
         if self.key_id == other.key_id and is_same_digest(self.raw, other.raw):
             return True
         return None

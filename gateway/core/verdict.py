@@ -206,13 +206,8 @@ def compare(recorded: Fingerprint | None, ours: Sequence[Fingerprint]) -> tuple[
     if recorded is None:
         return Match.SAME, ours[0]
     for fingerprint in ours:
-        match recorded.equals(fingerprint):
-            case True:
-                return Match.SAME, fingerprint
-            case False:
-                return Match.DIFFERENT, fingerprint
-            case None:
-                continue
+        if (is_equal := recorded.equals(fingerprint)) is not None:
+            return Match.SAME if is_equal else Match.DIFFERENT, fingerprint
     return Match.UNKNOWN, ours[0]
 
 

@@ -100,11 +100,10 @@ DEFECTS = (
             ),
             Edit(
                 LIFECYCLE,
-                "    record = settle(record, now_us)\n    event = EVENT_OF[type(command)]",
-                "    record = settle(record, now_us)\n"
-                "    event = EVENT_OF[type(command)]\n"
+                "    if record is None:\n        row = ROWS.get((_ABSENT, event))",
                 "    if isinstance(command, Claim) and command.read_token is None:\n"
-                "        record = None",
+                "        record = None\n"
+                "    if record is None:\n        row = ROWS.get((_ABSENT, event))",
             ),
         ),
         (_CLAIMING + "test_two_claims_that_cross_on_their_way_have_one_grant",),
@@ -180,8 +179,8 @@ DEFECTS = (
         (
             Edit(
                 LIFECYCLE,
-                "if due is None or due > now_us:",
-                "if due is None or due > now_us or record.lease_until_us:",
+                "is not None and due <= now_us:",
+                "is not None and due <= now_us and not record.lease_until_us:",
             ),
         ),
         ("tests/core/test_lifecycle.py::test_a_lease_ends_at_its_moment", _CLAIMING + "test_close_gives_pursuits_up"),

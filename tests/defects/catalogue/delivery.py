@@ -72,8 +72,8 @@ DEFECTS = (
             _DOUBT_ENDS,
             Edit(
                 LIFECYCLE,
-                '        "known to have had no effect, to be sent again later",\n        refused_under_doubt=True,\n',
-                '        "known to have had no effect, to be sent again later",\n',
+                '"known to have had no effect, to be sent again later", refused_under_doubt=True,',
+                '"known to have had no effect, to be sent again later",',
             ),
         ),
         (_WORKER + "test_resend_that_is_answered",),
@@ -86,9 +86,8 @@ DEFECTS = (
             Edit(OUTCOME, "if carries_doubt and status in REFUSED_AT_THE_DOOR:", "if False:"),
             Edit(
                 LIFECYCLE,
-                '        "known to have had no effect, not to be sent again by itself",\n'
-                "        refused_under_doubt=True,\n",
-                '        "known to have had no effect, not to be sent again by itself",\n',
+                '"known to have had no effect, not to be sent again by itself", refused_under_doubt=True,',
+                '"known to have had no effect, not to be sent again by itself",',
             ),
         ),
         (_WORKER + "test_a_refusal_under_doubt",),

@@ -36,7 +36,7 @@ from gateway.core.identity.scope import (
     VerifiedSpec,
 )
 from gateway.core.identity.token import Token, TokenFault, bearer_credential, claims_value, read_token
-from gateway.core.message import Headers, ResponseHead, header_values
+from gateway.core.message import Headers, ResponseHead, header_values, values_by_name
 from gateway.core.operation import Audit, Disprove, Event, Prove, Record, Reinstate, Snapshot, State
 from gateway.core.outcome import CONFLICT, Meaning, StatusPolicy, meaning_of, windows_us
 from gateway.core.reading import resource_in, version_of
@@ -275,15 +275,16 @@ def resolution(record: Record, ruling: Ruling, audit: Audit, treatment: Treatmen
     operation_id, content = record.identity.operation_id, [audit.who.encode(), audit.why.encode()]
     match ruling:
         case Happened(head, body):
-            is_kept = treatment.keep.keeps_body(head.headers, len(body))
+            by_name = values_by_name(head.headers)
+            is_kept = treatment.keep.keeps_body(by_name, len(body))
             # A protected route has no method whose responses have no body.
             version = version_of(treatment.keep.version, ())
             response = stored_response(b"POST", head, body if is_kept else None, treatment.keep, version)
-            resource = resource_in(treatment.keep.reference, head.headers, _document(ruling, treatment))
+            resource = resource_in(treatment.keep.reference, by_name, _document(ruling, treatment))
             # Of what is kept alone: the id is stored, and must not show whether a guess of a redacted value is right.
             content += [b"%d" % response.status, response.reason, response.body or b"", (resource or "").encode()]
             content += [part for header in response.headers for part in header]
-            windows = windows_us(head.headers, treatment.replay_us, treatment.remember_us)
+            windows = windows_us(by_name, treatment.replay_us, treatment.remember_us)
             resolution_id = resolution_id_of(record, Event.PROVE, content)
             return Prove(operation_id, record.token, resolution_id, response, *windows, audit, resource)
         case NothingHappened(drops) if record.delivery is not None and not drops:
@@ -330,7 +331,7 @@ def objection(ruling: Ruling, snapshot: Snapshot, treatment: Treatment) -> Refus
                 return None
             meaning = meaning_of(
                 head.status,
-                head.headers,
+                values_by_name(head.headers),
                 treatment.status,
                 carries_doubt=record.carries_doubt,
                 document=_document(ruling, treatment),

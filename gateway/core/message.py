@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Self, TypeVar
 
 from gateway.core.immutable import immutable
@@ -19,6 +19,8 @@ V = TypeVar("V")
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?\Z")
 
 Headers = tuple[tuple[bytes, bytes], ...]
+Values = Mapping[bytes, Sequence[bytes]]
+"""The values of headers, in order, by their names in lower case (`values_by_name`)."""
 
 _LOGGED_CHARACTERS_MAX = 128
 _NOT_ALPHANUMERIC: Final = re.compile(rb"[^0-9a-z]")

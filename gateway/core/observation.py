@@ -243,7 +243,7 @@ class _WouldBe:
             case ExchangeResult.UNKNOWN:
                 return conclude_unknown()
         # The service's own headers and body were read when the response came. What they mean is declared here.
-        meaning = ((b"idempotency-outcome", result.value.replace("_", "-").encode()),)
+        meaning = {b"idempotency-outcome": [result.value.replace("_", "-").encode()]}
         return conclude_answered(
             exchange.status,
             meaning,

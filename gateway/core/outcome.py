@@ -9,14 +9,14 @@ takes into account the doubt that the claim carries and whether this was the fir
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from enum import StrEnum
 from typing import Any, Final, assert_never
 
 from gateway.core.identity.pointer import MISSING
 from gateway.core.immutable import immutable
-from gateway.core.message import Headers, header_values
+from gateway.core.message import Values
 from gateway.core.operation import Abandon, Event, Postpone, Record, Release, microseconds
 from gateway.core.reading import ResponseRule
 from gateway.core.verdict import Verdict
@@ -103,6 +103,11 @@ OUTCOME_HEADERS: Final[Mapping[Verdict, tuple[bytes, bytes]]] = {
     verdict: outcome_header(meaning) for verdict, meaning in SAID.items() if meaning is not None
 }
 """How the gateway's own problems say it; a response of the service goes out with the verdict alone."""
+# Headers by which a response says more than its status does.
+_OUTCOME: Final = b"idempotency-outcome"
+_STATUS: Final = b"idempotency-status"
+_RETRY_AFTER: Final = b"retry-after"
+_TELLING: Final = frozenset((_OUTCOME, _STATUS, _RETRY_AFTER))
 _BY_WORD: Final = {verdict.encode(): meaning for verdict, meaning in SAID.items() if meaning is not None}
 _DECLARED: Final = {meaning.replace("_", "-").encode(): meaning for meaning in Meaning}
 
@@ -140,6 +145,13 @@ class StatusPolicy:
     classes: Mapping[int, Meaning] = field(default_factory=dict)
     resends: bool = False
     when: tuple[tuple[ResponseRule, Meaning], ...] = ()
+    by_status: Mapping[int, Meaning] = field(init=False, repr=False, compare=False)
+    """What a status means by itself, where nothing but a header could change that."""
+
+    def __post_init__(self) -> None:
+        by_body = {CONFLICT, *[status for rule, _ in self.when for status in rule.statuses]}
+        plain = {status: _meaning_of(status, {}, self, False, MISSING) for status in range(200, 600)}
+        object.__setattr__(self, "by_status", {status: plain[status] for status in plain.keys() - by_body})
 
 
 @immutable
@@ -151,7 +163,7 @@ class Outcome:
 
 
 def meaning_of(
-    status: int, headers: Headers, policy: StatusPolicy, *, carries_doubt: bool, document: Any = MISSING
+    status: int, by_name: Values, policy: StatusPolicy, *, carries_doubt: bool, document: Any = MISSING
 ) -> Meaning:
     """What a complete response means; the first rule that applies decides.
 
@@ -159,10 +171,16 @@ def meaning_of(
     them; then what the service says of this response, by header or by body; then what the route says of the status.
     `document` is the JSON body, or the text, `MISSING` where it could not be read.
     """
+    if not carries_doubt and _TELLING.isdisjoint(by_name) and (meaning := policy.by_status.get(status)) is not None:
+        return meaning
+    return _meaning_of(status, by_name, policy, carries_doubt, document)
+
+
+def _meaning_of(status: int, by_name: Values, policy: StatusPolicy, carries_doubt: bool, document: Any) -> Meaning:
     if carries_doubt and status in REFUSED_AT_THE_DOOR:
         return Meaning.IN_DOUBT
-    declared = _declared(headers)
-    said = _said(status, headers)
+    declared = _declared(by_name.get(_OUTCOME, ()))
+    said = _said(status, by_name.get(_STATUS, ()))
     if said is not None:
         return said if declared in (None, said) else Meaning.IN_DOUBT
     if policy.resends and status in RESEND_IN_PROGRESS:
@@ -180,20 +198,19 @@ def meaning_of(
         return policy.classes[status // 100]
     if status == CONFLICT and policy.preset is not Preset.SUCCESS_ONLY and is_outstanding(document):
         return Meaning.IN_DOUBT
-    return _preset(policy.preset, status, has_retry_after=bool(header_values(headers, b"retry-after")))
+    return _preset(policy.preset, status, has_retry_after=_RETRY_AFTER in by_name)
 
 
-def _declared(headers: Headers) -> Meaning | None:
-    declared = header_values(headers, b"idempotency-outcome")
+def _declared(declared: Sequence[bytes]) -> Meaning | None:
     if not declared:
         return None
     values = {value.strip(b" \t").lower() for value in declared}
     return _DECLARED.get(values.pop(), Meaning.IN_DOUBT) if len(values) == 1 else Meaning.IN_DOUBT
 
 
-def _said(status: int, headers: Headers) -> Meaning | None:
+def _said(status: int, values: Sequence[bytes]) -> Meaning | None:
     """What a gateway says in its `Idempotency-Status`; None where there is none that is known."""
-    words = {value.strip(b" \t") for value in header_values(headers, b"idempotency-status")}
+    words = {value.strip(b" \t") for value in values}
     said = {meaning for word in words if (meaning := _BY_WORD.get(word)) is not None}
     if not said:
         return None
@@ -243,7 +260,7 @@ def _preset(preset: Preset, status: int, *, has_retry_after: bool) -> Meaning:
 
 def conclude_answered(
     status: int,
-    headers: Headers,
+    by_name: Values,
     policy: StatusPolicy,
     *,
     carries_doubt: bool,
@@ -256,7 +273,7 @@ def conclude_answered(
     `is_first_attempt`: no other request with this key is known, because the claim was on absent or on a record whose
     fingerprint was forgotten. `is_stored`: the body is stored with the record. `document`: as in `meaning_of`.
     """
-    match meaning_of(status, headers, policy, carries_doubt=carries_doubt, document=document):
+    match meaning_of(status, by_name, policy, carries_doubt=carries_doubt, document=document):
         case Meaning.FINAL:
             return Outcome(Event.COMPLETE, Verdict.STORED if is_stored else Verdict.RESPONSE_NOT_STORED)
         case Meaning.RETRYABLE:
@@ -293,20 +310,12 @@ def end_unused(record: Record, remember_us: int, why: str) -> Release | Postpone
     return Release(*ids, remember_us)
 
 
-def declared_retention_seconds(headers: Headers) -> int | None:
-    """The upstream's `Idempotency-Retention`; None when it is absent or malformed."""
-    values = header_values(headers, b"idempotency-retention")
-    if len(values) != 1:
-        return None
-    text = values[0].strip(b" \t")
-    if not text.isdigit() or len(text) > 9:
-        return None
-    return min(int(text), RETENTION_SECONDS_MAX)
+def windows_us(by_name: Values, replay_us: int, remember_us: int) -> tuple[int, int]:
+    """How long this response is replayed and its key remembered.
 
-
-def windows_us(headers: Headers, replay_us: int, remember_us: int) -> tuple[int, int]:
-    """How long this response is replayed and its key remembered; its declared retention overrides the route."""
-    declared_seconds = declared_retention_seconds(headers)
-    if declared_seconds is not None:
-        replay_us = microseconds(declared_seconds)
+    The upstream's `Idempotency-Retention`, in seconds, overrides the route, unless it is malformed.
+    """
+    values = by_name.get(b"idempotency-retention", ())
+    if len(values) == 1 and (text := values[0].strip(b" \t")).isdigit() and len(text) <= 9:
+        replay_us = microseconds(min(int(text), RETENTION_SECONDS_MAX))
     return replay_us, max(replay_us, remember_us)

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 from gateway.core.framing import digest
 from gateway.core.identity.canonical import CANONICAL_BYTES_MAX, number_lexeme
 from gateway.core.identity.pointer import MISSING, Pointer, resolve
-from gateway.core.message import Headers, header_values
+from gateway.core.message import Headers, Values, header_values
 
 BODY_BYTES_MAX: Final = CANONICAL_BYTES_MAX
 """The longest body that is read. Of a longer one, nothing is known but its head."""
@@ -71,12 +71,12 @@ class VersionHeader:
     name: bytes
 
 
-def resource_in(reference: Reference | None, headers: Headers, document: Any = MISSING) -> str | None:
+def resource_in(reference: Reference | None, by_name: Values, document: Any = MISSING) -> str | None:
     """The resource that a response names; None where it names none, several, or one that cannot be kept."""
     if reference is None:
         return None
     if reference == "location":
-        values = header_values(headers, b"location")
+        values = by_name.get(b"location", ())
         if len(values) != 1:
             return None
         try:

@@ -9,16 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 from gateway.core.message import (
     HOP_BY_HOP,
     Headers,
+    NameTable,
     ResponseHead,
     StoredResponse,
+    Values,
     connection_options,
-    header_values,
-    values_by_name,
 )
 from gateway.core.reading import BODY_BYTES_MAX, Reference, VersionHeader
 from gateway.core.redaction import Redaction
@@ -47,6 +47,9 @@ BODILESS: Final = frozenset((204, 304))
 
 # Replayed only where a route keeps them.
 PERSONAL: Final = frozenset((b"set-cookie", b"www-authenticate"))
+
+_Kind = Literal["kept", "dropped", "connection", "length", "advice"]
+"""What happens to a header of a response; `Content-Length` depends on the response, and advice on its value."""
 
 _ZERO_WEIGHT: Final = re.compile(rb"0(\.0{0,3})?")
 # Codings of a request that are read, and parameters of each. A dozen codings exist, with one parameter; more would only
@@ -77,43 +80,53 @@ class KeepPolicy:
     reads_bodies: bool = False
     is_fetched: bool = False
     fetch_path: str | None = None
-    dropped: frozenset[bytes] = field(init=False, repr=False, compare=False)
-    """All names that are never stored; `Content-Length` depends on the response."""
+    _kinds: NameTable[_Kind] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         dropped = HOP_BY_HOP | GATEWAY_HEADERS | MOMENTARY | self.strip | (PERSONAL - self.keep)
-        object.__setattr__(self, "dropped", dropped)
+
+        def kind(spelling: bytes) -> _Kind:
+            name = spelling.lower()
+            if name == b"connection":
+                return "connection"
+            if name in dropped or name.startswith(MOMENTARY_PREFIXES):
+                return "dropped"
+            return "length" if name == b"content-length" else "advice" if name in _RETRY_ADVICE else "kept"
+
+        object.__setattr__(self, "_kinds", NameTable(kind))
 
     @property
     def taken_bytes_max(self) -> int:
         """The longest body that is received whole before its response is recorded."""
         return max(self.body_bytes_max, BODY_BYTES_MAX) if self.reads_bodies else self.body_bytes_max
 
-    def keeps_body(self, headers: Headers, body_bytes: int) -> bool:
+    def keeps_body(self, by_name: Values, body_bytes: int) -> bool:
         """Whether a body of this length is stored; never that of an event stream."""
-        return 0 < self.body_bytes_max >= body_bytes and not is_event_stream(headers)
+        return 0 < self.body_bytes_max >= body_bytes and not is_event_stream(by_name)
+
+    def kept_headers(self, method: bytes, head: ResponseHead, *, is_recorded: bool = False) -> Headers:
+        """The headers that a repeat gets. `Content-Length` stays only where it is about a body that is not sent (HEAD,
+        304); `is_recorded`: for a later repeat, so advice to repeat is left out."""
+        keeps_length = method == b"HEAD" or head.status == 304
+        kinds, kept, options = self._kinds, [], False
+        for header in head.headers:
+            kind = kinds[header[0]]
+            if kind == "kept" or (kind == "length" and keeps_length):
+                kept.append(header)
+            elif kind == "advice":
+                if not is_recorded or header[1].strip(b" \t").lower() == b"false":
+                    kept.append(header)
+            elif kind == "connection":
+                options = True
+        if options:
+            named = connection_options(head.headers)
+            return tuple([header for header in kept if header[0].lower() not in named])
+        return tuple(kept)
 
 
 def has_no_body(method: bytes, status: int) -> bool:
     """Whether the response has no body (RFC 9112 section 6.3), whatever its headers say."""
     return method == b"HEAD" or status in BODILESS or 100 <= status < 200
-
-
-def kept_headers(method: bytes, head: ResponseHead, policy: KeepPolicy) -> Headers:
-    """The headers to store. `Content-Length` stays only where it is about a body that is not sent (HEAD, 304)."""
-    dropped = policy.dropped
-    if options := connection_options(head.headers):
-        dropped |= options
-    keeps_length = method == b"HEAD" or head.status == 304
-    return tuple(
-        [
-            header
-            for header in head.headers
-            if (name := header[0].lower()) not in dropped
-            and not name.startswith(MOMENTARY_PREFIXES)
-            and (name != b"content-length" or keeps_length)
-        ]
-    )
 
 
 def stored_response(
@@ -126,21 +139,15 @@ def stored_response(
     """
     if policy.is_fetched:
         return StoredResponse(head.status, b"", (), None, version)
-    headers = kept_headers(method, head, policy)
-    if not _RETRY_ADVICE.isdisjoint(values_by_name(head.headers)):
-        headers = tuple([header for header in headers if not _asks_for_a_retry(*header)])
+    headers = policy.kept_headers(method, head, is_recorded=True)
     if policy.redaction is not None:
         headers, body = policy.redaction.redacted(headers, body)
     return StoredResponse(head.status, head.reason, headers, body, version)
 
 
-def _asks_for_a_retry(name: bytes, value: bytes) -> bool:
-    return name.lower() in _RETRY_ADVICE and value.strip(b" \t").lower() != b"false"
-
-
-def is_event_stream(headers: Headers) -> bool:
+def is_event_stream(by_name: Values) -> bool:
     """Whether the response is an event stream (text/event-stream), which need not end."""
-    for value in header_values(headers, b"content-type"):
+    for value in by_name.get(b"content-type", ()):
         if value.partition(b";")[0].strip(b" \t").lower() == b"text/event-stream":
             return True
     return False

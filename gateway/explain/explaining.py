@@ -172,11 +172,11 @@ def _observed(end: _End, own: Setting, of_all: Setting, response: int | None) ->
 def _end_by_response(keyed: KeyedRequest, places: Places, status: int) -> _End:
     """The end of a first request whose service responds with this status, and no more than that is known."""
     route, head = keyed.route, ResponseHead(status, b"", ())
-    body = b"" if route.keep.keeps_body((), 0) else None
+    body = b"" if route.keep.keeps_body({}, 0) else None
     stored = stored_response(keyed.head.method, head, body, route.keep, keyed.version)
     outcome = conclude_answered(
         status,
-        (),
+        {},
         route.policy,
         carries_doubt=False,
         is_first_attempt=True,

@@ -23,6 +23,7 @@ from typing import Final, assert_never
 
 from gateway.core.identity.pointer import MISSING
 from gateway.core.lifecycle import settle
+from gateway.core.message import values_by_name
 from gateway.core.operation import (
     EVENT_OF,
     Applied,
@@ -197,7 +198,7 @@ class Attempt:
         is_conflict = response.head.status == CONFLICT
         limit = max(keep.taken_bytes_max, _CONFLICT_BYTES_MAX) if is_conflict else keep.taken_bytes_max
         prefix = b""
-        if limit > 0 and not is_event_stream(response.head.headers):
+        if limit > 0 and not is_event_stream(values_by_name(response.head.headers)):
             try:
                 body = await response.body.read_all(limit)
             except BaseException:

@@ -13,7 +13,7 @@ from gateway.core import delivery
 from gateway.core.delivery import DeliveryPolicy
 from gateway.core.identity.pointer import MISSING
 from gateway.core.immutable import immutable
-from gateway.core.message import ResponseHead, StoredResponse
+from gateway.core.message import ResponseHead, StoredResponse, values_by_name
 from gateway.core.operation import (
     MICROSECONDS,
     Abandon,
@@ -37,7 +37,7 @@ from gateway.core.outcome import (
 from gateway.core.reading import resource_in
 from gateway.core.recovery import Recovery, answered_doubt, for_repeats
 from gateway.core.redaction import REDACTED_HEADER
-from gateway.core.replay import kept_headers, stored_response
+from gateway.core.replay import stored_response
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import DeliveryAttempted, DeliveryResult
 from gateway.protect.forwarding import response_headers
@@ -107,7 +107,9 @@ class ClaimedRequest:
         """A byte may have been sent, and no complete response came; `head` is that of one that was cut short."""
         outcome = conclude_unknown()
         upstream_status = None if head is None else head.status
-        resource = None if head is None else resource_in(self.request.route.keep.reference, head.headers)
+        resource = (
+            None if head is None else resource_in(self.request.route.keep.reference, values_by_name(head.headers))
+        )
         reply = self.refuse(outcome.verdict, status_of(reason), resource)
         return Conclusion(
             outcome,
@@ -136,28 +138,28 @@ class ClaimedRequest:
         `document` is its JSON body, `MISSING` where that was not read.
         """
         method, route = self.request.head.method, self.request.route
-        keep = route.keep
+        keep, by_name = route.keep, values_by_name(head.headers)
         is_shared = isinstance(body, bytes) and not keep.is_fetched
-        kept = body if isinstance(body, bytes) and keep.keeps_body(head.headers, len(body)) else None
+        kept = body if isinstance(body, bytes) and keep.keeps_body(by_name, len(body)) else None
         stored = stored_response(method, head, kept, keep, self.request.version)
         outcome = conclude_answered(
             head.status,
-            head.headers,
+            by_name,
             route.policy,
             carries_doubt=self.record.carries_doubt,
             is_first_attempt=self.is_first,
             is_stored=stored.body is not None,
             document=document,
         )
-        resource = resource_in(keep.reference, head.headers, document)
+        resource = resource_in(keep.reference, by_name, document)
         shared = None
         if is_shared and outcome.event in (Event.RELEASE, Event.ABANDON):
-            headers, verdict = kept_headers(method, head, route.keep), outcome.verdict
+            headers, verdict = keep.kept_headers(method, head), outcome.verdict
             reply = Reply(head.status, head.reason, headers, body, verdict, length, source=Source.RECORD)
             shared = self._shared(advised(reply, self._recovery))
         elif outcome.verdict is Verdict.STORED and REDACTED_HEADER in stored.headers:
             # Those that wait now are the same caller: they get the values that the record does not have.
-            headers = (*kept_headers(method, head, route.keep), REPLAYED_HEADER)
+            headers = (*keep.kept_headers(method, head), REPLAYED_HEADER)
             verdict = Verdict.REPLAYED
             shared = self._shared(Reply(head.status, head.reason, headers, body, verdict, length, source=Source.RECORD))
         reply = Reply(
@@ -264,7 +266,7 @@ class ClaimedRequest:
         match outcome.event:
             case Event.COMPLETE if head is not None and stored is not None:
                 retention = self.request.route.retention
-                windows = windows_us(head.headers, retention.replay_us, retention.remember_us)
+                windows = windows_us(values_by_name(head.headers), retention.replay_us, retention.remember_us)
                 return Complete(*self._ids, stored, *windows, resource, granted=self.record)
             case Event.RELEASE | Event.FORGET if self.record.delivery is not None:
                 return self._undelivered(failure, head)

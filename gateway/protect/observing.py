@@ -26,6 +26,7 @@ from uuid import UUID
 
 from gateway.core.framing import digest
 from gateway.core.identity.pointer import MISSING
+from gateway.core.message import values_by_name
 from gateway.core.observation import (
     KEEP_US,
     REKEYED_US,
@@ -164,12 +165,13 @@ class Observing:
         if observation.early is not None or observation.operation_id is None:
             return observation.early
         route = sighting.route
-        meaning = meaning_of(head.status, head.headers, route.policy, carries_doubt=False)
+        by_name = values_by_name(head.headers)
+        meaning = meaning_of(head.status, by_name, route.policy, carries_doubt=False)
         exchange = Exchange(
             self._wall_us(),
             ExchangeResult(meaning.value),
             head.status,
-            is_kept=reply.length is None or route.keep.keeps_body(head.headers, reply.length),
+            is_kept=reply.length is None or route.keep.keeps_body(by_name, reply.length),
             replay_us=route.retention.replay_us,
             remember_us=route.retention.remember_us,
         )
@@ -308,17 +310,18 @@ class Observing:
         is_conflict = head.status == CONFLICT
         if (keep.reads_bodies or is_conflict) and body is not None:
             document = await read_document(head.headers, body, takes_text=is_conflict)
-        meaning = meaning_of(head.status, head.headers, route.policy, carries_doubt=False, document=document)
-        kept = body if body is not None and keep.keeps_body(head.headers, len(body)) else None
+        by_name = values_by_name(head.headers)
+        meaning = meaning_of(head.status, by_name, route.policy, carries_doubt=False, document=document)
+        kept = body if body is not None and keep.keeps_body(by_name, len(body)) else None
         method = sighting.original.head.method
         stored = await asyncio.to_thread(stored_response, method, head, kept, keep) if keep.redaction else None
-        replay_us, remember_us = windows_us(head.headers, route.retention.replay_us, route.retention.remember_us)
+        replay_us, remember_us = windows_us(by_name, route.retention.replay_us, route.retention.remember_us)
         return Exchange(
             exchange.ended_us,
             ExchangeResult(meaning.value),
             head.status,
             is_kept=kept is not None if stored is None else stored.body is not None,
-            names_resource=resource_in(keep.reference, head.headers, document) is not None,
+            names_resource=resource_in(keep.reference, by_name, document) is not None,
             replay_us=replay_us,
             remember_us=remember_us,
         )

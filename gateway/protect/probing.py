@@ -23,7 +23,7 @@ from uuid import UUID, uuid4
 
 from gateway.core.identity.operation_id import is_of
 from gateway.core.identity.pointer import MISSING
-from gateway.core.message import Headers, RequestHead, ResponseHead
+from gateway.core.message import Headers, RequestHead, ResponseHead, values_by_name
 from gateway.core.operation import (
     MICROSECONDS,
     Audit,
@@ -269,9 +269,10 @@ class Prober:
 
     async def _prove(self, route: Route, record: Record, response: _Response) -> Prove:
         keep, headers, body = route.keep, response.head.headers, response.body
+        by_name = values_by_name(headers)
         is_read = keep.reads_bodies and body is not None
         document = await read_document(headers, body or b"") if is_read else MISSING
-        if body is not None and not route.keep.keeps_body(response.head.headers, len(body)):
+        if body is not None and not keep.keeps_body(by_name, len(body)):
             body = None
         return Prove(
             record.identity.operation_id,
@@ -279,9 +280,9 @@ class Prober:
             uuid4(),
             # A probe sends no header of the caller's: of a version that those name, nothing is known.
             stored_response(b"GET", response.head, body, keep, version_of(keep.version, ())),
-            *windows_us(response.head.headers, route.retention.replay_us, route.retention.remember_us),
+            *windows_us(by_name, route.retention.replay_us, route.retention.remember_us),
             Audit(self._who, f"a probe was answered {response.head.status}"),
-            resource_in(keep.reference, headers, document),
+            resource_in(keep.reference, by_name, document),
         )
 
     def _never_happened(self, route: Route, record: Record) -> Disprove | Reinstate:

@@ -14,8 +14,8 @@ import pytest
 
 from gateway.core.identity.canonical import parse_json
 from gateway.core.identity.pointer import parse_pointer
-from gateway.core.message import Headers
-from gateway.core.operation import Event
+from gateway.core.message import Headers, values_by_name
+from gateway.core.operation import Event, microseconds
 from gateway.core.outcome import (
     RETENTION_SECONDS_MAX,
     Meaning,
@@ -24,8 +24,8 @@ from gateway.core.outcome import (
     conclude_answered,
     conclude_not_sent,
     conclude_unknown,
-    declared_retention_seconds,
     meaning_of,
+    windows_us,
 )
 from gateway.core.reading import ResponseRule
 from gateway.core.verdict import Verdict
@@ -53,7 +53,7 @@ def expected_by_preset(preset: Preset, status: int) -> Meaning:
 
 
 def meaning(status: int, policy: StatusPolicy, headers: Headers = (), *, carries_doubt: bool = False) -> Meaning:
-    return meaning_of(status, headers, policy, carries_doubt=carries_doubt)
+    return meaning_of(status, values_by_name(headers), policy, carries_doubt=carries_doubt)
 
 
 @pytest.mark.parametrize("preset", list(Preset))
@@ -182,16 +182,17 @@ def test_a_conflict_that_says_outstanding(preset: Preset, headers: Headers) -> N
     """Another request with this key runs: nobody knows yet what it comes to. A conflict of the business is final."""
     policy = StatusPolicy(preset)
     for body in OUTSTANDING:
-        found = meaning_of(409, headers, policy, carries_doubt=False, document=parse_json(body))
+        found = meaning_of(409, values_by_name(headers), policy, carries_doubt=False, document=parse_json(body))
         assert found is Meaning.IN_DOUBT, body
     for body in BUSINESS:
-        found = meaning_of(409, headers, policy, carries_doubt=False, document=parse_json(body))
+        found = meaning_of(409, values_by_name(headers), policy, carries_doubt=False, document=parse_json(body))
         assert found is (Meaning.RETRYABLE if headers else Meaning.FINAL), body
     for status in (400, 422):
         document = parse_json(OUTSTANDING[0])
-        assert meaning_of(status, (), policy, carries_doubt=False, document=document) is Meaning.FINAL
+        assert meaning_of(status, {}, policy, carries_doubt=False, document=document) is Meaning.FINAL
     says = StatusPolicy(preset, {409: Meaning.FINAL})
-    assert meaning_of(409, headers, says, carries_doubt=False, document=parse_json(OUTSTANDING[0])) is Meaning.FINAL
+    by_name, document = values_by_name(headers), parse_json(OUTSTANDING[0])
+    assert meaning_of(409, by_name, says, carries_doubt=False, document=document) is Meaning.FINAL
 
 
 def test_contradicting_declarations_are_doubt() -> None:
@@ -220,13 +221,14 @@ def test_progress_on_resend(status: int) -> None:
 @pytest.mark.parametrize("preset", list(Preset))
 def test_event_and_word_of_every_answer(preset: Preset) -> None:
     """Over every status, doubt, attempt and way of storing: the event and the word agree with what is known."""
+    policy = StatusPolicy(preset)
     for status, carries_doubt, is_first, is_stored in itertools.product(
         STATUSES, (False, True), (False, True), (False, True)
     ):
         outcome = conclude_answered(
             status,
-            (),
-            StatusPolicy(preset),
+            {},
+            policy,
             carries_doubt=carries_doubt,
             is_first_attempt=is_first,
             is_stored=is_stored,
@@ -274,7 +276,8 @@ def test_unknown_is_never_anything_else() -> None:
 )
 def test_declared_retention(values: list[bytes], seconds: int | None) -> None:
     """Only one plain number of seconds is taken, and it is bounded."""
-    assert declared_retention_seconds(tuple((b"Idempotency-Retention", value) for value in values)) == seconds
+    replay_us, _ = windows_us({b"idempotency-retention": values}, -1, 0)
+    assert replay_us == (-1 if seconds is None else microseconds(seconds))
 
 
 def test_what_the_body_says_comes_after_what_is_known() -> None:
@@ -288,7 +291,7 @@ def test_what_the_body_says_comes_after_what_is_known() -> None:
     retryable = ((b"Idempotency-Outcome", b"retryable"),)
 
     def by_body(status: int, headers: Headers = (), *, doubt: bool = False) -> Meaning:
-        return meaning_of(status, headers, policy, carries_doubt=doubt, document=document)
+        return meaning_of(status, values_by_name(headers), policy, carries_doubt=doubt, document=document)
 
     assert {by_body(409), by_body(425), by_body(401, doubt=True), by_body(403, doubt=True)} == {Meaning.IN_DOUBT}
     assert by_body(200, retryable) is Meaning.RETRYABLE
@@ -296,6 +299,6 @@ def test_what_the_body_says_comes_after_what_is_known() -> None:
     assert meaning(400, policy) is Meaning.IN_DOUBT
     retried = StatusPolicy(Preset.STANDARD, when=((fits, Meaning.RETRYABLE),))
     concluded = conclude_answered(
-        200, (), retried, carries_doubt=True, is_first_attempt=False, is_stored=True, document=document
+        200, {}, retried, carries_doubt=True, is_first_attempt=False, is_stored=True, document=document
     )
     assert concluded.event is Event.ABANDON

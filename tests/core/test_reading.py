@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.core.identity.canonical import parse_json
 from gateway.core.identity.pointer import MISSING, parse_pointer
+from gateway.core.message import values_by_name
 from gateway.core.reading import (
     RESOURCE_BYTES_MAX,
     ResponseRule,
@@ -27,7 +28,7 @@ ID = parse_pointer("/id")
 
 
 def named(body: bytes) -> str | None:
-    return resource_in(ID, (), parse_json(body))
+    return resource_in(ID, {}, parse_json(body))
 
 
 @pytest.mark.parametrize(
@@ -55,12 +56,12 @@ def test_a_resource_is_short_printable_text(body: bytes, resource: str | None) -
 
 def test_a_location_that_cannot_be_kept() -> None:
     """Of several, or in octets that are no text, none is."""
-    assert resource_in("location", ((b"LOCATION", b"/a"),)) == "/a"
-    assert resource_in("location", ((b"Location", b"/a"), (b"location", b"/a"))) is None
-    assert resource_in("location", ((b"Location", b"/\xff"),)) is None
-    assert resource_in("location", ()) is None
-    assert resource_in(None, ((b"Location", b"/a"),)) is None
-    assert resource_in(ID, ((b"Location", b"/a"),), MISSING) is None
+    assert resource_in("location", values_by_name(((b"LOCATION", b"/a"),))) == "/a"
+    assert resource_in("location", values_by_name(((b"Location", b"/a"), (b"location", b"/a")))) is None
+    assert resource_in("location", values_by_name(((b"Location", b"/\xff"),))) is None
+    assert resource_in("location", {}) is None
+    assert resource_in(None, values_by_name(((b"Location", b"/a"),))) is None
+    assert resource_in(ID, values_by_name(((b"Location", b"/a"),)), MISSING) is None
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ POLICIES = {
         "protect/journaling.py Journaling.find",
     ],
     "conclude_unknown": ["protect/conclusion.py ClaimedRequest.unknown"],
-    "kept_headers": ["protect/conclusion.py ClaimedRequest.answered"],
+    ".kept_headers": ["protect/conclusion.py ClaimedRequest.answered"],
     "without_response": ["protect/attempt.py Attempt._settle"],
     # A service is asked in four ways: to execute once, to say what became of that, to show a repeat what was made, and
     # without protection. Another one is asked who may ask.

@@ -407,7 +407,7 @@ def _route(policy: RoutePolicy) -> dict[str, Any]:
     if treatment.status is not None:
         status_policy = treatment.status
         each = [
-            (status, meaning_of(status, (), status_policy, carries_doubt=False).value) for status in range(200, 600)
+            (status, meaning_of(status, {}, status_policy, carries_doubt=False).value) for status in range(200, 600)
         ]
         for meaning, group in groupby(each, key=lambda found: found[1]):
             statuses = [status for status, _ in group]

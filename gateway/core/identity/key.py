@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
@@ -28,6 +28,7 @@ from gateway.core.identity.canonical import Body, number_lexeme, parse_json, sha
 from gateway.core.identity.media import parse_media_type
 from gateway.core.identity.pointer import MISSING, Pointer, format_pointer, resolve
 from gateway.core.immutable import immutable
+from gateway.core.message import Values
 
 KEY_CHARACTERS_MAX: Final = 255
 KEY_PARTS_MAX: Final = 16
@@ -57,9 +58,6 @@ _BEFORE_TEXT: Final = tuple(
     framed(b"key", framed(b"text", bytes(length))).removesuffix(bytes(length))
     for length in range(KEY_CHARACTERS_MAX + 1)
 )
-
-Values = Mapping[bytes, Sequence[bytes]]
-"""The values of a request's headers by their names in lower case (`message.values_by_name`)."""
 
 
 class KeyFormat(StrEnum):

@@ -19,10 +19,9 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from gateway.core.framing import framed
-from gateway.core.identity.key import Values
 from gateway.core.identity.token import TokenIssuer
 from gateway.core.immutable import immutable
-from gateway.core.message import NameTable
+from gateway.core.message import NameTable, Values
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network

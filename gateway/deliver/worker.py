@@ -39,10 +39,11 @@ from gateway.core.recovery import Resend
 from gateway.core.sealing import KeyRing
 from gateway.deliver.places import Place, Places
 from gateway.protect.body import TakenBody
+from gateway.protect.conclusion import Conclusion
 from gateway.protect.hop import hop_from
 from gateway.protect.identification import KeyedRequest
 from gateway.protect.kept import KeptRequest, Unopenable, open_sealed
-from gateway.protect.operation import AttemptResult, DeliveryAttempt, Operation
+from gateway.protect.operation import DeliveryAttempt, Operation
 from gateway.protect.operations import Operations
 from gateway.protect.route import Route
 from gateway.store.base import StoreError
@@ -304,7 +305,7 @@ class DeliveryWorker:
                 return
             operation = self._operations.begin(request, delivery)
             ended = await operation.wait_ended()
-            if isinstance(ended, AttemptResult):
+            if isinstance(ended, Conclusion):
                 is_sent, is_recorded = ended.is_sent, isinstance(ended.others, Snapshot)
                 why = self._read_ended(place.route, ended)
         except StoreError as error:
@@ -337,7 +338,7 @@ class DeliveryWorker:
         self._put_off = {number: each for number, each in self._put_off.items() if sum(each) + _POLL_SECONDS > now}
         return {number for number, (until, _) in self._put_off.items() if until > now}
 
-    def _read_ended(self, route: Route, ended: AttemptResult) -> str:
+    def _read_ended(self, route: Route, ended: Conclusion) -> str:
         """See to the next attempt, once it is due. Returns why this one failed."""
         if ended.pause_us is not None:
             self._wake_when_due(ended.pause_us / MICROSECONDS)

@@ -20,10 +20,11 @@ from gateway.core.recovery import Probe, for_repeats
 from gateway.core.verdict import Claimable, Doubt, Fetch, Refuse, Replay, Undelivered, Verdict, Wait
 from gateway.protect.accepting import Accepting
 from gateway.protect.compose import in_flight, own_reply, reply_by_judgement, reply_by_record, shared_reply
+from gateway.protect.conclusion import Conclusion
 from gateway.protect.identification import KeyedRequest
 from gateway.protect.journaling import UNENDED, Journaling
 from gateway.protect.leases import Leases
-from gateway.protect.operation import AttemptResult, Operation
+from gateway.protect.operation import Operation
 from gateway.protect.preference import preference_applied, wait_preference
 from gateway.protect.probing import Prober
 from gateway.protect.problem import refuse
@@ -152,7 +153,7 @@ class Duplicates:
         claimed = Snapshot(record, record.claimed_us)
         if isinstance(request.judge(claimed), Refuse):
             return _reply_after_wait(claimed, request)
-        result: AttemptResult | None = None
+        result: Conclusion | None = None
         request.body.close()
         try:
             overtaken = await self._read_if_overtaken(operation, self._remaining_seconds(request, trace))
@@ -171,9 +172,9 @@ class Duplicates:
             return _reply_after_wait(overtaken, request) if reply is None else reply
         if result is None:
             return self.still_in_flight(operation)
-        if isinstance(result.others, Reply):
-            return shared_reply(result.others, request.head.headers)
-        return _reply_after_wait(result.others, request)
+        if isinstance(result.others, Snapshot):
+            return _reply_after_wait(result.others, request)
+        return shared_reply(result.others or result.reply, request.head.headers)
 
     async def _read_if_overtaken(self, operation: Operation, wait_seconds: float) -> Snapshot | None:
         """The record, if it has moved on without the attempt that runs here; None if it has not.

@@ -1,8 +1,8 @@
 """One operation in flight in this process: the result of its claim, and of its attempt, for the callers that wait.
 
 The operation's task reports here (see `operations` and `attempt`), and its callers wait here. The first caller is the
-one whose request is executed. It waits once, for whichever comes first: a claim that was not granted, the result of the
-attempt, or the end of its patience.
+one whose request is executed. It waits once, for whichever comes first: a claim that was not granted, the conclusion of
+the attempt, or the end of its patience.
 
 Only the first caller can take a streamed response. If it has left by then, the stream is aborted, and this module
 publishes the event that its request would have had.
@@ -15,34 +15,16 @@ import time
 from collections.abc import Callable
 
 from gateway.core.immutable import immutable
-from gateway.core.operation import OutcomeCommand, Record, Snapshot
+from gateway.core.operation import OutcomeCommand, Record
 from gateway.observe.facts import EndedUnanswered, Events
 from gateway.protect.claiming import Admission, Granted, Seen, Unavailable
+from gateway.protect.conclusion import Conclusion, abandoned, unused
 from gateway.protect.identification import KeyedRequest
 from gateway.protect.leases import Lease
 from gateway.protect.reply import Reply
 from gateway.protect.slices import Slices
 from gateway.protect.trace import request_info
 from gateway.store.base import NO_PLACE
-
-
-@immutable
-class AttemptResult:
-    """How an attempt ended: `reply` is for the first caller, `others` for the duplicates that waited.
-
-    `others` is one reply for all of them, or the record, from which each gets its own. `is_recorded`: the store has
-    this result, or will get it because the journal has a response. Otherwise another gateway may take the operation
-    over once the lease is over, and its result may differ. `is_sent`: as in `conclusion.Conclusion`. `pause_us`: a kept
-    request that was postponed is due at most so long after this, by the store's clock; None where it was not.
-    """
-
-    reply: Reply
-    others: Reply | Snapshot
-    upstream_status: int | None = None
-    upstream_seconds: float | None = None
-    is_recorded: bool = False
-    is_sent: bool | None = None
-    pause_us: int | None = None
 
 
 @immutable
@@ -64,32 +46,44 @@ class Operation:
 
     `order`: see `Operations.next_order`. `delivery` is set where a kept request is delivered: then its first caller is
     the worker, which wants no response. While `keeps_body` the operation owns the body of its request; when its claim
-    is not granted, the body goes back to the first caller. `final_command` is the command that ends the claim if
-    everything stops now; it never claims more than is known.
+    is not granted, the body goes back to the first caller.
+
+    `record`, `lease` and `is_first` are those of the granted claim. `has_sent`: a byte may have left under it.
+    `command` records its outcome, once that is known; `is_settled`: store or journal have it.
     """
 
     __slots__ = (
         "_admission",
+        "_admitted",
         "_began",
+        "_ended",
         "_events",
         "_first",
         "_is_first_result_final",
         "_is_overdue",
-        "_lease",
         "_loop",
-        "_record",
         "_result",
         "_slices",
         "_waiters",
+        "command",
         "delivery",
-        "final_command",
+        "has_sent",
+        "is_claimed",
+        "is_first",
+        "is_settled",
         "keeps_body",
+        "lease",
         "order",
         "origin",
         "place",
+        "record",
         "request",
         "started_seconds",
     )
+
+    record: Record
+    lease: Lease
+    is_first: bool
 
     def __init__(
         self,
@@ -105,39 +99,40 @@ class Operation:
         self.order = order
         self.started_seconds = loop.time()
         self.keeps_body = True
-        self.final_command: OutcomeCommand | None = None
+        self.is_claimed = False
+        self.has_sent = False
+        self.command: OutcomeCommand | None = None
+        self.is_settled = False
         self.origin: str | None = None
         self.place = NO_PLACE
-        self._record: Record | None = None
-        self._lease: Lease | None = None
         self._events = events
         self._loop = loop
         self._slices = slices
         self._began = time.monotonic()
-        self._admission: asyncio.Future[Admission] = loop.create_future()
         # None: the first caller's patience is over. Once done, or cancelled with the caller, this takes no result.
-        self._first: asyncio.Future[AttemptResult | Seen | Unavailable | None] = loop.create_future()
+        self._first: asyncio.Future[Conclusion | Seen | Unavailable | None] = loop.create_future()
         self._is_first_result_final = True
-        self._waiters = 0
         self._is_overdue = False
-        # What duplicates wait for. Replaced where nothing durable took the outcome, for the duplicates to come.
-        self._result: asyncio.Future[AttemptResult] = loop.create_future()
+        # The futures are there as soon as a duplicate waits for them.
+        self._admission: Admission | None = None
+        self._admitted: asyncio.Future[None] | None = None
+        self._result: Conclusion | None = None
+        self._ended: asyncio.Future[Conclusion] | None = None
+        self._waiters = 0
 
     @property
-    def is_claimed(self) -> bool:
-        """Whether the claim was granted."""
-        return self._record is not None
-
-    @property
-    def record(self) -> Record:
-        """The record as the granted claim left it."""
-        if self._record is None:
-            raise RuntimeError("the record of an operation before its claim was granted")
-        return self._record
+    def final_command(self) -> OutcomeCommand | None:
+        """The command that ends the claim if everything stops now; it never claims more than is known. None where there
+        is no claim to end."""
+        if not self.is_claimed or self.is_settled:
+            return None
+        if self.command is not None:
+            return self.command
+        return abandoned(self.record, "interrupted") if self.has_sent else unused(self.request, self.record)
 
     # -- for callers --------------------------------------------------------------------------------------------------
 
-    async def wait_first(self, timeout_seconds: float) -> AttemptResult | Seen | Unavailable | None:
+    async def wait_first(self, timeout_seconds: float) -> Conclusion | Seen | Unavailable | None:
         """For the first caller, once: the result, or why there is no claim; None when the time is over before that.
 
         Waits for the result of the claim even when the time is over, because that comes soon. The caller must read or
@@ -147,13 +142,13 @@ class Operation:
         try:
             return await self._first
         except asyncio.CancelledError:
-            if not self._first.cancelled() and isinstance(unread := self._first.result(), AttemptResult):
+            if not self._first.cancelled() and isinstance(unread := self._first.result(), Conclusion):
                 self._drop(unread, is_final=self._is_first_result_final)
             raise
         finally:
             timer.cancel()
 
-    async def wait_ended(self) -> AttemptResult | Seen | Unavailable:
+    async def wait_ended(self) -> Conclusion | Seen | Unavailable:
         """For a first caller that wants no response, once: how the attempt ended, or why there is no claim.
 
         Waits until nothing is left to be recorded. Cancelling this cancels nothing else.
@@ -163,18 +158,23 @@ class Operation:
             return first
         if first is not None:
             abort_stream(first.reply)
-        while not self._result.done():
-            await asyncio.wait((self._result,))
-        return self._result.result()
+        while self._result is None:
+            await asyncio.wait((self._next_result(),))
+        return self._result
 
     async def wait_admission(self) -> Admission:
         """The result of the claim. Cancelling this cancels nothing else."""
-        await self._slices.until(self._admission)
-        return self._admission.result()
+        while self._admission is None:
+            if self._admitted is None:
+                self._admitted = self._loop.create_future()
+            await self._slices.until(self._admitted)
+        return self._admission
 
-    async def wait_result(self, timeout_seconds: float) -> AttemptResult | None:
+    async def wait_result(self, timeout_seconds: float) -> Conclusion | None:
         """How the attempt ended, or None if that is not known in time. Cancelling this cancels nothing else."""
-        result = self._result
+        if self._result is not None:
+            return self._result
+        result = self._next_result()
         self._waiters += 1
         try:
             await self._slices.until(result, timeout_seconds)
@@ -189,52 +189,65 @@ class Operation:
 
     def is_exclusive(self) -> bool:
         """Whether the claim surely still belongs to this operation. When False, it may or may not."""
-        return self._lease is not None and self._lease.is_trusted()
+        return self.is_claimed and self.lease.is_trusted()
 
     # -- for its task -------------------------------------------------------------------------------------------------
 
-    def granted(self, admission: Granted, lease: Lease, final_command: OutcomeCommand) -> None:
+    def granted(self, admission: Granted, lease: Lease) -> None:
         """The claim was granted, and an attempt starts under it."""
-        self._record, self._lease, self.final_command = admission.record, lease, final_command
+        self.record, self.lease, self.is_first = admission.record, lease, admission.is_first
         self.origin, self.place = admission.origin, admission.place
-        self._admission.set_result(admission)
+        self.is_claimed = True
+        self._admit(admission)
         if self._is_overdue:
             self._end_patience()
 
     def not_granted(self, admission: Seen | Unavailable) -> None:
         """The claim was not granted, and nothing is executed."""
         self.keeps_body = False
-        self._admission.set_result(admission)
+        self._admit(admission)
         if self._first.done():
             self.request.body.close()
         else:
             self._first.set_result(admission)
 
-    def publish(self, result: AttemptResult, *, is_final: bool = True) -> None:
+    def publish(self, result: Conclusion, *, is_final: bool = True) -> None:
         """The attempt ended. Not `is_final`: the write goes on, and duplicates to come wait for its result."""
         if self._first.done():
             self._drop(result, is_final=is_final)
         else:
             self._is_first_result_final = is_final
             self._first.set_result(result)
-        self._result.set_result(result)
-        if not is_final:
-            self._result = self._loop.create_future()
+        if is_final:
+            self._result = result
+        if self._ended is not None:
+            ended, self._ended = self._ended, None
+            ended.set_result(result)
 
     @property
     def has_result(self) -> bool:
         """Whether the final result was published."""
-        return self._result.done()
+        return self._result is not None
 
     # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _admit(self, admission: Admission) -> None:
+        self._admission = admission
+        if self._admitted is not None:
+            self._admitted.set_result(None)
+
+    def _next_result(self) -> asyncio.Future[Conclusion]:
+        if self._ended is None:
+            self._ended = self._loop.create_future()
+        return self._ended
 
     def _end_patience(self) -> None:
         """End the first caller's wait, as soon as the result of the claim is known."""
         self._is_overdue = True
-        if self._record is not None and not self._first.done():
+        if self.is_claimed and not self._first.done():
             self._first.set_result(None)
 
-    def _drop(self, result: AttemptResult, *, is_final: bool) -> None:
+    def _drop(self, result: Conclusion, *, is_final: bool) -> None:
         """Abort the reply to a first caller that has left, and publish the event that its request would have had."""
         reply, request = result.reply, self.request
         abort_stream(reply)

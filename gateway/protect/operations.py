@@ -12,28 +12,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from itertools import count
 from typing import Final
 from uuid import UUID
 
-from gateway.core.operation import EVENT_OF, MICROSECONDS, Applied, Event, OutcomeCommand, Record, RequestInfo
+from gateway.core.operation import EVENT_OF, Applied, Event, OutcomeCommand, Record, RequestInfo
 from gateway.core.recovery import Resend
 from gateway.observe.facts import Events, OperationClaimed, OperationSettled, OperationTakenOver
-from gateway.protect.attempt import Attempt
+from gateway.protect.attempt import Attempts
 from gateway.protect.claiming import Claiming, Granted, Terms, Unavailable
-from gateway.protect.conclusion import ClaimedRequest
 from gateway.protect.identification import KeyedRequest
 from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Leases
-from gateway.protect.operation import DeliveryAttempt, Operation
+from gateway.protect.operation import DeliveryAttempt, Operation, abort_stream
 from gateway.protect.slices import Slices
 from gateway.protect.trace import request_info
-from gateway.store.base import NO_PLACE, Indefinite, NotApplied, Store, StoreError, wall_clock_us
+from gateway.store.base import NO_PLACE, Indefinite, NotApplied, Store, StoreError
 
 _LOG = logging.getLogger("gateway")
 
@@ -75,6 +73,7 @@ class Operations:
         self._store = store
         self._journaling = journaling
         self._claiming = claiming
+        self._attempts = Attempts(store, journaling, events, claiming.marks)
         self._leases = leases
         self._events = events
         self._on_new = on_new
@@ -119,66 +118,60 @@ class Operations:
         operation = Operation(request, self.next_order(), self._events, self._loop, self._slices, delivery)
         self._deliveries += delivery is not None
         self._by_id[request.identity.operation_id.int] = operation
-        task = self._loop.create_task(self._execute(operation))
+        task = self._loop.create_task(self._run(operation))
         self._tasks[task] = operation
         task.add_done_callback(self._task_ended)
         return operation
 
-    async def _execute(self, operation: Operation) -> None:
-        """Claim the operation and, if the claim is granted, run the attempt."""
+    async def _run(self, operation: Operation) -> None:
+        """Claim, send, record. Outlives every caller."""
+        request, delivery = operation.request, operation.delivery
         try:
-            request, terms = operation.request, _terms_of(operation.request)
-            if operation.delivery is None:
+            terms = _terms_of(request)
+            if delivery is None:
                 admission = await self._claiming.claim(request.identity, request.fingerprints_to_record(), terms)
             else:
-                admission = await self._claiming.claim_kept(operation.delivery.record, terms)
-            if isinstance(admission, Granted):
-                await self._attempt(operation, admission, terms.request)
-            else:
+                admission = await self._claiming.claim_kept(delivery.record, terms)
+            if not isinstance(admission, Granted):
                 operation.not_granted(admission)
+                return
+            self._granted(operation, admission, terms.request)
+            began, conclusion = time.monotonic(), None
+            try:
+                conclusion = await self._attempts.send(operation)
+                if delivery is not None:
+                    self._attempts.publish_attempted(operation, began, conclusion)
+                await self._attempts.record(operation, conclusion)
+            except BaseException as error:
+                if delivery is not None and conclusion is None:
+                    self._attempts.publish_attempted(operation, began, None)
+                if conclusion is not None:
+                    abort_stream(conclusion.reply)
+                self._attempts.interrupt(operation)
+                if isinstance(error, Exception) and (command := operation.final_command) is not None:
+                    # Nothing else ends the claim, and its key would be left in doubt although nothing may have been
+                    # sent.
+                    await self._end_early(operation, command, "the gateway failed")
+                raise
+            finally:
+                self._leases.drop(operation.lease)
+                if operation.is_settled:
+                    self._claiming.marks.unmark(operation.place)
         finally:
             self._remove(operation)
 
-    async def _attempt(self, operation: Operation, admission: Granted, info: RequestInfo | None) -> None:
+    def _granted(self, operation: Operation, admission: Granted, info: RequestInfo | None) -> None:
         request, record = operation.request, admission.record
-        route_name, operation_id = request.route.name, request.identity.operation_id
+        route_name, operation_id = request.route.name, record.identity.operation_id
         lease = self._leases.hold(record, admission.now_us, admission.started_seconds)
         self._events.publish(
             OperationClaimed(route_name, operation_id, record.token, record.attempts, is_takeover=record.carries_doubt)
         )
         if record.carries_doubt and info is not None:
             self._events.publish(OperationTakenOver(route_name, operation_id, record.token, record.attempts, info))
-        if operation.delivery is None and not record.carries_doubt:
+        if request.route.repeats is not None and operation.delivery is None and not record.carries_doubt:
             self._on_new(request)
-        claimed = ClaimedRequest(
-            request,
-            record,
-            admission.is_first,
-            random.random(),  # noqa: S311  spreads load, keeps no secret
-            wall_clock_us() / MICROSECONDS,
-        )
-        attempt = Attempt(
-            operation,
-            claimed,
-            lease,
-            self._store,
-            self._journaling,
-            self._events,
-            self._loop,
-            on_send=partial(self._claiming.marks.mark_sent, admission.place),
-        )
-        operation.granted(admission, lease, claimed.end_unused())
-        try:
-            await attempt.run()
-        except Exception:
-            # Nothing else ends the claim, and its key would be left in doubt although nothing may have been sent.
-            if operation.final_command is not None:
-                await self._end_early(operation, operation.final_command, "the gateway failed")
-            raise
-        finally:
-            self._leases.drop(lease)
-            if operation.final_command is None:
-                self._claiming.marks.unmark(operation.place)
+        operation.granted(admission, lease)
 
     def _remove(self, operation: Operation) -> None:
         del self._by_id[operation.request.identity.operation_id.int]
@@ -211,7 +204,7 @@ class Operations:
         final_commands = [
             self._end_early(operation, operation.final_command, "the gateway stopped")
             for operation in left.values()
-            if operation.is_claimed and operation.final_command is not None
+            if operation.final_command is not None
         ]
         return sum(await asyncio.gather(self._end_pursuits(), *final_commands), Drained())
 

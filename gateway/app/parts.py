@@ -51,7 +51,7 @@ from gateway.protect.callers import Callers
 from gateway.protect.claiming import Claiming
 from gateway.protect.coordinator import Coordinator
 from gateway.protect.cors import CorsPolicy
-from gateway.protect.identification import Identifying, KeyedRequest
+from gateway.protect.identification import Identifying
 from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Leases
 from gateway.protect.observing import Observing
@@ -59,6 +59,7 @@ from gateway.protect.operations import Drained
 from gateway.protect.probing import Prober
 from gateway.protect.regions import Regions
 from gateway.protect.repeats import Repeats
+from gateway.protect.request import Request
 from gateway.protect.resource import StatusResource
 from gateway.protect.route import Route
 from gateway.protect.verification import Verifying
@@ -435,7 +436,7 @@ class Parts:
         if self._ring is not None:
             self._ring.adopt(keys_of(policy.config))
 
-    def _hand_over(self, request: KeyedRequest, snapshot: Snapshot) -> None:
+    def _hand_over(self, request: Request, snapshot: Snapshot) -> None:
         """The worker is made after what accepts, because it delivers operations of the coordinator."""
         self.delivery.deliver_accepted(request, snapshot)
 

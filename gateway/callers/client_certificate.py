@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from gateway.core.identity.certificate import certificate_name
 from gateway.core.identity.scope import ClientCertificateScope, Network, ScopeMissing
 from gateway.protect.callers import Verification, Verified
-from gateway.protect.reply import Incoming
+from gateway.protect.request import Request
 
 
 class ClientCertificates:
@@ -30,7 +30,7 @@ class ClientCertificates:
     async def close(self) -> None:
         """Nothing is open."""
 
-    def known(self, incoming: Incoming) -> Verification:
+    def known(self, incoming: Request) -> Verification:
         """The caller, or why the certificate names none. Nothing has to be waited for."""
         peer, certificate = incoming.hop.peer, incoming.hop.certificate
         if peer is not None and any(peer in network for network in self._trusted_proxies):
@@ -42,7 +42,7 @@ class ClientCertificates:
         name = certificate_name(certificate, self._scope.part)
         return Verified(self._scope.value_of(name)) if isinstance(name, bytes) else name
 
-    async def ask(self, incoming: Incoming) -> Verification:
+    async def ask(self, incoming: Request) -> Verification:
         """As `known`."""
         return self.known(incoming)
 

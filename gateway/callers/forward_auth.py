@@ -33,7 +33,8 @@ from gateway.observe.facts import AuthorizationDecided, Decision, Events
 from gateway.protect.ambiguity import names_another, other_methods, other_targets
 from gateway.protect.callers import Verification, Verified
 from gateway.protect.forwarding import authorization_request, response_headers
-from gateway.protect.reply import Incoming, Reply, Source
+from gateway.protect.reply import Reply, Source
+from gateway.protect.request import Request
 from gateway.upstream import BodyLost, Lost, NotSent, TooLong, Upstream, UpstreamResponse
 
 _LOG = logging.getLogger("gateway")
@@ -89,7 +90,7 @@ class ForwardAuth:
         """Close the client."""
         await self._upstream.close()
 
-    def known(self, incoming: Incoming) -> Verified | ScopeUnsuitable | None:
+    def known(self, incoming: Request) -> Verified | ScopeUnsuitable | None:
         """The permission that is remembered for this very question, or why there is no one question; None asks."""
         if _has_other_reading(incoming.head):
             return ScopeUnsuitable(_OTHER_READING)
@@ -105,7 +106,7 @@ class ForwardAuth:
         self._events.publish(AuthorizationDecided(Decision.REMEMBERED))
         return permission
 
-    async def ask(self, incoming: Incoming) -> Verification:
+    async def ask(self, incoming: Request) -> Verification:
         """Ask the service, within its timeout. Safe to cancel: the question has no effect."""
         question = self._question(incoming)
         asked_seconds = self._clock()
@@ -123,7 +124,7 @@ class ForwardAuth:
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    def _question(self, incoming: Incoming) -> RequestHead:
+    def _question(self, incoming: Request) -> RequestHead:
         return authorization_request(
             incoming.head,
             incoming.hop,

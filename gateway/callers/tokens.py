@@ -16,7 +16,7 @@ from gateway.core.identity.scope import IdentityUnavailable, JwtScope, ScopeMiss
 from gateway.core.identity.token import TokenFault, bearer_credential, read_token, verify_claims
 from gateway.core.immutable import immutable
 from gateway.protect.callers import Verification, Verified
-from gateway.protect.reply import Incoming
+from gateway.protect.request import Request
 
 _REMEMBERED_MAX: Final = 10_000
 
@@ -58,7 +58,7 @@ class TokenVerifier:
     async def close(self) -> None:
         """The keys are their owner's."""
 
-    def known(self, incoming: Incoming) -> Verification | None:
+    def known(self, incoming: Request) -> Verification | None:
         credential = bearer_credential(incoming.head.headers)
         if credential is None:
             return _invalid("A bearer token is missing.")
@@ -74,7 +74,7 @@ class TokenVerifier:
             return found
         return None if found.may_refresh else _undecided(found)
 
-    async def ask(self, incoming: Incoming) -> Verification:
+    async def ask(self, incoming: Request) -> Verification:
         """Waits for the keys of the token's issuer."""
         credential = bearer_credential(incoming.head.headers) or b""
         digest = sha256(credential).digest()

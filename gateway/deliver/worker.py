@@ -38,13 +38,13 @@ from gateway.core.reading import version_of
 from gateway.core.recovery import Resend
 from gateway.core.sealing import KeyRing
 from gateway.deliver.places import Place, Places
-from gateway.protect.body import TakenBody
+from gateway.protect.body import TakenBody, WholeBody
 from gateway.protect.conclusion import Conclusion
 from gateway.protect.hop import hop_from
-from gateway.protect.identification import KeyedRequest
 from gateway.protect.kept import KeptRequest, Unopenable, open_sealed
 from gateway.protect.operation import DeliveryAttempt, Operation
 from gateway.protect.operations import Operations
+from gateway.protect.request import Request
 from gateway.protect.route import Route
 from gateway.store.base import StoreError
 from gateway.store.operations import ManagedStore
@@ -147,7 +147,7 @@ class DeliveryWorker:
         """How many deliveries run, those included whose request is being read."""
         return len(self._tasks)
 
-    def deliver_accepted(self, request: KeyedRequest, snapshot: Snapshot) -> None:
+    def deliver_accepted(self, request: Request, snapshot: Snapshot) -> None:
         """Deliver a request that was just accepted here, at once if it may be. Takes the ownership of its body.
 
         Otherwise a poll finds it later, here or in another gateway.
@@ -155,7 +155,7 @@ class DeliveryWorker:
         record, operation = snapshot.record, request.route.operation
         if record is not None and record.delivery is not None and record.delivery.is_behind:
             # The end of the one before it in its lane brings the next poll nearer.
-            request.body.close()
+            request.taken.close()
             return
         if (
             record is None
@@ -164,7 +164,7 @@ class DeliveryWorker:
             or self._may_be_paused(operation)
             or not self._begin(request.route, record, request)
         ):
-            request.body.close()
+            request.taken.close()
             if not self._is_stopped:
                 self._has_more = True
                 self._wake_in(_BUSY_SECONDS if self._paused is None else _POLL_SECONDS)
@@ -256,7 +256,7 @@ class DeliveryWorker:
 
     # -- one delivery -------------------------------------------------------------------------------------------------
 
-    def _begin(self, route: Route, record: Record, request: KeyedRequest | None = None) -> bool:
+    def _begin(self, route: Route, record: Record, request: Request | None = None) -> bool:
         """Start the task of a delivery; False where it must not begin now, or has no place.
 
         `request` is the kept one, where it is at hand. It is the task's from now on.
@@ -286,7 +286,7 @@ class DeliveryWorker:
         if not task.cancelled() and (error := task.exception()) is not None:
             _LOG.error("a delivery failed because of a bug; it is tried again", exc_info=error)
 
-    async def _deliver(self, record: Record, place: Place, request: KeyedRequest | None) -> None:
+    async def _deliver(self, record: Record, place: Place, request: Request | None) -> None:
         """Open the request unless it is at hand, claim the operation, send it, and wait for the end of it."""
         operation_id = record.identity.operation_id
         operation: Operation | None = None
@@ -312,7 +312,7 @@ class DeliveryWorker:
             _LOG.debug("the request of operation %s cannot be read, and is tried again: %s", operation_id, error)
         finally:
             if request is not None and (operation is None or not operation.keeps_body):
-                request.body.close()
+                request.taken.close()
             if not is_recorded:
                 self._leave_alone(record)
             self._running.discard(operation_id.int)
@@ -347,7 +347,7 @@ class DeliveryWorker:
             self._resend_when_due(route, record, ended.others.now_us)
         return "" if record is None or record.delivery is None else record.delivery.failure or ""
 
-    async def _open(self, route: Route, record: Record) -> tuple[KeyedRequest, str | None] | None:
+    async def _open(self, route: Route, record: Record) -> tuple[Request, str | None] | None:
         """The kept request, and why it cannot be opened; None where the record has changed, or where it is in doubt and
         cannot be opened."""
         operation_id = record.identity.operation_id
@@ -376,7 +376,7 @@ class DeliveryWorker:
             return None
         return _request_of(route, record, _NO_REQUEST), why
 
-    async def _opened(self, route: Route, record: Record, sealed: SealedRequest) -> KeyedRequest:
+    async def _opened(self, route: Route, record: Record, sealed: SealedRequest) -> Request:
         """Raises `Unopenable`."""
         ring, operation_id = self._ring, record.identity.operation_id
         if ring is None:
@@ -476,19 +476,15 @@ def taking_turns(due: Iterable[Snapshot]) -> list[Record]:
     return [record for turn in zip_longest(*by_scope.values()) for record in turn if record is not None]
 
 
-def _request_of(route: Route, record: Record, kept: KeptRequest) -> KeyedRequest:
+def _request_of(route: Route, record: Record, kept: KeptRequest) -> Request:
     """The kept request as one that came in. It is the one that was recorded, so it needs no identification."""
-    return KeyedRequest(
-        head=kept.head,
-        body=TakenBody(kept.body, len(kept.body)),
-        hop=kept.hop,
-        route=route,
-        identity=record.identity,
-        fingerprints=() if record.fingerprint is None else (record.fingerprint,),
-        probe=record.probe,
-        canonical_key=kept.canonical_key,
-        version=version_of(route.keep.version, kept.head.headers),
-    )
+    taken = TakenBody(kept.body, len(kept.body))
+    request = Request(kept.head, WholeBody(taken), kept.hop)
+    request.route, request.taken, request.identity = route, taken, record.identity
+    request.fingerprints = () if record.fingerprint is None else (record.fingerprint,)
+    request.probe, request.canonical_key = record.probe, kept.canonical_key
+    request.version = version_of(route.keep.version, kept.head.headers)
+    return request
 
 
 def _by_identity(delivering: Delivering, routes: Sequence[Route]) -> Callable[[Identity], Route | None]:

@@ -41,9 +41,10 @@ from gateway.protect.ambiguity import ambiguity
 from gateway.protect.body import Spool, UploadSlots
 from gateway.protect.callers import Callers, Verification, Verifier
 from gateway.protect.hop import Hop
-from gateway.protect.identification import Identifying, KeyedRequest
+from gateway.protect.identification import Identifying
 from gateway.protect.problem import refuse
-from gateway.protect.reply import Incoming, Reply, Untouched
+from gateway.protect.reply import Reply
+from gateway.protect.request import Request, Untouched
 from gateway.protect.resource import is_below
 from gateway.protect.route import Route
 from gateway.protect.verification import Verifying
@@ -68,12 +69,12 @@ class Found:
     """
 
     head: RequestHead | None = None
-    incoming: Incoming | None = None
+    incoming: Request | None = None
     route: Route | None = None
     verdict: Verdict | None = None
     status: int | None = None
     detail: str = ""
-    keyed: KeyedRequest | None = None
+    keyed: Request | None = None
     unasked: str | None = None
     is_forwarded: bool = False
     is_own: bool = False
@@ -102,10 +103,10 @@ class _Offline:
     async def close(self) -> None:
         await self._verifier.close()
 
-    def known(self, incoming: Incoming) -> Verification | None:
+    def known(self, incoming: Request) -> Verification | None:
         return self._verifier.known(incoming)
 
-    async def ask(self, incoming: Incoming) -> Verification:
+    async def ask(self, incoming: Request) -> Verification:
         match self._part:
             case AuthService(url=url):
                 raise _NotAsked(f"{url}, whether the request may be made")
@@ -134,7 +135,7 @@ class _Own:
     def owns(self, target: bytes) -> bool:
         return is_below(self._path, target)
 
-    async def respond(self, incoming: Incoming) -> Reply:
+    async def respond(self, incoming: Request) -> Reply:
         self._found.is_own, self._found.head = True, incoming.head
         return _EMPTY
 
@@ -191,7 +192,7 @@ async def dry_run(config: Config, wire: bytes, hop: Hop) -> Found:
     enforced = {route.name: route for route in config_routes}
     edge_routes = [edge_route(config, route, enforced[route.name], lambda _: upstream) for route in config.routes]
 
-    async def protect(incoming: Incoming, route: Route) -> Reply | Untouched:
+    async def protect(incoming: Request, route: Route) -> Reply | Untouched:
         incoming = replace(incoming, hop=hop)
         found.route, found.incoming, found.head = route, incoming, incoming.head
         try:
@@ -199,20 +200,20 @@ async def dry_run(config: Config, wire: bytes, hop: Hop) -> Found:
         except _NotAsked as not_asked:
             found.unasked = not_asked.what
             return _EMPTY
-        if isinstance(outcome, KeyedRequest):
-            found.keyed = outcome
+        if outcome is None:
+            found.keyed = incoming
             return _EMPTY
         if isinstance(outcome, Reply):
             found.verdict = outcome.verdict
         return outcome
 
-    async def forward(incoming: Incoming, _: Client, route: Route | None, verdict: Verdict | None) -> Reply | None:
+    async def forward(incoming: Request, _: Client, route: Route | None, verdict: Verdict | None) -> Reply | None:
         if route is not None and route.is_observed:
             return await look_at(incoming, enforced[route.name])
         found.is_forwarded, found.verdict, found.head = True, verdict, incoming.head
         return _EMPTY
 
-    async def look_at(incoming: Incoming, route: Route) -> Reply:
+    async def look_at(incoming: Request, route: Route) -> Reply:
         """As `Observing` does."""
         found.is_observed = True
         fault = ambiguity(incoming.head, route.once, route.compared)

@@ -25,10 +25,10 @@ from gateway.explain.steps import Places, Setting, Step, steps_of
 from gateway.protect.accepting import refuse_too_long
 from gateway.protect.compose import reply_by_judgement
 from gateway.protect.hop import Hop
-from gateway.protect.identification import KeyedRequest
 from gateway.protect.inbox import repeated
 from gateway.protect.journaling import UNENDED, anticipated
 from gateway.protect.reply import Reply
+from gateway.protect.request import Request
 from gateway.store.base import NotApplied
 from gateway.store.journal import HostJournals, KeptOutcome
 
@@ -118,7 +118,7 @@ async def explain(
             end = _observed(end, places.of_route(found.route.name, "mode"), places.of("mode"), response)
     finally:
         if found.keyed is not None:
-            found.keyed.body.close()
+            found.keyed.taken.close()
     facts = end.facts
     if end.verdict is not None and found.route is not None and found.route.shows_status:
         facts += (f"Idempotency-Status: {end.verdict}",)
@@ -169,7 +169,7 @@ def _observed(end: _End, own: Setting, of_all: Setting, response: int | None) ->
     return _End(None, response, decision, (f"enforcing: {end.decision}", *end.facts), settings)
 
 
-def _end_by_response(keyed: KeyedRequest, places: Places, status: int) -> _End:
+def _end_by_response(keyed: Request, places: Places, status: int) -> _End:
     """The end of a first request whose service responds with this status, and no more than that is known."""
     route, head = keyed.route, ResponseHead(status, b"", ())
     body = b"" if route.keep.keeps_body({}, 0) else None
@@ -249,7 +249,7 @@ def look_at(config: Config) -> Look:
     return look
 
 
-def _compared(keyed: KeyedRequest, known: Known) -> tuple[Step, _End | None]:
+def _compared(keyed: Request, known: Known) -> tuple[Step, _End | None]:
     snapshot = known.snapshot
     record = snapshot.record
     if known.is_lost:

@@ -30,7 +30,7 @@ from gateway.core.message import header_values, values_by_name
 from gateway.core.routing import Miss
 from gateway.core.verdict import Verdict
 from gateway.explain.dry_run import Found
-from gateway.protect.identification import KeyedRequest
+from gateway.protect.request import Request
 from gateway.protect.route import Route
 from gateway.protect.trace import scope_name
 
@@ -164,7 +164,7 @@ def _key(found: Found, route: Route, places: Places, *, show: bool) -> Step:
     settings = [*places.written(route.name, ("key",))]
     found_key: Key | KeyFault | None = None
     if found.incoming is not None and (found.keyed is not None or not route.key.needs_body):
-        body = found.keyed.body.content if found.keyed is not None else None
+        body = found.keyed.taken.content if found.keyed is not None else None
         content = body if isinstance(body, bytes) else None
         found_key = route.key.find_key(values_by_name(found.incoming.head.headers), content)
     facts = []
@@ -260,22 +260,22 @@ def _body(found: Found, route: Route, places: Places, *, show: bool) -> Step:
         facts += [f"ignored: {format_pointer(each)}" for each in spec.ignore]
         facts += [f"compared alone: {format_pointer(each)}" for each in spec.only]
         facts += [f"default: {format_pointer(each)}" for each, _ in spec.defaults]
-    content = keyed.body.content
+    content = keyed.taken.content
     if show and isinstance(content, bytes) and content:
         facts.append(f"content: {content[:_SHOWN_BYTES_MAX].decode('utf-8', 'backslashreplace')}")
     keys = [("fingerprint", name) for name in ("body", "ignore", "only", "defaults")]
     settings = (limit, *places.written(route.name, *keys))
-    return Step("body", f"{keyed.body.length} bytes, {how}", tuple(facts), settings)
+    return Step("body", f"{keyed.taken.length} bytes, {how}", tuple(facts), settings)
 
 
-def _form(keyed: KeyedRequest) -> str:
+def _form(keyed: Request) -> str:
     """The form in which the body is compared."""
     if keyed.digests is None:
         return BodyForm.RAW
     return keyed.digests.values[-1].partition(b" ")[0].decode()
 
 
-def _fingerprint(keyed: KeyedRequest, places: Places, *, show: bool) -> Step:
+def _fingerprint(keyed: Request, places: Places, *, show: bool) -> Step:
     current, *others = keyed.fingerprints
     key = current.key_id or "none"
     facts = [f"recipe: {current.recipe.hex()[:12]}", f"key: {key}"]

@@ -19,7 +19,8 @@ from gateway.http.reply import LAST_CHUNK, Framed, bare_head, chunk
 from gateway.http.request import ClientBody
 from gateway.http.tunnel import ClientTunnel
 from gateway.protect.cors import CorsPolicy
-from gateway.protect.reply import BodyCut, Incoming, ResponseStream
+from gateway.protect.reply import BodyCut, ResponseStream
+from gateway.protect.request import Request
 
 # Up to this size, head and body go out in one write.
 _ONE_WRITE_BYTES_MAX: Final = 64 * 1024
@@ -67,7 +68,7 @@ class ClientExchange:
 
     # -- the request --------------------------------------------------------------------------------------------------
 
-    def incoming(self, *, may_upgrade: bool) -> Incoming:
+    def incoming(self, *, may_upgrade: bool) -> Request:
         """The request as a value. Without `may_upgrade`, its request for an upgrade is dropped."""
         head, upgrades = self.head, False
         if self._message.upgrade:
@@ -75,7 +76,7 @@ class ClientExchange:
             if not upgrades:
                 kept = [header for header in head.headers if header[0].lower() != b"upgrade"]
                 head = RequestHead(head.method, head.target, IndexedHeaders(kept))
-        return Incoming(head, self.body, self.connection.hop, upgrades)
+        return Request(head, self.body, self.connection.hop, upgrades)
 
     def may_keep_alive(self) -> bool:
         """Whether what follows the request is surely another request.

@@ -31,7 +31,8 @@ from gateway.observe.facts import Events, RequestAnswered
 from gateway.protect.cors import NO_ORIGINS, CorsPolicy, for_origin
 from gateway.protect.decoding import decode_unaccepted
 from gateway.protect.problem import FAILED_BEFORE, PROBLEM, SLOW, UNREAD, Case, Shape, Trouble, refuse
-from gateway.protect.reply import Cut, Incoming, Reply, RequestCut, Untouched
+from gateway.protect.reply import Cut, Reply, RequestCut
+from gateway.protect.request import Request, Untouched
 from gateway.protect.route import Route
 
 _LOG = logging.getLogger("gateway.edge")
@@ -43,14 +44,14 @@ class Resource(Protocol):
     def owns(self, target: bytes) -> bool:
         """Whether a request with this target is for it. No route matches such a target."""
 
-    async def respond(self, incoming: Incoming) -> Reply:
+    async def respond(self, incoming: Request) -> Reply:
         """The reply to such a request. Its body may be left unread."""
 
 
-Protect = Callable[[Incoming, Route], Awaitable[Reply | Untouched]]
+Protect = Callable[[Request, Route], Awaitable[Reply | Untouched]]
 # Forwards an unprotected request. The last two arguments are why it is unprotected: no route, or this verdict on this
 # route; a route without a verdict is only observed. Returns None for a request that became a tunnel and has ended.
-Forward = Callable[[Incoming, Client, Route | None, Verdict | None], Awaitable[Reply | None]]
+Forward = Callable[[Request, Client, Route | None, Verdict | None], Awaitable[Reply | None]]
 
 
 class Served:
@@ -217,7 +218,7 @@ class Handler:
             exchange.body.keeps_pace = True
             protected = await served.protect(exchange.incoming(may_upgrade=False), route)
             if isinstance(protected, Untouched):
-                await self._pass(exchange, served, protected.incoming, route, protected.verdict)
+                await self._pass(exchange, served, protected.request, route, protected.verdict)
             else:
                 await self._write(exchange, route, protected)
         except ClientGone:
@@ -244,7 +245,7 @@ class Handler:
         self,
         exchange: ClientExchange,
         served: Served,
-        incoming: Incoming,
+        incoming: Request,
         route: Route | None,
         verdict: Verdict | None,
         observed: Route | None = None,

@@ -23,7 +23,8 @@ from gateway.observe.facts import Events, RequestPassed
 from gateway.protect.forwarding import response_headers, unprotected_request
 from gateway.protect.observing import Observing
 from gateway.protect.problem import PROBLEM, UNSENT, UNTAKEN, Shape, Trouble, refuse
-from gateway.protect.reply import Incoming, Reply, RequestBody, RequestCut
+from gateway.protect.reply import Reply, RequestBody, RequestCut
+from gateway.protect.request import Request
 from gateway.protect.route import Route, Target
 from gateway.protect.upstream_reply import passed_on
 from gateway.upstream import Duplex, Lost, NotSent, StreamBody, UpstreamResponse, status_of
@@ -74,7 +75,7 @@ class Passthrough:
         self._loop = asyncio.get_running_loop()
 
     async def __call__(
-        self, incoming: Incoming, client: Client, route: Route | None, verdict: Verdict | None
+        self, incoming: Request, client: Client, route: Route | None, verdict: Verdict | None
     ) -> Reply | None:
         """Forward once, and return the reply; None after a tunnel. Raises `ClientGone` and `RequestCut`.
 
@@ -108,7 +109,7 @@ class Passthrough:
                 sighting.end(ExchangeResult.UNKNOWN)
 
     def _publish(
-        self, incoming: Incoming, route: Route | None, verdict: Verdict | None, duration_seconds: float, result: Result
+        self, incoming: Request, route: Route | None, verdict: Verdict | None, duration_seconds: float, result: Result
     ) -> None:
         key_header: str | None = None
         path: str | None = None

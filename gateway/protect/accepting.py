@@ -27,10 +27,10 @@ from gateway.core.sealing import KeyRing
 from gateway.core.verdict import Claimable, Verdict
 from gateway.observe.facts import Events, OperationAccepted
 from gateway.protect.claiming import Seen
-from gateway.protect.identification import KeyedRequest
 from gateway.protect.kept import KeptRequest, seal
 from gateway.protect.problem import refuse
 from gateway.protect.reply import Reply
+from gateway.protect.request import Request
 from gateway.protect.route import AcceptPolicy
 from gateway.protect.slices import Slices
 from gateway.protect.trace import request_info
@@ -56,7 +56,7 @@ _SCOPES_MAX: Final = 10_000
 _NOTHING_WAITS: Final = RouteBacklog()
 _REQUEUED: Final = Audit("caller", "a repeat with the key delivers the dead letter again")
 
-HandOver = Callable[[KeyedRequest, Snapshot], None]
+HandOver = Callable[[Request, Snapshot], None]
 """Takes an accepted request, and the ownership of its body, to deliver it at once or to leave that to others."""
 
 
@@ -94,7 +94,7 @@ class Accepting:
         self.in_progress = 0
         """How many requests are being accepted."""
 
-    async def accept(self, request: KeyedRequest, policy: AcceptPolicy) -> Accepted | Seen | Reply:
+    async def accept(self, request: Request, policy: AcceptPolicy) -> Accepted | Seen | Reply:
         """Keep the request; `Seen` where a record or another operation forbids that, a `Reply` where it is refused.
 
         One acceptance of an operation is under way at a time. Who comes meanwhile reads what became of it: thousands of
@@ -102,7 +102,7 @@ class Accepting:
         Only `Accepted` takes the body. When this is cancelled, the acceptance may have arrived all the same.
         """
         # A longer body is refused before it is read.
-        length = min(request.body.length, policy.request_bytes_max)
+        length = min(request.taken.length, policy.request_bytes_max)
         if self._bytes_in_progress + length > _BYTES_MAX:
             return _refuse(request, Verdict.OVERLOADED, "Too many long requests are being accepted.")
         operation_id = request.identity.operation_id
@@ -164,7 +164,7 @@ class Accepting:
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    async def _refuse_new(self, request: KeyedRequest, policy: AcceptPolicy) -> Reply | None:
+    async def _refuse_new(self, request: Request, policy: AcceptPolicy) -> Reply | None:
         """Why this request cannot be kept, if it is new. Raises `StoreError`."""
         if (refusal := refuse_too_long(request, policy)) is not None:
             return refusal
@@ -172,7 +172,7 @@ class Accepting:
             return _refuse(request, Verdict.BACKLOG_FULL)
         return None
 
-    async def _accept(self, request: KeyedRequest, policy: AcceptPolicy) -> Accepted | Seen | Reply:
+    async def _accept(self, request: Request, policy: AcceptPolicy) -> Accepted | Seen | Reply:
         """Raises `StoreError`."""
         kept = await self._sealed(request)
         read_token: int | None = None
@@ -211,7 +211,7 @@ class Accepting:
             fingerprint = recorded if is_current else judgement.fingerprint
         return _refuse(request, Verdict.OVERLOADED, "Other requests keep changing the record of this key.")
 
-    async def _sealed(self, request: KeyedRequest) -> SealedRequest:
+    async def _sealed(self, request: Request) -> SealedRequest:
         ring = self._ring
         if ring is None:
             raise RuntimeError("a route accepts requests, and there is no key to encrypt them with")
@@ -221,7 +221,7 @@ class Accepting:
             kept = KeptRequest(request.head, request.hop, body[:], request.canonical_key)
             return seal(kept, ring, operation_id, acceptance_id)
 
-        return await request.body.read(seal_body)
+        return await request.taken.read(seal_body)
 
     def _publish(self, snapshot: Snapshot, kept: SealedRequest) -> None:
         record = snapshot.record
@@ -254,10 +254,10 @@ class Pending:
         self._bytes_by_route: dict[str, _Count] = {}
         self._by_scope: dict[tuple[str, bytes], _Count] = {}
 
-    async def has_room(self, request: KeyedRequest, policy: AcceptPolicy) -> bool:
+    async def has_room(self, request: Request, policy: AcceptPolicy) -> bool:
         """Whether this request may wait, too. Raises `StoreError`."""
         await self._read_backlog()
-        if self._bytes_of_route(request).total + request.body.length > policy.pending_bytes_max:
+        if self._bytes_of_route(request).total + request.taken.length > policy.pending_bytes_max:
             return False
         of_route, limit = self._of_route(request), policy.pending_per_scope_max
         if of_route.total < min(policy.pending_max, limit):
@@ -270,7 +270,7 @@ class Pending:
         return operation in self._backlog.paused
 
     @contextmanager
-    def under_way(self, request: KeyedRequest) -> Iterator[None]:
+    def under_way(self, request: Request) -> Iterator[None]:
         """Count an acceptance while it is under way."""
         counts = self._counts_of(request)
         for count, amount in counts:
@@ -281,14 +281,14 @@ class Pending:
             for count, amount in counts:
                 count.under_way -= amount
 
-    def add(self, request: KeyedRequest) -> None:
+    def add(self, request: Request) -> None:
         """Count an acceptance until the store does."""
         for count, amount in self._counts_of(request):
             count.added += amount
 
-    def _counts_of(self, request: KeyedRequest) -> list[tuple[_Count, int]]:
+    def _counts_of(self, request: Request) -> list[tuple[_Count, int]]:
         """What the request counts in, and how much there."""
-        counts = [(self._of_route(request), 1), (self._bytes_of_route(request), request.body.length)]
+        counts = [(self._of_route(request), 1), (self._bytes_of_route(request), request.taken.length)]
         of_scope = self._by_scope.get(_scope_of(request))
         return counts if of_scope is None else [*counts, (of_scope, 1)]
 
@@ -314,7 +314,7 @@ class Pending:
         # Of a count that is older than all notes, because another one overtook it, the first one is next to the truth.
         return self._added[0][1]
 
-    async def _read_scope(self, request: KeyedRequest, limit: int) -> _Count:
+    async def _read_scope(self, request: Request, limit: int) -> _Count:
         count = self._by_scope.get(_scope_of(request))
         if count is None:
             if len(self._by_scope) >= _SCOPES_MAX:
@@ -329,7 +329,7 @@ class Pending:
                 count.read_seconds = started
         return count
 
-    def _of_route(self, request: KeyedRequest) -> _Count:
+    def _of_route(self, request: Request) -> _Count:
         name = request.route.name
         count = self._by_route.get(name)
         if count is None:
@@ -337,7 +337,7 @@ class Pending:
             count.set(self._waiting_on(name).accepted, 0)
         return count
 
-    def _bytes_of_route(self, request: KeyedRequest) -> _Count:
+    def _bytes_of_route(self, request: Request) -> _Count:
         name = request.route.name
         count = self._bytes_by_route.get(name)
         if count is None:
@@ -397,9 +397,9 @@ async def apply_until_known(store: Store, command: Command) -> Result:
         raise ResultLost("the store did not respond in time") from None
 
 
-def refuse_too_long(request: KeyedRequest, policy: AcceptPolicy) -> Reply | None:
+def refuse_too_long(request: Request, policy: AcceptPolicy) -> Reply | None:
     """The refusal of a request that is too long to be kept."""
-    if request.body.length <= policy.request_bytes_max:
+    if request.taken.length <= policy.request_bytes_max:
         return None
     detail = f"The limit for requests that are delivered later is {policy.request_bytes_max} bytes."
     return _refuse(request, Verdict.BODY_TOO_LARGE, detail)
@@ -411,11 +411,11 @@ def _is_of(snapshot: Snapshot, kept: SealedRequest) -> bool:
     return record is not None and record.delivery is not None and record.delivery.acceptance_id == kept.acceptance_id
 
 
-def _scope_of(request: KeyedRequest) -> tuple[str, bytes]:
+def _scope_of(request: Request) -> tuple[str, bytes]:
     return request.route.name, request.identity.scope_digest
 
 
-def _refuse(request: KeyedRequest, verdict: Verdict, detail: str | None = None, *, status: int | None = None) -> Reply:
+def _refuse(request: Request, verdict: Verdict, detail: str | None = None, *, status: int | None = None) -> Reply:
     return refuse(
         verdict, shape=request.route.shape, status=status, operation_id=request.identity.operation_id, detail=detail
     )

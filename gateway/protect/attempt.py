@@ -107,7 +107,7 @@ class Attempts:
         try:
             if record.delivery is not None:
                 if route.inbox is not None:
-                    head = await signed_again(route.inbox, head, request.body, record.identity.operation_id)
+                    head = await signed_again(route.inbox, head, request.taken, record.identity.operation_id)
                 replaced = () if route.accept is None else route.accept.headers
             execution = Execution(
                 record.identity.operation_id,
@@ -120,7 +120,7 @@ class Attempts:
             )
             head = protected_request(head, request.hop, target.forwarding, execution)
             may_send = partial(self._may_send, operation)
-            result = await target.upstream.exchange(head, request.body.outbound(), protected=True, may_send=may_send)
+            result = await target.upstream.exchange(head, request.taken.outbound(), protected=True, may_send=may_send)
             if type(result) is NotSent:
                 result = await self._sent_for_others(operation, head, result)
             match result:
@@ -133,7 +133,7 @@ class Attempts:
                 case _:
                     assert_never(result)
         finally:
-            request.body.close()
+            request.taken.close()
 
     def _may_send(self, operation: Operation) -> bool:
         if not operation.lease.is_trusted():
@@ -156,7 +156,7 @@ class Attempts:
                 break
             await asyncio.sleep(pause_seconds)
             tried = await request.route.target.upstream.exchange(
-                head, request.body.outbound(), protected=True, may_send=partial(self._may_send, operation)
+                head, request.taken.outbound(), protected=True, may_send=partial(self._may_send, operation)
             )
             if not isinstance(tried, NotSent):
                 return tried

@@ -27,7 +27,8 @@ from gateway.core.immutable import immutable
 from gateway.core.message import Headers, values_by_name
 from gateway.core.verdict import Verdict
 from gateway.protect.problem import PROBLEM, Shape, refuse
-from gateway.protect.reply import Incoming, Reply
+from gateway.protect.reply import Reply
+from gateway.protect.request import Request
 
 # RFC 9110 section 11.6.1 wants a challenge with every 401. The scheme that the service takes is not known here.
 _CHALLENGE: Final = b'Bearer realm="service"'
@@ -66,10 +67,10 @@ class Verifier(Protocol):
     async def close(self) -> None:
         """End that, and release connections. Safe to repeat."""
 
-    def known(self, incoming: Incoming) -> Verification | None:
+    def known(self, incoming: Request) -> Verification | None:
         """What is known without waiting; None where `ask` has to be awaited."""
 
-    async def ask(self, incoming: Incoming) -> Verification:
+    async def ask(self, incoming: Request) -> Verification:
         """What is found out; it has a limit of its own to how long that takes."""
 
 
@@ -107,7 +108,7 @@ class Callers:
                 if not any(each is other for other in kept):
                     stack.push_async_callback(each.close)
 
-    async def find_caller(self, spec: ScopeSpec, incoming: Incoming) -> Caller | Unidentified:
+    async def find_caller(self, spec: ScopeSpec, incoming: Request) -> Caller | Unidentified:
         """The caller, once each part is verified; waits only for what has to be asked. Safe to cancel."""
         verified: dict[VerifiedSpec, bytes] = {}
         headers: Headers = ()
@@ -121,7 +122,7 @@ class Callers:
             headers += verification.headers
         return Caller(found, headers) if isinstance(found, Scope) else found
 
-    async def authorize(self, service: AuthService, incoming: Incoming) -> Verified | Unidentified:
+    async def authorize(self, service: AuthService, incoming: Request) -> Verified | Unidentified:
         """A permission of this service, with the headers that come with it, or what takes its place. Safe to cancel."""
         verifier = self.verifiers[service]
         return verifier.known(incoming) or await verifier.ask(incoming)

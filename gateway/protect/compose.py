@@ -14,9 +14,9 @@ from gateway.core.reading import fetch_target
 from gateway.core.recovery import for_repeats, retry_after_seconds
 from gateway.core.verdict import Claimable, Doubt, Fetch, Judgement, Refuse, Replay, Undelivered, Verdict, Wait
 from gateway.protect.decoding import is_unaccepted
-from gateway.protect.identification import KeyedRequest
 from gateway.protect.problem import INCOMPARABLE, OTHER_VERSION, refuse
 from gateway.protect.reply import REPLAYED_HEADER, Reply, Source, ToFetch, http_date
+from gateway.protect.request import Request
 from gateway.protect.route import Route
 from gateway.protect.status import accepted_reply, operation_url
 from gateway.protect.status import retry_after_seconds as status_retry_after_seconds
@@ -75,14 +75,12 @@ def _unaccepted_by(request_headers: Headers, headers: Headers, body: bytes) -> t
     return tuple(accepted) if is_unaccepted(headers, body, accepted) else None
 
 
-def reply_by_record(snapshot: Snapshot, request: KeyedRequest, *, free_verdict: Verdict) -> Reply:
+def reply_by_record(snapshot: Snapshot, request: Request, *, free_verdict: Verdict) -> Reply:
     """Rules 9 to 16 for a request that does not claim. `free_verdict`: as in `reply_by_judgement`."""
     return reply_by_judgement(request.judge(snapshot), snapshot, request, free_verdict=free_verdict)
 
 
-def reply_by_judgement(
-    judgement: Judgement, snapshot: Snapshot, request: KeyedRequest, *, free_verdict: Verdict
-) -> Reply:
+def reply_by_judgement(judgement: Judgement, snapshot: Snapshot, request: Request, *, free_verdict: Verdict) -> Reply:
     """The reply to a request that neither claims nor waits.
 
     `free_verdict` is the verdict for a free record: `released` for a duplicate, which may try again, and `in-doubt` for
@@ -123,7 +121,7 @@ def reply_by_judgement(
             assert_never(judgement)
 
 
-def mismatch(record: Record, request: KeyedRequest, *, status: int) -> Reply:
+def mismatch(record: Record, request: Request, *, status: int) -> Reply:
     """Rule 9, also where nobody can tell whether the request is the recorded one."""
     why = request.why_incomparable(record)
     reply = refuse(
@@ -146,7 +144,7 @@ def refuse_by(verdict: Verdict, record: Record, route: Route) -> Reply:
     return refuse(verdict, shape=route.shape, status=status, record=record, case=case)
 
 
-def _to_fetch(record: Record, resource: str, request: KeyedRequest) -> Reply:
+def _to_fetch(record: Record, resource: str, request: Request) -> Reply:
     """Rule 10 for what is fetched; rule 11 where its resource is not at the service, or cannot be asked for."""
     route, forwarding = request.route, request.route.target.forwarding
     hosts = (*header_values(request.head.headers, b"host"), forwarding.authority, forwarding.host or b"")
@@ -155,7 +153,7 @@ def _to_fetch(record: Record, resource: str, request: KeyedRequest) -> Reply:
     return reply if target is None else replace(reply, to_fetch=ToFetch(target, record))
 
 
-def _undelivered(snapshot: Snapshot, record: Record, request: KeyedRequest, *, is_same: bool) -> Reply:
+def _undelivered(snapshot: Snapshot, record: Record, request: Request, *, is_same: bool) -> Reply:
     """Rules 13 and 14. `is_same`: as in `Undelivered`."""
     route = request.route
     prefix = None if route.accept is None else route.accept.status_prefix

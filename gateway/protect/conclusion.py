@@ -42,9 +42,9 @@ from gateway.core.replay import stored_response
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import DeliveryAttempted, DeliveryResult
 from gateway.protect.forwarding import response_headers
-from gateway.protect.identification import KeyedRequest
 from gateway.protect.problem import advised, refuse
 from gateway.protect.reply import REPLAYED_HEADER, Reply, ResponseStream, Source
+from gateway.protect.request import Request
 from gateway.upstream import SentNothing, Unknown, status_of
 
 # The upstream was not tried: the cause is in the request or on this side.
@@ -78,7 +78,7 @@ class Conclusion:
     pause_us: int | None = None
 
 
-def unused(request: KeyedRequest, record: Record) -> Release | Postpone | Abandon:
+def unused(request: Request, record: Record) -> Release | Postpone | Abandon:
     """The end of a claim under which nothing was sent, and nothing will be."""
     return end_unused(record, request.route.retention.remember_us, "interrupted")
 
@@ -88,7 +88,7 @@ def abandoned(record: Record, doubt: str, resource: str | None = None) -> Abando
     return Abandon(record.identity.operation_id, record.token, record.attempt_id, doubt, resource)
 
 
-def not_sent(request: KeyedRequest, record: Record, reason: SentNothing, detail: str) -> Conclusion:
+def not_sent(request: Request, record: Record, reason: SentNothing, detail: str) -> Conclusion:
     """No byte was sent."""
     outcome = conclude_not_sent(carries_doubt=record.carries_doubt)
     why = f"{reason}: {detail}"
@@ -101,7 +101,7 @@ def not_sent(request: KeyedRequest, record: Record, reason: SentNothing, detail:
 
 
 def unknown(
-    request: KeyedRequest,
+    request: Request,
     record: Record,
     reason: Unknown,
     detail: str,
@@ -122,7 +122,7 @@ def unknown(
 
 
 def answered(
-    request: KeyedRequest,
+    request: Request,
     record: Record,
     head: ResponseHead,
     body: bytes | ResponseStream,
@@ -163,7 +163,7 @@ def answered(
 
 
 def _shared_answer(
-    request: KeyedRequest,
+    request: Request,
     record: Record,
     head: ResponseHead,
     body: bytes,
@@ -185,14 +185,14 @@ def _shared_answer(
     return None
 
 
-def unreadable(request: KeyedRequest, record: Record, why: str) -> Conclusion:
+def unreadable(request: Request, record: Record, why: str) -> Conclusion:
     """The kept request cannot be opened, so nothing was sent."""
     reply = replace(refusal(request, record, Verdict.UPSTREAM_UNREACHABLE, 502), why=why)
     command = delivery.bury(record, delivery.UNREADABLE, delivery.UNREADABLE, is_answered=False)
     return Conclusion(command, reply, None, why, is_sent=None)
 
 
-def refusal(request: KeyedRequest, record: Record, verdict: Verdict, status: int, resource: str | None = None) -> Reply:
+def refusal(request: Request, record: Record, verdict: Verdict, status: int, resource: str | None = None) -> Reply:
     """A problem document about this operation. `resource` is what its response has just named."""
     return refuse(
         verdict,
@@ -205,7 +205,7 @@ def refusal(request: KeyedRequest, record: Record, verdict: Verdict, status: int
 
 
 def attempted(
-    request: KeyedRequest,
+    request: Request,
     record: Record,
     command: OutcomeCommand,
     duration_seconds: float,
@@ -260,7 +260,7 @@ def _shared(record: Record, reply: Reply) -> Reply | None:
 
 
 def _command(
-    request: KeyedRequest,
+    request: Request,
     record: Record,
     outcome: Outcome,
     failure: str,
@@ -286,7 +286,7 @@ def _command(
             raise ValueError(f"no attempt ends in {event}")
 
 
-def _undelivered(request: KeyedRequest, record: Record, failure: str, head: ResponseHead | None) -> Postpone | Bury:
+def _undelivered(request: Request, record: Record, failure: str, head: ResponseHead | None) -> Postpone | Bury:
     """The attempt had no effect, and the request is kept. `head` is of the response, None without one."""
     accept = request.route.accept
     policy = DeliveryPolicy() if accept is None else accept.delivery

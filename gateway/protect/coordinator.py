@@ -27,7 +27,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final, assert_never
 from uuid import UUID
 
@@ -40,7 +39,7 @@ from gateway.protect.body import WholeBody
 from gateway.protect.claiming import Claiming, Granted, Seen, Unavailable
 from gateway.protect.duplicates import Duplicates
 from gateway.protect.fetching import Fetching
-from gateway.protect.identification import Identifying, KeyedRequest
+from gateway.protect.identification import Identifying
 from gateway.protect.inbox import Receiving
 from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Leases
@@ -50,9 +49,10 @@ from gateway.protect.probing import Prober
 from gateway.protect.problem import refuse
 from gateway.protect.regions import Region, Regions
 from gateway.protect.repeats import Repeats
-from gateway.protect.reply import Incoming, Reply, Source, ToFetch, Untouched
+from gateway.protect.reply import Reply, Source, ToFetch
+from gateway.protect.request import Request, Untouched
 from gateway.protect.route import Route
-from gateway.protect.trace import RequestTrace
+from gateway.protect.trace import answered
 from gateway.protect.waiting import Waiting
 from gateway.store.base import Store
 
@@ -147,23 +147,29 @@ class Coordinator:
         """How long the oldest operation here has been in flight, 0 without one."""
         return self._operations.oldest_seconds
 
-    async def respond(self, incoming: Incoming, route: Route) -> Reply | Untouched:
+    async def respond(self, request: Request, route: Route) -> Reply | Untouched:
         """The reply to a request that passed rule 2, or the request itself, to be forwarded unprotected.
 
         Closes the request's body, unless it returns `Untouched`. Raises what the body raises when it is cut short.
         Cancelling this does not stop an operation that has started.
         """
-        head = incoming.head
-        trace = RequestTrace(head, route, self._loop.time())
-        if self._tracing is not None and (begun := self._tracing.begin(head, incoming.hop)) is not None:
-            trace.head, trace.context = begun
-            incoming = replace(incoming, head=trace.head)
-        reply = await self._reply_to(incoming, route, trace)
-        if isinstance(reply, Untouched) and trace.context is not None:
+        request.arrived = self._loop.time()
+        head, tracing = request.head, self._tracing
+        if tracing is not None and (begun := tracing.begin(head, request.hop)) is not None:
+            request.head, request.context = begun
+        reply: Reply | Untouched | None = self._refuse_if_overloaded(route)
+        if reply is None and self._regions is not None:
+            reply = self._regions.receive(request, route.shape)
+        if reply is None:
+            reply = await self._identifying.identify(request, route)
+        if reply is None:
+            reply = await self._reply_to(request)
+        if isinstance(reply, Reply):
+            if reply.verdict is not None and not request.is_reported_there:
+                self._events.publish(answered(request, route, reply.verdict, reply))
+        elif request.context is not None:
             # It has no spans, so the service gets the parent that the caller named.
-            return replace(reply, incoming=replace(reply.incoming, head=head))
-        if isinstance(reply, Reply) and reply.verdict is not None and not trace.is_reported_there:
-            self._events.publish(trace.answered(reply.verdict, reply))
+            reply.request.head = head
         return reply
 
     async def drain(self, timeout_seconds: float) -> Drained:
@@ -179,66 +185,72 @@ class Coordinator:
 
     # -- the steps ----------------------------------------------------------------------------------------------------
 
-    async def _reply_to(self, incoming: Incoming, route: Route, trace: RequestTrace) -> Reply | Untouched:
-        """The steps, one after the other."""
-        if (refusal := self._refuse_if_overloaded(route)) is not None:
-            return refusal
-        if self._regions is not None:
-            received = self._regions.received(incoming, route.shape)
-            if isinstance(received, Reply):
-                return received
-            incoming = received
-        request = await self._identifying.identify(incoming, route)
-        if not isinstance(request, KeyedRequest):
-            return request
-        trace.operation_id = request.identity.operation_id
-        trace.scope_digest = request.identity.scope_digest
-        if self._regions is not None and (home := self._regions.elsewhere(request.identity.operation_id)) is not None:
-            return await self._send_home(self._regions, home, request, trace)
+    async def _reply_to(self, request: Request) -> Reply | Untouched:
+        """Steps 3 to 7, for a request that is identified."""
+        operation_id, route = request.identity.operation_id, request.route
+        request.operation_id = operation_id
+        if self._regions is not None and (home := self._regions.elsewhere(operation_id)) is not None:
+            return await self._send_home(self._regions, home, request)
         if route.inbox is not None and route.accept is not None:
             return await self._receiving.receive(request, route.inbox, route.accept)
-        reply = await self._reply_from_copy(request, trace) or await self._join_or_execute(request, trace)
-        if _is_unknown(reply) and not trace.is_executed and not self._is_in_flight(request):
-            is_of_record = reply.verdict is not Verdict.STORE_UNAVAILABLE
-            reply = await self._duplicates.reply_from_journal(request, trace, is_told_next=is_of_record) or reply
+        reply: Reply | Untouched | None = None
+        if not self._operations.has(operation_id) and not self._journaling.holds(operation_id):
+            reply = await self._reply_from_copy(operation_id, request)
+        if reply is None:
+            reply = await self._join_or_execute(request)
+        if reply.verdict in _UNKNOWN and isinstance(reply, Reply):
+            reply = await self._unless_journaled(reply, request)
         if isinstance(reply, Reply) and reply.to_fetch is not None:
             # As this caller was identified: what a client says of itself may have been replaced.
-            return await self._fetch(reply.to_fetch, request, trace)
+            return await self._fetch(reply.to_fetch, request)
         return reply
 
-    async def _send_home(self, regions: Regions, home: Region, request: KeyedRequest, trace: RequestTrace) -> Reply:
+    async def _send_home(self, regions: Regions, home: Region, request: Request) -> Reply:
         """The reply of another region's gateway, which reports it; this one only counts what it sent there."""
         try:
             reply = await regions.send(
                 home,
                 request.head,
-                request.body.outbound(),
+                request.taken.outbound(),
                 request.hop,
                 shape=request.route.shape,
                 operation_id=request.identity.operation_id,
                 wait_seconds=request.route.target.answer_within_seconds,
             )
         finally:
-            request.body.close()
-        trace.is_reported_there = reply.source is Source.SERVICE
+            request.taken.close()
+        request.is_reported_there = reply.source is Source.SERVICE
         return reply
 
-    async def _reply_from_copy(self, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
+    async def _reply_from_copy(self, operation_id: UUID, request: Request) -> Reply | None:
         """Step 3. Closes the request's body, unless there is no reply yet."""
-        operation_id = request.identity.operation_id
-        if self._is_in_flight(request) or self._journaling.holds(operation_id):
-            return None
+        reply = None
         try:
-            snapshot = self._recall(operation_id) or await self._look_up_copy(operation_id)
-            reply = None if snapshot is None else self._duplicates.reply_without_waiting(snapshot, request, trace)
+            snapshot = self._recall(operation_id)
+            if snapshot is None and (lookup := self._lookup_of(operation_id)) is not None:
+                await asyncio.wait((lookup,))
+                snapshot = None if lookup.cancelled() or lookup.exception() is not None else lookup.result()
+            if snapshot is not None:
+                reply = self._duplicates.reply_without_waiting(snapshot, request)
         except BaseException:
-            request.body.close()
+            request.taken.close()
             raise
         if reply is not None:
-            request.body.close()
+            request.taken.close()
         return reply
 
-    async def _join_or_execute(self, request: KeyedRequest, trace: RequestTrace) -> Reply | Untouched:
+    async def _unless_journaled(self, reply: Reply, request: Request) -> Reply:
+        """Step 6: what the journals of this host know, if this reply says that by the record the outcome is not
+        known."""
+        if request.is_executed or self._operations.has(request.identity.operation_id):
+            return reply
+        # With another status, a doubt is about an attempt of this process.
+        if reply.verdict is Verdict.IN_DOUBT and reply.status != 409:
+            return reply
+        is_of_record = reply.verdict is not Verdict.STORE_UNAVAILABLE
+        return await self._duplicates.reply_from_journal(request, is_told_next=is_of_record) or reply
+
+    async def _join_or_execute(self, request: Request) -> Reply | Untouched:
         """Steps 4 and 5: wait for the operation if it is in flight here, or start or accept it as its first caller."""
         order = self._operations.next_order()
         policy = request.route.accept if request.is_async else None
@@ -248,53 +260,52 @@ class Coordinator:
         is_asked = False
         try:
             for _ in range(_ROUNDS_MAX):
-                in_flight = self._is_in_flight(request)
+                in_flight = self._operations.has(request.identity.operation_id)
                 if not in_flight and not is_asked and self._journaling.holds(request.identity.operation_id):
-                    is_asked, found = True, await self._duplicates.reply_from_journal(request, trace)
+                    is_asked, found = True, await self._duplicates.reply_from_journal(request)
                 elif in_flight or self._is_draining:
-                    found = await self._wait_as_duplicate(request, trace, order)
+                    found = await self._wait_as_duplicate(request, order)
                 elif (refusal := self._refuse_if_overloaded(request.route, starts_claim=True)) is not None:
                     return refusal
                 elif policy is None:
                     operation = self._operations.begin(request)
-                    found = await self._wait_as_first_caller(operation, trace)
+                    found = await self._wait_as_first_caller(operation)
                 else:
                     accepted = await self._accepting.accept(request, policy)
                     if isinstance(accepted, Accepted):
                         is_handed_over = True
                         self._repeats.count(request)
-                        return await self._duplicates.reply_to_acceptance(accepted.snapshot, request, policy, trace)
+                        return await self._duplicates.reply_to_acceptance(accepted.snapshot, request, policy)
                     found = accepted
                 if isinstance(found, Seen) and found.content_holder is not None:
                     return self._repeats.refuse(request, found.content_holder)
                 if isinstance(found, Seen):
-                    found = await self._duplicates.reply_from_record(found.snapshot, request, trace)
+                    found = await self._duplicates.reply_from_record(found.snapshot, request)
                 if found is not None:
                     return found
             return _refuse(request, Verdict.OVERLOADED, detail="Other requests keep changing the record of this key.")
         finally:
             is_handed_over |= operation is not None and operation.keeps_body
             if not is_handed_over and not isinstance(found, Untouched):
-                request.body.close()
+                request.taken.close()
 
-    async def _wait_as_first_caller(self, operation: Operation, trace: RequestTrace) -> Reply | Untouched | Seen:
+    async def _wait_as_first_caller(self, operation: Operation) -> Reply | Untouched | Seen:
         """Rules 8 and 19: the reply to the first caller; `Seen` when a record forbids the claim."""
-        answer_within_seconds = operation.request.route.target.answer_within_seconds
-        result = await operation.wait_first(answer_within_seconds - (self._loop.time() - trace.arrived))
+        request = operation.request
+        waited_seconds = self._loop.time() - request.arrived
+        result = await operation.wait_first(request.route.target.answer_within_seconds - waited_seconds)
         match result:
             case Seen():
                 return result
             case Unavailable():
-                return await self._reply_without_claim(operation.request, operation, result, trace)
-        trace.is_executed, trace.attempt, trace.origin = True, operation.record.attempts, operation.origin
+                return await self._reply_without_claim(request, operation, result)
+        request.is_executed, request.attempt, request.origin = True, operation.record.attempts, operation.origin
         if result is None:
             return self._duplicates.still_in_flight(operation, status=504)
-        trace.upstream_status, trace.upstream_seconds = result.upstream_status, result.upstream_seconds
+        request.upstream_status, request.upstream_seconds = result.upstream_status, result.upstream_seconds
         return result.reply
 
-    async def _wait_as_duplicate(
-        self, request: KeyedRequest, trace: RequestTrace, order: int
-    ) -> Reply | Untouched | None:
+    async def _wait_as_duplicate(self, request: Request, order: int) -> Reply | Untouched | None:
         """Rules 8 to 16: the reply to a duplicate; None when the operation is over, and the request starts over."""
         operation = self._operations.get(request.identity.operation_id)
         if operation is None:
@@ -303,69 +314,60 @@ class Coordinator:
         match admission:
             case Granted(record, now_us) if operation.delivery is not None:
                 # Its result may not be the last one: what becomes of a kept request is in the record.
-                return await self._duplicates.reply_from_record(Snapshot(record, now_us), request, trace)
+                return await self._duplicates.reply_from_record(Snapshot(record, now_us), request)
             case Granted():
-                return await self._duplicates.reply_from_operation(operation, request, trace)
+                return await self._duplicates.reply_from_operation(operation, request)
             case Seen(_, UUID() as content_holder):
                 # It asks for what its first caller asked for, unless its body is another one.
                 is_same = request.content_to_hold == operation.request.content_to_hold
                 return self._repeats.refuse(request, content_holder) if is_same else None
             case Seen(snapshot):
                 may_be_stale = operation.order < order
-                return await self._duplicates.reply_from_record(snapshot, request, trace, may_be_stale=may_be_stale)
+                return await self._duplicates.reply_from_record(snapshot, request, may_be_stale=may_be_stale)
             case Unavailable():
-                return await self._reply_without_claim(request, operation, admission, trace)
+                return await self._reply_without_claim(request, operation, admission)
             case _:
                 assert_never(admission)
 
-    async def _fetch(self, wanted: ToFetch, request: KeyedRequest, trace: RequestTrace) -> Reply:
+    async def _fetch(self, wanted: ToFetch, request: Request) -> Reply:
         """Rule 10 for a response that is fetched from the service. Any number of repeats may end a wait together."""
         if (refusal := self._refuse_if_overloaded(request.route)) is not None:
             return refusal
-        left_seconds = request.route.target.answer_within_seconds - (self._loop.time() - trace.arrived)
-        return await self._fetching.fetch(wanted, request, trace, max(left_seconds, _FETCH_SECONDS_MIN))
+        left_seconds = request.route.target.answer_within_seconds - (self._loop.time() - request.arrived)
+        return await self._fetching.fetch(wanted, request, max(left_seconds, _FETCH_SECONDS_MIN))
 
     # -- the decisions ------------------------------------------------------------------------------------------------
 
     def _refuse_if_overloaded(self, route: Route, *, starts_claim: bool = False) -> Reply | None:
         """Rule 3. Pursued claims count only against new claims: repeats still get a response that is known here."""
-        pursued = self._claiming.pursued if starts_claim else 0
+        # What is executed, looked up, fetched or accepted here, deliveries not counted.
+        requested = self._operations.requested + len(self._lookups)
+        requested += self._accepting.in_progress + self._fetching.in_progress
+        if self._regions is not None:
+            requested += self._regions.in_progress
+        if starts_claim:
+            requested += self._claiming.pursued
         if self._is_draining:
             detail = _SHUTTING_DOWN
         elif self._leases.is_stalled():
             detail = "The gateway was stalled and is catching up."
-        elif self._requested + pursued >= self._in_flight_max:
+        elif requested >= self._in_flight_max:
             detail = "Too many requests are in flight."
         else:
             return None
         return refuse(Verdict.OVERLOADED, shape=route.shape, detail=detail)
 
-    @property
-    def _requested(self) -> int:
-        """How many requests are executed, looked up, fetched or accepted here, deliveries not counted."""
-        in_progress = self._accepting.in_progress + self._fetching.in_progress
-        if self._regions is not None:
-            in_progress += self._regions.in_progress
-        return self._operations.requested + len(self._lookups) + in_progress
-
-    def _is_in_flight(self, request: KeyedRequest) -> bool:
-        return self._operations.get(request.identity.operation_id) is not None
-
-    async def _look_up_copy(self, operation_id: UUID) -> Snapshot | None:
-        """The record in the fast tier, if there is one. Concurrent requests for one operation share one lookup."""
+    def _lookup_of(self, operation_id: UUID) -> asyncio.Future[Snapshot | None] | None:
+        """The lookup of the record in the fast tier, if there is one. Requests for one operation share it."""
         number = operation_id.int
         lookup = self._lookups.get(number)
-        if lookup is None:
-            lookup = self._look_up(operation_id)
-            if lookup is None:
-                return None
+        if lookup is None and (lookup := self._look_up(operation_id)) is not None:
             self._lookups[number] = lookup
             lookup.add_done_callback(lambda _: self._lookups.pop(number))
-        await asyncio.wait((lookup,))
-        return None if lookup.cancelled() or lookup.exception() is not None else lookup.result()
+        return lookup
 
     async def _reply_without_claim(
-        self, request: KeyedRequest, operation: Operation, admission: Unavailable, trace: RequestTrace
+        self, request: Request, operation: Operation, admission: Unavailable
     ) -> Reply | Untouched:
         """Rule 8, as the route chose; or a refusal when a drain cut off the claim.
 
@@ -380,23 +382,14 @@ class Coordinator:
             return _refuse(request, Verdict.STORE_AMNESIA)
         may_forward = request.route.forwards_unprotected and operation.request.route.forwards_unprotected
         if may_forward and not admission.is_refused:
-            if (reply := await self._duplicates.reply_from_journal(request, trace)) is not None:
+            if (reply := await self._duplicates.reply_from_journal(request)) is not None:
                 return reply
-            incoming = Incoming(request.head, WholeBody(request.body), request.hop)
-            return Untouched(incoming, Verdict.UNPROTECTED)
+            request.body = WholeBody(request.taken)
+            return Untouched(request, Verdict.UNPROTECTED)
         return _refuse(request, Verdict.STORE_UNAVAILABLE)
 
 
-def _is_unknown(reply: Reply | Untouched) -> bool:
-    """Whether it says that the outcome of the operation, by its record, is not known: a journal may know it."""
-    verdict = reply.verdict
-    if verdict not in _UNKNOWN or not isinstance(reply, Reply):
-        return False
-    # With another status, a doubt is about an attempt of this process.
-    return verdict is not Verdict.IN_DOUBT or reply.status == 409
-
-
-def _refuse(request: KeyedRequest, verdict: Verdict, *, detail: str | None = None) -> Reply:
+def _refuse(request: Request, verdict: Verdict, *, detail: str | None = None) -> Reply:
     return refuse(
         verdict,
         shape=request.route.shape,

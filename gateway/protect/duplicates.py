@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +22,6 @@ from gateway.core.verdict import Claimable, Doubt, Fetch, Refuse, Replay, Undeli
 from gateway.protect.accepting import Accepting
 from gateway.protect.compose import in_flight, own_reply, reply_by_judgement, reply_by_record, shared_reply
 from gateway.protect.conclusion import Conclusion
-from gateway.protect.identification import KeyedRequest
 from gateway.protect.journaling import UNENDED, Journaling
 from gateway.protect.leases import Leases
 from gateway.protect.operation import Operation
@@ -29,9 +29,9 @@ from gateway.protect.preference import preference_applied, wait_preference
 from gateway.protect.probing import Prober
 from gateway.protect.problem import refuse
 from gateway.protect.reply import Reply
+from gateway.protect.request import Request
 from gateway.protect.route import AcceptPolicy, Route
 from gateway.protect.status import accepted_reply
-from gateway.protect.trace import RequestTrace
 from gateway.protect.waiting import Waiting, is_delivered
 from gateway.store.base import Indefinite, Store, StoreError
 
@@ -72,17 +72,15 @@ class Duplicates:
         """How many duplicates wait for an operation, here or in another gateway."""
         return self._waiters.total()
 
-    def reply_without_waiting(self, snapshot: Snapshot, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
+    def reply_without_waiting(self, snapshot: Snapshot, request: Request) -> Reply | None:
         """Rules 9 to 11: the reply if the record alone decides it, a replay or a final refusal. None otherwise."""
         judgement = request.judge(snapshot)
         if not isinstance(judgement, Replay | Fetch | Refuse):
             return None
-        trace.saw(judgement.record)
+        request.saw(judgement.record)
         return reply_by_judgement(judgement, snapshot, request, free_verdict=Verdict.RELEASED)
 
-    async def reply_from_journal(
-        self, request: KeyedRequest, trace: RequestTrace, *, is_told_next: bool = False
-    ) -> Reply | None:
+    async def reply_from_journal(self, request: Request, *, is_told_next: bool = False) -> Reply | None:
         """Rules 9 to 16 for an outcome in the journals of this host; None where they have none that matters.
 
         `is_told_next`: as in `Journaling.find`.
@@ -95,29 +93,27 @@ class Duplicates:
             return refuse(Verdict.STORE_UNAVAILABLE, shape=request.route.shape, operation_id=operation_id)
         if snapshot is None:
             return None
-        trace.saw(snapshot.record)
+        request.saw(snapshot.record)
         return _reply_after_wait(snapshot, request)
 
-    async def reply_to_acceptance(
-        self, snapshot: Snapshot, request: KeyedRequest, policy: AcceptPolicy, trace: RequestTrace
-    ) -> Reply:
+    async def reply_to_acceptance(self, snapshot: Snapshot, request: Request, policy: AcceptPolicy) -> Reply:
         """Rule 18: the reply to a request that was accepted just now. It waits where its caller prefers that."""
-        latest = await self._wait_for_delivery(snapshot, request, trace)
+        latest = await self._wait_for_delivery(snapshot, request)
         if latest.record is None or isinstance(request.judge(latest), Undelivered):
             latest = snapshot if latest.record is None else latest
             prefix, route = policy.status_prefix, request.route
             reply = accepted_reply(latest, prefix, route, request.head.headers, is_replayed=False)
         else:
-            trace.saw(latest.record)
+            request.saw(latest.record)
             reply = own_reply(_reply_after_wait(latest, request))
-        return _with_preference(reply, trace)
+        return _with_preference(reply, request)
 
-    async def reply_from_operation(self, operation: Operation, request: KeyedRequest, trace: RequestTrace) -> Reply:
+    async def reply_from_operation(self, operation: Operation, request: Request) -> Reply:
         """Rules 9 and 15 for a duplicate of an operation that this process is executing."""
-        return _with_preference(await self._wait_for_result(operation, request, trace), trace)
+        return _with_preference(await self._wait_for_result(operation, request), request)
 
     async def reply_from_record(
-        self, snapshot: Snapshot, request: KeyedRequest, trace: RequestTrace, *, may_be_stale: bool = False
+        self, snapshot: Snapshot, request: Request, *, may_be_stale: bool = False
     ) -> Reply | None:
         """Rules 9 to 16 for a record that forbade a claim; None when the record is free and may be claimed.
 
@@ -126,8 +122,8 @@ class Duplicates:
         """
         if may_be_stale and snapshot.state is not State.COMPLETED:
             return None
-        reply = await self._reply_from_record(snapshot, request, trace)
-        return None if reply is None else _with_preference(reply, trace)
+        reply = await self._reply_from_record(snapshot, request)
+        return None if reply is None else _with_preference(reply, request)
 
     def still_in_flight(self, operation: Operation, status: int | None = None) -> Reply:
         """Rule 15 for an operation of this process. It renews its lease, so a whole one always remains."""
@@ -147,28 +143,28 @@ class Duplicates:
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    async def _wait_for_result(self, operation: Operation, request: KeyedRequest, trace: RequestTrace) -> Reply:
+    async def _wait_for_result(self, operation: Operation, request: Request) -> Reply:
         route, record = request.route, operation.record
-        trace.saw(record)
+        request.saw(record)
         claimed = Snapshot(record, record.claimed_us)
         if isinstance(request.judge(claimed), Refuse):
             return _reply_after_wait(claimed, request)
         result: Conclusion | None = None
-        request.body.close()
+        request.taken.close()
         try:
-            overtaken = await self._read_if_overtaken(operation, self._remaining_seconds(request, trace))
+            overtaken = await self._read_if_overtaken(operation, self._remaining_seconds(request))
             if overtaken is None:
                 with self._waiting_place(route) as has_place:
                     if has_place:
-                        result = await operation.wait_result(self._remaining_seconds(request, trace))
+                        result = await operation.wait_result(self._remaining_seconds(request))
                 if result is None or not result.is_recorded:
                     # The lease may have ended during the wait.
-                    overtaken = await self._read_if_overtaken(operation, self._remaining_seconds(request, trace))
+                    overtaken = await self._read_if_overtaken(operation, self._remaining_seconds(request))
         except StoreError as error:
             _LOG.debug("an operation may have been taken over, and the store cannot be read: %s", error)
             return refuse(Verdict.STORE_UNAVAILABLE, shape=route.shape, operation_id=request.identity.operation_id)
         if overtaken is not None:
-            reply = await self._reply_from_record(overtaken, request, trace)
+            reply = await self._reply_from_record(overtaken, request)
             return _reply_after_wait(overtaken, request) if reply is None else reply
         if result is None:
             return self.still_in_flight(operation)
@@ -194,10 +190,10 @@ class Duplicates:
             return snapshot
         return None if record.state in (State.CLAIMED, State.IN_DOUBT) else snapshot
 
-    async def _reply_from_record(self, snapshot: Snapshot, request: KeyedRequest, trace: RequestTrace) -> Reply | None:
+    async def _reply_from_record(self, snapshot: Snapshot, request: Request) -> Reply | None:
         route, operation_id = request.route, request.identity.operation_id
-        trace.saw(snapshot.record)
-        if snapshot.state in UNENDED and (reply := await self.reply_from_journal(request, trace)) is not None:
+        request.saw(snapshot.record)
+        if snapshot.state in UNENDED and (reply := await self.reply_from_journal(request)) is not None:
             # Before a wait or a probe.
             return reply
         judgement = request.judge(snapshot)
@@ -211,21 +207,21 @@ class Duplicates:
                     and isinstance(for_repeats(route.recovery, record, is_same=is_same), Probe)
                 ):
                     found = None
-                    wait_seconds = self._remaining_seconds(request, trace)
+                    wait_seconds = self._remaining_seconds(request)
                     with self._waiting_place(route) as has_place:
                         if has_place:
                             found = await self._prober.resolve(route, operation_id, wait_seconds)
                     if found is not None:
-                        return await self._reply_from_record(found, request, trace)
+                        return await self._reply_from_record(found, request)
             case Undelivered(record, is_same):
                 if is_same and route.accept is not None:
                     snapshot = await self._accepting.requeue(snapshot, route.accept)
-                request.body.close()
-                return _reply_after_wait(await self._wait_for_delivery(snapshot, request, trace), request)
+                request.taken.close()
+                return _reply_after_wait(await self._wait_for_delivery(snapshot, request), request)
             case Wait():
                 latest = None
-                wait_seconds = self._remaining_seconds(request, trace)
-                request.body.close()
+                wait_seconds = self._remaining_seconds(request)
+                request.taken.close()
                 with self._waiting_place(route) as has_place:
                     if has_place:
                         latest = await self._waiting.wait(operation_id, wait_seconds)
@@ -233,10 +229,10 @@ class Duplicates:
                     return _reply_after_wait(latest, request)
         return reply_by_judgement(judgement, snapshot, request, free_verdict=Verdict.RELEASED)
 
-    async def _wait_for_delivery(self, snapshot: Snapshot, request: KeyedRequest, trace: RequestTrace) -> Snapshot:
+    async def _wait_for_delivery(self, snapshot: Snapshot, request: Request) -> Snapshot:
         """The record once the request is delivered, or as it is after the time that its caller waits."""
-        wait_seconds = self._remaining_seconds(request, trace)
-        does_not_wait = request.is_async and trace.preferred is None
+        wait_seconds = self._remaining_seconds(request)
+        does_not_wait = request.is_async and request.preferred is None
         if does_not_wait or wait_seconds <= 0 or is_delivered(snapshot):
             return snapshot
         latest = None
@@ -245,13 +241,14 @@ class Duplicates:
                 latest = await self._waiting.wait(request.identity.operation_id, wait_seconds, is_delivered)
         return snapshot if latest is None else latest
 
-    def _remaining_seconds(self, request: KeyedRequest, trace: RequestTrace) -> float:
+    def _remaining_seconds(self, request: Request) -> float:
         """How long this request may still wait. Earlier waits, for a probe or another operation, count."""
         now = self._loop.time()
-        if trace.wait_until is None:
-            wait_seconds, trace.preferred = _wait_limit(request)
-            trace.wait_until, trace.waits_from_seconds = now + wait_seconds, trace.seconds
-        return max(0.0, trace.wait_until - now)
+        if request.wait_until is None:
+            wait_seconds, request.preferred = _wait_limit(request)
+            request.wait_until = now + wait_seconds
+            request.waits_from_seconds = time.monotonic() - request.began
+        return max(0.0, request.wait_until - now)
 
     @contextmanager
     def _waiting_place(self, route: Route) -> Iterator[bool]:
@@ -264,12 +261,12 @@ class Duplicates:
             self._waiters[route.name] -= has_place
 
 
-def _reply_after_wait(snapshot: Snapshot, request: KeyedRequest) -> Reply:
+def _reply_after_wait(snapshot: Snapshot, request: Request) -> Reply:
     """The reply after a wait. It follows from the record, and never leads to a claim."""
     return reply_by_record(snapshot, request, free_verdict=Verdict.RELEASED)
 
 
-def _wait_limit(request: KeyedRequest) -> tuple[float, int | None]:
+def _wait_limit(request: Request) -> tuple[float, int | None]:
     """How long a duplicate waits, in seconds, and the preference of its caller where that decided."""
     policy = request.route.in_flight
     preferred = wait_preference(request.head.headers)
@@ -278,8 +275,8 @@ def _wait_limit(request: KeyedRequest) -> tuple[float, int | None]:
     return min(preferred, policy.wait_seconds_max), min(preferred, int(policy.wait_seconds_max))
 
 
-def _with_preference(reply: Reply, trace: RequestTrace) -> Reply:
+def _with_preference(reply: Reply, request: Request) -> Reply:
     """The reply with the caller's preference for how long it waits, if that decided and nothing else did."""
-    if trace.preferred is None or header_values(reply.headers, b"preference-applied"):
+    if request.preferred is None or header_values(reply.headers, b"preference-applied"):
         return reply
-    return replace(reply, headers=(*reply.headers, preference_applied(trace.preferred)))
+    return replace(reply, headers=(*reply.headers, preference_applied(request.preferred)))

@@ -12,10 +12,9 @@ from typing import assert_never
 
 from gateway.core.verdict import Verdict
 from gateway.protect.forwarding import fetched_request
-from gateway.protect.identification import KeyedRequest
 from gateway.protect.problem import UNFETCHED, refuse
 from gateway.protect.reply import Reply, ToFetch
-from gateway.protect.trace import RequestTrace
+from gateway.protect.request import Request
 from gateway.protect.upstream_reply import passed_on
 from gateway.upstream import Lost, NotSent, UpstreamResponse, status_of
 
@@ -27,7 +26,7 @@ class Fetching:
         self.in_progress = 0
         """How many wait for the head of a response."""
 
-    async def fetch(self, wanted: ToFetch, request: KeyedRequest, trace: RequestTrace, timeout_seconds: float) -> Reply:
+    async def fetch(self, wanted: ToFetch, request: Request, timeout_seconds: float) -> Reply:
         """Rule 10. The response of the service, whatever its status; 502 to 504 where there is none in time."""
         target = request.route.target
         head = fetched_request(request.head, request.hop, target.forwarding, wanted.target, target.key_headers)
@@ -40,10 +39,10 @@ class Fetching:
             )
         finally:
             self.in_progress -= 1
-        trace.upstream_seconds = time.monotonic() - began
+        request.upstream_seconds = time.monotonic() - began
         match result:
             case UpstreamResponse():
-                trace.upstream_status = result.head.status
+                request.upstream_status = result.head.status
                 return passed_on(result, Verdict.FETCHED)
             case NotSent(reason) | Lost(reason):
                 return refuse(

@@ -7,22 +7,18 @@ digests. It claims nothing and uses no store. A request that it refuses leaves n
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from uuid import UUID
 
-from gateway.core.identity.fingerprint import Digests
 from gateway.core.identity.key import Key, KeyFault
 from gateway.core.identity.operation_id import identity_of, stored_digest
 from gateway.core.identity.scope import Scope
-from gateway.core.immutable import immutable
 from gateway.core.lane import lane_of
 from gateway.core.message import RequestHead, header_values, values_by_name
-from gateway.core.operation import Content, Fingerprint, Identity, ProbeTarget, Record, Snapshot, is_withdrawn
+from gateway.core.operation import ProbeTarget
 from gateway.core.reading import version_of
 from gateway.core.recovery import Probe, Resend, probe_values, render_probe
-from gateway.core.verdict import Claimable, Judgement, Match, Refuse, Verdict, compare, judge
+from gateway.core.verdict import Verdict
 from gateway.protect.body import (
     INLINE_BYTES_MAX,
     NoSlot,
@@ -35,85 +31,14 @@ from gateway.protect.body import (
 )
 from gateway.protect.callers import Caller, Callers, Verified, refuse_caller
 from gateway.protect.forwarding import with_headers
-from gateway.protect.hop import Hop
 from gateway.protect.preference import responds_async
 from gateway.protect.problem import refuse
-from gateway.protect.reply import Incoming, Reply, Untouched
+from gateway.protect.reply import Reply
+from gateway.protect.request import Request, Untouched
 from gateway.protect.route import Order, Route
 from gateway.protect.verification import Verifying
 
 _LOG = logging.getLogger("gateway")
-
-
-@immutable
-class KeyedRequest:
-    """A request that passed rules 1 to 7: its operation, its caller, and how it compares with others.
-
-    `fingerprints` has the current one first, then those that it may be recorded with under older keys. `probe` is what
-    to ask the upstream if the operation comes into doubt. `canonical_key` is the key as sent where a route sends again.
-    `is_async`: it is accepted and delivered later, so its caller does not wait. `lane` is what it is delivered in order
-    with, if anything. `version` is a digest of the version of the API that it expects its response in, empty where none
-    is known. `content` is by what a repeat under another key is recognised, where the route looks for those and the
-    request has all that this needs.
-    """
-
-    head: RequestHead
-    body: TakenBody
-    hop: Hop
-    route: Route
-    identity: Identity
-    fingerprints: Sequence[Fingerprint]
-    probe: ProbeTarget | None = None
-    canonical_key: bytes | None = None
-    is_async: bool = False
-    lane: bytes | None = None
-    version: bytes = b""
-    digests: Digests | None = None
-    content: Content | None = None
-
-    @property
-    def content_to_hold(self) -> Content | None:
-        """What its claim or acceptance holds, where the route refuses repeats."""
-        return self.content if self.route.repeats is not None and self.route.repeats.refuses else None
-
-    def fingerprints_to_record(self) -> Sequence[Fingerprint]:
-        """`fingerprints`, the current one with what explains a mismatch."""
-        if self.digests is None:
-            return self.fingerprints
-        fingerprinter, operation_id = self.route.fingerprinter, self.identity.operation_id
-        current, *others = self.fingerprints
-        return [fingerprinter.with_parts(current, self.digests, operation_id), *others]
-
-    def differences(self, record: Record) -> tuple[str, ...]:
-        """In what it differs from the request of this record, as far as that can be known."""
-        if self.digests is None or record.fingerprint is None:
-            return ()
-        operation_id = self.identity.operation_id
-        return tuple(self.route.fingerprinter.differences(self.digests, record.fingerprint, operation_id))
-
-    def why_incomparable(self, record: Record) -> str | None:
-        """Why nobody can tell whether it is the request of this record; None where it is known."""
-        recorded = record.fingerprint
-        if recorded is None or compare(recorded, self.fingerprints)[0] is not Match.UNKNOWN or self.differences(record):
-            return None
-        return f"recorded under fingerprint key '{recorded.key_id}' or settings that this route does not have"
-
-    def judge(self, snapshot: Snapshot) -> Judgement:
-        """Rules 9 to 19 for this request. An event that was called off is not accepted anew: its sender may repeat it
-        only because an acknowledgement was lost."""
-        keep = self.route.keep
-        judgement = judge(
-            snapshot,
-            self.fingerprints,
-            accept_recipe_change=self.route.accepts_recipe_change,
-            version=self.version if keep.is_version_strict else None,
-            is_fetched=keep.is_fetched,
-        )
-        record = snapshot.record
-        is_event = self.route.inbox is not None and isinstance(judgement, Claimable)
-        if is_event and record is not None and is_withdrawn(record):
-            return Refuse(Verdict.WITHDRAWN, record)
-        return judgement
 
 
 class Identifying:
@@ -139,11 +64,12 @@ class Identifying:
         self._upload_slots = upload_slots
         self._keeps_clear_keys = keeps_clear_keys
 
-    async def identify(self, incoming: Incoming, route: Route) -> KeyedRequest | Reply | Untouched:
-        """Rules 4 to 7. Decides by the head where possible, so that no body is read for nothing.
+    async def identify(self, incoming: Request, route: Route) -> Reply | Untouched | None:
+        """Rules 4 to 7: complete the request, or return what becomes of it otherwise. Decides by the head where
+        possible, so that no body is read for nothing.
 
-        The caller owns the body of the request that is returned; a refusal leaves none. Raises what the request's body
-        raises when it is cut short.
+        The caller owns the body that an identified request has taken; a refusal leaves none. Raises what the request's
+        body raises when it is cut short.
         """
         inbox = route.inbox
         if inbox is not None and (reply := self._verifying.reply_unread(incoming, route, inbox)) is not None:
@@ -152,7 +78,7 @@ class Identifying:
             permission = await self._callers.authorize(route.authorize, incoming)
             if not isinstance(permission, Verified):
                 return refuse_caller(permission, route.shape)
-            incoming = replace(incoming, head=with_headers(incoming.head, permission.headers))
+            incoming.head = with_headers(incoming.head, permission.headers)
         key: Key | KeyFault | None = None
         caller: Caller | None = None
         by_name = values_by_name(incoming.head.headers)
@@ -170,24 +96,26 @@ class Identifying:
         body = taken_now(incoming.body, bytes_max=bytes_max) or await self._read_body(incoming, route)
         if isinstance(body, Reply):
             return body
-        found: KeyedRequest | Reply | Untouched | None = None
         try:
             found = await self._identify_whole(incoming, route, key, caller, body)
-            return found
-        finally:
-            if found is None or isinstance(found, Reply):
-                body.close()
+        except BaseException:
+            body.close()
+            raise
+        if isinstance(found, Reply):
+            body.close()
+        return found
 
     async def _identify_whole(
-        self, incoming: Incoming, route: Route, key: Key | KeyFault | None, caller: Caller | None, body: TakenBody
-    ) -> KeyedRequest | Reply | Untouched:
-        """The request whose body is here. `key` and `caller` are None where the head did not decide."""
+        self, incoming: Request, route: Route, key: Key | KeyFault | None, caller: Caller | None, body: TakenBody
+    ) -> Reply | Untouched | None:
+        """The same for a request whose body is here. `key` and `caller` are None where the head did not decide."""
         if key is None:
             in_body = await self._key_in_body(incoming, route, body)
             if isinstance(in_body, Reply):
                 return in_body
             if in_body is None:
-                return _without_key(replace(incoming, body=WholeBody(body)), route)
+                incoming.body = WholeBody(body)
+                return _without_key(incoming, route)
             key = in_body
         if caller is None:
             found = await self._caller_of(incoming, route)
@@ -196,54 +124,60 @@ class Identifying:
             caller = found
         if isinstance(key, KeyFault):
             return refuse(Verdict.KEY_INVALID, shape=route.shape, detail=key.detail)
-        head, accept, recovery, keep = incoming.head, route.accept, route.recovery, route.keep
         if caller.headers:
-            head = with_headers(head, caller.headers)
-        fingerprinter, repeats, content = route.fingerprinter, route.repeats, body.content
+            incoming.head = with_headers(incoming.head, caller.headers)
+        head, fingerprinter, repeats, content = incoming.head, route.fingerprinter, route.repeats, body.content
         if isinstance(content, bytes) and len(content) <= INLINE_BYTES_MAX:
             digests = fingerprinter.digests(head, content, body.digest)
         else:
             digests = await body.read(partial(fingerprinter.digests, head, body_sha256=body.digest))
         repeated = None if repeats is None else await body.read(partial(repeats.values_of, head.headers))
-        identity = identity_of(
+        incoming.route, incoming.taken = route, body
+        self._complete(incoming, route, key, caller.scope, digests, repeated)
+        if route.accept is None:
+            return None
+        incoming.is_async = responds_async(head, is_always=route.accept.is_always)
+        return None if route.accept.order is None else await self._put_in_order(incoming, route.accept.order)
+
+    def _complete(
+        self, request: Request, route: Route, key: Key, scope: Scope, digests: Digests, repeated: bytes | None
+    ) -> None:
+        """Give the request its identity and what it is compared by; nothing is left to refuse. `repeated`: the values by
+        which its repeats are recognised (`RepeatPolicy.values_of`)."""
+        head, recovery, fingerprinter = request.head, route.recovery, route.fingerprinter
+        request.identity = identity = identity_of(
             service=self._service,
             route=route.name,
             operation=route.operation,
-            scope=caller.scope,
+            scope=scope,
             key=key,
             secret=self._identity_secret,
             keeps_clear_key=self._keeps_clear_keys,
         )
-        request = KeyedRequest(
-            head,
-            body,
-            incoming.hop,
-            route,
-            identity,
-            fingerprinter.alternatives(digests),
-            _probe_target(head, recovery, route, identity.operation_id, key) if isinstance(recovery, Probe) else None,
-            key.header_value if isinstance(recovery, Resend) and route.target.key_headers else None,
-            is_async=accept is not None and responds_async(head, is_always=accept.is_always),
-            version=b"" if keep.version is None else version_of(keep.version, head.headers),
-            digests=digests,
-            content=None
-            if repeats is None
-            else repeats.content_of(self._service, identity, head.headers, fingerprinter, digests, repeated),
-        )
-        return request if accept is None or accept.order is None else await self._in_order(request, accept.order)
+        request.digests, request.fingerprints = digests, fingerprinter.alternatives(digests)
+        if isinstance(recovery, Probe):
+            request.probe = _probe_target(head, recovery, route, identity.operation_id, key)
+        elif isinstance(recovery, Resend) and route.target.key_headers:
+            request.canonical_key = key.header_value
+        if route.keep.version is not None:
+            request.version = version_of(route.keep.version, head.headers)
+        if route.repeats is not None:
+            request.content = route.repeats.content_of(
+                self._service, identity, head.headers, fingerprinter, digests, repeated
+            )
 
-    async def _caller_of(self, incoming: Incoming, route: Route) -> Caller | Reply:
+    async def _caller_of(self, incoming: Request, route: Route) -> Caller | Reply:
         """Rule 5. The body waits meanwhile, where it is."""
         found = await self._callers.find_caller(route.scope, incoming)
         return found if isinstance(found, Caller) else refuse_caller(found, route.shape)
 
-    async def _key_in_body(self, incoming: Incoming, route: Route, body: TakenBody) -> Key | KeyFault | Reply | None:
+    async def _key_in_body(self, incoming: Request, route: Route, body: TakenBody) -> Key | KeyFault | Reply | None:
         """The key, or the refusal of a webhook: of what its sender did not sign, nothing but the size is looked at."""
         if route.inbox is not None:
             return await self._verifying.verify(incoming, body, route, route.inbox)
         return await body.read(partial(route.key.find_key, values_by_name(incoming.head.headers)))
 
-    async def _read_body(self, incoming: Incoming, route: Route) -> TakenBody | Reply:
+    async def _read_body(self, incoming: Request, route: Route) -> TakenBody | Reply:
         """Rule 6 for a body that has not arrived yet, or is long. It needs an upload slot."""
         try:
             with self._upload_slots.slot(incoming.body):
@@ -260,21 +194,21 @@ class Identifying:
             return refuse(Verdict.BODY_TOO_LARGE, shape=route.shape, detail=detail)
         return body
 
-    async def _in_order(self, request: KeyedRequest, order: Order) -> KeyedRequest | Reply:
-        """The request in its lane, or its refusal: one that is in none, or not accepted, would pass others."""
+    async def _put_in_order(self, request: Request, order: Order) -> Reply | None:
+        """Put the request in its lane, or refuse it: one that is in none, or not accepted, would pass others."""
         route, by_name = request.route, values_by_name(request.head.headers)
         if route.inbox is None and not request.is_async:
             detail = "Requests here are delivered in order, and this one has a meaning only now."
             return refuse(Verdict.ORDER_MISSING, shape=route.shape, detail=detail)
-        value = await request.body.read(partial(order.by.find_key, by_name))
+        value = await request.taken.read(partial(order.by.find_key, by_name))
         if isinstance(value, Key):
             identity = request.identity
-            lane = lane_of(
+            request.lane = lane_of(
                 self._service, identity.operation, identity.scope_digest, stored_digest(value, self._identity_secret)
             )
-            return replace(request, lane=lane)
+            return None
         if not order.is_required:
-            return request
+            return None
         detail = (
             f"Requests here are delivered in order, by {order.by.places}, which is missing or cannot be read. "
             "It has to be a string, or a whole number in plain digits."
@@ -282,7 +216,7 @@ class Identifying:
         return refuse(Verdict.ORDER_MISSING, shape=route.shape, detail=detail)
 
 
-def _without_key(incoming: Incoming, route: Route) -> Reply | Untouched:
+def _without_key(incoming: Request, route: Route) -> Reply | Untouched:
     """Rule 4."""
     if route.is_key_required:
         detail = f"{route.key.places} is missing."

@@ -19,10 +19,10 @@ from gateway.core.webhook.examination import Inbox
 from gateway.observe.facts import Events, WebhookRepeated
 from gateway.protect.accepting import Accepted, Accepting
 from gateway.protect.compose import mismatch
-from gateway.protect.identification import KeyedRequest
 from gateway.protect.journaling import Journaling
 from gateway.protect.problem import refuse
 from gateway.protect.reply import Reply, reason_phrase
+from gateway.protect.request import Request
 from gateway.protect.route import AcceptPolicy
 from gateway.store.base import StoreError
 
@@ -45,7 +45,7 @@ class Receiving:
         self._events = events
         self._recall = recall
 
-    async def receive(self, request: KeyedRequest, inbox: Inbox, policy: AcceptPolicy) -> Reply:
+    async def receive(self, request: Request, inbox: Inbox, policy: AcceptPolicy) -> Reply:
         """The reply to a genuine event. Takes the ownership of the request's body.
 
         When this is cancelled, the event may have been accepted all the same: the sender repeats it, and learns that.
@@ -69,16 +69,14 @@ class Receiving:
             return await self._reply_to_repeat(snapshot, request, inbox, policy)
         finally:
             if not is_handed_over:
-                request.body.close()
+                request.taken.close()
 
-    async def _find(self, request: KeyedRequest) -> Snapshot | None:
+    async def _find(self, request: Request) -> Snapshot | None:
         with suppress(StoreError):
             return await self._journaling.find(request.identity.operation_id)
         return None
 
-    async def _reply_to_repeat(
-        self, snapshot: Snapshot, request: KeyedRequest, inbox: Inbox, policy: AcceptPolicy
-    ) -> Reply:
+    async def _reply_to_repeat(self, snapshot: Snapshot, request: Request, inbox: Inbox, policy: AcceptPolicy) -> Reply:
         judgement = request.judge(snapshot)
         if isinstance(judgement, Undelivered) and judgement.is_same:
             await self._accepting.requeue(snapshot, policy)
@@ -98,7 +96,7 @@ class Repeat:
     differs: tuple[str, ...] = ()
 
 
-def repeated(judgement: Judgement, request: KeyedRequest, inbox: Inbox) -> Repeat:
+def repeated(judgement: Judgement, request: Request, inbox: Inbox) -> Repeat:
     """What becomes of a repeat."""
     match judgement:
         case Claimable() | Wait():

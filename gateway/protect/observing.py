@@ -46,8 +46,9 @@ from gateway.observe.facts import DropReason, Events, ObservationDropped, Reques
 from gateway.protect.ambiguity import ambiguity
 from gateway.protect.body import TakenBody, WholeBody
 from gateway.protect.decoding import read_document
-from gateway.protect.identification import Identifying, KeyedRequest
-from gateway.protect.reply import Incoming, Reply, RequestBody, Untouched
+from gateway.protect.identification import Identifying
+from gateway.protect.reply import Reply, RequestBody
+from gateway.protect.request import Request, Untouched
 from gateway.protect.route import Route
 from gateway.protect.sighting import Memory, Sighting, TooLong
 from gateway.store.base import StoreError
@@ -108,7 +109,7 @@ class Observing:
 
     # -- on the way of a request: nothing here waits ------------------------------------------------------------------
 
-    def begin(self, incoming: Incoming, route: Route) -> Sighting | None:
+    def begin(self, incoming: Request, route: Route) -> Sighting | None:
         """Observe a request that is about to be forwarded; None where there is no room."""
         identifying = self._identifying
         if identifying is None or len(self._under_way) + len(self._waiting) >= _QUEUE_MAX:
@@ -275,7 +276,8 @@ class Observing:
             content = sighting.sent.content()
             body = WholeBody(TakenBody(content, len(content)))
         try:
-            found = await sighting.identifying.identify(replace(original, body=body), route)
+            request = replace(original, body=body)
+            found = await sighting.identifying.identify(request, route)
         except Exception:  # noqa: BLE001 - the others of its batch are stored all the same
             _LOG.exception("an observed request could not be identified")
             return None
@@ -284,8 +286,9 @@ class Observing:
                 return replace(seen, early=verdict)
             case Reply():
                 return replace(seen, early=found.verdict or Verdict.SCOPE_MISSING)
-            case KeyedRequest(identity=identity, fingerprints=fingerprints):
-                found.body.close()
+            case None:
+                request.taken.close()
+                identity, fingerprints = request.identity, request.fingerprints
                 content = digest(
                     b"observed", identity.operation.encode(), identity.scope_digest, fingerprints[0].digest
                 )
@@ -294,7 +297,7 @@ class Observing:
                     operation_id=identity.operation_id,
                     fingerprints=tuple(fingerprints),
                     content=content,
-                    version=found.version,
+                    version=request.version,
                 )
 
     async def _exchange(self, sighting: Sighting) -> Exchange:

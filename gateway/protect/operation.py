@@ -19,9 +19,9 @@ from gateway.core.operation import OutcomeCommand, Record
 from gateway.observe.facts import EndedUnanswered, Events
 from gateway.protect.claiming import Admission, Granted, Seen, Unavailable
 from gateway.protect.conclusion import Conclusion, abandoned, unused
-from gateway.protect.identification import KeyedRequest
 from gateway.protect.leases import Lease
 from gateway.protect.reply import Reply
+from gateway.protect.request import Request
 from gateway.protect.slices import Slices
 from gateway.protect.trace import request_info
 from gateway.store.base import NO_PLACE
@@ -87,7 +87,7 @@ class Operation:
 
     def __init__(
         self,
-        request: KeyedRequest,
+        request: Request,
         order: int,
         events: Events,
         loop: asyncio.AbstractEventLoop,
@@ -207,7 +207,7 @@ class Operation:
         self.keeps_body = False
         self._admit(admission)
         if self._first.done():
-            self.request.body.close()
+            self.request.taken.close()
         else:
             self._first.set_result(admission)
 

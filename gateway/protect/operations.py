@@ -25,10 +25,10 @@ from gateway.core.recovery import Resend
 from gateway.observe.facts import Events, OperationClaimed, OperationSettled, OperationTakenOver
 from gateway.protect.attempt import Attempts
 from gateway.protect.claiming import Claiming, Granted, Terms, Unavailable
-from gateway.protect.identification import KeyedRequest
 from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Leases
 from gateway.protect.operation import DeliveryAttempt, Operation, abort_stream
+from gateway.protect.request import Request
 from gateway.protect.slices import Slices
 from gateway.protect.trace import request_info
 from gateway.store.base import NO_PLACE, Indefinite, NotApplied, Store, StoreError
@@ -67,7 +67,7 @@ class Operations:
         claiming: Claiming,
         leases: Leases,
         events: Events,
-        on_new: Callable[[KeyedRequest], None],
+        on_new: Callable[[Request], None],
     ) -> None:
         """Needs a running event loop. `on_new` gets each request that is about to be executed for its caller."""
         self._store = store
@@ -98,6 +98,10 @@ class Operations:
         """How many of them a caller's request began. The others deliver kept requests, and have limits of their own."""
         return len(self._by_id) - self._deliveries
 
+    def has(self, operation_id: UUID) -> bool:
+        """Whether it is in flight here."""
+        return operation_id.int in self._by_id
+
     def get(self, operation_id: UUID) -> Operation | None:
         """The operation with this id, if it is in flight here."""
         return self._by_id.get(operation_id.int)
@@ -113,7 +117,7 @@ class Operations:
         """The next number in the order in which operations started and duplicates arrived."""
         return next(self._order)
 
-    def begin(self, request: KeyedRequest, delivery: DeliveryAttempt | None = None) -> Operation:
+    def begin(self, request: Request, delivery: DeliveryAttempt | None = None) -> Operation:
         """Start the task of an operation that is not in flight: a request's, or the delivery of a kept one."""
         operation = Operation(request, self.next_order(), self._events, self._loop, self._slices, delivery)
         self._deliveries += delivery is not None
@@ -252,7 +256,7 @@ class Operations:
         )
 
 
-def _terms_of(request: KeyedRequest) -> Terms:
+def _terms_of(request: Request) -> Terms:
     route = request.route
     return Terms(
         remember_us=route.retention.remember_us,

@@ -29,7 +29,8 @@ from gateway.observe.facts import Events, RegionAsked, RegionResult
 from gateway.protect.forwarding import REGION_HEADER, region_request, region_response_headers
 from gateway.protect.hop import Hop, hop_from
 from gateway.protect.problem import Shape, refuse
-from gateway.protect.reply import Incoming, Reply
+from gateway.protect.reply import Reply
+from gateway.protect.request import Request
 from gateway.protect.upstream_reply import passed_on
 from gateway.upstream import Lost, NotSent, OutboundBody, Upstream, UpstreamResponse
 
@@ -80,14 +81,15 @@ class Regions:
         name = home_of(operation_id, self._names)
         return None if name == self._here else self._homes[name]
 
-    def received(self, incoming: Incoming, shape: Shape) -> Incoming | Reply:
-        """The request with the hop of its client, if a gateway of another region sent it here; or its refusal."""
-        values = header_values(incoming.head.headers, REGION_HEADER)
+    def receive(self, request: Request, shape: Shape) -> Reply | None:
+        """Give the request the hop of its client, if a gateway of another region sent it here; or refuse it."""
+        values = header_values(request.head.headers, REGION_HEADER)
         if not values:
-            return incoming
-        hop = self._hop_by(values, incoming.head)
+            return None
+        hop = self._hop_by(values, request.head)
         if isinstance(hop, Hop):
-            return replace(incoming, hop=hop)
+            request.hop = hop
+            return None
         _LOG.warning("a request that names another region as its sender was refused: %s", hop)
         return refuse(Verdict.STORE_UNAVAILABLE, shape=shape, detail=_UNVERIFIED)
 

@@ -16,9 +16,9 @@ from uuid import UUID
 from gateway.core.operation import MICROSECONDS, Content
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import Events, RepeatNoticed, RepeatResult
-from gateway.protect.identification import KeyedRequest
 from gateway.protect.problem import refuse
 from gateway.protect.reply import Reply
+from gateway.protect.request import Request
 from gateway.protect.trace import scope_name
 from gateway.store.base import StoreError
 
@@ -46,7 +46,7 @@ class Repeats:
         self._seen: OrderedDict[bytes, tuple[UUID, float]] = OrderedDict()
         self._lookups: set[asyncio.Task[None]] = set()
 
-    def count(self, request: KeyedRequest) -> None:
+    def count(self, request: Request) -> None:
         """A request is about to be executed or was accepted: count it if its caller sent it before."""
         policy, content, operation_id = request.route.repeats, request.content, request.identity.operation_id
         if policy is None:
@@ -62,7 +62,7 @@ class Repeats:
                 self._lookups.add(task)
                 task.add_done_callback(self._lookups.discard)
 
-    def refuse(self, request: KeyedRequest, first: UUID) -> Reply:
+    def refuse(self, request: Request, first: UUID) -> Reply:
         """Rule 17: the reply to a request whose content another operation holds."""
         self._publish(request, RepeatResult.REFUSED, first)
         return refuse(
@@ -90,7 +90,7 @@ class Repeats:
             self._seen.popitem(last=False)
         return operation_id
 
-    async def _look_up(self, request: KeyedRequest, content: Content, first_of: FirstOf) -> None:
+    async def _look_up(self, request: Request, content: Content, first_of: FirstOf) -> None:
         operation_id = request.identity.operation_id
         try:
             first = await first_of(content.digest, operation_id, content.within_us // 1_000)
@@ -100,7 +100,7 @@ class Repeats:
         if first is not None and first != operation_id:
             self._publish(request, RepeatResult.COUNTED, first)
 
-    def _publish(self, request: KeyedRequest, result: RepeatResult, first: UUID | None) -> None:
+    def _publish(self, request: Request, result: RepeatResult, first: UUID | None) -> None:
         identity = request.identity
         self._events.publish(
             RepeatNoticed(request.route.name, result, identity.operation_id, first, scope_name(identity.scope_digest))

@@ -14,10 +14,9 @@ from typing import Final, Protocol
 from uuid import UUID
 
 from gateway.core.immutable import immutable
-from gateway.core.message import Headers, RequestHead
+from gateway.core.message import Headers
 from gateway.core.operation import Record
 from gateway.core.verdict import Verdict
-from gateway.protect.hop import Hop
 
 REPLAYED_HEADER: Final = (b"Idempotent-Replayed", b"true")
 
@@ -56,16 +55,6 @@ class RequestBody(Protocol):
 
     def close(self) -> None:
         """Release what holds it, read or not. Safe to repeat."""
-
-
-@immutable
-class Incoming:
-    """A request at the edge, and the hop that it came over. `upgrades`: it asks for an upgrade, and may get one."""
-
-    head: RequestHead
-    body: RequestBody
-    hop: Hop
-    upgrades: bool = False
 
 
 class ResponseStream(Protocol):
@@ -124,17 +113,6 @@ class Reply:
     first_operation: UUID | None = None
     source: Source = Source.GATEWAY
     would: str | None = None
-
-
-@immutable
-class Untouched:
-    """The coordinator's decision not to protect a request: forward it unchanged, streamed.
-
-    `incoming` is the request to forward, whose body may have been read already; `verdict` is why it is not protected.
-    """
-
-    incoming: Incoming
-    verdict: Verdict
 
 
 def reason_phrase(status: int) -> bytes:

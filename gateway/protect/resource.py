@@ -34,7 +34,8 @@ from gateway.protect.journaling import UNENDED, Journaling
 from gateway.protect.preference import preference_applied, wait_preference
 from gateway.protect.problem import Shape, Trouble, refuse
 from gateway.protect.regions import Regions
-from gateway.protect.reply import Incoming, Reply, reason_phrase
+from gateway.protect.reply import Reply, reason_phrase
+from gateway.protect.request import Request
 from gateway.protect.route import Route
 from gateway.protect.status import DONE, etag, is_stalled, operation_url, resends_of, retry_after_seconds, status_reply
 from gateway.protect.waiting import Until, Waiting
@@ -142,7 +143,7 @@ class StatusResource:
         """Whether a request with this target is for this resource, whatever it asks for."""
         return is_below(self._path, target)
 
-    async def respond(self, incoming: Incoming) -> Reply:
+    async def respond(self, incoming: Request) -> Reply:
         """The reply to a request for this resource. Its body is not read."""
         started, shown = self._clock(), _Shown()
         reply = await self._bounded(incoming, shown)
@@ -170,7 +171,7 @@ class StatusResource:
         """The same for what is unknown and for what is somebody else's."""
         return refuse(Trouble.NO_SUCH_OPERATION, shape=self._shape)
 
-    async def _bounded(self, incoming: Incoming, shown: _Shown) -> Reply:
+    async def _bounded(self, incoming: Request, shown: _Shown) -> Reply:
         if incoming.head.method not in (*_READING, b"DELETE"):
             allowed = None
             if incoming.head.method == b"OPTIONS":
@@ -189,13 +190,12 @@ class StatusResource:
         finally:
             self._in_flight -= 1
 
-    async def _respond(self, incoming: Incoming, shown: _Shown) -> Reply:
+    async def _respond(self, incoming: Request, shown: _Shown) -> Reply:
         """Raises `StoreError` and `TimeoutError`."""
         if self._regions is not None:
-            received = self._regions.received(incoming, self._shape)
-            if isinstance(received, Reply):
-                return received
-            incoming = received
+            refusal = self._regions.receive(incoming, self._shape)
+            if refusal is not None:
+                return refusal
         head = incoming.head
         found = await self._find_callers(incoming)
         if not any(isinstance(each, Caller) for each in found.values()):
@@ -231,7 +231,7 @@ class StatusResource:
             return await self._result(snapshot, route, head.headers)
         return await self._status(snapshot, route, head.headers)
 
-    async def _find_callers(self, incoming: Incoming) -> Found:
+    async def _find_callers(self, incoming: Request) -> Found:
         """Everybody that the caller may be. What has to be waited for is waited for at once."""
         found = await asyncio.gather(*(self._callers.find_caller(spec, incoming) for spec in self._scopes))
         return dict(zip(self._scopes, found, strict=True))

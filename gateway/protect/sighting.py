@@ -22,7 +22,8 @@ from gateway.core.observation import (
 )
 from gateway.core.operation import microseconds
 from gateway.protect.identification import Identifying
-from gateway.protect.reply import Incoming, Reply, RequestBody, ResponseStream
+from gateway.protect.reply import Reply, RequestBody, ResponseStream
+from gateway.protect.request import Request
 from gateway.protect.route import Route
 from gateway.upstream import Lost, NotSent, UpstreamResponse
 
@@ -182,7 +183,7 @@ class Sighting:
         self,
         observing: Observing,
         identifying: Identifying,
-        incoming: Incoming,
+        incoming: Request,
         route: Route,
         number: int,
         now_us: int,
@@ -207,7 +208,7 @@ class Sighting:
         self.original = replace(incoming, body=TooLong(0))
         self._hold(incoming.head.headers)
 
-    def copied(self, incoming: Incoming) -> Incoming:
+    def copied(self, incoming: Request) -> Request:
         """The request to forward: the same, its body copied as it streams by."""
         return replace(incoming, body=_CopiedRequest(incoming.body, self))
 

@@ -31,7 +31,8 @@ from gateway.core.webhook.signature import Fault, Refused
 from gateway.observe.facts import Events, WebhookRefused, WebhookVerified
 from gateway.protect.body import TakenBody
 from gateway.protect.problem import refuse
-from gateway.protect.reply import Incoming, Reply, Untouched, reason_phrase
+from gateway.protect.reply import Reply, reason_phrase
+from gateway.protect.request import Request, Untouched
 from gateway.protect.route import Route
 from gateway.store.base import wall_clock_us
 
@@ -90,7 +91,7 @@ class Verifying:
         self._events = events
         self._throttle = Throttle(clock)
 
-    def reply_unread(self, incoming: Incoming, route: Route, inbox: Inbox) -> Reply | Untouched | None:
+    def reply_unread(self, incoming: Request, route: Route, inbox: Inbox) -> Reply | Untouched | None:
         """What a request gets before its body is read; None for a message that has to be verified."""
         if incoming.head.method == b"OPTIONS":
             return _handshake(inbox, incoming.head) or Untouched(incoming, Verdict.UNKEYED)
@@ -106,7 +107,7 @@ class Verifying:
             retry_after_seconds=round(_THROTTLED_SECONDS),
         )
 
-    async def verify(self, incoming: Incoming, body: TakenBody, route: Route, inbox: Inbox) -> Key | Reply:
+    async def verify(self, incoming: Request, body: TakenBody, route: Route, inbox: Inbox) -> Key | Reply:
         """The key of the event, or what the sender of anything else gets."""
         headers, now = incoming.head.headers, wall_clock_us() / MICROSECONDS
         found = await body.read(lambda content: examine_message(inbox, headers, content, now=now))
@@ -167,7 +168,7 @@ def _plain_text(text: str) -> Reply:
     return Reply(200, reason_phrase(200), headers, text.encode())
 
 
-def _address(incoming: Incoming, route: Route) -> str:
+def _address(incoming: Request, route: Route) -> str:
     """Where a message comes from: its peer or, behind trusted proxies, the last address that none of them has."""
     address, trusted = incoming.hop.peer, route.target.forwarding.trusted_proxies
     if address is None or not any(address in network for network in trusted):

@@ -19,7 +19,7 @@ from gateway.core.identity.token import KeysDiscovered, TokenIssuer
 from gateway.core.message import Headers, RequestHead
 from gateway.protect.callers import Caller, Callers
 from gateway.protect.hop import hop_from
-from gateway.protect.reply import Incoming
+from gateway.protect.request import Request
 from tests.benchmarks import load
 from tests.benchmarks.place import Place
 from tests.benchmarks.subject import PROTECTED, SERVING_CORE, pinned
@@ -77,7 +77,7 @@ def _callers() -> tuple[Callers, Headers]:
 def _found_us(callers: Callers, spec: ScopeSpec, headers: Headers) -> float:
     """CPU time for each caller that is found."""
     hop = hop_from("127.0.0.1", is_secure=False)
-    requests = [Incoming(RequestHead(b"POST", PROTECTED, headers), Here(b""), hop) for _ in range(_REQUESTS)]
+    requests = [Request(RequestHead(b"POST", PROTECTED, headers), Here(b""), hop) for _ in range(_REQUESTS)]
 
     async def find() -> float:
         begin = time.process_time()

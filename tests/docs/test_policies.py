@@ -47,7 +47,7 @@ POLICIES = {
     "identity_of": ["protect/identification.py Identifying._identify_whole"],
     "taken_now": ["protect/identification.py Identifying.identify"],
     # Rules 9 to 19: what the record says, to a claim and to a request that does not claim.
-    "judge": ["protect/claiming.py _judge", "protect/identification.py KeyedRequest.judge"],
+    "judge": ["protect/claiming.py _judge", "protect/identification.py Request.judge"],
     ".claim": ["protect/operations.py Operations._execute"],
     ".claim_kept": ["protect/operations.py Operations._execute"],
     "replay_of": ["protect/compose.py reply_by_judgement", "protect/resource.py StatusResource._result_of"],

@@ -21,7 +21,8 @@ from gateway.core.operation import Claim, Command, Complete, Disprove, Prove, Re
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import LeaseLost, OperationSettled, RequestAnswered, WriteRefused
 from gateway.protect import attempt, claiming, duplicates
-from gateway.protect.reply import Reply, Untouched
+from gateway.protect.reply import Reply
+from gateway.protect.request import Untouched
 from gateway.store.base import Amnesic, Indefinite, Unstorable
 from tests.support.coordination import LEASE_SECONDS, Office, Pieces, coordination, heard, spooled_files
 from tests.support.eventually import eventually
@@ -864,8 +865,8 @@ async def test_forwarded_without_a_store(tmp_path: Path) -> None:
         answer = await office.ask(body=SPOOLED)
         assert isinstance(answer, Untouched)
         assert answer.verdict is Verdict.UNPROTECTED
-        assert b"".join([chunk async for chunk in answer.incoming.body.stream()]) == SPOOLED
-        answer.incoming.body.close()
+        assert b"".join([chunk async for chunk in answer.request.body.stream()]) == SPOOLED
+        answer.request.body.close()
         office.store.mend()
         await office.claiming.wait_pursuits_ended()
         assert office.state is State.IN_DOUBT

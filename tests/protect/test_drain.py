@@ -16,7 +16,8 @@ from gateway.core.verdict import Verdict
 from gateway.observe.facts import OperationSettled
 from gateway.protect import operations as runs
 from gateway.protect.operations import Drained
-from gateway.protect.reply import Reply, Untouched
+from gateway.protect.reply import Reply
+from gateway.protect.request import Untouched
 from gateway.store.attempt_files import AttemptFiles
 from gateway.store.base import MarkedAttempt
 from tests.support.coordination import LEASE_SECONDS, Pieces, coordination, heard

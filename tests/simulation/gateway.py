@@ -33,7 +33,8 @@ from gateway.observe.facts import (
     RequestAnswered,
     WriteRefused,
 )
-from gateway.protect.reply import Incoming, RequestCut, Untouched
+from gateway.protect.reply import RequestCut
+from gateway.protect.request import Request, Untouched
 from gateway.store.attempt_files import AttemptFiles
 from gateway.store.base import StoreError
 from gateway.store.epoch import SeenFile
@@ -430,13 +431,13 @@ class GatewayLife:
         call = connection.call
         call.reached_gateway = self._loop.time()
         route = self._routes[call.route]
-        incoming = Incoming(connection.head, body, connection.hop)
+        incoming = Request(connection.head, body, connection.hop)
         try:
             answer = await self.coordinator.respond(incoming, route)
             if isinstance(answer, Untouched):
                 verdict = answer.verdict
-                reply = await self._parts.policy.forward(answer.incoming, connection, route, verdict)
-                answer.incoming.body.close()
+                reply = await self._parts.policy.forward(answer.request, connection, route, verdict)
+                answer.request.body.close()
                 if reply is None:
                     return
                 answer = replace(reply, verdict=reply.verdict or verdict)

@@ -27,7 +27,8 @@ from gateway.protect.claiming import Claiming
 from gateway.protect.coordinator import Coordinator
 from gateway.protect.hop import hop_from
 from gateway.protect.leases import Leases
-from gateway.protect.reply import Incoming, Reply, RequestBody, Untouched
+from gateway.protect.reply import Reply, RequestBody
+from gateway.protect.request import Request, Untouched
 from gateway.protect.route import Route
 from gateway.store.attempt_files import AttemptFiles
 from gateway.store.base import FastTier, Store, Watch, boot_seconds
@@ -116,7 +117,7 @@ class Office:
 
     def incoming(
         self, key: str = "k1", body: bytes | RequestBody = BODY, headers: Iterable[tuple[str, str]] = ()
-    ) -> Incoming:
+    ) -> Request:
         fields: Headers = (
             (b"Host", b"shop.example"),
             (b"Content-Type", b"application/json"),
@@ -125,7 +126,7 @@ class Office:
             *((name.encode(), value.encode()) for name, value in headers),
         )
         taken = Here(body) if isinstance(body, bytes) else body
-        return Incoming(RequestHead(b"POST", b"/charges", fields), taken, hop_from("127.0.0.1", is_secure=False))
+        return Request(RequestHead(b"POST", b"/charges", fields), taken, hop_from("127.0.0.1", is_secure=False))
 
     def ask(
         self,

@@ -18,8 +18,8 @@ from gateway.config.address import ServiceUrl
 from gateway.core.operation import Accept, Applied, Delivery, Record, Snapshot, State, microseconds
 from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.deliver.worker import DeliveryWorker
-from gateway.protect.identification import KeyedRequest
 from gateway.protect.kept import KeptRequest, seal
+from gateway.protect.request import Request
 from gateway.protect.route import Route
 from gateway.upstream import Upstream
 from tests.support.coordination import Office, coordination
@@ -44,25 +44,24 @@ class Depot:
     office: Office
     delivery: DeliveryWorker
 
-    async def keyed(self, key: str = "k1", *, tenant: str = "t1", route: Route | None = None) -> KeyedRequest:
+    async def keyed(self, key: str = "k1", *, tenant: str = "t1", route: Route | None = None) -> Request:
         """A request as it is identified when it comes in."""
         incoming = self.office.incoming(key, BODY)
         headers = tuple(
             (name, tenant.encode() if name == b"X-Tenant" else value) for name, value in incoming.head.headers
         )
         head = type(incoming.head)(incoming.head.method, incoming.head.target, headers)
-        found = await self.office.coordinator._identifying.identify(
-            type(incoming)(head, incoming.body, incoming.hop), route or self.office.route
-        )
-        assert isinstance(found, KeyedRequest)
-        return found
+        request = Request(head, incoming.body, incoming.hop)
+        refused = await self.office.coordinator._identifying.identify(request, route or self.office.route)
+        assert refused is None
+        return request
 
     async def accept(
         self, key: str = "k1", *, ring: KeyRing = RING, deliver_within: float = 24 * HOUR, **options: Any
-    ) -> tuple[KeyedRequest, Snapshot]:
+    ) -> tuple[Request, Snapshot]:
         """The request, accepted; `ring` is what it is encrypted with."""
         request = await self.keyed(key, **options)
-        body = request.body.content
+        body = request.taken.content
         assert isinstance(body, bytes)
         acceptance_id = uuid4()
         kept = KeptRequest(request.head, request.hop, body, request.canonical_key)

@@ -91,7 +91,7 @@ DEFECTS = (
                 "            if reply.source is Source.SERVICE:\n"
                 "                return reply\n"
                 "            body = WholeBody(request.body)\n"
-                "            return Untouched(Incoming(request.head, body, request.hop), Verdict.UNPROTECTED)\n",
+                "            return Untouched(Request(request.head, body, request.hop), Verdict.UNPROTECTED)\n",
             ),
         ),
         (_BETWEEN,),

@@ -21,7 +21,8 @@ from gateway.http.server import Edge
 from gateway.observe.facts import Events, Fact
 from gateway.protect.forwarding import ForwardingPolicy, UpstreamKey
 from gateway.protect.problem import PROBLEM, Shape, Trouble, refuse
-from gateway.protect.reply import BodyCut, Incoming, Reply, Untouched
+from gateway.protect.reply import BodyCut, Reply
+from gateway.protect.request import Request, Untouched
 from gateway.protect.route import Target
 from gateway.upstream import Upstream, UpstreamSettings
 from tests.support.upstream import RecordingUpstream
@@ -52,10 +53,10 @@ class Taken:
 
     head: RequestHead
     body: bytes
-    incoming: Incoming
+    incoming: Request
 
 
-Handler = Callable[[Incoming], Awaitable[Reply | Untouched]]
+Handler = Callable[[Request], Awaitable[Reply | Untouched]]
 
 
 @dataclass(slots=True)
@@ -123,7 +124,7 @@ async def serving(
     upstream: RecordingUpstream | None = None,
     upstream_settings: UpstreamSettings | None = None,
     key_headers_of: frozenset[bytes] = frozenset(),
-    protect_now: Callable[[Incoming, PlainRoute], Reply | asyncio.Future[Any] | None] | None = None,
+    protect_now: Callable[[Request, PlainRoute], Reply | asyncio.Future[Any] | None] | None = None,
 ) -> AsyncIterator[RunningEdge]:
     """An edge whose protected route is `PROTECTED`.
 
@@ -134,21 +135,21 @@ async def serving(
     facts: list[Fact] = []
     taken: list[Taken] = []
 
-    async def protect(incoming: Incoming, _: PlainRoute) -> Reply | Untouched:
+    async def protect(incoming: Request, _: PlainRoute) -> Reply | Untouched:
         if callable(answer):
             return await answer(incoming)
         body = b"".join([chunk async for chunk in incoming.body.stream()])
         taken.append(Taken(incoming.head, body, incoming))
         return answer if answer is not None else reply()
 
-    async def answer_of(incoming: Incoming, at: PlainRoute) -> Reply | Untouched:
+    async def answer_of(incoming: Request, at: PlainRoute) -> Reply | Untouched:
         given: Any = None if protect_now is None else protect_now(incoming, at)
         while given is not None and not isinstance(given, Reply | Untouched):
             given = await given
         return await protect(incoming, at) if given is None else given
 
     async def nowhere(
-        incoming: Incoming, client: Client, at: PlainRoute | None, verdict: Verdict | None
+        incoming: Request, client: Client, at: PlainRoute | None, verdict: Verdict | None
     ) -> Reply | None:
         return refuse(Trouble.NO_SUCH_OPERATION)
 

@@ -11,7 +11,8 @@ import pytest
 
 from gateway.http.budget import MemoryBudget
 from gateway.http.limits import EdgeSettings
-from gateway.protect.reply import Incoming, Reply
+from gateway.protect.reply import Reply
+from gateway.protect.request import Request
 from tests.http.edge.harness import HOST, Stream, post, reply, serving
 from tests.http.edge.test_tunnel import HANDSHAKE
 from tests.support.eventually import eventually
@@ -79,7 +80,7 @@ async def test_clients_that_do_not_read_cannot_fill_the_memory(authority: Author
     tls = authority.issue("localhost").server_context() if is_secure else None
     own = authority.client_context() if is_secure else None
 
-    async def answer(incoming: Incoming) -> Reply:
+    async def answer(incoming: Request) -> Reply:
         return reply(b"short" if b"short" in incoming.head.target else bytes(LONG_BYTES))
 
     settings = EdgeSettings(unread_bytes_max=2 * LONG_BYTES)
@@ -152,7 +153,7 @@ async def test_requests_that_wait_for_their_turn_cannot_fill_the_memory() -> Non
     """What comes behind a request that is being answered counts like one that is begun, until its turn comes."""
     answered = asyncio.Event()
 
-    async def answer(_: Incoming) -> Reply:
+    async def answer(_: Request) -> Reply:
         await answered.wait()
         return reply()
 
@@ -188,7 +189,7 @@ async def test_nothing_is_held_of_what_is_thrown_away_behind_an_answer() -> None
     """What follows a request that asked to close is nobody's."""
     answered = asyncio.Event()
 
-    async def answer(incoming: Incoming) -> Reply:
+    async def answer(incoming: Request) -> Reply:
         await answered.wait()
         return reply(Stream(b"a"))
 

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import RequestPassed
-from gateway.protect.reply import Incoming, Untouched
+from gateway.protect.request import Request, Untouched
 from gateway.upstream import UpstreamSettings
 from tests.http.edge.harness import HOST, RunningEdge, post, serving
 from tests.support.eventually import eventually
@@ -417,7 +417,7 @@ async def test_a_request_that_is_cut_short_is_not_whole_at_the_upstream(upstream
 async def test_an_unkeyed_request_goes_to_its_routes_upstream_under_its_word(upstream: RecordingUpstream) -> None:
     """Streamed and untouched like any other, but the answer says that nothing protects it."""
 
-    async def answer(incoming: Incoming) -> Untouched:
+    async def answer(incoming: Request) -> Untouched:
         return Untouched(incoming, Verdict.UNKEYED)
 
     async with serving(answer, upstream=upstream) as edge:
@@ -436,7 +436,7 @@ async def test_of_an_unkeyed_request_that_is_cut_while_it_is_passed_on_nothing_i
 ) -> None:
     """The service may have acted on what came before, so the answer does not say that nothing was executed."""
 
-    async def answer(incoming: Incoming) -> Untouched:
+    async def answer(incoming: Request) -> Untouched:
         return Untouched(incoming, Verdict.UNKEYED)
 
     async with serving(answer, upstream=upstream) as edge, Connection(edge.port) as connection:

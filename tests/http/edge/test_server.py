@@ -14,7 +14,8 @@ import pytest
 from gateway.core.message import Headers
 from gateway.core.verdict import Verdict
 from gateway.protect.decoding import DECODED_BYTES_MAX
-from gateway.protect.reply import Incoming, Reply, Untouched
+from gateway.protect.reply import Reply
+from gateway.protect.request import Request, Untouched
 from tests.http.edge.harness import HOST, PROTECTED, PlainRoute, Stream, post, reply, serving
 from tests.support.http import Connection, exchange, request
 from tests.support.tls import Authority
@@ -153,7 +154,7 @@ async def test_a_stream_of_known_length_says_it() -> None:
 async def test_a_stream_of_unknown_length_is_chunked_and_the_connection_goes_on() -> None:
     """Each piece is a chunk, and the last one ends it."""
 
-    async def answer(incoming: Incoming) -> Reply:
+    async def answer(incoming: Request) -> Reply:
         async for _ in incoming.body.stream():
             pass
         return reply(Stream(b"ab", b"cde"))
@@ -212,7 +213,7 @@ async def test_the_word_is_shown_unless_the_route_hides_it() -> None:
 async def test_what_the_coordinator_does_not_touch_is_forwarded_under_its_word() -> None:
     """An unkeyed request goes the way of unprotected traffic, and its answer says why."""
 
-    async def answer(incoming: Incoming) -> Untouched:
+    async def answer(incoming: Request) -> Untouched:
         return Untouched(incoming, Verdict.UNKEYED)
 
     async with serving(answer) as edge:
@@ -225,7 +226,7 @@ async def test_what_the_coordinator_does_not_touch_is_forwarded_under_its_word()
 async def test_pipelined_requests_are_answered_in_order() -> None:
     """Each gets its own answer, however they came in."""
 
-    async def answer(incoming: Incoming) -> Reply:
+    async def answer(incoming: Request) -> Reply:
         body = b"".join([chunk async for chunk in incoming.body.stream()])
         await asyncio.sleep(0)
         return reply(body)
@@ -264,7 +265,7 @@ async def test_a_reply_that_would_smuggle_a_line_is_not_written() -> None:
 async def test_a_handler_that_fails_is_answered_with_an_error() -> None:
     """The client is told not to use a new key, and nothing of the failure."""
 
-    async def answer(incoming: Incoming) -> Reply:
+    async def answer(incoming: Request) -> Reply:
         raise RuntimeError("secret detail")
 
     async with serving(answer) as edge:

@@ -11,7 +11,8 @@ from typing import cast
 import pytest
 
 from gateway.http.limits import EdgeSettings
-from gateway.protect.reply import Cut, Incoming, Reply, RequestCut
+from gateway.protect.reply import Cut, Reply, RequestCut
+from gateway.protect.request import Request
 from tests.http.edge.harness import HOST, PROTECTED, RunningEdge, Stream, post, reply, serving
 from tests.support.eventually import eventually
 from tests.support.http import Connection, NoAnswerError
@@ -29,7 +30,7 @@ async def cutting(silence_seconds: float = 60.0) -> AsyncIterator[tuple[RunningE
     """An edge whose handler notes how bodies are cut, and lets the edge deal with it."""
     cuts: list[RequestCut] = []
 
-    async def answer(incoming: Incoming) -> Reply:
+    async def answer(incoming: Request) -> Reply:
         try:
             async for _ in incoming.body.stream():
                 pass
@@ -133,7 +134,7 @@ async def test_continue_is_sent_when_the_body_is_asked_for() -> None:
     """Not before: what is decided by the head alone is decided without the body."""
     begun, asked = asyncio.Event(), asyncio.Event()
 
-    async def answer(incoming: Incoming) -> Reply:
+    async def answer(incoming: Request) -> Reply:
         begun.set()
         await asked.wait()
         return reply(b"".join([chunk async for chunk in incoming.body.stream()]))
@@ -176,7 +177,7 @@ async def test_continue_is_not_sent_where_it_is_not_due(data: bytes) -> None:
 async def test_a_refusal_by_the_head_spares_the_body() -> None:
     """The final answer comes instead of 100, and the connection is closed since the body may still follow."""
 
-    async def answer(incoming: Incoming) -> Reply:
+    async def answer(incoming: Request) -> Reply:
         return reply(status=400)
 
     async with serving(answer) as edge, Connection(edge.port) as connection:
@@ -189,7 +190,7 @@ async def test_a_refusal_by_the_head_spares_the_body() -> None:
 async def test_an_answer_before_the_body_reaches_a_client_that_still_sends() -> None:
     """What is left of the body is thrown away, so that no RST overtakes the answer."""
 
-    async def answer(incoming: Incoming) -> Reply:
+    async def answer(incoming: Request) -> Reply:
         return reply(b"too large", status=413)
 
     async with serving(answer) as edge, Connection(edge.port) as connection:
@@ -204,11 +205,11 @@ async def test_an_answer_before_the_body_reaches_a_client_that_still_sends() -> 
 async def test_the_rest_of_an_unread_body_is_no_request() -> None:
     """A body that looks like a request is never taken for one."""
 
-    async def answer(incoming: Incoming) -> Reply:
+    async def answer(incoming: Request) -> Reply:
         calls.append(incoming)
         return reply(status=413)
 
-    calls: list[Incoming] = []
+    calls: list[Request] = []
     async with serving(answer) as edge, Connection(edge.port) as connection:
         await connection.send(b"POST " + P + b" HTTP/1.1\r\n" + HOST + b"Content-Length: 100000\r\n\r\n")
         assert (await connection.read_response()).status == 413
@@ -221,7 +222,7 @@ async def test_a_client_that_went_cancels_nothing() -> None:
     """The handler runs to its end although nobody is there to be answered."""
     begun, go_on, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-    async def answer(incoming: Incoming) -> Reply:
+    async def answer(incoming: Request) -> Reply:
         async for _ in incoming.body.stream():
             pass
         begun.set()
@@ -291,7 +292,7 @@ async def test_a_long_upload_takes_little_memory() -> None:
     """A reader that is slower than the client holds the client up, not the gateway's memory."""
     received = 0
 
-    async def answer(incoming: Incoming) -> Reply:
+    async def answer(incoming: Request) -> Reply:
         nonlocal received
         async for chunk in incoming.body.stream():
             received += len(chunk)
@@ -384,9 +385,9 @@ async def test_a_client_that_goes_before_its_answer_gets_none() -> None:
 
 async def test_what_came_of_a_body_is_let_go_with_an_answer_that_did_not_need_it() -> None:
     """A client that stays until it is broken off keeps none of it in memory, and nobody can read it any more."""
-    asked: list[Incoming] = []
+    asked: list[Request] = []
 
-    async def refuse(incoming: Incoming) -> Reply:
+    async def refuse(incoming: Request) -> Reply:
         asked.append(incoming)
         return reply(status=503)
 
@@ -403,7 +404,7 @@ async def test_little_is_read_of_a_body_that_nobody_has_asked_for() -> None:
     """Whoever takes it gets all of it."""
     go_on = asyncio.Event()
 
-    async def answer(incoming: Incoming) -> Reply:
+    async def answer(incoming: Request) -> Reply:
         await go_on.wait()
         return reply(b"%d" % sum([len(data) async for data in incoming.body.stream()]))
 

@@ -15,7 +15,8 @@ import pytest
 from gateway.core.verdict import Verdict
 from gateway.http.limits import EdgeSettings
 from gateway.protect.body import TakenBody, WholeBody
-from gateway.protect.reply import Incoming, Reply, Untouched
+from gateway.protect.reply import Reply
+from gateway.protect.request import Request, Untouched
 from tests.http.edge.harness import RunningEdge, Stream, post, reply, serving
 from tests.support.eventually import eventually
 from tests.support.http import Connection, exchange
@@ -160,10 +161,10 @@ async def test_a_request_that_is_to_be_passed_on_when_its_client_is_gone() -> No
             self.is_closed = True
 
     body = Body()
-    asked: list[Incoming] = []
+    asked: list[Request] = []
     answer: asyncio.Future[Untouched] = asyncio.get_running_loop().create_future()
 
-    def protect(incoming: Incoming, _: object) -> asyncio.Future[Untouched]:
+    def protect(incoming: Request, _: object) -> asyncio.Future[Untouched]:
         asked.append(incoming)
         return answer
 
@@ -173,7 +174,7 @@ async def test_a_request_that_is_to_be_passed_on_when_its_client_is_gone() -> No
             await eventually(lambda: len(asked) == 1)
             client.reset()
         await eventually(lambda: edge.edge.connections == 0)
-        answer.set_result(Untouched(Incoming(asked[0].head, body, asked[0].hop), Verdict.UNPROTECTED))
+        answer.set_result(Untouched(Request(asked[0].head, body, asked[0].hop), Verdict.UNPROTECTED))
         await eventually(lambda: edge.edge.in_flight == 0)
         assert body.is_closed
 
@@ -182,11 +183,11 @@ async def test_a_request_whose_client_is_gone_is_not_passed_on() -> None:
     """Its answer would be nobody's: a claim that came to nothing while the client went is not sent without one."""
     asked, is_decided = asyncio.Event(), asyncio.Event()
 
-    async def protect(incoming: Incoming) -> Untouched:
+    async def protect(incoming: Request) -> Untouched:
         asked.set()
         await is_decided.wait()
         body = WholeBody(TakenBody(b"charge", 6))
-        return Untouched(Incoming(incoming.head, body, incoming.hop), Verdict.UNPROTECTED)
+        return Untouched(Request(incoming.head, body, incoming.hop), Verdict.UNPROTECTED)
 
     async with RecordingUpstream() as upstream, serving(protect, upstream=upstream) as edge:
         # Leaves an idle connection behind, on which a request goes out at once.

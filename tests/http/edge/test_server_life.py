@@ -16,7 +16,8 @@ from gateway.http.handler import Served
 from gateway.http.limits import EdgeSettings
 from gateway.http.server import Edge, Handshakes, ListenError
 from gateway.observe.facts import Events
-from gateway.protect.reply import Incoming, Reply
+from gateway.protect.reply import Reply
+from gateway.protect.request import Request
 from tests.http.edge.harness import HOST, PROTECTED, post, reply, serving
 from tests.support.eventually import eventually
 from tests.support.http import Connection, exchange, request
@@ -26,7 +27,7 @@ from tests.support.tls import Authority
 async def test_connections_are_reused_after_refusals_of_their_own() -> None:
     """A refusal that leaves no doubt about what follows keeps the connection."""
 
-    async def answer(incoming: Incoming) -> Reply:
+    async def answer(incoming: Request) -> Reply:
         async for _ in incoming.body.stream():
             pass
         return reply(status=409)
@@ -62,7 +63,7 @@ async def test_of_many_connections_each_is_looked_at_in_its_turn(monkeypatch: py
     monkeypatch.setattr("gateway.http.server._SWEEP_SECONDS", 0.01)
     hold = asyncio.Event()
 
-    async def answer(_: Incoming) -> Reply:
+    async def answer(_: Request) -> Reply:
         await hold.wait()
         return reply()
 
@@ -166,7 +167,7 @@ async def test_what_is_in_flight_ends_and_nothing_new_begins() -> None:
     """The listener and idle connections go at once; a request that is running is answered, even one still coming in."""
     begun, go_on = asyncio.Event(), asyncio.Event()
 
-    async def answer(incoming: Incoming) -> Reply:
+    async def answer(incoming: Request) -> Reply:
         begun.set()
         body = b"".join([chunk async for chunk in incoming.body.stream()])
         await go_on.wait()
@@ -195,7 +196,7 @@ async def test_what_does_not_end_in_time_is_broken_off() -> None:
     begun = asyncio.Event()
     cancelled = asyncio.Event()
 
-    async def answer(incoming: Incoming) -> Reply:
+    async def answer(incoming: Request) -> Reply:
         begun.set()
         try:
             await asyncio.Event().wait()
@@ -297,7 +298,7 @@ async def test_more_connections_than_there_may_be_are_turned_away() -> None:
     """By RST and at once, where all that are there are busy; those are served, and one that goes makes room."""
     answered = asyncio.Event()
 
-    async def answer(_: Incoming) -> Reply:
+    async def answer(_: Request) -> Reply:
         await answered.wait()
         return reply()
 

@@ -8,7 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from gateway.protect.reply import Incoming, Reply
+from gateway.protect.reply import Reply
+from gateway.protect.request import Request
 from tests.http.edge.harness import HOST, PROTECTED, PlainRoute, post, reply, serving
 from tests.support.http import Connection, exchange
 
@@ -21,7 +22,7 @@ async def test_what_comes_as_an_answer_ends_is_read_after_what_waits(at: int) ->
     begun, go_on = asyncio.Event(), asyncio.Event()
     bodies: list[bytes] = []
 
-    async def answer(incoming: Incoming) -> Reply:
+    async def answer(incoming: Request) -> Reply:
         bodies.append(b"".join([data async for data in incoming.body.stream()]))
         begun.set()
         await go_on.wait()
@@ -42,7 +43,7 @@ async def test_what_comes_as_an_answer_ends_is_read_after_what_waits(at: int) ->
 async def test_a_body_that_nobody_took_does_not_stop_the_connection() -> None:
     """Here whole, and then not wanted."""
 
-    async def answer(incoming: Incoming) -> Reply:
+    async def answer(incoming: Request) -> Reply:
         return reply(b"not wanted", status=400)
 
     async with serving(answer) as edge, Connection(edge.port) as connection:
@@ -57,7 +58,7 @@ async def test_a_long_line_of_requests_leaves_room_for_others() -> None:
     answered = 0
     turns: list[int] = []
 
-    def answer(_: Incoming, __: PlainRoute) -> Reply:
+    def answer(_: Request, __: PlainRoute) -> Reply:
         nonlocal answered
         answered += 1
         return reply()
@@ -79,7 +80,7 @@ async def test_a_long_line_of_small_chunks_leaves_room_for_others() -> None:
     """They are read a few at a time, in their order."""
     pieces: list[bytes] = []
 
-    async def answer(incoming: Incoming) -> Reply:
+    async def answer(incoming: Request) -> Reply:
         pieces.extend([piece async for piece in incoming.body.stream()])
         return reply(b"taken")
 
@@ -105,7 +106,7 @@ async def test_a_long_line_of_small_chunks_that_ends_badly_is_refused() -> None:
 async def test_a_failure_before_any_waiting_is_answered() -> None:
     """With a 500 and the end of the connection, and the request is over."""
 
-    def answer(_: Incoming, __: PlainRoute) -> Reply:
+    def answer(_: Request, __: PlainRoute) -> Reply:
         raise ValueError("as the test wants it")
 
     async with serving(protect_now=answer) as edge:

@@ -12,7 +12,8 @@ import pytest
 
 from gateway.core.verdict import Verdict
 from gateway.protect.problem import Shape
-from gateway.protect.reply import Incoming, Reply, Untouched
+from gateway.protect.reply import Reply
+from gateway.protect.request import Request, Untouched
 from gateway.upstream import UpstreamSettings
 from tests.http.edge.harness import PlainRoute, post, serving
 from tests.support.eventually import eventually
@@ -34,7 +35,7 @@ async def upstream() -> AsyncIterator[RecordingUpstream]:
         yield running
 
 
-async def unprotected(incoming: Incoming) -> Untouched:
+async def unprotected(incoming: Request) -> Untouched:
     return Untouched(incoming, Verdict.UNPROTECTED)
 
 

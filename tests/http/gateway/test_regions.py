@@ -20,7 +20,8 @@ from gateway.protect.forwarding import REGION_HEADER
 from gateway.protect.hop import Hop, hop_from
 from gateway.protect.problem import PROBLEM
 from gateway.protect.regions import Region, Regions
-from gateway.protect.reply import Incoming, Reply
+from gateway.protect.reply import Reply
+from gateway.protect.request import Request
 from gateway.upstream import Upstream, UpstreamSettings
 from tests.support.accepting import ASYNC, SECRETS
 from tests.support.house import House, neighbour, sqlite_store, status_of
@@ -290,7 +291,7 @@ async def sent(clock: _Clock) -> AsyncIterator[tuple[Regions, RequestHead]]:
 
 async def _hop_of(regions: Regions, head: RequestHead) -> Hop | None:
     gateway = hop_from("10.0.0.1", is_secure=False)
-    received = regions.received(Incoming(head, WholeBody(TakenBody(b"{}", 2)), gateway), PROBLEM)
+    received = regions.received(Request(head, WholeBody(TakenBody(b"{}", 2)), gateway), PROBLEM)
     return None if isinstance(received, Reply) else received.hop
 
 

@@ -125,10 +125,7 @@ class RequestHead:
     def text(self, name: bytes) -> str | None:
         """The first value of a header, cut to a length for logs; None if not printable. `name` is in lower case."""
         values = header_values(self.headers, name)
-        if not values:
-            return None
-        text = values[0][:_LOGGED_CHARACTERS_MAX].decode("latin-1")
-        return text if text.isprintable() else None
+        return logged(values[0]) if values else None
 
 
 @immutable
@@ -153,6 +150,12 @@ class StoredResponse:
     headers: Headers
     body: bytes | None
     version: bytes = b""
+
+
+def logged(value: bytes) -> str | None:
+    """A header's value, cut to a length for logs; None if not printable."""
+    text = value[:_LOGGED_CHARACTERS_MAX].decode("latin-1")
+    return text if text.isprintable() else None
 
 
 def trace_id_of(traceparent: str | None) -> str | None:

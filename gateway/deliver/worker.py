@@ -152,6 +152,7 @@ class DeliveryWorker:
 
         Otherwise a poll finds it later, here or in another gateway.
         """
+        request.owner = self
         record, operation = snapshot.record, request.route.operation
         if record is not None and record.delivery is not None and record.delivery.is_behind:
             # The end of the one before it in its lane brings the next poll nearer.
@@ -303,7 +304,7 @@ class DeliveryWorker:
                 delivery = replace(delivery, unopenable=unopenable)
             if self._is_stopped or self._operations.get(operation_id) is not None:
                 return
-            operation = self._operations.begin(request, delivery)
+            operation = self._operations.begin(request, next(self._operations.orders), delivery)
             ended = await operation.wait_ended()
             if isinstance(ended, Conclusion):
                 is_sent, is_recorded = ended.is_sent, isinstance(ended.others, Snapshot)
@@ -311,7 +312,7 @@ class DeliveryWorker:
         except StoreError as error:
             _LOG.debug("the request of operation %s cannot be read, and is tried again: %s", operation_id, error)
         finally:
-            if request is not None and (operation is None or not operation.keeps_body):
+            if request is not None and (operation is None or request.owner is not operation):
                 request.taken.close()
             if not is_recorded:
                 self._leave_alone(record)

@@ -37,6 +37,7 @@ from gateway.observe.tracing import Tracing
 from gateway.protect.accepting import Accepted, Accepting
 from gateway.protect.body import WholeBody
 from gateway.protect.claiming import Claiming, Granted, Seen, Unavailable
+from gateway.protect.conclusion import Conclusion
 from gateway.protect.duplicates import Duplicates
 from gateway.protect.fetching import Fetching
 from gateway.protect.identification import Identifying
@@ -51,7 +52,7 @@ from gateway.protect.regions import Region, Regions
 from gateway.protect.repeats import Repeats
 from gateway.protect.reply import Reply, Source, ToFetch
 from gateway.protect.request import Request, Untouched
-from gateway.protect.route import Route
+from gateway.protect.route import AcceptPolicy, Route
 from gateway.protect.trace import answered
 from gateway.protect.waiting import Waiting
 from gateway.store.base import Store
@@ -194,7 +195,7 @@ class Coordinator:
         if route.inbox is not None and route.accept is not None:
             return await self._receiving.receive(request, route.inbox, route.accept)
         reply: Reply | Untouched | None = None
-        if not self._operations.has(operation_id) and not self._journaling.holds(operation_id):
+        if operation_id.int not in self._operations.in_flight and not self._journaling.holds(operation_id):
             reply = await self._reply_from_copy(operation_id, request)
         if reply is None:
             reply = await self._join_or_execute(request)
@@ -242,7 +243,7 @@ class Coordinator:
     async def _unless_journaled(self, reply: Reply, request: Request) -> Reply:
         """Step 6: what the journals of this host know, if this reply says that by the record the outcome is not
         known."""
-        if request.is_executed or self._operations.has(request.identity.operation_id):
+        if request.is_executed or request.identity.operation_id.int in self._operations.in_flight:
             return reply
         # With another status, a doubt is about an attempt of this process.
         if reply.verdict is Verdict.IN_DOUBT and reply.status != 409:
@@ -252,58 +253,59 @@ class Coordinator:
 
     async def _join_or_execute(self, request: Request) -> Reply | Untouched:
         """Steps 4 and 5: wait for the operation if it is in flight here, or start or accept it as its first caller."""
-        order = self._operations.next_order()
-        policy = request.route.accept if request.is_async else None
-        is_handed_over = False
-        operation: Operation | None = None
+        order, operation_id = next(self._operations.orders), request.identity.operation_id
         found: Reply | Untouched | Seen | None = None
         is_asked = False
         try:
             for _ in range(_ROUNDS_MAX):
-                in_flight = self._operations.has(request.identity.operation_id)
-                if not in_flight and not is_asked and self._journaling.holds(request.identity.operation_id):
+                in_flight = operation_id.int in self._operations.in_flight
+                if not in_flight and not is_asked and self._journaling.holds(operation_id):
                     is_asked, found = True, await self._duplicates.reply_from_journal(request)
                 elif in_flight or self._is_draining:
                     found = await self._wait_as_duplicate(request, order)
                 elif (refusal := self._refuse_if_overloaded(request.route, starts_claim=True)) is not None:
                     return refusal
-                elif policy is None:
-                    operation = self._operations.begin(request)
-                    found = await self._wait_as_first_caller(operation)
+                elif request.is_async and request.route.accept is not None:
+                    found = await self._accept(request, request.route.accept)
                 else:
-                    accepted = await self._accepting.accept(request, policy)
-                    if isinstance(accepted, Accepted):
-                        is_handed_over = True
-                        self._repeats.count(request)
-                        return await self._duplicates.reply_to_acceptance(accepted.snapshot, request, policy)
-                    found = accepted
-                if isinstance(found, Seen) and found.content_holder is not None:
-                    return self._repeats.refuse(request, found.content_holder)
+                    operation = self._operations.begin(request, order)
+                    waited_seconds = self._loop.time() - request.arrived
+                    ended = await operation.wait_first(request.route.target.answer_within_seconds - waited_seconds)
+                    if isinstance(ended, Unavailable):
+                        found = await self._reply_without_claim(request, operation, ended)
+                    else:
+                        found = ended if isinstance(ended, Seen) else self._reply_of_first(operation, ended)
                 if isinstance(found, Seen):
-                    found = await self._duplicates.reply_from_record(found.snapshot, request)
+                    found = await self._reply_from_seen(found, request)
                 if found is not None:
                     return found
             return _refuse(request, Verdict.OVERLOADED, detail="Other requests keep changing the record of this key.")
         finally:
-            is_handed_over |= operation is not None and operation.keeps_body
-            if not is_handed_over and not isinstance(found, Untouched):
+            if request.owner is None and not isinstance(found, Untouched):
                 request.taken.close()
 
-    async def _wait_as_first_caller(self, operation: Operation) -> Reply | Untouched | Seen:
-        """Rules 8 and 19: the reply to the first caller; `Seen` when a record forbids the claim."""
+    async def _accept(self, request: Request, policy: AcceptPolicy) -> Reply | Seen:
+        """Rule 18."""
+        accepted = await self._accepting.accept(request, policy)
+        if not isinstance(accepted, Accepted):
+            return accepted
+        self._repeats.count(request)
+        return await self._duplicates.reply_to_acceptance(accepted.snapshot, request, policy)
+
+    async def _reply_from_seen(self, seen: Seen, request: Request) -> Reply | None:
+        """Rules 9 to 17 for what forbids a claim; None where it does no longer."""
+        if seen.content_holder is not None:
+            return self._repeats.refuse(request, seen.content_holder)
+        return await self._duplicates.reply_from_record(seen.snapshot, request)
+
+    def _reply_of_first(self, operation: Operation, ended: Conclusion | None) -> Reply:
+        """Rule 19: the reply to the caller whose request was sent. Without a conclusion, its patience is over."""
         request = operation.request
-        waited_seconds = self._loop.time() - request.arrived
-        result = await operation.wait_first(request.route.target.answer_within_seconds - waited_seconds)
-        match result:
-            case Seen():
-                return result
-            case Unavailable():
-                return await self._reply_without_claim(request, operation, result)
         request.is_executed, request.attempt, request.origin = True, operation.record.attempts, operation.origin
-        if result is None:
+        if ended is None:
             return self._duplicates.still_in_flight(operation, status=504)
-        request.upstream_status, request.upstream_seconds = result.upstream_status, result.upstream_seconds
-        return result.reply
+        request.upstream_status, request.upstream_seconds = ended.upstream_status, ended.upstream_seconds
+        return ended.reply
 
     async def _wait_as_duplicate(self, request: Request, order: int) -> Reply | Untouched | None:
         """Rules 8 to 16: the reply to a duplicate; None when the operation is over, and the request starts over."""

@@ -50,7 +50,6 @@ class Receiving:
 
         When this is cancelled, the event may have been accepted all the same: the sender repeats it, and learns that.
         """
-        is_handed_over = False
         try:
             snapshot = self._recall(request.identity.operation_id)
             if snapshot is None or snapshot.record is None:
@@ -64,11 +63,10 @@ class Receiving:
                     return found
                 snapshot = found.snapshot
                 if isinstance(found, Accepted):
-                    is_handed_over = True
                     return _acknowledged(inbox, Verdict.ACCEPTED)
             return await self._reply_to_repeat(snapshot, request, inbox, policy)
         finally:
-            if not is_handed_over:
+            if request.owner is None:
                 request.taken.close()
 
     async def _find(self, request: Request) -> Snapshot | None:

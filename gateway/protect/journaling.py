@@ -66,6 +66,8 @@ class Journaling:
         self._unsent_of = unsent_of
         self._wall_us = wall_us
         self._is_failing = False
+        self.holds = journal.holds
+        """Whether the files of this process have an outcome of an operation: then `find` is asked first."""
 
     async def keep(
         self, record: Record, command: OutcomeCommand, *, detail: str, upstream_seconds: float | None = None
@@ -91,10 +93,6 @@ class Journaling:
         event = EVENT_OF[type(command)]
         self._events.publish(OutcomeJournaled(route, operation_id, record.token, event, detail, upstream_seconds))
         return after
-
-    def holds(self, operation_id: UUID) -> bool:
-        """Whether the files of this process have an outcome of the operation: then `find` is asked first."""
-        return self._journal.holds(operation_id)
 
     async def find(self, operation_id: UUID, *, is_told_next: bool = False) -> Snapshot | None:
         """The record as the outcomes in the journals of this host make it; None where they change nothing.

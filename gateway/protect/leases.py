@@ -27,6 +27,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from uuid import UUID
 
 from gateway.core.operation import MICROSECONDS, Applied, Fenced, Lapsed, Record, Renew, Result, Snapshot, microseconds
@@ -36,27 +37,17 @@ from gateway.store.base import Store, StoreError, boot_seconds
 _LOG = logging.getLogger("gateway")
 
 
+@dataclass(slots=True, eq=False)
 class Lease:
     """The trust in one claim. `trusted_until_seconds` is on `clock`, the boot-time clock."""
 
-    __slots__ = (
-        "attempt_id",
-        "clock",
-        "is_renewing",
-        "operation_id",
-        "renew_at_seconds",
-        "token",
-        "trusted_until_seconds",
-    )
-
-    def __init__(self, operation_id: UUID, token: int, attempt_id: UUID, clock: Callable[[], float]) -> None:
-        self.operation_id = operation_id
-        self.token = token
-        self.attempt_id = attempt_id
-        self.trusted_until_seconds = 0.0
-        self.renew_at_seconds = 0.0
-        self.is_renewing = False
-        self.clock = clock
+    operation_id: UUID
+    token: int
+    attempt_id: UUID
+    clock: Callable[[], float]
+    trusted_until_seconds: float = 0.0
+    renew_at_seconds: float = 0.0
+    is_renewing: bool = False
 
     def is_trusted(self) -> bool:
         """Whether the claim is surely still exclusive. Check it in the same step as the first write."""

@@ -44,9 +44,9 @@ class Operation:
     """One operation in flight. The result of its claim, its admission, comes first; if that is `Granted`, an attempt
     is under way.
 
-    `order`: see `Operations.next_order`. `delivery` is set where a kept request is delivered: then its first caller is
-    the worker, which wants no response. While `keeps_body` the operation owns the body of its request; when its claim
-    is not granted, the body goes back to the first caller.
+    `order`: see `Operations.orders`. `delivery` is set where a kept request is delivered: then its first caller is
+    the worker, which wants no response. The operation owns the body of its request; when
+    its claim is not granted, the body goes back to the first caller.
 
     `record`, `lease` and `is_first` are those of the granted claim. `has_sent`: a byte may have left under it.
     `command` records its outcome, once that is known; `is_settled`: store or journal have it.
@@ -71,7 +71,6 @@ class Operation:
         "is_claimed",
         "is_first",
         "is_settled",
-        "keeps_body",
         "lease",
         "order",
         "origin",
@@ -98,7 +97,7 @@ class Operation:
         self.delivery = delivery
         self.order = order
         self.started_seconds = loop.time()
-        self.keeps_body = True
+        request.owner = self
         self.is_claimed = False
         self.has_sent = False
         self.command: OutcomeCommand | None = None
@@ -198,14 +197,18 @@ class Operation:
         self.record, self.lease, self.is_first = admission.record, lease, admission.is_first
         self.origin, self.place = admission.origin, admission.place
         self.is_claimed = True
-        self._admit(admission)
+        self._admission = admission
+        if self._admitted is not None:
+            self._admitted.set_result(None)
         if self._is_overdue:
             self._end_patience()
 
     def not_granted(self, admission: Seen | Unavailable) -> None:
         """The claim was not granted, and nothing is executed."""
-        self.keeps_body = False
-        self._admit(admission)
+        self.request.owner = None
+        self._admission = admission
+        if self._admitted is not None:
+            self._admitted.set_result(None)
         if self._first.done():
             self.request.taken.close()
         else:
@@ -230,11 +233,6 @@ class Operation:
         return self._result is not None
 
     # -- inside -------------------------------------------------------------------------------------------------------
-
-    def _admit(self, admission: Admission) -> None:
-        self._admission = admission
-        if self._admitted is not None:
-            self._admitted.set_result(None)
 
     def _next_result(self) -> asyncio.Future[Conclusion]:
         if self._ended is None:

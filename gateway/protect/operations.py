@@ -79,49 +79,40 @@ class Operations:
         self._on_new = on_new
         self._loop = asyncio.get_running_loop()
         self._slices = Slices()
-        # Keyed by integers: every request is looked up here first, and hashing a UUID calls a Python function.
-        self._by_id: dict[int, Operation] = {}
+        self.in_flight: dict[int, Operation] = {}
+        """By the integers of their ids: every request is looked up here first, and hashing a UUID calls a Python
+        function. Read only."""
+        self.requested = 0
+        """How many of them a caller's request began. The others deliver kept requests, and have limits of their own."""
+        self.orders = count()
+        """Draws the next number in the order in which operations start and duplicates arrive."""
         self._tasks: dict[asyncio.Task[None], Operation] = {}
-        self._order = count()
-        self._deliveries = 0
 
     def __len__(self) -> int:
-        return len(self._by_id)
+        return len(self.in_flight)
 
     @property
     def by_route(self) -> Counter[str]:
         """How many there are of each route."""
-        return Counter(operation.request.route.name for operation in self._by_id.values())
-
-    @property
-    def requested(self) -> int:
-        """How many of them a caller's request began. The others deliver kept requests, and have limits of their own."""
-        return len(self._by_id) - self._deliveries
-
-    def has(self, operation_id: UUID) -> bool:
-        """Whether it is in flight here."""
-        return operation_id.int in self._by_id
+        return Counter(operation.request.route.name for operation in self.in_flight.values())
 
     def get(self, operation_id: UUID) -> Operation | None:
         """The operation with this id, if it is in flight here."""
-        return self._by_id.get(operation_id.int)
+        return self.in_flight.get(operation_id.int)
 
     @property
     def oldest_seconds(self) -> float:
         """How long the oldest operation has been in flight, 0 without one."""
-        if not self._by_id:
+        if not self.in_flight:
             return 0.0
-        return self._loop.time() - min(operation.started_seconds for operation in self._by_id.values())
+        return self._loop.time() - min(operation.started_seconds for operation in self.in_flight.values())
 
-    def next_order(self) -> int:
-        """The next number in the order in which operations started and duplicates arrived."""
-        return next(self._order)
-
-    def begin(self, request: Request, delivery: DeliveryAttempt | None = None) -> Operation:
-        """Start the task of an operation that is not in flight: a request's, or the delivery of a kept one."""
-        operation = Operation(request, self.next_order(), self._events, self._loop, self._slices, delivery)
-        self._deliveries += delivery is not None
-        self._by_id[request.identity.operation_id.int] = operation
+    def begin(self, request: Request, order: int, delivery: DeliveryAttempt | None = None) -> Operation:
+        """Start the task of an operation that is not in flight: a request's, or the delivery of a kept one. `order` is
+        drawn from `orders`."""
+        operation = Operation(request, order, self._events, self._loop, self._slices, delivery)
+        self.requested += delivery is None
+        self.in_flight[request.identity.operation_id.int] = operation
         task = self._loop.create_task(self._run(operation))
         self._tasks[task] = operation
         task.add_done_callback(self._task_ended)
@@ -178,14 +169,14 @@ class Operations:
         operation.granted(admission, lease)
 
     def _remove(self, operation: Operation) -> None:
-        del self._by_id[operation.request.identity.operation_id.int]
-        self._deliveries -= operation.delivery is not None
+        del self.in_flight[operation.request.identity.operation_id.int]
+        self.requested -= operation.delivery is None
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         operation = self._tasks.pop(task)
-        if operation.keeps_body and not operation.is_claimed:
+        if operation.request.owner is operation and not operation.is_claimed:
             # Cancelled during the claim, or before the task's first step.
-            if self._by_id.get(operation.request.identity.operation_id.int) is operation:
+            if self.in_flight.get(operation.request.identity.operation_id.int) is operation:
                 self._remove(operation)
             operation.not_granted(Unavailable("the claim was cut off", is_definite=False, is_refused=True))
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -265,6 +256,6 @@ def _terms_of(request: Request) -> Terms:
         takes_over=isinstance(route.recovery, Resend),
         probe=request.probe,
         request=request_info(request.head),
-        content=request.content_to_hold,
+        content=None if route.repeats is None else request.content_to_hold,
         patience_seconds=route.target.answer_within_seconds,
     )

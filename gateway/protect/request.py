@@ -48,7 +48,9 @@ class Request:
 
     route: Route = field(init=False)
     taken: TakenBody = field(init=False)
-    """Its whole body. Whoever has the request closes it."""
+    """Its whole body. Its owner closes it."""
+    owner: object = field(init=False, default=None)
+    """The operation that sends it, or its delivery; None for the request's own task."""
     identity: Identity = field(init=False)
     fingerprints: Sequence[Fingerprint] = field(init=False)
     """The current one first, then those that it may be recorded with under older keys."""

@@ -6,10 +6,11 @@ printable, whatever was sent.
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Final
 
-from gateway.core.message import RequestHead, header_values, trace_id_of
+from gateway.core.message import RequestHead, logged, trace_id_of, values_by_name
 from gateway.core.operation import CUT, RequestInfo
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import Kind, RequestAnswered
@@ -23,6 +24,10 @@ _MISUSED: Final = (Verdict.KEY_REUSED, Verdict.LIKELY_DUPLICATE)
 _REPLAYS: Final = (Verdict.REPLAYED, Verdict.RECOVERED, Verdict.FETCHED, Verdict.EVENT_DUPLICATE)
 _HOST_CHARS_MAX: Final = 255
 _PATH_CHARS_MAX: Final = 512
+# What is shown as it is.
+_HOST: Final = re.compile(rb"[!-~]{0,255}")
+_PATH: Final = re.compile(rb"[!-~]{0,512}")
+_NO_VALUES: Final = (b"",)
 
 
 def answered(request: Request, route: Route, verdict: Verdict, reply: Reply) -> RequestAnswered:
@@ -38,6 +43,8 @@ def answered(request: Request, route: Route, verdict: Verdict, reply: Reply) -> 
         kind = Kind.REPLAYED if verdict in _REPLAYS else Kind.REFUSED
     head, operation_id = request.head, request.operation_id
     is_misused = verdict in _MISUSED and operation_id is not None
+    by_name = values_by_name(head.headers)
+    request_id, parent = by_name.get(b"x-request-id"), by_name.get(b"traceparent")
     return RequestAnswered(
         route=route.name,
         verdict=verdict,
@@ -48,8 +55,8 @@ def answered(request: Request, route: Route, verdict: Verdict, reply: Reply) -> 
         upstream_status=request.upstream_status,
         upstream_seconds=request.upstream_seconds,
         attempt=request.attempt,
-        request_id=head.text(b"x-request-id"),
-        trace_id=head.text(b"traceparent"),
+        request_id=None if request_id is None else logged(request_id[0]),
+        trace_id=None if parent is None else logged(parent[0]),
         why=reply.why,
         differs=reply.differs,
         first_operation=reply.first_operation,
@@ -68,19 +75,20 @@ def scope_name(scope_digest: bytes) -> str:
 
 def request_info(head: RequestHead) -> RequestInfo:
     """The request in short; a value over its limit ends in `CUT`."""
-    hosts = header_values(head.headers, b"host")
+    by_name = values_by_name(head.headers)
+    host, path = by_name.get(b"host", _NO_VALUES)[0], head.target.partition(b"?")[0]
+    request_id, parent = by_name.get(b"x-request-id"), by_name.get(b"traceparent")
     return RequestInfo(
         head.method.decode("latin-1"),
-        _shown(hosts[0], _HOST_CHARS_MAX) if hosts else "",
-        _shown(head.target.partition(b"?")[0], _PATH_CHARS_MAX),
-        head.text(b"x-request-id"),
-        trace_id_of(head.text(b"traceparent")),
+        host.decode() if _HOST.fullmatch(host) else _shown(host, _HOST_CHARS_MAX),
+        path.decode() if _PATH.fullmatch(path) else _shown(path, _PATH_CHARS_MAX),
+        None if request_id is None else logged(request_id[0]),
+        None if parent is None else trace_id_of(logged(parent[0])),
     )
 
 
 def _shown(octets: bytes, chars_max: int) -> str:
     """Visible ASCII unchanged, every other octet as `%XX`."""
-    text = octets.decode("latin-1")
-    if not (text.isascii() and text.isprintable() and " " not in text):
-        text = "".join(char if "!" <= char <= "~" else f"%{ord(char):02X}" for char in text[:chars_max])
+    chars = (chr(octet) if 0x21 <= octet <= 0x7E else f"%{octet:02X}" for octet in octets[:chars_max])
+    text = "".join(chars)
     return text if len(text) <= chars_max and len(octets) <= chars_max else text[: chars_max - 1] + CUT

@@ -98,10 +98,10 @@ DEFECTS = (
         (
             Edit(
                 CONCLUSION,
-                "                return self.abandon(failure, resource)\n",
-                "                kept = self.record.delivery is not None\n"
-                "                unknown = self.abandon(failure, resource)\n"
-                "                return self._undelivered(failure, head) if kept else unknown\n",
+                "            return Abandon(*ids, failure, resource)\n",
+                "            kept = record.delivery is not None\n"
+                "            unsure = Abandon(*ids, failure, resource)\n"
+                "            return _undelivered(request, record, failure, head) if kept else unsure\n",
             ),
         ),
         (_WORKER + "test_nothing_is_sent_again_in_doubt[no-response]",),
@@ -175,7 +175,7 @@ DEFECTS = (
     Defect(
         "half-open-until-the-response",
         "after an outage one slow request keeps all others of its service waiting",
-        (Edit("protect/attempt.py", "            delivery.on_send()\n", "            pass\n"),),
+        (Edit("protect/attempt.py", "            operation.delivery.on_send()\n", "            pass\n"),),
         (_WORKER + "test_a_slow_request_after_an_outage",),
     ),
     Defect(
@@ -211,7 +211,7 @@ DEFECTS = (
     Defect(
         "unreadable-is-sent",
         "what cannot be decrypted is sent all the same, as nothing",
-        (Edit("protect/attempt.py", "if delivery is None or delivery.unopenable is None:", "if True:"),),
+        (Edit("protect/attempt.py", "if delivery is not None and delivery.unopenable is not None:", "if False:"),),
         (_WORKER + "test_a_request_that_cannot_be_opened",),
     ),
     Defect(
@@ -304,7 +304,7 @@ DEFECTS = (
         (
             Edit(
                 "protect/accepting.py",
-                "if self._bytes_of_route(request).total + request.body.length > policy.pending_bytes_max:",
+                "if self._bytes_of_route(request).total + request.taken.length > policy.pending_bytes_max:",
                 "if False:",
             ),
         ),

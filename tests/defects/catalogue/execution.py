@@ -21,14 +21,9 @@ DEFECTS = (
         (
             Edit(
                 ATTEMPT,
-                "        pause = _PAUSE_SECONDS_MIN\n        is_late = False\n",
-                "        pause = _PAUSE_SECONDS_MIN\n        is_late = False\n"
-                "        self._operation.publish(AttemptResult(conclusion.reply, conclusion.reply))\n",
-            ),
-            Edit(
-                "protect/operation.py",
-                "        self._result.set_result(result)\n        if not",
-                "        if not self._result.done():\n            self._result.set_result(result)\n        if not",
+                "        pause, is_late = _PAUSE_SECONDS_MIN, False\n",
+                "        pause, is_late = _PAUSE_SECONDS_MIN, False\n"
+                "        operation.publish(replace(conclusion, others=conclusion.reply))\n",
             ),
         ),
         (_FAULTS + "test_nobody_is_answered_before_the_store_has_it",),
@@ -39,9 +34,8 @@ DEFECTS = (
         (
             Edit(
                 ATTEMPT,
-                "        except StoreError:\n            return None\n        reply = conclusion.reply",
-                "        except StoreError:\n            return AttemptResult(conclusion.reply, conclusion.reply)\n"
-                "        reply = conclusion.reply",
+                "        except StoreError:\n            return False\n",
+                "        except StoreError:\n            operation.publish(conclusion)\n            return True\n",
             ),
         ),
         ("tests/protect/test_coordinator.py::test_an_outcome_that_nothing_durable_takes",),
@@ -67,9 +61,8 @@ DEFECTS = (
         (
             Edit(
                 ATTEMPT,
-                "                abort_stream(conclusion.reply)\n                reply = reply_by_record(",
-                "                return AttemptResult(conclusion.reply, conclusion.reply)\n"
-                "                reply = reply_by_record(",
+                "                abort_stream(conclusion.reply)\n                conclusion.reply = reply_by_record(",
+                "                return\n                conclusion.reply = reply_by_record(",
             ),
         ),
         (_FAULTS + "test_a_superseded_holder_tells_what_the_record_says",),
@@ -95,10 +88,10 @@ DEFECTS = (
         (
             Edit(
                 "protect/conclusion.py",
-                "        outcome = conclude_unknown()\n",
-                "        outcome = conclude_unknown()\n"
-                "        if reason is Unknown.TIMEOUT:\n"
-                "            outcome = conclude_not_sent(carries_doubt=False)\n",
+                "    outcome = conclude_unknown()\n",
+                "    outcome = conclude_unknown()\n"
+                "    if reason is Unknown.TIMEOUT:\n"
+                "        outcome = conclude_not_sent(carries_doubt=False)\n",
             ),
         ),
         (_OUTCOMES + "test_silence_is_never_nothing[sqlite]",),
@@ -109,10 +102,10 @@ DEFECTS = (
         (
             Edit(
                 "protect/conclusion.py",
-                "        outcome = conclude_unknown()\n",
-                "        outcome = conclude_unknown()\n"
-                "        if upstream_status is not None:\n"
-                "            outcome = conclude_not_sent(carries_doubt=False)\n",
+                "    outcome = conclude_unknown()\n",
+                "    outcome = conclude_unknown()\n"
+                "    if head is not None:\n"
+                "        outcome = conclude_not_sent(carries_doubt=False)\n",
             ),
         ),
         (_OUTCOMES + "test_no_complete_response[sqlite-body-reset]",),
@@ -123,8 +116,8 @@ DEFECTS = (
         (
             Edit(
                 ATTEMPT,
-                "return self._claimed.not_sent(reason, detail)",
-                "return self._claimed.unknown(next(iter(Unknown)), detail, 0.0)",
+                "return not_sent(request, record, reason, detail)",
+                "return unknown(request, record, next(iter(Unknown)), detail, 0.0)",
             ),
             Edit(
                 ATTEMPT,
@@ -292,7 +285,7 @@ DEFECTS = (
         (
             Edit(
                 "protect/operations.py",
-                "if operation.is_claimed and operation.final_command is not None\n        ]",
+                "if operation.final_command is not None\n        ]",
                 "if False\n        ]",
             ),
         ),
@@ -303,9 +296,9 @@ DEFECTS = (
         "what a shutdown could not finish is freed",
         (
             Edit(
-                ATTEMPT,
-                'self._operation.final_command = self._claimed.abandon("interrupted")',
-                "self._operation.final_command = self._claimed.end_unused()",
+                "protect/operation.py",
+                'return abandoned(self.record, "interrupted") if self.has_sent else unused(self.request, self.record)',
+                "return unused(self.request, self.record)",
             ),
         ),
         ("tests/protect/test_drain.py::test_in_the_exchange",),
@@ -316,7 +309,7 @@ DEFECTS = (
         (
             Edit(
                 COORDINATOR,
-                "reply.verdict is not None and not trace.is_reported_there:",
+                "reply.verdict is not None and not request.is_reported_there:",
                 "reply.verdict not in (None, Verdict.REPLAYED):",
             ),
         ),

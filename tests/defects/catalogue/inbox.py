@@ -75,17 +75,13 @@ DEFECTS = (
     Defect(
         "withdrawn-events-delivered",
         "an event that an operator called off is delivered, because its sender missed the acknowledgement",
-        (
-            Edit(
-                "protect/identification.py", "if is_event and record is not None and is_withdrawn(record):", "if False:"
-            ),
-        ),
+        (Edit("protect/request.py", "if is_event and record is not None and is_withdrawn(record):", "if False:"),),
         (_WHOLE + "test_a_repeat_is_acknowledged_in_every_state[same-withdrawn]",),
     ),
     Defect(
         "late-events-unsigned",
         "after an outage the service refuses every event that was signed before it",
-        (Edit("protect/attempt.py", "if inbox is not None and record.delivery is not None:", "if False:"),),
+        (Edit("protect/attempt.py", "                if route.inbox is not None:\n", "                if False:\n"),),
         (_WHOLE + "test_a_late_delivery_is_signed_again",),
     ),
     Defect(

@@ -10,10 +10,10 @@ _BETWEEN = "tests/simulation/test_simulation.py::test_no_invariant_breaks_betwee
 # Whoever goes on with a request still needs its body.
 _BODY_KEPT = Edit(
     "protect/coordinator.py",
-    "        finally:\n            request.body.close()\n        trace.is_reported_there",
-    "        finally:\n            pass\n        trace.is_reported_there",
+    "        finally:\n            request.taken.close()\n        request.is_reported_there",
+    "        finally:\n            pass\n        request.is_reported_there",
 )
-_SENT_HOME = "            return await self._send_home(self._regions, home, request, trace)\n"
+_SENT_HOME = "            return await self._send_home(self._regions, home, request)\n"
 
 DEFECTS = (
     Defect(
@@ -60,7 +60,7 @@ DEFECTS = (
             Edit(
                 "protect/coordinator.py",
                 _SENT_HOME,
-                "            reply = await self._send_home(self._regions, home, request, trace)\n"
+                "            reply = await self._send_home(self._regions, home, request)\n"
                 "            if reply.verdict is not Verdict.STORE_UNAVAILABLE:\n"
                 "                return reply\n",
             ),
@@ -87,11 +87,11 @@ DEFECTS = (
             Edit(
                 "protect/coordinator.py",
                 _SENT_HOME,
-                "            reply = await self._send_home(self._regions, home, request, trace)\n"
+                "            reply = await self._send_home(self._regions, home, request)\n"
                 "            if reply.source is Source.SERVICE:\n"
                 "                return reply\n"
-                "            body = WholeBody(request.body)\n"
-                "            return Untouched(Request(request.head, body, request.hop), Verdict.UNPROTECTED)\n",
+                "            request.body = WholeBody(request.taken)\n"
+                "            return Untouched(request, Verdict.UNPROTECTED)\n",
             ),
         ),
         (_BETWEEN,),

@@ -197,11 +197,11 @@ DEFECTS = (
             ),
             Edit(
                 "protect/coordinator.py",
-                "            is_handed_over |= operation is not None and operation.keeps_body\n",
-                "            is_handed_over |= operation is not None and operation.keeps_body\n"
+                "            if request.owner is None and not isinstance(found, Untouched):\n",
                 "            for task, one in self._operations._tasks.items():\n"
-                "                if one is operation:\n"
-                "                    task.cancel()\n",
+                "                if one is request.owner:\n"
+                "                    task.cancel()\n"
+                "            if request.owner is None and not isinstance(found, Untouched):\n",
             ),
         ),
         ("tests/http/gateway/test_outcomes.py::test_client_disconnect_cancels_nothing[sqlite]",),

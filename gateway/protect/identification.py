@@ -10,6 +10,7 @@ import logging
 from functools import partial
 from uuid import UUID
 
+from gateway.core.identity.fingerprint import Digests
 from gateway.core.identity.key import Key, KeyFault
 from gateway.core.identity.operation_id import identity_of, stored_digest
 from gateway.core.identity.scope import Scope
@@ -142,8 +143,8 @@ class Identifying:
     def _complete(
         self, request: Request, route: Route, key: Key, scope: Scope, digests: Digests, repeated: bytes | None
     ) -> None:
-        """Give the request its identity and what it is compared by; nothing is left to refuse. `repeated`: the values by
-        which its repeats are recognised (`RepeatPolicy.values_of`)."""
+        """Give the request its identity and what it is compared by; nothing is left to refuse. `repeated` has the
+        values by which its repeats are recognised (`RepeatPolicy.values_of`)."""
         head, recovery, fingerprinter = request.head, route.recovery, route.fingerprinter
         request.identity = identity = identity_of(
             service=self._service,

@@ -304,7 +304,7 @@ class DeliveryWorker:
                 delivery = replace(delivery, unopenable=unopenable)
             if self._is_stopped or self._operations.get(operation_id) is not None:
                 return
-            operation = self._operations.begin(request, next(self._operations.orders), delivery)
+            operation = self._operations.begin(request, delivery)
             ended = await operation.wait_ended()
             if isinstance(ended, Conclusion):
                 is_sent, is_recorded = ended.is_sent, isinstance(ended.others, Snapshot)

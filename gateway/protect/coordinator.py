@@ -268,7 +268,7 @@ class Coordinator:
                 elif request.is_async and request.route.accept is not None:
                     found = await self._accept(request, request.route.accept)
                 else:
-                    operation = self._operations.begin(request, order)
+                    operation = self._operations.begin(request)
                     waited_seconds = self._loop.time() - request.arrived
                     ended = await operation.wait_first(request.route.target.answer_within_seconds - waited_seconds)
                     if isinstance(ended, Unavailable):

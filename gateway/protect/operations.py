@@ -107,10 +107,9 @@ class Operations:
             return 0.0
         return self._loop.time() - min(operation.started_seconds for operation in self.in_flight.values())
 
-    def begin(self, request: Request, order: int, delivery: DeliveryAttempt | None = None) -> Operation:
-        """Start the task of an operation that is not in flight: a request's, or the delivery of a kept one. `order` is
-        drawn from `orders`."""
-        operation = Operation(request, order, self._events, self._loop, self._slices, delivery)
+    def begin(self, request: Request, delivery: DeliveryAttempt | None = None) -> Operation:
+        """Start the task of an operation that is not in flight: a request's, or the delivery of a kept one."""
+        operation = Operation(request, next(self.orders), self._events, self._loop, self._slices, delivery)
         self.requested += delivery is None
         self.in_flight[request.identity.operation_id.int] = operation
         task = self._loop.create_task(self._run(operation))

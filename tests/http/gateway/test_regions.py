@@ -20,7 +20,6 @@ from gateway.protect.forwarding import REGION_HEADER
 from gateway.protect.hop import Hop, hop_from
 from gateway.protect.problem import PROBLEM
 from gateway.protect.regions import Region, Regions
-from gateway.protect.reply import Reply
 from gateway.protect.request import Request
 from gateway.upstream import Upstream, UpstreamSettings
 from tests.support.accepting import ASYNC, SECRETS
@@ -291,8 +290,8 @@ async def sent(clock: _Clock) -> AsyncIterator[tuple[Regions, RequestHead]]:
 
 async def _hop_of(regions: Regions, head: RequestHead) -> Hop | None:
     gateway = hop_from("10.0.0.1", is_secure=False)
-    received = regions.received(Request(head, WholeBody(TakenBody(b"{}", 2)), gateway), PROBLEM)
-    return None if isinstance(received, Reply) else received.hop
+    request = Request(head, WholeBody(TakenBody(b"{}", 2)), gateway)
+    return request.hop if regions.receive(request, PROBLEM) is None else None
 
 
 async def test_the_home_believes_whose_connection_it_was() -> None:

@@ -119,8 +119,9 @@ class UpstreamConnection(asyncio.Protocol):
         return NEVER if self._receiver is None else self._receiver.due
 
     def discard(self) -> None:
-        """Close an idle connection gracefully."""
-        self._close(gracefully=True)
+        """Close the connection gracefully: what was written is still sent."""
+        if not self._transport.is_closing():
+            self._transport.close()
 
     # -- for the exchange ---------------------------------------------------------------------------------------------
 
@@ -138,10 +139,13 @@ class UpstreamConnection(asyncio.Protocol):
         sends a body that is not in memory, and ends with the exchange.
         """
         transport = self._transport
-        if isinstance(body, bytes) and len(body) <= _ONE_WRITE_BYTES_MAX:
+        if not isinstance(body, bytes):
+            transport.write(head)
+        elif len(body) <= _ONE_WRITE_BYTES_MAX:
             transport.write(head + body if body else head)
         else:
             transport.write(head)
+            transport.write(body)
         self._receiver = receiver
         if not isinstance(body, bytes):
             self._sender = self.sweep.loop.create_task(self._send_body(body, receiver, sending_restarts_clock))
@@ -149,8 +153,6 @@ class UpstreamConnection(asyncio.Protocol):
             if isinstance(body, FileReader):
                 # Also when the task is cancelled before its first step.
                 self._sender.add_done_callback(lambda _: body.close())
-        elif len(body) > _ONE_WRITE_BYTES_MAX:
-            transport.write(body)
 
     def allow_to_outlast(self) -> None:
         self._pool.connection_lasts(self)
@@ -158,7 +160,7 @@ class UpstreamConnection(asyncio.Protocol):
     def abort(self, reason: Unknown, detail: str) -> None:
         """End the exchange without its response, and the connection with it."""
         receiver = self._detach()
-        self._close(gracefully=False)
+        self._reset()
         if receiver is not None:
             receiver.fail(reason, detail)
 
@@ -209,7 +211,7 @@ class UpstreamConnection(asyncio.Protocol):
         if receiver is None:
             if not self._transport.is_closing():
                 self._pool.connection_condemned(self)
-                self._close(gracefully=False)
+                self._reset()
             return
         try:
             receiver.feed(data)
@@ -231,14 +233,14 @@ class UpstreamConnection(asyncio.Protocol):
             self._note_death_on_reuse(receiver)
             self.abort(*_ended(receiver))
             return False
-        if receiver.framing is not Framing.UPGRADE:
+        is_upgraded = receiver.framing is Framing.UPGRADE
+        if is_upgraded:
+            self._receiver = None
+        else:
             self._finish(receiver)
-            receiver.wake()
-            return False
-        self._receiver = None
         receiver.wake()
-        # The other direction stays open until the caller closes it. TLS has no half-closed connections.
-        return self._transport.get_extra_info("ssl_object") is None
+        # The other direction of an upgraded one stays open until the caller closes it. TLS has no half-closed ones.
+        return is_upgraded and self._transport.get_extra_info("ssl_object") is None
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is not None:
@@ -309,22 +311,16 @@ class UpstreamConnection(asyncio.Protocol):
         """End the exchange after its response; give the connection back if it may serve another."""
         self.served += 1
         self._receiver = None
-        if self._sender is not None or self._transport.get_write_buffer_size():
+        if self._sender is not None or self._transport.get_write_buffer_size() or receiver.has_excess:
             # The upstream never sees the rest of the request.
             self._detach()
-            self._close(gracefully=False)
-        elif receiver.has_excess:
-            self._close(gracefully=False)
+            self._reset()
         elif not receiver.is_persistent or self._transport.is_closing():
-            self._close(gracefully=True)
+            self.discard()
         else:
             self._pool.give_back(self, receiver)
 
-    def _close(self, *, gracefully: bool) -> None:
-        if gracefully:
-            if not self._transport.is_closing():
-                self._transport.close()
-            return
+    def _reset(self) -> None:
         with contextlib.suppress(OSError):
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RST_ON_CLOSE)
         self._transport.abort()

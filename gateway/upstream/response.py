@@ -24,7 +24,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from gateway.core.message import IndexedHeaders, ResponseHead, list_members
 from gateway.upstream.result import BodyLost, Framing, Lost, TooLong, Unknown
 
-# The connection stops reading above this, until the caller reads.
+# The connection stops reading above this, until the caller reads or wants more.
 BUFFER_BYTES_MAX: Final = 256 * 1024
 INTERIM_RESPONSES_MAX: Final = 32
 # The bytes around the data of one chunk: size, extensions and line ends.
@@ -162,6 +162,7 @@ class ResponseReceiver:
     _framing_bytes = 0
     _line_ends = 0
     _buffered_bytes = 0
+    _room_bytes = BUFFER_BYTES_MAX
     _loss: Lost | None = None
     _paused_since: float | None = None
     _waiter: asyncio.Future[None] | None = None
@@ -211,36 +212,29 @@ class ResponseReceiver:
             if problem is not None:
                 raise problem
             if not self._left:
-                self.end()
-            elif self._buffered_bytes > BUFFER_BYTES_MAX and self._paused_since is None and self._source is not None:
+                self.is_done = True
+            elif self._buffered_bytes > self._room_bytes and self._paused_since is None and self._source is not None:
                 self._paused_since = self._sweep.loop.time()
                 self._source.pause_reading()
 
     def end_of_input(self) -> bool:
         """The input ended cleanly; returns whether that completes the response."""
-        if self.framing is not _CLOSE and self.framing is not _UPGRADE:
-            return False
-        self.end()
-        return True
+        self.is_done = self.framing is _CLOSE or self.framing is _UPGRADE
+        return self.is_done
 
     def fail(self, reason: Unknown, detail: str) -> None:
         """The response will never be complete. Wakes the caller."""
         if not self.is_done and self._loss is None:
-            self.end(Lost(reason, detail))
+            self._loss = Lost(reason, detail)
             self.wake()
 
-    def end(self, loss: Lost | None = None) -> None:
-        """The response is complete, or lost: nothing more is asked of the connection."""
-        self.is_done = loss is None
-        self._loss = loss
-        if self._paused_since is not None and self._source is not None:
-            self._paused_since = None
-            self._source.resume_reading()
-        self._source = None
-
     def wake(self) -> None:
-        """All that arrived together is kept: stop the clock and wake the caller."""
+        """All that arrived together is kept: stop the clock and wake the caller. The end releases the connection."""
         self.due = NEVER
+        if self.is_done or self._loss is not None:
+            if self._paused_since is not None:
+                self._read_on()
+            self._source = None
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
@@ -349,8 +343,7 @@ class ResponseReceiver:
         self.head = head
         if self.length is not None:
             self._left = self.length
-            if not self.length:
-                self.end()
+            self.is_done = not self.length
 
     def _read_persistence(self, values: dict[bytes, list[bytes]], *, is_http_1_0: bool) -> None:
         options = list_members(values.get(b"connection", ()))
@@ -427,31 +420,21 @@ class ResponseReceiver:
     async def read_all(self, limit_bytes: int) -> bytes | TooLong | BodyLost:
         """The rest of the body if it has at most `limit_bytes`.
 
-        A body with a longer declared length is not read. Never holds more than the limit and one buffer. If cancelled,
-        nothing is lost.
+        A body with a longer declared length is not read. If cancelled, nothing is lost.
         """
         if self.length is not None and self.length > limit_bytes:
             return TooLong(b"")
-        if self.is_done and self._buffered_bytes <= limit_bytes:
-            return self._take()
-        taken: list[bytes] = []
-        taken_bytes = 0
-        while True:
-            if self._buffer:
-                taken.append(self._take())
-                taken_bytes += len(taken[-1])
-                if taken_bytes > limit_bytes:
-                    return TooLong(b"".join(taken))
+        if limit_bytes > self._room_bytes:
+            self._room_bytes = limit_bytes
+            if self._paused_since is not None:
+                self._read_on()
+        while self._buffered_bytes <= limit_bytes:
             if self.is_done:
-                return b"".join(taken)
+                return self._take()
             if self._loss is not None:
                 return BodyLost(self._loss.reason, self._loss.detail)
-            try:
-                await self._expect(self.deadline)
-            except asyncio.CancelledError:
-                self._buffer[:0] = taken
-                self._buffered_bytes += taken_bytes
-                raise
+            await self._expect(self.deadline)
+        return TooLong(self._take())
 
     def close(self) -> None:
         """Drop the rest: aborts the connection unless the response has ended already. May be called repeatedly."""
@@ -465,10 +448,15 @@ class ResponseReceiver:
         data = buffer[0] if len(buffer) == 1 else b"".join(buffer)
         buffer.clear()
         self._buffered_bytes = 0
-        if self._paused_since is not None and self._source is not None:
+        self._room_bytes = BUFFER_BYTES_MAX
+        if self._paused_since is not None:
+            self._read_on()
+        return data
+
+    def _read_on(self) -> None:
+        if self._source is not None:
             self._paused_since = None
             self._source.resume_reading()
-        return data
 
     def _expect(self, when: float) -> asyncio.Future[None]:
         """A future for what arrives next, by then. Must not be called once the response has ended or is lost."""

@@ -384,7 +384,7 @@ class Exchange:
     def end(self) -> None:
         if not self.is_over:
             self._finish()
-            self.receiver.end()
+            self.receiver.is_done = True
             self.receiver.wake()
 
     def fail(self, reason: Unknown, detail: str) -> None:

@@ -68,8 +68,8 @@ DEFECTS = (
         (
             Edit(
                 "upstream/response.py",
-                "return BodyLost(self._loss.reason, self._loss.detail)\n            try:",
-                'return b"".join(taken)\n            try:',
+                "return BodyLost(self._loss.reason, self._loss.detail)\n            await self._expect(self.deadline)",
+                "return self._take()\n            await self._expect(self.deadline)",
             ),
         ),
         (
@@ -97,7 +97,7 @@ DEFECTS = (
             Edit(
                 CONNECTION,
                 "            if exc is not None:\n                receiver.fail(Unknown.RESET",
-                "            if receiver.framing.name == 'CLOSE':\n                receiver.end()\n"
+                "            if receiver.framing.name == 'CLOSE':\n                receiver.is_done = True\n"
                 "                receiver.wake()\n"
                 "            elif exc is not None:\n                receiver.fail(Unknown.RESET",
             ),

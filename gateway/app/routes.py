@@ -16,13 +16,13 @@ from gateway.config.leaf import redacted_header
 from gateway.core.breaker import BreakerPolicy
 from gateway.core.delivery import Delivering, DeliveryPolicy, delivering_of
 from gateway.core.framing import digest, framed
-from gateway.core.identity.content import RepeatPolicy
 from gateway.core.identity.fingerprint import (
     DEFINING,
     BodyForm,
     Fingerprinter,
     FingerprintKey,
     FingerprintSpec,
+    RepeatPolicy,
 )
 from gateway.core.identity.key import BodyPart, ComposedKey, HeaderKey, HeaderPart, KeyFormat, KeySpec
 from gateway.core.identity.operation_id import identity_recipe, single_headers

@@ -45,50 +45,31 @@ REFUSED_AT_THE_DOOR: Final = frozenset((401, 403))
 CONFLICT: Final = 409
 # A deduplicating upstream sends these while it still runs an earlier attempt of ours.
 RESEND_IN_PROGRESS: Final = frozenset((409, 425))
-_M = Meaning
+_V = Verdict
+_NOTHING_SENT: Final = (
+    _V.REQUEST_INVALID, _V.OVERLOADED, _V.KEY_MISSING, _V.SCOPE_MISSING, _V.SCOPE_UNSUITABLE, _V.IDENTITY_UNAVAILABLE,
+    _V.BODY_TOO_LARGE, _V.SIGNATURE_MISSING, _V.SIGNATURE_INVALID, _V.SIGNATURE_STALE, _V.EVENT_UNSUPPORTED,
+    _V.KEY_INVALID, _V.ORDER_MISSING, _V.STORE_UNAVAILABLE, _V.STORE_AMNESIA, _V.BACKLOG_FULL,
+    _V.UPSTREAM_UNREACHABLE, _V.WITHDRAWN,
+    # Executed later, if the caller says that it means it.
+    _V.LIKELY_DUPLICATE,
+    # An earlier request has the key; that it is another one may be a mistake of the comparison, so it ends no doubt.
+    _V.KEY_REUSED, _V.RELEASED,
+)  # fmt: skip
+_COMPLETED: Final = (
+    _V.STORED, _V.JOURNALED, _V.REPLAYED, _V.RECOVERED, _V.RESPONSE_NOT_STORED, _V.KEY_EXPIRED,
+    # And this is the response to another request: where that failed, a repeat may get more.
+    _V.FETCHED,
+)  # fmt: skip
 SAID: Final[Mapping[Verdict, Meaning | None]] = {
     # Nothing was sent for this request. What became of earlier ones is not said: only the doubt about them counts.
-    Verdict.REQUEST_INVALID: _M.RETRYABLE,
-    Verdict.OVERLOADED: _M.RETRYABLE,
-    Verdict.KEY_MISSING: _M.RETRYABLE,
-    Verdict.SCOPE_MISSING: _M.RETRYABLE,
-    Verdict.SCOPE_UNSUITABLE: _M.RETRYABLE,
-    Verdict.IDENTITY_UNAVAILABLE: _M.RETRYABLE,
-    Verdict.BODY_TOO_LARGE: _M.RETRYABLE,
-    Verdict.SIGNATURE_MISSING: _M.RETRYABLE,
-    Verdict.SIGNATURE_INVALID: _M.RETRYABLE,
-    Verdict.SIGNATURE_STALE: _M.RETRYABLE,
-    Verdict.EVENT_UNSUPPORTED: _M.RETRYABLE,
-    Verdict.KEY_INVALID: _M.RETRYABLE,
-    Verdict.ORDER_MISSING: _M.RETRYABLE,
-    Verdict.STORE_UNAVAILABLE: _M.RETRYABLE,
-    Verdict.STORE_AMNESIA: _M.RETRYABLE,
-    Verdict.BACKLOG_FULL: _M.RETRYABLE,
-    Verdict.UPSTREAM_UNREACHABLE: _M.RETRYABLE,
-    Verdict.WITHDRAWN: _M.RETRYABLE,
-    # Executed later, if the caller says that it means it.
-    Verdict.LIKELY_DUPLICATE: _M.RETRYABLE,
-    # An earlier request has the key; that it is another one may be a mistake of the comparison, so it ends no doubt.
-    Verdict.KEY_REUSED: _M.RETRYABLE,
-    Verdict.RELEASED: _M.RETRYABLE,
+    **dict.fromkeys(_NOTHING_SENT, Meaning.RETRYABLE),
     # It runs, it may have run, or it may run yet.
-    Verdict.IN_FLIGHT: _M.IN_DOUBT,
-    Verdict.IN_DOUBT: _M.IN_DOUBT,
-    Verdict.DEAD_LETTER: _M.IN_DOUBT,
-    # Completed: no repeat gets more.
-    Verdict.STORED: _M.FINAL,
-    Verdict.JOURNALED: _M.FINAL,
-    Verdict.REPLAYED: _M.FINAL,
-    Verdict.RECOVERED: _M.FINAL,
-    Verdict.RESPONSE_NOT_STORED: _M.FINAL,
-    Verdict.KEY_EXPIRED: _M.FINAL,
-    # Completed, and this is the response to another request: where that failed, a repeat may get more.
-    Verdict.FETCHED: _M.FINAL,
+    **dict.fromkeys((_V.IN_FLIGHT, _V.IN_DOUBT, _V.DEAD_LETTER), Meaning.IN_DOUBT),
+    # No repeat gets more.
+    **dict.fromkeys(_COMPLETED, Meaning.FINAL),
     # Not executed under a key, or acknowledged like anything else: the status counts.
-    Verdict.UNKEYED: None,
-    Verdict.UNPROTECTED: None,
-    Verdict.ACCEPTED: None,
-    Verdict.EVENT_DUPLICATE: None,
+    **dict.fromkeys((_V.UNKEYED, _V.UNPROTECTED, _V.ACCEPTED, _V.EVENT_DUPLICATE)),
 }
 """What a reply of a gateway says of the effect of its request, by its verdict: told to whoever sent it, and read where
 the service behind this gateway is a gateway, too."""

@@ -70,124 +70,60 @@ _V = Verdict
 
 RULES: Final[tuple[Rule, ...]] = (
     Rule(1, "no route matches", "forwarded untouched, streamed", ()),
-    Rule(
-        2, "the request is ambiguous HTTP, or repeats a key, scope or credential header", "400", (_V.REQUEST_INVALID,)
-    ),
+    Rule(2, "the request is ambiguous HTTP, or repeats a key, scope or credential header", "400",
+         (_V.REQUEST_INVALID,)),
     Rule(3, "the gateway is overloaded, draining or stalled", "503 with `Retry-After`", (_V.OVERLOADED,)),
-    Rule(
-        4,
-        "there is no key: the route requires one / does not",
-        "400 / forwarded untouched, streamed",
-        (_V.KEY_MISSING, _V.UNKEYED),
-    ),
-    Rule(
-        5,
-        "the caller is missing or ambiguous for the scope, or named by something that will change / cannot be verified "
-        "now",
-        "401 with `WWW-Authenticate` where a credential is missing or not accepted, else 400 / 503 with `Retry-After`",
-        (_V.SCOPE_MISSING, _V.SCOPE_UNSUITABLE, _V.IDENTITY_UNAVAILABLE),
-    ),
+    Rule(4, "there is no key: the route requires one / does not", "400 / forwarded untouched, streamed",
+         (_V.KEY_MISSING, _V.UNKEYED)),
+    Rule(5,
+         "the caller is missing or ambiguous for the scope, or named by something that will change / cannot be "
+         "verified now",
+         "401 with `WWW-Authenticate` where a credential is missing or not accepted, else 400 / 503 with `Retry-After`",
+         (_V.SCOPE_MISSING, _V.SCOPE_UNSUITABLE, _V.IDENTITY_UNAVAILABLE)),
     Rule(6, "the body is over the route's limit", "413", (_V.BODY_TOO_LARGE,)),
-    Rule(
-        7,
-        "the sender of a webhook did not sign it, or not just now / it holds several events / the key is malformed or "
-        "too long, or the place in the order is not known",
-        "401 / 415 / 400",
-        (
-            _V.SIGNATURE_MISSING,
-            _V.SIGNATURE_INVALID,
-            _V.SIGNATURE_STALE,
-            _V.EVENT_UNSUPPORTED,
-            _V.KEY_INVALID,
-            _V.ORDER_MISSING,
-        ),
-    ),
-    Rule(
-        8,
-        "the durable store is needed, and it lost data or cannot be reached (then the route refuses / forwards)",
-        "503 with `Retry-After`, not forwarded / forwarded without protection",
-        (_V.STORE_UNAVAILABLE, _V.STORE_AMNESIA, _V.UNPROTECTED),
-    ),
-    Rule(
-        9,
-        "the key was used for a different request, whatever its outcome / an inbox has the event already",
-        "422 (a route may choose 409 or 400) / 200 or 202, as the sender expects",
-        (_V.KEY_REUSED, _V.EVENT_DUPLICATE),
-    ),
-    Rule(
-        10,
-        "completed, and the response is stored / or fetched again from the service",
-        "the recorded response with `Idempotent-Replayed: true` / the service's response to a GET by this caller, 502 "
-        "where it cannot be reached",
-        (_V.REPLAYED, _V.RECOVERED, _V.FETCHED, _V.UPSTREAM_UNREACHABLE),
-    ),
-    Rule(
-        11,
-        "completed, but the response was not stored (streamed, too large, or not to be redacted), or cannot be fetched",
-        "409 with the first status and what was made",
-        (_V.RESPONSE_NOT_STORED,),
-    ),
-    Rule(
-        12,
-        "completed, and its replay window is over, or its response is in another version of the API",
-        "410 with what was made (a route may choose 409 or 204)",
-        (_V.KEY_EXPIRED,),
-    ),
-    Rule(
-        13,
-        "the request was accepted, and its delivery has no known end yet",
-        "202 with the state of the operation; where the caller does not ask for that, waits, then 409 with `Location`",
-        (_V.ACCEPTED, _V.IN_FLIGHT, _V.IN_DOUBT, _V.WITHDRAWN),
-    ),
-    Rule(
-        14,
-        "the request was accepted, and its delivery was given up (a dead letter)",
-        "409 with `Location` (a route may deliver it again, with 202)",
-        (_V.DEAD_LETTER, _V.ACCEPTED),
-    ),
-    Rule(
-        15,
-        "the first request is still running",
-        "waits, then 409 with `Retry-After` (a route may choose 429)",
-        (_V.IN_FLIGHT,),
-    ),
-    Rule(
-        16,
-        "something was sent, and its outcome is not known",
-        "by the route's recovery: sent again, probed, or held; 409 while the doubt lasts, with `Retry-After` where a "
-        "repeat may end it",
-        (_V.IN_DOUBT,),
-    ),
-    Rule(
-        17,
-        "the key is new, but the caller sent the same content under another one not long ago, or its outcome is not "
-        "known yet (where the route refuses that)",
-        "409 with `first_operation`, unless the request says `Idempotency-Distinct: true`",
-        (_V.LIKELY_DUPLICATE,),
-    ),
-    Rule(
-        18,
-        "the key is new, or an earlier attempt is known to have had no effect; the route accepts requests, and the "
-        "caller does not wait",
-        "202 once the request is stored / 503 with `Retry-After` where too many are stored, or it is not known whether "
-        "this one is",
-        (_V.ACCEPTED, _V.BACKLOG_FULL, _V.IN_DOUBT),
-    ),
-    Rule(
-        19,
-        "the key is new, or an earlier attempt is known to have had no effect",
-        "claimed and forwarded once; the outcome decides",
-        (
-            _V.STORED,
-            _V.JOURNALED,
-            _V.RELEASED,
-            _V.IN_DOUBT,
-            _V.IN_FLIGHT,
-            _V.UPSTREAM_UNREACHABLE,
-            _V.RESPONSE_NOT_STORED,
-        ),
-    ),
-)
+    Rule(7,
+         "the sender of a webhook did not sign it, or not just now / it holds several events / the key is malformed "
+         "or too long, or the place in the order is not known", "401 / 415 / 400",
+         (_V.SIGNATURE_MISSING, _V.SIGNATURE_INVALID, _V.SIGNATURE_STALE, _V.EVENT_UNSUPPORTED, _V.KEY_INVALID,
+          _V.ORDER_MISSING)),
+    Rule(8, "the durable store is needed, and it lost data or cannot be reached (then the route refuses / forwards)",
+         "503 with `Retry-After`, not forwarded / forwarded without protection",
+         (_V.STORE_UNAVAILABLE, _V.STORE_AMNESIA, _V.UNPROTECTED)),
+    Rule(9, "the key was used for a different request, whatever its outcome / an inbox has the event already",
+         "422 (a route may choose 409 or 400) / 200 or 202, as the sender expects",
+         (_V.KEY_REUSED, _V.EVENT_DUPLICATE)),
+    Rule(10, "completed, and the response is stored / or fetched again from the service",
+         "the recorded response with `Idempotent-Replayed: true` / the service's response to a GET by this caller, "
+         "502 where it cannot be reached", (_V.REPLAYED, _V.RECOVERED, _V.FETCHED, _V.UPSTREAM_UNREACHABLE)),
+    Rule(11,
+         "completed, but the response was not stored (streamed, too large, or not to be redacted), or cannot be "
+         "fetched", "409 with the first status and what was made", (_V.RESPONSE_NOT_STORED,)),
+    Rule(12, "completed, and its replay window is over, or its response is in another version of the API",
+         "410 with what was made (a route may choose 409 or 204)", (_V.KEY_EXPIRED,)),
+    Rule(13, "the request was accepted, and its delivery has no known end yet",
+         "202 with the state of the operation; where the caller does not ask for that, waits, then 409 with `Location`",
+         (_V.ACCEPTED, _V.IN_FLIGHT, _V.IN_DOUBT, _V.WITHDRAWN)),
+    Rule(14, "the request was accepted, and its delivery was given up (a dead letter)",
+         "409 with `Location` (a route may deliver it again, with 202)", (_V.DEAD_LETTER, _V.ACCEPTED)),
+    Rule(15, "the first request is still running", "waits, then 409 with `Retry-After` (a route may choose 429)",
+         (_V.IN_FLIGHT,)),
+    Rule(16, "something was sent, and its outcome is not known",
+         "by the route's recovery: sent again, probed, or held; 409 while the doubt lasts, with `Retry-After` where a"
+         " repeat may end it", (_V.IN_DOUBT,)),
+    Rule(17,
+         "the key is new, but the caller sent the same content under another one not long ago, or its outcome is not "
+         "known yet (where the route refuses that)",
+         "409 with `first_operation`, unless the request says `Idempotency-Distinct: true`", (_V.LIKELY_DUPLICATE,)),
+    Rule(18,
+         "the key is new, or an earlier attempt is known to have had no effect; the route accepts requests, and the "
+         "caller does not wait",
+         "202 once the request is stored / 503 with `Retry-After` where too many are stored, or it is not known "
+         "whether this one is", (_V.ACCEPTED, _V.BACKLOG_FULL, _V.IN_DOUBT)),
+    Rule(19, "the key is new, or an earlier attempt is known to have had no effect",
+         "claimed and forwarded once; the outcome decides",
+         (_V.STORED, _V.JOURNALED, _V.RELEASED, _V.IN_DOUBT, _V.IN_FLIGHT, _V.UPSTREAM_UNREACHABLE,
+          _V.RESPONSE_NOT_STORED)),
+)  # fmt: skip
 
 
 class Match(StrEnum):

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from gateway.core.delivery import DeliveryPolicy
 from gateway.core.framing import digest
-from gateway.core.identity.content import RepeatPolicy
-from gateway.core.identity.fingerprint import Fingerprinter
+from gateway.core.identity.fingerprint import Fingerprinter, RepeatPolicy
 from gateway.core.identity.key import ComposedKey, Key, KeySpec
 from gateway.core.identity.scope import AuthService, ScopeSpec
 from gateway.core.message import Headers, values_by_name

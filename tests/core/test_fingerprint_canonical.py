@@ -14,15 +14,17 @@ from gateway.core.identity.canonical import (
     CANONICAL_BYTES_MAX,
     DEPTH_MAX,
     PAIRS_MAX,
+    PART_HEADERS_MAX,
+    PARTS_MAX,
     QUOTES_MAX,
     VALUES_MAX,
     canonical_document,
     canonical_form,
     canonical_json,
+    canonical_multipart,
     parse_json,
 )
 from gateway.core.identity.media import MediaType, parse_media_type
-from gateway.core.identity.multipart import PART_HEADERS_MAX, PARTS_MAX, canonical_multipart
 from gateway.core.identity.pointer import MISSING, drop, format_pointer, parse_pointer, resolve
 
 # Numbers stand as integers, so that Python's own equality (but for True == 1) is that of the documents.

@@ -32,16 +32,16 @@ from gateway.core.identity.canonical import (
     canonical_document,
     canonical_form,
     canonical_json,
+    canonical_multipart,
     encode_json,
     parse_json,
     sha256_of,
 )
 from gateway.core.identity.media import MediaType, parse_media_type
-from gateway.core.identity.multipart import canonical_multipart
 from gateway.core.identity.pointer import MISSING, Pointer, format_pointer, resolve
 from gateway.core.immutable import immutable
-from gateway.core.message import HOP_BY_HOP, RequestHead, list_members, values_by_name
-from gateway.core.operation import Fingerprint
+from gateway.core.message import HOP_BY_HOP, Headers, RequestHead, header_values, list_members, values_by_name
+from gateway.core.operation import Content, Fingerprint, Identity
 
 ALGORITHM: Final = b"3"
 """Raise it whenever a canonical form or the framing changes; the raw digest must never change.
@@ -86,6 +86,10 @@ _DIGEST_LENGTH: Final = (32).to_bytes(8, "big")
 
 # Pointers and digests of values.
 Members = tuple[tuple[str, bytes], ...]
+
+DISTINCT: Final = b"idempotency-distinct"
+# As a word, and as a Boolean of RFC 9651 section 3.3.6.
+_TRUE: Final = (b"true", b"?1")
 
 _DIGESTED: Final = (b"host", b"content-type", b"content-encoding")
 
@@ -420,8 +424,8 @@ def _keyed(secret: bytes, inner: bytes) -> bytes:
 
 def _packed(digests: Digests, secret: bytes | None, operation_id: UUID) -> bytes:
     """What a record keeps: first a digest of no part, which shows with which secret the others were made."""
-    # A prefix of a hash shows nothing that could be extended, so the key may simply come first.
-    key = hmac.digest(secret or b"", b"parts" + operation_id.bytes, "sha256")
+    # Nobody is shown this key, and what is hashed with it is cut: nothing could be extended, so it simply comes first.
+    key = sha256(b"parts" + (secret or b"") + operation_id.bytes).digest()
     packed = [sha256(key).digest()[:_PART_BYTES]]
     for place, value in enumerate(digests.values):
         packed.append(sha256(key + b"%d " % place + value).digest()[:_PART_BYTES] if value else _NONE)
@@ -494,3 +498,61 @@ def members_of(document: Any, only: Sequence[Pointer] = ()) -> tuple[tuple[str, 
         level = below[: MEMBERS_MAX - len(found)]
         found += [(format_pointer(pointer), sha256(encode_json(value)).digest()) for pointer, value in level]
     return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatPolicy:
+    """How a route treats a request that a caller sent before under another key.
+
+    `by` are the places of the body that make it the same, None for all that the fingerprint compares. `refuses`: it is
+    refused, and not only counted.
+    """
+
+    within_us: int
+    refuses: bool
+    by: tuple[Pointer, ...] | None = None
+
+    def values_of(self, headers: Headers, body: Body) -> bytes | None:
+        """The values that make the request the same, framed; None where one is absent or null.
+
+        Takes time in proportion to the body. Empty where the fingerprint decides.
+        """
+        if self.by is None:
+            return b""
+        return _values(headers, body, self.by)
+
+    def content_of(
+        self,
+        service: str,
+        identity: Identity,
+        headers: Headers,
+        fingerprinter: Fingerprinter,
+        digests: Digests,
+        values: bytes | None,
+    ) -> Content | None:
+        """The content of a request; None where it lacks a value that makes it the same as others."""
+        if values is None:
+            return None
+        caller = framed(service.encode(), identity.operation.encode(), identity.scope_digest)
+        asked = framed(b"fingerprint", digests.canonical) if self.by is None else framed(b"values", values)
+        return Content(fingerprinter.content(caller, asked), self.within_us, is_distinct(headers))
+
+
+def is_distinct(headers: Headers) -> bool:
+    """Whether the caller says that its request is no repeat, as far as that is clear."""
+    values = header_values(headers, DISTINCT)
+    return len(values) == 1 and values[0].strip(b" \t").lower() in _TRUE
+
+
+def _values(headers: Headers, body: Body, pointers: Sequence[Pointer]) -> bytes | None:
+    types = header_values(headers, b"content-type")
+    media = parse_media_type(types[0].strip(b" \t")) if len(types) == 1 else None
+    if media is None or not media.is_json or header_values(headers, b"content-encoding"):
+        return None
+    document = parse_json(body)
+    if document is MISSING:
+        return None
+    found = [resolve(document, pointer) for pointer in pointers]
+    if any(value is MISSING or value is None for value in found):
+        return None
+    return framed(*map(encode_json, found))

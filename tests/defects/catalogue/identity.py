@@ -517,7 +517,7 @@ DEFECTS = (
     Defect(
         "distinct-by-any-word",
         "any value of Idempotency-Distinct lets a repeat through",
-        (Edit("core/identity/content.py", ".lower() in _TRUE", '.lower() != b""'),),
+        (Edit("core/identity/fingerprint.py", ".lower() in _TRUE", '.lower() != b""'),),
         ("tests/http/gateway/test_likely_duplicates.py::test_who_means_it_says_so[sqlite]",),
     ),
 )

@@ -69,7 +69,7 @@ class RelayWaker:
     relay: Relay | None = None
 
     def wants(self, kind: type[Fact]) -> bool:
-        return kind in (OperationSettled, OperationAccepted, SweepDone)
+        return self.relay is not None and kind in (OperationSettled, OperationAccepted, SweepDone)
 
     def __call__(self, _fact: Fact) -> None:
         if self.relay is not None:

@@ -157,13 +157,14 @@ class Operations:
     def _granted(self, operation: Operation, admission: Granted, info: RequestInfo | None) -> None:
         request, record = operation.request, admission.record
         route_name, operation_id = request.route.name, record.identity.operation_id
+        is_takeover = record.carries_doubt
         lease = self._leases.hold(record, admission.now_us, admission.started_seconds)
         self._events.publish(
-            OperationClaimed(route_name, operation_id, record.token, record.attempts, is_takeover=record.carries_doubt)
+            OperationClaimed(route_name, operation_id, record.token, record.attempts, is_takeover=is_takeover)
         )
-        if record.carries_doubt and info is not None:
+        if is_takeover and info is not None:
             self._events.publish(OperationTakenOver(route_name, operation_id, record.token, record.attempts, info))
-        if request.route.repeats is not None and operation.delivery is None and not record.carries_doubt:
+        if request.route.repeats is not None and operation.delivery is None and not is_takeover:
             self._on_new(request)
         operation.granted(admission, lease)
 

@@ -63,6 +63,12 @@ DEFECTS = (
         (_REUSE + "test_requests_use_fresh_connections_until_one_was_seen_to_last",),
     ),
     Defect(
+        "one-deadline-at-a-time",
+        "once the pool has looked at its connections, exchanges that were waiting wait for ever",
+        (Edit("upstream/pool.py", "soonest = min(soonest, due)", "continue"),),
+        ("tests/http/upstream/test_answers.py::test_exchanges_of_one_client_end_each_at_its_own_time[asyncio]",),
+    ),
+    Defect(
         "truncated-body-is-whole",
         "an answer that broke off is taken for what came of it",
         (

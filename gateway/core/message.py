@@ -44,6 +44,11 @@ HOP_BY_HOP = frozenset(
     )
 )
 
+METHOD_OVERRIDES: Final = (b"x-http-method", b"x-http-method-override", b"x-method-override")
+"""Headers that mean another method to the services that know them."""
+TARGET_OVERRIDES: Final = (b"x-original-url", b"x-rewrite-url")
+"""Likewise another target: IIS puts the original there when it rewrites one, and some frameworks read it from there."""
+
 
 def pack_headers(headers: Headers) -> bytes:
     """Headers, or other pairs, as one value: all lengths, their number first, and then all names and values."""
@@ -86,32 +91,59 @@ class NameTable(dict[bytes, V]):
         return found
 
 
+# The marks of `IndexedHeaders`: a name is repeated; has other characters than letters, digits and `-`, so that it may
+# be another one to `folded_name`; names another method or target; is one of these. `Connection` is marked where it
+# says more than whether the connection stays.
+REPEATED, ODD, OVERRIDE, CONNECTION, EXPECT, TRANSFER_ENCODING = (1 << bit for bit in range(6))
+_MARKS: Final = {
+    b"connection": CONNECTION,
+    b"expect": EXPECT,
+    b"transfer-encoding": TRANSFER_ENCODING,
+    **dict.fromkeys((*METHOD_OVERRIDES, *TARGET_OVERRIDES), OVERRIDE),
+}
+_STAYS_OR_NOT: Final = frozenset((b"keep-alive", b"Keep-Alive", b"close"))
+
+
+def _marked(name: bytes) -> tuple[bytes, int]:
+    """The name in lower case, and its marks."""
+    lower = name.lower()
+    odd = 0 if lower.replace(b"-", b"").isalnum() else ODD
+    return lower, odd | _MARKS.get(folded_name(lower) if odd else lower, 0)
+
+
+_MARKED: Final = NameTable(_marked)
+
+
 class IndexedHeaders(tuple[tuple[bytes, bytes], ...]):  # noqa: SLOT001 - a tuple has no room for slots
-    """Headers for many look-ups: `by_name` has the values, in order, by name in lower case.
+    """Headers for many look-ups: `by_name` has the values, in order, by name in lower case, and `marks` what is unusual
+    about the names. Mostly nothing is.
 
     Equal to a plain tuple of the same headers; `header_values` reads both.
     """
 
     by_name: dict[bytes, list[bytes]]
-    _has_one_spelling: bool | None = None
+    marks: int
 
     def __new__(cls, headers: Iterable[tuple[bytes, bytes]]) -> Self:
         self = tuple.__new__(cls, headers)
-        by_name = {name.lower(): [value] for name, value in self}
+        by_name: dict[bytes, list[bytes]] = {}
+        marks = 0
+        for name, value in self:
+            lower, mark = _MARKED[name]
+            if mark:
+                marks |= mark
+            by_name[lower] = [value]
         if len(by_name) < len(self):
             # Some name is repeated, and has its last value only.
+            marks |= REPEATED
             by_name = {name: [] for name in by_name}
             for name, value in self:
                 by_name[name.lower()].append(value)
+        elif marks & CONNECTION and by_name[b"connection"][0] in _STAYS_OR_NOT:
+            marks -= CONNECTION
         self.by_name = by_name
+        self.marks = marks
         return self
-
-    @property
-    def has_one_spelling(self) -> bool:
-        """Whether all names are of letters, digits and `-`, so that none is another one to `folded_name`. Mostly so."""
-        if self._has_one_spelling is None:
-            self._has_one_spelling = b"".join(self.by_name).replace(b"-", b"").isalnum()
-        return self._has_one_spelling
 
 
 @immutable

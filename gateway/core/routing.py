@@ -15,7 +15,17 @@ from enum import StrEnum
 from itertools import product
 from typing import Generic, TypeVar
 
-from gateway.core.spelling import Unreadable, folded, is_index, is_plain, is_script, readings, stem, without_format
+from gateway.core.spelling import (
+    CERTAIN_TARGET,
+    Unreadable,
+    folded,
+    is_index,
+    is_plain,
+    is_script,
+    readings,
+    stem,
+    without_format,
+)
 
 Value = TypeVar("Value")
 
@@ -323,15 +333,44 @@ class RouteTable(Generic[Value]):
         self._folded: _Index[Value] = _Index()
         self._unprotected: _Index[None] = _Index()
         for entry in self._entries:
-            path = entry.rule.path
-            self._exact.add(entry, path.expression(), entry.literal, is_whole=True)
-            self._folded.add(entry, *path.folded(), is_whole=False)
+            pattern = entry.rule.path
+            self._exact.add(entry, pattern.expression(), entry.literal, is_whole=True)
+            self._folded.add(entry, *pattern.folded(), is_whole=False)
         exempt = list(unprotected)
         self._has_unprotected = bool(exempt)
         for order, rule in enumerate(exempt):
             literal = rule.path.literal
             self._unprotected.add(Entry(order, rule, None, literal), rule.path.expression(), literal, is_whole=True)
         self._names_hosts = any(rule.host is not None for rule in [*exempt, *[each.rule for each in self._entries]])
+        # By method and target: the rules whose path leaves no doubt, whatever the host.
+        self._certain: dict[tuple[bytes, bytes], Entry[Value]] = {}
+        for entry in [] if self._names_hosts else self._entries:
+            path = entry.literal or b""
+            if CERTAIN_TARGET.fullmatch(path):
+                for method in entry.rule.methods:
+                    if self._exact.first(method, path, path, b"") is entry:
+                        self._certain[method, path] = entry
+
+    def find_certain(self, method: bytes, target: bytes, host: bytes | None) -> tuple[bool, Entry[Value] | None]:
+        """What `find` returns, after whether that is certain: that nobody can read another rule from the target.
+
+        It is so for nearly all targets, by a few look-ups. For the others, the rule is not looked up.
+        """
+        entry = self._certain.get((method, target))
+        if entry is not None:
+            return True, entry
+        found = CERTAIN_TARGET.fullmatch(target)
+        if found is None:
+            return False, None
+        if method not in self._methods:
+            return True, None
+        path, name = found[1], self._name_of(host) if self._names_hosts else b""
+        lower = path.lower()
+        # What matches as it is written does so as it is folded, too.
+        if self._folded.first(method, lower, lower, name) is None:
+            return True, None
+        entry = self._exact.first(method, path, path, name)
+        return entry is not None and (entry.literal is not None or self._clear.get(entry.order, False)), entry
 
     def find(self, method: bytes, target: bytes, host: bytes | None) -> Entry[Value] | None:
         """The rule that a request matches as it is written, or None. `target` and `host` are as received."""

@@ -25,6 +25,12 @@ _ROUNDS_MAX: Final = 4
 _PLAIN_TARGET: Final = re.compile(
     rb"(?:/[A-Za-z0-9\-_~!&')*+,=:@]++(?:\.[A-Za-z0-9\-_~!&')*+,=:@]++)*+)++/?(?:\?[!\"$-~]*+)?"
 )
+# Of those, the ones with one reading and no other path or method in their query: no dot, which begins a format or a
+# script's suffix, no index, no escape, no `_method`. Their path in normal form is the first group.
+CERTAIN_TARGET: Final = re.compile(
+    rb"((?:/(?![Ii][Nn][Dd][Ee][Xx])[A-Za-z0-9\-_~!&')*+,=:@]++)++)/?"
+    rb"(?:\?[!\"$&-^`-~]*+(?:_(?!method)[!\"$&-^`-~]*+)*+)?"
+)
 _ABSOLUTE_FORM: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.\-]*://(?:[^/?#@]*@)?([^/?#]*)")
 
 _DEEP_ESCAPE: Final = re.compile(rb"%(?:25)+")

@@ -153,6 +153,10 @@ class _Table(RouteTable[Route]):
         super().__init__(rules, default_host, unprotected)
         self._found = found
 
+    def find_certain(self, method: bytes, target: bytes, host: bytes | None) -> tuple[bool, Entry[Route] | None]:
+        # `find` is asked about every request.
+        return False, None
+
     def find(self, method: bytes, target: bytes, host: bytes | None) -> Entry[Route] | None:
         chosen = super().find(method, target, host)
         misses: list[tuple[Route, Miss | None]] = []

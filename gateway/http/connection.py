@@ -41,8 +41,9 @@ from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 
 from gateway.core.identity.certificate import ClientCertificate, read_certificate
-from gateway.http.limits import HEAD_TOO_BIG, Fault, fault_of
+from gateway.http.limits import HEAD_TOO_BIG, fault_of
 from gateway.http.reader import Check, ReaderWatch
+from gateway.protect.ambiguity import Fault
 from gateway.protect.hop import Hop, hop_from
 from gateway.protect.reply import Cut, RequestCut
 
@@ -50,10 +51,9 @@ if TYPE_CHECKING:
     from gateway.http.server import Edge
     from gateway.http.tunnel import ClientTunnel
 
-# The body of a request as it comes.
+# The head of a request as aiohttp parsed it, and the body as it comes.
+Message: TypeAlias = RawRequestMessage
 Payload: TypeAlias = StreamReader
-# A request as aiohttp parsed it: its head, and its body.
-ParsedRequest: TypeAlias = tuple[RawRequestMessage, Payload]
 
 RST_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 # What of a body is read before anybody asked for it is twice as much, and may be held on every connection.
@@ -95,6 +95,7 @@ class ClientConnection(web.RequestHandler):
         "_owner",
         "_reader",
         "_served",
+        "_short_bytes",
         "_tunnel",
         "_unparsed",
         "_upgrade_left",
@@ -126,6 +127,8 @@ class ClientConnection(web.RequestHandler):
         )
         self._owner = owner
         self.settings = settings
+        # A head in one such piece is within its limit.
+        self._short_bytes = settings.header_bytes_max // 2
         self._tunnel: ClientTunnel | None = None
         # Bytes of the next request that wait for their turn.
         self._unparsed = b""
@@ -182,12 +185,12 @@ class ClientConnection(web.RequestHandler):
             if self._held_bytes and not self._messages:
                 self._hold(self._head_bytes + len(self._message_tail))
             try:
-                goes_on = await self._owner.handler.handle(self, (message, payload))
+                goes_on = await self._owner.handler.handle(self, message, payload)
             finally:
                 self._served = None
-            if self._tunnel is not None or self.gone.is_set():
+            if self._tunnel is not None or self.transport is None:
                 return
-            if not goes_on or self.is_last:
+            if not goes_on or self.ignores_input or (self.has_ended and self.is_last):
                 self.linger()
                 return
             self.idle_since = self._loop.time()
@@ -352,17 +355,37 @@ class ClientConnection(web.RequestHandler):
         if self._unparsed:
             self._unparsed += data
             self._hold(len(self._unparsed))
-        elif (
-            self._served is not None
-            or self._messages
-            or self._newest is not None
-            or self._held_bytes
-            or self._tunnel is not None
-            or not data
-            or self._owner.slices.is_free()
-        ):
+            return
+        is_first = (
+            self._served is None
+            and not self._messages
+            and self._newest is None
+            and not (self._head_bytes or self._held_bytes or self.ignores_input)
+            and self._tunnel is None
+        )
+        if not is_first or not data:
             self._parse(data)
-        elif not self.ignores_input and self.transport is not None:
+            return
+        slices = self._owner.slices
+        if slices.spare:
+            slices.spare -= 1
+        elif not slices.is_free():
+            self._wait_for_turn(data)
+            return
+        count = self._request_count
+        super().data_received(data)
+        if self._request_count == count + 1 and len(data) <= self._short_bytes:
+            message, payload = self._messages[-1]
+            if isinstance(message, RawRequestMessage) and not (message.upgrade or message.chunked):
+                # Mostly: one request, in one piece.
+                self._chunk_line = None
+                if not payload.is_eof():
+                    self._newest, self._newest_bytes = payload, payload.total_bytes
+                return
+        self._parsed(self._request_count - count, data)
+
+    def _wait_for_turn(self, data: bytes) -> None:
+        if self.transport is not None:
             self._unparsed = data
             # What follows, and its end, can wait in the kernel.
             self.transport.pause_reading()
@@ -386,8 +409,12 @@ class ClientConnection(web.RequestHandler):
             return
         count = self._request_count
         super().data_received(data)
-        if self._request_count != count:
-            self._requests_parsed(self._request_count - count, data)
+        self._parsed(self._request_count - count, data)
+
+    def _parsed(self, number: int, data: bytes) -> None:
+        """These bytes were parsed, and so many requests are new."""
+        if number:
+            self._requests_parsed(number, data)
         elif self._tunnel is None and data:
             self._part_arrived(data)
         if self._chunk_line is not None:
@@ -442,7 +469,7 @@ class ClientConnection(web.RequestHandler):
         self._newest_bytes = payload.total_bytes
         self._chunk_start, self._chunk_line = 0, b"" if message.chunked else None
         # Its first bytes may have arrived together with the end of the previous request.
-        if is_alone and not message.upgrade and 2 * len(data) <= self.settings.header_bytes_max:
+        if is_alone and not message.upgrade and len(data) <= self._short_bytes:
             return
         self.has_been_filled = True
         self._head_bytes = 0

@@ -10,20 +10,24 @@ broke off never looks complete.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from gateway.core.message import IndexedHeaders, RequestHead, ResponseHead, header_values
+from gateway.core.message import EXPECT, IndexedHeaders, RequestHead, ResponseHead, header_values
 from gateway.http.budget import MemoryBudget
-from gateway.http.connection import ClientConnection, ClientGone, ParsedRequest
+from gateway.http.connection import ClientConnection, ClientGone, Message, Payload
 from gateway.http.reply import LAST_CHUNK, Framed, bare_head, chunk
 from gateway.http.request import ClientBody
 from gateway.http.tunnel import ClientTunnel
-from gateway.protect.cors import CorsPolicy
+from gateway.protect.forwarding import response_headers
 from gateway.protect.reply import BodyCut, ResponseStream
 from gateway.protect.request import Request
+from gateway.protect.route import Route
 
-# Up to this size, head and body go out in one write.
-_ONE_WRITE_BYTES_MAX: Final = 64 * 1024
+if TYPE_CHECKING:
+    from gateway.http.handler import Served
+
+ONE_WRITE_BYTES_MAX: Final = 64 * 1024
+"""Up to this size, head and body go out in one write."""
 # How much of a longer body is written before waiting for the client. With TLS, writing the first two parts never
 # waits, read or not; they are short, so that little memory is held beside the budget.
 _PART_BYTES: Final = 64 * 1024
@@ -32,7 +36,10 @@ _PART_BYTES: Final = 64 * 1024
 class ClientExchange:
     """See the module, and `passthrough.Client`. Lives as long as its request.
 
-    `has_begun_reply`: a byte of a final head is out. `keep_alive`: the connection may serve another request afterwards.
+    `served` is what it is served by. `route` protects the request, `observed` only looks at it. `is_examined`: it was
+    not refused by its head. `is_forwarded`: it may have been sent unprotected. `takes_interim`: the client understands
+    interim responses, which HTTP/1.0 does not have (RFC 9110 section 15.2). `has_begun_reply`: a byte of a final head
+    is out. `keep_alive`: the connection may serve another request afterwards.
     """
 
     __slots__ = (
@@ -40,30 +47,39 @@ class ClientExchange:
         "_payload",
         "body",
         "connection",
-        "cors",
         "has_begun_reply",
+        "has_origin",
         "head",
+        "is_examined",
+        "is_forwarded",
         "keep_alive",
+        "observed",
+        "route",
+        "served",
+        "takes_interim",
         "version",
     )
 
-    def __init__(self, connection: ClientConnection, parsed: ParsedRequest, cors: CorsPolicy) -> None:
-        message, payload = parsed
+    def __init__(self, connection: ClientConnection, message: Message, payload: Payload, served: Served) -> None:
         headers = IndexedHeaders(message.raw_headers)
         self.connection = connection
-        self.cors = cors
+        self.served = served
         self._message = message
         self._payload = payload
         self.version: tuple[int, int] = message.version
+        self.takes_interim = self.version == (1, 1)
         target = message.path.encode("utf-8", "surrogateescape")
         self.head = RequestHead(message.method.encode(), target, headers)
+        self.has_origin = b"origin" in headers.by_name
         lengths = headers.by_name.get(b"content-length")
         length = None if message.chunked else int(lengths[0]) if lengths else 0
         self.body = ClientBody(connection, payload, length)
-        self.has_begun_reply = False
-        self.keep_alive = False
-        if b"expect" in headers.by_name and self.takes_interim and not payload.is_eof():
-            expectations = headers.by_name[b"expect"]
+        self.route: Route | None = None
+        self.observed: Route | None = None
+        self.is_examined = self.is_forwarded = False
+        self.has_begun_reply = self.keep_alive = False
+        if headers.marks & EXPECT and self.takes_interim and not payload.is_eof():
+            expectations = header_values(headers, b"expect")
             self.body.expects_continue = any(value.lower() == b"100-continue" for value in expectations)
 
     # -- the request --------------------------------------------------------------------------------------------------
@@ -86,7 +102,9 @@ class ClientExchange:
         to that protocol. HTTP/2 starts only after a 101 (RFC 7540 section 3.2), and Java's client always offers it.
         """
         message, connection = self._message, self.connection
-        if message.should_close or message.chunked or connection.is_last or not self._payload.is_eof():
+        if message.should_close or message.chunked or not self._payload.is_eof():
+            return False
+        if connection.ignores_input or (connection.has_ended and connection.is_last):
             return False
         if not message.upgrade or self._is_switchable():
             return True
@@ -105,20 +123,25 @@ class ClientExchange:
 
     # -- the reply ----------------------------------------------------------------------------------------------------
 
-    async def write(self, out: Framed, body: bytes | ResponseStream, unread: MemoryBudget) -> None:
-        """Write the whole reply; a long one counts against `unread` meanwhile. Raises `ClientGone`."""
+    def write(self, out: Framed, body: bytes) -> None:
+        """Write the whole reply at once. Raises `ClientGone`."""
         self.has_begun_reply = True
         self.body.expects_continue = False
+        transport = self.connection.transport
+        if transport is None or transport.is_closing():
+            raise ClientGone
+        transport.write(out.head + body if out.sends_body else out.head)
+        self.keep_alive = out.keep_alive
+
+    async def write_on(self, out: Framed, body: bytes | ResponseStream, unread: MemoryBudget) -> None:
+        """Write a long reply as the client reads it; one that is here counts against `unread` meanwhile. Raises
+        `ClientGone`."""
+        self.write(out, b"")
+        self.keep_alive = False
         if not isinstance(body, bytes):
             await self._write_stream(out, body)
-        elif not out.sends_body or not body:
-            self.connection.write(out.head)
-        elif len(body) <= _ONE_WRITE_BYTES_MAX:
-            self.connection.write(out.head + body)
-        else:
-            await self._write_long(out, body, unread)
-        if self.connection.writing_paused:
-            await self.connection.drain()
+        elif out.sends_body:
+            await self._write_long(body, unread)
         self.keep_alive = out.keep_alive
 
     def abort(self) -> None:
@@ -126,11 +149,10 @@ class ClientExchange:
         self.keep_alive = False
         self.connection.abort()
 
-    async def _write_long(self, out: Framed, body: bytes, unread: MemoryBudget) -> None:
+    async def _write_long(self, body: bytes, unread: MemoryBudget) -> None:
         """Write in parts: with TLS, it is unknown how much of what was written the transport still holds."""
         connection = self.connection
         with unread.held(connection, len(body)):
-            connection.write(out.head)
             try:
                 for start in range(0, len(body), _PART_BYTES):
                     connection.write(body[start : start + _PART_BYTES])
@@ -141,7 +163,6 @@ class ClientExchange:
 
     async def _write_stream(self, out: Framed, stream: ResponseStream) -> None:
         connection = self.connection
-        connection.write(out.head)
         if not out.sends_body:
             return
         self.on_gone(stream.abort)
@@ -169,13 +190,9 @@ class ClientExchange:
 
     # -- beside the reply: `passthrough.Client` -----------------------------------------------------------------------
 
-    @property
-    def takes_interim(self) -> bool:
-        return self.version == (1, 1)
-
     def send_interim(self, head: ResponseHead) -> None:
-        if self.connection.is_open and not self.has_begun_reply:
-            self.connection.write(bare_head(head))
+        if self.takes_interim and self.connection.is_open and not self.has_begun_reply:
+            self.connection.write(bare_head(ResponseHead(head.status, head.reason, response_headers(head.headers))))
 
     def on_gone(self, callback: Callable[[], object] | None) -> None:
         self.connection.on_gone = callback

@@ -16,22 +16,23 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, Protocol, assert_never
+from typing import Protocol, assert_never
 
 from gateway.core.routing import RouteTable
 from gateway.core.verdict import Verdict
 from gateway.http.budget import MemoryBudget
-from gateway.http.connection import ClientConnection, ClientGone, ParsedRequest
-from gateway.http.exchange import ClientExchange
-from gateway.http.limits import EdgeSettings, Fault
+from gateway.http.connection import ClientConnection, ClientGone, Message, Payload
+from gateway.http.exchange import ONE_WRITE_BYTES_MAX, ClientExchange
+from gateway.http.limits import EdgeSettings
 from gateway.http.passthrough import Client
-from gateway.http.reply import DateClock, framed
-from gateway.http.request import ReservedHeaders, examine, too_big
+from gateway.http.reply import framed
+from gateway.http.request import ReservedHeaders, too_big
 from gateway.observe.facts import Events, RequestAnswered
+from gateway.protect.ambiguity import Fault, examine
 from gateway.protect.cors import NO_ORIGINS, CorsPolicy, for_origin
 from gateway.protect.decoding import decode_unaccepted
-from gateway.protect.problem import FAILED_BEFORE, PROBLEM, SLOW, UNREAD, Case, Shape, Trouble, refuse
-from gateway.protect.reply import Cut, Reply, RequestCut
+from gateway.protect.problem import FAILED_BEFORE, PROBLEM, SLOW, UNREAD, Shape, Trouble, refuse
+from gateway.protect.reply import Cut, Reply, RequestCut, http_date
 from gateway.protect.request import Request, Untouched
 from gateway.protect.route import Route
 
@@ -57,7 +58,8 @@ Forward = Callable[[Request, Client, Route | None, Verdict | None], Awaitable[Re
 class Served:
     """What requests are served by, from one switch of the configuration to the next.
 
-    A request keeps the one that it began with. `unused` is resolved when it was replaced and its last request ended.
+    A request keeps the one that it began with. `requests` are those that have not ended. `unused` is resolved when it
+    was replaced and its last request ended.
     """
 
     def __init__(
@@ -83,25 +85,17 @@ class Served:
         self.key_headers = key_headers
         self.shape = shape
         self.unused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._requests = 0
-        self._is_replaced = False
-
-    def begin(self) -> None:
-        """A request begins. `end` it once."""
-        self._requests += 1
-
-    def end(self) -> None:
-        self._requests -= 1
-        if self._is_replaced:
-            self._resolve()
+        self.requests = 0
+        self.is_replaced = False
 
     def replace(self) -> None:
         """No request begins any more."""
-        self._is_replaced = True
-        self._resolve()
+        self.is_replaced = True
+        self.request_ended()
 
-    def _resolve(self) -> None:
-        if not self._requests and not self.unused.done():
+    def request_ended(self) -> None:
+        """To be called where it is replaced."""
+        if not self.requests and not self.unused.done():
             self.unused.set_result(None)
 
 
@@ -118,8 +112,8 @@ class Handler:
         self._served = served
         self._events = events
         self._settings = settings
-        self._clock = DateClock()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._second, self._date = -1, b""
+        self._busy: set[ClientConnection] = set()
         self._idle: asyncio.Future[None] | None = None
         # One thread, so that requests that need decoding wait for each other, and no others do.
         self._decoding = ThreadPoolExecutor(1, "decoding")
@@ -136,18 +130,18 @@ class Handler:
     @property
     def in_flight(self) -> int:
         """How many requests are being processed or written, tunnels included."""
-        return len(self._tasks)
+        return len(self._busy)
 
     async def wait_idle(self, seconds: float) -> None:
         """Wait until nothing is in flight, at most that long."""
-        if self._tasks:
+        if self._busy:
             if self._idle is None:
                 self._idle = asyncio.get_running_loop().create_future()
             await asyncio.wait((self._idle,), timeout=seconds)
 
     async def end_tasks(self) -> None:
         """Cancel the requests in flight."""
-        tasks = list(self._tasks)
+        tasks = [each.task for each in self._busy if each.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -159,7 +153,8 @@ class Handler:
     def refusal_bytes(self, fault: Fault) -> bytes:
         """The whole response to bytes that are not a request."""
         reply = _refusal(fault, self._served.shape)
-        out = framed(reply, method=b"", minor=1, keep_alive=False, shows_status=False, date=self._clock.now())
+        date = _date_line(int(time.time()))
+        out = framed(reply, method=b"", minor=1, keep_alive=False, shows_status=False, date=date)
         return out.head + reply.body if isinstance(reply.body, bytes) else out.head
 
     def serve_by(self, served: Served, settings: EdgeSettings) -> None:
@@ -169,106 +164,116 @@ class Handler:
 
     # -- one request --------------------------------------------------------------------------------------------------
 
-    async def handle(self, connection: ClientConnection, parsed: ParsedRequest) -> bool:
-        """Respond to one request; returns whether its connection may serve another. Raises only cancellation."""
-        task = connection.task
-        if task is not None:
-            self._tasks.add(task)
+    async def handle(self, connection: ClientConnection, message: Message, payload: Payload) -> bool:
+        """Respond to one request; returns whether its connection may serve another. Raises only cancellation.
+
+        It is responded to in every case, unless the client is gone.
+        """
         served = self._served
-        exchange = ClientExchange(connection, parsed, served.cors)
-        served.begin()
+        exchange = ClientExchange(connection, message, payload, served)
+        served.requests += 1
+        self._busy.add(connection)
         try:
-            if not connection.gone.is_set():
-                await self._respond(exchange, served)
+            if connection.transport is None:
+                return False
+            fault = self._examine(exchange)
+            if fault is not None:
+                await self._refuse(exchange, fault)
+            elif exchange.route is not None:
+                exchange.body.keeps_pace = True
+                protected = await served.protect(exchange.incoming(may_upgrade=False), exchange.route)
+                if isinstance(protected, Untouched):
+                    await self._pass_untouched(exchange, protected)
+                else:
+                    await self._write(exchange, protected)
+            elif (
+                exchange.observed is None and served.resource is not None and served.resource.owns(exchange.head.target)
+            ):
+                own = await served.resource.respond(exchange.incoming(may_upgrade=False))
+                await self._write(exchange, own, shows_status=True)
+            else:
+                exchange.is_forwarded = True
+                passed = await served.forward(exchange.incoming(may_upgrade=True), exchange, exchange.observed, None)
+                if passed is not None:
+                    await self._write(exchange, passed)
         except ClientGone:
             return False
+        except Exception as error:  # noqa: BLE001 - whatever it was, a client waits for a response
+            await self._respond_to(error, exchange)
         except BaseException:
             exchange.abort()
             raise
         finally:
-            served.end()
-            if task is not None:
-                self._tasks.discard(task)
-            if self._idle is not None and not self._tasks and not self._idle.done():
-                self._idle.set_result(None)
+            connection.on_gone = None
+            served.requests -= 1
+            self._busy.discard(connection)
+            if served.is_replaced or self._idle is not None:
+                self._request_ended(served)
         return exchange.keep_alive
 
-    async def _respond(self, exchange: ClientExchange, served: Served) -> None:
-        """Respond in every case, unless the client is gone."""
-        route: Route | None = None
-        failed: Case | None = FAILED_BEFORE
-        try:
-            fault: Fault | None = None
-            if exchange.connection.has_been_filled:
-                fault = too_big(exchange.head, self._settings.header_bytes_max)
-            if fault is None:
-                route, fault = examine(served.routes, exchange.head, exchange.version)
-            observed = None
-            if route is not None and route.is_observed:
-                observed, route = route, None
+    def _request_ended(self, served: Served) -> None:
+        if served.is_replaced:
+            served.request_ended()
+        if self._idle is not None and not self._busy and not self._idle.done():
+            self._idle.set_result(None)
+
+    def _examine(self, exchange: ClientExchange) -> Fault | None:
+        """Find the route of the request, and why it is refused, if it is."""
+        served, head = exchange.served, exchange.head
+        if exchange.connection.has_been_filled:
+            fault = too_big(head, self._settings.header_bytes_max)
             if fault is not None:
-                await self._refuse(exchange, served, route, fault)
-                return
-            failed = None
-            if served.reserved is not None:
-                exchange.head = served.reserved.without(exchange.head)
-            if route is None:
-                await self._respond_unprotected(exchange, served, observed)
-                return
-            exchange.body.keeps_pace = True
-            protected = await served.protect(exchange.incoming(may_upgrade=False), route)
-            if isinstance(protected, Untouched):
-                await self._pass(exchange, served, protected.request, route, protected.verdict)
-            else:
-                await self._write(exchange, route, protected)
-        except ClientGone:
-            raise
-        except RequestCut as cut:
-            await self._refuse_cut(exchange, served, route, cut)
-        except Exception:  # noqa: BLE001 - whatever it was, a client waits for a response
-            _LOG.exception("a request could not be answered")
-            if exchange.has_begun_reply:
-                exchange.abort()
-                raise ClientGone from None
-            shape = served.shape if route is None else route.shape
-            await self._write(exchange, None, refuse(Trouble.GATEWAY_FAILED, shape=shape, case=failed), is_last=True)
-
-    async def _respond_unprotected(self, exchange: ClientExchange, served: Served, observed: Route | None) -> None:
-        """Respond to a request that is not protected. `observed` is the route that looks at it, if one does."""
-        if observed is None and served.resource is not None and served.resource.owns(exchange.head.target):
-            reply = await served.resource.respond(exchange.incoming(may_upgrade=False))
-            await self._write(exchange, None, reply, shows_status=True)
+                return fault
+        route, fault = examine(served.routes, head, exchange.version)
+        if route is not None and route.is_observed:
+            exchange.observed = route
         else:
-            await self._pass(exchange, served, exchange.incoming(may_upgrade=True), None, None, observed)
+            exchange.route = route
+        if fault is None:
+            exchange.is_examined = True
+            if served.reserved is not None:
+                exchange.head = served.reserved.without(head)
+        return fault
 
-    async def _pass(
-        self,
-        exchange: ClientExchange,
-        served: Served,
-        incoming: Request,
-        route: Route | None,
-        verdict: Verdict | None,
-        observed: Route | None = None,
-    ) -> None:
-        """Forward an unprotected request. `observed` is a route that only looks at it."""
+    async def _pass_untouched(self, exchange: ClientExchange, untouched: Untouched) -> None:
+        """Forward a request that its route does not protect."""
+        incoming, verdict = untouched.request, untouched.verdict
         exchange.body.keeps_pace = False
         try:
-            if exchange.connection.gone.is_set():
+            if exchange.connection.transport is None:
                 # An idle upstream connection would send it before the client's loss is noticed.
                 raise ClientGone
-            reply = await served.forward(incoming, exchange, route or observed, verdict)
+            exchange.is_forwarded = True
+            reply = await exchange.served.forward(incoming, exchange, exchange.route, verdict)
             if reply is not None:
-                await self._write(exchange, route, reply if verdict is None else replace(reply, verdict=verdict))
-        except RequestCut as cut:
-            # A part of it may have been forwarded, so the reply must not promise that nothing was executed.
-            await self._refuse_cut(exchange, served, route, cut, is_verdict=False)
+                await self._write(exchange, replace(reply, verdict=verdict))
         finally:
             incoming.body.close()
+
+    async def _respond_to(self, error: Exception, exchange: ClientExchange) -> None:
+        """Respond to a request whose body was cut, or that the gateway failed at. Raises only cancellation."""
+        is_cut = isinstance(error, RequestCut)
+        if not is_cut:
+            _LOG.error("a request could not be answered", exc_info=error)
+        try:
+            if exchange.has_begun_reply:
+                exchange.abort()
+            elif isinstance(error, RequestCut):
+                await self._refuse_cut(exchange, error.cut)
+            else:
+                shape = exchange.served.shape if exchange.route is None else exchange.route.shape
+                case = None if exchange.is_examined else FAILED_BEFORE
+                exchange.route = None
+                await self._write(exchange, refuse(Trouble.GATEWAY_FAILED, shape=shape, case=case), is_last=True)
+        except ClientGone:
+            exchange.keep_alive = False
+        except BaseException:
+            exchange.abort()
+            raise
 
     async def _write(
         self,
         exchange: ClientExchange,
-        route: Route | None,
         reply: Reply,
         *,
         is_last: bool = False,
@@ -280,8 +285,12 @@ class Handler:
         """
         if reply.decode_for is not None:
             reply = await self._decode(reply, exchange.connection)
-        shows_status = shows_status or (route is not None and route.shows_status)
-        reply = for_origin(reply, exchange.head.headers, exchange.cors, shows_status=shows_status)
+        shows_status = shows_status or (exchange.route is not None and exchange.route.shows_status)
+        cors = exchange.served.cors
+        if exchange.has_origin or cors.origins:
+            reply = for_origin(reply, exchange.head.headers, cors, shows_status=shows_status)
+        if (second := int(time.time())) != self._second:
+            self._second, self._date = second, _date_line(second)
         body = reply.body
         try:
             out = framed(
@@ -290,9 +299,14 @@ class Handler:
                 minor=1 if exchange.takes_interim else 0,
                 keep_alive=not is_last and not self.is_stopping and exchange.may_keep_alive(),
                 shows_status=shows_status,
-                date=self._clock.now(),
+                date=self._date,
             )
-            await exchange.write(out, body, self.unread)
+            if isinstance(body, bytes) and len(body) <= ONE_WRITE_BYTES_MAX:
+                exchange.write(out, body)
+            else:
+                await exchange.write_on(out, body, self.unread)
+            if exchange.connection.writing_paused:
+                await exchange.connection.drain()
         finally:
             if not isinstance(body, bytes):
                 body.abort()
@@ -308,14 +322,15 @@ class Handler:
 
     # -- what is refused here -----------------------------------------------------------------------------------------
 
-    async def _refuse(self, exchange: ClientExchange, served: Served, route: Route | None, fault: Fault) -> None:
+    async def _refuse(self, exchange: ClientExchange, fault: Fault) -> None:
         """Rule 2. The connection is closed, because what follows on it may be ambiguous, too."""
+        route, head = exchange.route, exchange.head
         if route is None or not fault.is_verdict:
-            shape = served.shape if route is None else route.shape
-            await self._write(exchange, None, _refusal(fault, shape), is_last=True)
+            shape = exchange.served.shape if route is None else route.shape
+            exchange.route = None
+            await self._write(exchange, _refusal(fault, shape), is_last=True)
             return
         reply = refuse(Verdict.REQUEST_INVALID, shape=route.shape, status=fault.status, detail=fault.detail)
-        head = exchange.head
         self._events.publish(
             RequestAnswered(
                 route=route.name,
@@ -327,18 +342,12 @@ class Handler:
                 trace_id=head.text(b"traceparent"),
             )
         )
-        await self._write(exchange, route, reply, is_last=True)
+        await self._write(exchange, reply, is_last=True)
 
-    async def _refuse_cut(
-        self,
-        exchange: ClientExchange,
-        served: Served,
-        route: Route | None,
-        cut: RequestCut,
-        *,
-        is_verdict: bool = True,
-    ) -> None:
-        match cut.cut:
+    async def _refuse_cut(self, exchange: ClientExchange, cut: Cut) -> None:
+        # Of what was forwarded a part may have been sent, and the reply must not promise that nothing was executed.
+        is_verdict = not exchange.is_forwarded
+        match cut:
             case Cut.GONE:
                 raise ClientGone
             case Cut.MALFORMED:
@@ -347,10 +356,11 @@ class Handler:
                 fault = Fault(408, "The request body did not come in time.", is_verdict)
             case other:
                 assert_never(other)
-        if exchange.has_begun_reply:
-            exchange.abort()
-            raise ClientGone
-        await self._refuse(exchange, served, route, fault)
+        await self._refuse(exchange, fault)
+
+
+def _date_line(second: int) -> bytes:
+    return b"Date: " + http_date(second)
 
 
 def _refusal(fault: Fault, shape: Shape) -> Reply:

@@ -7,7 +7,7 @@ from typing import Final
 
 from aiohttp import http_exceptions, http_parser
 
-from gateway.core.immutable import immutable
+from gateway.protect.ambiguity import Fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +35,6 @@ class EdgeSettings:
     begun_bytes_max: int = 64 * 1024 * 1024
     decoding_wait_seconds: float = 5.0
     backlog: int = 4096
-
-
-@immutable
-class Fault:
-    """Why bytes are no request, or a request is refused before its route handles it. Nothing of them is repeated.
-
-    `is_verdict`: on a route, the refusal is rule 2. Otherwise it has no verdict, only the route's shape.
-    """
-
-    status: int
-    detail: str
-    is_verdict: bool = True
 
 
 HEAD_TOO_BIG: Final = Fault(431, "The head of the request is too big.", is_verdict=False)

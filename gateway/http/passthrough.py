@@ -11,9 +11,9 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
-from typing import Protocol, assert_never
+from typing import Final, Protocol, assert_never
 
-from gateway.core.message import Headers, NameTable, RequestHead, ResponseHead, values_by_name
+from gateway.core.message import NameTable, ResponseHead
 from gateway.core.observation import ExchangeResult
 from gateway.core.routing import normalise_path
 from gateway.core.verdict import Verdict
@@ -26,21 +26,19 @@ from gateway.protect.problem import PROBLEM, UNSENT, UNTAKEN, Shape, Trouble, re
 from gateway.protect.reply import Reply, RequestBody, RequestCut
 from gateway.protect.request import Request
 from gateway.protect.route import Route, Target
+from gateway.protect.sighting import Sighting
 from gateway.protect.upstream_reply import passed_on
 from gateway.upstream import Duplex, Lost, NotSent, StreamBody, UpstreamResponse, status_of
 
+_ALWAYS: Final = partial(bool, True)
 Result = UpstreamResponse | NotSent | Lost
 
 
 class Client(Protocol):
     """What can be sent to a client beside the reply."""
 
-    @property
-    def takes_interim(self) -> bool:
-        """Whether it understands interim (1xx) responses: HTTP/1.0 does not (RFC 9110 section 15.2)."""
-
     def send_interim(self, head: ResponseHead) -> None:
-        """Send an interim response. Harmless when the client is gone."""
+        """Pass on an interim (1xx) response, to a client that understands them. Harmless when the client is gone."""
 
     def on_gone(self, callback: Callable[[], object] | None) -> None:
         """Call this when the client is gone, or now if it is. None removes the callback."""
@@ -72,57 +70,101 @@ class Passthrough:
         self._events = events
         self._key_headers = key_headers
         self._is_key_header = NameTable(lambda name: name.lower() in key_headers)
-        self._loop = asyncio.get_running_loop()
 
     async def __call__(
-        self, incoming: Request, client: Client, route: Route | None, verdict: Verdict | None
+        self,
+        incoming: Request,
+        client: Client,
+        route: Route | None,
+        verdict: Verdict | None,
+        sighting: Sighting | None = None,
     ) -> Reply | None:
         """Forward once, and return the reply; None after a tunnel. Raises `ClientGone` and `RequestCut`.
 
-        `verdict` says why a route's request is not protected; it is None where the route is only observed.
+        `verdict` says why a route's request is not protected; it is None where the route is only observed. The request
+        is given up as soon as the client is gone.
         """
-        is_observed = route is not None and route.is_observed
-        began, sighting, is_answered = time.monotonic(), None, False
-        if route is not None and is_observed and self._observing is not None:
+        if verdict is None and route is not None and sighting is None and self._observing is not None:
             sighting = self._observing.begin(incoming, route)
-        if sighting is not None:
-            incoming = sighting.copied(incoming)
+            if sighting is not None:
+                return await self._observed(incoming, client, route, sighting)
+        began = time.monotonic()
         target = self._target if route is None else route.target
+        cuts: list[RequestCut] = []
+        task, is_gone, is_over = asyncio.current_task(), False, False
+
+        def give_up() -> None:
+            nonlocal is_gone
+            if not (is_gone or is_over) and task is not None:
+                is_gone = True
+                task.cancel()
+
+        client.on_gone(give_up)
         try:
             head = unprotected_request(incoming.head, incoming.hop, target.forwarding, upgrades=incoming.upgrades)
-            result = await _exchange(target, head, incoming.body, client)
-            self._publish(incoming, route, verdict, time.monotonic() - began, result)
-            if isinstance(result, UpstreamResponse) and result.upgraded is not None:
-                if sighting is not None:
-                    sighting.give_up()
-                await _switch(client, result, result.upgraded)
-                return None
-            # To an observed request as if no route matched.
-            reply = _reply_to(result, self._shape if is_observed or route is None else route.shape)
-            if sighting is not None:
-                reply = sighting.answered(result, reply)
-            is_answered = True
-            return reply
+            body = None if incoming.body.length is None else incoming.body.whole()
+            result = await target.upstream.exchange(
+                head,
+                _streamed(incoming.body, cuts) if body is None else body,
+                protected=False,
+                may_send=_ALWAYS,
+                on_interim=client.send_interim,
+            )
+            if is_gone:
+                # The client left in the step in which the exchange ended. The cancellation must not hit a later await.
+                if isinstance(result, UpstreamResponse):
+                    result.close()
+                await asyncio.sleep(0)
+                raise ClientGone
+        except asyncio.CancelledError:
+            # Only our own cancellation, and no other one of this task.
+            if is_gone and task is not None and task.uncancel() == 0:
+                raise ClientGone from None
+            raise
         finally:
-            if sighting is not None and not is_answered:
+            is_over = True
+        if cuts and isinstance(result, Lost):
+            raise cuts[0]
+        self._publish(incoming, route, verdict, time.monotonic() - began, result)
+        if not isinstance(result, UpstreamResponse):
+            # To an observed request as if no route matched.
+            reply = _failed(result, self._shape if verdict is None or route is None else route.shape)
+        elif result.upgraded is None:
+            reply = passed_on(result)
+        else:
+            await _switch(client, result, result.upgraded, sighting)
+            return None
+        return reply if sighting is None else sighting.answered(result, reply)
+
+    async def _observed(self, incoming: Request, client: Client, route: Route, sighting: Sighting) -> Reply | None:
+        """Forward what only is observed, and have it copied as it streams by."""
+        reply = None
+        try:
+            reply = await self(sighting.copied(incoming), client, route, None, sighting)
+        finally:
+            if reply is None:
                 # The client left, or its request broke off.
                 sighting.end(ExchangeResult.UNKNOWN)
+        return reply
 
     def _publish(
         self, incoming: Request, route: Route | None, verdict: Verdict | None, duration_seconds: float, result: Result
     ) -> None:
+        head = incoming.head
         key_header: str | None = None
         path: str | None = None
-        if route is None:
-            headers = incoming.head.headers
-            if not self._key_headers.isdisjoint(values_by_name(headers)):
-                key_header = self._first_key_header(headers).decode("latin-1")
-                path = normalise_path(incoming.head.target).decode("latin-1")
+        if route is None and self._key_headers:
+            for name, _ in head.headers:
+                if self._is_key_header[name]:
+                    # As it is spelt.
+                    key_header = name.decode("latin-1")
+                    path = normalise_path(head.target).decode("latin-1")
+                    break
         self._events.publish(
             RequestPassed(
                 verdict,
-                incoming.head.method.decode("latin-1"),
-                _status_of(result),
+                head.method.decode("latin-1"),
+                result.head.status if isinstance(result, UpstreamResponse) else status_of(result.reason),
                 duration_seconds,
                 key_header,
                 path,
@@ -132,78 +174,22 @@ class Passthrough:
             )
         )
 
-    def _first_key_header(self, headers: Headers) -> bytes:
-        """The name of the first key header in the request, as it is spelt."""
-        for name, _ in headers:
-            if self._is_key_header[name]:
-                return name
-        return b""
+
+def _streamed(body: RequestBody, cuts: list[RequestCut]) -> StreamBody:
+    """A body as it comes. Keeps the reason why it is cut short, because the upstream client reports only that it is."""
+
+    async def watched() -> AsyncIterator[bytes]:
+        try:
+            async for data in body.stream():
+                yield data
+        except RequestCut as cut:
+            cuts.append(cut)
+            raise
+
+    return StreamBody(watched(), body.length, body.crowd_out)
 
 
-async def _exchange(target: Target, head: RequestHead, body: RequestBody, client: Client) -> Result:
-    """Exchange with the upstream, and give up as soon as the client is gone."""
-    cuts: list[RequestCut] = []
-    whole = None if body.length is None else body.whole()
-    sent = StreamBody(_watched(body.stream(), cuts), body.length, body.crowd_out) if whole is None else whole
-    task = asyncio.current_task()
-    is_gone = False
-
-    def give_up() -> None:
-        nonlocal is_gone
-        if not is_gone and task is not None:
-            is_gone = True
-            task.cancel()
-
-    client.on_gone(give_up)
-    try:
-        result = await target.upstream.exchange(
-            head,
-            sent,
-            protected=False,
-            may_send=lambda: True,
-            on_interim=partial(_pass_on, client),
-        )
-        client.on_gone(None)
-        if is_gone:
-            # The client left in the step in which the exchange ended. The cancellation must not hit a later await.
-            if isinstance(result, UpstreamResponse):
-                result.close()
-            await asyncio.sleep(0)
-            raise ClientGone
-    except asyncio.CancelledError:
-        # Only our own cancellation, and no other one of this task.
-        if is_gone and task is not None and task.uncancel() == 0:
-            raise ClientGone from None
-        raise
-    finally:
-        client.on_gone(None)
-    if isinstance(result, Lost) and cuts:
-        raise cuts[0]
-    return result
-
-
-async def _watched(chunks: AsyncIterator[bytes], cuts: list[RequestCut]) -> AsyncIterator[bytes]:
-    """The chunks. Keeps the reason why they are cut short, because the upstream client reports only that they are."""
-    try:
-        async for data in chunks:
-            yield data
-    except RequestCut as cut:
-        cuts.append(cut)
-        raise
-
-
-def _pass_on(client: Client, head: ResponseHead) -> None:
-    if client.takes_interim:
-        client.send_interim(ResponseHead(head.status, head.reason, response_headers(head.headers)))
-
-
-def _status_of(result: Result) -> int:
-    return result.head.status if isinstance(result, UpstreamResponse) else status_of(result.reason)
-
-
-def _reply_to(result: Result, shape: Shape) -> Reply:
-    if isinstance(result, UpstreamResponse):
-        return passed_on(result)
+def _failed(result: NotSent | Lost, shape: Shape) -> Reply:
     status = status_of(result.reason)
     match result:
         case NotSent() if status == 503:
@@ -218,7 +204,10 @@ def _reply_to(result: Result, shape: Shape) -> Reply:
     return replace(reply, verdict=None)
 
 
-async def _switch(client: Client, response: UpstreamResponse, upstream: Duplex) -> None:
+async def _switch(client: Client, response: UpstreamResponse, upstream: Duplex, sighting: Sighting | None) -> None:
+    client.on_gone(None)
+    if sighting is not None:
+        sighting.give_up()
     head = response.head
     try:
         tunnel = client.switch(ResponseHead(head.status, head.reason, response_headers(head.headers, upgraded=True)))

@@ -7,21 +7,23 @@ the lines that it was given, whatever their bytes, or it is refused.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Final
 
 from gateway.core.immutable import immutable
-from gateway.core.message import HOP_BY_HOP, Headers, NameTable, ResponseHead, header_values
+from gateway.core.message import HOP_BY_HOP, NameTable, ResponseHead, header_values
 from gateway.core.replay import has_no_body
-from gateway.protect.reply import Reply, http_date
+from gateway.core.verdict import Verdict
+from gateway.protect.reply import Reply
 
 _OWN: Final = HOP_BY_HOP | {b"content-length", b"idempotency-status"}
 _LENGTHS: Final = frozenset((b"content-length", b"transfer-encoding"))
 _LENGTH_DIGITS_MAX: Final = 18
 # The kinds of reply headers to framing, by name.
 _PLAIN, _DATE, _REPLACED = range(3)
+
+_STATUS_LINES: Final = {verdict: b"Idempotency-Status: " + verdict.encode() for verdict in Verdict}
+_BODILESS: Final = frozenset(status for status in range(100, 1000) if has_no_body(b"GET", status))
 
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
@@ -45,34 +47,40 @@ class Framed:
 
 
 def framed(reply: Reply, *, method: bytes, minor: int, keep_alive: bool, shows_status: bool, date: bytes) -> Framed:
-    """Frame a final reply to a request of HTTP/1.`minor` (RFC 9112 section 6). Raises `ReplyInvalid`."""
-    is_bytes = isinstance(reply.body, bytes)
+    """Frame a final reply to a request of HTTP/1.`minor` (RFC 9112 section 6). Raises `ReplyInvalid`.
+
+    `date` is the line for a reply without one.
+    """
+    status, is_bytes = reply.status, isinstance(reply.body, bytes)
     length = len(reply.body) if isinstance(reply.body, bytes) else reply.length
-    sends_body = not has_no_body(method, reply.status)
-    headers, has_date = _kept(reply.headers)
+    lines, has_date = [b"HTTP/1.1 %d %b" % (status, reply.reason)], False
+    for header in reply.headers:
+        kind = _KINDS[header[0]]
+        if kind != _REPLACED:
+            lines.append(b": ".join(header))
+            if kind == _DATE:
+                has_date = True
     if reply.verdict is not None and shows_status:
-        headers.append((b"Idempotency-Status", reply.verdict.encode()))
+        lines.append(_STATUS_LINES[reply.verdict])
     elif reply.would is not None:
-        headers.append((b"Idempotency-Status", b"observed;would=" + reply.would.encode()))
+        lines.append(b"Idempotency-Status: observed;would=" + reply.would.encode())
     if not has_date:
-        headers.append((b"Date", date))
-    is_chunked = False
+        lines.append(date)
+    sends_body, is_chunked = method != b"HEAD" and status not in _BODILESS, False
     if not sends_body:
         said = _length_of_what_is_not_sent(method, reply, length if is_bytes else None)
         if said is not None:
-            headers.append((b"Content-Length", said))
+            lines.append(b"Content-Length: " + said)
     elif length is not None:
-        headers.append((b"Content-Length", b"%d" % length))
+        lines.append(b"Content-Length: %d" % length)
     elif minor > 0:
         is_chunked = True
-        headers.append((b"Transfer-Encoding", b"chunked"))
+        lines.append(b"Transfer-Encoding: chunked")
     else:
         keep_alive = False
-    if not keep_alive:
-        headers.append((b"Connection", b"close"))
-    elif minor == 0:
-        headers.append((b"Connection", b"keep-alive"))
-    return Framed(_head(reply.status, reply.reason, headers), sends_body, is_chunked, length, keep_alive)
+    if not keep_alive or minor == 0:
+        lines.append(b"Connection: keep-alive" if keep_alive else b"Connection: close")
+    return Framed(_head(status, lines), sends_body, is_chunked, length, keep_alive)
 
 
 def bare_head(head: ResponseHead) -> bytes:
@@ -80,28 +88,13 @@ def bare_head(head: ResponseHead) -> bytes:
 
     `head` has the headers for the client. Lengths are left out, because no content follows (RFC 9110 section 8.6).
     """
-    return _head(head.status, head.reason, [header for header in head.headers if header[0].lower() not in _LENGTHS])
+    kept = [header for header in head.headers if header[0].lower() not in _LENGTHS]
+    return _head(head.status, [b"HTTP/1.1 %d %b" % (head.status, head.reason), *map(b": ".join, kept)])
 
 
 def chunk(data: bytes) -> bytes:
     """One chunk; `data` is not empty, since an empty chunk is the last one."""
     return b"%x\r\n%b\r\n" % (len(data), data)
-
-
-class DateClock:
-    """The current `Date`, made anew once a second."""
-
-    __slots__ = ("_second", "_text")
-
-    def __init__(self) -> None:
-        self._second = -1
-        self._text = b""
-
-    def now(self) -> bytes:
-        second = int(time.time())
-        if second != self._second:
-            self._second, self._text = second, http_date(second)
-        return self._text
 
 
 def _length_of_what_is_not_sent(method: bytes, reply: Reply, body_bytes: int | None) -> bytes | None:
@@ -115,19 +108,6 @@ def _length_of_what_is_not_sent(method: bytes, reply: Reply, body_bytes: int | N
     return b"%d" % body_bytes if body_bytes else None
 
 
-def _kept(headers: Headers) -> tuple[list[tuple[bytes, bytes]], bool]:
-    """The headers that go out unchanged, and whether one of them is `Date`."""
-    kept: list[tuple[bytes, bytes]] = []
-    has_date = False
-    for header in headers:
-        kind = _KINDS[header[0]]
-        if kind != _REPLACED:
-            kept.append(header)
-            if kind == _DATE:
-                has_date = True
-    return kept, has_date
-
-
 def _kind_of(name: bytes) -> int:
     lower = name.lower()
     if lower == b"date":
@@ -138,11 +118,10 @@ def _kind_of(name: bytes) -> int:
 _KINDS: Final = NameTable(_kind_of)
 
 
-def _head(status: int, reason: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    lines = [b"HTTP/1.1 %d %b" % (status, reason), *map(b": ".join, headers), b"", b""]
-    head = b"\r\n".join(lines)
+def _head(status: int, lines: list[bytes]) -> bytes:
+    head = b"\r\n".join(lines) + b"\r\n\r\n"
     # A header or reason that smuggles a line would add a line.
-    ends = len(lines) - 1
+    ends = len(lines) + 1
     if head.count(b"\n") != ends or head.count(b"\r") != ends or b"\0" in head or not 100 <= status <= 999:
         raise ReplyInvalid("a header or the reason of a reply holds CR, LF or NUL, or its status is not valid")
     return head

@@ -5,7 +5,8 @@ Work has a flow: of several flows each has its turn, so that thousands of reques
 How much is a slice is learned from how long turns take; what the work causes in the next turn counts, too.
 
 Where nobody waits, the work is done at once: `is_free` takes one of many places in this turn, and that is all. Only
-what comes beyond them waits, and as long as something waits, turns are measured, and slices are small.
+what comes beyond them waits, and as long as something waits, turns are measured, and slices are small. Turns are not
+even counted before the `spare` places are gone, which may be taken by counting them down.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ _SIZE_MAX: Final = 64
 _SIZE_FIRST: Final = 16
 # More than the connections of a busy gateway ask for in one turn.
 _PLACES: Final = 128
+_SPARE: Final = 32
 
 
 class Slices:
@@ -37,6 +39,8 @@ class Slices:
         # Who waits for what to be done.
         self._groups: dict[asyncio.Future[Any], dict[asyncio.Future[None], None]] = {}
         self._size, self._left = _SIZE_FIRST, _PLACES
+        self.spare = _SPARE
+        """Only where no turn is counted, and so nothing waits."""
         self._is_counting = False
         self._turn_began: float | None = None
 
@@ -89,6 +93,7 @@ class Slices:
 
     def _begin(self) -> None:
         self._is_counting = True
+        self.spare = 0
         self._turn_began = thread_time() if self._flows else None
         self._loop.call_soon(self._next_turn)
 
@@ -96,7 +101,7 @@ class Slices:
         self._is_counting = False
         flows = self._flows
         if not flows:
-            self._size, self._left = _SIZE_FIRST, _PLACES
+            self._size, self._left, self.spare = _SIZE_FIRST, _PLACES, _SPARE
             return
         if self._turn_began is not None and thread_time() - self._turn_began > _TURN_SECONDS:
             self._size = max(_SIZE_MIN, self._size // 2)

@@ -40,7 +40,16 @@ from gateway.core.identity.canonical import (
 from gateway.core.identity.media import MediaType, parse_media_type
 from gateway.core.identity.pointer import MISSING, Pointer, format_pointer, resolve
 from gateway.core.immutable import immutable
-from gateway.core.message import HOP_BY_HOP, Headers, RequestHead, header_values, list_members, values_by_name
+from gateway.core.message import (
+    HOP_BY_HOP,
+    METHOD_OVERRIDES,
+    TARGET_OVERRIDES,
+    Headers,
+    RequestHead,
+    header_values,
+    list_members,
+    values_by_name,
+)
 from gateway.core.operation import Content, Fingerprint, Identity
 
 ALGORITHM: Final = b"3"
@@ -93,10 +102,6 @@ _TRUE: Final = (b"true", b"?1")
 
 _DIGESTED: Final = (b"host", b"content-type", b"content-encoding")
 
-METHOD_OVERRIDES: Final = (b"x-http-method", b"x-http-method-override", b"x-method-override")
-"""Headers that mean another method to the services that know them: compared wherever they are sent."""
-TARGET_OVERRIDES: Final = (b"x-original-url", b"x-rewrite-url")
-"""Likewise another target: IIS puts the original there when it rewrites one, and some frameworks read it from there."""
 CONDITIONS: Final = (
     # RFC 9110 sections 13.1, 14.2 and 14.5: under which condition, and on which part.
     b"if-match", b"if-none-match", b"if-modified-since", b"if-unmodified-since", b"if-range", b"range",

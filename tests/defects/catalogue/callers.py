@@ -18,7 +18,7 @@ DEFECTS = (
     Defect(
         "caller-names-itself",
         "the service believes a name that the client wrote",
-        (Edit("http/handler.py", "served.reserved.without(exchange.head)", "exchange.head"),),
+        (Edit("http/handler.py", "served.reserved.without(head)", "head"),),
         (
             _FORWARD_AUTH + "test_a_caller_that_names_itself[GET]",
             _FORWARD_AUTH + "test_what_the_service_gets[email]",

@@ -177,7 +177,7 @@ DEFECTS = (
     Defect(
         "another-route-takes-a-spelling",
         "a route with a variable takes what may be read as the path of one before it",
-        (Edit("http/request.py", "if routes.is_clear(entry, target) and not names_another(head):", "if True:"),),
+        (Edit("protect/ambiguity.py", "if routes.is_clear(entry, target) and not names_another(head):", "if True:"),),
         ("tests/http/gateway/test_spellings.py::test_a_variable_takes_nothing_from_a_route_before_it",),
     ),
     Defect(
@@ -195,7 +195,7 @@ DEFECTS = (
     Defect(
         "long-path-in-one-piece",
         "the path of a head that comes in one piece is not measured",
-        (Edit("http/request.py", "if len(target) > PATH_BYTES_MAX and", "if False and"),),
+        (Edit("protect/ambiguity.py", "if len(target) > PATH_BYTES_MAX and", "if False and"),),
         ("tests/http/gateway/test_spellings.py::test_a_long_path_in_one_piece[/other/]",),
     ),
     Defect(

@@ -13,7 +13,7 @@ DEFECTS = (
         "an ambiguous request on an observed route is refused",
         (
             Edit(
-                "http/request.py",
+                "protect/ambiguity.py",
                 "route is not None and not route.is_observed:\n        fault",
                 "route is not None:\n        fault",
             ),
@@ -26,8 +26,8 @@ DEFECTS = (
         (
             Edit(
                 "http/handler.py",
-                "            if route is not None and route.is_observed:\n",
-                "            if False and route is not None and route.is_observed:\n",
+                "        if route is not None and route.is_observed:\n",
+                "        if False and route is not None and route.is_observed:\n",
             ),
         ),
         (_OBSERVE + "test_enforcing_starts_with_no_memory",),
@@ -50,9 +50,11 @@ DEFECTS = (
         (
             Edit(
                 "http/passthrough.py",
-                "                reply = sighting.answered(result, reply)\n",
-                "                reply = sighting.answered(result, reply)\n"
-                "                await self._observing._flush([sighting])\n",
+                "        return reply if sighting is None else sighting.answered(result, reply)\n",
+                "        if sighting is not None:\n"
+                "            reply = sighting.answered(result, reply)\n"
+                "            await self._observing._flush([sighting])\n"
+                "        return reply\n",
             ),
         ),
         (_OBSERVE + "test_no_request_waits_for_the_table",),

@@ -198,8 +198,8 @@ DEFECTS = (
                 "http/server.py",
                 "        self._clients.pop(connection, None)\n",
                 "        self._clients.pop(connection, None)\n"
-                "        for task in self.handler._tasks:\n"
-                "            task.cancel()\n",
+                "        for busy in self.handler._busy:\n"
+                "            busy.task.cancel()\n",
             ),
             Edit(
                 "protect/coordinator.py",

@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from typing import Self
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from gateway.core.message import Headers, RequestHead
+from gateway.core.message import Headers, IndexedHeaders, RequestHead
 from gateway.core.routing import PathPattern, RouteTable, Rule, normalise_path
-from gateway.http.limits import Fault
-from gateway.http.request import examine
+from gateway.protect.ambiguity import Fault, examine, examine_closely
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ def asked(
     target: bytes, method: bytes = b"POST", host: bytes = b"api.test", *, more: Headers = ()
 ) -> tuple[Route | None, Fault | None]:
     """What is found of a request with this target."""
-    return examine(ROUTES, RequestHead(method, target, ((b"Host", host), *more)), (1, 1))
+    return examine(ROUTES, RequestHead(method, target, IndexedHeaders(((b"Host", host), *more))), (1, 1))
 
 
 @pytest.mark.parametrize(
@@ -272,3 +274,76 @@ def test_a_plain_request_meets_its_route() -> None:
     """The case of what stands for a variable is its own."""
     route, fault = asked(b"/v1/payments/aBc/Capture")
     assert (route is not None and route.name, fault) == ("capture", None)
+
+
+PATHS = (
+    "/", "/a", "/A/b", "/a/{x}", "/{x}/b", "/a/x{y}", "/a/{r:.*}", "/{r:.*}", "/index/a", "/index.php/{r:.*}",
+    "/a.json", "/a/{x}.json", "/a/\u00e4", "/a/b%2Fc", "/default.asp", "/a;b/c", "/_method",
+)  # fmt: skip
+BEFORE = (b"", b"/index", b"/INDEX", b"/index.php", b"/x.cgi", b"/", b"//h", b"http://h", b"/x/..", b"h")
+ASKED = (
+    b"/", b"/a", b"/A", b"/a/b", b"/A/B", b"/x/b", b"/a/xy", b"/a/Xy", b"/a/b/c", b"/%61", b"/a/b%2fc", b"/\xc3\xa4",
+    b"/a;b/c", b"/a.json", b"/_method",
+)  # fmt: skip
+BEHIND = (b"", b"/", b".json", b"/index", b"/index.html", b"/default.asp", b";x", b"/.", b"%00", b"/b")
+QUERIES = (b"", b"?", b"?q=1", b"?a_b=/a", b"?r=a/b", b"?_method=PATCH", b"?%5fmethod=PATCH", b"#a")
+TARGETS = [b"".join(parts) for parts in product(BEFORE, ASKED, BEHIND)]
+FIELDS = (
+    (b"Content-Length", b"2"), (b"Content-Length", b"+2"), (b"content_length", b"2"), (b"Content-Length", b"9" * 19),
+    (b"Transfer-Encoding", b"chunked"), (b"Transfer-Encoding", b"gzip"), (b"Host", b"h"), (b"Host", b"x y"),
+    (b"Connection", b"keep-alive"), (b"Connection", b"close, authorization"), (b"Connection", b"Cookie"),
+    (b"Authorization", b"x"), (b"X-Key", b"1"), (b"x_key", b"1"), (b"X-Other", b"a\x01"), (b"X-Other", b"a\tb"),
+    (b"X-HTTP-Method-Override", b"PATCH"), (b"X_Method_Override", b"POST"), (b"X-Original-URL", b"/a"),
+    (b"Expect", b"100-continue"), (b"Accept", b"*/*"),
+)  # fmt: skip
+RULES = st.builds(
+    lambda path, methods, host: Rule(frozenset(methods), PathPattern.parse(path), host),
+    st.sampled_from(PATHS),
+    st.sampled_from(((b"POST",), (b"POST", b"PATCH"), (b"PATCH",))),
+    st.sampled_from((None, None, b"h")),
+)
+
+
+def related(rules: list[tuple[Rule, bool]], unprotected: list[Rule]) -> RouteTable[Route]:
+    """A table of these rules, of which some only observe."""
+    routes = [
+        (each, Route(str(number), frozenset((b"x-key",)), frozenset((b"x-other",)), is_observed))
+        for number, (each, is_observed) in enumerate(rules)
+    ]
+    return RouteTable(routes, unprotected=unprotected)
+
+
+def compare_looks(routes: RouteTable[Route], head: RequestHead, version: tuple[int, int] = (1, 1)) -> None:
+    """What a short look finds is what a close one does."""
+    assert examine(routes, head, version) == examine_closely(routes, head, version), head
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(st.tuples(RULES, st.sampled_from((False, False, False, True))), min_size=1, max_size=4),
+    st.lists(RULES, max_size=1),
+    st.sampled_from((b"POST", b"GET")),
+    st.sampled_from(QUERIES),
+)
+def test_a_short_look_at_a_target(
+    rules: list[tuple[Rule, bool]], unprotected: list[Rule], method: bytes, query: bytes
+) -> None:
+    """It finds what a close one does, whatever the target, also when the table has learned which rules are clear."""
+    routes, headers = related(rules, unprotected), IndexedHeaders(((b"Host", b"h"),))
+    for target in TARGETS:
+        compare_looks(routes, RequestHead(method, target + query, headers))
+
+
+@pytest.mark.parametrize("is_observed", [False, True], ids=["protected", "observed"])
+@pytest.mark.parametrize("target", [b"/a", b"/A", b"/other"])
+@pytest.mark.parametrize("method", [b"POST", b"GET", b"CONNECT"])
+def test_a_short_look_at_a_head(method: bytes, target: bytes, is_observed: bool) -> None:
+    """It finds what a close one does, whatever the headers."""
+    rules = [
+        (Rule(frozenset((b"POST",)), PathPattern.parse("/a")), is_observed),
+        (Rule(frozenset((b"PATCH",)), PathPattern.parse("/other")), False),
+    ]
+    routes = related(rules, [])
+    for first, second, host, version in product(FIELDS, FIELDS, (b"h", b"", None), ((1, 1), (1, 0))):
+        headers = IndexedHeaders((*([] if host is None else [(b"Host", host)]), first, second))
+        compare_looks(routes, RequestHead(method, target, headers), version)

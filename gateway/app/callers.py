@@ -25,7 +25,7 @@ from gateway.core.identity.scope import (
     VerifiedSpec,
 )
 from gateway.core.identity.token import KeysAt, KeysDiscovered, KeysInFile, SharedSecret, TokenIssuer
-from gateway.http.request import ReservedHeaders
+from gateway.http.exchange import ReservedHeaders
 from gateway.observe.facts import Events
 from gateway.protect.callers import Callers, Verifier
 from gateway.upstream import Upstream, UpstreamSettings, tls_context

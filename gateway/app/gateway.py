@@ -57,8 +57,8 @@ from gateway.app.upstreams import Clients, Upstreams
 from gateway.config import Address, Config
 from gateway.core.confidential import Sealing
 from gateway.core.routing import RouteTable
+from gateway.http.connection import EdgeSettings
 from gateway.http.handler import Served
-from gateway.http.limits import EdgeSettings
 from gateway.http.server import Edge, ListenError, listen_fault
 from gateway.observe.facts import Events, Observer
 from gateway.observe.metrics import Metrics

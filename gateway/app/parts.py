@@ -41,8 +41,8 @@ from gateway.core.operation import Snapshot, microseconds
 from gateway.core.sealing import KeyRing
 from gateway.deliver.places import Places
 from gateway.deliver.worker import DeliveryWorker
+from gateway.http.exchange import ReservedHeaders
 from gateway.http.passthrough import Passthrough
-from gateway.http.request import ReservedHeaders
 from gateway.observe.facts import Events
 from gateway.observe.tracing import Tracing
 from gateway.protect.accepting import Accepting

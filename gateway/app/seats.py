@@ -16,8 +16,7 @@ from typing import Any, Protocol
 
 from gateway.app.life import StartError
 from gateway.config import Address
-from gateway.http.arrivals import Listener
-from gateway.http.server import ListenError, listen_fault
+from gateway.http.server import Listener, ListenError, listen_fault
 
 Seat = tuple[socket.socket, ...]
 """The sockets of one worker: one for each address that the host name resolves to."""

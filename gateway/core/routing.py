@@ -390,13 +390,9 @@ class RouteTable(Generic[Value]):
 
     def is_clear(self, entry: Entry[Value], target: bytes) -> bool:
         """Whether a target that matches this rule cannot be read as one of an earlier rule."""
-        if entry.literal is not None and target == entry.literal:
-            return True
-        if not is_plain(target):
-            return False
         if entry.literal is not None:
-            return True
-        if b"." in target or target.startswith(b"/index/"):
+            return target == entry.literal or is_plain(target)
+        if CERTAIN_TARGET.fullmatch(target) is None:
             return False
         if entry.order not in self._clear:
             earlier = self._entries[: entry.order]

@@ -32,8 +32,8 @@ from gateway.core.identity.token import (
 from gateway.core.message import RequestHead
 from gateway.core.routing import Entry, Miss, RouteTable, Rule
 from gateway.core.verdict import Verdict
+from gateway.http.connection import EdgeSettings
 from gateway.http.handler import Served
-from gateway.http.limits import EdgeSettings
 from gateway.http.passthrough import Client
 from gateway.http.server import Edge
 from gateway.observe.facts import Events, Fact, RequestAnswered

@@ -1,9 +1,9 @@
 """One connection from a client: aiohttp's, with the limits that it lacks, and an orderly end.
 
 aiohttp reads the bytes and parses them in C. This module gives the parsed requests to the handler, one after the other
-and in order. It owns the client's address, whether the client is gone, how long each side may be silent, how much may
-wait, and how a connection ends: by a FIN, so that the client reads its response first, or by an RST, so that it cannot
-take what it got for whole. It knows no routes and no replies.
+and in order. It owns the limits of the edge, the client's address, whether the client is gone or slow to read, how long
+each side may be silent, how much may wait, and how a connection ends: by a FIN, so that the client reads its response
+first, or by an RST, so that it cannot take what it got for whole. It knows no routes and no replies.
 
 Theory of operation. aiohttp parses ahead of the request in progress, and a parsed request begins in a later turn of the
 loop. So bytes are counted where they arrive (`data_received`), and a connection is busy as soon as a request is parsed.
@@ -32,17 +32,18 @@ import re
 import socket
 import ssl
 import struct
-from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from heapq import nlargest
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias, cast
 
-from aiohttp import web
+from aiohttp import http_exceptions, http_parser, web
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 
 from gateway.core.identity.certificate import ClientCertificate, read_certificate
-from gateway.http.limits import HEAD_TOO_BIG, fault_of
-from gateway.http.reader import Check, ReaderWatch
 from gateway.protect.ambiguity import Fault
 from gateway.protect.hop import Hop, hop_from
 from gateway.protect.reply import Cut, RequestCut
@@ -50,6 +51,7 @@ from gateway.protect.reply import Cut, RequestCut
 if TYPE_CHECKING:
     from gateway.http.server import Edge
     from gateway.http.tunnel import ClientTunnel
+
 
 # The head of a request as aiohttp parsed it, and the body as it comes.
 Message: TypeAlias = RawRequestMessage
@@ -68,6 +70,230 @@ _CHUNK_DIGITS_MAX: Final = 15
 _CHUNK_LINE_KEPT: Final = 64
 # A writer waits when so much has not left.
 _WRITTEN_BYTES_MAX: Final = 64 * 1024
+
+# Most clients have read, or sent, everything in that time.
+_FEW_SECONDS: Final = 5.0
+# One in so many clients is aborted at a time, because finding the largest means ranking all.
+_SHARE: Final = 64
+# `struct tcp_info` of Linux (4.6 and later), of which these are tcpi_unacked, tcpi_bytes_acked and tcpi_notsent_bytes.
+_TCP_INFO: Final = struct.Struct("=24xI92xQ16xI")
+
+HEAD_TOO_BIG: Final = Fault(431, "The head of the request is too big.", is_verdict=False)
+_MALFORMED: Final = Fault(400, "The request is not well-formed HTTP/1.1.")
+_UNKNOWN_METHOD: Final = Fault(400, "The request does not begin with a method that this gateway knows.")
+_REPEATED_HEADER: Final = Fault(400, "A header that a request may have once is repeated.")
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeSettings:
+    """Limits of the edge. Silence is the time without a byte, in a request body and towards a slow reader alike.
+
+    `bytes_per_second_min` is the pace below which a client is given up after a first silence: with a body that has to
+    be here whole before anything is done, and with reading what was written for it. `connections_max` counts a
+    connection over TLS from the end of its handshake; until then it is one of `handshakes_max`, or of a quarter of
+    `connections_max` where that is less. `unread_bytes_max` is for all long responses together, `begun_bytes_max` for
+    all requests that are here in part or have yet to have their turn, see `MemoryBudget`. `decoding_wait_seconds` is
+    how long a response waits for its turn to be decoded; then it goes out as it is stored.
+    """
+
+    header_bytes_max: int = 64 * 1024
+    headers_max: int = 128
+    keepalive_seconds: float = 75.0
+    silence_seconds: float = 60.0
+    bytes_per_second_min: float = 500.0
+    linger_seconds: float = 5.0
+    handshake_seconds: float = 10.0
+    handshakes_max: int = 1024
+    connections_max: int = 100_000
+    unread_bytes_max: int = 256 * 1024 * 1024
+    begun_bytes_max: int = 64 * 1024 * 1024
+    decoding_wait_seconds: float = 5.0
+    backlog: int = 4096
+
+
+def fault_of(error: BaseException | None) -> Fault:
+    """What aiohttp found, in words that repeat nothing of it."""
+    match error:
+        case http_exceptions.LineTooLong():
+            return HEAD_TOO_BIG
+        case http_exceptions.BadHttpMethod():
+            return _UNKNOWN_METHOD
+        case http_exceptions.BadHttpMessage(message=text) if text.startswith("Too many headers"):
+            return HEAD_TOO_BIG
+        case http_exceptions.BadHttpMessage(message=text) if text.startswith("Duplicate '"):
+            return _REPEATED_HEADER
+        case _:
+            return _MALFORMED
+
+
+def has_c_parser() -> bool:
+    """Whether requests are parsed by llhttp. aiohttp's parser in Python is another one, which nothing here was held
+    against."""
+    return http_parser.HttpRequestParser.__module__ == "aiohttp._http_parser"
+
+
+class Holder(Protocol):
+    """What a budget needs of a client's connection."""
+
+    def abort(self) -> None:
+        """Reset it."""
+
+
+class _Held(NamedTuple):
+    size_bytes: int
+    since: float
+
+
+class MemoryBudget:
+    """One limit for the bytes that all clients together keep in memory.
+
+    A complete response is held until its client has read it, and a client may be slow as long as it keeps a minimum
+    pace. A few hundred slow readers of long responses would fill the memory, and so would a few thousand beginnings of
+    long requests. So each of the two has a budget. Above it, the client that holds the most is aborted: one with a
+    short response never suffers for one with a long response. Clients that had some time go first, the largest of them
+    first: otherwise many that hold a little less, for long, would cut off all that would be done in a moment.
+    """
+
+    def __init__(self, bytes_max: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._bytes_max = bytes_max
+        self._clock = clock
+        self._held: dict[Holder, _Held] = {}
+        self._bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        return self._bytes
+
+    @contextmanager
+    def held(self, holder: Holder, size_bytes: int) -> Iterator[None]:
+        """Hold so many bytes for this client meanwhile. The client must hold no others here."""
+        self.hold(holder, size_bytes)
+        try:
+            yield
+        finally:
+            self.hold(holder, 0)
+
+    def hold(self, holder: Holder, size_bytes: int) -> None:
+        """Set the bytes held for this client. 0 ends that."""
+        before = self._held.pop(holder, None)
+        self._bytes += size_bytes - (0 if before is None else before.size_bytes)
+        if size_bytes:
+            self._held[holder] = _Held(size_bytes, self._clock() if before is None else before.since)
+        if self._bytes > self._bytes_max:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Abort clients, the first in rank first, down to the limit.
+
+        Where many hold a little, a share of them goes at once: ranking all of them for each byte that comes would block
+        the loop.
+        """
+        had_time = self._clock() - _FEW_SECONDS
+
+        def rank(holder: Holder) -> tuple[bool, int]:
+            held = self._held[holder]
+            return held.since <= had_time, held.size_bytes
+
+        share = len(self._held) // _SHARE
+        # The bytes of a single client have a limit of their own.
+        while (self._bytes > self._bytes_max or share > 0) and len(self._held) > 1:
+            for holder in nlargest(max(1, share), self._held, key=rank):
+                self._bytes -= self._held.pop(holder).size_bytes
+                holder.abort()
+            share = 0
+
+
+class Delivery(NamedTuple):
+    """How much of what was written the client has received.
+
+    Without TLS the transport knows what has yet to leave. With TLS it does not: the loop encrypts a response at once
+    and does not count what it then holds. So the kernel is asked what has arrived. `taken_bytes` grow with what the
+    client receives, from any start. `is_all`: nothing is left, unless the loop is about to write what it holds. Seen
+    twice, with nothing received in between, it is certain.
+    """
+
+    taken_bytes: int
+    is_all: bool
+
+
+_UNKNOWN: Final = Delivery(0, is_all=False)
+
+
+def delivery_of(transport: asyncio.Transport) -> Delivery:
+    """How much it has received by now. Where that is unknown, nothing ever is."""
+    if transport.get_extra_info("sslcontext") is None:
+        unsent_bytes = transport.get_write_buffer_size()
+        return Delivery(-unsent_bytes, unsent_bytes == 0)
+    sock = transport.get_extra_info("socket")
+    option = getattr(socket, "TCP_INFO", None)
+    if sock is None or option is None:
+        return _UNKNOWN
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, option, _TCP_INFO.size)
+    except OSError:
+        return _UNKNOWN
+    if len(info) < _TCP_INFO.size:
+        return _UNKNOWN
+    on_its_way, arrived_bytes, unsent_bytes = _TCP_INFO.unpack(info)
+    return Delivery(arrived_bytes, on_its_way == 0 and unsent_bytes == 0)
+
+
+class ReaderWatch:
+    """Whether one client reads fast enough. A long response may take any time while it does.
+
+    Closing a connection waits for its client without a limit, so the client is watched then, too.
+    """
+
+    __slots__ = ("_before", "_is_ending", "_settings", "_transport", "due")
+
+    def __init__(self, settings: EdgeSettings) -> None:
+        self._settings = settings
+        self._transport: asyncio.Transport | None = None
+        self._before: Delivery | None = None
+        self._is_ending = False
+        self.due = math.inf
+        """When to check it next, on the loop's clock."""
+
+    def watch_writing(self, transport: asyncio.Transport, now: float) -> None:
+        """A writer waits until the client has read more."""
+        self._transport = transport
+        self._before = delivery_of(transport)
+        self.due = now + self._settings.silence_seconds
+
+    def stop(self) -> None:
+        """No writer waits any more."""
+        self.due = math.inf
+
+    def watch_end(self, transport: asyncio.Transport, now: float, seconds: float) -> None:
+        """Nothing more is written. The client has so long to read the rest, and then as long as it reads."""
+        self._transport = transport
+        self._is_ending = True
+        before = delivery_of(transport)
+        # A time to linger is too short to judge a pace by.
+        self._before = before if before.is_all or seconds >= self._settings.silence_seconds else None
+        self.due = now + seconds
+
+    def has_read_all(self) -> bool:
+        """Whether it has received everything. That is certain when the last call found it, too."""
+        if self._transport is None:
+            return False
+        before, self._before = self._before, delivery_of(self._transport)
+        return self._before.is_all and self._before == before
+
+    def check(self, now: float) -> Literal["end", "break off"] | None:
+        """To be called from time to time. End it: the client has received everything, and does not close. Break it off:
+        the client does not read, or too slowly."""
+        if now < self.due or self._transport is None:
+            return None
+        before = self._before
+        if self.has_read_all() and self._is_ending:
+            return "end"
+        after, seconds = self._before, self._settings.silence_seconds
+        self.due = now + seconds
+        if before is None or after is None or (self._is_ending and after.is_all):
+            return None
+        is_at_pace = after.taken_bytes - before.taken_bytes >= self._settings.bytes_per_second_min * seconds
+        return None if is_at_pace else "break off"
 
 
 class ClientGone(Exception):
@@ -320,15 +546,13 @@ class ClientConnection(web.RequestHandler):
         if now >= self._body_due:
             self._body_due = math.inf
             self.cut_body(Cut.SLOW)
-        match self._reader.check(now):
-            case Check.BREAK_OFF:
-                self._reader.stop()
-                self.abort()
-            case Check.END if self.transport is not None:
-                # Not by RST, which might overtake what the client has yet to read.
-                self.transport.abort()
-            case _:
-                pass
+        what = self._reader.check(now)
+        if what == "break off":
+            self._reader.stop()
+            self.abort()
+        elif what == "end" and self.transport is not None:
+            # Not by RST, which might overtake what the client has yet to read.
+            self.transport.abort()
         is_idle = not self.is_busy and self._tunnel is None and not self._is_closing
         if is_idle and now - self.idle_since > self.settings.keepalive_seconds:
             self.close()

@@ -1,36 +1,284 @@
 """One request at the edge: reads it as a value, and writes its reply to the client's connection.
 
-Owns what has been written so far, whether the connection may serve another request, and the wait for a slow reader. It
-decides nothing about a request.
+aiohttp's parser decides which bytes are a request. This module owns what a client may not say of itself, reading a body
+at its consumer's pace, and `100 Continue`. That is sent when the body is first read, so that a request which is refused
+by its head never uploads. Of the reply it owns the framing, which is never copied but written here alone, what has been
+written so far, and whether the connection may serve another request. It decides nothing about a request.
 
-Invariant: once a byte of a final head is out, the connection either carries the whole reply or is reset. A reply that
-broke off never looks complete.
+Invariants: a request body that did not arrive completely raises `RequestCut`; it never just ends. A head has exactly
+the lines that it was given, whatever their bytes, or it is refused. Once a byte of a final head is out, the connection
+either carries the whole reply or is reset: a reply that broke off never looks complete.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from gateway.core.message import EXPECT, IndexedHeaders, RequestHead, ResponseHead, header_values
-from gateway.http.budget import MemoryBudget
-from gateway.http.connection import ClientConnection, ClientGone, Message, Payload
-from gateway.http.reply import LAST_CHUNK, Framed, bare_head, chunk
-from gateway.http.request import ClientBody
+from gateway.core.immutable import immutable
+from gateway.core.message import (
+    EXPECT,
+    HOP_BY_HOP,
+    IndexedHeaders,
+    NameTable,
+    RequestHead,
+    ResponseHead,
+    connection_options,
+    folded_name,
+    header_values,
+)
+from gateway.core.replay import has_no_body
+from gateway.core.verdict import Verdict
+from gateway.http.connection import HEAD_TOO_BIG, ClientConnection, ClientGone, MemoryBudget, Message, Payload
 from gateway.http.tunnel import ClientTunnel
+from gateway.protect.ambiguity import Fault
 from gateway.protect.forwarding import response_headers
-from gateway.protect.reply import BodyCut, ResponseStream
+from gateway.protect.reply import BodyCut, Cut, Reply, ResponseStream
 from gateway.protect.request import Request
 from gateway.protect.route import Route
 
 if TYPE_CHECKING:
     from gateway.http.handler import Served
 
+_OWN: Final = HOP_BY_HOP | {b"content-length", b"idempotency-status"}
+_LENGTHS: Final = frozenset((b"content-length", b"transfer-encoding"))
+_LENGTH_DIGITS_MAX: Final = 18
+# The kinds of reply headers to framing, by name.
+_PLAIN, _DATE, _REPLACED = range(3)
+
+_STATUS_LINES: Final = {verdict: b"Idempotency-Status: " + verdict.encode() for verdict in Verdict}
+_BODILESS: Final = frozenset(status for status in range(100, 1000) if has_no_body(b"GET", status))
+
+LAST_CHUNK: Final = b"0\r\n\r\n"
+
+# How much of a body is read at once, when its consumer reads it; as much again is buffered for a slow consumer.
+_PIECE_BYTES: Final = 64 * 1024
+# The bytes around a header's name and value, and around the parts of a request line.
+_FIELD_BYTES: Final = len(b": \r\n")
+_LINE_BYTES: Final = len(b"  HTTP/1.1\r\n\r\n")
+
+# A body loses its upload slot to another request if it was waited for that long and came more slowly than this.
+# A mebibyte may take a minute.
+_CROWDED_SECONDS: Final = 5.0
+_CROWDED_BYTES_PER_SECOND: Final = 16 * 1024
+
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
 ONE_WRITE_BYTES_MAX: Final = 64 * 1024
 """Up to this size, head and body go out in one write."""
 # How much of a longer body is written before waiting for the client. With TLS, writing the first two parts never
 # waits, read or not; they are short, so that little memory is held beside the budget.
 _PART_BYTES: Final = 64 * 1024
+
+
+def _kind_of(name: bytes) -> int:
+    lower = name.lower()
+    if lower == b"date":
+        return _DATE
+    return _REPLACED if lower in _OWN else _PLAIN
+
+
+_KINDS: Final = NameTable(_kind_of)
+
+
+class ReplyInvalid(ValueError):
+    """A reply that cannot be written without ambiguity: a bug of its maker, never the client's fault."""
+
+
+@immutable
+class Framed:
+    """A head to send, and how its body follows. `length` is that of a body that is not chunked, if known.
+
+    `keep_alive` is False where the end of the connection ends the body.
+    """
+
+    head: bytes
+    sends_body: bool
+    is_chunked: bool
+    length: int | None
+    keep_alive: bool
+
+
+def framed(reply: Reply, *, method: bytes, minor: int, keep_alive: bool, shows_status: bool, date: bytes) -> Framed:
+    """Frame a final reply to a request of HTTP/1.`minor` (RFC 9112 section 6). Raises `ReplyInvalid`.
+
+    `date` is the line for a reply without one.
+    """
+    status, is_bytes = reply.status, isinstance(reply.body, bytes)
+    length = len(reply.body) if isinstance(reply.body, bytes) else reply.length
+    lines, has_date = [b"HTTP/1.1 %d %b" % (status, reply.reason)], False
+    for header in reply.headers:
+        kind = _KINDS[header[0]]
+        if kind != _REPLACED:
+            lines.append(b": ".join(header))
+            if kind == _DATE:
+                has_date = True
+    if reply.verdict is not None and shows_status:
+        lines.append(_STATUS_LINES[reply.verdict])
+    elif reply.would is not None:
+        lines.append(b"Idempotency-Status: observed;would=" + reply.would.encode())
+    if not has_date:
+        lines.append(date)
+    sends_body, is_chunked = method != b"HEAD" and status not in _BODILESS, False
+    if not sends_body:
+        said = _length_of_what_is_not_sent(method, reply, length if is_bytes else None)
+        if said is not None:
+            lines.append(b"Content-Length: " + said)
+    elif length is not None:
+        lines.append(b"Content-Length: %d" % length)
+    elif minor > 0:
+        is_chunked = True
+        lines.append(b"Transfer-Encoding: chunked")
+    else:
+        keep_alive = False
+    if not keep_alive or minor == 0:
+        lines.append(b"Connection: keep-alive" if keep_alive else b"Connection: close")
+    return Framed(_head(status, lines), sends_body, is_chunked, length, keep_alive)
+
+
+def bare_head(head: ResponseHead) -> bytes:
+    """An interim response, or the 101 after which the connection is no longer HTTP. Raises `ReplyInvalid`.
+
+    `head` has the headers for the client. Lengths are left out, because no content follows (RFC 9110 section 8.6).
+    """
+    kept = [header for header in head.headers if header[0].lower() not in _LENGTHS]
+    return _head(head.status, [b"HTTP/1.1 %d %b" % (head.status, head.reason), *map(b": ".join, kept)])
+
+
+def chunk(data: bytes) -> bytes:
+    """One chunk; `data` is not empty, since an empty chunk is the last one."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def _length_of_what_is_not_sent(method: bytes, reply: Reply, body_bytes: int | None) -> bytes | None:
+    """The `Content-Length` where no body follows: for HEAD and 304, the length of the body that GET would get."""
+    status = reply.status
+    if not (method == b"HEAD" or status == HTTPStatus.NOT_MODIFIED) or status == HTTPStatus.NO_CONTENT:
+        return None
+    own = next(reversed(header_values(reply.headers, b"content-length")), None)
+    if own is not None and own.isdigit() and len(own) <= _LENGTH_DIGITS_MAX:
+        return own
+    return b"%d" % body_bytes if body_bytes else None
+
+
+def _head(status: int, lines: list[bytes]) -> bytes:
+    head = b"\r\n".join(lines) + b"\r\n\r\n"
+    # A header or reason that smuggles a line would add a line.
+    ends = len(lines) + 1
+    if head.count(b"\n") != ends or head.count(b"\r") != ends or b"\0" in head or not 100 <= status <= 999:
+        raise ReplyInvalid("a header or the reason of a reply holds CR, LF or NUL, or its status is not valid")
+    return head
+
+
+class ClientBody:
+    """See `reply.RequestBody`."""
+
+    __slots__ = (
+        "_connection",
+        "_payload",
+        "_taken_bytes",
+        "_wait_began",
+        "_waited_seconds",
+        "expects_continue",
+        "keeps_pace",
+        "length",
+    )
+
+    def __init__(self, connection: ClientConnection, payload: Payload, length: int | None) -> None:
+        self._connection = connection
+        self._payload = payload
+        self._taken_bytes = 0
+        self._waited_seconds = 0.0
+        self._wait_began: float | None = None
+        self.length = length
+        self.expects_continue = False
+        """Whether the client waits for `100 Continue` before it sends the body."""
+        self.keeps_pace = False
+        """Whether it must come at a minimum pace, because it holds an upload slot meanwhile."""
+
+    def whole(self) -> bytes | None:
+        """All of its bytes, if they are here."""
+        payload = self._payload
+        if self.length == 0:
+            return b""
+        return payload.read_nowait() if payload.is_eof() and payload.exception() is None else None
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """Its bytes as they come. Raises `RequestCut`."""
+        payload = self._payload
+        payload.set_read_chunk_size(_PIECE_BYTES)
+        if self.expects_continue and not payload.is_eof():
+            self.expects_continue = False
+            if self._connection.is_open:
+                self._connection.write(_CONTINUE)
+        while not payload.at_eof():
+            data = await self._read()
+            if data:
+                self._taken_bytes += len(data)
+                yield data
+
+    def crowd_out(self) -> bool:
+        """Cut it short if it comes too slowly to keep its slot; returns whether it was cut."""
+        waited_seconds = self._waited_seconds
+        if self._wait_began is not None:
+            waited_seconds += asyncio.get_running_loop().time() - self._wait_began
+        if waited_seconds < _CROWDED_SECONDS or self._taken_bytes >= _CROWDED_BYTES_PER_SECOND * waited_seconds:
+            return False
+        return self._connection.cut_body(Cut.CROWDED_OUT)
+
+    def close(self) -> None:
+        """Holds nothing: the connection deals with what was not read."""
+
+    async def _read(self) -> bytes:
+        loop = asyncio.get_running_loop()
+        settings = self._connection.settings
+        seconds = settings.silence_seconds
+        if self.keeps_pace:
+            # The first silence is free. After that, the bytes that came must make up for the time waited.
+            earned = self._taken_bytes / settings.bytes_per_second_min
+            seconds = max(0.0, min(seconds, seconds + earned - self._waited_seconds))
+        began = self._wait_began = loop.time()
+        try:
+            return await self._connection.read_body(self._payload, seconds)
+        finally:
+            self._wait_began = None
+            self._waited_seconds += loop.time() - began
+
+
+def too_big(head: RequestHead, header_bytes_max: int) -> Fault | None:
+    """Why a head is over its limit as a whole."""
+    size = sum([len(name) + len(value) + _FIELD_BYTES for name, value in head.headers], len(head.target) + _LINE_BYTES)
+    return HEAD_TOO_BIG if size + len(head.method) > header_bytes_max else None
+
+
+class ReservedHeaders:
+    """Headers that a client may not send, because a service takes them from the gateway.
+
+    They are dropped from every request, whatever its path, and in every spelling that a service may take for the same
+    name.
+    """
+
+    def __init__(self, names: Iterable[bytes]) -> None:
+        reserved = frozenset(map(folded_name, names))
+        self._is_reserved = NameTable(lambda name: folded_name(name) in reserved)
+
+    def without(self, head: RequestHead) -> RequestHead:
+        """The head as the service may get it."""
+        options = connection_options(head.headers)
+        # Mostly.
+        if not any(map(self._is_reserved.__getitem__, [*options, *[name for name, _ in head.headers]])):
+            return head
+        kept: list[tuple[bytes, bytes]] = []
+        for name, value in head.headers:
+            if name.lower() == b"connection":
+                # It would have the gateway drop what it adds itself.
+                listed = [option for option in value.split(b",") if not self._is_reserved[option.strip()]]
+                kept.append((name, b",".join(listed)))
+            elif not self._is_reserved[name]:
+                kept.append((name, value))
+        return RequestHead(head.method, head.target, IndexedHeaders(kept))
 
 
 class ClientExchange:

@@ -20,13 +20,9 @@ from typing import Protocol, assert_never
 
 from gateway.core.routing import RouteTable
 from gateway.core.verdict import Verdict
-from gateway.http.budget import MemoryBudget
-from gateway.http.connection import ClientConnection, ClientGone, Message, Payload
-from gateway.http.exchange import ONE_WRITE_BYTES_MAX, ClientExchange
-from gateway.http.limits import EdgeSettings
+from gateway.http.connection import ClientConnection, ClientGone, EdgeSettings, MemoryBudget, Message, Payload
+from gateway.http.exchange import ONE_WRITE_BYTES_MAX, ClientExchange, ReservedHeaders, framed, too_big
 from gateway.http.passthrough import Client
-from gateway.http.reply import framed
-from gateway.http.request import ReservedHeaders, too_big
 from gateway.observe.facts import Events, RequestAnswered
 from gateway.protect.ambiguity import Fault, examine
 from gateway.protect.cors import NO_ORIGINS, CorsPolicy, for_origin
@@ -102,18 +98,13 @@ class Served:
 class Handler:
     """Responds to requests. `close` it when no connection is left. Lives on one event loop."""
 
-    def __init__(
-        self,
-        *,
-        served: Served,
-        events: Events,
-        settings: EdgeSettings,
-    ) -> None:
-        self._served = served
+    def __init__(self, served: Served, events: Events, settings: EdgeSettings) -> None:
+        self.served = served
         self._events = events
         self._settings = settings
         self._second, self._date = -1, b""
-        self._busy: set[ClientConnection] = set()
+        self.busy: set[ClientConnection] = set()
+        """Those whose requests are being processed or written, tunnels included."""
         self._idle: asyncio.Future[None] | None = None
         # One thread, so that requests that need decoding wait for each other, and no others do.
         self._decoding = ThreadPoolExecutor(1, "decoding")
@@ -122,26 +113,16 @@ class Handler:
         self.is_stopping = False
         """Whether each request is the last one on its connection."""
 
-    @property
-    def key_headers(self) -> frozenset[bytes]:
-        """The names of the headers that keys are in, in lower case."""
-        return self._served.key_headers
-
-    @property
-    def in_flight(self) -> int:
-        """How many requests are being processed or written, tunnels included."""
-        return len(self._busy)
-
     async def wait_idle(self, seconds: float) -> None:
         """Wait until nothing is in flight, at most that long."""
-        if self._busy:
+        if self.busy:
             if self._idle is None:
                 self._idle = asyncio.get_running_loop().create_future()
             await asyncio.wait((self._idle,), timeout=seconds)
 
     async def end_tasks(self) -> None:
         """Cancel the requests in flight."""
-        tasks = [each.task for each in self._busy if each.task is not None]
+        tasks = [each.task for each in self.busy if each.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -152,14 +133,13 @@ class Handler:
 
     def refusal_bytes(self, fault: Fault) -> bytes:
         """The whole response to bytes that are not a request."""
-        reply = _refusal(fault, self._served.shape)
-        date = _date_line(int(time.time()))
-        out = framed(reply, method=b"", minor=1, keep_alive=False, shows_status=False, date=date)
+        reply = _refusal(fault, self.served.shape)
+        out = framed(reply, method=b"", minor=1, keep_alive=False, shows_status=False, date=_date_line(time.time()))
         return out.head + reply.body if isinstance(reply.body, bytes) else out.head
 
     def serve_by(self, served: Served, settings: EdgeSettings) -> None:
         """Serve the requests that begin from now on by this."""
-        before, self._served, self._settings = self._served, served, settings
+        before, self.served, self._settings = self.served, served, settings
         before.replace()
 
     # -- one request --------------------------------------------------------------------------------------------------
@@ -169,10 +149,11 @@ class Handler:
 
         It is responded to in every case, unless the client is gone.
         """
-        served = self._served
+        served = self.served
+        own = served.resource
         exchange = ClientExchange(connection, message, payload, served)
         served.requests += 1
-        self._busy.add(connection)
+        self.busy.add(connection)
         try:
             if connection.transport is None:
                 return False
@@ -186,11 +167,9 @@ class Handler:
                     await self._pass_untouched(exchange, protected)
                 else:
                     await self._write(exchange, protected)
-            elif (
-                exchange.observed is None and served.resource is not None and served.resource.owns(exchange.head.target)
-            ):
-                own = await served.resource.respond(exchange.incoming(may_upgrade=False))
-                await self._write(exchange, own, shows_status=True)
+            elif own is not None and exchange.observed is None and own.owns(exchange.head.target):
+                reply = await own.respond(exchange.incoming(may_upgrade=False))
+                await self._write(exchange, reply, shows_status=True)
             else:
                 exchange.is_forwarded = True
                 passed = await served.forward(exchange.incoming(may_upgrade=True), exchange, exchange.observed, None)
@@ -206,7 +185,7 @@ class Handler:
         finally:
             connection.on_gone = None
             served.requests -= 1
-            self._busy.discard(connection)
+            self.busy.discard(connection)
             if served.is_replaced or self._idle is not None:
                 self._request_ended(served)
         return exchange.keep_alive
@@ -214,7 +193,7 @@ class Handler:
     def _request_ended(self, served: Served) -> None:
         if served.is_replaced:
             served.request_ended()
-        if self._idle is not None and not self._busy and not self._idle.done():
+        if self._idle is not None and not self.busy and not self._idle.done():
             self._idle.set_result(None)
 
     def _examine(self, exchange: ClientExchange) -> Fault | None:
@@ -252,8 +231,7 @@ class Handler:
 
     async def _respond_to(self, error: Exception, exchange: ClientExchange) -> None:
         """Respond to a request whose body was cut, or that the gateway failed at. Raises only cancellation."""
-        is_cut = isinstance(error, RequestCut)
-        if not is_cut:
+        if not isinstance(error, RequestCut):
             _LOG.error("a request could not be answered", exc_info=error)
         try:
             if exchange.has_begun_reply:
@@ -272,12 +250,7 @@ class Handler:
             raise
 
     async def _write(
-        self,
-        exchange: ClientExchange,
-        reply: Reply,
-        *,
-        is_last: bool = False,
-        shows_status: bool = False,
+        self, exchange: ClientExchange, reply: Reply, *, is_last: bool = False, shows_status: bool = False
     ) -> None:
         """Write the reply, with its verdict where the route shows it, or with `shows_status`.
 
@@ -359,8 +332,8 @@ class Handler:
         await self._refuse(exchange, fault)
 
 
-def _date_line(second: int) -> bytes:
-    return b"Date: " + http_date(second)
+def _date_line(unix_seconds: float) -> bytes:
+    return b"Date: " + http_date(int(unix_seconds))
 
 
 def _refusal(fault: Fault, shape: Shape) -> Reply:

@@ -2,6 +2,11 @@
 
 It handles no requests: those go to its `Handler`.
 
+Whatever is in the backlog of a socket, accepting it holds the loop for no longer than a slice of a turn. An accepted
+connection is little more than its descriptor until bytes come. Then it waits for its turn, beside the requests that
+come on connections that are there already: parsing a request and what follows takes a hundred times as long as
+accepting. Requests that ask for the same wait in one line, so that a burst of them holds up no other request.
+
 Where no more connections may be open, the ones that were idle for longest make room. One that came or had a request
 just now is not idle: it is about to send the next one, as all of a burst are. Where none is idle, new ones wait in the
 backlog for a while, and are then turned away.
@@ -20,22 +25,32 @@ import math
 import socket
 import ssl
 from collections.abc import Callable, Hashable
+from enum import Enum, auto
 from heapq import nsmallest
 from itertools import islice
+from time import perf_counter
 from typing import Any, Final, cast
 
 from aiohttp import web
 
 from gateway.core.message import bracketed
-from gateway.http.arrivals import Arrival, Listener, Room, flow_of
-from gateway.http.budget import MemoryBudget
-from gateway.http.connection import RST_ON_CLOSE, SMALL_BYTES, ClientConnection
+from gateway.http.connection import (
+    RST_ON_CLOSE,
+    SMALL_BYTES,
+    ClientConnection,
+    EdgeSettings,
+    MemoryBudget,
+    has_c_parser,
+)
 from gateway.http.handler import Handler, Served
-from gateway.http.limits import EdgeSettings, has_c_parser
 from gateway.observe.facts import Events
 from gateway.protect.slices import Slices
 from gateway.upstream import keep_alive
 
+# How long accepting may go on in one turn.
+_ACCEPT_SECONDS: Final = 0.002
+# After the system had no descriptor or memory for a connection.
+_EXHAUSTED_SECONDS: Final = 1.0
 # How often connections are checked, and how many at once: with more of them, each is checked less often.
 _SWEEP_SECONDS: Final = 0.25
 _SWEEP_CONNECTIONS_MAX: Final = 2000
@@ -54,6 +69,136 @@ _SETTLED_SECONDS: Final = 0.5
 _FULL_SECONDS: Final = 2.0
 
 
+class Room(Enum):
+    """Whether the next connection may be accepted."""
+
+    FREE = auto()
+    LATER = auto()  # in the next turn
+    NONE = auto()  # once another one has gone
+
+
+class Listener:
+    """Accepts the connections of one listening socket, which it owns. It stops where there is no room, until `resume`.
+
+    What is not accepted waits in the backlog, and its clients notice nothing.
+    """
+
+    def __init__(
+        self, sock: socket.socket, room: Callable[[bool], Room], take: Callable[[socket.socket], None]
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.sock = sock
+        self._room = room
+        self._take = take
+        self._pause: asyncio.TimerHandle | None = None
+        self._is_reading = self._is_closed = False
+        self.resume()
+
+    def resume(self) -> None:
+        """Accept again, if nothing but the room was missing."""
+        if not (self._is_reading or self._is_closed or self._pause):
+            self._is_reading = True
+            self._loop.add_reader(self.sock, self._accept)
+
+    def close(self) -> None:
+        """Accept no more, and close the socket."""
+        if not self._is_closed:
+            self._stop()
+            self._is_closed = True
+            if self._pause is not None:
+                self._pause.cancel()
+            self.sock.close()
+
+    def _stop(self) -> None:
+        if self._is_reading:
+            self._is_reading = False
+            self._loop.remove_reader(self.sock)
+
+    def _accept(self) -> None:
+        until = perf_counter() + _ACCEPT_SECONDS
+        # The loop says that a connection waits; nobody says that another one does.
+        has_next = True
+        while (room := self._room(has_next)) is Room.FREE:
+            has_next = False
+            try:
+                accepted, _ = self.sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError:
+                self._stop()
+                self._pause = self._loop.call_later(_EXHAUSTED_SECONDS, self._go_on)
+                return
+            accepted.setblocking(False)
+            self._take(accepted)
+            if perf_counter() > until:
+                return
+        if room is Room.NONE:
+            self._stop()
+
+    def _go_on(self) -> None:
+        self._pause = None
+        self.resume()
+
+
+class Arrival(asyncio.Protocol):
+    """A connection that has sent nothing yet, or waits for the turn of its first request.
+
+    `idle_since` is when it was accepted, on the loop's clock.
+    """
+
+    __slots__ = ("_data", "_is_over", "_owner", "idle_since", "transport")
+
+    def __init__(self, owner: Edge, now: float) -> None:
+        self._owner = owner
+        self._data = b""
+        self._is_over = False
+        self.idle_since = now
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        if self._is_over:
+            transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        owner = self._owner
+        if self._data:
+            self._data += data
+            owner.waits(self, len(self._data))
+        elif owner.slices.is_free():
+            owner.begin(self, data)
+        else:
+            self._data = data
+            # What follows, and its end, can wait in the kernel.
+            cast(asyncio.Transport, self.transport).pause_reading()
+            owner.waits(self, len(data))
+            owner.slices.put(owner.flow_of(data), self.begin)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._data = b""
+        self._owner.left(self)
+
+    def begin(self) -> None:
+        """Its turn has come, or is not waited for."""
+        data, self._data = self._data, b""
+        if data and self.transport is not None and not self.transport.is_closing():
+            self._owner.begin(self, data)
+
+    def end(self) -> None:
+        """Close it, after the request that is here, if one is."""
+        self._is_over = True
+        if self._data:
+            self.begin()
+        elif self.transport is not None:
+            self.transport.close()
+
+    def abort(self) -> None:
+        """Close it without more ado."""
+        self._is_over = True
+        if self.transport is not None:
+            self.transport.abort()
+
+
 class Edge:
     """The listener for clients. `start` it, then `stop_listening`, then `close`. Lives on one event loop."""
 
@@ -66,11 +211,7 @@ class Edge:
     ) -> None:
         """Needs a running event loop. Without `tls` it speaks plain HTTP."""
         self.settings = settings = settings or EdgeSettings()
-        self.handler = Handler(
-            served=served,
-            events=events,
-            settings=settings,
-        )
+        self.handler = Handler(served, events, settings)
         self._tls = tls
         # Registers aiohttp's connections. It handles no requests: their `start` does.
         self._server = web.Server(cast(Any, self.handler.handle))
@@ -98,7 +239,7 @@ class Edge:
     @property
     def in_flight(self) -> int:
         """How many requests are being processed or written, tunnels included."""
-        return self.handler.in_flight
+        return len(self.handler.busy)
 
     @property
     def connections(self) -> int:
@@ -179,7 +320,7 @@ class Edge:
         await asyncio.gather(*self._opening, return_exceptions=True)
         await self._handshakes.end()
         await self.handler.wait_idle(grace_seconds)
-        broken_off = self.handler.in_flight
+        broken_off = self.in_flight
         clients = list(self._clients)
         for client in clients:
             if client.is_busy:
@@ -312,8 +453,15 @@ class Edge:
         self._gone(connection)
 
     def flow_of(self, data: bytes) -> Hashable:
-        """The line in which the request that begins with these bytes waits."""
-        return flow_of(data, self.handler.key_headers)
+        """The line in which the request that begins with these bytes waits: by its first line, its key, and its body as
+        far as it is here. Only a guess, which decides about turns and nothing else.
+        """
+        names = self.handler.served.key_headers
+        end = data.find(b"\r\n\r\n")
+        head = data if end < 0 else data[:end]
+        line, *lines = head.split(b"\r\n")
+        keys = [each for each in lines if each.partition(b":")[0].lower() in names]
+        return hash((line, *keys, data[len(head) :]))
 
     # -- for arrivals --------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ import yaml
 from gateway import EXIT_WRONG, __version__, config
 from gateway.config import Config, PostgresUrl, RedisUrl
 from gateway.config.leaf import duration_seconds
-from gateway.http.limits import EdgeSettings
+from gateway.http.connection import EdgeSettings
 from gateway.observe.status import LIVE_PATH, METRICS_PATH, READY_PATH
 from gateway.options import CONFIG_PATH, parser
 from tests.support.demo import DemoProcess

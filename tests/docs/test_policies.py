@@ -19,9 +19,10 @@ _ON_THE_WAY = ("http", "callers", "protect", "upstream")
 # The name of what decides, a method's behind a point, and the function that asks it.
 POLICIES = {
     # Rule 2: what may be read in two ways.
-    "examine": ["http/handler.py Handler._respond"],
-    "ambiguity": ["http/request.py examine", "protect/observing.py Observing._identified"],
-    "framing_fault": ["http/request.py examine"],
+    "examine": ["http/handler.py Handler._examine"],
+    "examine_closely": ["protect/ambiguity.py examine"],
+    "ambiguity": ["protect/ambiguity.py examine_closely", "protect/observing.py Observing._identified"],
+    "framing_fault": ["protect/ambiguity.py examine_closely"],
     # Rules 4 to 7: what it is, and whose.
     ".identify": ["protect/coordinator.py Coordinator._reply_to", "protect/observing.py Observing._identified"],
     # In a body, as the ordering value is, a key is found where the body is read.
@@ -42,7 +43,7 @@ POLICIES = {
     ],
     ".authorize": ["protect/identification.py Identifying.identify", "protect/resource.py StatusResource._respond"],
     "authorization_request": ["callers/forward_auth.py ForwardAuth._question"],
-    ".without": ["http/handler.py Handler._respond"],
+    ".without": ["http/handler.py Handler._examine"],
     ".digests": ["protect/identification.py Identifying._identify_whole"],
     "identity_of": ["protect/identification.py Identifying._identify_whole"],
     "taken_now": ["protect/identification.py Identifying.identify"],
@@ -55,7 +56,7 @@ POLICIES = {
     "responds_async": ["protect/identification.py Identifying._identify_whole"],
     # The first one is the call of a socket.
     ".accept": [
-        "http/arrivals.py Listener._accept",
+        "http/server.py Listener._accept",
         "protect/coordinator.py Coordinator._join_or_execute",
         "protect/inbox.py Receiving.receive",
     ],
@@ -81,7 +82,7 @@ POLICIES = {
     # without protection. Another one is asked who may ask.
     ".exchange": [
         "callers/forward_auth.py ForwardAuth._decision",
-        "http/passthrough.py _exchange",
+        "http/passthrough.py Passthrough.__call__",
         "protect/attempt.py Attempt._forward",
         "protect/fetching.py Fetching.fetch",
         "protect/probing.py Prober._exchange",

@@ -158,7 +158,7 @@ DEFECTS = (
         "the length that the upstream declared is passed on beside our own",
         (
             Edit(
-                "http/reply.py",
+                "http/exchange.py",
                 'HOP_BY_HOP | {b"content-length", b"idempotency-status"}',
                 'HOP_BY_HOP | {b"idempotency-status"}',
             ),
@@ -198,7 +198,7 @@ DEFECTS = (
                 "http/server.py",
                 "        self._clients.pop(connection, None)\n",
                 "        self._clients.pop(connection, None)\n"
-                "        for busy in self.handler._busy:\n"
+                "        for busy in self.handler.busy:\n"
                 "            busy.task.cancel()\n",
             ),
             Edit(

@@ -12,11 +12,9 @@ from typing import Any, Self
 from gateway.core.message import Headers, RequestHead
 from gateway.core.routing import PathPattern, RouteTable, Rule
 from gateway.core.verdict import Verdict
-from gateway.http.connection import ClientConnection
+from gateway.http.connection import ClientConnection, EdgeSettings, delivery_of
 from gateway.http.handler import Served
-from gateway.http.limits import EdgeSettings
 from gateway.http.passthrough import Client, Passthrough
-from gateway.http.reader import delivery_of
 from gateway.http.server import Edge
 from gateway.observe.facts import Events, Fact
 from gateway.protect.forwarding import ForwardingPolicy, UpstreamKey

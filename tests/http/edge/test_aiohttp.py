@@ -16,8 +16,7 @@ from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
 from gateway.config.leaf import METHODS
 from gateway.http import connection as module
-from gateway.http.connection import ClientConnection
-from gateway.http.limits import HEAD_TOO_BIG, EdgeSettings, fault_of, has_c_parser
+from gateway.http.connection import HEAD_TOO_BIG, ClientConnection, EdgeSettings, fault_of, has_c_parser
 from gateway.http.server import ListenError
 from tests.http.edge.harness import HOST, serving
 from tests.support.eventually import eventually

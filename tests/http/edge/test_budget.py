@@ -9,8 +9,7 @@ from typing import cast
 
 import pytest
 
-from gateway.http.budget import MemoryBudget
-from gateway.http.limits import EdgeSettings
+from gateway.http.connection import EdgeSettings, MemoryBudget
 from gateway.protect.reply import Reply
 from gateway.protect.request import Request
 from tests.http.edge.harness import HOST, Stream, post, reply, serving

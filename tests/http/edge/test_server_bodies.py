@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from gateway.http.limits import EdgeSettings
+from gateway.http.connection import EdgeSettings
 from gateway.protect.reply import Cut, Reply, RequestCut
 from gateway.protect.request import Request
 from tests.http.edge.harness import HOST, PROTECTED, RunningEdge, Stream, post, reply, serving

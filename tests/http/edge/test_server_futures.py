@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gateway.core.verdict import Verdict
-from gateway.http.limits import EdgeSettings
+from gateway.http.connection import EdgeSettings
 from gateway.protect.body import TakenBody, WholeBody
 from gateway.protect.reply import Reply
 from gateway.protect.request import Request, Untouched

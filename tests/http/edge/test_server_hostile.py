@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from gateway.core.verdict import Verdict
-from gateway.http.limits import EdgeSettings
+from gateway.http.connection import EdgeSettings
 from gateway.observe.facts import RequestAnswered
 from gateway.protect.problem import Shape
 from tests.http.edge.harness import HOST, PROTECTED, PlainRoute, RunningEdge, post, reply, serving, taken_by

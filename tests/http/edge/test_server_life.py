@@ -12,8 +12,8 @@ import pytest
 
 from gateway.core.routing import RouteTable
 from gateway.core.verdict import Verdict
+from gateway.http.connection import EdgeSettings
 from gateway.http.handler import Served
-from gateway.http.limits import EdgeSettings
 from gateway.http.server import Edge, Handshakes, ListenError
 from gateway.observe.facts import Events
 from gateway.protect.reply import Reply

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from gateway.http.limits import EdgeSettings
+from gateway.http.connection import EdgeSettings
 from tests.http.edge.harness import HOST, Stream, post, reply, serving, taken_by
 from tests.support.eventually import eventually
 from tests.support.tls import Authority

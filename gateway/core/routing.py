@@ -342,23 +342,21 @@ class RouteTable(Generic[Value]):
             literal = rule.path.literal
             self._unprotected.add(Entry(order, rule, None, literal), rule.path.expression(), literal, is_whole=True)
         self._names_hosts = any(rule.host is not None for rule in [*exempt, *[each.rule for each in self._entries]])
-        # By method and target: the rules whose path leaves no doubt, whatever the host.
-        self._certain: dict[tuple[bytes, bytes], Entry[Value]] = {}
+        self.certain: dict[tuple[bytes, bytes], Entry[Value]] = {}
+        """The rules that are certain for a request, by its method and target: those without variables."""
         for entry in [] if self._names_hosts else self._entries:
             path = entry.literal or b""
             if CERTAIN_TARGET.fullmatch(path):
                 for method in entry.rule.methods:
                     if self._exact.first(method, path, path, b"") is entry:
-                        self._certain[method, path] = entry
+                        self.certain[method, path] = entry
 
     def find_certain(self, method: bytes, target: bytes, host: bytes | None) -> tuple[bool, Entry[Value] | None]:
         """What `find` returns, after whether that is certain: that nobody can read another rule from the target.
 
-        It is so for nearly all targets, by a few look-ups. For the others, the rule is not looked up.
+        It is so for nearly all targets, by a few look-ups. For the others, the rule is not looked up. Ask `certain`
+        first.
         """
-        entry = self._certain.get((method, target))
-        if entry is not None:
-            return True, entry
         found = CERTAIN_TARGET.fullmatch(target)
         if found is None:
             return False, None

@@ -152,9 +152,10 @@ class _Table(RouteTable[Route]):
     ) -> None:
         super().__init__(rules, default_host, unprotected)
         self._found = found
+        # `find` is asked about every request.
+        self.certain.clear()
 
     def find_certain(self, method: bytes, target: bytes, host: bytes | None) -> tuple[bool, Entry[Route] | None]:
-        # `find` is asked about every request.
         return False, None
 
     def find(self, method: bytes, target: bytes, host: bytes | None) -> Entry[Route] | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
@@ -172,31 +173,20 @@ def _head(status: int, lines: list[bytes]) -> bytes:
     return head
 
 
+@dataclass(slots=True, eq=False)
 class ClientBody:
-    """See `reply.RequestBody`."""
+    """See `reply.RequestBody`. `expects_continue`: the client waits for `100 Continue` before it sends it.
+    `keeps_pace`: it must come at a minimum pace, because it holds an upload slot meanwhile.
+    """
 
-    __slots__ = (
-        "_connection",
-        "_payload",
-        "_taken_bytes",
-        "_wait_began",
-        "_waited_seconds",
-        "expects_continue",
-        "keeps_pace",
-        "length",
-    )
-
-    def __init__(self, connection: ClientConnection, payload: Payload, length: int | None) -> None:
-        self._connection = connection
-        self._payload = payload
-        self._taken_bytes = 0
-        self._waited_seconds = 0.0
-        self._wait_began: float | None = None
-        self.length = length
-        self.expects_continue = False
-        """Whether the client waits for `100 Continue` before it sends the body."""
-        self.keeps_pace = False
-        """Whether it must come at a minimum pace, because it holds an upload slot meanwhile."""
+    _connection: ClientConnection
+    _payload: Payload
+    length: int | None
+    expects_continue: bool = False
+    keeps_pace: bool = False
+    _taken_bytes: int = 0
+    _waited_seconds: float = 0.0
+    _wait_began: float | None = None
 
     def whole(self) -> bytes | None:
         """All of its bytes, if they are here."""
@@ -287,12 +277,12 @@ class ClientExchange:
     `served` is what it is served by. `route` protects the request, `observed` only looks at it. `is_examined`: it was
     not refused by its head. `is_forwarded`: it may have been sent unprotected. `takes_interim`: the client understands
     interim responses, which HTTP/1.0 does not have (RFC 9110 section 15.2). `has_begun_reply`: a byte of a final head
-    is out. `keep_alive`: the connection may serve another request afterwards.
+    is out. `stays`: nothing in the head keeps the connection from serving another request afterwards. `keep_alive`: it
+    may.
     """
 
     __slots__ = (
         "_message",
-        "_payload",
         "body",
         "connection",
         "has_begun_reply",
@@ -302,8 +292,10 @@ class ClientExchange:
         "is_forwarded",
         "keep_alive",
         "observed",
+        "payload",
         "route",
         "served",
+        "stays",
         "takes_interim",
         "version",
     )
@@ -313,7 +305,8 @@ class ClientExchange:
         self.connection = connection
         self.served = served
         self._message = message
-        self._payload = payload
+        self.payload = payload
+        self.stays = not (message.should_close or message.chunked or message.upgrade)
         self.version: tuple[int, int] = message.version
         self.takes_interim = self.version == (1, 1)
         target = message.path.encode("utf-8", "surrogateescape")
@@ -350,9 +343,7 @@ class ClientExchange:
         to that protocol. HTTP/2 starts only after a 101 (RFC 7540 section 3.2), and Java's client always offers it.
         """
         message, connection = self._message, self.connection
-        if message.should_close or message.chunked or not self._payload.is_eof():
-            return False
-        if connection.ignores_input or (connection.has_ended and connection.is_last):
+        if message.should_close or message.chunked or not self.payload.is_eof() or connection.is_last:
             return False
         if not message.upgrade or self._is_switchable():
             return True

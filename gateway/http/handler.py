@@ -264,13 +264,15 @@ class Handler:
             reply = for_origin(reply, exchange.head.headers, cors, shows_status=shows_status)
         if (second := int(time.time())) != self._second:
             self._second, self._date = second, _date_line(second)
-        body = reply.body
+        body, connection = reply.body, exchange.connection
+        # Mostly.
+        stays = exchange.stays and exchange.payload.is_eof() and not (connection.ignores_input or connection.has_ended)
         try:
             out = framed(
                 reply,
                 method=exchange.head.method,
                 minor=1 if exchange.takes_interim else 0,
-                keep_alive=not is_last and not self.is_stopping and exchange.may_keep_alive(),
+                keep_alive=not (is_last or self.is_stopping) and (stays or exchange.may_keep_alive()),
                 shows_status=shows_status,
                 date=self._date,
             )
@@ -278,8 +280,8 @@ class Handler:
                 exchange.write(out, body)
             else:
                 await exchange.write_on(out, body, self.unread)
-            if exchange.connection.writing_paused:
-                await exchange.connection.drain()
+            if connection.writing_paused:
+                await connection.drain()
         finally:
             if not isinstance(body, bytes):
                 body.abort()

@@ -102,7 +102,8 @@ def examine(
         hosts, lengths = headers.by_name.get(b"host"), headers.by_name.get(b"content-length", _NO_LENGTH)
         has_length = lengths[0].isdigit() and len(lengths[0]) <= _LENGTH_DIGITS_MAX
         if hosts is not None and has_length and _HOST.fullmatch(hosts[0]) and len(head.target) <= PATH_BYTES_MAX:
-            is_certain, entry = routes.find_certain(head.method, head.target, hosts[0])
+            entry = routes.certain.get((head.method, head.target))
+            is_certain, entry = (True, entry) if entry else routes.find_certain(head.method, head.target, hosts[0])
             if is_certain and entry is None and head.method != b"CONNECT":
                 return None, None
             is_enforced = is_certain and entry is not None and not entry.value.is_observed

@@ -27,7 +27,7 @@ from gateway.store.postgres import store as postgres
 from gateway.store.postgres.capability import Capability, capabilities
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.promotion import Fleet
-from gateway.store.sealed import SealedStore, why_unreadable
+from gateway.store.sealed import why_unreadable
 from gateway.store.sharded import GuardedShards, ShardedStore, ShardEvents
 from gateway.store.sqlite import store as sqlite
 from gateway.store.sqlite.store import SqliteStore
@@ -55,7 +55,7 @@ def durable_store(
     fleet: Fleet | None = None,
 ) -> EpochGuard | GuardedShards:
     """The durable store behind its guard, which binds the fast tier to the store's identity; or each of its shards
-    behind one of its own. Between them, what is confidential is encrypted."""
+    behind one of its own. What is confidential is encrypted on the way."""
     conditions = Conditions(
         config.store.promotion, config.store.promotion_wait, config.store.probation, config.store.synchronous
     )
@@ -65,7 +65,7 @@ def durable_store(
         return GuardedShards(
             [
                 EpochGuard(
-                    SealedStore(shard, sealing),
+                    shard,
                     shared.of_shard(number),
                     serving,
                     sealing=sealing,
@@ -79,7 +79,7 @@ def durable_store(
             ]
         )
     return EpochGuard(
-        SealedStore(store, sealing),
+        store,
         events,
         serving,
         sealing=sealing,

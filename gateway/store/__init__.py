@@ -6,7 +6,7 @@ imports only these.
 
 *In front of a durable store*, outermost first, all of them by `forwarding`: `tiered` serves copies, from the process
 (`cache`) and from a fast tier. `guard` lets no request through until two checks pass: `epoch` finds no lost data, by
-what `witness_files` recorded on this host, and `recipes` finds that the configuration still finds the remembered keys.
+what `witness` and `witness_files` recorded, and `recipes` finds that the configuration still finds the remembered keys.
 `membership` is this worker's place among those that may grant, and `promotion` decides whether a promoted server is
 believed. `sealed` encrypts what the store keeps, and `rekeying` does so again with the current key. Where a store has
 shards, `sharded` is in front of their guards.

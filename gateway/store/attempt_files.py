@@ -27,6 +27,7 @@ import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 from uuid import UUID, uuid4
@@ -55,8 +56,7 @@ _NOTED_WITHIN_NS: Final = 100_000_000
 _BELIEVED_FOR_NS: Final = 600_000_000_000
 
 
-def _since_boot_ns() -> int:
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+_since_boot_ns: Final[Callable[[], int]] = partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME)
 
 
 def boot_of_this_machine() -> bytes:
@@ -154,23 +154,26 @@ class AttemptFiles:
         if marks is None or not self._free_places:
             return NO_PLACE
         place = self._free_places.pop()
-        self._note_time(marks)
-        # The mark comes last: until then the place counts as free.
+        # The time comes before the mark, here and below: a process that is killed between the two has changed nothing
+        # since. The mark comes last: until then the place counts as free.
+        marks[_BOOT_BYTES:_HEAD_BYTES] = _TIMES.pack(self._clock(), self._boot_clock())
         marks[place : place + 32] = operation_id.bytes + attempt_id.bytes
         marks[place + 32] = _UNSENT
         return place
 
     def mark_sent(self, place: int) -> None:
         """See `AttemptMarks`."""
-        if place != NO_PLACE and self._marks is not None:
-            self._note_time(self._marks)
-            self._marks[place + 32] = _SENT
+        marks = self._marks
+        if place != NO_PLACE and marks is not None:
+            marks[_BOOT_BYTES:_HEAD_BYTES] = _TIMES.pack(self._clock(), self._boot_clock())
+            marks[place + 32] = _SENT
 
     def unmark(self, place: int) -> None:
         """See `AttemptMarks`."""
-        if place != NO_PLACE and self._marks is not None:
-            self._note_time(self._marks)
-            self._marks[place + 32] = _FREE
+        marks = self._marks
+        if place != NO_PLACE and marks is not None:
+            marks[_BOOT_BYTES:_HEAD_BYTES] = _TIMES.pack(self._clock(), self._boot_clock())
+            marks[place + 32] = _FREE
             self._free_places.append(place)
 
     def take_ended(self) -> list[EndedWorker]:
@@ -213,10 +216,6 @@ class AttemptFiles:
             _LOG.warning("%s cannot be removed: %s", path, error.strerror or error)
         finally:
             os.close(self._descriptor)
-
-    def _note_time(self, marks: mmap.mmap) -> None:
-        # Before the mark: a process that is killed between the two has changed nothing since.
-        marks[_BOOT_BYTES:_HEAD_BYTES] = _TIMES.pack(self._clock(), self._boot_clock())
 
     def _is_believed(self, content: bytes, changed_ns: int) -> bool:
         if len(content) != _FILE_BYTES or not self._boot or content[:_BOOT_BYTES].rstrip(b"\0") != self._boot:

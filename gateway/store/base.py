@@ -133,11 +133,13 @@ class Store(Protocol):
     async def close(self) -> None:
         """Release all resources. No verb is under way, and none follows."""
 
-    async def apply(self, command: Command) -> Result:
-        """Execute one command by its row of the table. May raise `Unstorable`."""
+    def apply(self, command: Command, /) -> Awaitable[Result]:
+        """Execute one command by its row of the table. May raise `Unstorable`.
 
-    async def read(self, operation_id: UUID) -> Snapshot:
-        """The settled record as durably stored, response body included."""
+        Await it at once. It may raise at the call, too."""
+
+    def read(self, operation_id: UUID, /) -> Awaitable[Snapshot]:
+        """The settled record as durably stored, response body included. As `apply`, await it at once."""
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
         """Wait for changes of one operation, made by this or another gateway. Never raises; news may be missing."""

@@ -137,19 +137,23 @@ class Batcher(Generic[I, R]):
             if self._closed:
                 self._refuse_waiting()
         except Exception as error:  # noqa: BLE001 -- raised to every submitter of the batch
-            _fail(batch, error)
+            fail([future for _, future, _ in batch], error)
         except BaseException:
-            _fail(batch, Indefinite("the program was stopped while the statement was under way"))
+            fail(
+                [future for _, future, _ in batch],
+                Indefinite("the program was stopped while the statement was under way"),
+            )
             raise
 
     def _refuse_waiting(self) -> None:
-        waiting = list(self._queue)
+        waiting = [future for _, future, _ in self._queue]
         self._queue.clear()
-        _fail(waiting, NotApplied("the store was closed before the statement was executed"))
+        fail(waiting, NotApplied("the store was closed before the statement was executed"))
 
 
-def _fail(entries: Sequence[Entry[Any, Any]], error: Exception) -> None:
-    for _, future, _ in entries:
+def fail(futures: Sequence[asyncio.Future[Any]], error: Exception) -> None:
+    """Raise the error to each submitter that still waits."""
+    for future in futures:
         if not future.done():
             future.set_exception(_own_copy(error))
 

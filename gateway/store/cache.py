@@ -17,7 +17,7 @@ from uuid import UUID
 
 from gateway.core.immutable import immutable
 from gateway.core.lifecycle import later
-from gateway.core.operation import Record, Snapshot, State, microseconds
+from gateway.core.operation import Snapshot, State, microseconds
 
 # The overhead of a record's objects in CPython, beside the bytes that they hold, and that of each header.
 _RECORD_BYTES: Final = 1_600
@@ -32,6 +32,7 @@ class _Entry:
     snapshot: Snapshot
     started_seconds: float
     size_bytes: int
+    token: int
 
 
 class ProcessCache:
@@ -42,13 +43,13 @@ class ProcessCache:
         self._bytes_max = bytes_max
         self._entry_bytes_max = bytes_max // _ENTRY_SHARE
         self._age_seconds_max = age_seconds_max
-        # Keyed by integers, because UUID hashes in Python code.
-        self._entries: OrderedDict[int, _Entry] = OrderedDict()
+        self.entries: Final[OrderedDict[int, _Entry]] = OrderedDict()
+        """By the integer of the operation id, because UUID hashes in Python code. What is in it may be over."""
         self._bytes = 0
         self._dropped_seconds = float("-inf")
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries)
 
     @property
     def size_bytes(self) -> int:
@@ -58,42 +59,54 @@ class ProcessCache:
     def get(self, operation_id: UUID, now_seconds: float) -> Snapshot | None:
         """The record as of now, or None."""
         number = operation_id.int
-        entry = self._entries.get(number)
+        entry = self.entries.get(number)
         if entry is None:
             return None
         elapsed_seconds = now_seconds - entry.started_seconds
         if elapsed_seconds < self._age_seconds_max:
             snapshot = later(entry.snapshot, microseconds(elapsed_seconds))
             if snapshot.state is State.COMPLETED:
-                self._entries.move_to_end(number)
+                self.entries.move_to_end(number)
                 return snapshot
         self._remove(number)
         return None
 
-    def put(self, snapshot: Snapshot, started_seconds: float) -> None:
-        """Keep a completed record from a store call that began at `started_seconds`; ignore any other.
+    def put(self, snapshot: Snapshot, started_seconds: float) -> bool:
+        """Keep a completed record from a store call that began at `started_seconds`; ignore any other. Returns whether
+        it is completed, and no copy of it was here.
 
         Also ignored when that call began before the last drop, of any operation: it may have read what was dropped. So
         single drops need not be remembered, at the price of a few more store calls.
         """
         record = snapshot.record
-        if record is None or record.state is not State.COMPLETED or started_seconds <= self._dropped_seconds:
-            return
+        if record is None or record.state is not State.COMPLETED:
+            return False
         number = record.identity.operation_id.int
-        known = self._entries.get(number)
-        if known is not None and known.started_seconds >= started_seconds:
-            return
-        size_bytes = _size_bytes(record)
+        known = self.entries.get(number)
+        is_new = (
+            known is None
+            or started_seconds - known.started_seconds >= self._age_seconds_max
+            or known.token != record.token
+        )
+        if started_seconds <= self._dropped_seconds or (known is not None and known.started_seconds >= started_seconds):
+            return is_new
+        size_bytes, response = _RECORD_BYTES, record.response
+        if response is not None:
+            size_bytes += _HEADER_BYTES * len(response.headers) + len(response.body or b"")
+            for name, value in response.headers:
+                size_bytes += len(name) + len(value)
         if size_bytes > self._entry_bytes_max:
-            return
-        self._remove(number)
+            return is_new
+        if known is not None:
+            self._remove(number)
         if record.sealed is not None:
             # Nothing is written from here, so only the clear record is needed.
             snapshot = Snapshot(replace(record, sealed=None), snapshot.now_us)
-        self._entries[number] = _Entry(snapshot, started_seconds, size_bytes)
+        self.entries[number] = _Entry(snapshot, started_seconds, size_bytes, record.token)
         self._bytes += size_bytes
         while self._bytes > self._bytes_max:
-            self._bytes -= self._entries.popitem(last=False)[1].size_bytes
+            self._bytes -= self.entries.popitem(last=False)[1].size_bytes
+        return is_new
 
     def drop(self, operation_id: UUID, now_seconds: float) -> None:
         """Forget the record, and refuse what was read before now."""
@@ -101,16 +114,6 @@ class ProcessCache:
         self._remove(operation_id.int)
 
     def _remove(self, number: int) -> None:
-        entry = self._entries.pop(number, None)
+        entry = self.entries.pop(number, None)
         if entry is not None:
             self._bytes -= entry.size_bytes
-
-
-def _size_bytes(record: Record) -> int:
-    response = record.response
-    if response is None:
-        return _RECORD_BYTES
-    size = _RECORD_BYTES + _HEADER_BYTES * len(response.headers) + len(response.body or b"")
-    for name, value in response.headers:
-        size += len(name) + len(value)
-    return size

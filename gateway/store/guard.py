@@ -32,8 +32,10 @@ from gateway.core.operation import (
     Accept,
     Claim,
     Command,
+    Complete,
     Dispatch,
     Fenced,
+    Record,
     Result,
     Snapshot,
     Takeover,
@@ -75,7 +77,7 @@ from gateway.store.recipes import (
     stranded_warning,
     without_route_warning,
 )
-from gateway.store.sealed import refuse_unreadable
+from gateway.store.sealed import SealedStore, refuse_unreadable
 from gateway.store.witness_files import Reading, WitnessFiles
 
 P = ParamSpec("P")
@@ -132,9 +134,10 @@ class EpochGuard(Forwarding):
         """`witness_files` are the files in which `store` notes what it acknowledges, if it does. `fleet` is the same
         store if it can be promoted, which is believed on these `conditions`. `on_met` gets identity and generation
         (None: not known) of each memory that is found, before any request reaches it. `sealing` has the keys of
-        `serving`.
+        `serving`, and encrypts what is confidential on its way to `store`.
         """
-        super().__init__(store)
+        super().__init__(SealedStore(store, sealing))
+        self._bare = store
         self._events = events
         self._serving = serving
         self._sealing = sealing
@@ -323,22 +326,31 @@ class EpochGuard(Forwarding):
             await asyncio.gather(self._stray_count, return_exceptions=True)
 
     async def apply(self, command: Command) -> Result:
-        changes = self._memory_changes
-        if self._is_amnesic and isinstance(command, _BELIEVING):
-            snapshot = await self._forward(self._behind.read, operation_id_of(command))
-            await self._check_known(snapshot, None if isinstance(command, Withdraw) else command.attempt_id)
-        self._check_open()
-        standing, is_grant = self._standing, isinstance(command, _GRANTING)
-        if is_grant and standing.why_no_grants:
-            return await self._without_grant(command, standing.why_no_grants)
-        # `_call` written out, which saves a coroutine for every claim and completion.
-        verb, started = EVENT_OF[type(command)], time.perf_counter()
+        changes, standing, is_grant = self._memory_changes, self._standing, isinstance(command, _GRANTING)
+        if not self._is_open or self._is_amnesic or (is_grant and standing.why_no_grants):
+            if self._is_amnesic and isinstance(command, _BELIEVING):
+                snapshot = await self._forward(self._behind.read, operation_id_of(command))
+                await self._check_known(snapshot, None if isinstance(command, Withdraw) else command.attempt_id)
+            self._check_open()
+            if is_grant and standing.why_no_grants:
+                return await self._without_grant(command, standing.why_no_grants)
+        # `_call` and `SealedStore.apply` written out: every claim and every completion comes by here.
+        verb, started, sealing, sealed = EVENT_OF[type(command)], time.perf_counter(), self._sealing, command
+        # What the record is made of, if it is made of what this process has in clear.
+        made_of = command.granted if isinstance(command, Complete) else command
         try:
-            result = await self._behind.apply(command)
+            if sealing.ring is not None or (isinstance(made_of, Record) and made_of.sealed is not None):
+                sealed = sealing.sealed(command)
+            result = await self._bare.apply(sealed)
+            record = result.snapshot.record
+            if record is not None and (
+                sealed is not command or record.identity is not getattr(made_of, "identity", None)
+            ):
+                result = sealing.opened_result(result, command, sealed)
         except BaseException as failure:
             self._report_call(verb, started, failure)
             raise
-        self._report_call(verb, started)
+        self._events.publish(StoreCalled(_TIER, verb, time.perf_counter() - started, None))
         if is_grant and changes != self._memory_changes:
             raise Indefinite("the durable store was replaced meanwhile: it is not known which one took the command")
         now_seconds = boot_seconds()
@@ -347,7 +359,7 @@ class EpochGuard(Forwarding):
             self._is_unshared.set()
         if now_seconds > standing.until_seconds:
             raise Indefinite("this gateway was cut off from the durable store: a promoted one may lack the command")
-        record, seen = result.snapshot.record, self._seen
+        seen = self._seen
         if record is not None and seen is not None and record.token > seen.token:
             # Written out for speed: `replace` looks up each field by name.
             self._seen = Seen(seen.identity, record.token, seen.former, seen.is_compared)

@@ -119,6 +119,8 @@ class Tiered(Forwarding):
         super().__init__(durable)
         self._fast = fast
         self._cache = ProcessCache(cache_bytes, cache_max_age_seconds)
+        # Looked into before the cache is asked: mostly there is nothing.
+        self._cached = self._cache.entries
         self._clock = clock
         self._on_tier = on_tier
         self._durable_up = False
@@ -195,6 +197,8 @@ class Tiered(Forwarding):
 
     def recall(self, operation_id: UUID) -> Snapshot | None:
         """The completed record that a claim's `Fenced` result would carry, if the process cache has it."""
+        if operation_id.int not in self._cached:
+            return None
         copy = self._cache.get(operation_id, self._clock())
         if copy is not None:
             self.stats.cache_hits += 1
@@ -227,20 +231,30 @@ class Tiered(Forwarding):
 
     async def apply(self, command: Command) -> Result:
         if isinstance(command, _NEW):
-            copy = self.recall(command.identity.operation_id)
-            if copy is not None:
+            operation_id = command.identity.operation_id
+            if operation_id.int in self._cached and (copy := self.recall(operation_id)) is not None:
                 return Fenced(copy)
         elif isinstance(command, _PURGING):
             return await self._apply_purge(command)
         started_seconds = self._clock()
-        # `_forward` written out, which saves a coroutine per command.
         try:
             result = await self._behind.apply(command)
         except (NotApplied, Indefinite) as error:
             self._set_durable_down(error, is_write=True)
             raise
-        self._set_durable_up(is_write=True)
-        self._learn(result.snapshot, started_seconds)
+        if not self._durable_up:
+            self._set_durable_up(is_write=True)
+        # `_learn` written out, like `_forward` above: every claim and every completion comes by here.
+        snapshot = result.snapshot
+        self._steadiness.observe(snapshot.now_us, started_seconds, self._clock())
+        record = snapshot.record
+        if (
+            record is not None
+            and record.state is State.COMPLETED
+            and self._cache.put(snapshot, started_seconds)
+            and self._fast is not None
+        ):
+            self._outbox.send_copy(snapshot, started_seconds)
         if isinstance(command, _STOPPING) and isinstance(result, Applied):
             self._outbox.send_news(operation_id_of(command))
         return result
@@ -286,13 +300,7 @@ class Tiered(Forwarding):
     def _learn(self, snapshot: Snapshot, started_seconds: float) -> None:
         """Keep a completed record that the durable store returned. One that is cached was sent before."""
         self._steadiness.observe(snapshot.now_us, started_seconds, self._clock())
-        record = snapshot.record
-        if record is None or record.state is not State.COMPLETED:
-            return
-        operation_id = record.identity.operation_id
-        is_known = self._cache.get(operation_id, started_seconds) is not None
-        self._cache.put(snapshot, started_seconds)
-        if not is_known:
+        if self._cache.put(snapshot, started_seconds):
             self._outbox.send_copy(snapshot, started_seconds)
 
     async def _apply_purge(self, command: Purge | Erase) -> Result:

@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from uuid import UUID
 
+from gateway.store.base import WORK
+
 
 class LocalWatch:
     """One listener. Satisfies the `Watch` protocol of `base`."""
@@ -36,6 +38,8 @@ class Watchers:
 
     def __init__(self) -> None:
         self._watches: dict[UUID, set[LocalWatch]] = {}
+        self.number = 0
+        """How many watches of operations are open, without those of `WORK`."""
 
     def __len__(self) -> int:
         return sum(map(len, self._watches.values()))
@@ -45,9 +49,11 @@ class Watchers:
         """Listen while the context is open."""
         watch = LocalWatch()
         self._watches.setdefault(operation_id, set()).add(watch)
+        self.number += operation_id != WORK
         try:
             yield watch
         finally:
+            self.number -= operation_id != WORK
             listeners = self._watches[operation_id]
             listeners.discard(watch)
             if not listeners:

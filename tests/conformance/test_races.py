@@ -155,8 +155,8 @@ async def test_a_statement_whose_answer_was_lost_is_recognised(store: Store, dat
         hand, neighbour = Hand(), Hand()
         for speech in (Hand.claim, Hand.complete):
             command = speech(hand)
-            task = asyncio.create_task(store.apply(command))
-            beside = asyncio.create_task(store.apply(speech(neighbour)))
+            task = asyncio.ensure_future(store.apply(command))
+            beside = asyncio.ensure_future(store.apply(speech(neighbour)))
             for _ in range(source.randrange(number + 1)):
                 await asyncio.sleep(0)
             task.cancel()

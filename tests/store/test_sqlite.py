@@ -390,7 +390,7 @@ async def test_a_full_disk_changes_nothing(store: SqliteStore) -> None:
     assert store._running is not None
 
     def limit_pages(pages: int) -> None:
-        store._writer.cursor().execute(f"PRAGMA max_page_count = {pages}")
+        store._writer.workplace().cursor.execute(f"PRAGMA max_page_count = {pages}")
 
     hand = Hand()
     await do(store, hand, Hand.claim)
@@ -586,7 +586,7 @@ async def test_reads_have_their_turn_while_keys_are_counted(store: SqliteStore) 
     hands = [Hand() for _ in range(2 * PIECE_RECORDS_MAX + 1)]
     await asyncio.gather(*(do(store, hand, Hand.claim) for hand in hands))
     counting = asyncio.create_task(store.count_without_route(SERVICE, ()))
-    reading = asyncio.create_task(store.read(hands[0].operation_id))
+    reading = asyncio.ensure_future(store.read(hands[0].operation_id))
     done, _ = await asyncio.wait((counting, reading), return_when=asyncio.FIRST_COMPLETED)
     assert done == {reading}
     assert await counting == {"charges": len(hands)}
@@ -598,7 +598,7 @@ async def test_commands_have_their_turn_while_keys_are_counted(store: SqliteStor
     hands = [Hand() for _ in range(2 * PIECE_RECORDS_MAX + 1)]
     await asyncio.gather(*(do(store, hand, Hand.claim) for hand in hands))
     agreeing = asyncio.create_task(store.compare_configuration(serving(recipes={"charges": b"two"})))
-    claiming = asyncio.create_task(store.apply(Hand().claim()))
+    claiming = asyncio.ensure_future(store.apply(Hand().claim()))
     done, _ = await asyncio.wait((agreeing, claiming), return_when=asyncio.FIRST_COMPLETED)
     assert done == {claiming}
     assert [conflict.living.keys for conflict in (await agreeing).conflicts] == [len(hands) + 1]
@@ -740,7 +740,7 @@ async def counting_steps(store: SqliteStore) -> AsyncIterator[list[int]]:
 
     async def trace(mask: int, callback: Callable[[dict[str, Any]], None] | None) -> None:
         for worker, connection in connections:
-            await worker.run(connection.cursor().connection.trace_v2, mask, callback)
+            await worker.run(connection.workplace().connection.trace_v2, mask, callback)
 
     await trace(
         apsw.SQLITE_TRACE_PROFILE, lambda event: steps.append(event["stmt_status"]["SQLITE_STMTSTATUS_VM_STEP"])

@@ -88,7 +88,7 @@ def cost_bytes(command: OutcomeCommand) -> int:
     return _ROW_BYTES + headers + len(command.resource or "") + len(response.body or b"")
 
 
-class JournalFile(Committer):
+class JournalFile(Committer[apsw.Cursor]):
     """A file that this process has locked, from `make` or `adopt` until `close`."""
 
     # The commits of a killed process may be in the kernel's cache only, not on the disk.
@@ -242,12 +242,13 @@ class JournalFile(Committer):
         self._file_id = file_id(self.path)
         self._regain_trust(self._open())
 
-    def prepare(self, cursor: apsw.Cursor) -> None:
+    def prepare(self, cursor: apsw.Cursor) -> apsw.Cursor:
         check_ours(cursor, self.path)
         self._keep_log(cursor)
         # A failed commit may have changed the file all the same.
         self.counts = _counted(cursor)
         self._hold(_operations(cursor))
+        return cursor
 
     def _hold(self, operations: set[bytes]) -> None:
         # One that stays is there at every moment.
@@ -255,7 +256,7 @@ class JournalFile(Committer):
         self.held.intersection_update(operations)
 
     def _examine(self, belongs_to: str) -> None:
-        cursor = self.cursor()
+        cursor = self.workplace()
         if (found := fetch(cursor, "PRAGMA quick_check(1)")) != [("ok",)]:
             raise apsw.CorruptError(str(found))
         owner = fetch(cursor, statements()["select_owner"])
@@ -263,7 +264,7 @@ class JournalFile(Committer):
             raise StartRefused(f"{self.path} holds outcomes of {owner}, not of {belongs_to}; move it away")
 
     def _query(self, work: Callable[[apsw.Cursor], T]) -> T:
-        cursor = self.cursor()
+        cursor = self.workplace()
         try:
             return work(cursor)
         except apsw.Error as error:

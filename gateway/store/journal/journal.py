@@ -16,19 +16,17 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final
 from uuid import UUID, uuid4
 
 from gateway.core.operation import MICROSECONDS, OutcomeCommand
 from gateway.store.base import NotApplied, StartRefused, wall_clock_us
-from gateway.store.batching import BATCH_SIZE_MAX, QUEUE_MAX, Batcher
 from gateway.store.directories import make_directory
 from gateway.store.journal import EntryId, JournalEntry, JournalTally, KeptOutcome
 from gateway.store.journal.file import JournalFile, cost_bytes, lock, named, remove_unfinished, unlock
 from gateway.store.journal.view import HostJournalFiles
-from gateway.store.worker import Worker
+from gateway.store.worker import Worker, WorkerBatches
 
 _LOG = logging.getLogger("gateway")
 
@@ -45,7 +43,7 @@ class _Running:
     """What exists between `start` and `close`."""
 
     worker: Worker
-    appends: Batcher[_Outcome, EntryId]
+    appends: WorkerBatches[_Outcome, EntryId]
 
 
 class SqliteJournal:
@@ -103,7 +101,8 @@ class SqliteJournal:
         except BaseException:
             worker.end(self._close)
             raise
-        appends = Batcher(partial(self._append, worker), size_max=BATCH_SIZE_MAX, queue_max=QUEUE_MAX)
+        appends = WorkerBatches[_Outcome, EntryId](self._append_batch)
+        appends.open(worker)
         self._running = _Running(worker, appends)
 
     async def close(self) -> None:
@@ -146,9 +145,6 @@ class SqliteJournal:
         if self._running is None:
             raise NotApplied("the journal is not open")
         return self._running
-
-    async def _append(self, worker: Worker, outcomes: list[_Outcome]) -> Sequence[EntryId | Exception]:
-        return await worker.run(self._append_batch, outcomes)
 
     # -- in the thread -------------------------------------------------------------------------------------------------
 

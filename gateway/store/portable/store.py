@@ -26,7 +26,8 @@ from gateway.store.portable import schema
 from gateway.store.portable.connection import Connect, Link, Memory, Unfit, check_url, open_session
 from gateway.store.postgres.dialer import Durability
 from gateway.store.relational.statements import Cursor
-from gateway.store.relational.store import Contended, RelationalStore, Witness, apply_batch, read_batch
+from gateway.store.relational.store import Contended, RelationalStore, apply_batch, read_batch
+from gateway.store.witness import Witness
 from gateway.store.witness_files import WitnessFiles
 from gateway.store.worker import Worker
 

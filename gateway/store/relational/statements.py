@@ -165,18 +165,6 @@ def check_memory(cursor: Cursor, now_us: int, links: Iterable[UUID] = ()) -> Epo
     return Epoch(identity, int(token), now_us, memo, generation, witnesses, level=int(level))
 
 
-def raise_witness(cursor: Cursor, link: UUID, acknowledged: int, now_us: int) -> int:
-    """Raise the number of the link's witness by one and return it; 1 for a new witness.
-
-    The number that was acknowledged last, 0 for none, saves reading the row.
-    """
-    if acknowledged and cursor.change("advance_witness", (link.bytes, acknowledged)):
-        return acknowledged + 1
-    # Fetch all rows: the change is complete only after the last one.
-    ((number,),) = cursor.rows("raise_witness", (link.bytes, now_us + WITNESS_KEEP_US))
-    return int(number)
-
-
 def begin_epoch(cursor: Cursor, memo: bytes, beyond_token: int) -> None:
     """Replace the memo, and draw only tokens above this one from now on."""
     cursor.change("update_memo", (memo,))

@@ -17,15 +17,14 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Final, Protocol, TypeVar
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from gateway.core.delivery import Delivering
 from gateway.core.lifecycle import settle
 from gateway.core.observation import Finding, Observation
 from gateway.core.operation import Applied, Audit, Command, Result, SealedRequest, Snapshot, operation_id_of
 from gateway.core.outbox import Outbox
-from gateway.store.base import WORK, EpochChanged, NotApplied, Unstorable, Watch
-from gateway.store.epoch import WitnessNote, memory_digest, missing
+from gateway.store.base import WORK, NotApplied, Unstorable, Watch
 from gateway.store.observations import ObservedCount
 from gateway.store.operations import (
     Agreement,
@@ -53,7 +52,7 @@ from gateway.store.relational import event, inquiry, kept, observation, rekeying
 from gateway.store.relational import statements as sql
 from gateway.store.relational.statements import Cursor
 from gateway.store.watching import Watchers
-from gateway.store.witness_files import Reading, WitnessFiles
+from gateway.store.witness import Witness
 
 T = TypeVar("T")
 
@@ -316,7 +315,7 @@ class RelationalStore(ABC):
         self._watchers.announce(WORK)
 
     def _announce(self, commands: Sequence[Command], results: Sequence[Result | Exception]) -> None:
-        if self._watchers:
+        if self._watchers.number:
             for command, result in zip(commands, results, strict=True):
                 if isinstance(result, Applied):
                     self._watchers.announce(operation_id_of(command))
@@ -376,49 +375,3 @@ def apply_batch(
         except sql.Misfit as misfit:
             why = type(misfit.__cause__).__name__
             rejected[misfit.index] = Unstorable(f"the store cannot keep this command: {why}")
-
-
-class Witness:
-    """The witness of a link over which a store changes its data, from one start to the next. `files` are open.
-
-    It raises and compares the link's number inside a transaction, and notes it before the caller receives the results
-    that it stands for. `epoch` explains what the numbers prove. Only for the thread of the link.
-    """
-
-    def __init__(self, files: WitnessFiles, place: int) -> None:
-        """`place` is the link's place in the files."""
-        self._files = files
-        self._place = place
-        self._link = uuid4()
-        self._number = 0
-        self._memory = b""
-        self._compared: object = None
-        self._reading = Reading()
-
-    def compare(self, cursor: Cursor, now_us: int) -> None:
-        """Compare the data with all notes, unless it is as it was then but for changes of this link's.
-
-        Raises `EpochChanged`, before anything was changed.
-        """
-        state = cursor.state()
-        if state == self._compared:
-            return
-        reading = self._files.read()
-        epoch = sql.check_memory(cursor, now_us, (note.link for note in reading.notes))
-        why = missing(reading.notes, epoch, self._files.beyond)
-        if why is not None:
-            raise EpochChanged(why)
-        self._memory, self._reading, self._compared = memory_digest(epoch.identity), reading, state
-
-    def raise_(self, cursor: Cursor, now_us: int) -> int:
-        """Raise and return the number. Raises `EpochChanged` if it is behind what was acknowledged."""
-        number = sql.raise_witness(cursor, self._link, self._number, now_us)
-        if number <= self._number:
-            raise EpochChanged("the store lacks changes that it had acknowledged")
-        return number
-
-    def acknowledge(self, number: int, now_us: int) -> None:
-        """Note the number; the transaction that raised it is committed."""
-        self._number = number
-        self._files.write(self._place, WitnessNote(self._link, number, now_us, self._files.beyond, self._memory))
-        self._files.cover(self._reading)

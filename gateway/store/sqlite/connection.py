@@ -17,7 +17,7 @@ import stat
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import ClassVar, Final, TypeVar
+from typing import ClassVar, Final, Generic, TypeVar
 
 import apsw
 
@@ -40,6 +40,7 @@ _NETWORK_FILESYSTEMS: Final = (
 _OBJECTS: Final = "SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite~_%' ESCAPE '~'"
 
 T = TypeVar("T")
+W = TypeVar("W")
 
 # The first release in which two connections cannot corrupt the file when the log is reset.
 LIBRARY_FLOOR: Final = (3, 51, 3)
@@ -114,7 +115,7 @@ def _check_file(path: Path, descriptor: int) -> FileId:
 def file_id(path: Path) -> FileId | None:
     """The id of the file that has this name now; None when there is none."""
     try:
-        status = path.stat()
+        status = os.stat(path)  # noqa: PTH116 -- before each transaction
     except OSError:
         return None
     return status.st_dev, status.st_ino
@@ -136,8 +137,9 @@ def filesystem_of(directory: Path) -> str:
     return ""
 
 
-class Connection:
-    """A connection of one thread: opened when needed, dropped when it cannot be trusted any more."""
+class Connection(Generic[W]):
+    """A connection of one thread: opened when needed, dropped when it cannot be trusted any more. `W` is what work on
+    it gets."""
 
     ADVICE_WHEN_GONE: ClassVar[str] = (
         "put it back, and the gateway goes on. A restart without it makes a store that does not know which keys were "
@@ -150,7 +152,8 @@ class Connection:
         self.busy_seconds = busy_seconds
         self._file_id: FileId | None = None
         self._handle: apsw.Connection | None = None
-        self._cursor: apsw.Cursor | None = None
+        self._cursor: apsw.Cursor
+        self._workplace: W | None = None
 
     @property
     def is_gone(self) -> bool:
@@ -158,7 +161,7 @@ class Connection:
         return file_id(self.path) != self._file_id
 
     def start(self, file_id: FileId) -> None:
-        """Connect to this file; `cursor` reconnects to the same one after a `drop`. Raises `StartRefused`,
+        """Connect to this file; `workplace` reconnects to the same one after a `drop`. Raises `StartRefused`,
         `NotApplied`."""
         self._file_id = file_id
         try:
@@ -170,7 +173,7 @@ class Connection:
 
     def drop(self) -> None:
         """Close the connection in whatever state it is; what was not committed is rolled back."""
-        handle, self._handle, self._cursor = self._handle, None, None
+        handle, self._handle, self._workplace = self._handle, None, None
         if handle is not None:
             try:
                 handle.close(True)
@@ -178,38 +181,38 @@ class Connection:
                 # The log could not be cleaned up. The next connection does it, or raises.
                 return
 
-    def cursor(self) -> apsw.Cursor:
-        """A cursor on the file that was there at the start. Raises `NotApplied`, `EpochChanged` for another file."""
-        if self.is_gone:
+    def workplace(self) -> W:
+        """The file that was there at the start, to work on. Raises `NotApplied`, `EpochChanged` for another file."""
+        if file_id(self.path) != self._file_id:
             # Another file under this name would silently forget every record.
             self.drop()
             why = f"{self.path} was removed or replaced while in use"
             if self.path.exists():
                 raise EpochChanged(f"{why}; the file that is there now has to be compared first")
             raise NotApplied(f"{why}; {self.ADVICE_WHEN_GONE}")
-        if self._cursor is None:
+        if self._workplace is None:
             try:
                 return self._open()
             except StartRefused as error:
                 raise NotApplied(*error.args) from error
             except apsw.Error as error:
                 raise self.not_applied(error) from error
-        return self._cursor
+        return self._workplace
 
-    def _open(self) -> apsw.Cursor:
+    def _open(self) -> W:
         self.drop()
         handle = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=64)
         try:
             handle.set_busy_timeout(round(self.busy_seconds * 1_000))
             cursor = handle.cursor()
-            self.prepare(cursor)
+            workplace = self.prepare(cursor)
         except BaseException:
             handle.close(True)
             raise
-        self._handle, self._cursor = handle, cursor
-        return cursor
+        self._handle, self._cursor, self._workplace = handle, cursor, workplace
+        return workplace
 
-    def prepare(self, cursor: apsw.Cursor) -> None:
+    def prepare(self, cursor: apsw.Cursor) -> W:
         """Set up a new connection."""
         raise NotImplementedError
 
@@ -224,7 +227,7 @@ class Connection:
                 return NotApplied(f"{self.path}: {error}")
 
 
-class Committer(Connection):
+class Committer(Connection[W]):
     """A connection that writes, with durable commits.
 
     Subclasses call `_keep_log` in `prepare`, and decide when to call `_regain_trust`.
@@ -233,12 +236,13 @@ class Committer(Connection):
     # After a failed commit, nothing may be written to the file until all of it is known to be on the disk.
     _is_distrusted = False
 
-    def transact(self, work: Callable[[apsw.Cursor], T]) -> T:
+    def transact(self, work: Callable[[W], T]) -> T:
         """Do the work in one durable transaction. Raises `NotApplied`, `Indefinite`, and what the work raises."""
-        cursor = self.cursor()
+        workplace = self.workplace()
+        cursor = self._cursor
         try:
             cursor.execute("BEGIN IMMEDIATE")
-            result = work(cursor)
+            result = work(workplace)
         except apsw.Error as error:
             self._roll_back(error)
             raise self.not_applied(error) from error
@@ -246,6 +250,7 @@ class Committer(Connection):
             self._roll_back(error)
             raise
         try:
+            # By the same cursor, which ends the last statement of the work: it would go on holding the log.
             cursor.execute("COMMIT")
         except apsw.BusyError as error:
             self._roll_back(error)
@@ -283,7 +288,7 @@ class Committer(Connection):
         self._is_distrusted = False
 
 
-class Writer(Committer):
+class Writer(Committer[Transaction]):
     """The connection through which a store changes its file. With `erases`, what is deleted or replaced is overwritten:
     it may be from before encryption was switched on, or under a key that was given up."""
 
@@ -294,7 +299,7 @@ class Writer(Committer):
         self._clock_us = clock_us
         self._erases = erases
 
-    def prepare(self, cursor: apsw.Cursor) -> None:
+    def prepare(self, cursor: apsw.Cursor) -> Transaction:
         # Check first, so that the file of another program is not touched.
         cursor.execute("BEGIN")
         sql.check_ours(cursor, self.path)
@@ -311,59 +316,57 @@ class Writer(Committer):
         # A killed process may have left commits in the kernel's cache that are not on the disk. While other processes
         # have the file open, no such commit can be seen, so a busy log is no reason to refuse.
         self._regain_trust(cursor)
-
-    def change(self, work: Callable[[Cursor], T]) -> T:
-        """`transact`, with the statements of the store."""
-        return self.transact(lambda cursor: work(Transaction(cursor, self._clock_us)))
+        return Transaction(cursor, self._clock_us)
 
     def change_without_fsync(self, work: Callable[[Cursor], T]) -> T:
-        """As `change`, for changes that may be lost: the next commit syncs them.
+        """As `transact`, for changes that may be lost: the next commit syncs them.
 
         Until then a power loss undoes them, and only them, because the log is read back only as far as it is intact.
         """
         try:
-            self.cursor().execute("PRAGMA synchronous = NORMAL")
+            self.workplace().cursor.execute("PRAGMA synchronous = NORMAL")
         except apsw.Error as error:
             raise self.not_applied(error) from error
         try:
-            return self.change(work)
+            return self.transact(work)
         finally:
             self._sync_again()
 
     def _sync_again(self) -> None:
         """Sync commits again. If that fails, drop the connection; the next one starts with syncs."""
-        if self._cursor is not None:
+        if self._handle is not None:
             try:
                 self._cursor.execute("PRAGMA synchronous = FULL")
             except apsw.Error:
                 self.drop()
 
 
-class Reader(Connection):
+class Reader(Connection[Transaction]):
     """The connection that reads committed data and cannot write."""
 
     def __init__(self, path: Path, busy_seconds: float, clock_us: Callable[[], int] = wall_clock_us) -> None:
         super().__init__(path, busy_seconds)
         self._clock_us = clock_us
 
-    def prepare(self, cursor: apsw.Cursor) -> None:
+    def prepare(self, cursor: apsw.Cursor) -> Transaction:
         cursor.execute("PRAGMA query_only = 1")
+        return Transaction(cursor, self._clock_us)
 
     def query(self, work: Callable[[Cursor], T]) -> T:
         """Do the work on one consistent state. Raises `NotApplied`."""
-        cursor = self.cursor()
+        transaction = self.workplace()
         try:
-            cursor.execute("BEGIN")
+            transaction.cursor.execute("BEGIN")
             try:
-                return work(Transaction(cursor, self._clock_us))
+                return work(transaction)
             finally:
-                cursor.execute("COMMIT")
+                transaction.cursor.execute("COMMIT")
         except apsw.Error as error:
             self.drop()
             raise self.not_applied(error) from error
 
 
-class SchemaReader(Connection):
+class SchemaReader(Connection[None]):
     """A connection that only reads the version of the file's schema."""
 
     version = 0

@@ -23,18 +23,15 @@ when one fails.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from gateway.core.operation import Command, Result, Snapshot
 from gateway.core.outbox import NO_EVENTS, Outbox
 from gateway.store.base import NotApplied, wall_clock_us
-from gateway.store.batching import BATCH_SIZE_MAX, QUEUE_MAX, Batcher
 from gateway.store.relational.statements import Cursor
-from gateway.store.relational.store import RelationalStore, Witness, apply_batch, read_batch
+from gateway.store.relational.store import RelationalStore, apply_batch, read_batch
 from gateway.store.sqlite.connection import (
     DATA_ERRORS,
     Reader,
@@ -45,8 +42,9 @@ from gateway.store.sqlite.connection import (
     prepare_file,
 )
 from gateway.store.sqlite.transaction import SCHEMA_VERSION
+from gateway.store.witness import Witness
 from gateway.store.witness_files import WitnessFiles
-from gateway.store.worker import Worker
+from gateway.store.worker import Worker, WorkerBatches
 
 T = TypeVar("T")
 
@@ -55,14 +53,11 @@ BUSY_SECONDS: Final = 5.0
 _PLACE: Final = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Running:
+class _Running(NamedTuple):
     """What exists between `start` and `close`."""
 
     writing: Worker
     reading: Worker
-    commands: Batcher[Command, Result]
-    reads: Batcher[UUID, Snapshot]
 
 
 def is_migrated(path: Path) -> bool:
@@ -109,6 +104,10 @@ class SqliteStore(RelationalStore):
         self._witness_files = witness_files
         self._witness: Witness | None = None
         self._running: _Running | None = None
+        self._commands = WorkerBatches[Command, Result](self._apply, self._announce)
+        self._reads = WorkerBatches[UUID, Snapshot](self._read)
+        self.apply = self._commands.submit
+        self.read = self._reads.submit
 
     async def start(self) -> None:
         if self._running is not None:
@@ -128,28 +127,19 @@ class SqliteStore(RelationalStore):
             reading.end(self._reader.drop)
             writing.end(self._writer.drop)
             raise
-        self._running = _Running(
-            writing,
-            reading,
-            Batcher(partial(self._apply, writing), size_max=BATCH_SIZE_MAX, queue_max=QUEUE_MAX),
-            Batcher(partial(self._read, reading), size_max=BATCH_SIZE_MAX, queue_max=QUEUE_MAX),
-        )
+        self._running = _Running(writing, reading)
+        self._commands.open(writing)
+        self._reads.open(reading)
 
     async def close(self) -> None:
         running, self._running = self._running, None
         if running is None:
             return
-        await running.commands.close()
-        await running.reads.close()
+        await self._commands.close()
+        await self._reads.close()
         # The writer last: the last connection to close copies the log into the file and removes it.
         await running.reading.stop(self._reader.drop)
         await running.writing.stop(self._writer.drop)
-
-    async def apply(self, command: Command) -> Result:
-        return await self._started().commands.submit(command)
-
-    async def read(self, operation_id: UUID) -> Snapshot:
-        return await self._started().reads.submit(operation_id)
 
     async def _query(self, work: Callable[[Cursor], T]) -> T:
         """Read in the reader's thread."""
@@ -157,7 +147,7 @@ class SqliteStore(RelationalStore):
 
     async def _change(self, work: Callable[[Cursor], T]) -> T:
         """Change the file in the writer's thread, durably."""
-        return await self._started().writing.run(self._writer.change, work)
+        return await self._started().writing.run(self._writer.transact, work)
 
     async def _change_without_fsync(self, work: Callable[[Cursor], T]) -> T:
         """As `_change`, for what a power loss may undo."""
@@ -168,13 +158,10 @@ class SqliteStore(RelationalStore):
             raise NotApplied("the store is not open")
         return self._running
 
-    async def _apply(self, writing: Worker, commands: list[Command]) -> Sequence[Result | Exception]:
-        results = await writing.run(
-            apply_batch, self._writer.change, commands, self._witness, DATA_ERRORS, self._outbox
-        )
-        # Here, and not in `apply`: its caller may have been cancelled.
-        self._announce(commands, results)
-        return results
+    # -- in the threads ------------------------------------------------------------------------------------------------
 
-    async def _read(self, reading: Worker, operation_ids: list[UUID]) -> Sequence[Snapshot | Exception]:
-        return await reading.run(self._reader.query, lambda cursor: read_batch(cursor, operation_ids))
+    def _apply(self, commands: list[Command]) -> Sequence[Result | Exception]:
+        return apply_batch(self._writer.transact, commands, self._witness, DATA_ERRORS, self._outbox)
+
+    def _read(self, operation_ids: list[UUID]) -> Sequence[Snapshot | Exception]:
+        return self._reader.query(lambda cursor: read_batch(cursor, operation_ids))

@@ -24,9 +24,15 @@ TEXTS: Final[Mapping[str, str]] = statements(
     join="CROSS JOIN",
 )
 
+_SELECT_SEQUENCE: Final = TEXTS["select_sequence"]
+_UPDATE_SEQUENCE: Final = TEXTS["update_sequence"]
+
 
 class Transaction:
-    """A `relational.statements.Cursor`. One result at a time: each statement ends the previous one."""
+    """A `relational.statements.Cursor`, and its `Tokens`; one for each connection, whose transactions follow one
+    another. One result at a time: each statement ends the previous one."""
+
+    __slots__ = ("_clock_us", "_drawn", "_sequence", "connection", "cursor")
 
     first_row = 0
     last_row = 2**63 - 1
@@ -34,7 +40,11 @@ class Transaction:
     def __init__(self, cursor: Any, clock_us: Callable[[], int]) -> None:
         self.cursor = cursor
         """The driver's."""
+        self.connection = cursor.connection
         self._clock_us = clock_us
+        # The sequence is read for the first token of a transaction, and written once at its end.
+        self._sequence = 0
+        self._drawn = 0
 
     @property
     def now_us(self) -> int:
@@ -48,47 +58,39 @@ class Transaction:
         return self.cursor.execute(TEXTS[statement], bindings).fetchone()
 
     def change(self, statement: str, bindings: Sequence[Any] = (), /) -> int:
-        changes: int = self.cursor.execute(TEXTS[statement], bindings).connection.changes()
+        self.cursor.execute(TEXTS[statement], bindings)
+        changes: int = self.connection.changes()
         return changes
 
     # Its lock excludes every other transaction.
     due = rows
 
     def inserted_row(self, _operation_id: UUID, /) -> Any:
-        return self.cursor.connection.last_insert_rowid()
+        return self.connection.last_insert_rowid()
 
     def forget_token(self, _token: int, /) -> None:
         """Nothing: the sequence outlives every record."""
 
     def state(self) -> object:
         # https://sqlite.org/pragma.html#pragma_data_version: commits of this connection do not change it.
-        return self.cursor.connection, self.cursor.execute("PRAGMA data_version").fetchone()[0]
+        return self.connection, self.cursor.execute("PRAGMA data_version").fetchone()[0]
 
-    def tokens(self) -> _Tokens:
-        return _Tokens(self)
-
-
-class _Tokens:
-    """The sequence is read for the first token, and written once at the end."""
-
-    def __init__(self, transaction: Transaction) -> None:
-        self._transaction = transaction
-        self._read: int | None = None
-        self._last: int | None = None
+    def tokens(self) -> Transaction:
+        self._drawn = 0
+        return self
 
     def draw(self, _record: Record | None, _command: Command, /) -> int:
-        if self._last is None:
-            self._read = self._last = int(self._transaction.row("select_sequence")[0])
-        self._last += 1
-        return self._last
+        if not self._drawn:
+            self._sequence = int(self.cursor.execute(_SELECT_SEQUENCE).fetchone()[0])
+        self._drawn += 1
+        return self._sequence + self._drawn
 
     def take_back(self) -> None:
-        if self._last is not None:
-            self._last -= 1
+        self._drawn -= 1
 
     def keep(self) -> None:
-        if self._last != self._read:
-            self._transaction.change("update_sequence", (self._last,))
+        if self._drawn:
+            self.cursor.execute(_UPDATE_SEQUENCE, (self._sequence + self._drawn,))
 
 
 def check_ours(cursor: Any, path: object) -> int:

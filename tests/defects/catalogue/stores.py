@@ -383,9 +383,8 @@ DEFECTS = (
         (
             Edit(
                 TIERED,
-                "        self._set_durable_up(is_write=True)\n        self._learn(result",
-                "        self._set_durable_up(is_write=True)\n        started_seconds = self._clock()\n"
-                "        self._learn(result",
+                "        snapshot = result.snapshot\n",
+                "        snapshot, started_seconds = result.snapshot, self._clock()\n",
             ),
         ),
         ("tests/store/test_tiered_faults.py::test_a_slow_answer_makes_no_young_copy",),
@@ -532,8 +531,8 @@ DEFECTS = (
         (
             Edit(
                 "store/sqlite/transaction.py",
-                'self._transaction.row("select_sequence")',
-                'self._transaction.cursor.execute("SELECT coalesce(max(token), 0) FROM operation").fetchone()',
+                "self.cursor.execute(_SELECT_SEQUENCE)",
+                'self.cursor.execute("SELECT coalesce(max(token), 0) FROM operation")',
             ),
         ),
         (_RETENTION + "test_a_token_is_never_used_again_after_the_record_is_gone[sqlite]",),

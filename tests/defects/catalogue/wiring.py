@@ -17,7 +17,13 @@ DEFECTS = (
     Defect(
         "encryption-left-out",
         "a gateway with keys has its store keep everything in clear",
-        (Edit("app/stores.py", "SealedStore(store, sealing)", "store"),),
+        (
+            Edit(
+                "app/stores.py",
+                "        store,\n        events,\n        serving,\n        sealing=sealing,",
+                "        store,\n        events,\n        serving,\n        sealing=NO_SEALING,",
+            ),
+        ),
         ("tests/http/gateway/test_encryption.py::test_who_has_the_key_replays[sqlite]",),
     ),
     Defect(

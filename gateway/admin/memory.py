@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from gateway.admin.view import moment, span
 from gateway.core.operation import Audit, Record
 from gateway.store.epoch import Amnesia, amnesia_of, memo_of
-from gateway.store.operations import ManagedStore
+from gateway.store.operations import Agreements
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +61,13 @@ class MemoryState:
         return f"Nothing is known to be lost.{promoted}"
 
 
-async def memory_state(store: ManagedStore) -> MemoryState:
+async def memory_state(store: Agreements) -> MemoryState:
     """The state of the store's memory. Raises as the store's verbs, and `StartRefused` for a memo from the future."""
     epoch = await store.check_memory()
     return MemoryState(amnesia_of(epoch), epoch.now_us, bool(epoch.parent))
 
 
-async def accept_loss(store: ManagedStore, audit: Audit) -> MemoryState:
+async def accept_loss(store: Agreements, audit: Audit) -> MemoryState:
     """Trust the store again. Repeatable; changes nothing where nothing is refused. Raises as `memory_state`."""
     state = await memory_state(store)
     if not state.is_lost:

@@ -80,14 +80,13 @@ from gateway.core.operation import (
     Snapshot,
     State,
 )
-from gateway.store.base import Indefinite, NotApplied, Unreadable
+from gateway.store.base import Indefinite, NotApplied, Store, Unreadable
 from gateway.store.journal import OF_ONE_MAX, JournalView
 from gateway.store.observations import ObservationStore
 from gateway.store.operations import (
     AuditEntry,
     Backlog,
     KeptEvent,
-    ManagedStore,
     NumberedAudit,
     PauseAudit,
     Query,
@@ -121,7 +120,7 @@ class Operations:
 
     def __init__(
         self,
-        store: ManagedStore,
+        store: Store,
         policies: Policies,
         *,
         purges_pending: Callable[[], int] = lambda: 0,
@@ -190,7 +189,7 @@ class Operations:
         lost = memory if memory.refuses(snapshot.record) else None
         probes, pause, is_stranded = None, None, False
         if record is not None and record.state is State.IN_DOUBT:
-            probes = await _bounded(self._store.recovery(operation_id))
+            probes = await _bounded(self._store.cold.recovery(operation_id))
         if record is not None and record.state is State.ACCEPTED:
             pause = next((each for each in await self.paused() if each.operation == record.identity.operation), None)
             is_stranded = self.policies.is_own(record) and not self.policies.is_delivered(record)
@@ -202,19 +201,19 @@ class Operations:
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         """Who changed it. Raises `NotApplied`."""
-        return await _bounded(self._store.audits(operation_id))
+        return await _bounded(self._store.cold.audits(operation_id))
 
     async def latest_audits(self, before: int | None, limit: int) -> list[NumberedAudit]:
-        """The audits of all operations, latest first; see `ManagedStore`. Raises `NotApplied`, `Unreadable`."""
-        return await _bounded(self._store.latest_audits(before, limit))
+        """The audits of all operations, latest first; see `Audits`. Raises `NotApplied`, `Unreadable`."""
+        return await _bounded(self._store.cold.latest_audits(before, limit))
 
     async def tally(self) -> Tally:
         """How many operations are in doubt. Raises `NotApplied`."""
-        return await _bounded(self._store.tally())
+        return await _bounded(self._store.cold.tally())
 
     async def backlog(self) -> Backlog:
         """What is not delivered. Raises `NotApplied`."""
-        return await _bounded(self._store.backlog(self.policies.service))
+        return await _bounded(self._store.cold.backlog(self.policies.service))
 
     async def journal(
         self, *, operation_id: UUID | None = None, is_refused: bool | None = None, limit: int
@@ -237,7 +236,7 @@ class Operations:
 
     async def page(self, query: Query) -> list[Snapshot]:
         """One page."""
-        return await _bounded(self._store.find(query))
+        return await _bounded(self._store.cold.find(query))
 
     # -- resolving ----------------------------------------------------------------------------------------------------
 
@@ -370,29 +369,29 @@ class Operations:
         Raises `NoSuchRoute`, `NotApplied`, `Indefinite` (give the same command again).
         """
         operation = operation_named(name, self.policies)
-        is_new = await self._changed(self._store.pause(self.policies.service, operation, audit))
+        is_new = await self._changed(self._store.cold.pause(self.policies.service, operation, audit))
         return pausing(operation, self.policies, is_new=is_new)
 
     async def pause_audits(self) -> list[PauseAudit]:
         """The last pauses and their ends, oldest first. Raises `NotApplied`."""
-        return await _bounded(self._store.pause_audits(self.policies.service))
+        return await _bounded(self._store.cold.pause_audits(self.policies.service))
 
     async def resume(self, name: str, audit: Audit) -> str:
         """End a pause, also one of a name that no route has any more. Otherwise as `pause`."""
         operation = operation_named(name, self.policies, await self.paused())
-        was_paused = await self._changed(self._store.resume(self.policies.service, operation, audit))
+        was_paused = await self._changed(self._store.cold.resume(self.policies.service, operation, audit))
         return resuming(operation, self.policies, was_paused=was_paused)
 
     # -- sinks --------------------------------------------------------------------------------------------------------
 
     async def sinks(self) -> list[SinkView]:
         """The sinks of the configuration, and those that have events left. Raises `NotApplied`."""
-        return views(self.policies.sinks, await _bounded(self._store.sinks(self.policies.service)))
+        return views(self.policies.sinks, await _bounded(self._store.cold.sinks(self.policies.service)))
 
     async def events(self, sink: str, *, is_dead: bool, after: str | None, limit: int) -> list[KeptEvent]:
         """A page of events that a sink has not received, by id. Raises `NoSuchSink`, `NotApplied`."""
         await self._known_sink(sink)
-        find = self._store.find_events(self.policies.service, sink, is_dead=is_dead, after=after, limit=limit)
+        find = self._store.cold.find_events(self.policies.service, sink, is_dead=is_dead, after=after, limit=limit)
         return await _bounded(find)
 
     async def redeliver(self, event_id: str, sink: str | None) -> tuple[str, int]:
@@ -402,20 +401,22 @@ class Operations:
         """
         if sink is not None:
             await self._known_sink(sink)
-        number = await self._changed(self._store.redeliver_event(self.policies.service, event_id, sink))
+        number = await self._changed(self._store.cold.redeliver_event(self.policies.service, event_id, sink))
         return redelivering(event_id, number), number
 
     async def suspend_sink(self, name: str, audit: Audit) -> str:
         """Publish nothing to this sink any more; returns the text. Repeatable. Raises as `redeliver`."""
         await self._known_sink(name)
         why = f"{audit.who}: {audit.why}"
-        return suspending(name, is_new=await self._changed(self._store.suspend_sink(self.policies.service, name, why)))
+        return suspending(
+            name, is_new=await self._changed(self._store.cold.suspend_sink(self.policies.service, name, why))
+        )
 
     async def resume_sink(self, name: str) -> str:
         """Publish to this sink again; returns the text. Repeatable. Raises as `redeliver`."""
         await self._known_sink(name)
         return sink_resuming(
-            name, was_suspended=await self._changed(self._store.resume_sink(self.policies.service, name))
+            name, was_suspended=await self._changed(self._store.cold.resume_sink(self.policies.service, name))
         )
 
     async def _known_sink(self, name: str) -> None:
@@ -502,11 +503,11 @@ class Operations:
 
     async def memory(self) -> MemoryState:
         """Whether the store is trusted when it does not know a key."""
-        return await _bounded(memory_state(self._store))
+        return await _bounded(memory_state(self._store.cold))
 
     async def accept_loss(self, audit: Audit) -> MemoryState:
         """Trust the store again, although it lost its memory. May be repeated."""
-        return await _bounded(accept_loss(self._store, audit))
+        return await _bounded(accept_loss(self._store.cold, audit))
 
     # -- the store ----------------------------------------------------------------------------------------------------
 
@@ -553,7 +554,7 @@ class Operations:
                 "the durable store did not respond. Give the same command again; it is not done twice"
             ) from error
         finally:
-            self._store.announce_work()
+            self._store.cold.announce_work()
 
 
 _ERASING: Final = (

@@ -25,7 +25,7 @@ from gateway.events.sink import Sink
 from gateway.events.stdout import StdoutSink
 from gateway.events.webhook import WebhookSettings, WebhookSink
 from gateway.observe.facts import Events, Fact, OperationAccepted, OperationSettled, SweepDone
-from gateway.store.operations import ManagedStore
+from gateway.store.operations import Publications
 
 _LOG = logging.getLogger("gateway")
 
@@ -55,7 +55,7 @@ def outbox_of(config: Config, sealing: Sealing) -> Outbox:
     )
 
 
-def relay_of(config: Config, store: ManagedStore, events: Events, clock: Callable[[], float]) -> Relay | None:
+def relay_of(config: Config, store: Publications, events: Events, clock: Callable[[], float]) -> Relay | None:
     """What publishes the events; None without sinks."""
     if not config.events.sinks:
         return None

@@ -53,11 +53,10 @@ from gateway.core.operation import microseconds
 from gateway.observe.facts import Events
 from gateway.observe.metrics import Metrics
 from gateway.observe.status import Health
-from gateway.store.base import Indefinite, NotApplied, StartRefused, StoreError, boot_seconds
+from gateway.store.base import Indefinite, NotApplied, StartRefused, Store, StoreError, boot_seconds
 from gateway.store.journal.view import HostJournalFiles, view_journals
 from gateway.store.level import why_unfinished
 from gateway.store.observations import ObservationStore
-from gateway.store.operations import ManagedStore
 from gateway.store.recipes import (
     conflicts_text,
     neighbour_warning,
@@ -187,7 +186,7 @@ async def operate(config: Config, job: Job) -> int:
     sealing = sealing_of(config)
     journals = HostJournalFiles(journal_directory(config), name_of(config), sealing)
     bare = bare_store(config, sealing)
-    store: ManagedStore = SealedStore(bare, sealing)
+    store: Store = SealedStore(bare, sealing)
     operations = Operations(store, policies_of(config), journal=journal_view(config), observations=bare)
     try:
         if job.needs is Needs.JOURNAL:
@@ -205,7 +204,7 @@ async def operate(config: Config, job: Job) -> int:
         try:
             await store.start()
             if fast_tier is not None:
-                epoch = await store.check_memory()
+                epoch = await store.cold.check_memory()
                 fast_tier.bind(epoch.identity, epoch.generation)
             return await job.run(operations, journals)
         finally:
@@ -239,16 +238,18 @@ async def check_store(config: Config) -> list[str]:
             return ["the store has nothing to compare yet: a start prepares its schema"]
         try:
             await store.start()
-            agreement = await store.compare_configuration(serving, is_trial=True)
+            agreement = await store.cold.compare_configuration(serving, is_trial=True)
             if agreement.conflicts:
                 raise StartRefused(conflicts_text(serving, agreement.conflicts))
             if serving.key_ids is not None:
-                await refuse_unreadable((await store.tally()).sealed, serving.key_ids, store.sealed_examples, sealing)
+                await refuse_unreadable(
+                    (await store.cold.tally()).sealed, serving.key_ids, store.cold.sealed_examples, sealing
+                )
             await refuse_unreadable_journals(config)
-            count_without_route = await store.count_without_route(serving.service, serving.recipes)
-            waiting = await stranded(store, serving)
-            memory = await memory_state(store)
-            unfinished = why_unfinished((await store.check_memory()).level)
+            count_without_route = await store.cold.count_without_route(serving.service, serving.recipes)
+            waiting = await stranded(store.cold, serving)
+            memory = await memory_state(store.cold)
+            unfinished = why_unfinished((await store.cold.check_memory()).level)
             await _try_write(store, config)
         finally:
             await store.close()
@@ -266,17 +267,17 @@ async def check_store(config: Config) -> list[str]:
     ]
 
 
-async def _try_write(store: ManagedStore, config: Config) -> None:
+async def _try_write(store: Store, config: Config) -> None:
     """Write something, and take it back. Raises `CommandError` where that is not acknowledged as a grant would be."""
     nobody = str(uuid4())
     try:
         if isinstance(config.store.durable, RedisUrl):
-            await store.note_running(UUID(nobody), is_running=True)
-            await store.note_running(UUID(nobody), is_running=False)
+            await store.cold.note_running(UUID(nobody), is_running=True)
+            await store.cold.note_running(UUID(nobody), is_running=False)
         else:
             # Of all that a store writes durably, a suspension of what does not exist has no consequence.
-            await store.suspend_sink(config.service, nobody, "check --store")
-            await store.resume_sink(config.service, nobody)
+            await store.cold.suspend_sink(config.service, nobody, "check --store")
+            await store.cold.resume_sink(config.service, nobody)
     except StoreError as error:
         raise CommandError(
             f"the store can be read, and takes no change: {error}. A gateway that starts would refuse first requests"

@@ -65,11 +65,11 @@ from gateway.protect.route import Route
 from gateway.protect.verification import Verifying
 from gateway.protect.waiting import Waiting
 from gateway.store.attempt_files import AttemptFiles
-from gateway.store.base import WORK, FastTier, Indefinite, NotApplied, OnPurge, StoreError, boot_seconds
+from gateway.store.base import WORK, FastTier, Indefinite, NotApplied, OnPurge, Store, StoreError, boot_seconds
 from gateway.store.epoch import SeenFile, SharedNote
 from gateway.store.journal.journal import SqliteJournal
 from gateway.store.observations import ObservationStore
-from gateway.store.operations import ManagedStore, Serving
+from gateway.store.operations import Serving
 from gateway.store.promotion import Fleet
 from gateway.store.sealed import why_unreadable
 from gateway.store.witness_files import WitnessFiles
@@ -152,7 +152,7 @@ class Environment:
     """
 
     holder: str
-    durable: ManagedStore
+    durable: Store
     fast: FastTier | None
     ring: KeyRing | None
     observations: ObservationStore | None = None
@@ -272,25 +272,25 @@ class Parts:
             regions=policy.regions,
             tracing=policy.tracing,
         )
-        self.turns = turns = Turns(store, {}, clock=clock)
+        self.turns = turns = Turns(store.cold, {}, clock=clock)
         self._asker = uuid4()
         self._asking: asyncio.Task[None] | None = None
         self._sweeper = Sweeper(
-            store,
+            store.cold,
             events,
             has_turn=partial(turns.has, Duty.SWEEP),
             clock_steps=lambda: store.durable_steps,
             clock=clock,
         )
         self._tally_taker = TallyTaker(
-            store,
+            store.cold,
             events,
             service=config.service,
             accepting=policy.accepting,
             sinks=[sink.name for sink in config.events.sinks],
             has_turn=partial(turns.has, Duty.TALLY),
         )
-        self.relay = relay_of(config, store, events, clock)
+        self.relay = relay_of(config, store.cold, events, clock)
         delivers = config.delivery.workers > 0
         self.delivery = DeliveryWorker(
             store,
@@ -303,7 +303,7 @@ class Parts:
             clock=clock,
         )
         self._recovery = RecoveryWorker(
-            store,
+            store.cold,
             self.prober,
             policy.by_name,
             service=policy.config.service,
@@ -415,7 +415,7 @@ class Parts:
         before, after = self.policy.serving.key_ids, policy.serving.key_ids
         if after is None or (before is not None and before <= after):
             return
-        if why := why_unreadable((await self.store.tally()).sealed, after):
+        if why := why_unreadable((await self.store.cold.tally()).sealed, after):
             raise StartError(f"the durable store could not be read: {why}")
 
     async def retract(self) -> None:
@@ -506,7 +506,7 @@ class Parts:
 
     async def _ask_store(self) -> None:
         with suppress(StoreError):
-            await self.store.take_turns(self._asker, (f"asked by {self._asker}",), microseconds(_ASK_SECONDS))
+            await self.store.cold.take_turns(self._asker, (f"asked by {self._asker}",), microseconds(_ASK_SECONDS))
 
     async def _sleep_between_notes(self, seconds: float) -> None:
         """Readiness and metrics are to follow soon when the store is back, or the loss of its memory is accepted."""

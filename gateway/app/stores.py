@@ -15,12 +15,12 @@ from gateway.core.confidential import NO_SEALING, Sealing
 from gateway.core.operation import microseconds
 from gateway.observe.facts import Events, TierChanged
 from gateway.store.attempt_files import AttemptFiles
-from gateway.store.base import FastTier, OnPurge, StartRefused, boot_seconds
+from gateway.store.base import FastTier, OnPurge, StartRefused, Store, boot_seconds
 from gateway.store.epoch import SeenFile, SharedNote
 from gateway.store.guard import EpochGuard
 from gateway.store.journal.view import HostJournalFiles
 from gateway.store.membership import Conditions
-from gateway.store.operations import ManagedStore, Serving
+from gateway.store.operations import Serving
 from gateway.store.portable import store as portable
 from gateway.store.portable.store import PortableStore
 from gateway.store.postgres import store as postgres
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 def durable_store(
     config: Config,
-    store: ManagedStore,
+    store: Store,
     sealing: Sealing,
     events: Events,
     serving: Serving,
@@ -101,7 +101,7 @@ def amnesia_window_us(config: Config) -> int:
 
 def tiered_store(
     config: Config,
-    durable: ManagedStore,
+    durable: Store,
     fast: FastTier | None,
     events: Events,
     clock: Callable[[], float] = boot_seconds,

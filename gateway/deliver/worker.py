@@ -46,8 +46,7 @@ from gateway.protect.operation import DeliveryAttempt, Operation
 from gateway.protect.operations import Operations
 from gateway.protect.request import Request
 from gateway.protect.route import Route
-from gateway.store.base import StoreError
-from gateway.store.operations import ManagedStore
+from gateway.store.base import Store, StoreError
 from gateway.upkeep.timer import repeat
 
 _LOG = logging.getLogger("gateway")
@@ -85,7 +84,7 @@ class DeliveryWorker:
 
     def __init__(
         self,
-        store: ManagedStore,
+        store: Store,
         operations: Operations,
         places: Places,
         routes: Sequence[Route],
@@ -227,7 +226,7 @@ class DeliveryWorker:
             return _IDLE_SECONDS_MAX
         left_alone = self._left_alone()
         limit = min(sum(free[name] for name in names) + _SPARE, _BATCH_MAX) + len(left_alone)
-        searched = await self._store.find_due(self._service, self._delivering.only(names), limit)
+        searched = await self._store.cold.find_due(self._service, self._delivering.only(names), limit)
         self._paused = searched.paused
         # The routes may be others by now.
         records = taking_turns(searched.found)
@@ -352,7 +351,7 @@ class DeliveryWorker:
         """The kept request, and why it cannot be opened; None where the record has changed, or where it is in doubt and
         cannot be opened."""
         operation_id = record.identity.operation_id
-        sealed = await self._store.read_kept(operation_id)
+        sealed = await self._store.cold.read_kept(operation_id)
         if sealed is None:
             latest = (await self._store.read(operation_id)).record
             if latest is None or (latest.state, latest.token) != (record.state, record.token):
@@ -395,7 +394,7 @@ class DeliveryWorker:
         now = self._clock()
         if self._announced_seconds is None or now - self._announced_seconds >= _POLL_SECONDS:
             self._announced_seconds = now
-            self._store.announce_work()
+            self._store.cold.announce_work()
 
     def _wake_for_breakers(self, routes: Iterable[Route]) -> None:
         for route in routes:

@@ -32,7 +32,7 @@ from gateway.core.outbox import pause_us
 from gateway.events.sink import Closed, Delivered, Failed, Publication, Refused, Sink, SinkUnusable
 from gateway.observe.facts import Events, EventsPublished, PublicationResult, SinkChanged
 from gateway.store.base import StoreError
-from gateway.store.operations import EVENT_LEASE_US_MAX, EventFate, EventReport, LeasedEvent, ManagedStore
+from gateway.store.operations import EVENT_LEASE_US_MAX, EventFate, EventReport, LeasedEvent, Publications
 from gateway.upkeep.timer import repeat
 
 _LOG = logging.getLogger("gateway")
@@ -73,7 +73,7 @@ class Relay:
 
     def __init__(
         self,
-        store: ManagedStore,
+        store: Publications,
         sinks: Sequence[tuple[SinkSettings, Sink]],
         events: Events,
         *,

@@ -35,7 +35,7 @@ from gateway.protect.route import AcceptPolicy
 from gateway.protect.slices import Slices
 from gateway.protect.trace import request_info
 from gateway.store.base import Amnesic, Indefinite, NotApplied, Store, StoreError
-from gateway.store.operations import Backlog, ManagedStore, RouteBacklog
+from gateway.store.operations import Backlog, RouteBacklog
 
 _LOG = logging.getLogger("gateway")
 
@@ -72,7 +72,7 @@ class Accepting:
 
     def __init__(
         self,
-        store: ManagedStore,
+        store: Store,
         events: Events,
         *,
         service: str,
@@ -159,7 +159,7 @@ class Accepting:
         except (StoreError, TimeoutError) as error:
             _LOG.debug("a dead letter was not requeued: %s", str(error) or "the store did not respond in time")
             return snapshot
-        self._store.announce_work()
+        self._store.cold.announce_work()
         return requeued
 
     # -- inside -------------------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class Pending:
     have.
     """
 
-    def __init__(self, store: ManagedStore, service: str, clock: Callable[[], float]) -> None:
+    def __init__(self, store: Store, service: str, clock: Callable[[], float]) -> None:
         self._store = store
         self._service = service
         self._clock = clock
@@ -298,7 +298,7 @@ class Pending:
             if started - self._read_seconds < _FRESH_SECONDS:
                 return
             added = {count: count.added for count in (*self._by_route.values(), *self._bytes_by_route.values())}
-            self._backlog = await self._store.backlog(self._service)
+            self._backlog = await self._store.cold.backlog(self._service)
             self._read_seconds = started
             included = self._added_before(started - self._backlog.age_seconds, (started, added))
             for name, count in self._by_route.items():
@@ -324,7 +324,7 @@ class Pending:
         async with count.lock:
             started, included = self._clock(), count.added
             if started - count.read_seconds >= _FRESH_SECONDS:
-                waiting = await self._store.count_pending(self._service, *_scope_of(request), limit)
+                waiting = await self._store.cold.count_pending(self._service, *_scope_of(request), limit)
                 count.set(waiting, included)
                 count.read_seconds = started
         return count

@@ -54,8 +54,8 @@ from gateway.observe.facts import Events, ProbeFinding, ProbeMade
 from gateway.protect.decoding import read_document
 from gateway.protect.route import Route
 from gateway.protect.slices import Slices
-from gateway.store.base import StoreError
-from gateway.store.operations import PROBE_FLOOR_US, RECOVERY_LEASE_US_MAX, ManagedStore
+from gateway.store.base import Store, StoreError
+from gateway.store.operations import PROBE_FLOOR_US, RECOVERY_LEASE_US_MAX
 from gateway.upstream import BodyLost, Lost, NotSent, TooLong, UpstreamResponse
 
 _LOG = logging.getLogger("gateway")
@@ -99,7 +99,7 @@ class Prober:
 
     def __init__(
         self,
-        store: ManagedStore,
+        store: Store,
         events: Events,
         *,
         service: str,
@@ -176,7 +176,7 @@ class Prober:
         async with self._slots:
             # Half of what a store believes, and three times what an exchange may take.
             lease_us = RECOVERY_LEASE_US_MAX // 2
-            lease = await self._store.recover(operation_id, record.token, lease_us, is_urgent=is_urgent)
+            lease = await self._store.cold.recover(operation_id, record.token, lease_us, is_urgent=is_urgent)
             if lease is None:
                 return None
             # The store's clock before the first byte: a probe cannot see what reaches the upstream after it.
@@ -190,12 +190,12 @@ class Prober:
                     return await self._record_finding(await self._prove(route, before.record, response))
                 case NeverHappened():
                     found = await self._record_finding(self._never_happened(route, before.record))
-                    self._store.announce_work()
+                    self._store.cold.announce_work()
                     return found
                 case _:
                     # A waiting request brings the next probe nearer: after an urgent one, the pause starts anew, short.
                     pause = PROBE_FLOOR_US if is_urgent else pause_us(lease.background_tries)
-                    await self._store.put_off(lease, pause, _why(finding))
+                    await self._store.cold.put_off(lease, pause, _why(finding))
                     return None
 
     def _warn_unprobeable(self, route: Route, record: Record) -> None:

@@ -4,8 +4,8 @@
 `observations` (what was only observed). The contract of a journal is in the package `journal`. The rest of the program
 imports only these.
 
-*In front of a durable store*, outermost first, all of them by `forwarding`: `tiered` serves copies, from the process
-(`cache`) and from a fast tier. `guard` lets no request through until two checks pass: `epoch` finds no lost data, by
+*In front of a durable store*, outermost first, passing on by `cold` what no request waits for: `tiered` serves copies, from
+the process (`cache`) and from a fast tier. `guard` lets no request through until two checks pass: `epoch` finds no lost data, by
 what `witness` and `witness_files` recorded, and `recipes` finds that the configuration still finds the remembered keys.
 `membership` is this worker's place among those that may grant, and `promotion` decides whether a promoted server is
 believed. `sealed` encrypts what the store keeps, and `rekeying` does so again with the current key. Where a store has

@@ -32,11 +32,14 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 from uuid import UUID
 
 from gateway.core.immutable import immutable
 from gateway.core.operation import Command, Result, Snapshot
+
+if TYPE_CHECKING:
+    from gateway.store.operations import Cold
 
 # The argument of the `CancelledError` of an `apply` that had found a record.
 KNOWN: Final = "the key is known"
@@ -120,8 +123,12 @@ class Watch(Protocol):
 
 class Store(Protocol):
     """What requests call. Each verb may raise `NotApplied`, `Indefinite` or `Unreadable`; `read`, and a claim, an
-    acceptance, a dispatch and a withdrawal, also `Amnesic`. Each verb documents what else it raises.
-    `operations.ManagedStore` has the rest."""
+    acceptance, a dispatch and a withdrawal, also `Amnesic`. Each verb documents what else it raises. Layers in front of
+    a store have these verbs, and no others."""
+
+    @property
+    def cold(self) -> Cold:
+        """All that no request waits for."""
 
     async def start(self) -> None:
         """Connect, bring the schema up to date, and verify that commits are durable. Raises `StartRefused`.
@@ -143,9 +150,6 @@ class Store(Protocol):
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
         """Wait for changes of one operation, made by this or another gateway. Never raises; news may be missing."""
-
-    def announce_work(self) -> None:
-        """Wake those who watch `WORK`, here and elsewhere. Never raises; a hint that may be lost."""
 
 
 OnPurge = Callable[[Callable[[UUID], None]], None]

@@ -50,9 +50,11 @@ from gateway.store.base import (
     NotApplied,
     NotGranted,
     StartRefused,
+    Store,
     StoreError,
     boot_seconds,
 )
+from gateway.store.cold import Caller, passing
 from gateway.store.epoch import (
     Amnesia,
     Seen,
@@ -65,10 +67,9 @@ from gateway.store.epoch import (
     loss,
     memo_of,
 )
-from gateway.store.forwarding import Forwarding
 from gateway.store.level import why_refused, why_unfinished
-from gateway.store.membership import Caller, Conditions, Membership, Standing, Unproven
-from gateway.store.operations import Due, Epoch, ManagedStore, Serving
+from gateway.store.membership import Conditions, Membership, Standing, Unproven
+from gateway.store.operations import Due, Epoch, Serving
 from gateway.store.promotion import Fleet, Verdict
 from gateway.store.recipes import (
     conflicts_text,
@@ -110,7 +111,7 @@ _UNTOLD: Final = (
 )
 
 
-class EpochGuard(Forwarding):
+class EpochGuard:
     """Satisfies the `Store` protocol of `base`; owns the store behind it.
 
     `serving` is what this gateway serves.
@@ -118,7 +119,7 @@ class EpochGuard(Forwarding):
 
     def __init__(
         self,
-        store: ManagedStore,
+        store: Store,
         events: Events,
         serving: Serving,
         *,
@@ -136,8 +137,12 @@ class EpochGuard(Forwarding):
         (None: not known) of each memory that is found, before any request reaches it. `sealing` has the keys of
         `serving`, and encrypts what is confidential on its way to `store`.
         """
-        super().__init__(SealedStore(store, sealing))
         self._bare = store
+        self._behind = SealedStore(store, sealing)
+        # Called by the guard itself, also while requests are blocked.
+        self._cold = self._behind.cold
+        self.cold = passing(self._cold, self._forward, find_due=self._find_due, begin_epoch=self._begin_epoch)
+        self.watch = store.watch
         self._events = events
         self._serving = serving
         self._sealing = sealing
@@ -197,15 +202,15 @@ class EpochGuard(Forwarding):
             await asyncio.to_thread(self._witness_files.open)
         await self._call(self._behind.start)
         try:
-            agreement = await self._call(self._behind.compare_configuration, self._serving)
+            agreement = await self._call(self._cold.compare_configuration, self._serving)
             if agreement.conflicts:
                 raise StartRefused(conflicts_text(self._serving, agreement.conflicts))
             if self._serving.key_ids is not None:
-                tally = await self._call(self._behind.tally)
+                tally = await self._call(self._cold.tally)
                 await refuse_unreadable(
                     tally.sealed,
                     self._serving.key_ids,
-                    lambda key_id: self._call(self._behind.sealed_examples, key_id),
+                    lambda key_id: self._call(self._cold.sealed_examples, key_id),
                     self._sealing,
                 )
             for neighbour in agreement.neighbours:
@@ -232,9 +237,9 @@ class EpochGuard(Forwarding):
         A count that fails is only logged."""
         try:
             keys_without_route = await self._call(
-                self._behind.count_without_route, self._serving.service, self._serving.recipes
+                self._cold.count_without_route, self._serving.service, self._serving.recipes
             )
-            waiting = await stranded(self._behind, self._serving)
+            waiting = await stranded(self._cold, self._serving)
         except Exception as error:  # noqa: BLE001 - nobody awaits this task
             is_bug = not isinstance(error, StoreError)
             _LOG.warning(
@@ -256,13 +261,13 @@ class EpochGuard(Forwarding):
         if _is_same(serving, self._serving):
             return
         another = replace(serving, gateway_id=uuid4())
-        agreement = await self._forward(self._behind.compare_configuration, another, is_trial=True)
+        agreement = await self._forward(self._cold.compare_configuration, another, is_trial=True)
         if not agreement.conflicts:
             own = replace(serving, gateway_id=self._serving.gateway_id)
             try:
                 async with self._remembering:
                     self._remembers_another, self._is_given_up = True, False
-                    agreement = await self._forward(self._behind.compare_configuration, own)
+                    agreement = await self._forward(self._cold.compare_configuration, own)
             except BaseException:
                 # It may have been written all the same.
                 await self.retract()
@@ -284,7 +289,7 @@ class EpochGuard(Forwarding):
             names = frozenset(self._serving.recipes)
             served = replace(self._serving, accepted=names, mode_accepted=names)
             with contextlib.suppress(StoreError):
-                await self._forward(self._behind.compare_configuration, served)
+                await self._forward(self._cold.compare_configuration, served)
                 self._remembers_another = self._is_given_up = False
 
     def adopt(self, serving: Serving, amnesia_window_us: int) -> None:
@@ -318,7 +323,7 @@ class EpochGuard(Forwarding):
             return
         with contextlib.suppress(StoreError, TimeoutError):
             async with asyncio.timeout(_STOP_NOTE_SECONDS):
-                await self._call(self._behind.note_running, self._serving.gateway_id, is_running=False)
+                await self._call(self._cold.note_running, self._serving.gateway_id, is_running=False)
 
     async def _end_stray_count(self) -> None:
         if self._stray_count is not None:
@@ -387,10 +392,10 @@ class EpochGuard(Forwarding):
             await self._check_known(snapshot)
         return snapshot
 
-    async def find_due(self, service: str, delivering: Delivering, limit: int) -> Due:
+    async def _find_due(self, service: str, delivering: Delivering, limit: int) -> Due:
         wanted = limit
         while True:
-            due = await super().find_due(service, delivering, wanted)
+            due: Due = await self._forward(self._cold.find_due, service, delivering, wanted)
             known = [
                 each for each in due.found if not (self._is_amnesic and self._amnesia.refuses(each.record, each.now_us))
             ]
@@ -405,7 +410,7 @@ class EpochGuard(Forwarding):
         await self._compare_memory(self._forward)
         await self._remember_own()
         if self._membership is None:
-            await self.note_running(self._serving.gateway_id, is_running=True)
+            await self.cold.note_running(self._serving.gateway_id, is_running=True)
         self._events.publish(NotesExchanged())
 
     @property
@@ -413,9 +418,9 @@ class EpochGuard(Forwarding):
         """Whether first requests with keys that the store does not have are refused."""
         return self._is_amnesic
 
-    async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
-        await super().begin_epoch(memo, beyond_token)
-        self._update_amnesia(await self.check_memory())
+    async def _begin_epoch(self, memo: bytes, beyond_token: int) -> None:
+        await self._forward(self._cold.begin_epoch, memo, beyond_token)
+        self._update_amnesia(await self.cold.check_memory())
 
     async def noted_memory(self, _operation_id: UUID) -> str:
         """The lineage of the memory that this host saw last, also before the store is reached; empty without a note."""
@@ -433,7 +438,7 @@ class EpochGuard(Forwarding):
         # Read all notes before the store: a change that others note in between must not look like a loss.
         own, (shared, is_read), reading = self._seen, await self._read_shared(), await self._read_witness_notes()
         links = [note.link for note in (*reading.notes, *(() if shared is None else shared.acknowledged))]
-        epoch = await call(self._behind.check_memory, links)
+        epoch = await call(self._cold.check_memory, links)
         if (refused := why_refused(epoch.level)) is not None:
             # Another program has ended the upgrade since.
             self._reopen(refused)
@@ -452,7 +457,7 @@ class EpochGuard(Forwarding):
         if membership is not None:
             why = await self._judge(membership, epoch, amnesia, why, reading)
             if why is None:
-                epoch = await call(self._behind.check_memory)
+                epoch = await call(self._cold.check_memory)
                 amnesia = amnesia_of(epoch)
         elif epoch.parent and why is None:
             why = "another server has taken over, and there is nobody to prove that it has lost nothing"
@@ -462,8 +467,8 @@ class EpochGuard(Forwarding):
             # In force from here on, even if the store cannot write it down yet.
             self._update_amnesia(replace(epoch, memo=memo_of(amnesia)))
             memo, beyond = memo_of(amnesia), amnesia.beyond
-            await call(self._behind.begin_epoch, memo, beyond)
-            epoch = await call(self._behind.check_memory)
+            await call(self._cold.begin_epoch, memo, beyond)
+            epoch = await call(self._cold.check_memory)
         self._seen = _merged(self._seen, shared, epoch, is_new=not self._is_open or why is not None, is_read=is_read)
         self._uncompared = None
         self._on_met(epoch.identity, epoch.generation)
@@ -610,7 +615,7 @@ class EpochGuard(Forwarding):
         """
         if not self._amnesia.refuses(snapshot.record, snapshot.now_us, claim_id):
             return
-        epoch, own = await self._forward(self._behind.check_memory), self._amnesia
+        epoch, own = await self._forward(self._cold.check_memory), self._amnesia
         found = amnesia_of(epoch)
         # Of this very loss: the store may not have it yet.
         if found.by and (found.why, found.beyond) == (own.why, own.beyond):

@@ -11,14 +11,15 @@ import contextlib
 import logging
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from uuid import UUID, uuid4
 
 from gateway.observe.facts import Events, GrantsChanged, SynchronyChanged
 from gateway.store.base import NotApplied, StoreError, boot_seconds
+from gateway.store.cold import Caller
 from gateway.store.operations import Epoch
 from gateway.store.promotion import (
     BEAT_SECONDS,
@@ -42,9 +43,6 @@ _HISTORY_MAX: Final = 64
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _NOT_KNOWN_YET: Final = "this gateway waits until its standbys have surely received its entry"
 _NOT_SYNCHRONOUS: Final = "store.synchronous is require, and PostgreSQL has no synchronous standby"
-
-Caller = Callable[..., Awaitable[Any]]
-"""Calls a verb of the store with these arguments, and reports the call."""
 
 
 class Unproven(NotApplied):

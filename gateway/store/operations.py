@@ -436,8 +436,8 @@ class Epoch:
     level: int = 1
 
 
-class ManagedStore(Store, Protocol):
-    """Each verb may raise `NotApplied` or `Indefinite`; those about one operation may also raise `Unreadable`."""
+class Upkeep(Protocol):
+    """What a gateway does beside its requests."""
 
     async def sweep(self, limit: int) -> Swept:
         """Write the changes that time has made (`lifecycle.written_down`) to at most `limit` records.
@@ -458,6 +458,10 @@ class ManagedStore(Store, Protocol):
     async def sealed_examples(self, key_id: str) -> list[Kept]:
         """A few records and kept requests that are encrypted with the key of this id alone, as they are stored."""
 
+
+class Agreements(Protocol):
+    """What gateways tell one another about themselves and about the store's memory."""
+
     async def compare_configuration(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
         """Remember what a gateway serves and that it runs, unless that would lose living keys (`recipes`).
 
@@ -476,6 +480,20 @@ class ManagedStore(Store, Protocol):
 
         Names without living keys are left out. If any name remains to be counted, this reads all records.
         """
+
+    async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
+        """The store's epoch, with the witnesses of these links.
+
+        Raises `EpochChanged`, until the store is restarted, when the memory is another one or lacks acknowledged
+        changes.
+        """
+
+    async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
+        """Replace the memo, and draw only tokens higher than this one from now on."""
+
+
+class Recoveries(Protocol):
+    """Operations in doubt, and their probes."""
 
     async def find(self, query: Query) -> list[Snapshot]:
         """The settled records that match, without response bodies. Too slow for the path of a request.
@@ -505,6 +523,10 @@ class ManagedStore(Store, Protocol):
     async def recovery(self, operation_id: UUID) -> RecoveryState | None:
         """The probes of an operation; None when there were none, or when its doubt ended long ago."""
 
+
+class Deliveries(Protocol):
+    """Accepted operations."""
+
     async def find_due(self, service: str, delivering: Delivering, limit: int) -> Due:
         """What of `delivering` may be dispatched now. Of a lane, that is at most its head; however many wait behind it,
         they are not read. Nor is what `delivering` does not include.
@@ -531,6 +553,13 @@ class ManagedStore(Store, Protocol):
 
     async def pause_audits(self, service: str) -> list[PauseAudit]:
         """The latest `AUDITS_MAX` pauses and ends of pauses of the last `AUDIT_KEEP_US`, oldest first."""
+
+    def announce_work(self) -> None:
+        """Wake those who watch `WORK`, here and elsewhere. Never raises; a hint that may be lost."""
+
+
+class Publications(Protocol):
+    """Events that sinks are to get."""
 
     async def lease_events(self, service: str, wanted: Mapping[str, int], lease_us: int) -> list[LeasedEvent]:
         """Lease at most so many due events of each of these sinks, those that are due for the longest; returns them in
@@ -562,18 +591,21 @@ class ManagedStore(Store, Protocol):
     async def sinks(self, service: str) -> dict[str, SinkBacklog]:
         """The sinks of the service that have events here or are suspended, by name."""
 
+
+class Audits(Protocol):
+    """What was done by hand, and why."""
+
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         """The latest `AUDITS_MAX` audits of an operation, oldest first."""
 
     async def latest_audits(self, before: int | None, limit: int) -> list[NumberedAudit]:
         """The audits of all operations with numbers below this one (None: the latest), latest first."""
 
-    async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
-        """The store's epoch, with the witnesses of these links.
 
-        Raises `EpochChanged`, until the store is restarted, when the memory is another one or lacks acknowledged
-        changes.
-        """
+class Cold(Upkeep, Agreements, Recoveries, Deliveries, Publications, Audits, Protocol):
+    """All that no request waits for. Each verb may raise `NotApplied` or `Indefinite`; those about one operation may
+    also raise `Unreadable`."""
 
-    async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
-        """Replace the memo, and draw only tokens higher than this one from now on."""
+
+class ManagedStore(Store, Cold, Protocol):
+    """A store itself, without layers: `cold` is the same object."""

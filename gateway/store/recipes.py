@@ -58,7 +58,7 @@ from gateway.core.identity.operation_id import is_of
 from gateway.core.operation import MICROSECONDS, State
 from gateway.core.routing import PathPattern, Rule
 from gateway.core.succession import ServedRoute, handed_over
-from gateway.store.operations import Agreement, Living, ManagedStore, Neighbour, Query, RecipeConflict, Serving
+from gateway.store.operations import Agreement, Cold, Living, Neighbour, Query, RecipeConflict, Serving
 
 # So many of a route's accepted requests are looked at: those of another service may be among them.
 _SAMPLE: Final = 100
@@ -363,7 +363,7 @@ def neighbour_warning(serving: Serving, neighbour: Neighbour) -> str:
     )
 
 
-async def stranded(store: ManagedStore, serving: Serving) -> dict[str, int]:
+async def stranded(store: Cold, serving: Serving) -> dict[str, int]:
     """How many accepted requests wait that no route of this configuration delivers, by the name of their route."""
     found: dict[str, int] = {}
     if serving.delivering is None:

@@ -1,5 +1,4 @@
-"""A durable store behind encryption: what gets to it is sealed, and what comes from it is opened. Itself a
-`ManagedStore`.
+"""A durable store behind encryption: what gets to it is sealed, and what comes from it is opened. Itself a `Store`.
 
 `core.confidential` decides what is sealed. The store's events are sealed by its `Outbox`, because the store makes them.
 Kept requests come sealed. The invariant: no change of a record reads, or loses, what is sealed in it.
@@ -9,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import ParamSpec, TypeVar
+from typing import Any, cast
 from uuid import UUID
 
 from gateway.core.confidential import Sealing
@@ -17,27 +16,23 @@ from gateway.core.delivery import Delivering
 from gateway.core.operation import Audit, Command, Result, Snapshot
 from gateway.core.outbox import opened_event
 from gateway.core.sealing import Unopenable
-from gateway.store.base import StartRefused
-from gateway.store.forwarding import Forwarding
+from gateway.store.base import StartRefused, Store
 from gateway.store.operations import (
     SEALED_COUNT_MAX,
     AuditEntry,
     Backlog,
+    Cold,
     Due,
     EventFate,
     EventReport,
     KeptEvent,
     LeasedEvent,
-    ManagedStore,
     NumberedAudit,
     PauseAudit,
     Query,
     SinkBacklog,
 )
 from gateway.store.rekeying import Kept, why_unopenable
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 def why_unreadable(sealed: Mapping[str, int], key_ids: Collection[str] | None) -> str | None:
@@ -76,22 +71,35 @@ async def refuse_unreadable(
             )
 
 
-class SealedStore(Forwarding):
-    """Satisfies the `ManagedStore` protocol; owns the store behind it. Without keys it only recognises what is sealed.
+class SealedStore:
+    """Satisfies the `Store` protocol; owns the store behind it. Without keys it only recognises what is sealed.
 
     Every gateway has it, with or without keys: another one beside it may have keys already.
     """
 
-    def __init__(self, behind: ManagedStore, sealing: Sealing) -> None:
-        super().__init__(behind)
-        self._sealing = sealing
+    def __init__(self, behind: Store, sealing: Sealing) -> None:
+        self.behind = behind
+        self.sealing = sealing
+        self.cold = cast(Cold, _SealedCold(behind.cold, sealing))
+        self.start, self.close, self.watch = behind.start, behind.close, behind.watch
 
     async def apply(self, command: Command) -> Result:
-        sealed = self._sealing.sealed(command)
-        return self._sealing.opened_result(await self._behind.apply(sealed), command, sealed)
+        sealed = self.sealing.sealed(command)
+        return self.sealing.opened_result(await self.behind.apply(sealed), command, sealed)
 
     async def read(self, operation_id: UUID) -> Snapshot:
-        return self._sealing.opened_snapshot(await self._behind.read(operation_id))
+        return self.sealing.opened_snapshot(await self.behind.read(operation_id))
+
+
+class _SealedCold:
+    """`Cold`: these verbs, and the others as they are."""
+
+    def __init__(self, behind: Cold, sealing: Sealing) -> None:
+        self._behind = behind
+        self._sealing = sealing
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._behind, name)
 
     async def find(self, query: Query) -> list[Snapshot]:
         return [self._sealing.opened_snapshot(each) for each in await self._behind.find(query)]
@@ -173,6 +181,3 @@ class SealedStore(Forwarding):
     ) -> list[KeptEvent]:
         found = await self._behind.find_events(service, sink, is_dead=is_dead, after=after, limit=limit)
         return [replace(each, why=self._sealing.opened_failure(each.why, sink, each.event_id)) for each in found]
-
-    async def _forward(self, verb: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        return await verb(*args, **kwargs)

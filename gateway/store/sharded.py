@@ -18,20 +18,19 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Generic, ParamSpec, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 from uuid import UUID
 
 from gateway.core.operation import Command, Result, SealedRequest, Snapshot, operation_id_of
 from gateway.observe.facts import Events, GrantsChanged, MemoryChanged
-from gateway.store.base import Indefinite, NotApplied, StartRefused, StoreError, Watch
+from gateway.store.base import Indefinite, NotApplied, StartRefused, Store, StoreError, Watch
 from gateway.store.epoch import Amnesia, amnesia_of, memo_of
-from gateway.store.forwarding import Forwarding
 from gateway.store.guard import EpochGuard
 from gateway.store.operations import (
     Agreement,
     AuditEntry,
+    Cold,
     Epoch,
-    ManagedStore,
     NumberedAudit,
     Query,
     RecipeConflict,
@@ -44,9 +43,8 @@ from gateway.store.operations import (
 from gateway.store.rekeying import Kept
 from gateway.store.relational.inquiry import joined
 
-P = ParamSpec("P")
 T = TypeVar("T")
-S = TypeVar("S", bound=ManagedStore)
+S = TypeVar("S", bound=Store)
 
 _LOG = logging.getLogger("gateway")
 _PAUSE_SECONDS_MIN: Final = 0.1
@@ -57,12 +55,11 @@ _REFUSED_SECONDS_MAX: Final = 30.0
 _FIRST_BYTES: Final = 256
 
 
-class ShardedStore(Forwarding, Generic[S]):
-    """Satisfies the `ManagedStore` protocol; owns the shards, which are in the order of their operations' ids. What no
-    shard has goes to the first one, which refuses it."""
+class ShardedStore(Generic[S]):
+    """Satisfies the `Store` protocol, and is its own `cold`; owns the shards, which are in the order of their
+    operations' ids. What no shard has goes to the first one, which refuses it."""
 
     def __init__(self, shards: Sequence[S]) -> None:
-        super().__init__(shards[0])
         self.shards = shards
         self._swept_first = 0
         # Those whose last call failed.
@@ -88,8 +85,12 @@ class ShardedStore(Forwarding, Generic[S]):
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
         return self.shards[self._place_of(operation_id)].watch(operation_id)
 
-    def announce_work(self) -> None:
-        self.shards[0].announce_work()
+    @property
+    def cold(self) -> Cold:
+        return cast(Cold, self)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.shards[0].cold, name)
 
     async def sweep(self, limit: int) -> Swept:
         """One shard after the other, each time beginning with the next one. One that is missing is passed over, unless
@@ -99,7 +100,7 @@ class ShardedStore(Forwarding, Generic[S]):
         for place in (*range(begin, len(self.shards)), *range(begin)):
             left = limit - (swept.lapsed + swept.retired + swept.collected + swept.expired + swept.others)
             try:
-                swept += await self._told(place, self.shards[place].sweep(left))
+                swept += await self._told(place, self.shards[place].cold.sweep(left))
             except (NotApplied, Indefinite) as error:
                 failure = error
                 continue
@@ -114,14 +115,14 @@ class ShardedStore(Forwarding, Generic[S]):
         """Of the first shard that can be reached: while one is missing, two may have a turn for a moment."""
         for place, shard in enumerate(self.shards[:-1]):
             with suppress(NotApplied, Indefinite):
-                return await self._told(place, shard.take_turns(holder, names, lease_us))
-        return await self._told(len(self.shards) - 1, self.shards[-1].take_turns(holder, names, lease_us))
+                return await self._told(place, shard.cold.take_turns(holder, names, lease_us))
+        return await self._told(len(self.shards) - 1, self.shards[-1].cold.take_turns(holder, names, lease_us))
 
     async def leave_turns(self, holder: UUID) -> None:
-        await self._all(lambda shard: shard.leave_turns(holder))
+        await self._all(lambda shard: shard.cold.leave_turns(holder))
 
     async def tally(self) -> Tally:
-        tallies = await self._all(lambda shard: shard.tally())
+        tallies = await self._all(lambda shard: shard.cold.tally())
         in_doubt, sealed = Counter[str](), Counter[str]()
         for each in tallies:
             in_doubt.update(each.in_doubt)
@@ -129,16 +130,16 @@ class ShardedStore(Forwarding, Generic[S]):
         return Tally(in_doubt, max(each.oldest_in_doubt_seconds for each in tallies), sealed)
 
     async def sealed_examples(self, key_id: str) -> list[Kept]:
-        return [kept for found in await self._all(lambda shard: shard.sealed_examples(key_id)) for kept in found]
+        return [kept for found in await self._all(lambda shard: shard.cold.sealed_examples(key_id)) for kept in found]
 
     async def compare_configuration(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
         """A trial first, so that no shard remembers what another one refuses. The first shard decides which of two at
         once was there first."""
-        agreed = await self._all(lambda shard: shard.compare_configuration(serving, is_trial=True))
+        agreed = await self._all(lambda shard: shard.cold.compare_configuration(serving, is_trial=True))
         if not is_trial and not any(each.conflicts for each in agreed):
-            agreed = [await self._told(0, self.shards[0].compare_configuration(serving))]
+            agreed = [await self._told(0, self.shards[0].cold.compare_configuration(serving))]
             if not agreed[0].conflicts:
-                agreed = await self._all(lambda shard: shard.compare_configuration(serving))
+                agreed = await self._all(lambda shard: shard.cold.compare_configuration(serving))
         conflicts: dict[tuple[Any, ...], RecipeConflict] = {}
         for found in (conflict for each in agreed for conflict in each.conflicts):
             name = (found.service, found.operation, found.is_mode, found.fingerprint_keys)
@@ -149,11 +150,11 @@ class ShardedStore(Forwarding, Generic[S]):
         return Agreement(tuple(conflicts.values()), tuple(neighbours))
 
     async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
-        await self._all(lambda shard: shard.note_running(gateway_id, is_running=is_running))
+        await self._all(lambda shard: shard.cold.note_running(gateway_id, is_running=is_running))
 
     async def count_without_route(self, service: str, operations: Collection[str]) -> dict[str, int]:
         counted = Counter[str]()
-        for each in await self._all(lambda shard: shard.count_without_route(service, operations)):
+        for each in await self._all(lambda shard: shard.cold.count_without_route(service, operations)):
             counted.update(each)
         return dict(counted)
 
@@ -163,7 +164,7 @@ class ShardedStore(Forwarding, Generic[S]):
         for place in range(first, len(self.shards)):
             asked = replace(query, limit=query.limit - len(found))
             try:
-                found += await self._told(place, self.shards[place].find(asked))
+                found += await self._told(place, self.shards[place].cold.find(asked))
             except (NotApplied, Indefinite):
                 # What recovery does not find now it finds later.
                 if not query.recoverable:
@@ -174,28 +175,28 @@ class ShardedStore(Forwarding, Generic[S]):
 
     async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
         return await self._of(
-            operation_id, lambda shard: shard.recover(operation_id, token, lease_us, is_urgent=is_urgent)
+            operation_id, lambda shard: shard.cold.recover(operation_id, token, lease_us, is_urgent=is_urgent)
         )
 
     async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
-        await self._of(lease.operation_id, lambda shard: shard.put_off(lease, pause_us, finding))
+        await self._of(lease.operation_id, lambda shard: shard.cold.put_off(lease, pause_us, finding))
 
     async def recovery(self, operation_id: UUID) -> RecoveryState | None:
-        return await self._of(operation_id, lambda shard: shard.recovery(operation_id))
+        return await self._of(operation_id, lambda shard: shard.cold.recovery(operation_id))
 
     async def read_kept(self, operation_id: UUID) -> SealedRequest | None:
-        return await self._of(operation_id, lambda shard: shard.read_kept(operation_id))
+        return await self._of(operation_id, lambda shard: shard.cold.read_kept(operation_id))
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
-        return await self._of(operation_id, lambda shard: shard.audits(operation_id))
+        return await self._of(operation_id, lambda shard: shard.cold.audits(operation_id))
 
     async def latest_audits(self, before: int | None, limit: int) -> list[NumberedAudit]:
-        pages = await self._all(lambda shard: shard.latest_audits(before, limit))
+        pages = await self._all(lambda shard: shard.cold.latest_audits(before, limit))
         return sorted((each for page in pages for each in page), key=lambda each: each.number, reverse=True)[:limit]
 
     async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
         """That of the shard which lost its memory, if one did; the last token and the generations of all."""
-        epochs = await self._all(lambda shard: shard.check_memory(links))
+        epochs = await self._all(lambda shard: shard.cold.check_memory(links))
         worst = max(epochs, key=lambda epoch: (bool(epoch.parent), _severity(epoch)))
         generation = "".join(epoch.generation for epoch in epochs)
         return replace(worst, token=max(epoch.token for epoch in epochs), generation=generation)
@@ -206,11 +207,11 @@ class ShardedStore(Forwarding, Generic[S]):
         said = amnesia_of(Epoch("", 0, 0, memo))
 
         async def begin(shard: S) -> None:
-            epoch = await shard.check_memory()
+            epoch = await shard.cold.check_memory()
             own = amnesia_of(epoch)
             if epoch.now_us < own.until_us:
                 own = replace(own, until_us=said.until_us, by=said.by)
-            await shard.begin_epoch(memo_of(own) if own != Amnesia() else b"", max(own.beyond, beyond_token))
+            await shard.cold.begin_epoch(memo_of(own) if own != Amnesia() else b"", max(own.beyond, beyond_token))
 
         await self._all(begin)
 
@@ -240,9 +241,6 @@ class ShardedStore(Forwarding, Generic[S]):
             if isinstance(result, BaseException):
                 raise result
         return [result for result in results if not isinstance(result, BaseException)]
-
-    async def _forward(self, verb: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        return await verb(*args, **kwargs)
 
 
 def _severity(epoch: Epoch) -> tuple[bool, int, bool]:

@@ -54,10 +54,9 @@ from gateway.core.operation import (
     Withdraw,
     operation_id_of,
 )
-from gateway.store.base import WORK, FastTier, Indefinite, NotApplied, OnPurge, StoreError, Watch, boot_seconds
+from gateway.store.base import WORK, FastTier, Indefinite, NotApplied, OnPurge, Store, StoreError, Watch, boot_seconds
 from gateway.store.cache import ProcessCache
-from gateway.store.forwarding import Forwarding
-from gateway.store.operations import ManagedStore
+from gateway.store.cold import passing
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -98,12 +97,12 @@ class TierStats:
     shed: int = 0
 
 
-class Tiered(Forwarding):
+class Tiered:
     """Satisfies the `Store` protocol of `base`. Owns both tiers: starts and closes them."""
 
     def __init__(
         self,
-        durable: ManagedStore,
+        durable: Store,
         fast: FastTier | None,
         *,
         cache_bytes: int,
@@ -116,7 +115,8 @@ class Tiered(Forwarding):
         tier is down at first, with an empty cause. `on_purge` is that of the durable store, where it tells of purges.
         """
         self.stats = TierStats()
-        super().__init__(durable)
+        self._behind = durable
+        self.cold = passing(durable.cold, self._forward, take_turns=self._take_turns, announce_work=self._announce_work)
         self._fast = fast
         self._cache = ProcessCache(cache_bytes, cache_max_age_seconds)
         # Looked into before the cache is asked: mostly there is nothing.
@@ -265,8 +265,8 @@ class Tiered(Forwarding):
         self._learn(snapshot, started_seconds)
         return snapshot
 
-    async def take_turns(self, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
-        taken = await super().take_turns(holder, names, lease_us)
+    async def _take_turns(self, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
+        taken = await self._forward(self._behind.cold.take_turns, holder, names, lease_us)
         if taken:
             self._set_durable_up(is_write=True)
         return taken
@@ -283,8 +283,8 @@ class Tiered(Forwarding):
             await watch.choose_tier()
             yield watch
 
-    def announce_work(self) -> None:
-        self._behind.announce_work()
+    def _announce_work(self) -> None:
+        self._behind.cold.announce_work()
         self._outbox.send_news(WORK)
 
     async def _forward(self, verb: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -326,7 +326,7 @@ class Tiered(Forwarding):
         generation: str | None = None
         if is_done:
             with suppress(StoreError):
-                generation = (await self._forward(self._behind.check_memory)).generation
+                generation = (await self._forward(self._behind.cold.check_memory)).generation
         try:
             await self._fast.forget(operation_id, generation)
         except StoreError:
@@ -371,7 +371,7 @@ class Tiered(Forwarding):
 class _TieredWatch:
     """Waits on the tier that has news. A change of tier counts as news, because some may have been missed."""
 
-    def __init__(self, durable: ManagedStore, fast: FastTier | None, operation_id: UUID, stack: AsyncExitStack) -> None:
+    def __init__(self, durable: Store, fast: FastTier | None, operation_id: UUID, stack: AsyncExitStack) -> None:
         self._durable = durable
         self._fast = fast
         self._operation_id = operation_id

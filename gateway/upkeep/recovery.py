@@ -21,7 +21,7 @@ from gateway.core.recovery import Probe, Resend
 from gateway.protect.probing import Prober
 from gateway.protect.route import Route
 from gateway.store.base import StoreError
-from gateway.store.operations import ManagedStore, Query
+from gateway.store.operations import Query, Recoveries
 from gateway.upkeep.timer import repeat
 from gateway.upkeep.turns import LOOK_SECONDS
 
@@ -40,7 +40,7 @@ class RecoveryWorker:
 
     def __init__(
         self,
-        store: ManagedStore,
+        store: Recoveries,
         prober: Prober,
         routes: Mapping[str, Route],
         *,

@@ -17,7 +17,7 @@ from typing import Final, NoReturn
 
 from gateway.observe.facts import Events, SweepDone
 from gateway.store.base import boot_seconds
-from gateway.store.operations import ManagedStore, Swept
+from gateway.store.operations import Swept, Upkeep
 from gateway.upkeep.timer import Sleep, repeat
 from gateway.upkeep.turns import LOOK_SECONDS
 
@@ -36,7 +36,7 @@ class Sweeper:
 
     def __init__(
         self,
-        store: ManagedStore,
+        store: Upkeep,
         events: Events,
         *,
         has_turn: Callable[[], bool] = lambda: True,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import NoReturn
 
 from gateway.observe.facts import BacklogTaken, Events, EventsCounted, RouteWaiting, SinkWaiting, TallyTaken
-from gateway.store.operations import Backlog, ManagedStore, SinkBacklog
+from gateway.store.operations import Backlog, Cold, SinkBacklog
 from gateway.upkeep.timer import Sleep, repeat
 from gateway.upkeep.turns import LOOK_SECONDS
 
@@ -29,7 +29,7 @@ class TallyTaker:
 
     def __init__(
         self,
-        store: ManagedStore,
+        store: Cold,
         events: Events,
         *,
         service: str,

@@ -22,7 +22,7 @@ from uuid import uuid4
 
 from gateway.core.operation import microseconds
 from gateway.store.base import StoreError, boot_seconds
-from gateway.store.operations import ManagedStore
+from gateway.store.operations import Upkeep
 from gateway.upkeep.timer import Sleep, repeat
 
 LEASE_SECONDS: Final = 15.0
@@ -49,7 +49,7 @@ class Turns:
 
     def __init__(
         self,
-        store: ManagedStore,
+        store: Upkeep,
         names: Mapping[Duty, str],
         *,
         clock: Callable[[], float] = boot_seconds,

@@ -380,7 +380,7 @@ async def test_record_that_cannot_be_shown(tmp_path: Path) -> None:
 async def test_memory_that_a_newer_program_wrote_down(desk: tuple[Desk, Admin, ManualClock]) -> None:
     """It cannot be told what was lost, nor accepted, and the response says whose verdict is needed."""
     here, admin, _ = desk
-    await here.store.begin_epoch(b'{"version": 2}', 0)
+    await here.store.cold.begin_epoch(b'{"version": 2}', 0)
     for answer in (
         await admin("GET", "/memory"),
         await admin("POST", "/memory/accept-loss", {"by": "ops", "why": "a restore"}),

@@ -84,14 +84,15 @@ async def test_two_operators_at_once() -> None:
     desk = Desk()
     operation_id = await dead(desk)
 
-    class First(FaultyStore):
-        async def audits(self, operation_id: UUID) -> list[AuditEntry]:
-            found = await super().audits(operation_id)
-            if not found:
-                changed(await desk.operations.requeue(operation_id, AUDIT))
-            return found
+    async def audits_and_then_first(operation_id: UUID) -> list[AuditEntry]:
+        found = await desk.store.cold.audits(operation_id)
+        if not found:
+            changed(await desk.operations.requeue(operation_id, AUDIT))
+        return found
 
-    late = declined(await Operations(First(desk.store), POLICIES).requeue(operation_id, BOB))
+    second = FaultyStore(desk.store)
+    second.cold.audits = audits_and_then_first
+    late = declined(await Operations(second, POLICIES).requeue(operation_id, BOB))
     assert late.text.startswith("It is no dead letter: alice requeued it 0s ago (ticket 7).")
 
 
@@ -163,7 +164,7 @@ async def test_withdrawn_and_sent_again() -> None:
     after = desk.record(operation_id)
     assert after is not None
     assert (after.state, after.delivery) == (State.RELEASED, None)
-    assert await desk.store.read_kept(operation_id) is None
+    assert await desk.store.cold.read_kept(operation_id) is None
     assert declined(await desk.operations.withdraw(operation_id, BOB)).text.startswith(
         "It waits for nothing: alice withdrew it 0s ago (ticket 7): nothing happened, and the next request"
     )
@@ -209,7 +210,7 @@ async def test_never_happened_delivers_what_is_kept() -> None:
         "Resolved: nothing happened. Its kept request is delivered again, until 2027-01-16T08:00:00Z (in 23h 49m)."
     )
     assert state(desk, operation_id) is State.ACCEPTED
-    assert await desk.store.read_kept(operation_id) is not None
+    assert await desk.store.cold.read_kept(operation_id) is not None
     again = changed(await desk.operations.resolve(operation_id, NothingHappened(), AUDIT))
     assert again.is_repeat
 
@@ -238,7 +239,7 @@ async def test_never_happened_and_dropped() -> None:
         "runs."
     )
     assert state(desk, operation_id) is State.RELEASED
-    assert await desk.store.read_kept(operation_id) is None
+    assert await desk.store.cold.read_kept(operation_id) is None
 
 
 @pytest.mark.parametrize("state_", [State.ACCEPTED, State.DEAD_LETTER], ids=str)
@@ -262,7 +263,7 @@ async def test_a_store_that_lost_its_memory() -> None:
     desk = Desk()
     operation_id = await dead(desk)
     lost_ = Amnesia(until_us=desk.memory.clock() + microseconds(3600), why="a failover", beyond=desk.memory.token)
-    await desk.store.begin_epoch(memo_of(lost_), lost_.beyond)
+    await desk.store.cold.begin_epoch(memo_of(lost_), lost_.beyond)
     for decide in (desk.operations.withdraw, desk.operations.requeue):
         outcome = declined(await decide(operation_id, AUDIT))
         assert outcome.text.startswith("The store lost its memory: a failover.")
@@ -306,10 +307,10 @@ async def test_pause_and_resume() -> None:
     assert about["paused"]["by"] == AUDIT.who
     (paused,) = await desk.operations.paused()
     assert about["next"].startswith(f"Its delivery is paused: {paused}.")
-    assert (await desk.store.find_due("shop", all_of("charge"), 10)).found == []
+    assert (await desk.store.cold.find_due("shop", all_of("charge"), 10)).found == []
     assert (await desk.operations.resume("charge", AUDIT)).startswith("Resumed: charge")
     assert (await desk.operations.resume("charge", AUDIT)).startswith("It is not paused: charge")
-    assert len((await desk.store.find_due("shop", all_of("charge"), 10)).found) == 1
+    assert len((await desk.store.cold.find_due("shop", all_of("charge"), 10)).found) == 1
 
 
 async def test_a_pause_of_a_route_that_is_gone() -> None:
@@ -318,7 +319,7 @@ async def test_a_pause_of_a_route_that_is_gone() -> None:
     await desk.store.start()
     with pytest.raises(NoSuchRoute, match="there is no route 'charge'; the configuration has refund"):
         await desk.operations.pause("charge", AUDIT)
-    await desk.store.pause("shop", "charge", AUDIT)
+    await desk.store.cold.pause("shop", "charge", AUDIT)
     assert await desk.operations.resume("charge", AUDIT) == (
         "Resumed: charge (no route of this configuration) is delivered again within seconds."
     )

@@ -84,8 +84,10 @@ async def test_an_event_that_was_given_up(store: Store, tmp_path: Path) -> None:
             (waiting,) = (await admin("GET", "/events?sink=ledger&state=waiting")).json()["events"]
             kept = running.gateway._parts.store
             # Before anything leases it, as the report of a relay that leased it before the sink was suspended.
-            await kept.report_events("shop", [EventReport("ledger", waiting["id"], 0, 0, EventFate.DEAD, "too large")])
-            await kept.resume_sink("shop", "ledger")
+            await kept.cold.report_events(
+                "shop", [EventReport("ledger", waiting["id"], 0, 0, EventFate.DEAD, "too large")]
+            )
+            await kept.cold.resume_sink("shop", "ledger")
 
             (dead,) = (await admin("GET", "/events?sink=ledger")).json()["events"]
             assert (dead["id"], dead["state"], dead["last_error"]) == (waiting["id"], "dead", "too large")

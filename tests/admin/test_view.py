@@ -258,12 +258,12 @@ async def test_the_last_probe_and_the_next() -> None:
     record = await desk.in_state(State.IN_DOUBT)
     operation_id = record.identity.operation_id
     desk.memory.records[operation_id] = replace(record, request=RequestInfo("POST", "shop.example", "/charges"))
-    lease = await desk.store.recover(operation_id, record.token, microseconds(90), is_urgent=False)
+    lease = await desk.store.cold.recover(operation_id, record.token, microseconds(90), is_urgent=False)
     assert lease is not None
     text = text_of(await desk.operations.inspect(operation_id))
     assert text["next probe"] == "under way"
     assert text["what to do"].startswith("A running gateway is asking the service about it. ")
-    await desk.store.put_off(lease, microseconds(120), "the status is 500, which no rule matches")
+    await desk.store.cold.put_off(lease, microseconds(120), "the status is 500, which no rule matches")
     desk.memory.clock.advance(60)
     inspected = await desk.operations.inspect(operation_id)
     assert full_json(inspected)["recovery"] == {

@@ -552,7 +552,7 @@ async def _after_an_attempt(home: House) -> Snapshot:
     found: list[Snapshot] = []
 
     async def is_over() -> bool:
-        found[:] = await home.gateway._store.find(undelivered)
+        found[:] = await home.gateway._store.cold.find(undelivered)
         return bool(found)
 
     await eventually(is_over, what="the attempt is over")
@@ -593,7 +593,7 @@ async def after_two_minutes(place: Place, seconds: str) -> object:
     async with place.house(**accepting() | {"delivery": {"workers": 0, "deliver_within": seconds}}) as home:
         await home.send(headers=[ASYNC])
         place.clocks.pass_time(120, home)
-        (found,) = await home.gateway._store.find(Query(frozenset(State)))
+        (found,) = await home.gateway._store.cold.find(Query(frozenset(State)))
         return str(found.state)
 
 

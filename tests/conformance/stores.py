@@ -34,6 +34,7 @@ from tests.support.memory_store import ManualClock, Memory, MemoryStore
 from tests.support.redis import Redis, RedisServer
 from tests.support.redis_groups import Cluster
 from tests.support.serialization import SerializationFaults
+from tests.support.whole import whole
 
 
 class Database(Protocol):
@@ -195,13 +196,14 @@ class TieredDatabase:
     def open_store(self, witness_files: WitnessFiles | None = None, outbox: Outbox = NO_EVENTS) -> Store:
         fast = RedisFastTier(self.redis.url, clock=self._now)
         fast.bind("the-store")
-        return Tiered(
+        tiered = Tiered(
             self.durable.open_store(witness_files, outbox),
             fast,
             cache_bytes=10_000_000,
             cache_max_age_seconds=REMEMBER_SECONDS,
             clock=self._now,
         )
+        return whole(tiered)
 
     async def advance(self, seconds: float) -> None:
         await self.durable.advance(seconds)
@@ -239,7 +241,7 @@ class SealedDatabase:
 
     def open_store(self, witness_files: WitnessFiles | None = None, outbox: Outbox = NO_EVENTS) -> Store:
         sealing = Sealing(self.ring)
-        return SealedStore(self.behind.open_store(witness_files, replace(outbox, sealing=sealing)), sealing)
+        return whole(SealedStore(self.behind.open_store(witness_files, replace(outbox, sealing=sealing)), sealing))
 
     async def advance(self, seconds: float) -> None:
         await self.behind.advance(seconds)

@@ -74,7 +74,7 @@ async def command(url: str, verb: str) -> None:
     try:
         service, operation = "shop", "charge"
         assert await (store.pause if verb == "pause" else store.resume)(service, operation, AUDIT)
-        store.announce_work()
+        store.cold.announce_work()
     finally:
         await store.close()
 

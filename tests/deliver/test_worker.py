@@ -523,13 +523,13 @@ async def test_a_pause(tmp_path: Path) -> None:
     async with depot(tmp_path) as it:
         store = MemoryStore(it.office.memory)
         await store.start()
-        await store.pause("shop", "charge", AUDIT)
+        await store.cold.pause("shop", "charge", AUDIT)
         await it.accept("k1")
         await it.poll()
         it.delivery.deliver_accepted(*await it.accept("k2"))
         await it.settled()
         assert it.charges == []
-        await store.resume("shop", "charge", AUDIT)
+        await store.cold.resume("shop", "charge", AUDIT)
         it.wait(6)
         await it.poll()
         assert sorted(it.charges) == [b"k1", b"k2"]
@@ -540,13 +540,13 @@ async def test_a_pause_from_before_the_start(tmp_path: Path) -> None:
     async with depot(tmp_path) as it:
         store = MemoryStore(it.office.memory)
         await store.start()
-        await store.pause("shop", "charge", AUDIT)
+        await store.cold.pause("shop", "charge", AUDIT)
         it.delivery.deliver_accepted(*await it.accept("k1"))
         await it.poll()
         it.delivery.deliver_accepted(*await it.accept("k2"))
         await it.settled()
         assert it.charges == []
-        await store.resume("shop", "charge", AUDIT)
+        await store.cold.resume("shop", "charge", AUDIT)
         await it.poll()
         assert sorted(it.charges) == [b"k1", b"k2"]
 
@@ -561,14 +561,14 @@ async def test_a_pause_while_nothing_has_a_place(tmp_path: Path) -> None:
         await gate.reached.wait()
         store = MemoryStore(it.office.memory)
         await store.start()
-        await store.pause("shop", "charge", AUDIT)
+        await store.cold.pause("shop", "charge", AUDIT)
         await it.delivery.run_once()
         gate.opened.set()
         await it.settled()
         it.delivery.deliver_accepted(*await it.accept("k2"))
         await it.poll()
         assert it.charges == [b"k1"]
-        await store.resume("shop", "charge", AUDIT)
+        await store.cold.resume("shop", "charge", AUDIT)
         await it.poll()
         assert it.charges == [b"k1", b"k2"]
 

@@ -54,7 +54,7 @@ async def test_the_rotation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
                 program, *words = shlex.split(step.removeprefix("$ "))
                 assert program == "idempotency-gateway"
                 assert await asyncio.to_thread(main, [*words, "--config", str(file)]) == 0, capsys.readouterr()
-        assert set((await serving.gateway._store.tally()).sealed) == {"2027-11"}
+        assert set((await serving.gateway._store.cold.tally()).sealed) == {"2027-11"}
 
 
 def _filled(shown: dict[str, Any]) -> dict[str, Any]:

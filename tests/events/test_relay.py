@@ -87,7 +87,7 @@ class House:
             await do(self.store, Hand(), Hand.claim, Hand.complete)
 
     async def waiting(self, sink: str) -> int:
-        backlog = (await self.store.sinks(SERVICE)).get(sink)
+        backlog = (await self.store.cold.sinks(SERVICE)).get(sink)
         return 0 if backlog is None else backlog.pending
 
 
@@ -116,7 +116,7 @@ async def test_an_event_is_published_once_to_each_sink(house: House) -> None:
     await pump(relay)
     await pump(relay)
     assert [len(sink.published) for sink in (house.a, house.b)] == [3, 3]
-    assert await house.store.sinks(SERVICE) == {}
+    assert await house.store.cold.sinks(SERVICE) == {}
     published = [fact for fact in house.facts if isinstance(fact, EventsPublished)]
     assert [(fact.result, len(fact.events)) for fact in published] == [("delivered", 1)] * 6
 
@@ -131,7 +131,7 @@ async def test_a_sink_that_takes_several_events_gets_them_at_once(house: House) 
     assert house.a.batches == [3, 3]
     await pump(relay)
     assert house.a.batches == [3, 3, 1]
-    backlog = (await house.store.sinks(SERVICE))["a"]
+    backlog = (await house.store.cold.sinks(SERVICE))["a"]
     assert (backlog.pending, backlog.dead) == (2, 1)
     results = [(fact.result, len(fact.events)) for fact in house.facts if isinstance(fact, EventsPublished)]
     for each in (("delivered", 2), ("refused", 1), ("failed", 1)):
@@ -210,14 +210,14 @@ async def test_an_event_that_is_too_old_is_dead_and_listed(house: House) -> None
         await pump(relay)
         house.store.memory.clock.advance(60)
     assert KEEP_SECONDS / 60 - 3 < len(house.a.published) < 25
-    assert {name: each.dead for name, each in (await house.store.sinks(SERVICE)).items()} == {"a": 1}
+    assert {name: each.dead for name, each in (await house.store.cold.sinks(SERVICE)).items()} == {"a": 1}
     house.a.results = []
-    (dead,) = await house.store.find_events(SERVICE, "a", is_dead=True, after=None, limit=10)
+    (dead,) = await house.store.cold.find_events(SERVICE, "a", is_dead=True, after=None, limit=10)
     assert dead.why == "HTTP 500"
-    await house.store.redeliver_event(SERVICE, dead.event_id, "a")
+    await house.store.cold.redeliver_event(SERVICE, dead.event_id, "a")
     await pump(relay)
     assert house.a.published[-1][1] == 1
-    assert await house.store.sinks(SERVICE) == {}
+    assert await house.store.cold.sinks(SERVICE) == {}
 
 
 async def test_what_is_refused_is_dead_at_once(house: House) -> None:
@@ -226,7 +226,7 @@ async def test_what_is_refused_is_dead_at_once(house: House) -> None:
     house.a.results = [Refused("too large")]
     await house.complete(2)
     await pump(relay)
-    assert (await house.store.sinks(SERVICE))["a"].dead == 1
+    assert (await house.store.cold.sinks(SERVICE))["a"].dead == 1
     assert len(house.a.published) == 2
 
 
@@ -240,14 +240,14 @@ async def test_a_sink_that_closes_is_suspended_and_keeps_its_events(house: House
     house.store.memory.clock.advance(2 * KEEP_SECONDS)
     await pump(relay)
     assert len(house.a.published) == 1
-    backlog = (await house.store.sinks(SERVICE))["a"]
+    backlog = (await house.store.cold.sinks(SERVICE))["a"]
     assert (backlog.pending, backlog.dead, backlog.suspended_why) == (2, 0, "HTTP 410")
     changes = [fact for fact in house.facts if isinstance(fact, SinkChanged) and fact.is_suspended]
     assert [(fact.sink, fact.cause) for fact in changes] == [("a", "410")]
-    await house.store.resume_sink(SERVICE, "a")
+    await house.store.cold.resume_sink(SERVICE, "a")
     for _ in range(2):
         await pump(relay)
-    assert await house.store.sinks(SERVICE) == {}
+    assert await house.store.cold.sinks(SERVICE) == {}
 
 
 async def test_a_sink_that_hangs_delays_no_other(house: House) -> None:
@@ -326,10 +326,10 @@ async def test_a_relay_that_dies_between_publication_and_report(house: House) ->
     await pump(heir)
     (first, _), (second, _) = house.a.published
     assert (first.id, first.cloudevent()) == (second.id, second.cloudevent())
-    assert await house.store.sinks(SERVICE) == {}
+    assert await house.store.cold.sinks(SERVICE) == {}
     # And what the dead one says afterwards does no harm.
     await dead.report()
-    assert await house.store.sinks(SERVICE) == {}
+    assert await house.store.cold.sinks(SERVICE) == {}
 
 
 async def test_a_report_that_the_store_did_not_take_is_given_again(
@@ -346,7 +346,7 @@ async def test_a_report_that_the_store_did_not_take_is_given_again(
             await relay.run_once()
     await pump(relay)
     assert len(house.a.published) == 1
-    assert await house.store.sinks(SERVICE) == {}
+    assert await house.store.cold.sinks(SERVICE) == {}
 
 
 async def test_a_stop_during_a_report_reports_the_rest(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

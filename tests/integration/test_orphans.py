@@ -96,7 +96,7 @@ async def keep(store: ManagedStore, identities: list[Identity], within_seconds: 
 async def found(store: ManagedStore, state: State, after: UUID | None = None) -> list[Identity]:
     """All operations of the route that is gone in this state."""
     query = Query(frozenset((state,)), routes=frozenset(("refund",)), after=after, limit=1000)
-    page = [each.record.identity for each in await store.find(query) if each.record is not None]
+    page = [each.record.identity for each in await store.cold.find(query) if each.record is not None]
     return page if len(page) < query.limit else page + await found(store, state, page[-1].operation_id)
 
 

@@ -69,7 +69,7 @@ async def test_nothing_is_left_and_nothing_is_unreadable(
             (outcome,) = await asyncio.gather(load, return_exceptions=True)
             assert isinstance(outcome, asyncio.CancelledError), outcome
             assert left == 0
-            assert set((await busy.gateway._store.tally()).sealed) == {"new"}
+            assert set((await busy.gateway._store.cold.tally()).sealed) == {"new"}
             await busy.gateway.stop()
         async with neighbour(store, tmp_path, upstream, **{**changes(NEW), "delivery": {"workers": 1}}) as last:
             await _as_before(last, first)

@@ -122,7 +122,7 @@ async def test_a_store_clock_that_is_set_back_takes_no_lease() -> None:
     it = Bench()
     lease = await it.hold()
     it.memory.clock.advance(-86_400.0)
-    await it.store.sweep(100)
+    await it.store.cold.sweep(100)
     for _ in range(20):
         await it.beat(it.leases.pass_seconds)
         assert lease.is_trusted()

@@ -36,12 +36,12 @@ async def fail_over(*offices: Office) -> None:
     memory.identity = "a standby that was promoted"
     for office in offices:
         with pytest.raises(EpochChanged):
-            await office.tiers.tally()
+            await office.tiers.cold.tally()
     for office in offices:
 
         async def is_back(office: Office = office) -> bool:
             try:
-                await office.tiers.tally()
+                await office.tiers.cold.tally()
             except NotApplied:
                 return False
             return True

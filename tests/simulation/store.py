@@ -34,7 +34,7 @@ from gateway.core.operation import (
 from gateway.core.outbox import EventType, Outbox, Subscription
 from gateway.core.sealing import KEY_BYTES, EncryptionKey, KeyRing
 from gateway.store.base import WORK, EpochChanged, Indefinite, NotApplied, Watch
-from gateway.store.forwarding import Forwarding
+from gateway.store.cold import passing
 from gateway.store.operations import Swept
 from gateway.store.watching import LocalWatch
 from tests.simulation.faults import StoreFate, Weather
@@ -292,8 +292,8 @@ def _differ(one: Record | None, other: Record | None) -> bool:
     return one is not other and view(one) != view(other)
 
 
-class Durable(Forwarding):
-    """The driver of one gateway process. Satisfies `ManagedStore`."""
+class Durable:
+    """The driver of one gateway process. Satisfies `Store`."""
 
     def __init__(
         self,
@@ -305,8 +305,8 @@ class Durable(Forwarding):
         loop: SimulatedLoop,
         gateway: str,
     ) -> None:
-        super().__init__(database.store)
         self._database = database
+        self.cold = passing(database.store.cold, self._forward, sweep=self._sweep, announce_work=self._announce_work)
         self._process = process
         self._weather = weather
         self._history = history
@@ -331,7 +331,7 @@ class Durable(Forwarding):
     async def read(self, operation_id: UUID) -> Snapshot:
         return await self._ask("read", operation_id, lambda entry: self._database.store.read_now(operation_id))
 
-    async def sweep(self, limit: int) -> Swept:
+    async def _sweep(self, limit: int) -> Swept:
         return await self._ask("sweep", None, lambda entry: self._database.sweep(limit, self._gateway))
 
     @asynccontextmanager
@@ -343,7 +343,7 @@ class Durable(Forwarding):
         finally:
             forget()
 
-    def announce_work(self) -> None:
+    def _announce_work(self) -> None:
         self._loop.world.deliver(self._weather.hop_seconds(), self._database.announce, WORK)
 
     async def _forward(self, verb: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -177,7 +177,7 @@ async def test_an_operator_accepts_the_loss(tmp_path: Path) -> None:
     memory.identity = "another"
     facts: list[Fact] = []
     async with opened(memory, tmp_path, facts) as guard:
-        accepted = amnesia_of(await guard.check_memory())
+        accepted = amnesia_of(await guard.cold.check_memory())
         memory.memo = memo_of(Amnesia(0, accepted.why, "ann", accepted.former, accepted.beyond))
         assert isinstance(await guard.apply(claim(99)), Applied)
         told = [fact for fact in facts if isinstance(fact, MemoryChanged)]
@@ -213,10 +213,10 @@ async def test_a_request_kept_before_the_loss_is_not_delivered(tmp_path: Path) -
         for hand in kept:
             await do(guard, hand, accept)
         await do(guard, dead, accept, Hand.dispatch, Hand.bury)
-        assert len((await guard.find_due(SERVICE, names, 99)).found) == 9
+        assert len((await guard.cold.find_due(SERVICE, names, 99)).found) == 9
     memory.identity = "another"
     async with opened(memory, tmp_path) as guard:
-        assert (await guard.find_due(SERVICE, names, 1)).found == []
+        assert (await guard.cold.find_due(SERVICE, names, 1)).found == []
         for command in (kept[0].dispatch(), kept[0].withdraw(), kept[0].claim(), dead.withdraw(), new.accept()):
             with pytest.raises(Amnesic):
                 await guard.apply(command)
@@ -230,11 +230,11 @@ async def test_a_request_kept_before_the_loss_is_not_delivered(tmp_path: Path) -
         # As if it had become known to be a new key since.
         granted = MemoryStore(memory).apply_now(accept(new))
         new.look(granted.snapshot)
-        (due,) = (await guard.find_due(SERVICE, names, 1)).found
+        (due,) = (await guard.cold.find_due(SERVICE, names, 1)).found
         assert due.record == new.record
         await do(guard, new, Hand.dispatch, Hand.complete)
         memory.clock.advance(WINDOW_US / 1e6)
-        assert len((await guard.find_due(SERVICE, names, 99)).found) == 9
+        assert len((await guard.cold.find_due(SERVICE, names, 99)).found) == 9
         await do(guard, kept[0], Hand.dispatch)
 
 
@@ -590,8 +590,8 @@ async def test_a_loss_that_everybody_knows_is_not_found_again(tmp_path: Path, re
     memory.identity = "another"
     async with opened(memory, host(tmp_path, "first"), shared=shared) as guard:
         assert await is_refused(guard)
-        found = amnesia_of(await guard.check_memory())
-        await guard.begin_epoch(memo_of(Amnesia(0, found.why, "ann", found.former, found.beyond)), found.beyond)
+        found = amnesia_of(await guard.cold.check_memory())
+        await guard.cold.begin_epoch(memo_of(Amnesia(0, found.why, "ann", found.former, found.beyond)), found.beyond)
         assert not await is_refused(guard)
         now = await shared.read()
         assert now is not None
@@ -698,13 +698,13 @@ async def test_a_memory_that_was_replaced_is_not_believed(tmp_path: Path, redis_
         await guard.exchange_notes()
         assert await is_refused(guard)
         # Neither takes what the other did for another loss.
-        until_us = [amnesia_of(await guard.check_memory()).until_us]
+        until_us = [amnesia_of(await guard.cold.check_memory()).until_us]
         for clock in (old.clock, new.clock):
             clock.advance(60)
         async with opened(new, tmp_path / "one", shared=shared) as other:
             await guard.exchange_notes()
             await other.exchange_notes()
-            until_us.append(amnesia_of(await guard.check_memory()).until_us)
+            until_us.append(amnesia_of(await guard.cold.check_memory()).until_us)
         assert until_us[0] == until_us[1]
 
 
@@ -833,7 +833,7 @@ async def test_what_others_were_told_is_compared(tmp_path: Path, redis_url: str)
                 await guard.apply(claim(2))
             (changed,) = [fact for fact in facts if isinstance(fact, MemoryChanged)]
             assert "lacks changes that it had acknowledged to a gateway (as other gateways noted" in changed.why
-            assert amnesia_of(await guard.check_memory()).until_us == until_us
+            assert amnesia_of(await guard.cold.check_memory()).until_us == until_us
         memory.clock.advance(1)
 
 
@@ -866,7 +866,7 @@ async def test_keys_that_no_route_would_find_are_told_of(tmp_path: Path, caplog:
     """Whoever renames or removes a route hears at the start how many keys nobody finds any more, and what to write."""
     store = MemoryStore(Memory())
     await store.start()
-    await store.compare_configuration(serving(recipes={"create_payment": b"recipe", "route": b"recipe"}))
+    await store.cold.compare_configuration(serving(recipes={"create_payment": b"recipe", "route": b"recipe"}))
     for _ in range(9):
         await do(store, Hand(Script(new_identity(operation="create_payment"))), Hand.claim)
     await store.close()
@@ -962,8 +962,8 @@ async def test_a_gateway_that_runs_is_seen(tmp_path: Path) -> None:
         for _ in range(3):
             memory.clock.advance(RUNNING_US / 1_000_000 - 1)
             await guard.exchange_notes()
-        assert (await store.compare_configuration(renamed)).conflicts
-    assert not (await store.compare_configuration(renamed)).conflicts
+        assert (await store.cold.compare_configuration(renamed)).conflicts
+    assert not (await store.cold.compare_configuration(renamed)).conflicts
 
 
 async def test_a_store_that_takes_no_farewell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -983,7 +983,7 @@ async def test_a_second_service_is_told_of(tmp_path: Path, caplog: pytest.LogCap
     other = serving([("POST /a", "create")], service="books", gateway_id=UUID(int=2))
     store = MemoryStore(memory)
     await store.start()
-    await store.compare_configuration(other)
+    await store.cold.compare_configuration(other)
     async with opened(memory, tmp_path, serves=serving([("POST /a", "create")])):
         pass
     (warning,) = [record.getMessage() for record in caplog.records]
@@ -1145,7 +1145,7 @@ async def test_a_memory_that_lacks_what_a_killed_gateway_was_told(tmp_path: Path
             with pytest.raises(Amnesic):
                 await guard.apply(hand.claim())
             await guard.exchange_notes()
-            assert amnesia_of(await guard.check_memory()).until_us == until_us
+            assert amnesia_of(await guard.cold.check_memory()).until_us == until_us
         finally:
             await guard.close()
         memory.clock.advance(1)

@@ -72,9 +72,9 @@ async def test_a_new_store_has_the_level_of_the_program_that_made_it(place: Plac
     store = bare_store(place.config, NO_SEALING)
     await store.start()
     try:
-        assert (await store.check_memory()).level == PROGRAM_LEVEL
+        assert (await store.cold.check_memory()).level == PROGRAM_LEVEL
         assert not await finish_upgrade(place.config)
-        assert (await store.check_memory()).level == PROGRAM_LEVEL
+        assert (await store.cold.check_memory()).level == PROGRAM_LEVEL
     finally:
         await store.close()
 
@@ -115,9 +115,9 @@ async def test_gateways_of_an_older_program_are_named_when_the_level_is_to_be_ra
     await store.start()
     try:
         older, own = (replace(serving(gateway_id=UUID(int=number)), host="here") for number in (7, 8))
-        await store.compare_configuration(older)
+        await store.cold.compare_configuration(older)
         await place.tamper(f"UPDATE gateway SET level = {PROGRAM_LEVEL - 1}")
-        await store.compare_configuration(own)
+        await store.cold.compare_configuration(own)
         named = f"older program still run: {older.gateway_id} on host here .level {PROGRAM_LEVEL - 1}.\\. Upgrade"
         with pytest.raises(StartRefused, match=named):
             await finish_upgrade(place.config)
@@ -160,7 +160,7 @@ async def test_a_worker_of_an_older_program_is_not_listed_any_more(postgres_url:
     await store.start()
     try:
         known = serving()
-        await store.compare_configuration(known)
+        await store.cold.compare_configuration(known)
         await store.join(known.gateway_id, known.gateway_id, "here", "boot", ())
         assert (await store.beat(known.gateway_id, ()))[1]
         async with session(postgres_url) as connection:

@@ -50,7 +50,8 @@ def begin_a_day(store: PostgresStore, clock: ManualClock) -> None:
 async def serve(store: PostgresStore, replay_us: int, gateway_id: UUID = GATEWAY) -> None:
     """Begin to serve routes whose longest window is this."""
     assert (
-        await store.compare_configuration(replace(serving(gateway_id=gateway_id), replay_us=replay_us)) == Agreement()
+        await store.cold.compare_configuration(replace(serving(gateway_id=gateway_id), replay_us=replay_us))
+        == Agreement()
     )
 
 
@@ -90,10 +91,10 @@ async def test_no_completion_makes_room(postgres_url: str) -> None:
         await serve(store, 0)
         await do(store, Hand(), Hand.claim, kept_for(LONG_US))
         assert store.partitions_late == 1
-        await store.note_running(GATEWAY, is_running=True)
+        await store.cold.note_running(GATEWAY, is_running=True)
         for _ in range(4):
             begin_a_day(store, clock)
-            await store.sweep(100)
+            await store.cold.sweep(100)
             clock.advance(1.9 * DAY_SECONDS)
             async with beside.transaction():
                 await beside.execute(_ANALYZE)
@@ -149,7 +150,7 @@ async def test_a_start_waits_for_nobody(postgres_url: str) -> None:
         try:
             assert await days(beside) == []
             store._started().upkeep._next_make_at = 0.0
-            await store.sweep(100)
+            await store.cold.sweep(100)
             assert await days(beside) == [TODAY + 1, TODAY + 2, TODAY + 3]
         finally:
             await store.close()

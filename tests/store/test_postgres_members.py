@@ -186,7 +186,7 @@ async def memory_of(url: str) -> Epoch:
     store = PostgresStore(url)
     await store.start()
     try:
-        return await store.check_memory()
+        return await store.cold.check_memory()
     finally:
         await store.close()
 
@@ -251,7 +251,7 @@ async def refused(url: str, directory: Path, conditions: Conditions = QUICK) -> 
 
     try:
         await eventually(starts, PATIENCE_SECONDS)
-        return amnesia_of(await store.check_memory()).why
+        return amnesia_of(await store.cold.check_memory()).why
     finally:
         await guard.close()
 
@@ -304,7 +304,7 @@ async def test_a_promotion_is_accepted_once_and_with_all_votes(own_postgres: Pos
     store = PostgresStore(own_postgres.url)
     await store.start()
     try:
-        epoch, gone = await store.check_memory(), uuid4()
+        epoch, gone = await store.cold.check_memory(), uuid4()
         assert "no gateway has accepted that yet" in (await memory_state(store)).text
         async with session(own_postgres.url) as other:
             await other.execute(

@@ -66,7 +66,7 @@ async def retired(store: PostgresStore, clock: ManualClock, *hands: Hand) -> Non
     for hand in hands:
         await do(store, hand, Hand.claim, Hand.complete)
     clock.advance(REPLAY_SECONDS + 1)
-    assert (await store.sweep(100)).retired == len(hands)
+    assert (await store.cold.sweep(100)).retired == len(hands)
 
 
 async def rows(beside: Any) -> tuple[int, int]:
@@ -110,7 +110,7 @@ async def test_the_holder_is_told_again(postgres_url: str) -> None:
         outcome = hand.complete()
         await do(store, hand, lambda _: outcome)
         clock.advance(REPLAY_SECONDS + 1)
-        await store.sweep(100)
+        await store.cold.sweep(100)
         assert isinstance(await store.apply(outcome), Applied)
         for other in (
             replace(outcome, token=outcome.token + 1),
@@ -145,13 +145,13 @@ async def test_a_claim_that_began_before_the_key_was_used(postgres_url: str) -> 
         await eventually(lambda: beside.fetchval(waits), 10)
         await do(store, hand, Hand.claim, Hand.complete)
         clock.advance(REPLAY_SECONDS + 1)
-        await store.sweep(100)
+        await store.cold.sweep(100)
         clock.advance(_AGAIN_SECONDS)
-        await store.sweep(100)
+        await store.cold.sweep(100)
         await blocked.rollback()
         assert [row["granted_id"] for row in await late if row["granted_id"]] == [first.operation_id]
         clock.advance(2 * _AGAIN_SECONDS)
-        await store.sweep(100)
+        await store.cold.sweep(100)
         assert await state(store, hand) is State.TOMBSTONE
         assert await beside.fetchval(NARROW) == 1
 
@@ -170,9 +170,9 @@ async def test_a_record_waits_for_what_is_under_way(postgres_url: str) -> None:
             await retired(store, clock, hand)
             assert await rows(beside) == (1, 0)
             assert await state(store, hand) is State.TOMBSTONE
-            assert await store.sweep(100) == Swept()
+            assert await store.cold.sweep(100) == Swept()
         clock.advance(_AGAIN_SECONDS)
-        assert await store.sweep(100) == Swept()
+        assert await store.cold.sweep(100) == Swept()
         assert await rows(beside) == (0, 1)
         assert await state(store, hand) is State.TOMBSTONE
 
@@ -184,10 +184,10 @@ async def test_a_purged_record_moves_later(postgres_url: str) -> None:
         hand = Hand()
         await do(store, hand, Hand.claim, Hand.complete, Hand.purge)
         clock.advance(_AGAIN_SOON_SECONDS)
-        await store.sweep(100)
+        await store.cold.sweep(100)
         assert await rows(beside) == (0, 1)
         assert isinstance(await store.apply(hand.purge()), Applied)
-        assert len(await store.audits(hand.operation_id)) == 1
+        assert len(await store.cold.audits(hand.operation_id)) == 1
 
 
 async def test_an_erased_key_runs_again(postgres_url: str) -> None:
@@ -202,7 +202,7 @@ async def test_an_erased_key_runs_again(postgres_url: str) -> None:
         await do(store, hand, Hand.claim)
         assert hand.tokens == sorted(set(hand.tokens))
         assert len(hand.tokens) == 2
-        assert [entry.who for entry in await store.audits(hand.operation_id)] == ["ann"]
+        assert [entry.who for entry in await store.cold.audits(hand.operation_id)] == ["ann"]
 
 
 @pytest.mark.parametrize("with_content", [False, True], ids=["plain", "content"])
@@ -217,13 +217,13 @@ async def test_a_key_is_free_again_at_the_moment_it_is_due(verb: str, with_conte
         command = replace(getattr(hand, verb)(), content=content)
         clock.advance(REMEMBER_SECONDS - REPLAY_SECONDS - 2)
         assert isinstance(await store.apply(command), Fenced)
-        assert await store.sweep(100) == Swept()
+        assert await store.cold.sweep(100) == Swept()
         assert isinstance(await store.apply(command), Fenced)
         clock.advance(1)
         result = await store.apply(command)
         assert isinstance(result, Applied)
         assert await rows(beside) == (1, 1)
-        assert await store.sweep(100) == Swept(collected=1)
+        assert await store.cold.sweep(100) == Swept(collected=1)
         assert (await store.read(hand.operation_id)).record == result.snapshot.record
         # Set back, the clock finds nothing of the former record.
         clock.advance(-2)
@@ -234,16 +234,16 @@ async def test_narrow_tombstones_are_living_keys(postgres_url: str) -> None:
     """They speak against a configuration that would lose them, for as long as they are remembered."""
     clock = ManualClock()
     async with opened(postgres_url, clock_us=clock, outbox=OUTBOX) as store:
-        assert await store.compare_configuration(recipes(charges=b"one")) == Agreement()
+        assert await store.cold.compare_configuration(recipes(charges=b"one")) == Agreement()
         wide, hand, others = Hand(), Hand(), Hand(Script(new_identity(service="books")))
         await retired(store, clock, hand, others)
         await do(store, wide, Hand.claim, Hand.complete)
-        (conflict,) = (await store.compare_configuration(recipes(charges=b"two"))).conflicts
+        (conflict,) = (await store.cold.compare_configuration(recipes(charges=b"two"))).conflicts
         record = (await store.read(wide.operation_id)).record
         assert record is not None
         assert (conflict.living.keys, conflict.living.until_us) == (2, record.remember_until_us)
         clock.advance(REMEMBER_SECONDS - REPLAY_SECONDS)
-        assert await store.count_without_route(SERVICE, ()) == {"charges": 1}
+        assert await store.cold.count_without_route(SERVICE, ()) == {"charges": 1}
 
 
 async def test_tombstones_of_two_gateways(postgres_url: str) -> None:
@@ -260,18 +260,18 @@ async def test_tombstones_of_two_gateways(postgres_url: str) -> None:
         clock.advance(REPLAY_SECONDS + 1)
         swept = Swept()
         while swept.retired < len(hands):
-            for each in await asyncio.gather(*(store.sweep(40) for store in (one, other))):
+            for each in await asyncio.gather(*(store.cold.sweep(40) for store in (one, other))):
                 swept += each
         assert swept.retired == len(hands)
         clock.advance(_AGAIN_SECONDS)
-        assert not (await one.sweep(len(hands))).retired
+        assert not (await one.cold.sweep(len(hands))).retired
         assert await rows(beside) == (0, len(hands))
         # What they have in common is there once.
         assert await beside.fetchval("SELECT count(*) FROM idempotency_gateway.kind") == 1
         clock.advance(REMEMBER_SECONDS)
         swept = Swept()
         while swept.collected < len(hands):
-            for each in await asyncio.gather(*(store.sweep(40) for store in (one, other))):
+            for each in await asyncio.gather(*(store.cold.sweep(40) for store in (one, other))):
                 swept += each
         assert swept.collected == len(hands)
         assert await rows(beside) == (0, 0)
@@ -287,12 +287,12 @@ async def test_tombstones_of_both_tables_are_found_in_order(postgres_url: str) -
             await do(store, hand, Hand.claim, Hand.complete, Hand.purge)
         assert await rows(beside) == (10, 10)
         query, found = Query(frozenset((State.TOMBSTONE,)), limit=3), []
-        while page := await store.find(query):
+        while page := await store.cold.find(query):
             found += [each.record.identity.operation_id for each in page if each.record is not None]
             query = replace(query, after=found[-1])
         assert found == sorted(hand.operation_id for hand in hands)
-        assert await store.find(replace(query, after=None, routes=frozenset({"another"}))) == []
-        assert await store.find(replace(query, after=None, states=frozenset((State.COMPLETED,)))) == []
+        assert await store.cold.find(replace(query, after=None, routes=frozenset({"another"}))) == []
+        assert await store.cold.find(replace(query, after=None, states=frozenset((State.COMPLETED,)))) == []
 
 
 @pytest.mark.parametrize("what", ["service", "digest", "scope", "part of a second"])
@@ -313,10 +313,10 @@ async def test_what_does_not_fit_stays_as_it_is(what: str, postgres_url: str) ->
             until_us = microseconds(REMEMBER_SECONDS) - part_us
             await do(store, hand, Hand.claim, lambda hand: replace(hand.complete(), remember_us=until_us))
         clock.advance(REPLAY_SECONDS + 1)
-        assert await store.sweep(100) == Swept(retired=1)
+        assert await store.cold.sweep(100) == Swept(retired=1)
         assert await rows(beside) == (1, 0)
         clock.advance(REMEMBER_SECONDS)
-        assert await store.sweep(100) == Swept(collected=1)
+        assert await store.cold.sweep(100) == Swept(collected=1)
 
 
 async def test_kinds_have_a_limit(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,12 +342,12 @@ async def test_a_content_is_held_by_a_narrow_tombstone(postgres_url: str) -> Non
         hand, repeat = Hand(), Hand()
         await do(store, hand, claim, Hand.complete)
         clock.advance(REPLAY_SECONDS + 1)
-        assert (await store.sweep(100)).retired == 1
+        assert (await store.cold.sweep(100)).retired == 1
         refused = await store.apply(claim(repeat))
         assert isinstance(refused, Fenced)
         assert refused.content_holder == hand.operation_id
         clock.advance(REPLAY_SECONDS)
-        await store.sweep(100)
+        await store.cold.sweep(100)
         assert isinstance(await store.apply(claim(repeat)), Applied)
 
 
@@ -359,12 +359,12 @@ async def test_audits_outlive_the_move(postgres_url: str) -> None:
         prove = {"remember_us": 3 * AUDIT_KEEP_US}
         await do(store, hand, Hand.claim, Hand.abandon, lambda hand: replace(hand.prove(), **prove))
         clock.advance(REPLAY_SECONDS + 1)
-        await store.sweep(100)
+        await store.cold.sweep(100)
         assert await rows(beside) == (0, 1)
         for _ in range(2):
             clock.advance(AUDIT_KEEP_US / 1e6)
-            await store.sweep(100)
-            assert len(await store.audits(hand.operation_id)) == 1
+            await store.cold.sweep(100)
+            assert len(await store.cold.audits(hand.operation_id)) == 1
 
 
 async def test_references_are_encrypted_again(postgres_url: str) -> None:
@@ -381,12 +381,12 @@ async def test_references_are_encrypted_again(postgres_url: str) -> None:
             clear = SealedStore(store, sealing(*keys) if keys else Sealing(None))
             await do(clear, hand, Hand.claim, Hand.complete)
         clock.advance(REPLAY_SECONDS + 1)
-        await store.sweep(100)
+        await store.cold.sweep(100)
         assert await rows(beside) == (0, 2)
-        assert (await store.tally()).sealed == {old.id: 1}
+        assert (await store.cold.tally()).sealed == {old.id: 1}
         done = await rekey(store, Place.RECORDS, sealing(new, old))
         assert (done.changed, done.left) == (2, 0)
-        assert (await store.tally()).sealed == {new.id: 2}
+        assert (await store.cold.tally()).sealed == {new.id: 2}
         for hand in hands:
             record = (await SealedStore(store, sealing(new)).read(hand.operation_id)).record
             assert record is not None

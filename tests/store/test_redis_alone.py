@@ -189,7 +189,7 @@ async def test_a_memory_that_is_full(server: RedisServer) -> None:
         assert await _seen_at_a_start(server, done) is State.COMPLETED
         async with started(alone(server.durable_url)) as another:
             await another.compare_configuration(serving())
-        swept = await store.sweep(10)
+        swept = await store.cold.sweep(10)
         assert (swept.retired, swept.collected) == (1, 1)
         command(server, "CONFIG", "SET", "maxmemory", 0)
         await do(store, Hand(), Hand.claim)
@@ -201,7 +201,7 @@ async def _seen_at_a_start(server: RedisServer, hand: Hand, replicas: int | None
     """In which state a store that is started now lists and reads the operation, or why it does not."""
     try:
         async with started(alone(server.durable_url, replicas=replicas)) as store:
-            found = [each.record for each in await store.find(Query(frozenset(State)))]
+            found = [each.record for each in await store.cold.find(Query(frozenset(State)))]
             listed = {record.identity.operation_id for record in found if record is not None}
             return await state(store, hand) if hand.operation_id in listed else "it is not listed"
     except (NotApplied, StartRefused) as error:
@@ -254,17 +254,17 @@ async def test_the_user_of_the_guide(server: RedisServer, patient: None) -> None
         hand = Hand()
         await do(store, hand, Hand.claim, Hand.abandon, Hand.prove, Hand.purge)
         await do(store, Hand(), lambda hand: replace(hand.claim(), lease_us=0))
-        assert (await store.sweep(10)).lapsed == 1
-        assert len(await store.find(Query(frozenset(State)))) == 2
-        assert (await store.tally()).in_doubt == {"create_payment": 1}
-        assert len(await store.latest_audits(None, 10)) == 2
-        assert len(await store.audits(hand.operation_id)) == 2
+        assert (await store.cold.sweep(10)).lapsed == 1
+        assert len(await store.cold.find(Query(frozenset(State)))) == 2
+        assert (await store.cold.tally()).in_doubt == {"create_payment": 1}
+        assert len(await store.cold.latest_audits(None, 10)) == 2
+        assert len(await store.cold.audits(hand.operation_id)) == 2
         await do(store, hand, Hand.erase)
         own = serving(recipes={"route": b"recipe"})
-        await store.compare_configuration(own)
+        await store.cold.compare_configuration(own)
         await store.join(own.gateway_id, uuid4(), "host", "boot", ())
         assert await store.beat(own.gateway_id, ())
-        await store.begin_epoch(b"", 1)
+        await store.cold.begin_epoch(b"", 1)
         assert await _is_told(store, server.durable_url)
     finally:
         await store.close()
@@ -345,10 +345,10 @@ async def test_a_record_that_cannot_be_read(server: RedisServer, what: str) -> N
                 await store.read(odd.operation_id)
             with pytest.raises(Unreadable):
                 await store.apply(odd.claim())
-            await store.sweep(1)
+            await store.cold.sweep(1)
         assert await state(store, over) is State.IN_DOUBT
-        assert (await store.find(Query(frozenset((State.IN_DOUBT,)))))[0].record is not None
-        assert await store.sweep(1) == Swept()
+        assert (await store.cold.find(Query(frozenset((State.IN_DOUBT,)))))[0].record is not None
+        assert await store.cold.sweep(1) == Swept()
         assert command(server, "GET", key) == newer
     finally:
         await store.close()
@@ -359,7 +359,7 @@ async def test_a_store_of_another_level(server: RedisServer) -> None:
     (shard,) = shards(is_cluster=False)
     store = alone(server.durable_url)
     await store.start()
-    assert (await store.check_memory()).level == PROGRAM_LEVEL
+    assert (await store.cold.check_memory()).level == PROGRAM_LEVEL
     assert not await store.raise_level()
     await store.close()
     for level in (PROGRAM_LEVEL + 1, OLDEST_LEVEL - 1):
@@ -380,7 +380,7 @@ async def test_what_is_kept_under_an_old_key(server: RedisServer) -> None:
         done, doubted = Hand(Script(new_identity(key="sentinel"))), Hand(Script(new_identity(key="sentinel")))
         await do(before, done, Hand.claim, Hand.abandon, Hand.prove)
         await do(before, doubted, Hand.claim, Hand.abandon)
-        assert (await store.tally()).sealed.keys() == {old.id}
+        assert (await store.cold.tally()).sealed.keys() == {old.id}
         rows = await store.sealed_rows(Place.RECORDS, None, 10)
         changes = [(row, Resealing(both, lambda _, why: None).resealed(row.kept)) for row in rows]  # type: ignore[arg-type]
         await do(SealedStore(store, both), doubted, Hand.complete)
@@ -388,13 +388,13 @@ async def test_what_is_kept_under_an_old_key(server: RedisServer) -> None:
         for place in Place:
             assert (await rekey(store, place, both)).left == 0
             # The audit is the last.
-            assert (old.id in (await store.tally()).sealed) is (place in (Place.RECORDS, Place.REQUESTS))
-        assert (await store.tally()).sealed.keys() == {new.id}
+            assert (old.id in (await store.cold.tally()).sealed) is (place in (Place.RECORDS, Place.REQUESTS))
+        assert (await store.cold.tally()).sealed.keys() == {new.id}
         alone_with_new = SealedStore(store, Sealing(KeyRing([new], os.urandom)))
         record = (await alone_with_new.read(done.operation_id)).record
         assert record is not None
         assert (record.identity.key, record.response) == ("sentinel", OTHER_ANSWER)
-        assert [each.why for each in await alone_with_new.audits(done.operation_id)] == ["was seen"]
+        assert [each.why for each in await alone_with_new.cold.audits(done.operation_id)] == ["was seen"]
     finally:
         await store.close()
 
@@ -413,7 +413,7 @@ async def test_replicas_that_nobody_counted(servers: list[RedisServer]) -> None:
     assert await _seen_at_a_start(master, hand, replicas=2) is State.CLAIMED
     async with started(alone(master.durable_url, replicas=2)) as store:
         with pytest.raises(NotApplied, match="caught up: 1, and"):
-            await store.compare_configuration(serving(), is_trial=True)
+            await store.cold.compare_configuration(serving(), is_trial=True)
         with pytest.raises(NotApplied, match="caught up: 1, and"):
             await store.apply(Hand().claim())
 

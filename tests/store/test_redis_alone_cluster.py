@@ -136,7 +136,7 @@ async def test_a_killed_master_concerns_its_keys_alone(cluster: Cluster, tmp_pat
         assert all(granted)
         for hand in hands.values():
             assert await state(store, hand) is State.COMPLETED
-        everything = await store.find(Query(frozenset((State.COMPLETED,))))
+        everything = await store.cold.find(Query(frozenset((State.COMPLETED,))))
         found = [each.record.identity.operation_id for each in everything if each.record]
         assert found == sorted(hand.operation_id for hand in hands.values())
     assert not any(isinstance(fact, MemoryChanged) for fact in facts)
@@ -159,10 +159,10 @@ async def test_a_start_while_a_master_is_away(cluster: Cluster, tmp_path: Path) 
         with pytest.raises(NotApplied) as refused:
             await store.apply(of_shard(missing[0]).claim())
         assert refused.value.is_partial
-        assert (await store.sweep(10)).lapsed == 0
-        found = await store.find(Query(frozenset((State.IN_DOUBT,)), recoverable=True))
+        assert (await store.cold.sweep(10)).lapsed == 0
+        found = await store.cold.find(Query(frozenset((State.IN_DOUBT,)), recoverable=True))
         assert [each.record.identity.operation_id for each in found if each.record] == [doubted.operation_id]
-        for listing in (store.find(Query(frozenset((State.IN_DOUBT,)))), store.tally()):
+        for listing in (store.cold.find(Query(frozenset((State.IN_DOUBT,)))), store.cold.tally()):
             with pytest.raises(NotApplied):
                 await listing
         for server in gone:

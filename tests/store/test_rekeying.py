@@ -121,9 +121,9 @@ async def test_a_change_in_between_wins(durable: Durable, name: str, before: Enc
     if change in ("complete", "purge", "erase", "takeover"):
         assert number == 0
     for place in (Place.RECORDS, Place.AUDITS):
-        assert (await rekey(durable, place, both._sealing)).left == 0
+        assert (await rekey(durable, place, both.sealing)).left == 0
     assert await seen(SealedStore(durable, sealing(NEW)), hand) == unchanged
-    assert set((await durable.tally()).sealed) <= {NEW.id}
+    assert set((await durable.cold.tally()).sealed) <= {NEW.id}
 
 
 async def test_it_goes_on_where_it_was_stopped(durable: Durable, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,9 +135,9 @@ async def test_it_goes_on_where_it_was_stopped(durable: Durable, monkeypatch: py
     left = [10]
     while True:
         try:
-            done = await rekey(durable, Place.RECORDS, both._sealing, _stop)
+            done = await rekey(durable, Place.RECORDS, both.sealing, _stop)
         except _Stopped:
-            left.append((await durable.tally()).sealed.get(OLD.id, 0))
+            left.append((await durable.cold.tally()).sealed.get(OLD.id, 0))
             assert [await seen(both, hand) for hand in hands] == records
             continue
         break
@@ -156,7 +156,7 @@ async def test_what_cannot_be_read_stays(durable: Durable) -> None:
     done = await rekey(durable, Place.RECORDS, sealing(NEW, third))
     assert (done.changed, done.left) == (1, 1)
     assert "key 'eldest', which is not configured" in done.why
-    assert (await durable.tally()).sealed == {OLD.id: 1, NEW.id: 1}
+    assert (await durable.cold.tally()).sealed == {OLD.id: 1, NEW.id: 1}
     assert [await seen(SealedStore(durable, sealing(NEW, OLD)), hand) for hand in (lost, kept)] == records
 
 
@@ -178,14 +178,14 @@ async def _with_everything(store: SealedStore, both: SealedStore) -> None:
     waiting = Hand(Script(new_identity(key=None)))
     await do(store, waiting, _accept)
     await do(both, waiting, Hand.dispatch, Hand.abandon, _takeover)
-    assert await store.pause(SERVICE, "charges", AUDIT)
-    assert await store.pause(SERVICE, "refunds", AUDIT)
-    assert await store.resume(SERVICE, "refunds", AUDIT)
+    assert await store.cold.pause(SERVICE, "charges", AUDIT)
+    assert await store.cold.pause(SERVICE, "refunds", AUDIT)
+    assert await store.cold.resume(SERVICE, "refunds", AUDIT)
     # Why an event failed, under the key that the rest of the event has and under the other one.
-    for reporting, leased in zip((store, both), await store.lease_events(SERVICE, {"sink": 2}, 1), strict=True):
+    for reporting, leased in zip((store, both), await store.cold.lease_events(SERVICE, {"sink": 2}, 1), strict=True):
         ids = (leased.sink, leased.event.id, leased.tries, leased.redeliveries)
-        await reporting.report_events(SERVICE, [EventReport(*ids, EventFate.DEAD, AUDIT.why)])
-    assert await store.suspend_sink(SERVICE, "sink", AUDIT.why)
+        await reporting.cold.report_events(SERVICE, [EventReport(*ids, EventFate.DEAD, AUDIT.why)])
+    assert await store.cold.suspend_sink(SERVICE, "sink", AUDIT.why)
 
 
 def _accept(hand: Hand) -> Accept:
@@ -246,7 +246,7 @@ async def test_everything_is_encrypted_again(
         await _with_everything(*stores)
         text = SECRET if before is None else OLD.id
         assert await tables(text) >= {"operation", "event", "audit", "pause", "pause_audit", "suspension"}
-        assert {OLD.id, NEW.id} == set((await bare.tally()).sealed)
+        assert {OLD.id, NEW.id} == set((await bare.cold.tally()).sealed)
         await _rekey_all(bare, tables, list(Place), NEW, OLD)
         assert await tables(text) == set()
         if before is not None:
@@ -269,7 +269,7 @@ async def test_what_another_key_of_the_same_id_encrypted_is_counted(url: str | N
     await store.start()
     try:
         await _with_everything(store, store)
-        kept = [each for each in await bare.sealed_examples(OLD.id) if isinstance(each, KeptRequest)]
+        kept = [each for each in await bare.cold.sealed_examples(OLD.id) if isinstance(each, KeptRequest)]
         impostor = sealing(EncryptionKey(OLD.id, bytes(range(32))))
         assert "is another key than it was" in (why_unopenable(kept, impostor) or "")
         assert why_unopenable(kept, sealing(OLD)) is None
@@ -286,11 +286,11 @@ async def _rekey_all(
     store: Durable, tables: Tables, places: Sequence[Place], new: EncryptionKey, old: EncryptionKey
 ) -> None:
     for place in places:
-        assert (old.id in (await store.tally()).sealed) is (await tables(old.id) != set()), place
+        assert (old.id in (await store.cold.tally()).sealed) is (await tables(old.id) != set()), place
         done = await rekey(store, place, sealing(new, old))
         assert (done.left, done.changed > 0) == (0, True), place
     assert await tables(old.id) == set()
-    assert set((await store.tally()).sealed) == {new.id}
+    assert set((await store.cold.tally()).sealed) == {new.id}
 
 
 async def test_what_was_clear_beside_something_sealed_is_encrypted(durable: Durable, tables: Tables) -> None:

@@ -202,17 +202,17 @@ async def test_nothing_can_be_read_beside_the_store(backend: Backend) -> None:
     )
     await do(store, purged, claim, complete, lambda hand: replace(hand.purge(), audit=hand.audit(SECRET)))
     await do(store, accepted, lambda hand: replace(hand.accept(), probe=claim(hand).probe, request=claim(hand).request))
-    assert await store.pause(SERVICE, "charges", accepted.audit(SECRET))
+    assert await store.cold.pause(SERVICE, "charges", accepted.audit(SECRET))
     assert SECRET.encode() not in await backend.dump()
 
     record = await read(store, completed)
     assert (record.response, record.identity.key) == (RESPONSE, SECRET)
     assert record.probe == ProbeTarget(b"/" + SECRET.encode(), SECRET.encode())
-    (audit,) = await store.audits(proved.operation_id)
+    (audit,) = await store.cold.audits(proved.operation_id)
     assert (audit.who, audit.why) == (SECRET, SECRET)
     tombstone = await read(store, purged)
     assert (tombstone.state, tombstone.resource) == (State.TOMBSTONE, f"/{SECRET}")
-    events = await store.lease_events(SERVICE, {"sink": 100}, 1_000_000)
+    events = await store.cold.lease_events(SERVICE, {"sink": 100}, 1_000_000)
     assert any(SECRET.encode() in each.event.data() for each in events)
 
 
@@ -243,7 +243,7 @@ def _places(backend: Backend, hands: list[Hand], column: str) -> tuple[str, str,
 
 
 def _is_sqlite(backend: Backend) -> bool:
-    return isinstance(backend.stores[0]._behind, SqliteStore)
+    return isinstance(backend.stores[0].behind, SqliteStore)
 
 
 async def test_a_response_of_an_earlier_attempt_is_not_replayed(backend: Backend) -> None:
@@ -278,19 +278,19 @@ async def test_reasons_are_of_their_row(backend: Backend) -> None:
     store = await backend.store(sealing_by(K1))
     hand = secretive()
     for why in ("one", "two"):
-        assert await store.pause(SERVICE, "charges", hand.audit(why))
-        assert await store.resume(SERVICE, "charges", hand.audit(f"{why} is over"))
+        assert await store.cold.pause(SERVICE, "charges", hand.audit(why))
+        assert await store.cold.resume(SERVICE, "charges", hand.audit(f"{why} is over"))
     row = "row" if _is_sqlite(backend) else "entry"
     one, end, two, _ = [
         f"{row} = {number}" for (number,) in await backend.execute(f"SELECT {row} FROM pause_audit ORDER BY {row}")
     ]
     await backend.swap("pause_audit", "why", one, two)
-    whys = [entry.why for entry in await store.pause_audits(SERVICE)]
+    whys = [entry.why for entry in await store.cold.pause_audits(SERVICE)]
     assert [why.startswith("(it was changed, it belongs to another") for why in whys] == [True, False, True, False]
     await backend.swap("pause_audit", "why", one, two)
     for column in ("who", "why"):
         await backend.swap("pause_audit", column, one, end)
-    whys = [entry.why for entry in await store.pause_audits(SERVICE)]
+    whys = [entry.why for entry in await store.cold.pause_audits(SERVICE)]
     assert [why[:1] == "(" for why in whys] == [True, True, False, False]
 
 
@@ -302,22 +302,22 @@ async def test_an_event_says_nothing_of_another_one(backend: Backend) -> None:
         await do(store, hand, claim, complete)
     ids = [each for (each,) in await backend.execute("SELECT event_id FROM event")]
     await backend.swap("event", "response", *(f"event_id = '{each}'" for each in ids))
-    assert await store.lease_events(SERVICE, {"sink": 10}, 1_000_000) == []
-    dead = await store.find_events(SERVICE, "sink", is_dead=True, after=None, limit=10)
+    assert await store.cold.lease_events(SERVICE, {"sink": 10}, 1_000_000) == []
+    dead = await store.cold.find_events(SERVICE, "sink", is_dead=True, after=None, limit=10)
     assert ["belongs to another" in each.why for each in dead] == [True, True]
 
 
 async def failed(store: ManagedStore, fate: EventFate, why: str) -> str:
     """Report the event that is due as failed; returns its id."""
-    (leased,) = await store.lease_events(SERVICE, {"sink": 1}, 1_000_000)
+    (leased,) = await store.cold.lease_events(SERVICE, {"sink": 1}, 1_000_000)
     report = EventReport("sink", leased.event.id, leased.tries, leased.redeliveries, fate, why, 60_000_000)
-    await store.report_events(SERVICE, [report])
+    await store.cold.report_events(SERVICE, [report])
     return leased.event.id
 
 
 async def whys(store: ManagedStore, *, is_dead: bool) -> list[str]:
     """Why events were not published, as operators see it."""
-    found = await store.find_events(SERVICE, "sink", is_dead=is_dead, after=None, limit=10)
+    found = await store.cold.find_events(SERVICE, "sink", is_dead=is_dead, after=None, limit=10)
     return [each.why for each in found]
 
 
@@ -330,13 +330,13 @@ async def test_why_an_event_failed_is_for_operators_alone(backend: Backend) -> N
     await do(before, secretive(), claim, complete)
     await failed(store, EventFate.DEAD, f"HTTP 410 {SECRET}")
     assert SECRET.encode() not in await backend.dump()
-    assert (await store.tally()).sealed[K2.id] == 2
+    assert (await store.cold.tally()).sealed[K2.id] == 2
     assert await whys(store, is_dead=False) == [f"HTTP 422 {SECRET}"]
     assert await whys(store, is_dead=True) == [f"HTTP 410 {SECRET}"]
-    assert (await store.sinks(SERVICE))["sink"].last_error == f"HTTP 422 {SECRET}"
+    assert (await store.cold.sinks(SERVICE))["sink"].last_error == f"HTTP 422 {SECRET}"
     missing = "(it is encrypted with key 'k2', which is not configured)"
     assert await whys(before, is_dead=False) == await whys(before, is_dead=True) == [missing]
-    assert (await before.sinks(SERVICE))["sink"].last_error == missing
+    assert (await before.cold.sinks(SERVICE))["sink"].last_error == missing
 
 
 async def test_why_an_event_failed_is_of_that_event(backend: Backend) -> None:
@@ -405,10 +405,10 @@ async def test_an_event_that_was_cut(backend: Backend) -> None:
     assert isinstance(whole, bytes)
     for end in (0, 1, 3, 4, 16, len(whole) - 1):
         await backend.put("event", "response", "true", whole[:end])
-        assert await store.lease_events(SERVICE, {"sink": 10}, 1_000_000) == [], end
-        assert await store.redeliver_event(SERVICE, str(event_id), None) == 1
+        assert await store.cold.lease_events(SERVICE, {"sink": 10}, 1_000_000) == [], end
+        assert await store.cold.redeliver_event(SERVICE, str(event_id), None) == 1
     await backend.put("event", "response", "true", whole)
-    (leased,) = await store.lease_events(SERVICE, {"sink": 10}, 1_000_000)
+    (leased,) = await store.cold.lease_events(SERVICE, {"sink": 10}, 1_000_000)
     assert SECRET.encode() in leased.event.data()
 
 
@@ -421,10 +421,10 @@ async def test_a_key_that_is_another_one(backend: Backend) -> None:
     wrong = await backend.store(sealing_by(K2, EncryptionKey("k1", b"w" * 32), unreadable=unreadable))
     assert is_status_alone(await read(wrong, hand))
     assert set(unreadable) == {hand.operation_id}
-    assert await wrong.lease_events(SERVICE, {"sink": 10}, 1_000_000) == []
-    behind = wrong._behind
+    assert await wrong.cold.lease_events(SERVICE, {"sink": 10}, 1_000_000) == []
+    behind = wrong.behind
     assert isinstance(behind, SqliteStore | PostgresStore)
-    done = await rekey(behind, Place.RECORDS, wrong._sealing)
+    done = await rekey(behind, Place.RECORDS, wrong.sealing)
     assert (done.changed, done.left) == (0, 1)
     assert "key 'k1' is another key than it was" in done.why
     assert (await read(store, hand)).response == RESPONSE
@@ -510,13 +510,13 @@ async def test_an_event_that_cannot_be_read_is_dead_until_its_key_is_back(backen
     hand = secretive()
     await do(store, hand, claim, complete)
     without = await backend.store(sealing_by(K2))
-    assert await without.lease_events(SERVICE, {"sink": 10}, 1_000_000) == []
-    (dead,) = await without.find_events(SERVICE, "sink", is_dead=True, after=None, limit=10)
+    assert await without.cold.lease_events(SERVICE, {"sink": 10}, 1_000_000) == []
+    (dead,) = await without.cold.find_events(SERVICE, "sink", is_dead=True, after=None, limit=10)
     assert "'k1', which is not configured" in dead.why
-    assert await store.redeliver_event(SERVICE, dead.event_id, None) == 1
-    (leased,) = await store.lease_events(SERVICE, {"sink": 10}, 1_000_000)
+    assert await store.cold.redeliver_event(SERVICE, dead.event_id, None) == 1
+    (leased,) = await store.cold.lease_events(SERVICE, {"sink": 10}, 1_000_000)
     assert SECRET.encode() in leased.event.data()
-    await store.report_events(
+    await store.cold.report_events(
         SERVICE, [EventReport("sink", dead.event_id, leased.tries, leased.redeliveries, EventFate.PUBLISHED)]
     )
 

@@ -368,7 +368,7 @@ async def test_a_purge_that_redis_was_not_told_of_reaches_others(memory: Memory,
         await in_redis(redis_url, hand)
         async with gateway(memory, None) as alone:
             await alone.store.apply(Purge(hand.operation_id))
-        epoch = await here.store.check_memory()
+        epoch = await here.store.cold.check_memory()
         fast = here.fast
         assert fast is not None
         fast.bind(STORE, epoch.generation)

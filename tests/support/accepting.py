@@ -25,7 +25,8 @@ from gateway.core.operation import (
     State,
     Withdraw,
 )
-from gateway.store.operations import ManagedStore, Query
+from gateway.store.base import Store
+from gateway.store.operations import Query
 from tests.support.clocks import Clocks
 from tests.support.faulty_store import FaultyStore
 from tests.support.house import House, house, sqlite_store
@@ -62,13 +63,13 @@ class Desk:
     async def record(self, *states: State) -> Snapshot:
         """The only record in one of these states, all by default."""
         query = Query(frozenset(states or State))
-        (snapshot,) = await self.behind.find(query)
+        (snapshot,) = await self.behind.cold.find(query)
         return snapshot
 
     @property
-    def behind(self) -> ManagedStore:
+    def behind(self) -> Store:
         """The store without its faults."""
-        return self.store._behind
+        return self.store.behind
 
     async def drive(self, *steps: str) -> None:
         """What becomes of the only operation, as workers, operators and callers would say."""

@@ -14,9 +14,8 @@ from typing import ParamSpec, TypeVar
 from uuid import UUID
 
 from gateway.core.operation import EVENT_OF, Command, Result, Snapshot
-from gateway.store.base import Indefinite, NotApplied, Unreadable
-from gateway.store.forwarding import Forwarding
-from gateway.store.operations import ManagedStore
+from gateway.store.base import Indefinite, NotApplied, Store, Unreadable
+from gateway.store.cold import passing
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -70,14 +69,16 @@ def withheld() -> Fault:
     return Fault(Unreadable("a newer program wrote the record"), has_effect=False)
 
 
-class FaultyStore(Forwarding):
+class FaultyStore:
     """Satisfies the `Store` protocol; the store behind it stays its owner's.
 
     `said` lists the verbs in the order in which they were called.
     """
 
-    def __init__(self, store: ManagedStore) -> None:
-        super().__init__(store)
+    def __init__(self, store: Store) -> None:
+        self.behind = store
+        self.cold = passing(store.cold, self._forward)
+        self.start, self.close, self.watch = store.start, store.close, store.watch
         self._faults: defaultdict[str, deque[Fault]] = defaultdict(deque)
         self._broken: dict[str, Fault] = {}
         self.said: list[str] = []
@@ -106,10 +107,10 @@ class FaultyStore(Forwarding):
         self._broken.clear()
 
     async def apply(self, command: Command) -> Result:
-        return await self._ask(EVENT_OF[type(command)], self._behind.apply, command)
+        return await self._ask(EVENT_OF[type(command)], self.behind.apply, command)
 
     async def read(self, operation_id: UUID) -> Snapshot:
-        return await self._ask("read", self._behind.read, operation_id)
+        return await self._ask("read", self.behind.read, operation_id)
 
     async def _forward(self, verb: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._ask(verb.__name__, verb, *args, **kwargs)

@@ -255,6 +255,7 @@ class MemoryStore:
         self.memory = Memory() if memory is None else memory
         self._outbox = outbox
         self._witness_files = witness_files
+        self.cold = self
         self._link = uuid4()
         self._started = False
 

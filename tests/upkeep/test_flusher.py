@@ -203,7 +203,7 @@ async def test_the_end_of_a_delivery_reaches_the_store(
     assert hand.record is not None
     assert hand.record.delivery is not None
     assert hand.record.delivery.answers == 1
-    assert await home.store.read_kept(hand.operation_id) == kept
+    assert await home.store.cold.read_kept(hand.operation_id) == kept
 
 
 @pytest.mark.parametrize(

@@ -74,8 +74,8 @@ async def test_the_backlog_is_of_one_service(store: Scripted) -> None:
         steps = [hand.accept, hand.dispatch, hand.bury] if route == "create_order" else [hand.accept]
         for step in steps:
             hand.see(command := step(), await store.apply(command))
-    await store.pause(SERVICE, "create_payment", audit)
-    await store.pause(SERVICE, "gone", audit)
+    await store.cold.pause(SERVICE, "create_payment", audit)
+    await store.cold.pause(SERVICE, "gone", audit)
     store.memory.clock.advance(60.0)
     accepting = {name: name for name in ("create_payment", "create_order")}
     await TallyTaker(store, Events(ear), service=SERVICE, accepting=accepting, sleep=no_pause).run_once()

@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 from uuid import UUID
 
 from gateway.core.delivery import Delivering
@@ -193,6 +193,10 @@ class PostgresStore:
         self.partitions_late = 0
         """How often a response had to wait until its partition was made."""
         self._running: _Running | None = None
+
+    @property
+    def cold(self) -> Self:
+        return self
 
     async def start(self) -> None:
         if self._running is not None:

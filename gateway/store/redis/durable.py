@@ -33,7 +33,7 @@ import random
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Concatenate, Final, NoReturn, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, NoReturn, ParamSpec, Self, TypeVar
 from uuid import UUID, uuid4
 
 from gateway.core.delivery import Delivering
@@ -165,6 +165,10 @@ class RedisStore:
     def may_fail_over(self) -> bool:
         """Whether a replica may be promoted that has all that was acknowledged."""
         return self._primary.replicas > 0
+
+    @property
+    def cold(self) -> Self:
+        return self
 
     async def start(self) -> None:
         if self._running is not None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Protocol, Self, TypeVar
 from uuid import UUID
 
 from gateway.core.delivery import Delivering
@@ -89,6 +89,10 @@ class RelationalStore(ABC):
     @abstractmethod
     async def _change_without_fsync(self, work: Callable[[Cursor], T]) -> T:
         """As `_change`, for what a crash may undo."""
+
+    @property
+    def cold(self) -> Self:
+        return self
 
     async def sweep(self, limit: int) -> Swept:
         swept, left, size_max = Swept(), limit, SWEEP_TRANSACTION_MAX

@@ -437,7 +437,7 @@ DEFECTS = (
             Edit(
                 "store/guard.py",
                 "        if self._membership is None:\n"
-                "            await self.note_running(self._serving.gateway_id, is_running=True)\n",
+                "            await self.cold.note_running(self._serving.gateway_id, is_running=True)\n",
                 "",
             ),
         ),

@@ -471,8 +471,8 @@ DEFECTS = (
             ),
             Edit(
                 TIERED,
-                "class Tiered(Forwarding):",
-                "_HELD = {}\n\n\nclass Tiered(Forwarding):",
+                "class Tiered:",
+                "_HELD = {}\n\n\nclass Tiered:",
             ),
         ),
         ("tests/store/test_tiered_faults.py::test_a_lost_completion_is_no_copy[no-effect]",),

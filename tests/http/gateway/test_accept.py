@@ -268,7 +268,7 @@ async def test_a_dead_letter_is_requeued_by_a_repeat_where_the_route_says_so(tmp
         assert (status_of(requeued), requeued.json()["state"]) == (ACCEPTED, "accepted")
         await it.drive("dispatch", "bury")
         it.clocks.pass_time(61, it.home)
-        await it.behind.pause("shop", "charge", AUDIT)
+        await it.behind.cold.pause("shop", "charge", AUDIT)
         paused = await it.accept()
         assert (status_of(paused), paused.json()["state"]) == (ACCEPTED, "dead_letter")
 

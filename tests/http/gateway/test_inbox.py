@@ -81,7 +81,9 @@ class Post:
 
     async def records(self) -> list[Record]:
         """All that is stored."""
-        return [snapshot.record for snapshot in await self.store.find(Query(STORED)) if snapshot.record is not None]
+        return [
+            snapshot.record for snapshot in await self.store.cold.find(Query(STORED)) if snapshot.record is not None
+        ]
 
     async def becomes(self, state: State) -> Record:
         """Wait until the one operation has this state."""

@@ -54,7 +54,7 @@ async def test_a_purge_reaches_what_another_gateway_remembers(store: dict[str, A
     async with house(store, tmp_path / "a") as home, neighbour(store, tmp_path / "b", home.upstream) as other:
         assert status_of(await home.send()) == (200, "stored")
         assert status_of(await other.send()) == (200, "replayed")
-        (found,) = await home.gateway._store.find(Query(frozenset((State.COMPLETED,))))
+        (found,) = await home.gateway._store.cold.find(Query(frozenset((State.COMPLETED,))))
         assert found.record is not None
         await home.gateway._store.apply(Purge(found.record.identity.operation_id))
         await eventually(lambda: _is_gone(other), PATIENCE_SECONDS, "the response is gone")

@@ -161,7 +161,7 @@ async def test_a_lane_shows_no_guess_of_its_account(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         async with desk(tmp_path / name, **{**ordered(), "secrets": secrets, "delivery": {"workers": 0}}) as it:
             assert status_of(await send(it, "a1", "a")) == ACCEPTED
-            (snapshot,) = await it.home.gateway._store.find(Query(frozenset((State.ACCEPTED,))))
+            (snapshot,) = await it.home.gateway._store.cold.find(Query(frozenset((State.ACCEPTED,))))
             record = snapshot.record
             assert record is not None
             assert record.delivery is not None

@@ -122,7 +122,7 @@ async def _leave(home: House) -> dict[str, str]:
         ):
             response = await home.send(f"{kind}{number}", BODY, target=target, headers=headers)
             assert status_of(response)[1] == verdict
-    records = [each.record for each in await home.gateway._store.find(Query(frozenset(State), limit=100))]
+    records = [each.record for each in await home.gateway._store.cold.find(Query(frozenset(State), limit=100))]
     return {str(each.identity.key): str(each.identity.operation_id) for each in records if each is not None}
 
 
@@ -178,7 +178,7 @@ async def test_everything_is_answered_and_nothing_runs(tmp_path: Path, damage: s
         assert (await it.shell("sinks", "--resume", "lines", "--why", "mended")).code == 0
 
         async def is_published_no_more() -> bool:
-            found = await it.home.gateway._store.find_events("shop", "lines", is_dead=True, after=None, limit=10)
+            found = await it.home.gateway._store.cold.find_events("shop", "lines", is_dead=True, after=None, limit=10)
             return len(found) == COUNT and all(each.why.startswith("unreadable: ") for each in found)
 
         await eventually(is_published_no_more, 20, "the events cannot be published")

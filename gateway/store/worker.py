@@ -19,6 +19,7 @@ from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from gateway.store.base import Indefinite, NotApplied
 from gateway.store.batching import BATCH_SIZE_MAX, QUEUE_MAX, fail
+from gateway.store.watching import Watchers
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -94,10 +95,13 @@ class WorkerBatches(Generic[I, R]):
         self,
         execute: Callable[[list[I]], Sequence[R | Exception]],
         on_results: Callable[[Sequence[I], Sequence[R | Exception]], None] | None = None,
+        watchers: Watchers | None = None,
     ) -> None:
-        """`on_results` is called on the loop before the submitters get the results, whoever of them was cancelled."""
+        """`on_results` is called on the loop before the submitters get the results, whoever of them was cancelled; with
+        `watchers`, only while these watch operations."""
         self._execute = execute
         self._on_results = on_results
+        self._watchers = watchers
         self._waiting: deque[tuple[I, asyncio.Future[R]]] = deque()
         self._loop: asyncio.AbstractEventLoop
         self._worker: Worker | None = None
@@ -164,7 +168,7 @@ class WorkerBatches(Generic[I, R]):
         try:
             if error is not None:
                 raise error
-            if self._on_results is not None:
+            if self._on_results is not None and (self._watchers is None or self._watchers.number):
                 self._on_results(items, results)
             for future, result in zip(futures, results, strict=True):
                 if future.done():

@@ -238,7 +238,9 @@ class Committer(Connection[W]):
 
     def transact(self, work: Callable[[W], T]) -> T:
         """Do the work in one durable transaction. Raises `NotApplied`, `Indefinite`, and what the work raises."""
-        workplace = self.workplace()
+        workplace = self._workplace
+        if workplace is None or file_id(self.path) != self._file_id:
+            workplace = self.workplace()
         cursor = self._cursor
         try:
             cursor.execute("BEGIN IMMEDIATE")

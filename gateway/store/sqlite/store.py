@@ -104,7 +104,7 @@ class SqliteStore(RelationalStore):
         self._witness_files = witness_files
         self._witness: Witness | None = None
         self._running: _Running | None = None
-        self._commands = WorkerBatches[Command, Result](self._apply, self._announce)
+        self._commands = WorkerBatches[Command, Result](self._apply, self._announce, self._watchers)
         self._reads = WorkerBatches[UUID, Snapshot](self._read)
         self.apply = self._commands.submit
         self.read = self._reads.submit

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from gateway.admin.view import moment, span
 from gateway.core.operation import Audit, Record
-from gateway.store.epoch import Amnesia, amnesia_of, memo_of
+from gateway.store.memory.epoch import Amnesia, amnesia_of, memo_of
 from gateway.store.operations import Agreements
 
 

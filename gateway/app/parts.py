@@ -66,13 +66,13 @@ from gateway.protect.verification import Verifying
 from gateway.protect.waiting import Waiting
 from gateway.store.attempt_files import AttemptFiles
 from gateway.store.base import WORK, FastTier, Indefinite, NotApplied, OnPurge, Store, StoreError, boot_seconds
-from gateway.store.epoch import SeenFile, SharedNote
 from gateway.store.journal.journal import SqliteJournal
+from gateway.store.memory.epoch import SeenFile, SharedNote
+from gateway.store.memory.promotion import Fleet
+from gateway.store.memory.witness_files import WitnessFiles
 from gateway.store.observations import ObservationStore
 from gateway.store.operations import Serving
-from gateway.store.promotion import Fleet
 from gateway.store.sealed import why_unreadable
-from gateway.store.witness_files import WitnessFiles
 from gateway.upkeep.flusher import Flusher
 from gateway.upkeep.recovery import RecoveryWorker
 from gateway.upkeep.sweeper import Sweeper

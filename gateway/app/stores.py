@@ -16,23 +16,23 @@ from gateway.core.operation import microseconds
 from gateway.observe.facts import Events, TierChanged
 from gateway.store.attempt_files import AttemptFiles
 from gateway.store.base import FastTier, OnPurge, StartRefused, Store, boot_seconds
-from gateway.store.epoch import SeenFile, SharedNote
-from gateway.store.guard import EpochGuard
 from gateway.store.journal.view import HostJournalFiles
-from gateway.store.membership import Conditions
+from gateway.store.memory.epoch import SeenFile, SharedNote
+from gateway.store.memory.guard import EpochGuard
+from gateway.store.memory.membership import Conditions
+from gateway.store.memory.promotion import Fleet
+from gateway.store.memory.witness_files import WitnessFiles
 from gateway.store.operations import Serving
 from gateway.store.portable import store as portable
 from gateway.store.portable.store import PortableStore
 from gateway.store.postgres import store as postgres
 from gateway.store.postgres.capability import Capability, capabilities
 from gateway.store.postgres.store import PostgresStore
-from gateway.store.promotion import Fleet
 from gateway.store.sealed import why_unreadable
 from gateway.store.sharded import GuardedShards, ShardedStore, ShardEvents
 from gateway.store.sqlite import store as sqlite
 from gateway.store.sqlite.store import SqliteStore
 from gateway.store.tiered import Tiered
-from gateway.store.witness_files import WitnessFiles
 
 # Redis's driver takes a part of every start and every command; it is loaded where it is configured.
 if TYPE_CHECKING:

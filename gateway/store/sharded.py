@@ -24,8 +24,8 @@ from uuid import UUID
 from gateway.core.operation import Command, Result, SealedRequest, Snapshot, operation_id_of
 from gateway.observe.facts import Events, GrantsChanged, MemoryChanged
 from gateway.store.base import Indefinite, NotApplied, StartRefused, Store, StoreError, Watch
-from gateway.store.epoch import Amnesia, amnesia_of, memo_of
-from gateway.store.guard import EpochGuard
+from gateway.store.memory.epoch import Amnesia, amnesia_of, memo_of
+from gateway.store.memory.guard import EpochGuard
 from gateway.store.operations import (
     Agreement,
     AuditEntry,

@@ -16,7 +16,7 @@ from gateway.admin.resolution import Changed, NothingHappened, Policies, Refusal
 from gateway.core.delivery import Delivering
 from gateway.core.operation import Audit, Command, Event, Result, State, microseconds
 from gateway.store.base import Indefinite, NotApplied
-from gateway.store.epoch import Amnesia, memo_of
+from gateway.store.memory.epoch import Amnesia, memo_of
 from gateway.store.operations import AuditEntry
 from tests.admin.hand import AUDIT, CHARGE, LEASE_SECONDS, POLICIES, SETTLE_SECONDS, TREATMENT, Desk
 from tests.conformance.hand import all_of

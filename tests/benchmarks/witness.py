@@ -22,9 +22,9 @@ import apsw
 
 from gateway.core.outbox import Outbox
 from gateway.store.base import Store
+from gateway.store.memory.witness_files import WitnessFiles
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.sqlite.store import SqliteStore
-from gateway.store.witness_files import WitnessFiles
 from tests.benchmarks import load
 from tests.benchmarks.place import Place, ask
 from tests.benchmarks.subject import PROTECTED, SERVING_CORE, pinned

@@ -18,6 +18,7 @@ from gateway.core.confidential import Sealing
 from gateway.core.outbox import NO_EVENTS, Outbox
 from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.store.base import Store, boot_seconds
+from gateway.store.memory.witness_files import WitnessFiles
 from gateway.store.portable.store import PortableStore
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.redis import news
@@ -28,7 +29,6 @@ from gateway.store.redis.store import RedisFastTier
 from gateway.store.sealed import SealedStore
 from gateway.store.sqlite.store import SqliteStore
 from gateway.store.tiered import Tiered
-from gateway.store.witness_files import WitnessFiles
 from tests.conformance.hand import REMEMBER_SECONDS, SERVICE
 from tests.support.memory_store import ManualClock, Memory, MemoryStore
 from tests.support.redis import Redis, RedisServer

@@ -14,9 +14,9 @@ import pytest
 
 from gateway.core.operation import Applied, State
 from gateway.store.base import EpochChanged, Store
-from gateway.store.epoch import WitnessNote, memory_digest
+from gateway.store.memory.epoch import WitnessNote, memory_digest
+from gateway.store.memory.witness_files import WitnessFiles
 from gateway.store.operations import WITNESS_KEEP_US, Agreement, Epoch, Tally
-from gateway.store.witness_files import WitnessFiles
 from tests.conformance.hand import Hand, do, state
 from tests.conformance.stores import OF_ONE_MEMORY, Database, cases
 from tests.support.serving import serving

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.admin.memory import accept_loss
 from gateway.core.operation import Audit
-from gateway.store.epoch import after_loss, amnesia_of, memo_of
+from gateway.store.memory.epoch import after_loss, amnesia_of, memo_of
 from gateway.store.postgres.store import PostgresStore
 from gateway.upkeep.turns import LEASE_SECONDS
 from tests.observe.scrape import Scrape

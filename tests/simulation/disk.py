@@ -13,8 +13,8 @@ from uuid import UUID
 
 from gateway.core.operation import EVENT_OF, Complete, OutcomeCommand
 from gateway.store.base import Indefinite, MarkedAttempt, NotApplied, wall_clock_us
-from gateway.store.epoch import Seen
 from gateway.store.journal import EntryId, JournalEntry, JournalTally, KeptEntry, KeptOutcome
+from gateway.store.memory.epoch import Seen
 from tests.simulation.faults import Weather
 from tests.simulation.loop import Process
 

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from gateway.core.operation import Record, Snapshot, State, microseconds
 from gateway.store.base import NotApplied, Watch
-from gateway.store.epoch import Seen
+from gateway.store.memory.epoch import Seen
 from gateway.store.watching import Watchers
 from tests.simulation.faults import Weather
 from tests.simulation.history import History, NoteRead

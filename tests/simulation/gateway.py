@@ -37,8 +37,8 @@ from gateway.protect.reply import RequestCut
 from gateway.protect.request import Request, Untouched
 from gateway.store.attempt_files import AttemptFiles
 from gateway.store.base import StoreError
-from gateway.store.epoch import SeenFile
 from gateway.store.journal.journal import SqliteJournal
+from gateway.store.memory.epoch import SeenFile
 from gateway.upstream import Upstream
 from tests.simulation.clocks import Wall
 from tests.simulation.disk import AttemptNotes, Disk, DiskJournal, SeenNote

@@ -11,12 +11,12 @@ from uuid import uuid4
 
 from gateway.observe.facts import Events, Fact
 from gateway.store.directories import make_directory
-from gateway.store.epoch import SeenFile
-from gateway.store.guard import EpochGuard
-from gateway.store.membership import Conditions
+from gateway.store.memory.epoch import SeenFile
+from gateway.store.memory.guard import EpochGuard
+from gateway.store.memory.membership import Conditions
+from gateway.store.memory.witness_files import WitnessFiles
 from gateway.store.redis.durable import RedisStore, redis_store
 from gateway.store.redis.shard import shards
-from gateway.store.witness_files import WitnessFiles
 from tests.support.serving import serving
 
 WINDOW_US: Final = 3_600_000_000

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from gateway.store.epoch import (
+from gateway.store.memory.epoch import (
     FORMER_MAX,
     MISSING_COUNTS_US,
     TOKENS_SKIPPED,

@@ -12,9 +12,9 @@ import apsw
 
 from gateway.deliver import worker
 from gateway.events import relay
+from gateway.store.memory.promotion import BEAT_SECONDS
 from gateway.store.operations import ManagedStore, Serving
 from gateway.store.postgres.store import PostgresStore
-from gateway.store.promotion import BEAT_SECONDS
 from gateway.store.sqlite.store import SqliteStore
 from gateway.upkeep import turns
 from tests.benchmarks.idle import AROUND, LOGGED, TARGET

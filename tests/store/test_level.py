@@ -19,8 +19,8 @@ from gateway.config import Config, parse
 from gateway.core.confidential import NO_SEALING
 from gateway.core.operation import Applied
 from gateway.store.base import NotApplied, StartRefused
-from gateway.store.guard import EpochGuard
 from gateway.store.level import PROGRAM_LEVEL, why_refused, why_unfinished
+from gateway.store.memory.guard import EpochGuard
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.recipes import RUNNING_US
 from tests.conformance.hand import Hand, do

@@ -16,6 +16,7 @@ import pytest
 
 from gateway.core.operation import Applied, Audit, Complete, Identity, State, microseconds
 from gateway.store.base import NotApplied
+from gateway.store.memory.witness_files import WitnessFiles
 from gateway.store.operations import WITNESS_KEEP_US, EventFate, EventReport, Swept
 from gateway.store.postgres import delivery
 from gateway.store.postgres.arguments import acceptance_arguments, claim_arguments, completion_arguments
@@ -24,7 +25,6 @@ from gateway.store.postgres.dialer import Dialer
 from gateway.store.postgres.rows import CHANGE_NAMES
 from gateway.store.postgres.statements import load, statement_texts
 from gateway.store.postgres.store import PostgresStore
-from gateway.store.witness_files import WitnessFiles
 from tests.conformance.hand import ANSWER, REMEMBER_US, RESOURCE, SAME, SERVICE, Hand, Script, all_of, do, state
 from tests.store.postgres_sessions import let_statements_end, opened, session
 from tests.support.eventually import eventually

@@ -13,8 +13,8 @@ import pytest
 from gateway.core.operation import Applied, Command, Complete, State, microseconds
 from gateway.observe.facts import Events
 from gateway.store.base import NotApplied
-from gateway.store.epoch import SeenFile
-from gateway.store.guard import EpochGuard
+from gateway.store.memory.epoch import SeenFile
+from gateway.store.memory.guard import EpochGuard
 from gateway.store.operations import Agreement
 from gateway.store.postgres.store import PostgresStore
 from tests.conformance.hand import ANSWER, REPLAY_US, Hand, Speech, do, state

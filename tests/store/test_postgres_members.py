@@ -16,13 +16,13 @@ from gateway.core.operation import Applied
 from gateway.observe.facts import Events, Fact, PromotionJudged, StoreMet, SynchronyChanged
 from gateway.store.base import Indefinite, NotApplied
 from gateway.store.directories import make_directory
-from gateway.store.epoch import SeenFile, amnesia_of
-from gateway.store.guard import EpochGuard
-from gateway.store.membership import Conditions
+from gateway.store.memory.epoch import SeenFile, amnesia_of
+from gateway.store.memory.guard import EpochGuard
+from gateway.store.memory.membership import Conditions
+from gateway.store.memory.promotion import Member
+from gateway.store.memory.witness_files import WitnessFiles
 from gateway.store.operations import Epoch
 from gateway.store.postgres.store import PostgresStore
-from gateway.store.promotion import Member
-from gateway.store.witness_files import WitnessFiles
 from tests.conformance.hand import Hand, do
 from tests.store.postgres_sessions import session
 from tests.support.eventually import eventually

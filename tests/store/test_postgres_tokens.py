@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from gateway.store.base import NotApplied
-from gateway.store.epoch import TOKENS_SKIPPED
+from gateway.store.memory.epoch import TOKENS_SKIPPED
 from gateway.store.postgres.statements import EPOCH_LOCK
 from tests.store.postgres_sessions import opened, session
 

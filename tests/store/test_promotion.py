@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from gateway.store.epoch import (
+from gateway.store.memory.epoch import (
     Amnesia,
     Seen,
     WitnessNote,
@@ -20,8 +20,7 @@ from gateway.store.epoch import (
     memo_of,
     memory_digest,
 )
-from gateway.store.operations import Epoch
-from gateway.store.promotion import (
+from gateway.store.memory.promotion import (
     Joined,
     Member,
     Promotion,
@@ -31,6 +30,7 @@ from gateway.store.promotion import (
     is_later,
     seconds_before_grants,
 )
+from gateway.store.operations import Epoch
 
 BEFORE = "uuid/system/1/00000001"
 PROMOTED = Epoch("uuid/system/1/00000002", 100, 1_000_000, b"", parent=BEFORE)

@@ -24,8 +24,8 @@ from gateway.core.resealing import Resealing
 from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.observe.facts import Fact, MemoryChanged, PromotionJudged
 from gateway.store.base import Amnesic, Indefinite, NotApplied, StartRefused, Store, Unreadable
-from gateway.store.guard import EpochGuard
 from gateway.store.level import OLDEST_LEVEL, PROGRAM_LEVEL
+from gateway.store.memory.guard import EpochGuard
 from gateway.store.operations import Query, Swept
 from gateway.store.redis import news, primary
 from gateway.store.redis.entry import REVISION_BYTES, packed, unpacked

@@ -17,10 +17,10 @@ from gateway.core.confidential import NO_SEALING
 from gateway.core.operation import Applied, Audit, State
 from gateway.observe.facts import Events, Fact, MemoryChanged
 from gateway.store.base import Amnesic, Indefinite, NotApplied
+from gateway.store.memory.witness_files import WitnessFiles
 from gateway.store.operations import Query
 from gateway.store.redis.shard import Shard, shards
 from gateway.store.sharded import GuardedShards
-from gateway.store.witness_files import WitnessFiles
 from tests.conformance.hand import Hand, Script, do, new_identity, state
 from tests.support.eventually import eventually
 from tests.support.house import config_text

@@ -18,7 +18,7 @@ import pytest
 
 from gateway.core.operation import Snapshot
 from gateway.store.base import NotApplied, StoreError, boot_seconds
-from gateway.store.epoch import Seen, WitnessNote
+from gateway.store.memory.epoch import Seen, WitnessNote
 from gateway.store.redis import masters as masters_of_redis
 from gateway.store.redis.keys import PARTS, Keyspace, slot_of
 from gateway.store.redis.seen import STOOD_FOR_US, RedisSeen

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from gateway.store.base import StoreError
-from gateway.store.epoch import Seen, WitnessNote
+from gateway.store.memory.epoch import Seen, WitnessNote
 from gateway.store.redis.seen import LINKS_MAX, STOOD_FOR_US, TOKEN_MAX, RedisSeen
 from tests.store.copies import client
 from tests.support.redis import RedisServer

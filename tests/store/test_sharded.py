@@ -11,8 +11,8 @@ from gateway.core.operation import Applied
 from gateway.observe.facts import Events
 from gateway.store import sharded
 from gateway.store.base import NotApplied, StartRefused
-from gateway.store.epoch import SeenFile
-from gateway.store.guard import EpochGuard
+from gateway.store.memory.epoch import SeenFile
+from gateway.store.memory.guard import EpochGuard
 from gateway.store.sharded import GuardedShards
 from tests.conformance.hand import Hand
 from tests.support.eventually import eventually

@@ -27,6 +27,7 @@ from gateway.core.delivery import delivering_of
 from gateway.core.operation import Applied, Audit, Fenced, Snapshot, State, microseconds
 from gateway.core.outbox import NO_EVENTS, EventType, Outbox, Subscription
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused, Unreadable, Unstorable
+from gateway.store.memory.witness_files import WitnessFiles
 from gateway.store.operations import PAUSE_STEP_US, Query, Swept
 from gateway.store.relational import kept
 from gateway.store.relational.inquiry import PIECE_RECORDS_MAX
@@ -35,7 +36,6 @@ from gateway.store.sqlite import store as sqlite
 from gateway.store.sqlite.connection import filesystem_of
 from gateway.store.sqlite.store import SqliteStore
 from gateway.store.sqlite.transaction import TEXTS
-from gateway.store.witness_files import WitnessFiles
 from tests.conformance.hand import (
     DELIVER_SECONDS,
     LEASE_SECONDS,

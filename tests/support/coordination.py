@@ -32,8 +32,8 @@ from gateway.protect.request import Request, Untouched
 from gateway.protect.route import Route
 from gateway.store.attempt_files import AttemptFiles
 from gateway.store.base import FastTier, Store, Watch, boot_seconds
-from gateway.store.epoch import SeenFile
 from gateway.store.journal.journal import SqliteJournal
+from gateway.store.memory.epoch import SeenFile
 from gateway.store.operations import ManagedStore
 from gateway.upstream import Upstream
 from tests.support.eventually import eventually

@@ -40,8 +40,9 @@ from gateway.core.operation import (
 )
 from gateway.core.outbox import NO_EVENTS, Outbox, OutboxRow, PublishedEvent, swept_rows, unpack
 from gateway.store.base import WORK, EpochChanged, NotApplied, Watch
-from gateway.store.epoch import WitnessNote, memory_digest, missing
 from gateway.store.level import PROGRAM_LEVEL
+from gateway.store.memory.epoch import WitnessNote, memory_digest, missing
+from gateway.store.memory.witness_files import Reading, WitnessFiles
 from gateway.store.operations import (
     AUDIT_KEEP_US,
     AUDITS_MAX,
@@ -75,7 +76,6 @@ from gateway.store.recipes import RUNNING_US, Name, Remembered, compare, names_w
 from gateway.store.rekeying import EXAMPLES_MAX
 from gateway.store.rekeying import Kept as KeptRow
 from gateway.store.watching import Watchers
-from gateway.store.witness_files import Reading, WitnessFiles
 
 # How far a sweep moves the end of the delivery of what is paused, and how soon that must be.
 _PAUSE_STEP_US = 3600 * MICROSECONDS

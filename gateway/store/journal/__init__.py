@@ -79,8 +79,8 @@ class KeptOutcome:
     be decrypted.
 
     `claim` is the record of the claim that a response ends, without what is confidential in it; None for other
-    outcomes. `memory` is the lineage of the durable store that granted the claim (see `store.epoch`), empty where that
-    is not known.
+    outcomes. `memory` is the lineage of the durable store that granted the claim (see `store.memory.epoch`), empty
+    where that is not known.
     """
 
     entry_id: EntryId

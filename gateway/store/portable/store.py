@@ -22,13 +22,13 @@ from gateway.core.operation import Command, Result, Snapshot, operation_id_of
 from gateway.core.outbox import NO_EVENTS, Outbox
 from gateway.store.base import NotApplied, StoreError
 from gateway.store.batching import QUEUE_MAX, Batcher
+from gateway.store.memory.witness import Witness
+from gateway.store.memory.witness_files import WitnessFiles
 from gateway.store.portable import schema
 from gateway.store.portable.connection import Connect, Link, Memory, Unfit, check_url, open_session
 from gateway.store.postgres.dialer import Durability
 from gateway.store.relational.statements import Cursor
 from gateway.store.relational.store import Contended, RelationalStore, apply_batch, read_batch
-from gateway.store.witness import Witness
-from gateway.store.witness_files import WitnessFiles
 from gateway.store.worker import Worker
 
 T = TypeVar("T")

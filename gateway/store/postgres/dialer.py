@@ -37,7 +37,8 @@ import asyncpg
 
 from gateway.store import level
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused
-from gateway.store.epoch import WitnessNote, memory_digest, missing
+from gateway.store.memory.epoch import WitnessNote, memory_digest, missing
+from gateway.store.memory.witness_files import Reading, WitnessFiles
 from gateway.store.operations import Epoch
 from gateway.store.postgres.connection import (
     Connection,
@@ -60,7 +61,6 @@ from gateway.store.postgres.hosts import (
     hosts_of,
 )
 from gateway.store.postgres.statements import load
-from gateway.store.witness_files import Reading, WitnessFiles
 
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)

@@ -12,12 +12,12 @@ from typing import Any, Final
 from uuid import UUID
 
 from gateway.store.base import NotApplied
+from gateway.store.memory.promotion import Joined, Member
 from gateway.store.operations import Epoch
 from gateway.store.postgres.batch import Windows
 from gateway.store.postgres.connection import Connection, Link, transaction
 from gateway.store.postgres.dialer import Dialer, check_memory
 from gateway.store.postgres.statements import EPOCH_LOCK, load
-from gateway.store.promotion import Joined, Member
 
 _JOIN: Final = load("join")
 _TERMS: Final = load("terms")

@@ -48,6 +48,8 @@ from gateway.core.operation import (
 from gateway.core.outbox import NO_EVENTS, Outbox
 from gateway.store.base import KNOWN, WORK, NotApplied, StartRefused, StoreError, Unreadable, Watch
 from gateway.store.batching import LATER, Batcher, Later
+from gateway.store.memory.promotion import Joined, Member
+from gateway.store.memory.witness_files import WitnessFiles
 from gateway.store.observations import ObservedCount
 from gateway.store.operations import (
     Agreement,
@@ -91,10 +93,8 @@ from gateway.store.postgres.schema import (
 )
 from gateway.store.postgres.statements import load
 from gateway.store.postgres.upkeep import Upkeep
-from gateway.store.promotion import Joined, Member
 from gateway.store.rekeying import Kept, Place, Row
 from gateway.store.watching import Watchers
-from gateway.store.witness_files import WitnessFiles
 
 T = TypeVar("T")
 

@@ -9,12 +9,12 @@ from uuid import UUID
 
 from gateway.core.observation import Finding, Observation
 from gateway.core.outbox import NO_EVENTS, Outbox
+from gateway.store.memory.witness_files import WitnessFiles
 from gateway.store.observations import ObservedCount
 from gateway.store.redis.durable import Common, RedisStore, redis_store
 from gateway.store.redis.shard import shards
 from gateway.store.rekeying import Kept, Place, Row
 from gateway.store.sharded import ShardedStore
-from gateway.store.witness_files import WitnessFiles
 
 
 class RedisCluster(ShardedStore[RedisStore]):

@@ -19,7 +19,7 @@ record that goes leaves its token in the floor.
 *Memory.* The identity is in the shard itself, and so vanishes with a flush. Each script names it, and the witness of
 its link; so a server that was flushed, or that took up older data, writes nothing. A server process that was not
 there before is the same memory if it was restarted in its place. Another one may lack what was acknowledged: that is a
-promotion (`gateway.store.promotion`), and is judged like one of Postgres.
+promotion (`gateway.store.memory.promotion`), and is judged like one of Postgres.
 
 *News* is published behind each batch, and so of what was acknowledged, or is in doubt. Where it is lost, waiters poll.
 
@@ -57,8 +57,10 @@ from gateway.core.operation import (
 from gateway.core.outbox import NO_EVENTS, Outbox
 from gateway.store.base import WORK, EpochChanged, Indefinite, NotApplied, StoreError, Watch
 from gateway.store.batching import QUEUE_MAX, Batcher
-from gateway.store.epoch import WitnessNote, memory_digest, missing
 from gateway.store.level import PROGRAM_LEVEL, check
+from gateway.store.memory.epoch import WitnessNote, memory_digest, missing
+from gateway.store.memory.promotion import Joined, Member
+from gateway.store.memory.witness_files import Reading, WitnessFiles
 from gateway.store.observations import ObservedCount
 from gateway.store.operations import (
     Agreement,
@@ -79,7 +81,6 @@ from gateway.store.operations import (
     Swept,
     Tally,
 )
-from gateway.store.promotion import Joined, Member
 from gateway.store.redis import inquiry, members, resealing
 from gateway.store.redis.change import Change, Kept, Witnessed, keep_token, lesson, write_record
 from gateway.store.redis.client import TRIES_MAX, Numbers, ShardClient, contended
@@ -94,7 +95,6 @@ from gateway.store.redis.shard import Shard
 from gateway.store.redis.upkeep import Upkeep
 from gateway.store.rekeying import Kept as KeptRow
 from gateway.store.rekeying import Place, Row
-from gateway.store.witness_files import Reading, WitnessFiles
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -13,8 +13,8 @@ from uuid import UUID, uuid4
 
 from gateway.store.base import NotApplied
 from gateway.store.level import PROGRAM_LEVEL, OlderGateway, check_finished
+from gateway.store.memory.promotion import Joined, Member
 from gateway.store.operations import Agreement, Epoch, Living, Serving
-from gateway.store.promotion import Joined, Member
 from gateway.store.recipes import FORGOTTEN_US, RUNNING_US, Name, Remembered, compare, names_without_route
 from gateway.store.redis.change import Change
 from gateway.store.redis.client import ShardClient

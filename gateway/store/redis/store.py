@@ -61,7 +61,7 @@ from uuid import UUID, uuid4
 from gateway.core.confidential import NO_SEALING, Sealing
 from gateway.core.operation import Snapshot, State
 from gateway.store.base import NotApplied, StoreError, Watch, boot_seconds
-from gateway.store.epoch import lineage
+from gateway.store.memory.epoch import lineage
 from gateway.store.redis.connection import Address, Link, parse, refusal
 from gateway.store.redis.keys import KEY_PREFIX, PARTS, PURGES_CHANNEL, Keyspace, slot_of
 from gateway.store.redis.masters import masters_of

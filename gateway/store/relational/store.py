@@ -25,6 +25,7 @@ from gateway.core.observation import Finding, Observation
 from gateway.core.operation import Applied, Audit, Command, Result, SealedRequest, Snapshot, operation_id_of
 from gateway.core.outbox import Outbox
 from gateway.store.base import WORK, NotApplied, Unstorable, Watch
+from gateway.store.memory.witness import Witness
 from gateway.store.observations import ObservedCount
 from gateway.store.operations import (
     Agreement,
@@ -52,7 +53,6 @@ from gateway.store.relational import event, inquiry, kept, observation, rekeying
 from gateway.store.relational import statements as sql
 from gateway.store.relational.statements import Cursor
 from gateway.store.watching import Watchers
-from gateway.store.witness import Witness
 
 T = TypeVar("T")
 

@@ -30,6 +30,8 @@ from uuid import UUID
 from gateway.core.operation import Command, Result, Snapshot
 from gateway.core.outbox import NO_EVENTS, Outbox
 from gateway.store.base import NotApplied, wall_clock_us
+from gateway.store.memory.witness import Witness
+from gateway.store.memory.witness_files import WitnessFiles
 from gateway.store.relational.statements import Cursor
 from gateway.store.relational.store import RelationalStore, apply_batch, read_batch
 from gateway.store.sqlite.connection import (
@@ -42,8 +44,6 @@ from gateway.store.sqlite.connection import (
     prepare_file,
 )
 from gateway.store.sqlite.transaction import SCHEMA_VERSION
-from gateway.store.witness import Witness
-from gateway.store.witness_files import WitnessFiles
 from gateway.store.worker import Worker, WorkerBatches
 
 T = TypeVar("T")

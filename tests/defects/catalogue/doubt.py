@@ -279,19 +279,25 @@ DEFECTS = (
     Defect(
         "older-state-unnoticed",
         "a store that was put back to an older state is believed",
-        (Edit("store/epoch.py", "if epoch.token < seen.token:", "if False:"),),
+        (Edit("store/memory/epoch.py", "if epoch.token < seen.token:", "if False:"),),
         ("tests/store/test_guard.py::test_a_lost_memory_is_noticed",),
     ),
     Defect(
         "promotion-unnoticed",
         "a standby that was promoted is believed to know all that was acknowledged",
-        (Edit("store/epoch.py", "return _REPLACED if epoch.identity in seen.former else _ANOTHER", "return None"),),
+        (
+            Edit(
+                "store/memory/epoch.py",
+                "return _REPLACED if epoch.identity in seen.former else _ANOTHER",
+                "return None",
+            ),
+        ),
         ("tests/store/test_guard.py::test_a_lost_memory_is_noticed",),
     ),
     Defect(
         "lower-witness-believed",
         "a copy that was put back is believed as long as it knows the gateway, however much it lacks",
-        (Edit("store/epoch.py", "if held is None or held < note.number:", "if held is None:"),),
+        (Edit("store/memory/epoch.py", "if held is None or held < note.number:", "if held is None:"),),
         ("tests/store/test_epoch.py::test_a_witness[lower]",),
     ),
     Defect(
@@ -315,7 +321,7 @@ DEFECTS = (
     Defect(
         "grant-of-an-uncompared-memory",
         "a claim that was under way while another memory was found is believed to be granted by the known one",
-        (Edit("store/guard.py", "if is_grant and changes != self._memory_changes:", "if False:"),),
+        (Edit("store/memory/guard.py", "if is_grant and changes != self._memory_changes:", "if False:"),),
         ("tests/store/test_guard.py::test_a_grant_from_while_another_memory_was_found",),
     ),
     Defect(
@@ -323,7 +329,7 @@ DEFECTS = (
         "a claim from while another memory was found is believed when it is said again",
         (
             Edit(
-                "store/epoch.py",
+                "store/memory/epoch.py",
                 "(record.state in _UNEXECUTED or record.attempt_id == attempt_id)",
                 "record.state in _UNEXECUTED",
             ),
@@ -333,7 +339,7 @@ DEFECTS = (
     Defect(
         "shared-note-ignored",
         "what other gateways saw of the store, as Redis has it, is not looked at: a fresh host believes any store",
-        (Edit("store/guard.py", "return self._uncompared, True", "return None, True"),),
+        (Edit("store/memory/guard.py", "return self._uncompared, True", "return None, True"),),
         (
             _GUARD + "test_a_host_without_a_note_knows_what_the_others_saw",
             "tests/integration/test_sweeps_failover.py::test_the_first_gateway_after_a_failover_is_a_fresh_one",
@@ -384,7 +390,7 @@ DEFECTS = (
     Defect(
         "shared-acknowledgements-ignored",
         "what the store acknowledged to gateways, as Redis has it, is not compared: a slightly older copy is believed",
-        (Edit("store/epoch.py", "() if shared is None else shared.acknowledged\n    why", "()\n    why"),),
+        (Edit("store/memory/epoch.py", "() if shared is None else shared.acknowledged\n    why", "()\n    why"),),
         (f"{_LOST}test_a_copy_where_nothing_but_the_note_in_redis_is_left[postgres-stopped-None]",),
     ),
     Defect(
@@ -392,7 +398,7 @@ DEFECTS = (
         "what the store acknowledges is shared with the other notes alone, every 15 seconds",
         (
             Edit(
-                "store/guard.py",
+                "store/memory/guard.py",
                 "            self._is_unshared.set()\n        if now_seconds",
                 "        if now_seconds",
             ),
@@ -404,7 +410,7 @@ DEFECTS = (
         "a gateway that stops in order does not share what was acknowledged last",
         (
             Edit(
-                "store/guard.py",
+                "store/memory/guard.py",
                 "                    await self._share(self._shared_note)\n            await",
                 "                    pass\n            await",
             ),
@@ -414,13 +420,19 @@ DEFECTS = (
     Defect(
         "lost-is-absent",
         "a key that was in the lost memory is taken for one that was never used",
-        (Edit("store/epoch.py", "        if now_us >= self.until_us:\n", "        if True:\n"),),
+        (Edit("store/memory/epoch.py", "        if now_us >= self.until_us:\n", "        if True:\n"),),
         ("tests/store/test_guard.py::test_a_lost_memory_is_noticed",),
     ),
     Defect(
         "forgotten-key-reads-as-free",
         "who waits for what a lost memory has forgotten is told that it had no effect",
-        (Edit("store/guard.py", "        if self._is_amnesic:\n            await self._check_known(snapshot)\n", ""),),
+        (
+            Edit(
+                "store/memory/guard.py",
+                "        if self._is_amnesic:\n            await self._check_known(snapshot)\n",
+                "",
+            ),
+        ),
         (
             "tests/store/test_guard.py::test_what_may_be_forgotten_is_not_read_as_free",
             "tests/protect/test_lost_memory.py::test_a_duplicate_of_what_was_forgotten_elsewhere",
@@ -431,7 +443,7 @@ DEFECTS = (
         "a release from before the loss frees the key although a later retry may be forgotten",
         (
             Edit(
-                "store/epoch.py",
+                "store/memory/epoch.py",
                 "(record.state in _UNEXECUTED or record.attempt_id == attempt_id)",
                 "record.attempt_id == attempt_id",
             ),
@@ -468,13 +480,13 @@ DEFECTS = (
     Defect(
         "old-acceptance-is-delivered",
         "a request that was accepted before the loss is delivered although a delivery may be forgotten",
-        (Edit("store/epoch.py", "(State.RELEASED, State.ACCEPTED, State.DEAD_LETTER)", "(State.RELEASED,)"),),
+        (Edit("store/memory/epoch.py", "(State.RELEASED, State.ACCEPTED, State.DEAD_LETTER)", "(State.RELEASED,)"),),
         ("tests/store/test_guard.py::test_a_request_kept_before_the_loss_is_not_delivered",),
     ),
     Defect(
         "forgotten-key-is-accepted",
         "a request whose key may have been used before the loss is accepted, and delivered",
-        (Edit("store/guard.py", "(Claim, Accept, Dispatch, Withdraw)", "(Claim, Dispatch, Withdraw)"),),
+        (Edit("store/memory/guard.py", "(Claim, Accept, Dispatch, Withdraw)", "(Claim, Dispatch, Withdraw)"),),
         ("tests/store/test_guard.py::test_a_request_kept_before_the_loss_is_not_delivered",),
     ),
 )

@@ -417,7 +417,7 @@ DEFECTS = (
         "a service that is renamed while it is stopped is taken for a second one",
         (
             Edit(
-                "store/guard.py",
+                "store/memory/guard.py",
                 "self._note_stopped(was_open=was_open)",
                 "self._note_stopped(was_open=False)",
             ),
@@ -435,7 +435,7 @@ DEFECTS = (
         "a gateway that runs for more than a minute counts as stopped",
         (
             Edit(
-                "store/guard.py",
+                "store/memory/guard.py",
                 "        if self._membership is None:\n"
                 "            await self.cold.note_running(self._serving.gateway_id, is_running=True)\n",
                 "",

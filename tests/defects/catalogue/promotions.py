@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.defects.defect import Defect, Edit
 
-_RULE = "store/promotion.py"
+_RULE = "store/memory/promotion.py"
 _SQL = "store/postgres/sql/member.sql"
 _TABLE = "tests/store/test_promotion.py::"
 _BELIEVED = _TABLE + "test_a_promotion_is_believed_when_it_is_proven"
@@ -50,7 +50,7 @@ DEFECTS = (
     Defect(
         "stale-contact-is-fresh",
         "whoever has vouched counts as having been there until the end",
-        (Edit("store/membership.py", "return at is not None and self._beats", "return True or self._beats"),),
+        (Edit("store/memory/membership.py", "return at is not None and self._beats", "return True or self._beats"),),
         (_MEMBERS + "test_nobody_was_there",),
     ),
     Defect(
@@ -62,7 +62,7 @@ DEFECTS = (
     Defect(
         "late-acknowledgement-counts",
         "a gateway that was frozen believes what the former primary acknowledged to it",
-        (Edit("store/guard.py", "if now_seconds > standing.until_seconds:", "if False:"),),
+        (Edit("store/memory/guard.py", "if now_seconds > standing.until_seconds:", "if False:"),),
         (_MEMBERS + "test_what_is_acknowledged_too_late_does_not_count",),
     ),
     Defect(
@@ -70,7 +70,7 @@ DEFECTS = (
         "a gateway that starts refuses what it has a record of, until its standbys know of it",
         (
             Edit(
-                "store/guard.py",
+                "store/memory/guard.py",
                 "return await self._without_grant(command, standing.why_no_grants)",
                 "raise NotApplied(standing.why_no_grants)",
             ),
@@ -106,7 +106,7 @@ DEFECTS = (
         "a gateway nobody had heard of comes back, and what it was told is not missed",
         (
             Edit(
-                "store/epoch.py",
+                "store/memory/epoch.py",
                 "missing(notes, epoch, amnesia.beyond, amnesia.continued)",
                 "missing(notes, epoch, amnesia.beyond)",
             ),

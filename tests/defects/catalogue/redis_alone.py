@@ -63,7 +63,7 @@ DEFECTS = (
     Defect(
         "promotion-without-a-judge",
         "a promoted server is believed where there is nobody to judge it",
-        (Edit("store/guard.py", "elif epoch.parent and why is None:", "elif False:"),),
+        (Edit("store/memory/guard.py", "elif epoch.parent and why is None:", "elif False:"),),
         (_TESTS + "test_a_promotion_that_nobody_can_prove",),
     ),
     Defect(

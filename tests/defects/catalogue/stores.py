@@ -42,7 +42,7 @@ DEFECTS = (
         "a gateway that runs while the level is raised goes on granting",
         (
             Edit(
-                "store/guard.py",
+                "store/memory/guard.py",
                 "if (refused := why_refused(epoch.level)) is not None:",
                 "if not self._is_open and (refused := why_refused(epoch.level)) is not None:",
             ),
@@ -364,7 +364,7 @@ DEFECTS = (
         "before Postgres was reached, a gateway answers from the copies of a store that its host served formerly",
         (
             Edit(
-                "store/guard.py",
+                "store/memory/guard.py",
                 "if own is not None and shared is not None and lineage(own.identity) == lineage(shared.identity):",
                 "if own is not None:",
             ),
@@ -419,7 +419,7 @@ DEFECTS = (
                 "        try:\n            await self._fast.forget(operation_id, generation)\n",
                 "        try:\n            pass\n",
             ),
-            Edit("store/guard.py", "_met(epoch.identity, epoch.generation)", "_met(epoch.identity, None)"),
+            Edit("store/memory/guard.py", "_met(epoch.identity, epoch.generation)", "_met(epoch.identity, None)"),
         ),
         (_SIMULATION + "test_no_invariant_breaks[from-0]",),
     ),

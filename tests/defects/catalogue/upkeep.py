@@ -114,7 +114,7 @@ DEFECTS: Final = (
         "a reload that changes nothing but a window is not told to the store",
         (
             Edit(
-                "store/guard.py",
+                "store/memory/guard.py",
                 "(one.recipes, one.routes, one.replay_us, ",
                 "(one.recipes, one.routes, other.replay_us, ",
             ),

@@ -14,7 +14,7 @@ from gateway.config import parse
 from gateway.core.identity.key import HeaderKey, Key
 from gateway.core.identity.scope import HeaderScope, Scope
 from gateway.core.message import values_by_name
-from gateway.store import guard
+from gateway.store.memory import guard
 from gateway.store.postgres import store as postgres
 from tests.admin.shell import Shell
 from tests.support.house import config_text, house, neighbour, sqlite_store, status_of

@@ -55,7 +55,8 @@ from gateway.store.base import (
     boot_seconds,
 )
 from gateway.store.cold import Caller, passing
-from gateway.store.epoch import (
+from gateway.store.level import why_refused, why_unfinished
+from gateway.store.memory.epoch import (
     Amnesia,
     Seen,
     SeenFile,
@@ -67,10 +68,10 @@ from gateway.store.epoch import (
     loss,
     memo_of,
 )
-from gateway.store.level import why_refused, why_unfinished
-from gateway.store.membership import Conditions, Membership, Standing, Unproven
+from gateway.store.memory.membership import Conditions, Membership, Standing, Unproven
+from gateway.store.memory.promotion import Fleet, Verdict
+from gateway.store.memory.witness_files import Reading, WitnessFiles
 from gateway.store.operations import Due, Epoch, Serving
-from gateway.store.promotion import Fleet, Verdict
 from gateway.store.recipes import (
     conflicts_text,
     neighbour_warning,
@@ -79,7 +80,6 @@ from gateway.store.recipes import (
     without_route_warning,
 )
 from gateway.store.sealed import SealedStore, refuse_unreadable
-from gateway.store.witness_files import Reading, WitnessFiles
 
 P = ParamSpec("P")
 T = TypeVar("T")

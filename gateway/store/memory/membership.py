@@ -20,8 +20,7 @@ from uuid import UUID, uuid4
 from gateway.observe.facts import Events, GrantsChanged, SynchronyChanged
 from gateway.store.base import NotApplied, StoreError, boot_seconds
 from gateway.store.cold import Caller
-from gateway.store.operations import Epoch
-from gateway.store.promotion import (
+from gateway.store.memory.promotion import (
     BEAT_SECONDS,
     BEATS_MIN,
     SILENCE,
@@ -34,7 +33,8 @@ from gateway.store.promotion import (
     decide,
     seconds_before_grants,
 )
-from gateway.store.witness_files import Reading, WitnessFiles
+from gateway.store.memory.witness_files import Reading, WitnessFiles
+from gateway.store.operations import Epoch
 
 _LOG = logging.getLogger("gateway")
 

@@ -21,7 +21,7 @@ from uuid import UUID, uuid4
 
 from gateway.store.base import StartRefused
 from gateway.store.directories import make_directory, sync_directory
-from gateway.store.epoch import WitnessNote
+from gateway.store.memory.epoch import WitnessNote
 
 # Links of one worker.
 PLACES: Final = 8

@@ -5,11 +5,11 @@ from __future__ import annotations
 from uuid import uuid4
 
 from gateway.store.base import EpochChanged
-from gateway.store.epoch import WitnessNote, memory_digest, missing
+from gateway.store.memory.epoch import WitnessNote, memory_digest, missing
+from gateway.store.memory.witness_files import Reading, WitnessFiles
 from gateway.store.operations import WITNESS_KEEP_US
 from gateway.store.relational import statements as sql
 from gateway.store.relational.statements import Cursor
-from gateway.store.witness_files import Reading, WitnessFiles
 
 
 class Witness:

@@ -1,0 +1,6 @@
+"""Whether a durable store may be believed: what it was seen to have, and what it has now.
+
+`guard` is the face: requests pass it, and nobody else asks the others. `epoch` compares memories; `witness` and
+`witness_files` note what a store acknowledged; `promotion` decides about a promoted server, and `membership` is this
+worker's part in that. What they find out is kept as plain fields of the guard, which a request compares.
+"""

@@ -304,15 +304,6 @@ def is_due(record: Record, now_us: int) -> bool:
     return kept.next_attempt_us <= now_us or max(kept.since_us, record.claimed_us) > now_us + STEP_US
 
 
-def later(snapshot: Snapshot, elapsed_us: int) -> Snapshot:
-    """The snapshot as it is after `elapsed_us`.
-
-    Counted from the *start* of the call that returned the snapshot, the result never lags behind the store's clock.
-    """
-    now_us = snapshot.now_us + elapsed_us
-    return Snapshot(settle(snapshot.record, now_us), now_us)
-
-
 def tombstone_response(response: StoredResponse | None) -> StoredResponse | None:
     """What a tombstone keeps of a response: its status and the version that it was in."""
     return None if response is None else StoredResponse(response.status, b"", (), None, response.version)

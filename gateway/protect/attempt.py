@@ -32,7 +32,6 @@ from gateway.core.operation import (
     Release,
     Result,
     Snapshot,
-    microseconds,
 )
 from gateway.core.outcome import CONFLICT
 from gateway.core.replay import is_event_stream
@@ -229,7 +228,7 @@ class Attempts:
                 pause = min(pause * 2, _PAUSE_SECONDS_MAX)
             else:
                 operation.is_settled = True
-                waited_us = microseconds(operation.lease.clock() - started)
+                waited_us = int((operation.lease.clock() - started) * MICROSECONDS)
                 self._read_result(operation, result, conclusion, waited_us, is_late=is_late)
                 operation.publish(conclusion)
                 return

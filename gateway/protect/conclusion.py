@@ -144,7 +144,7 @@ def answered(
         head.status,
         by_name,
         route.policy,
-        carries_doubt=record.carries_doubt,
+        carries_doubt=record.carried_us is not None,
         is_first_attempt=is_first,
         is_stored=stored.body is not None,
         document=document,

@@ -157,7 +157,7 @@ class Operations:
     def _granted(self, operation: Operation, admission: Granted, info: RequestInfo | None) -> None:
         request, record = operation.request, admission.record
         route_name, operation_id = request.route.name, record.identity.operation_id
-        is_takeover = record.carries_doubt
+        is_takeover = record.carried_us is not None
         lease = self._leases.hold(record, admission.now_us, admission.started_seconds)
         self._events.publish(
             OperationClaimed(route_name, operation_id, record.token, record.attempts, is_takeover=is_takeover)

@@ -16,8 +16,7 @@ from typing import Final
 from uuid import UUID
 
 from gateway.core.immutable import immutable
-from gateway.core.lifecycle import later
-from gateway.core.operation import Snapshot, State, microseconds
+from gateway.core.operation import MICROSECONDS, Snapshot, State
 
 # The overhead of a record's objects in CPython, beside the bytes that they hold, and that of each header.
 _RECORD_BYTES: Final = 1_600
@@ -29,8 +28,11 @@ _ENTRY_SHARE: Final = 16
 
 @immutable
 class _Entry:
+    """`until_seconds`: its record may be returned until then, by its age and its replay window."""
+
     snapshot: Snapshot
     started_seconds: float
+    until_seconds: float
     size_bytes: int
     token: int
 
@@ -62,14 +64,12 @@ class ProcessCache:
         entry = self.entries.get(number)
         if entry is None:
             return None
-        elapsed_seconds = now_seconds - entry.started_seconds
-        if elapsed_seconds < self._age_seconds_max:
-            snapshot = later(entry.snapshot, microseconds(elapsed_seconds))
-            if snapshot.state is State.COMPLETED:
-                self.entries.move_to_end(number)
-                return snapshot
-        self._remove(number)
-        return None
+        if now_seconds >= entry.until_seconds:
+            self._remove(number)
+            return None
+        self.entries.move_to_end(number)
+        snapshot, elapsed_seconds = entry.snapshot, now_seconds - entry.started_seconds
+        return Snapshot(snapshot.record, snapshot.now_us + int(elapsed_seconds * MICROSECONDS))
 
     def put(self, snapshot: Snapshot, started_seconds: float) -> bool:
         """Keep a completed record from a store call that began at `started_seconds`; ignore any other. Returns whether
@@ -102,7 +102,10 @@ class ProcessCache:
         if record.sealed is not None:
             # Nothing is written from here, so only the clear record is needed.
             snapshot = Snapshot(replace(record, sealed=None), snapshot.now_us)
-        self.entries[number] = _Entry(snapshot, started_seconds, size_bytes, record.token)
+        # Counted from the start of the call, so that it ends no later than by the store's clock.
+        window_seconds = (record.replay_until_us - snapshot.now_us) / MICROSECONDS
+        until_seconds = started_seconds + min(self._age_seconds_max, window_seconds)
+        self.entries[number] = _Entry(snapshot, started_seconds, until_seconds, size_bytes, record.token)
         self._bytes += size_bytes
         while self._bytes > self._bytes_max:
             self._bytes -= self.entries.popitem(last=False)[1].size_bytes

@@ -1,7 +1,7 @@
 """`python -m tests.benchmarks [MEASUREMENT]`: each prints what it found as a table, compared within the same run.
 
-Without a name it is `cost`, what a request costs beside a plain proxy. `--check` makes the exit code say whether every
-ratio was at most a fifth worse than what it is held to.
+Without a name it is `cost`, what a request costs beside a plain proxy. `--check` makes the exit code say whether
+everything is within what it is held to.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ def parser() -> argparse.ArgumentParser:
     for name, module in MEASUREMENTS.items():
         kind = kinds.add_parser(name, help=(module.__doc__ or "").split("\n")[0], description=module.__doc__)
         module.add_arguments(kind)
-        kind.add_argument("--check", action="store_true", help="fail when a ratio is worse by a fifth than it may be")
+        kind.add_argument("--check", action="store_true", help="fail where something is worse than it may be")
     return whole
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, and print. Returns 1 when asked to check and something is worse than it may be by more than a fifth."""
+    """Measure, and print. Returns 1 when asked to check and something is worse than it may be."""
     is_named = any(argument in (*MEASUREMENTS, "-h", "--help") for argument in arguments)
     asked = parser().parse_args(arguments if is_named else ["cost", *arguments])
     with Place() as place:

@@ -10,6 +10,7 @@ import asyncio
 import os
 import platform
 import resource
+import shutil
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -21,7 +22,7 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from tests.benchmarks.subject import OTHER_CORE, SERVING_CORE, GatewayProgram, Program, gateway, pinned, python
+from tests.benchmarks.subject import OTHER_CORE, SERVING_CORE, GatewayProgram, Program, gateway, nginx, pinned, python
 from tests.support.ports import free_port
 from tests.support.postgres import PostgresInstallation, PostgresServer, workspace
 from tests.support.processes import descendants
@@ -96,13 +97,21 @@ class Place:
         program.start()
         return program
 
+    def proxy(self, name: str, module: str, *arguments: str) -> Program:
+        """A module of `tests.benchmarks` that takes its port and the service's, started where gateways are."""
+        whole = [str(self.service.port), *arguments]
+        return self.started(
+            python(name, f"tests.benchmarks.{module}", whole, free_port(), self.directory, SERVING_CORE)
+        )
+
     def plain(self) -> Program:
         """The baseline, started."""
-        return self.started(
-            python(
-                "plain", "tests.benchmarks.plain", [str(self.service.port)], free_port(), self.directory, SERVING_CORE
-            )
-        )
+        return self.proxy("plain", "plain")
+
+    def nginx(self) -> Program | None:
+        """One as a plain proxy, started; None where the machine has none."""
+        program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
+        return None if program is None else self.started(nginx(program, self.service.port, self.directory))
 
     def gateway(self, name: str, store: Mapping[str, Any], **details: Any) -> GatewayProgram:
         """A gateway with that store, started; `details` as `subject.gateway` takes them."""

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Iterable
 
 import aiohttp
 import uvloop
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 _FRAMING = ("content-length", "transfer-encoding", "connection", "host")
 
 
-async def main() -> None:
+async def serve(port: str, upstream_port: str, middlewares: Iterable[Middleware] = ()) -> None:
     """Serve until killed."""
-    upstream = f"http://127.0.0.1:{sys.argv[2]}"
+    upstream = f"http://127.0.0.1:{upstream_port}"
     session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
 
     async def forward(request: web.Request) -> web.Response:
@@ -27,13 +29,13 @@ async def main() -> None:
             kept = {name: value for name, value in answer.headers.items() if name.lower() not in _FRAMING}
             return web.Response(status=answer.status, body=await answer.read(), headers=kept)
 
-    app = web.Application(client_max_size=1 << 30)
+    app = web.Application(client_max_size=1 << 30, middlewares=middlewares)
     app.router.add_route("*", "/{path:.*}", forward)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", int(sys.argv[1]), backlog=4096).start()
+    await web.TCPSite(runner, "127.0.0.1", int(port), backlog=4096).start()
     await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    uvloop.run(main())
+    uvloop.run(serve(sys.argv[1], sys.argv[2]))

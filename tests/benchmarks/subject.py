@@ -154,6 +154,32 @@ def python(name: str, module: str, arguments: list[str], port: int, directory: P
     return Program(name, [sys.executable, "-m", module, str(port), *arguments], port, directory, {core})
 
 
+def nginx(program: str, upstream_port: int, directory: Path) -> Program:
+    """It as a plain proxy, with connections to the service that are kept."""
+    home, port = directory / "nginx", free_port()
+    home.mkdir()
+    paths = " ".join(
+        f"{kind}_temp_path {home}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    file = home / "nginx.conf"
+    file.write_text(
+        f"""
+        daemon off; master_process off; worker_rlimit_nofile 16384; pid {home}/pid; error_log {home}/error.log;
+        events {{ worker_connections 8192; }}
+        http {{
+            access_log off; keepalive_requests 1000000000; {paths}
+            upstream service {{ server 127.0.0.1:{upstream_port}; keepalive 512; keepalive_requests 1000000000; }}
+            server {{
+                listen 127.0.0.1:{port} backlog=4096;
+                location / {{ proxy_pass http://service; proxy_http_version 1.1; proxy_set_header Connection ""; }}
+            }}
+        }}
+        """
+    )
+    command = [program, "-p", str(home), "-c", str(file), "-e", f"{home}/error.log"]
+    return Program("nginx", command, port, directory, {SERVING_CORE})
+
+
 def gateway(
     name: str,
     store: Mapping[str, Any],

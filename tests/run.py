@@ -1,6 +1,7 @@
 """`make test`: the suite in three processes, because much of it waits for servers and for leases.
 
 `make test-quick` is what of it needs no server and no process of its own, for the minutes between two commits.
+`make test ARGS=--contract` is what holds the gateway from outside, for a change of its internals.
 
 Each process has a Postgres and a Redis of its own. Where one of them is given by the environment there is one for all,
 and then the parts run one after the other. What the others print is shown when the first is done.
@@ -11,6 +12,7 @@ killed here and the power is never cut, so a disk would keep no more than memory
 
     python -m tests.run                            the suite
     python -m tests.run --quick                    what is quick of it
+    python -m tests.run --contract                 what holds it from outside
     python -m tests.run --full                     with what is left to `make proof`
     python -m tests.run [what pytest takes]        with arguments: one process, as pytest runs them
 """
@@ -59,6 +61,15 @@ QUICK: Final = (
     ("http/test_forwarding.py", "http/upstream", "protect", "store"),
 )
 
+# What holds the gateway from outside, or every store to one contract: it stays as it is when internals change, and a
+# change that it has to follow is a change of a promise. `tests/frameworks` is of it too, and a program of its own. All
+# other suites may move with the internals that they look into.
+CONTRACT: Final = (
+    ("integration",),
+    ("conformance", "upgrade"),
+    ("clients", "http/gateway", "simulation"),
+)
+
 # What needs servers that nothing brings along: `python -m tests.servers` runs it.
 BESIDE: Final = ("servers",)
 
@@ -79,9 +90,10 @@ def _run(arguments: list[str]) -> int:
     pytest = [sys.executable, "-m", "pytest"]
     if arguments == ["--quick"]:
         return _together([[*pytest, "-q", "--quick", *[f"tests/{name}" for name in part]] for part in QUICK])
-    if arguments and arguments != ["--full"]:
+    if arguments and arguments not in (["--full"], ["--contract"]):
         return subprocess.run([*pytest, *arguments], cwd=ROOT, check=False).returncode
-    commands = [[*pytest, *arguments, *[f"tests/{name}" for name in part]] for part in PARTS]
+    parts, options = (CONTRACT, []) if arguments == ["--contract"] else (PARTS, arguments)
+    commands = [[*pytest, *options, *[f"tests/{name}" for name in part]] for part in parts]
     if os.environ.get("GATEWAY_TEST_POSTGRES") or os.environ.get("GATEWAY_TEST_REDIS"):
         codes = [subprocess.run(command, cwd=ROOT, check=False).returncode for command in commands]
         return next((code for code in codes if code), 0)

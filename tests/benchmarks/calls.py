@@ -217,6 +217,6 @@ async def _counted(place: Place, directory: Path, requests: int) -> dict[str, Co
         }
     finally:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
         writer.close()
         await running.stop()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import pytest
+
 from tests import run
-from tests.run import BESIDE, PARTS, QUICK, ROOT
+from tests.run import BESIDE, CONTRACT, PARTS, QUICK, ROOT
 
 
 def test_every_test_belongs_to_one_part() -> None:
@@ -16,11 +19,21 @@ def test_every_test_belongs_to_one_part() -> None:
     assert found == set(named) | ({"benchmarks", "browser"} & found)
 
 
-def test_the_quick_ones_are_where_they_are_looked_for() -> None:
-    """Each of the places that the quick run names is there, and none is within another."""
-    named = [ROOT / "tests" / name for part in QUICK for name in part]
+@pytest.mark.parametrize("parts", [QUICK, CONTRACT], ids=["quick", "contract"])
+def test_what_is_named_is_where_it_is_looked_for(parts: tuple[tuple[str, ...], ...]) -> None:
+    """Each of the places that a shorter run names is there, and none is within another."""
+    named = [ROOT / "tests" / name for part in parts for name in part]
     assert [place for place in named if not place.exists()] == []
     assert [place for place in named for other in named if other in place.parents] == []
+
+
+def test_the_contract_is_the_one_of_the_text() -> None:
+    """What `--contract` runs is what the description of the suites says, which has the frameworks besides."""
+    text = (
+        (ROOT / "tests" / "README.md").read_text("utf-8").partition("## What is the contract")[2].partition("\n## ")[0]
+    )
+    named = re.findall(r"^\| `([\w/]+)` \|", text, re.MULTILINE)
+    assert sorted(named) == sorted([*(name for part in CONTRACT for name in part), "frameworks"])
 
 
 def test_a_place_without_room_is_not_taken(tmp_path: Path) -> None:

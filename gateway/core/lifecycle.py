@@ -49,6 +49,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any, Final, assert_never
 from uuid import UUID
 
@@ -212,21 +213,22 @@ _TIME_OF: Final = {
 }
 CLOCK_ROWS: Final[dict[State, Row]] = {state: row for row in TABLE if row.fence is _F.CLOCK for state in row.states}
 DUE_TIMES: Final[dict[State, str]] = {state: _TIME_OF[row.event] for state, row in CLOCK_ROWS.items()}
+_DUE: Final[dict[State, Callable[[Record], int]]] = {
+    state: attrgetter(f"delivery.{time}" if state is _S.ACCEPTED else time) for state, time in DUE_TIMES.items()
+}
 
 
 def settle(record: Record | None, now_us: int) -> Record | None:
     """The record as it is at `now_us` of the store's clock: the clock's rows applied until none is due."""
-    while record is not None and (due := due_us(record)) is not None and due <= now_us:
+    while record is not None and (due := _DUE.get(record.state)) is not None and due(record) <= now_us:
         record = _after_time(record)
     return record
 
 
 def due_us(record: Record) -> int | None:
     """When the clock's next row is due; None where time changes nothing."""
-    state = record.state
-    if state is State.ACCEPTED:
-        return delivery_of(record).deliver_until_us
-    return None if state not in DUE_TIMES else int(getattr(record, DUE_TIMES[state]))
+    due = _DUE.get(record.state)
+    return None if due is None else due(record)
 
 
 def leading_to(states: frozenset[State]) -> frozenset[State]:

@@ -21,8 +21,10 @@ import hmac
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from hashlib import sha256
 from itertools import repeat
+from operator import methodcaller
 from typing import Any, Final
 from uuid import UUID
 
@@ -37,7 +39,7 @@ from gateway.core.identity.canonical import (
     parse_json,
     sha256_of,
 )
-from gateway.core.identity.media import MediaType, parse_media_type
+from gateway.core.identity.media import parse_media_type
 from gateway.core.identity.pointer import MISSING, Pointer, format_pointer, resolve
 from gateway.core.immutable import immutable
 from gateway.core.message import (
@@ -99,6 +101,8 @@ Members = tuple[tuple[str, bytes], ...]
 DISTINCT: Final = b"idempotency-distinct"
 # As a word, and as a Boolean of RFC 9651 section 3.3.6.
 _TRUE: Final = (b"true", b"?1")
+
+_strip: Final = methodcaller("strip", b" \t")
 
 _DIGESTED: Final = (b"host", b"content-type", b"content-encoding")
 
@@ -274,7 +278,7 @@ class Fingerprinter:
         is_plain = DEFINING.isdisjoint(by_name)
         frame = self._frames.get(alike) if is_plain else None
         if frame is None:
-            frame = _Frame(self.spec, head, by_name)
+            frame = _Frame(self.spec, head, by_name, is_plain=is_plain)
             if is_plain and frame.size_bytes <= _FRAME_BYTES_MAX:
                 if len(self._frames) >= _FRAMES_MAX:
                     self._frames.clear()
@@ -328,45 +332,46 @@ class Fingerprinter:
 class _Frame:
     """What is digested of a head: shared by all requests whose heads agree in it."""
 
-    __slots__ = (
-        "_before", "_form", "_is_coded", "_media", "_names", "_spec", "_types", "_values", "before_raw", "size_bytes",
-    )  # fmt: skip
+    __slots__ = ("_before", "_is_coded", "_names", "_spec", "_type", "_values", "before_raw", "size_bytes")
 
-    def __init__(self, spec: FingerprintSpec, head: RequestHead, by_name: Mapping[bytes, Sequence[bytes]]) -> None:
-        def given(name: bytes) -> list[bytes]:
-            return [value.strip(b" 	") for value in by_name.get(name, ())]
-
-        host, types, codings = map(given, _DIGESTED)
-        # Of each kind the headers that there are, mostly none.
-        methods, targets, conditions = [
-            framed(*[framed(name, *given(name)) for name in names if name in by_name]) for names in _KINDS
-        ]
-        raw = framed(b"raw request", head.method, head.target, framed(*host), framed(*types), framed(*codings))
-        overriding = framed(methods, targets, conditions) if methods or targets or conditions else b""
-        # One part more than others have, and then the digest of the body.
-        self.before_raw = raw + (overriding and framed(overriding)) + _DIGEST_LENGTH
-        parts = (
-            framed(head.method, methods),
-            framed(head.target, targets),
-            framed(*[value.lower() for value in host]),
-            framed(*list_members(codings)),
-            conditions,
-            *[framed(name, *given(name)) for name in spec.headers],
-        )
-        self.size_bytes = len(self.before_raw) + sum(map(len, parts))
+    def __init__(
+        self, spec: FingerprintSpec, head: RequestHead, by_name: Mapping[bytes, Sequence[bytes]], *, is_plain: bool
+    ) -> None:
+        """`is_plain`: it has no header of `DEFINING`, as most do not."""
+        host, types, codings = [tuple(map(_strip, by_name.get(name, ()))) for name in _DIGESTED]
+        method, target, conditions = head.method, head.target, b""
+        names: tuple[str, ...] = _ALWAYS
+        raw = framed(b"raw request", method, target, framed(*host), framed(*types), framed(*codings))
+        if not is_plain:
+            # Of each kind the headers that there are.
+            kinds = [
+                framed(*[framed(name, *map(_strip, by_name[name])) for name in names if name in by_name])
+                for names in _KINDS
+            ]
+            methods, targets, conditions = kinds
+            # One part more than others have.
+            raw += framed(framed(*kinds))
+            # No method or target reads like one of these.
+            method = framed(method, methods) if methods else method
+            target = framed(target, targets) if targets else target
+            sent = " ".join([f"header:{name.decode()}" for name in CONDITIONS if name in by_name])
+            names = (*_ALWAYS[:-1], sent or _UNNAMED)
+        hosts = host[0].lower() if len(host) == 1 and host[0] else framed(*map(bytes.lower, host))
+        parts = [method, target, hosts, framed(*list_members(codings)) if codings else b"", conditions]
+        if spec.headers:
+            parts += [framed(name, *map(_strip, by_name.get(name, ()))) for name in spec.headers]
+            names = (*names, *[f"header:{name.decode('latin-1')}" for name in spec.headers])
+        self._spec, self._type, self._is_coded, self._names = spec, _content_type(types), bool(codings), names + _LAST
         self._values = tuple([part and sha256(part).digest() for part in parts])
         self._before = framed(b"canonical request", spec.settings, *self._values)
-        sent = [f"header:{name.decode()}" for name in CONDITIONS if name in by_name]
-        always = (*_ALWAYS[:-1], " ".join(sent) or _UNNAMED)
-        self._names = (*always, *[f"header:{name.decode('latin-1')}" for name in spec.headers], *_LAST)
-        self._spec, self._types, self._is_coded = spec, types, bool(codings)
-        self._media = parse_media_type(types[0]) if len(types) == 1 else None
-        self._form = _form_of(self._media) if spec.body is BodyForm.AUTO else spec.body
+        self.before_raw = raw + _DIGEST_LENGTH
+        self.size_bytes = len(raw) + sum(map(len, parts))
 
     def digests(self, body: Body, content: bytes, raw: bytes) -> Digests:
         """The digests over what the settings compare. `content` is the body's SHA-256, `raw` the digest of all."""
         form, compared, members = self._compared(body, content)
-        media = sha256(_canonical_media(self._types, self._media, form)).digest()
+        # In the raw form the bytes cannot be read without the boundary; the canonical parts do not depend on it.
+        media = self._type.unbounded if form is BodyForm.MULTIPART else self._type.digest
         # Of another form, equal bytes are another body.
         last = form.encode() + b" " + compared
         canonical = sha256(self._before + framed(media, last)).digest()
@@ -374,7 +379,8 @@ class _Frame:
 
     def _compared(self, body: Body, content: bytes) -> tuple[BodyForm, bytes, Members]:
         """The body's form, its digest in that form, and the members that explain a mismatch."""
-        spec, form = self._spec, self._form
+        spec = self._spec
+        form = self._type.form if spec.body is BodyForm.AUTO else spec.body
         canonical: bytes | None = None
         members: Members = ()
         if form is BodyForm.NONE:
@@ -392,29 +398,37 @@ class _Frame:
                 case BodyForm.FORM:
                     canonical = canonical_form(body)
                 case BodyForm.MULTIPART:
-                    boundary = None if self._media is None else self._media.boundary
+                    boundary = self._type.boundary
                     canonical = None if boundary is None else canonical_multipart(body, boundary)
                 case _:
                     pass
         return (BodyForm.RAW, content, members) if canonical is None else (form, sha256(canonical).digest(), members)
 
 
-def _form_of(media: MediaType | None) -> BodyForm:
-    if media is None:
-        return BodyForm.RAW
-    if media.is_json:
-        return BodyForm.JSON
-    if media.is_form:
-        return BodyForm.FORM
-    return BodyForm.MULTIPART if media.is_form_data else BodyForm.RAW
+@immutable
+class _ContentType:
+    """What is compared of the values of `Content-Type`: a digest of what they mean, and one without the boundary."""
+
+    form: BodyForm
+    boundary: bytes | None
+    digest: bytes
+    unbounded: bytes
 
 
-def _canonical_media(types: Sequence[bytes], media: MediaType | None, form: BodyForm) -> bytes:
+@lru_cache(256)
+def _content_type(types: tuple[bytes, ...]) -> _ContentType:
+    media = parse_media_type(types[0]) if len(types) == 1 else None
     if media is None:
-        return framed(b"as sent", *types)
-    # In the raw form the bytes cannot be read without the boundary; the canonical parts no longer depend on it.
-    kept = [pair for pair in media.meaning if form is not BodyForm.MULTIPART or pair[0] != b"boundary"]
-    return framed(b"parsed", media.essence, *[framed(*pair) for pair in kept])
+        sent = sha256(framed(b"as sent", *types)).digest()
+        return _ContentType(BodyForm.RAW, None, sent, sent)
+    form = BodyForm.JSON if media.is_json else BodyForm.FORM if media.is_form else BodyForm.RAW
+    if media.is_form_data:
+        form = BodyForm.MULTIPART
+    whole, unbounded = [
+        sha256(framed(b"parsed", media.essence, *[framed(*pair) for pair in media.meaning if pair[0] != left])).digest()
+        for left in (None, b"boundary")
+    ]
+    return _ContentType(form, media.boundary, whole, unbounded)
 
 
 def _recipe(spec: FingerprintSpec, key: FingerprintKey | None) -> bytes:

@@ -179,8 +179,8 @@ DEFECTS = (
         (
             Edit(
                 LIFECYCLE,
-                "is not None and due <= now_us:",
-                "is not None and due <= now_us and not record.lease_until_us:",
+                "is not None and due(record) <= now_us:",
+                "is not None and due(record) <= now_us and not record.lease_until_us:",
             ),
         ),
         ("tests/core/test_lifecycle.py::test_a_lease_ends_at_its_moment", _CLAIMING + "test_close_gives_pursuits_up"),

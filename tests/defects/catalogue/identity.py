@@ -264,7 +264,7 @@ DEFECTS = (
         (
             Edit(
                 "core/identity/fingerprint.py",
-                "media = sha256(_canonical_media(self._types, self._media, form)).digest()",
+                "media = self._type.unbounded if form is BodyForm.MULTIPART else self._type.digest",
                 'media = b""',
             ),
         ),

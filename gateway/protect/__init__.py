@@ -1,7 +1,7 @@
 """What happens to a request on a protected route. The modules, in the order in which a request meets them:
 
-*Values.* `request` is one request on its way, `reply` what it gets, `route` a route as configured, `hop` where a request
-came from, `problem` the gateway's own error responses. `cors` says what pages of other origins may read.
+*Values.* `request` is one request on its way, `reply` what it gets, `route` a route as configured, `hop` where it came
+from, `problem` the gateway's own error responses. `cors` says what pages of other origins may read.
 
 *Steps.* `ambiguity` refuses requests that can be read in two ways. `coordinator` orders the steps after that.
 `identification` finds the operation of a request: `callers` says whose it is, and `body` receives its body.

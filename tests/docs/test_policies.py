@@ -24,7 +24,7 @@ POLICIES = {
     "ambiguity": ["protect/ambiguity.py examine_closely", "protect/observing.py Observing._identified"],
     "framing_fault": ["protect/ambiguity.py examine_closely"],
     # Rules 4 to 7: what it is, and whose.
-    ".identify": ["protect/coordinator.py Coordinator._reply_to", "protect/observing.py Observing._identified"],
+    ".identify": ["protect/coordinator.py Coordinator.respond", "protect/observing.py Observing._identified"],
     # In a body, as the ordering value is, a key is found where the body is read.
     ".find_key": [
         "protect/identification.py Identifying.identify",
@@ -45,45 +45,47 @@ POLICIES = {
     "authorization_request": ["callers/forward_auth.py ForwardAuth._question"],
     ".without": ["http/handler.py Handler._examine"],
     ".digests": ["protect/identification.py Identifying._identify_whole"],
-    "identity_of": ["protect/identification.py Identifying._identify_whole"],
+    "identity_of": ["protect/identification.py Identifying._complete"],
     "taken_now": ["protect/identification.py Identifying.identify"],
     # Rules 9 to 19: what the record says, to a claim and to a request that does not claim.
-    "judge": ["protect/claiming.py _judge", "protect/identification.py Request.judge"],
-    ".claim": ["protect/operations.py Operations._execute"],
-    ".claim_kept": ["protect/operations.py Operations._execute"],
+    "judge": ["protect/claiming.py _judge", "protect/request.py Request.judge"],
+    ".claim": ["protect/operations.py Operations._run"],
+    ".claim_kept": ["protect/operations.py Operations._run"],
     "replay_of": ["protect/compose.py reply_by_judgement", "protect/resource.py StatusResource._result_of"],
     "wait_preference": ["protect/duplicates.py _wait_limit", "protect/resource.py StatusResource._wait"],
     "responds_async": ["protect/identification.py Identifying._identify_whole"],
     # The first one is the call of a socket.
     ".accept": [
         "http/server.py Listener._accept",
-        "protect/coordinator.py Coordinator._join_or_execute",
+        "protect/coordinator.py Coordinator._accept",
         "protect/inbox.py Receiving.receive",
     ],
     "may_recover": ["protect/claiming.py Claiming.may_recover"],
     # The attempt: what is sent, and what came of it.
-    "protected_request": ["protect/attempt.py Attempt._forward"],
+    "protected_request": ["protect/attempt.py Attempts.send"],
     "unprotected_request": ["http/passthrough.py Passthrough.__call__"],
-    "conclude_answered": ["protect/conclusion.py ClaimedRequest.answered"],
-    "conclude_not_sent": ["protect/conclusion.py ClaimedRequest.not_sent"],
+    "conclude_answered": ["protect/conclusion.py answered"],
+    "conclude_not_sent": ["protect/conclusion.py not_sent"],
     # What an attempt without effect comes to, where the request is kept.
-    ".conclude_answered": ["protect/conclusion.py ClaimedRequest._undelivered"],
-    ".conclude_unsent": ["protect/conclusion.py ClaimedRequest._undelivered"],
+    ".conclude_answered": ["protect/conclusion.py _undelivered"],
+    ".conclude_unsent": ["protect/conclusion.py _undelivered"],
     "end_unused": [
         "protect/claiming.py _final_command_of",
-        "protect/conclusion.py ClaimedRequest.end_unused",
+        "protect/conclusion.py unused",
         # What a killed process of this host left, before the store has it.
         "protect/journaling.py Journaling.find",
     ],
-    "conclude_unknown": ["protect/conclusion.py ClaimedRequest.unknown"],
-    ".kept_headers": ["protect/conclusion.py ClaimedRequest.answered"],
-    "without_response": ["protect/attempt.py Attempt._settle"],
+    "conclude_unknown": ["protect/conclusion.py unknown"],
+    ".kept_headers": ["protect/conclusion.py _shared_answer"],
+    "without_response": ["protect/attempt.py Attempts.record"],
     # A service is asked in four ways: to execute once, to say what became of that, to show a repeat what was made, and
     # without protection. Another one is asked who may ask.
     ".exchange": [
         "callers/forward_auth.py ForwardAuth._decision",
         "http/passthrough.py Passthrough.__call__",
-        "protect/attempt.py Attempt._forward",
+        # And once more where nothing was sent.
+        "protect/attempt.py Attempts._sent_for_others",
+        "protect/attempt.py Attempts.send",
         "protect/fetching.py Fetching.fetch",
         "protect/probing.py Prober._exchange",
         "protect/regions.py Regions.send",

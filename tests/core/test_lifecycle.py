@@ -16,7 +16,6 @@ from gateway.core.lifecycle import (
     ROWS,
     TABLE,
     Fence,
-    later,
     settle,
     step,
     tombstone_response,
@@ -242,16 +241,6 @@ def test_a_repeat_is_recognised_whatever_time_did(history: tuple[Hand, Memory], 
     assert after == settled
     is_grant = isinstance(command, ClaimingCommand)
     assert isinstance(result, Lapsed if is_grant and settled.state is not State.CLAIMED else Applied)
-
-
-@given(histories(), speeches)
-def test_a_later_look_is_never_younger(history: tuple[Hand, Memory], name: str) -> None:
-    """`later` tells what a read at that time would tell, and leaves the snapshot as it was."""
-    hand, memory = history
-    result, after = step(kept(hand, memory), SPEECHES[name](hand), memory.clock(), memory.draw_token)
-    for elapsed in (0, 1, LEASE_US, REMEMBER_US):
-        seen = later(result.snapshot, elapsed)
-        assert seen == Snapshot(settle(after, memory.clock() + elapsed), memory.clock() + elapsed)
 
 
 @given(st.lists(st.tuples(st.sampled_from(sorted(MOVES | SPEECHES)), st.integers(0, 2 * LEASE_US)), max_size=40))

@@ -434,8 +434,8 @@ DEFECTS = (
             ),
             Edit(
                 "store/cache.py",
-                "later(entry.snapshot, microseconds(elapsed_seconds))",
-                "later(entry.snapshot, time.time_ns() // 1000 - entry.snapshot.now_us)",
+                "(record.replay_until_us - snapshot.now_us)",
+                "(record.replay_until_us - time.time_ns() // 1000)",
             ),
         ),
         (_SIMULATION + "test_wall_clocks_change_nothing",),
@@ -446,8 +446,8 @@ DEFECTS = (
         (
             Edit(
                 "store/cache.py",
-                "snapshot = later(entry.snapshot, microseconds(elapsed_seconds))",
-                "snapshot = entry.snapshot",
+                "min(self._age_seconds_max, window_seconds)",
+                "self._age_seconds_max",
             ),
         ),
         ("tests/store/test_cache.py::test_an_entry_ends_with_its_window",),
